@@ -1,0 +1,137 @@
+"""Every way a run can end badly, each with its exit code, and the one shape that all error messages have.
+
+The exit codes are the tool's contract with CI jobs; docs/exit-codes.md lists them for users.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DONE = 0
+FINDINGS = 1
+INTERRUPTED = 130
+CLOSED_PIPE = 141
+
+
+@dataclass(frozen=True)
+class Where:
+    """A place that a person can open: a file, and a line of it where there is one (1-based)."""
+
+    file: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return self.file if self.line is None else f"{self.file}:{self.line}"
+
+
+class PatchctlError(Exception):
+    """What happened, where, and what to try. `code` is the process's exit code."""
+
+    code = 70
+    kind = "internal"
+
+    def __init__(self, what: str, *, where: Where | str | None = None, hint: str | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = Where(where) if isinstance(where, str) else where
+        self.hint = hint
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        return f"{place}{self.what}"
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "kind": self.kind,
+            "exit_code": self.code,
+            "what": self.what,
+            "file": self.where.file if self.where else None,
+            "line": self.where.line if self.where else None,
+            "hint": self.hint,
+        }
+
+
+class WrongUse(PatchctlError):
+    """The command line asks for something that does not exist or does not fit."""
+
+    code = 2
+    kind = "usage"
+
+
+class BadManifest(PatchctlError):
+    """A manifest, a lock or a state file does not say what it has to."""
+
+    code = 2
+    kind = "manifest"
+
+
+class BadPatch(PatchctlError):
+    """A patch file is not one that we take: CRLF, no author, no date, no hunk, a path outside the tree, ..."""
+
+    code = 2
+    kind = "patch"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One place where a source was looked for, and why it was not had there. Never holds credentials."""
+
+    place: str
+    reason: str
+
+
+class SourceUnavailable(PatchctlError):
+    """No place that was tried has the source. `tried` names every one of them."""
+
+    code = 3
+    kind = "source-unavailable"
+
+    def __init__(self, what: str, tried: list[Tried], *, hint: str | None = None) -> None:
+        super().__init__(what, hint=hint)
+        self.tried = tried
+
+    def __str__(self) -> str:
+        return "\n".join([self.what, *(f"  tried {t.place}: {t.reason}" for t in self.tried)])
+
+    def as_json(self) -> dict[str, object]:
+        return {**super().as_json(), "tried": [{"place": t.place, "reason": t.reason} for t in self.tried]}
+
+
+class SourceMismatch(PatchctlError):
+    """A source is there and is not what was pinned; a changed file in the cache included."""
+
+    code = 3
+    kind = "source-mismatch"
+
+
+class DoesNotApply(PatchctlError):
+    """A patch does not fit the tree exactly: another preimage, a shifted hunk, a context that is not there."""
+
+    code = 4
+    kind = "does-not-apply"
+
+
+class LocalEdits(PatchctlError):
+    """Files that a person changed stand in the way. `files` names them."""
+
+    code = 5
+    kind = "local-edits"
+
+    def __init__(self, what: str, files: list[str], *, hint: str | None = None) -> None:
+        super().__init__(what, hint=hint)
+        self.files = files
+
+    def __str__(self) -> str:
+        shown = self.files[:20]
+        more = [f"  ... and {len(self.files) - 20} more"] if len(self.files) > 20 else []
+        return "\n".join([self.what, *(f"  {f}" for f in shown), *more])
+
+    def as_json(self) -> dict[str, object]:
+        return {**super().as_json(), "files": self.files}
+
+
+class WorkspaceBusy(PatchctlError):
+    """Another run holds the workspace."""
+
+    code = 6
+    kind = "busy"

@@ -1,0 +1,114 @@
+"""Reads objects from a repository through one `git cat-file --batch`, and believes none of them unverified.
+
+git checks an object's id when it is received, not when it is read: a byte changed on the disk afterwards reaches whoever
+asks. Here every object's id is computed again.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from patchctl.errors import SourceMismatch
+from patchctl.git.objects import FOLDER, GITLINK, Files, object_id, parse_tree
+from patchctl.git.run import git_environment, git_executable
+
+
+class ObjectReader:
+    """`with ObjectReader(repo) as reader:` ... `repo` is a git directory."""
+
+    def __init__(self, repo: Path) -> None:
+        self.repo = repo
+
+    def __enter__(self) -> ObjectReader:
+        self._config = git_environment((("safe.directory", str(self.repo)),))
+        env = self._config.__enter__()
+        self._process = subprocess.Popen(
+            [git_executable(), f"--git-dir={self.repo}", "cat-file", "--batch"],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._in: IO[bytes] = self._process.stdin
+        self._out: IO[bytes] = self._process.stdout
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self._in.close()
+        except BrokenPipeError:
+            pass
+        if kind is not None:
+            self._process.kill()
+        self._out.close()
+        if self._process.stderr is not None:
+            self._process.stderr.close()
+        self._process.wait()
+        self._config.__exit__(None, None, None)
+
+    def read(self, oid: str) -> tuple[str, bytes]:
+        """The kind and the content of one object. SourceMismatch when it is missing or not what its id says."""
+        return next(iter(self.read_many([oid])))
+
+    def read_many(self, oids: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """`read` for many objects, in their order. Asked for from a thread, since a full pipe would block both sides."""
+        wanted = list(oids)
+        if not wanted:
+            return
+        asking = threading.Thread(target=self._ask, args=(wanted,), daemon=True)
+        asking.start()
+        for oid in wanted:
+            yield self._answer(oid)
+        asking.join()
+
+    def _ask(self, oids: list[str]) -> None:
+        try:
+            self._in.write("".join(f"{oid}\n" for oid in oids).encode())
+            self._in.flush()
+        except (BrokenPipeError, ValueError):
+            pass  # the reading side finds the process's end and says so
+
+    def _answer(self, oid: str) -> tuple[str, bytes]:
+        head = self._out.readline().split()
+        if len(head) != 3 or head[0].decode("ascii", "replace") != oid:
+            raise self._wrong(oid, "it is missing or cannot be read")
+        kind, size = head[1].decode("ascii"), int(head[2])
+        data = self._out.read(size)
+        if len(data) != size or self._out.read(1) != b"\n" or object_id(kind, data) != oid:
+            raise self._wrong(oid, "its content is not what its id says")
+        return kind, data
+
+    def _wrong(self, oid: str, why: str) -> SourceMismatch:
+        return SourceMismatch(
+            f"object {oid}: {why}", where=str(self.repo), hint="the repository was changed or damaged: fetch it again"
+        )
+
+    def files(self, tree: str) -> Files:
+        """Every file of a tree, flat. Gitlinks stay as entries; their commits are not looked for."""
+        found: Files = {}
+        level = [(b"", tree)]
+        while level:
+            deeper = []
+            contents = self.read_many([oid for _, oid in level])
+            for (prefix, oid), (kind, data) in zip(level, contents, strict=True):
+                if kind != "tree":
+                    raise self._wrong(oid, f"a tree was expected and it is a {kind}")
+                for name, entry in parse_tree(data):
+                    if entry.mode == FOLDER:
+                        deeper.append((prefix + name + b"/", entry.id))
+                    else:
+                        found[prefix + name] = entry
+            level = deeper
+        return found
+
+    def blobs(self, files: Files, paths: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        """(path, content) of these paths of a tree, in their order; gitlinks are passed over."""
+        wanted = [p for p in paths if files[p].mode != GITLINK]
+        for path, (_, data) in zip(wanted, self.read_many([files[p].id for p in wanted]), strict=True):
+            yield path, data

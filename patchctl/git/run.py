@@ -1,0 +1,130 @@
+"""Runs git, isolated from the user's configuration, hooks, prompts and environment.
+
+What the rules are for: docs/isolation.md. In short: an absolute path found once, so that a `git` in the current folder
+is never picked up (CVE-2023-40590); no inherited GIT_* variable; one generated configuration file a run instead of the
+user's and the system's; allowed protocols only (no `ext::`, CVE-2022-24439).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from patchctl.errors import PatchctlError, WrongUse
+
+ALLOWED_PROTOCOLS = "file:git:http:https:ssh"
+
+# Held for every call: nothing of ours may depend on what a user or a distribution sets.
+BASE_CONFIG: tuple[tuple[str, str], ...] = (
+    ("core.hooksPath", os.devnull),
+    ("core.fsmonitor", "false"),
+    ("core.pager", "cat"),
+    ("core.autocrlf", "false"),
+    ("core.attributesFile", os.devnull),
+    ("core.excludesFile", os.devnull),
+    ("core.quotePath", "true"),
+    ("protocol.ext.allow", "never"),
+    ("fetch.unpackLimit", "1"),
+    ("transfer.fsckObjects", "false"),
+    ("gc.auto", "0"),
+    ("maintenance.auto", "false"),
+    ("advice.detachedHead", "false"),
+    ("init.defaultBranch", "main"),
+    ("user.name", "patchctl"),
+    ("user.email", "patchctl@localhost"),
+)
+
+
+class GitFailed(PatchctlError):
+    """git ended with an error. `stderr` is what it said; whoever calls turns it into a message for the user."""
+
+    def __init__(self, command: Sequence[str], status: int, stderr: str) -> None:
+        shown = " ".join(command[:3])
+        super().__init__(f"`git {shown}` ended with status {status}: {stderr.strip()[-2000:] or 'no message'}")
+        self.status = status
+        self.stderr = stderr
+
+
+@functools.cache
+def git_executable() -> str:
+    """The absolute path of git, never one in the current folder. Raises WrongUse when there is none."""
+    search = os.pathsep.join(p for p in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(p))
+    found = shutil.which("git", path=search)
+    if found is None:
+        raise WrongUse("git was not found on PATH", hint="install git 2.30 or newer; `patchctl doctor` lists what is missing")
+    return found
+
+
+def isolated_environment(config_file: str) -> dict[str, str]:
+    """This process's environment less every GIT_* variable, with git bound to `config_file` alone."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_") or k in ("GIT_SSL_CAINFO", "GIT_SSL_CAPATH")}
+    env.update(
+        GIT_CONFIG_GLOBAL=config_file,
+        GIT_CONFIG_NOSYSTEM="1",
+        GIT_ATTR_NOSYSTEM="1",
+        GIT_TERMINAL_PROMPT="0",
+        GIT_ASKPASS="true",
+        GIT_OPTIONAL_LOCKS="0",
+        GIT_NO_REPLACE_OBJECTS="1",
+        GIT_ALLOW_PROTOCOL=ALLOWED_PROTOCOLS,
+        GIT_CONFIG_COUNT="0",
+        LC_ALL="C",
+        LANGUAGE="C",
+    )
+    env.setdefault("GIT_SSH_COMMAND", "ssh -oBatchMode=yes")
+    return env
+
+
+def render_config(extra: Sequence[tuple[str, str]] = ()) -> str:
+    """The text of a git configuration file that holds BASE_CONFIG and `extra`, in that order."""
+    lines = []
+    for key, value in (*BASE_CONFIG, *extra):
+        section, _, rest = key.partition(".")
+        subsection, _, name = rest.rpartition(".")
+        quoted = subsection.replace("\\", "\\\\").replace('"', '\\"')
+        head = f'[{section} "{quoted}"]' if subsection else f"[{section}]"
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        lines.append(f'{head}\n\t{name} = "{escaped}"\n')
+    return "".join(lines)
+
+
+@contextmanager
+def git_environment(extra: Sequence[tuple[str, str]] = ()) -> Iterator[dict[str, str]]:
+    """An environment whose generated configuration file lives as long as the block.
+
+    A file and not `-c`: settings given with `-c` do not reach the upload-pack that a fetch from a local path starts, and
+    `safe.directory` is honoured from a file only.
+    """
+    with tempfile.TemporaryDirectory(prefix="patchctl-git-") as folder:
+        config = Path(folder) / "config"
+        config.write_text(render_config(extra), encoding="utf-8")
+        yield isolated_environment(str(config))
+
+
+def run_git(
+    args: Sequence[str],
+    *,
+    repo: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: bytes | None = None,
+    config: Sequence[tuple[str, str]] = (),
+) -> bytes:
+    """Run git to its end and return its standard output.
+
+    With `repo`, that folder is the repository (`--git-dir`), so that git never walks upward into another one.
+    Raises GitFailed on a non-zero status.
+    """
+    if env is None:
+        with git_environment(config) as own:
+            return run_git(args, repo=repo, env=own, stdin=stdin)
+    where = [] if repo is None else [f"--git-dir={repo}"]
+    done = subprocess.run([git_executable(), *where, *args], env=dict(env), input=stdin, capture_output=True, check=False)
+    if done.returncode != 0:
+        raise GitFailed(args, done.returncode, done.stderr.decode("utf-8", "replace"))
+    return done.stdout

@@ -1,0 +1,250 @@
+"""The mail header and the message of a patch file, read as `git am` reads them, so that both make the same commit.
+
+What `git am` does is in git's mailinfo.c and builtin/am.c: leading `[...]` go from the subject, runs of blanks in it become
+one, the body ends at `---` or where a diff begins, and the message loses trailing blanks and repeated empty lines.
+Where git guesses (several mails in one file, headers inside the body, other encodings) this module refuses.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+from dataclasses import dataclass, field
+
+from patchctl.errors import BadPatch, Where
+
+_MONTHS = {m: i for i, m in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
+_DATE = re.compile(r"(?:[A-Z][a-z]{2}, )?(\d{1,2}) ([A-Z][a-z]{2}) (\d{4}) (\d{2}):(\d{2}):(\d{2}) ([+-]\d{4})")
+_FROM = re.compile(r'\s*(.*?)\s*<([^<>\s]*)>\s*')
+_MBOX = re.compile(rb"From .+ \d{1,2}:\d{2}:\d{2} \d{4}$")
+_KNOWN = {"from", "date", "subject", "mime-version", "content-type", "content-transfer-encoding", "message-id"}
+_TRAILER = re.compile(r"([A-Z][A-Za-z-]*): +(\S.*)")
+
+
+@dataclass(frozen=True)
+class Trailer:
+    """One `Key: value` of the message's last paragraph, and its line in the file."""
+
+    value: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Header:
+    """Author, date and message. `date` is git's: seconds since 1970 and a zone."""
+
+    name: str
+    email: str
+    date: str
+    subject: str
+    body: str
+    trailers: dict[str, list[Trailer]] = field(default_factory=dict)
+
+    @property
+    def message(self) -> str:
+        """The commit message that `git am` makes of it, ending with a newline."""
+        return stripspace(f"{self.subject}\n\n{self.body}\n")
+
+    def trailer(self, key: str) -> str | None:
+        """The value of a trailer that stands once, or None."""
+        found = self.trailers.get(key, [])
+        return found[0].value if len(found) == 1 else None
+
+    def listed(self, key: str) -> list[str]:
+        """All values of a trailer that holds a list: repeated, or with commas."""
+        values = ",".join(t.value for t in self.trailers.get(key, []))
+        return [v.strip() for v in values.split(",") if v.strip()]
+
+
+def stripspace(text: str) -> str:
+    """git's stripspace: no trailing blanks, no repeated empty lines, none at the ends, one newline at the end."""
+    out: list[str] = []
+    for line in text.split("\n"):
+        line = line.rstrip(" \t\r\f\v")
+        if line or (out and out[-1]):
+            out.append(line)
+    while out and not out[-1]:
+        out.pop()
+    return "\n".join(out) + "\n" if out else ""
+
+
+def parse_header(lines: list[bytes], name: str) -> tuple[Header, int]:
+    """Read header and message; returns them and the number (0-based) of the line where the diff begins."""
+    if not any(lines):
+        raise BadPatch("the file is empty", where=Where(name, 1))
+    if lines and lines[0].startswith(b"\xef\xbb\xbf"):
+        raise BadPatch("the file begins with a byte order mark", where=Where(name, 1))
+    fields, at = _fields(lines, name)
+    _check_encoding(fields, name)
+    author, email = _author(fields, name)
+    date = _date(fields, name)
+    if "subject" not in fields:
+        raise BadPatch("no `Subject:` in the header", where=Where(name, 1), hint="`patchctl export` writes complete headers")
+    subject = _subject(_decode_words(fields["subject"][0], fields["subject"][1], name))
+    if not subject:
+        raise BadPatch("the subject is empty", where=Where(name, fields["subject"][1]))
+    body_start = at
+    body_end, diff = _find_diff(lines, at, name)
+    body = _text(lines[body_start:body_end], body_start, name)
+    trailers = _trailers(body, body_start)
+    return Header(author, email, date, subject, "\n".join(body), trailers), diff
+
+
+def _fields(lines: list[bytes], name: str) -> tuple[dict[str, tuple[str, int]], int]:
+    """The mail header, unfolded: lower-case key to (value, line); and the first line after the empty one that ends it."""
+    at = 1 if lines and lines[0].startswith(b"From ") else 0
+    fields: dict[str, tuple[str, int]] = {}
+    key = ""
+    while at < len(lines) and lines[at] != b"":
+        line = lines[at]
+        if line.endswith(b"\r"):
+            raise BadPatch("the line ends with CRLF", where=Where(name, at + 1), hint="convert the file: a patch's bytes are exact")
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise BadPatch("the header is not UTF-8", where=Where(name, at + 1)) from error
+        if text[0] in " \t" and key:
+            value, where = fields[key]
+            fields[key] = (value + " " + text.strip(), where)
+        else:
+            key, colon, value = text.partition(":")
+            key = key.strip().lower()
+            if not colon or key not in _KNOWN and not key.startswith("x-") and key not in ("to", "cc", "in-reply-to", "references"):
+                hint = "a patch file begins with `From:`, `Date:` and `Subject:`, as `git format-patch` writes them"
+                raise BadPatch("this is no mail header", where=Where(name, at + 1), hint=hint)
+            if key in fields and key in _KNOWN:
+                raise BadPatch(f"`{key}` stands twice in the header", where=Where(name, at + 1))
+            fields[key] = (value.strip(), at + 1)
+        at += 1
+    return fields, at + 1
+
+
+def _check_encoding(fields: dict[str, tuple[str, int]], name: str) -> None:
+    kind, line = fields.get("content-type", ("text/plain; charset=UTF-8", 1))
+    if not re.fullmatch(r'(?i)text/plain(; *charset="?(utf-8|us-ascii)"?)?', kind):
+        raise BadPatch("only plain text in UTF-8 is taken", where=Where(name, line))
+    transfer, line = fields.get("content-transfer-encoding", ("8bit", 1))
+    if transfer.lower() not in ("7bit", "8bit", "binary"):
+        raise BadPatch("base64 and quoted-printable mails are not taken: use `git format-patch`", where=Where(name, line))
+
+
+def _author(fields: dict[str, tuple[str, int]], name: str) -> tuple[str, str]:
+    if "from" not in fields:
+        raise BadPatch("no author: `From: Name <address>` is missing", where=Where(name, 1))
+    value, line = fields["from"]
+    match = _FROM.fullmatch(value)
+    if match is None:
+        raise BadPatch("the author must read `From: Name <address>`", where=Where(name, line))
+    author = match[1]
+    if author.startswith('"') and author.endswith('"') and len(author) > 1:
+        author = re.sub(r"\\(.)", r"\1", author[1:-1])
+    author = " ".join(_decode_words(author, line, name).split())
+    if not author or not match[2] or any(c in author + match[2] for c in "<>\n\0"):
+        raise BadPatch("the author's name or address is empty or not allowed", where=Where(name, line))
+    return author, match[2]
+
+
+def _date(fields: dict[str, tuple[str, int]], name: str) -> str:
+    if "date" not in fields:
+        raise BadPatch("no date: `Date:` is missing", where=Where(name, 1), hint="without one, commit ids differ on every machine")
+    value, line = fields["date"]
+    match = _DATE.fullmatch(value)
+    if match is None or match[2] not in _MONTHS:
+        raise BadPatch("the date must read like `Sat, 21 Nov 2026 00:00:00 +0000`", where=Where(name, line))
+    zone = match[7]
+    offset = (int(zone[1:3]) * 60 + int(zone[3:5])) * 60 * (-1 if zone[0] == "-" else 1)
+    parts = (int(match[3]), _MONTHS[match[2]], int(match[1]), int(match[4]), int(match[5]), int(match[6]))
+    if not (1 <= parts[2] <= 31 and parts[3] < 24 and parts[4] < 60 and parts[5] <= 60):
+        raise BadPatch("there is no such date", where=Where(name, line))
+    return f"{calendar.timegm((*parts, 0, 0, 0)) - offset} {zone}"
+
+
+def _subject(text: str) -> str:
+    """git's cleanup_subject: `Re:`, blanks, colons and every bracketed part go from the front; then blanks are joined."""
+    while text:
+        if text[:3].lower() == "re:":
+            text = text[3:]
+        elif text[0] in " \t:":
+            text = text[1:]
+        elif text[0] == "[" and "]" in text:
+            text = text[text.index("]") + 1 :]
+        else:
+            break
+    return " ".join(text.split())
+
+
+def _decode_words(text: str, line: int, name: str) -> str:
+    """RFC 2047 encoded words; the import waits until one is there."""
+    if "=?" not in text:
+        return text
+    from email.errors import HeaderParseError
+    from email.header import decode_header, make_header
+
+    try:
+        return str(make_header(decode_header(text)))
+    except (HeaderParseError, LookupError, UnicodeDecodeError) as error:
+        raise BadPatch("an encoded word cannot be decoded", where=Where(name, line)) from error
+
+
+def _find_diff(lines: list[bytes], start: int, name: str) -> tuple[int, int]:
+    """Where the message ends, and where the first `diff --git` stands; between them only a diffstat may be."""
+    end = start
+    while end < len(lines) and not _ends_message(lines[end]):
+        if _MBOX.match(lines[end]):
+            hint = "one patch a file: `git am` would take this line for the start of another mail"
+            raise BadPatch("a line of the message begins with `From ` and ends with a time", where=Where(name, end + 1), hint=hint)
+        end += 1
+    diff = end
+    while diff < len(lines) and not lines[diff].startswith(b"diff --git "):
+        line = lines[diff]
+        if line.startswith((b"+++ ", b"@@ -", b"Index: ", b"diff -", b"--- a/", b"--- /dev/null")):
+            raise BadPatch("a diff must begin with `diff --git`", where=Where(name, diff + 1), hint="make patches with git")
+        diff += 1
+    return end, diff
+
+
+def _ends_message(line: bytes) -> bool:
+    """git's patchbreak(): `---` alone, or what looks like the start of a diff."""
+    if line.startswith((b"diff -", b"Index: ")):
+        return True
+    return line.startswith(b"---") and (line[3:].strip() == b"" or (line[3:4] == b" " and line[4:5].strip() != b""))
+
+
+def _text(lines: list[bytes], start: int, name: str) -> list[str]:
+    try:
+        text = [line.decode("utf-8") for line in lines]
+    except UnicodeDecodeError as error:
+        raise BadPatch("the message is not UTF-8", where=Where(name, start + 1)) from error
+    first = next((x for x in text if x.strip()), "")
+    if re.match(r"(?i)(from|date|subject):", first):
+        raise BadPatch("a header stands inside the message, where `git am` would obey it", where=Where(name, start + 1))
+    for number, line in enumerate(text, start + 1):
+        if line.endswith("\r"):
+            raise BadPatch("the line ends with CRLF", where=Where(name, number), hint="convert the file: a patch's bytes are exact")
+        if "\0" in line:
+            raise BadPatch("the message holds a NUL", where=Where(name, number))
+    return text
+
+
+def _trailers(body: list[str], start: int) -> dict[str, list[Trailer]]:
+    """The `Key: value` lines of the last paragraph; a line that begins with a blank continues the one before it."""
+    end = len(body)
+    while end and not body[end - 1].strip():
+        end -= 1
+    first = end
+    while first and body[first - 1].strip():
+        first -= 1
+    found: dict[str, list[Trailer]] = {}
+    key = ""
+    for number in range(first, end):
+        line = body[number]
+        match = _TRAILER.fullmatch(line.rstrip())
+        if match:
+            key = match[1]
+            found.setdefault(key, []).append(Trailer(match[2], start + number + 1))
+        elif line[:1] in (" ", "\t") and key:
+            last = found[key].pop()
+            found[key].append(Trailer(f"{last.value} {line.strip()}", last.line))
+        else:
+            return {}  # an ordinary paragraph
+    return found

@@ -1,0 +1,118 @@
+"""File names in patches: git's C quoting, and which names a patch may touch at all."""
+
+from __future__ import annotations
+
+import unicodedata
+
+_ESCAPES = {b"a": 7, b"b": 8, b"t": 9, b"n": 10, b"v": 11, b"f": 12, b"r": 13, b'"': 34, b"\\": 92}
+_WINDOWS_DEVICES = {"con", "prn", "aux", "nul", *(f"com{i}" for i in range(1, 10)), *(f"lpt{i}" for i in range(1, 10))}
+# Code points that HFS+ ignores in names; git refuses `.git` spelt with them (CVE-2014-9390).
+_HFS_IGNORED = {*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF}
+
+
+def unquote(text: bytes) -> tuple[bytes, bytes]:
+    """Read one name from the start of `text`, quoted in git's C style; returns it and what follows the closing quote.
+
+    Raises ValueError when the quoting is broken.
+    """
+    out = bytearray()
+    at = 1
+    while at < len(text):
+        byte = text[at : at + 1]
+        if byte == b'"':
+            return bytes(out), text[at + 1 :]
+        if byte != b"\\":
+            out += byte
+            at += 1
+            continue
+        escape = text[at + 1 : at + 2]
+        if escape in _ESCAPES:
+            out.append(_ESCAPES[escape])
+            at += 2
+        else:
+            out.append(int(text[at + 1 : at + 4], 8))  # ValueError covers every broken escape
+            at += 4
+    raise ValueError("a quoted name has no closing quote")
+
+
+def quote(name: bytes) -> bytes:
+    """`name` as git writes it in a diff: quoted when it holds a control character, a quote, a backslash or a byte over 127."""
+    if all(0x20 <= b < 0x7F and b not in b'"\\' for b in name):
+        return name
+    back = {v: k for k, v in _ESCAPES.items()}
+    parts = []
+    for b in name:
+        if b in back:
+            parts.append(b"\\" + back[b])
+        elif 0x20 <= b < 0x7F:
+            parts.append(bytes([b]))
+        else:
+            parts.append(b"\\%03o" % b)
+    return b'"' + b"".join(parts) + b'"'
+
+
+def parse_name(text: bytes) -> bytes:
+    """A name as it stands after `---`, `+++`, `rename from`, ...: quoted, or up to a tab."""
+    if text.startswith(b'"'):
+        try:
+            return unquote(text)[0]
+        except ValueError:
+            return text
+    return text.split(b"\t", 1)[0] if b"\t" in text else text
+
+
+def header_names(text: bytes) -> list[tuple[bytes, bytes]]:
+    """Every way to read `a/OLD b/NEW` after `diff --git`. Names with blanks are ambiguous; the caller decides."""
+    pairs = []
+    try:
+        if text.startswith(b'"'):
+            old, rest = unquote(text)
+            pairs.append((old, parse_name(rest[1:])))
+        elif text.endswith(b'"') and b' "' in text:
+            old, _, rest = text.partition(b' "')
+            pairs.append((old, unquote(b'"' + rest)[0]))
+        else:
+            at = text.find(b" b/")
+            while at >= 0:
+                pairs.append((text[:at], text[at + 1 :]))
+                at = text.find(b" b/", at + 1)
+    except ValueError:
+        return []
+    return [(a[2:], b[2:]) for a, b in pairs if a.startswith(b"a/") and b.startswith(b"b/")]
+
+
+def why_refused(path: bytes) -> str | None:
+    """Why a patch may not touch this path, or None. The rules are those of docs/hostile-input.md."""
+    try:
+        text = path.decode("utf-8")
+    except UnicodeDecodeError:
+        return "its name is not UTF-8"
+    if any(ord(c) < 0x20 or ord(c) == 0x7F for c in text) or any(unicodedata.category(c) in ("Cc", "Cf") for c in text):
+        return "its name holds a control or formatting character"
+    if text.startswith("/") or "\\" in text or (len(text) > 1 and text[1] == ":"):
+        return "it is an absolute path or holds a backslash"
+    for part in text.split("/"):
+        reason = _why_part_refused(part)
+        if reason:
+            return reason
+    return None
+
+
+def _why_part_refused(part: str) -> str | None:
+    plain = "".join(c for c in part if ord(c) not in _HFS_IGNORED).casefold().rstrip(". ")
+    if part in ("", ".", ".."):
+        return "it leaves the tree, or holds an empty part"
+    if plain in (".git", "git~1") or plain.startswith(".git:"):
+        return "it lies in .git"
+    if plain in (".gitattributes", ".gitmodules"):
+        return f"{plain} changes what git does with other files"
+    if plain.split(".")[0] in _WINDOWS_DEVICES:
+        return "it is the name of a device on Windows"
+    if len(part.encode("utf-8")) > 255:
+        return "a part of its name is longer than 255 bytes"
+    return None
+
+
+def collision_key(path: bytes) -> str:
+    """Two paths with one key are one file on a file system that ignores case or Unicode form."""
+    return unicodedata.normalize("NFC", path.decode("utf-8", "surrogateescape")).casefold()

@@ -1,0 +1,328 @@
+"""Reads a patch file: git-format mail header, message and diff, on bytes. Knows nothing of git or of manifests.
+
+Grammar: git's Documentation/diff-generate-patch.txt and `git help format-patch`. Stricter than git where git guesses:
+whatever is not understood is an error that names the line, since a parser that skips what it does not know passes a
+patch that does nothing (pnpm#9160, GNU patch, `git apply` in a subdirectory).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from patchctl.errors import BadPatch, Where
+from patchctl.patch.binary import BinaryChange, parse_binary
+from patchctl.patch.header import Header, parse_header
+from patchctl.patch.names import header_names, parse_name
+
+_HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(?: .*)?$")
+_INDEX = re.compile(rb"([0-9a-f]{4,64})\.\.([0-9a-f]{4,64})(?: ([0-7]{6}))?$")
+NO_NEWLINE = b"\\ No newline at end of file"
+MAX_LINE = 4 * 1024 * 1024
+MAX_PATCH = 256 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Hunk:
+    """One hunk: 1-based first line on each side as the header has it, the lines of each side, and where it stands.
+
+    `old` and `new` hold whole lines with their newline; only the last line of a file may lack it. `marks` is the sign of
+    every line in the patch's order (b" ", b"-", b"+"), which attribution needs and applying does not.
+    """
+
+    old_start: int
+    new_start: int
+    old: list[bytes]
+    new: list[bytes]
+    marks: bytes
+    line: int
+
+
+@dataclass(slots=True)
+class FileChange:
+    """What a patch does to one file. `old_path` is None for a new file, `new_path` None for a deleted one.
+
+    Ids are as the `index` line has them (full or abbreviated), None without one; modes are None where they do not change
+    and the patch does not say them.
+    """
+
+    old_path: bytes | None
+    new_path: bytes | None
+    line: int
+    old_mode: int | None = None
+    new_mode: int | None = None
+    old_id: str | None = None
+    new_id: str | None = None
+    kind: str = "modify"  # add, delete, modify, rename, copy
+    hunks: list[Hunk] = field(default_factory=list)
+    binary: BinaryChange | None = None
+
+    @property
+    def path(self) -> bytes:
+        """The path after the change, or the one that goes away."""
+        path = self.new_path if self.new_path is not None else self.old_path
+        assert path is not None
+        return path
+
+
+@dataclass(slots=True)
+class Patch:
+    """A parsed patch file."""
+
+    name: str
+    header: Header
+    changes: list[FileChange]
+
+
+def parse_patch(data: bytes, name: str) -> Patch:
+    """Parse the bytes of one patch file; `name` is what error messages call it.
+
+    Raises BadPatch with file and line: no author, no date, no subject, no hunk, CRLF in the header, counts that do not
+    add up, two sections for one path, names that differ within a section, anything that is not understood.
+    """
+    if len(data) > MAX_PATCH:
+        raise BadPatch(f"the patch is larger than {MAX_PATCH // 2**20} MiB", where=Where(name))
+    lines = data.split(b"\n")
+    if lines and lines[-1] == b"":
+        lines.pop()
+    header, start = parse_header(lines, name)
+    changes = _Diff(lines, start, name).parse()
+    if not changes:
+        raise BadPatch("the patch changes nothing: no `diff --git` section was found", where=Where(name))
+    return Patch(name, header, changes)
+
+
+class _Diff:
+    """The cursor over the diff part. Every method leaves it on the first line that it did not take."""
+
+    def __init__(self, lines: list[bytes], start: int, name: str) -> None:
+        self.lines = lines
+        self.at = start
+        self.name = name
+
+    def bad(self, what: str, at: int | None = None) -> BadPatch:
+        return BadPatch(what, where=Where(self.name, (self.at if at is None else at) + 1))
+
+    def peek(self) -> bytes | None:
+        return self.lines[self.at] if self.at < len(self.lines) else None
+
+    def parse(self) -> list[FileChange]:
+        changes: list[FileChange] = []
+        seen: dict[bytes, int] = {}
+        while (line := self.peek()) is not None:
+            if line.startswith(b"diff --git "):
+                change = self.section()
+                for path in {change.path, change.old_path if change.kind == "rename" else change.path}:
+                    if path in seen:
+                        raise self.bad(f"second section for {_show(change.path)}, the first is at line {seen[path]}", change.line - 1)
+                    seen[path] = change.line
+                changes.append(change)
+            elif line in (b"-- ", b"--") and self.only_signature_left():
+                break
+            elif line == b"" and all(rest == b"" for rest in self.lines[self.at :]):
+                break
+            else:
+                raise self.bad(_not_understood(line))
+        return changes
+
+    def only_signature_left(self) -> bool:
+        """After the last section: `-- `, git's version or any one line, blank lines."""
+        rest = [x for x in self.lines[self.at + 1 :] if x.strip()]
+        return len(rest) <= 1 and not any(x.startswith((b"diff ", b"@@")) for x in rest)
+
+    def section(self) -> FileChange:
+        start = self.at
+        line = self.lines[start]
+        change = FileChange(None, None, start + 1)
+        names = header_names(line[len(b"diff --git ") :])
+        self.at += 1
+        extended = self.extended(change)
+        old_name, new_name = self.name_lines(change)
+        self.settle_names(change, names, extended, old_name, new_name, start)
+        while (line2 := self.peek()) is not None and line2.startswith(b"@@"):
+            change.hunks.append(self.hunk(change))
+        self.check(change, old_name is not None, extended, start)
+        return change
+
+    def extended(self, change: FileChange) -> dict[str, bytes]:
+        """The extended header lines between `diff --git` and `---`: modes, renames, copies, index."""
+        found: dict[str, bytes] = {}
+        keys = (
+            b"old mode ", b"new mode ", b"deleted file mode ", b"new file mode ", b"copy from ", b"copy to ",
+            b"rename from ", b"rename to ", b"similarity index ", b"dissimilarity index ", b"index ",
+        )  # fmt: skip
+        while (line := self.peek()) is not None:
+            key = next((k for k in keys if line.startswith(k)), None)
+            if key is None:
+                break
+            word = key.strip().decode()
+            if word in found:
+                raise self.bad(f"`{word}` stands twice in this section")
+            found[word] = line[len(key) :]
+            self.one_extended(change, word, found[word])
+            self.at += 1
+        return found
+
+    def one_extended(self, change: FileChange, word: str, value: bytes) -> None:
+        if word.endswith("mode"):
+            mode = self.mode(value)
+            if word in ("old mode", "deleted file mode"):
+                change.old_mode = mode
+            else:
+                change.new_mode = mode
+            change.kind = {"deleted file mode": "delete", "new file mode": "add"}.get(word, change.kind)
+        elif word.startswith(("copy", "rename")):
+            change.kind = word.split()[0]
+        elif word == "index":
+            match = _INDEX.fullmatch(value)
+            if match is None:
+                raise self.bad("an `index` line must read `index <id>..<id> [mode]`")
+            change.old_id, change.new_id = match[1].decode(), match[2].decode()
+            if match[3] is not None:
+                change.old_mode = change.new_mode = self.mode(match[3])
+
+    def mode(self, value: bytes) -> int:
+        if re.fullmatch(rb"(100644|100755|120000|160000)", value) is None:
+            raise self.bad(f"mode {_show(value)} is none that git keeps for a file (100644, 100755, 120000, 160000)")
+        return int(value, 8)
+
+    def name_lines(self, change: FileChange) -> tuple[bytes | None, bytes | None]:
+        """`---` and `+++`, or the binary patch that stands in their place. (None, None) when neither is there."""
+        line = self.peek()
+        if line == b"GIT binary patch":
+            change.binary, self.at = parse_binary(self.lines, self.at, self.name)
+            return None, None
+        if line is not None and line.startswith(b"Binary files "):
+            raise self.bad("the content of this binary file is missing: make the patch with `git format-patch --binary`")
+        if line is None or not line.startswith(b"--- "):
+            return None, None
+        old = line[4:]
+        self.at += 1
+        line = self.peek()
+        if line is None or not line.startswith(b"+++ "):
+            raise self.bad("`---` must be followed by `+++`")
+        self.at += 1
+        if not (self.peek() or b"").startswith(b"@@"):
+            raise self.bad("no hunk follows `---` and `+++`")
+        return old, line[4:]
+
+    def settle_names(
+        self,
+        change: FileChange,
+        names: list[tuple[bytes, bytes]],
+        extended: dict[str, bytes],
+        old_line: bytes | None,
+        new_line: bytes | None,
+        start: int,
+    ) -> None:
+        """Every place that names the file must say the same; git and GNU patch each believe another one of them."""
+        if change.kind in ("rename", "copy"):
+            pair = tuple(extended.get(f"{change.kind} {side}") for side in ("from", "to"))
+            if pair[0] is None or pair[1] is None:
+                raise self.bad(f"`{change.kind} from` and `{change.kind} to` belong together", start)
+            old, new = parse_name(pair[0]), parse_name(pair[1])
+        else:
+            same = [a for a, b in names if a == b]
+            if not same:
+                raise self.bad("the two names of `diff --git` differ, and no rename or copy is declared", start)
+            old = new = self.pick(same, old_line, new_line)
+        if (old, new) not in names:
+            raise self.bad(f"`diff --git` does not name {_show(new)} as the lines below it do", start)
+        expected_old = b"/dev/null" if change.kind == "add" else b"a/" + old
+        expected_new = b"/dev/null" if change.kind == "delete" else b"b/" + new
+        for given, expected in ((old_line, expected_old), (new_line, expected_new)):
+            if given is not None and parse_name(given) != expected:
+                raise self.bad(f"`---`/`+++` says {_show(parse_name(given))} where {_show(expected)} is due", start)
+        change.old_path = None if change.kind == "add" else old
+        change.new_path = None if change.kind == "delete" else new
+
+    def pick(self, same: list[bytes], old_line: bytes | None, new_line: bytes | None) -> bytes:
+        """`diff --git a/x b/x` can be split in several places when names hold spaces; the other lines decide."""
+        for line, prefix in ((new_line, b"b/"), (old_line, b"a/")):
+            if line is not None and (name := parse_name(line)).startswith(prefix) and name[2:] in same:
+                return name[2:]
+        return same[0]
+
+    def hunk(self, change: FileChange) -> Hunk:
+        start = self.at
+        match = _HUNK.fullmatch(self.lines[start])
+        if match is None:
+            raise self.bad("a hunk header must read `@@ -start,count +start,count @@`")
+        old_start, old_count = int(match[1]), int(match[2] or 1)
+        new_start, new_count = int(match[3]), int(match[4] or 1)
+        old: list[bytes] = []
+        new: list[bytes] = []
+        marks = bytearray()
+        at = start + 1
+        end = len(self.lines)
+        while (len(old) < old_count or len(new) < new_count) and at < end:
+            line = self.lines[at]
+            sign = line[:1]
+            if sign == b" " or line == b"":
+                # Mail programs strip the blank of an empty context line; git accepts that as well.
+                old.append(line[1:] + b"\n")
+                new.append(line[1:] + b"\n")
+                marks += b" "
+            elif sign == b"-":
+                old.append(line[1:] + b"\n")
+                marks += b"-"
+            elif sign == b"+":
+                new.append(line[1:] + b"\n")
+                marks += b"+"
+            elif line.startswith(b"\\ "):
+                self.no_newline(old, new, marks, at)
+            else:
+                break
+            at += 1
+        self.at = at
+        if (self.peek() or b"").startswith(b"\\ "):
+            self.no_newline(old, new, marks, at)
+            self.at += 1
+        if len(old) != old_count or len(new) != new_count:
+            raise self.bad(
+                f"the hunk announces {old_count} old and {new_count} new lines and holds {len(old)} and {len(new)}", start
+            )
+        if b"-" not in marks and b"+" not in marks:
+            raise self.bad("the hunk changes nothing", start)
+        return Hunk(old_start, new_start, old, new, bytes(marks), start + 1)
+
+    def no_newline(self, old: list[bytes], new: list[bytes], marks: bytearray, at: int) -> None:
+        if not marks:
+            raise self.bad("`\\ No newline` has no line before it", at)
+        sides = {ord(b"-"): (old,), ord(b"+"): (new,), ord(b" "): (old, new)}[marks[-1]]
+        for side in sides:
+            if not side[-1].endswith(b"\n"):
+                raise self.bad("`\\ No newline` stands twice for one line", at)
+            side[-1] = side[-1][:-1]
+
+    def check(self, change: FileChange, named: bool, extended: dict[str, bytes], start: int) -> None:
+        """A section must do something, and what it does must fit its kind."""
+        modes = change.old_mode is not None and change.new_mode is not None and change.old_mode != change.new_mode
+        content = bool(change.hunks) or change.binary is not None
+        empty_file = change.kind in ("add", "delete")
+        if not content and not modes and not empty_file and change.kind == "modify":
+            raise self.bad(f"no hunk for {_show(change.path)}", start)
+        if len({"old mode", "new mode"} & extended.keys()) == 1:
+            raise self.bad("`old mode` and `new mode` belong together", start)
+        if change.kind == "add" and any(h.old for h in change.hunks):
+            raise self.bad("a new file cannot have old lines", start)
+        if change.kind == "delete" and any(h.new for h in change.hunks):
+            raise self.bad("a deleted file cannot have new lines", start)
+        last = 0
+        for hunk in change.hunks:
+            first = hunk.old_start + (0 if hunk.old else 1)
+            if first < 1 or first <= last:
+                raise BadPatch("the hunk overlaps the one before it, or starts before line 1", where=Where(self.name, hunk.line))
+            last = first + len(hunk.old) - 1
+
+
+def _show(name: bytes) -> str:
+    return ascii(name.decode("utf-8", "backslashreplace"))
+
+
+def _not_understood(line: bytes) -> str:
+    if line.startswith((b"--- ", b"+++ ", b"@@ ")):
+        return "a diff must begin with `diff --git`: make patches with git, or with `patchctl export`"
+    if line[:1].isdigit() and re.fullmatch(rb"[0-9,]+[acd][0-9,]*", line):
+        return "this is an ed script or a normal diff; only git diffs are taken"
+    return f"not understood: {_show(line[:80])}"

@@ -1,0 +1,251 @@
+"""The stack function: (base, ordered patches) -> commits. In memory; nothing outside is read but base blobs.
+
+Deterministic: authors and dates come from the patches, the committer is fixed and commits at the author's date, so that
+the same base and the same patches give the same ids on every machine, and `git am --committer-date-is-author-date` gives
+them too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from patchctl.errors import DoesNotApply, Where
+from patchctl.git.catfile import ObjectReader
+from patchctl.git.objects import GITLINK, REGULAR, Entry, Files, Person, TreeBuilder, object_id, render_commit
+from patchctl.git.pack import PackWriter
+from patchctl.patch.apply import apply_change
+from patchctl.patch.names import collision_key
+from patchctl.patch.parse import FileChange
+from patchctl.stack.patches import StackPatch
+from patchctl.stack.weave import Misfit, Weave
+
+COMMITTER = ("patchctl", "patchctl@localhost")
+
+
+@dataclass(frozen=True)
+class Touched:
+    """A file before and after one patch; None where it does not exist."""
+
+    path: bytes
+    before: Entry | None
+    after: Entry | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One patch, applied: its commit, the tree of it, and the files it touched."""
+
+    patch: StackPatch
+    commit: str
+    tree: str
+    touched: tuple[Touched, ...]
+
+
+@dataclass
+class Built:
+    """What the stack function gives. `objects` holds every object that the base lacks; `files` is the tip's tree."""
+
+    base_commit: str
+    base_tree: str
+    tip_commit: str
+    tip_tree: str
+    steps: list[Step]
+    files: Files
+    objects: PackWriter
+
+
+@dataclass
+class _State:
+    files: Files
+    tree: TreeBuilder
+    objects: PackWriter
+    contents: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What one change comes to: a path that goes away, a path with its new entry and content, or both."""
+
+    removes: bytes | None
+    path: bytes | None
+    entry: Entry | None
+    data: bytes
+    is_new: bool
+    line: int
+
+
+class StackBuilder:
+    """Evaluates the stack function on one base."""
+
+    def __init__(self, reader: ObjectReader, commit: str, tree: str, files: Files | None = None) -> None:
+        self._reader = reader
+        self._commit = commit
+        self._base_tree = tree
+        self._base = files if files is not None else reader.files(tree)
+
+    def missing(self, patch: StackPatch) -> list[bytes]:
+        """The files that a patch expects in the base and that the base lacks: it cannot be had from this form."""
+        wanted = {c.old_path for c in patch.patch.changes if c.old_path is not None}
+        return sorted(p for p in wanted if p not in self._base)
+
+    def build(self, patches: Sequence[StackPatch], left_out: Iterable[StackPatch] = ()) -> Built:
+        """Apply `patches` in order, less `left_out`. Raises DoesNotApply; nothing is written anywhere."""
+        out_numbers = {i for i, p in enumerate(patches) if p in list(left_out)}
+        state = _State(dict(self._base), TreeBuilder(self._base), PackWriter())
+        self._prefetch(patches, state)
+        weaves = self._weaves(patches, out_numbers, state)
+        steps: list[Step] = []
+        commit = self._commit
+        for number, patch in enumerate(patches):
+            touched = self._apply(number, patch, state, weaves, number in out_numbers)
+            if number not in out_numbers:
+                step = self._commit_step(patch, touched, state, commit)
+                commit = step.commit
+                steps.append(step)
+        tree = steps[-1].tree if steps else self._base_tree
+        return Built(self._commit, self._base_tree, commit, tree, steps, state.files, state.objects)
+
+    def _prefetch(self, patches: Sequence[StackPatch], state: _State) -> None:
+        """Read every base blob that a patch needs in one go."""
+        paths = {c.old_path for p in patches for c in p.patch.changes if c.old_path is not None}
+        ids = sorted({self._base[p].id for p in paths if p in self._base and self._base[p].mode != GITLINK})
+        for oid, (_, data) in zip(ids, self._reader.read_many(ids), strict=True):
+            state.contents[oid] = data
+
+    def _weaves(self, patches: Sequence[StackPatch], out: set[int], state: _State) -> dict[bytes, Weave]:
+        """A weave for every file that a patch left out changes and a kept one changes too."""
+        left = {path for i in out for path in patches[i].paths}
+        kept = {path for i, p in enumerate(patches) if i not in out for path in p.paths}
+        shared = sorted(p for p in left & kept if p in self._base)
+        return {p: Weave(state.contents[self._base[p].id], out) for p in shared if self._base[p].id in state.contents}
+
+    def _apply(self, number: int, patch: StackPatch, state: _State, weaves: dict[bytes, Weave], out: bool) -> list[Touched]:
+        """All changes are worked out on the tree before the patch, then all removals happen, then all additions: so a
+        folder can become a file, and two files can change places."""
+        results: list[_Result] = []
+        for change in patch.patch.changes:
+            weave = weaves.get(change.path)
+            if weave is not None:
+                result = self._woven(number, patch, change, weave, state)
+                results += [] if out else [result]
+            elif not out:
+                results.append(self._plain(patch, change, state))
+        if out:
+            return []
+        results += [_Result(None, p.encode(), Entry(REGULAR, object_id("blob", d)), d, True, 0) for p, d in patch.carried.items()]
+        names = {p for r in results for p in (r.removes, r.path) if p is not None}
+        before = {p: state.files.get(p) for p in sorted(names)}
+        for result in results:
+            if result.removes is not None:
+                del state.files[result.removes]
+                state.tree.remove(result.removes)
+        for result in results:
+            self._write(patch, result, state, before)
+        return [Touched(p, b, state.files.get(p)) for p, b in before.items() if b != state.files.get(p)]
+
+    def _plain(self, patch: StackPatch, change: FileChange, state: _State) -> _Result:
+        where = Where(patch.shown, change.line)
+        old = self._preimage(patch, change, state)
+        data = apply_change(change, b"" if old is None else self._content(old, state), patch.shown)
+        removes = change.old_path if change.kind in ("delete", "rename") else None
+        if change.new_path is None:
+            return _Result(removes, None, None, b"", False, change.line)
+        mode = change.new_mode or (old.mode if old else REGULAR)
+        oid = submodule_commit(data, change, where) if mode == GITLINK else object_id("blob", data)
+        self._check_postimage(change, oid, where)
+        return _Result(removes, change.new_path, Entry(mode, oid), data, change.kind != "modify", change.line)
+
+    def _woven(self, number: int, patch: StackPatch, change: FileChange, weave: Weave, state: _State) -> _Result:
+        where = Where(patch.shown, change.line)
+        if change.kind != "modify" or change.binary is not None or not change.hunks:
+            hint = "leave out every feature that changes this file, or none"
+            raise DoesNotApply(f"{_show(change.path)} is changed by a feature left out, and not line by line", where=where, hint=hint)
+        apply_change(change, weave.full(), patch.shown)
+        try:
+            weave.apply(number, change.hunks)
+        except Misfit as misfit:
+            hunk = change.hunks[misfit.number]
+            what = f"{patch.feature} builds on lines of a feature that is left out, in {_show(change.path)} line {hunk.old_start}"
+            hint = f"leave out {patch.feature} as well, or keep both"
+            raise DoesNotApply(what, where=Where(patch.shown, hunk.line), hint=hint) from None
+        data = weave.content()
+        mode = change.new_mode or state.files[change.path].mode
+        return _Result(None, change.path, Entry(mode, object_id("blob", data)), data, False, change.line)
+
+    def _preimage(self, patch: StackPatch, change: FileChange, state: _State) -> Entry | None:
+        """The file that the change is for, checked: there, of the mode and with the blob id that the patch says."""
+        if change.old_path is None:
+            return None
+        where = Where(patch.shown, change.line)
+        old = state.files.get(change.old_path)
+        if old is None:
+            raise DoesNotApply(f"{_show(change.old_path)} is not in the tree", where=where)
+        if change.old_mode is not None and change.old_mode != old.mode:
+            raise DoesNotApply(f"{_show(change.old_path)} has mode {old.mode:06o}, the patch is for {change.old_mode:06o}", where=where)
+        if change.old_id is not None and not old.id.startswith(change.old_id):
+            what = f"{_show(change.old_path)} is blob {old.id[:12]}, the patch is for {change.old_id[:12]}"
+            raise DoesNotApply(what, where=where, hint="the patch was made for another revision of this file, or its `index` line is wrong")
+        return old
+
+    def _content(self, entry: Entry, state: _State) -> bytes:
+        if entry.mode == GITLINK:
+            return b"Subproject commit %s\n" % entry.id.encode()
+        if entry.id not in state.contents:
+            state.contents[entry.id] = self._reader.read(entry.id)[1]
+        return state.contents[entry.id]
+
+    def _check_postimage(self, change: FileChange, oid: str, where: Where) -> None:
+        if change.new_id is not None and not oid.startswith(change.new_id):
+            what = f"{_show(change.path)} becomes blob {oid[:12]}, the patch's `index` line promises {change.new_id[:12]}"
+            raise DoesNotApply(what, where=where, hint="the patch was edited by hand: make it again with `patchctl export`")
+
+    def _write(self, patch: StackPatch, result: _Result, state: _State, before: dict[bytes, Entry | None]) -> None:
+        if result.path is None or result.entry is None:
+            return
+        if result.is_new:
+            self._check_new(result.path, Where(patch.shown, result.line or None), state, before)
+        state.files[result.path] = result.entry
+        state.tree.put(result.path, result.entry)
+        if result.entry.mode != GITLINK:
+            state.contents[result.entry.id] = result.data
+            state.objects.add_known(result.entry.id, "blob", result.data)
+
+    def _check_new(self, path: bytes, where: Where, state: _State, before: dict[bytes, Entry | None]) -> None:
+        """A new path must not be there yet, nor lie below a file, nor differ from another one only in case."""
+        if path in state.files:
+            raise DoesNotApply(f"{_show(path)} is there already", where=where)
+        folders = path.split(b"/")[:-1]
+        above = {b"/".join(folders[: i + 1]) for i in range(len(folders))}
+        if state.tree.is_folder(path) or any(f in state.files for f in above):
+            raise DoesNotApply(f"{_show(path)} cannot be a file and a folder", where=where)
+        key = collision_key(path)
+        twin = next((p for p in state.files if len(p) == len(path) and collision_key(p) == key), None)
+        if twin is not None and twin not in before:
+            raise DoesNotApply(f"{_show(path)} and {_show(twin)} are one file where case is ignored", where=where)
+
+    def _commit_step(self, patch: StackPatch, touched: list[Touched], state: _State, parent: str) -> Step:
+        trees: dict[str, bytes] = {}
+        tree = state.tree.write(trees)
+        for oid, data in trees.items():
+            state.objects.add_known(oid, "tree", data)
+        header = patch.header
+        author = Person(header.name, header.email, header.date)
+        committer = Person(*COMMITTER, header.date)
+        commit = state.objects.add("commit", render_commit(tree, [parent], author, committer, header.message))
+        return Step(patch, commit, tree, tuple(touched))
+
+
+def submodule_commit(data: bytes, change: FileChange, where: Where) -> str:
+    """The commit that a submodule's one-line text names; git diffs a submodule as if it were a file of that line."""
+    match = re.fullmatch(rb"Subproject commit ([0-9a-f]{40})\n", data)
+    if match is None:
+        raise DoesNotApply(f"{_show(change.path)} is a submodule and names no commit", where=where)
+    return match[1].decode()
+
+
+def _show(path: bytes) -> str:
+    return ascii(path.decode("utf-8", "backslashreplace"))[1:-1]
+
+

@@ -1,0 +1,90 @@
+"""A stack's patches as they lie in the distribution: bytes read once, parsed, with their carried files and digests."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from patchctl.errors import BadPatch, Where
+from patchctl.patch.header import Header
+from patchctl.patch.parse import Patch, parse_patch
+from patchctl.patch.policy import check_carried, check_patch
+
+CARRIED_FOLDER = "files"
+
+
+@dataclass(frozen=True)
+class StackPatch:
+    """One patch of a stack. `data` is what was read, hashed and is applied: the same bytes, never read again."""
+
+    file: Path
+    shown: str
+    data: bytes
+    patch: Patch
+    carried: dict[str, bytes]
+
+    @property
+    def header(self) -> Header:
+        return self.patch.header
+
+    @property
+    def feature(self) -> str:
+        """The name by which users speak of it: the `Feature:` trailer, else the middle of the file's name."""
+        return self.header.trailer("Feature") or self.file.stem
+
+    @property
+    def requires(self) -> list[tuple[str, str | None]]:
+        """(feature, upstream or None for the same one) of every `Requires:`."""
+        pairs = [r.partition("@") for r in self.header.listed("Requires")]
+        return [(name, upstream or None) for name, _, upstream in pairs]
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 over the patch's bytes and each carried file's path and bytes."""
+        total = hashlib.sha256(hashlib.sha256(self.data).digest())
+        for path in sorted(self.carried):
+            total.update(path.encode() + b"\0" + hashlib.sha256(self.carried[path]).digest())
+        return total.hexdigest()
+
+    @property
+    def paths(self) -> set[bytes]:
+        """Every path of the upstream tree that it reads or writes."""
+        names = {p for c in self.patch.changes for p in (c.old_path, c.new_path) if p is not None}
+        return names | {p.encode() for p in self.carried}
+
+
+def load_patch(file: Path, root: Path) -> StackPatch:
+    """Read and parse one patch and its carried files; `root` is what shown paths are relative to. Raises BadPatch."""
+    shown = _shown(file, root)
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise BadPatch(f"cannot be read: {error.strerror}", where=Where(shown)) from error
+    patch = parse_patch(data, shown)
+    check_patch(patch)
+    return StackPatch(file, shown, data, patch, _carried(file, patch))
+
+
+def _carried(file: Path, patch: Patch) -> dict[str, bytes]:
+    carried: dict[str, bytes] = {}
+    changed = {c.path for c in patch.changes}
+    for trailer in patch.header.trailers.get("Carries", []):
+        for path in (p.strip() for p in trailer.value.split(",") if p.strip()):
+            check_carried(path, patch, trailer.line)
+            source = file.parent / CARRIED_FOLDER / path
+            where = Where(patch.name, trailer.line)
+            if path in carried or path.encode() in changed:
+                raise BadPatch(f"{path} is carried and also changed by the diff, or carried twice", where=where)
+            if source.is_symlink() or not source.is_file():
+                raise BadPatch(f"carries {path}, and {CARRIED_FOLDER}/{path} is no file beside the patch", where=where)
+            carried[path] = source.read_bytes()
+    return carried
+
+
+def _shown(file: Path, root: Path) -> str:
+    try:
+        return file.relative_to(root).as_posix()
+    except ValueError:
+        return str(file)
