@@ -1,0 +1,87 @@
+"""Keeps what validation found right, so that the next run on the same bytes imports neither pydantic nor yaml.
+
+The key covers the tool's version, this package's own source, and path and bytes of every manifest. An entry that cannot
+be read, or whose digest is wrong, counts as not there; one that cannot be written is not missed, so that a read-only
+home works.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from patchctl import __version__
+from patchctl.manifest.files import ManifestFiles
+from patchctl.manifest.shape import build
+from patchctl.manifest.types import Content, Profile, Stack, Upstreams
+
+
+def find(cache_dir: Path, files: ManifestFiles) -> Content | None:
+    """What was kept for exactly these files, or None."""
+    try:
+        digest, _, body = _entry(cache_dir, files).read_bytes().partition(b"\n")
+        if hashlib.sha256(body).hexdigest().encode() != digest:
+            return None
+        return _content(json.loads(body))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def keep(cache_dir: Path, files: ManifestFiles, content: Content) -> None:
+    """Keeps `content` for these files; silently does nothing where the cache cannot be written."""
+    import tempfile
+
+    body = json.dumps(_plain(content), separators=(",", ":")).encode()
+    data = hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+    target = _entry(cache_dir, files)
+    with contextlib.suppress(OSError):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=".new-", dir=target.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            Path(name).replace(target)
+        except OSError:
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
+
+
+def _entry(cache_dir: Path, files: ManifestFiles) -> Path:
+    return cache_dir / "manifests" / f"{_key(files)}.json"
+
+
+def _key(files: ManifestFiles) -> str:
+    total = hashlib.sha256()
+
+    def add(name: str, data: bytes) -> None:
+        # With lengths, so that no two lists of files run together to the same bytes.
+        total.update(f"{len(name.encode('utf-8', 'surrogateescape'))} {len(data)} ".encode())
+        total.update(name.encode("utf-8", "surrogateescape") + data)
+
+    add("version", __version__.encode())
+    # A checkout under development changes what it takes without changing its version.
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        add(source.name, source.read_bytes())
+    for name, data in files.content.items():
+        add(name, data)
+    return total.hexdigest()
+
+
+def _plain(content: Content) -> dict[str, Any]:
+    return {
+        "upstreams": dataclasses.asdict(content.upstreams),
+        "stacks": [dataclasses.asdict(s) for s in content.stacks.values()],
+        "profiles": [dataclasses.asdict(p) for p in content.profiles.values()],
+    }
+
+
+def _content(data: dict[str, Any]) -> Content:
+    stacks: list[Stack] = [build(Stack, s) for s in data["stacks"]]
+    profiles: list[Profile] = [build(Profile, p) for p in data["profiles"]]
+    upstreams: Upstreams = build(Upstreams, data["upstreams"])
+    return Content(upstreams, {(s.upstream, s.name): s for s in stacks}, {p.name: p for p in profiles})

@@ -1,0 +1,223 @@
+"""Reads every manifest of a distribution, and checks that they fit each other and the patch files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeVar
+
+from patchctl.manifest.files import ManifestFiles
+from patchctl.manifest.load import Loaded, loads
+from patchctl.manifest.problems import InvalidManifest, Problem, cleaned, did_you_mean, quoted, shown
+from patchctl.manifest.series import Cycle, Patch, ancestry, is_there, own_files, resolve
+from patchctl.manifest.types import Content, Profile, Stack, Upstreams
+
+T = TypeVar("T")
+Problems = Iterator[Problem]
+
+
+@dataclass
+class Read:
+    """What could be read. A file with faults is known by name, so that who refers to it is not blamed as well."""
+
+    root: Path
+    upstreams: Loaded[Upstreams] | None = None
+    stacks: dict[tuple[str, str], Loaded[Stack]] = field(default_factory=dict)
+    profiles: dict[str, Loaded[Profile]] = field(default_factory=dict)
+    stack_files: set[tuple[str, str]] = field(default_factory=set)
+
+    @property
+    def good_stacks(self) -> dict[tuple[str, str], Stack]:
+        return {key: loaded.value for key, loaded in self.stacks.items()}
+
+
+def checked(root: Path, files: ManifestFiles) -> Content:
+    """All manifests, validated and checked against each other. Raises InvalidManifest with every fault."""
+    problems = list(files.problems)
+    read = _read(root, files, problems)
+    problems.extend(_cross_checks(read))
+    if problems or read.upstreams is None:
+        raise InvalidManifest(problems)
+    profiles = {name: loaded.value for name, loaded in read.profiles.items()}
+    return Content(read.upstreams.value, read.good_stacks, profiles)
+
+
+def _read(root: Path, files: ManifestFiles, problems: list[Problem]) -> Read:
+    read = Read(root)
+
+    def one(name: str, data: bytes, model: type[T]) -> Loaded[T] | None:
+        try:
+            return loads(data, model, shown(root / name))
+        except InvalidManifest as error:
+            problems.extend(error.problems)
+            return None
+
+    for name, data in files.content.items():
+        parts = Path(name).with_suffix("").parts
+        if parts[1] == "upstreams":
+            read.upstreams = one(name, data, Upstreams)
+        elif parts[1] == "stacks":
+            key = (parts[2], parts[3])
+            read.stack_files.add(key)
+            if (stack := one(name, data, Stack)) is not None:
+                read.stacks[key] = stack
+        elif (profile := one(name, data, Profile)) is not None:
+            read.profiles[parts[2]] = profile
+    return read
+
+
+def _cross_checks(read: Read) -> Problems:
+    for (folder, file), stack in read.stacks.items():
+        for check in STACK_CHECKS:
+            yield from check(read, stack, folder, file)
+    for file, profile in read.profiles.items():
+        if profile.value.name != file:
+            yield profile.positions.problem(
+                ("name",), f"expected {quoted(file)}, as the file's name; found {quoted(profile.value.name)}"
+            )
+        yield from _profile_stacks(read, profile)
+        yield from _profile_names(read, profile)
+
+
+def _names(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problems:
+    """A stack's upstream is its folder, its name its file's."""
+    stack, at = loaded.value, loaded.positions
+    if stack.upstream != folder:
+        yield at.problem(
+            ("upstream",), f"expected {quoted(folder)}, as the folder's name; found {quoted(stack.upstream)}"
+        )
+    elif read.upstreams and stack.upstream not in read.upstreams.value.upstreams:
+        known = read.upstreams.value.upstreams
+        yield at.problem(
+            ("upstream",), f"{quoted(stack.upstream)} is not in upstreams.yaml{did_you_mean(stack.upstream, known)}"
+        )
+    if stack.name != file:
+        yield at.problem(("name",), f"expected {quoted(file)}, as the file's name; found {quoted(stack.name)}")
+
+
+def _sources(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problems:
+    """There is a place where the pin can be had. A stack that extends another has its pin, and no fault of its own."""
+    if loaded.value.extends or read.upstreams is None or folder not in read.upstreams.value.upstreams:
+        return
+    upstream, pin = read.upstreams.value.upstreams[folder], loaded.value.pin
+    if pin.sdist and upstream.sdist is None:
+        yield loaded.positions.problem(("pin", "sdist"), f"upstreams.yaml gives {folder} no sdist to look for")
+    if pin.sdist is None and not upstream.git:
+        yield loaded.positions.problem(
+            ("pin",), f"cannot be had: no sdist, and upstreams.yaml gives {folder} no git repository"
+        )
+
+
+def _numbers(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problems:
+    """Numbers ascend, so that the order of the list and the order of a folder's listing are one."""
+    patches = loaded.value.patches
+    for index, (before, patch) in enumerate(pairwise(patches), start=1):
+        if patch[:4] <= before[:4]:
+            yield loaded.positions.problem(
+                ("patches", index), f"number {patch[:4]} after {before[:4]}; expected a greater one"
+            )
+
+
+def _files(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problems:
+    """Every patch that is named is there."""
+    stack = loaded.value
+    there = read.root / "patches" / folder / file
+    names = [p.name for p in there.iterdir()] if there.is_dir() else []
+    keys: list[tuple[str | int, ...]] = [("patches", i) for i in range(len(stack.patches))]
+    keys += [("replace", replaced) for replaced in stack.replace]
+    for key, name in zip(keys, own_files(stack), strict=True):
+        if not is_there(read.root, Patch(folder, file, name)):
+            what = f"{quoted(name)} is no regular file in {shown(there)}{did_you_mean(name, set(names) - {name})}"
+            yield loaded.positions.problem(key, what)
+
+
+def _extends(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problems:
+    """The extended stack is there, at the same pin, and not round in a circle."""
+    stack, at = loaded.value, loaded.positions
+    if stack.extends is None:
+        if stack.replace:
+            yield at.problem(("replace",), "needs 'extends': there is nothing to replace", at="key")
+        return
+    if (folder, stack.extends) not in read.stack_files:
+        known = [name for upstream, name in read.stack_files if upstream == folder and name != file]
+        yield at.problem(
+            ("extends",), f"{cleaned(folder)} has no stack {quoted(stack.extends)}{did_you_mean(stack.extends, known)}"
+        )
+        return
+    try:
+        chain = ancestry(stack, read.good_stacks)
+    except Cycle as cycle:
+        yield at.problem(("extends",), f"a circle: {cycle}")
+        return
+    if len(chain) > 1 and chain[1].pin != stack.pin:
+        differs = next(
+            k for k in ("commit", "tree", "tag", "sdist") if getattr(chain[1].pin, k) != getattr(stack.pin, k)
+        )
+        yield at.problem(("pin", differs), f"differs from that of {stack.extends}, which this stack extends")
+    if len(chain) > 1:
+        yield from _replaces(read, loaded, chain[1])
+
+
+def _replaces(read: Read, loaded: Loaded[Stack], parent: Stack) -> Problems:
+    """What is replaced is there once, and what replaces it is used once."""
+    stack, at = loaded.value, loaded.positions
+    theirs = [p.file for p in resolve(parent, read.good_stacks)]
+    used = list(stack.patches)
+    for old, new in stack.replace.items():
+        if theirs.count(old) != 1:
+            fault = "is not a patch of" if old not in theirs else "is more than one patch of"
+            near = did_you_mean(old, theirs) if old not in theirs else ""
+            yield at.problem(("replace", old), f"{fault} {parent.name}{near}", at="key")
+        if new in used:
+            yield at.problem(("replace", old), f"{quoted(new)} is applied twice")
+        used.append(new)
+
+
+def _generated(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problems:
+    """No two generated files at one place."""
+    paths = [g.path for g in loaded.value.generated]
+    for index, path in enumerate(paths):
+        if path in paths[:index]:
+            yield loaded.positions.problem(("generated", index, "path"), f"{quoted(path)} a second time")
+
+
+StackCheck = Callable[[Read, Loaded[Stack], str, str], Problems]
+STACK_CHECKS: tuple[StackCheck, ...] = (_names, _sources, _numbers, _files, _extends, _generated)
+
+
+def _profile_stacks(read: Read, loaded: Loaded[Profile]) -> Problems:
+    """Its stacks are there."""
+    at = loaded.positions
+    if not loaded.value.stacks:
+        yield at.problem(("stacks",), "expected one stack at least", at="key")
+    upstreams = read.upstreams.value.upstreams if read.upstreams else None
+    for upstream, name in loaded.value.stacks.items():
+        if upstreams is not None and upstream not in upstreams:
+            yield at.problem(
+                ("stacks", upstream), f"is not in upstreams.yaml{did_you_mean(upstream, upstreams)}", at="key"
+            )
+        elif (upstream, name) not in read.stack_files:
+            known = [n for u, n in read.stack_files if u == upstream]
+            yield at.problem(("stacks", upstream), f"{upstream} has no stack {quoted(name)}{did_you_mean(name, known)}")
+
+
+def _profile_names(read: Read, loaded: Loaded[Profile]) -> Problems:
+    """What it leaves out and what it runs on are known; the features themselves are in the patches' headers."""
+    profile, at = loaded.value, loaded.positions
+    for index, feature in enumerate(profile.without):
+        upstream = feature.partition("@")[2]
+        if upstream and upstream not in profile.stacks:
+            yield at.problem(
+                ("without", index), f"the profile has no {quoted(upstream)}{did_you_mean(upstream, profile.stacks)}"
+            )
+        if feature in profile.without[:index]:
+            yield at.problem(("without", index), f"{quoted(feature)} a second time")
+    if read.upstreams is None:
+        return
+    known = read.upstreams.value.requirements
+    for name in profile.runtime:
+        if name not in known:
+            what = f"is no requirement in upstreams.yaml{did_you_mean(name, known)}"
+            yield at.problem(("runtime", name), what, at="key")

@@ -1,0 +1,132 @@
+"""A distribution: the folder with manifests/ and patches/ that one team keeps, read as a whole.
+
+manifests/upstreams.yaml
+manifests/stacks/<upstream>/<stack>.yaml
+manifests/profiles/<profile>.yaml
+patches/<upstream>/<stack>/NNNN-<feature|bugfix>-<name>.patch
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from patchctl.errors import Where, WrongUse
+from patchctl.manifest import cache
+from patchctl.manifest.files import ManifestFiles
+from patchctl.manifest.problems import did_you_mean, quoted, shown
+from patchctl.manifest.series import Patch, missing_files, resolve, unlisted
+from patchctl.manifest.types import Profile, Requirement, Stack, Upstream
+
+MARKER = Path("manifests") / "upstreams.yaml"
+VARIABLE = "PATCHCTL_ROOT"
+
+
+def find_root(explicit: Path | None, start: Path) -> Path:
+    """The distribution's folder: --root, else PATCHCTL_ROOT, else the nearest folder from `start` upward.
+
+    Raises WrongUse, which says what was looked for and where.
+    """
+    if explicit is not None:
+        return _checked(explicit, "--root")
+    named = os.environ.get(VARIABLE)
+    if named:
+        return _checked(Path(named), VARIABLE)
+    here = start.resolve()
+    for folder in (here, *here.parents):
+        if (folder / MARKER).is_file():
+            return folder
+    bare = next((f for f in (here, *here.parents) if (f / "manifests").is_dir()), None)
+    note = f"; {shown(bare / 'manifests')} is there and holds no upstreams.yaml" if bare else ""
+    raise WrongUse(
+        f"no distribution: looked for {MARKER} in {shown(here)} and every folder above it{note}",
+        hint=f"change into a folder of the distribution, or name it with --root DIR or {VARIABLE}=DIR",
+    )
+
+
+def _checked(folder: Path, origin: str) -> Path:
+    if not (folder / MARKER).is_file():
+        raise WrongUse(
+            f"{origin} names {shown(folder)}, which holds no {MARKER}",
+            hint="name the folder that holds manifests/, not manifests/ itself" if folder.name == "manifests" else None,
+        )
+    return folder.resolve()
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Everything that manifests say, checked. Stacks are kept by (upstream, name)."""
+
+    root: Path
+    upstreams: Mapping[str, Upstream]
+    requirements: Mapping[str, Requirement]
+    stacks: Mapping[tuple[str, str], Stack]
+    profiles: Mapping[str, Profile]
+
+    @classmethod
+    def load(cls, root: Path, cache_dir: Path | None = None) -> Distribution:
+        """Reads and checks the distribution. Raises InvalidManifest with every fault of every file.
+
+        With `cache_dir`, manifests that were found right before are not validated again, and neither yaml nor pydantic
+        is imported. Whether the patch files are there is looked at every time.
+        """
+        files = ManifestFiles.scan(root)
+        content = cache.find(cache_dir, files) if cache_dir else None
+        if content is None or files.problems or missing_files(root, content.stacks):
+            from patchctl.manifest.check import checked
+
+            content = checked(root, files)
+            if cache_dir:
+                cache.keep(cache_dir, files, content)
+        return cls(root, content.upstreams.upstreams, content.upstreams.requirements, content.stacks, content.profiles)
+
+    def upstream(self, name: str) -> Upstream:
+        """Raises WrongUse, which names the nearest known one."""
+        if name not in self.upstreams:
+            raise WrongUse(f"no upstream {quoted(name)}{did_you_mean(name, self.upstreams)}")
+        return self.upstreams[name]
+
+    def profile(self, name: str) -> Profile:
+        """Raises WrongUse, which names the nearest known one."""
+        if name not in self.profiles:
+            raise WrongUse(f"no profile {quoted(name)}{did_you_mean(name, self.profiles)}")
+        return self.profiles[name]
+
+    def stack(self, upstream: str, name: str) -> Stack:
+        """Raises WrongUse, which names the nearest known one."""
+        self.upstream(upstream)
+        if (upstream, name) not in self.stacks:
+            known = [s for u, s in self.stacks if u == upstream]
+            raise WrongUse(f"no stack {quoted(name)} of {upstream}{did_you_mean(name, known)}")
+        return self.stacks[upstream, name]
+
+    def stacks_of(self, profile: Profile) -> dict[str, Stack]:
+        """The stacks of a profile by upstream, in the order of upstreams.yaml."""
+        return {u: self.stack(u, profile.stacks[u]) for u in self.upstreams if u in profile.stacks}
+
+    def patches(self, stack: Stack) -> list[Patch]:
+        """The patches of a stack in the order they apply, `extends` and `replace` resolved."""
+        return resolve(stack, self.stacks)
+
+    def patch_files(self, stack: Stack) -> list[Path]:
+        """The files of `patches`, below the root."""
+        return [self.root / patch.path for patch in self.patches(stack)]
+
+    def stack_file(self, stack: Stack) -> Path:
+        return self.root / "manifests" / "stacks" / stack.upstream / f"{stack.name}.yaml"
+
+    def profile_file(self, profile: Profile) -> Path:
+        return self.root / "manifests" / "profiles" / f"{profile.name}.yaml"
+
+    def unlisted_files(self) -> list[Path]:
+        """What lies in patches/ and belongs to no stack: a patch that somebody forgot to list, or to delete."""
+        return unlisted(self.root, self.stacks)
+
+    def where(self, manifest: Path, *key: str | int) -> Where:
+        """The line of a key of a manifest. Reads the file again: only errors and findings need it."""
+        from patchctl.manifest.load import positions_of
+
+        positions = positions_of(manifest)
+        return Where(positions.file, positions.place(key, at="key")[0])

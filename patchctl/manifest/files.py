@@ -1,0 +1,93 @@
+"""Which manifest files a distribution has, and their bytes."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from patchctl.manifest.problems import InvalidManifest, Problem, quoted, shown
+
+MAX_BYTES = 1 << 18
+# Generated, and read by others: locks, trees, and the schemas.
+OTHERS = frozenset({"locks", "trees", "schema"})
+
+
+@dataclass(frozen=True)
+class ManifestFiles:
+    """The files by path below the root, with '/' and in order.
+
+    Each is read once, so that what the cache's key covers is what is parsed.
+    """
+
+    content: dict[str, bytes]
+    problems: tuple[Problem, ...]
+
+    @classmethod
+    def scan(cls, root: Path) -> ManifestFiles:
+        """Lists and reads. What is in the way (a file that would not be read, or cannot be) becomes a problem."""
+        content: dict[str, bytes] = {}
+        problems: list[Problem] = []
+        for relative, fault in _listing(root):
+            try:
+                if fault:
+                    raise InvalidManifest([Problem(shown(root / relative), 1, 1, "", fault)])
+                content[relative] = file_bytes(root / relative)
+            except InvalidManifest as error:
+                problems.extend(error.problems)
+        return cls(content, tuple(problems))
+
+
+def _listing(root: Path) -> Iterator[tuple[str, str]]:
+    """Every manifest's path, or a path and why it is none."""
+    yield "manifests/upstreams.yaml", ""
+    for name, is_folder in _entries(root, "manifests"):
+        if name not in OTHERS | {"upstreams.yaml", "stacks", "profiles"}:
+            yield f"manifests/{name}", _stray(name, "upstreams.yaml, stacks/ and profiles/", is_folder)
+    for upstream, is_folder in _entries(root, "manifests/stacks"):
+        if not is_folder:
+            yield f"manifests/stacks/{upstream}", _stray(upstream, "one folder for each upstream", is_folder)
+            continue
+        yield from _yaml_files(root, f"manifests/stacks/{upstream}")
+    yield from _yaml_files(root, "manifests/profiles")
+
+
+def _yaml_files(root: Path, folder: str) -> Iterator[tuple[str, str]]:
+    for name, is_folder in _entries(root, folder):
+        good = name.endswith(".yaml") and not is_folder
+        yield f"{folder}/{name}", "" if good else _stray(name, "files NAME.yaml", is_folder)
+
+
+def _stray(name: str, expected: str, is_folder: bool) -> str:
+    kind = "folder" if is_folder else "file"
+    return f"the {kind} {quoted(name)} would not be read; expected {expected} here"
+
+
+def _entries(root: Path, folder: str) -> list[tuple[str, bool]]:
+    """Names, sorted, and whether each is a folder. Hidden files and editors' backups are nobody's manifests."""
+    try:
+        with os.scandir(root / folder) as found:
+            entries = [(e.name, e.is_dir()) for e in found]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        place = shown(root / folder)
+        raise InvalidManifest([Problem(place, 1, 1, "", f"cannot be listed: {error.strerror}")]) from None
+    return sorted(e for e in entries if not e[0].startswith(".") and not e[0].endswith("~"))
+
+
+def file_bytes(path: Path) -> bytes:
+    """The file's bytes, as many as a manifest may have and one more.
+
+    Anything but a regular file is refused before it is opened: reading a FIFO would wait for ever.
+    """
+    name = shown(path)
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise InvalidManifest([Problem(name, 1, 1, "", "expected a regular file")])
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InvalidManifest([Problem(name, 1, 1, "", f"cannot be read: {error.strerror}")]) from None

@@ -1,0 +1,95 @@
+"""What is wrong with manifests, as findings with a position, and the error that carries all of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from patchctl.errors import BadManifest, Where
+
+SHOWN = 50
+LONGEST_QUOTE = 80
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One fault. `line` and `column` count from 1; `key` is a path as in `pin.commit`, empty for the whole file."""
+
+    file: str
+    line: int
+    column: int
+    key: str
+    what: str
+
+    @property
+    def where(self) -> Where:
+        return Where(self.file, self.line)
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.what}" if self.key else self.what
+
+
+class InvalidManifest(BadManifest):
+    """Every fault of the manifests that were read. `what` has one line for each, `where` is the place of the first."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        ordered = sorted(problems, key=lambda p: (p.file, p.line, p.column))
+        first, rest = ordered[0], ordered[1:SHOWN]
+        lines = [str(first), *(f"{p.where}: {p}" for p in rest)]
+        if len(ordered) > SHOWN:
+            lines.append(f"... and {len(ordered) - SHOWN} more")
+        super().__init__("\n".join(lines), where=first.where)
+        self.problems = tuple(ordered)
+
+    def as_json(self) -> dict[str, object]:
+        found = [
+            {"file": p.file, "line": p.line, "column": p.column, "key": p.key, "what": p.what}
+            for p in self.problems[:SHOWN]
+        ]
+        return {**super().as_json(), "problems": found}
+
+
+def cleaned(text: str) -> str:
+    """Text from a file that nobody has vouched for, fit for a terminal and a CI log."""
+    from patchctl.report.text import one_line
+
+    return one_line(text)
+
+
+def quoted(text: str) -> str:
+    """`text` in quotes as it stands, blanks and line ends visible; credentials are taken out before it is cut."""
+    from patchctl.report.text import redact_text, visible_line
+
+    safe = redact_text(text)
+    if len(safe) > LONGEST_QUOTE:
+        safe = safe[:LONGEST_QUOTE] + "..."
+    return f"'{visible_line(safe)}'"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` was probably meant to be, or None."""
+    import difflib
+
+    names = {k.lower(): k for k in known}
+    found = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
+    return names[found[0]] if found else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message: the nearest known name, or the known names where none is near, or nothing."""
+    names = sorted(known)
+    near = nearest(name, names)
+    if near is not None:
+        return f"; did you mean '{cleaned(near)}'?"
+    if not names:
+        return ""
+    more = ", ..." if len(names) > 12 else ""
+    return f"; known: {', '.join(cleaned(n) for n in names[:12])}{more}"
+
+
+def shown(path: Path) -> str:
+    """The path as a person can open it: relative where it lies below the current folder, else in full."""
+    full, here = Path(os.path.normpath(path.absolute())), Path.cwd()
+    return cleaned(str(full.relative_to(here) if full.is_relative_to(here) else full))

@@ -1,0 +1,91 @@
+"""JSON Schemas of the manifests, for editors: generated from the dataclasses that the loader uses, and checked in.
+
+Draft 7, which the YAML language server knows best, without references, so that every key's description stays beside it.
+They say what one file can say; that files fit each other only the tool can tell.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from patchctl.manifest.shape import Shape, doc, fields_of, shape_of
+from patchctl.manifest.types import Only, Pattern, Profile, Stack, Upstreams
+
+FOLDER = Path("manifests") / "schema"
+MODELS: dict[str, type] = {"upstreams": Upstreams, "stack": Stack, "profile": Profile}
+
+
+def schema(model: type) -> dict[str, Any]:
+    """The schema of one kind of manifest."""
+    title = f"patchctl: {model.__name__.lower()}"
+    return {"$schema": "http://json-schema.org/draft-07/schema#", "title": title, **_schema(shape_of(model))}
+
+
+def texts() -> dict[Path, str]:
+    """The files, by path below a distribution's root. The same bytes everywhere: pydantic has no part in them."""
+    return {
+        FOLDER / f"{name}.schema.json": json.dumps(schema(model), indent=2, ensure_ascii=False) + "\n"
+        for name, model in MODELS.items()
+    }
+
+
+def stale(root: Path) -> list[Path]:
+    """The files that are missing or not as generated. A distribution that keeps no schemas has none that are stale."""
+    if not (root / FOLDER).is_dir():
+        return []
+    return [path for path, text in texts().items() if _bytes(root / path) != text.encode()]
+
+
+def write(root: Path) -> list[Path]:
+    """Writes what is stale and returns it. Creates the folder."""
+    (root / FOLDER).mkdir(parents=True, exist_ok=True)
+    changed = stale(root)
+    for path in changed:
+        (root / path).write_bytes(texts()[path].encode())
+    return changed
+
+
+def _bytes(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _schema(shape: Shape) -> dict[str, Any]:
+    bare = _bare(shape)
+    if shape.nullable:
+        bare = {"anyOf": [bare, {"type": "null"}]}
+    description = doc(shape)
+    return {"description": description, **bare} if description else bare
+
+
+def _bare(shape: Shape) -> dict[str, Any]:
+    pattern, only = shape.mark(Pattern), shape.mark(Only)
+    if pattern is not None:
+        # `patternErrorMessage` is what the YAML language server shows; other readers pass over it.
+        says = f"expected {pattern.says}"
+        return {"type": "string", "pattern": f"^(?:{pattern.regex})$", "patternErrorMessage": says}
+    if only is not None:
+        return {"const": only.value}
+    if shape.is_record:
+        return _record(shape.base)
+    if shape.origin is list:
+        return {"type": "array", "items": _schema(shape_of(shape.args[0]))}
+    if shape.origin is dict:
+        key, value = (shape_of(a) for a in shape.args)
+        return {"type": "object", "propertyNames": _schema(key), "additionalProperties": _schema(value)}
+    if shape.origin is Literal:
+        return {"enum": list(shape.args)}
+    return {"type": "string"}
+
+
+def _record(record: type) -> dict[str, Any]:
+    fields = fields_of(record)
+    found: dict[str, Any] = {"type": "object", "properties": {name: _schema(f.shape) for name, f in fields.items()}}
+    required = [name for name, f in fields.items() if f.required]
+    if required:
+        found["required"] = required
+    return {**found, "additionalProperties": False}

@@ -1,0 +1,184 @@
+"""Every file of a pin, generated and checked in: what `identify` compares a folder with, where no source can be had.
+
+    manifests/trees/<upstream>/<stack>.tsv
+    # verl v0.6.0: git commit ddd86f52...            or        # vllm v0.14.1: sdist vllm 0.14.1 sha256 c7c6d0a7...
+    100644<TAB>66015ad3...<TAB>.gemini/config.yaml
+
+One line a file, sorted by the bytes of the path. Form git is preferred, since the sdist holds fewer files.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from patchctl.errors import BadManifest, Where
+from patchctl.git.objects import Entry, Files
+from patchctl.manifest.types import Stack
+
+if TYPE_CHECKING:
+    from patchctl.source.types import Base
+
+_HEAD = re.compile(
+    rb"# (?P<upstream>\S+) (?P<stack>\S+): "
+    rb"(?:git commit (?P<commit>[0-9a-f]{40})|sdist (?P<name>\S+) (?P<version>\S+) sha256 (?P<sha256>[0-9a-f]{64}))"
+)
+_LINE = re.compile(rb"(?P<mode>100644|100755|120000|160000)\t(?P<id>[0-9a-f]{40})\t(?P<path>[^\0]+)")
+# What form sdist writes as the message of its root commit (patchctl/source/sdist.py).
+_SDIST_MESSAGE = re.compile(r"\n\n(\S+) (\S+) from its source distribution\n\nsha256: ([0-9a-f]{64})\n\Z")
+_HINT = "it is generated: `patchctl lock` writes it again"
+
+
+@dataclass(frozen=True)
+class TreeList:
+    """The files of a pin. `source` says what they were read from, as the first line has it; `form` is git or sdist."""
+
+    upstream: str
+    stack: str
+    form: str
+    source: str
+    files: Files
+
+
+def tree_list_file(root: Path, upstream: str, stack: str) -> Path:
+    """Where the list of a stack's pin lies."""
+    return root / "manifests" / "trees" / upstream / f"{stack}.tsv"
+
+
+def read_tree_list(root: Path, stack: Stack) -> TreeList | None:
+    """The list of a stack's pin; None when there is none. Raises BadManifest for a bad one, and for another pin's."""
+    file = tree_list_file(root, stack.upstream, stack.name)
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadManifest(f"the list of files cannot be read: {error.strerror}", where=Where(str(file))) from error
+    found = parse_tree_list(data, str(file))
+    if (found.upstream, found.stack) != (stack.upstream, stack.name) or found.source not in _sources(stack, found):
+        what = f"the list is of {found.upstream} {found.stack}, {found.source}, and not of the stack's pin"
+        raise BadManifest(what, where=Where(str(file), 1), hint=_HINT)
+    return found
+
+
+def _sources(stack: Stack, found: TreeList) -> list[str]:
+    """What a list of this stack may have been read from. The sdist's name is the index's affair, not the pin's."""
+    sdist = stack.pin.sdist
+    known = [f"git commit {stack.pin.commit}"]
+    if sdist is not None and found.form == "sdist":
+        known.append(f"sdist {found.source.split()[1]} {sdist.version} sha256 {sdist.sha256}")
+    return known
+
+
+def parse_tree_list(data: bytes, name: str) -> TreeList:
+    """Read the bytes of a list; `name` is what messages call it. Raises BadManifest with the line."""
+    lines = data.split(b"\n")
+    head = _HEAD.fullmatch(lines[0])
+    if head is None or lines.pop() != b"":
+        raise BadManifest("this is no list of a pin's files", where=Where(name, 1), hint=_HINT)
+    files: Files = {}
+    last = b""
+    for number, line in enumerate(lines[1:], 2):
+        match = _LINE.fullmatch(line)
+        if match is None or match["path"] <= last:
+            what = "expected mode, blob id and path, with tabs between them, sorted by path"
+            raise BadManifest(what, where=Where(name, number), hint=_HINT)
+        last = match["path"]
+        files[last] = Entry(int(match["mode"], 8), match["id"].decode())
+    source = lines[0].partition(b": ")[2].decode("utf-8", "replace")
+    form = "git" if head["commit"] else "sdist"
+    return TreeList(
+        head["upstream"].decode("utf-8", "replace"), head["stack"].decode("utf-8", "replace"), form, source, files
+    )
+
+
+def render_tree_list(found: TreeList) -> bytes:
+    """The file's bytes. Raises BadManifest for a name with a line end, which no list of lines can hold."""
+    broken = next((p for p in found.files if b"\n" in p), None)
+    if broken is not None:
+        raise BadManifest(f"{found.upstream} has a file whose name holds a line end: {ascii(broken)}")
+    lines = [f"# {found.upstream} {found.stack}: {found.source}".encode()]
+    lines += [b"%o\t%s\t%s" % (e.mode, e.id.encode(), p) for p, e in sorted(found.files.items())]
+    return b"\n".join(lines) + b"\n"
+
+
+def tree_list_of(stack: Stack, base: Base) -> TreeList:
+    """The list of a base of the cache, every object of it verified. Raises SourceMismatch."""
+    from patchctl.git.catfile import ObjectReader
+
+    with ObjectReader(base.repo) as reader:
+        files = reader.files(base.tree)
+        message = "" if base.form == "git" else reader.read(base.commit)[1].decode("utf-8", "replace")
+    source = f"git commit {base.commit}" if base.form == "git" else _sdist_source(message, base)
+    return TreeList(stack.upstream, stack.name, base.form, source, files)
+
+
+def _sdist_source(message: str, base: Base) -> str:
+    match = _SDIST_MESSAGE.search(message)
+    if match is None:
+        raise BadManifest(
+            f"{base.commit} is no commit that patchctl made of a source distribution", where=str(base.repo)
+        )
+    return "sdist {} {} sha256 {}".format(*match.groups())
+
+
+def check_tree_list(root: Path, stack: Stack, base: Base) -> str | None:
+    """What is different between the list that is checked in and this base, in a line; None when they agree.
+
+    A list of form git agrees with an sdist that holds a part of its files, all of them the same.
+    """
+    wanted = tree_list_of(stack, base)
+    have = _listed(root, stack)
+    if have is None:
+        return f"{_shown(stack)} is missing or cannot be used"
+    if have.form == "git" and base.form == "sdist":
+        other = sorted(p for p, e in wanted.files.items() if have.files.get(p) != e)
+    else:
+        other = sorted(p for p in have.files.keys() | wanted.files.keys() if have.files.get(p) != wanted.files.get(p))
+        if not other and have.source != wanted.source:
+            return f"{_shown(stack)} says {have.source}, and this is {wanted.source}"
+    if not other:
+        return None
+    first = other[0].decode("utf-8", "backslashreplace")
+    return f"{_shown(stack)} differs from {wanted.source} in {len(other)} files, the first is {first}"
+
+
+def update_tree_list(root: Path, stack: Stack, base: Base) -> str | None:
+    """Write the list where `check_tree_list` finds a difference; returns that difference, None when nothing was written.
+
+    Raises BadManifest instead of letting an sdist replace the list of a commit that is still the pin and contradicts it.
+    """
+    difference = check_tree_list(root, stack, base)
+    if difference is None:
+        return None
+    have = _listed(root, stack)
+    if have is not None and have.form == "git" and base.form == "sdist":
+        hint = (
+            f"the sdist is not made of commit {stack.pin.commit}, or the list was changed; delete it to write another"
+        )
+        raise BadManifest(difference, where=str(tree_list_file(root, stack.upstream, stack.name)), hint=hint)
+    write_tree_list(root, stack, base)
+    return difference
+
+
+def write_tree_list(root: Path, stack: Stack, base: Base) -> Path:
+    """Write the list of this base, whatever is there; by rename, so that no reader sees half of it."""
+    file = tree_list_file(root, stack.upstream, stack.name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.new")
+    temporary.write_bytes(render_tree_list(tree_list_of(stack, base)))
+    temporary.replace(file)
+    return file
+
+
+def _listed(root: Path, stack: Stack) -> TreeList | None:
+    try:
+        return read_tree_list(root, stack)
+    except BadManifest:
+        return None  # damaged, or of another pin: it is written anew
+
+
+def _shown(stack: Stack) -> str:
+    return f"manifests/trees/{stack.upstream}/{stack.name}.tsv"

@@ -1,0 +1,238 @@
+"""What manifests hold, as plain data.
+
+These are standard dataclasses so that a run whose manifests were validated before (see `cache`) needs no pydantic
+import, which costs more than applying a small stack. `load` hands them to pydantic with the checks that the markers
+below carry; `schema` derives the JSON Schema of the editors from the same definitions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+# Read by pydantic from a class attribute without annotation, which therefore is no field of the dataclass.
+FORBID_UNKNOWN = {"extra": "forbid", "strict": True}
+
+FORMAT = 1
+"""The version of the manifests' own format, in each file as `schema: 1`."""
+
+
+class Doc:
+    """What a key is for: shown by editors through the JSON Schema."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+class Pattern:
+    """A string that must match `regex` as a whole; `says` is what a person reads when it does not."""
+
+    def __init__(self, regex: str, says: str) -> None:
+        self.regex = regex
+        self.says = says
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import PydanticCustomError, core_schema
+
+        compiled = re.compile(self.regex)
+
+        def check(value: str) -> str:
+            if compiled.fullmatch(value) is None:
+                raise PydanticCustomError("pattern", "expected {says}", {"says": self.says})
+            return value
+
+        return core_schema.no_info_after_validator_function(check, handler(source))
+
+
+class Only:
+    """A whole number with one allowed value. `Literal[1]` would take `true` and `1.0`, which equal 1 in Python."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import PydanticCustomError, core_schema
+
+        def check(value: int) -> int:
+            if value != self.value:
+                raise PydanticCustomError("only", "expected {value}", {"value": self.value})
+            return value
+
+        return core_schema.no_info_after_validator_function(check, handler(source))
+
+
+# No part begins with a dot, so neither `..` nor any spelling of `.git` is one (CVE-2014-9390); `git~1` is its Windows
+# alias, and the other names that are left out are run by every interpreter that has the folder on its path.
+_PATH = (
+    r"(?!(.*/)?[gG][iI][tT]~)(?!.*\.[pP][tT][hH]$)(?!(site|user)customize\.py$)"
+    r"[A-Za-z0-9_][A-Za-z0-9_.+~-]*(/[A-Za-z0-9_][A-Za-z0-9_.+~-]*)*"
+)
+# No user with a password; no host that begins with '-', which ssh takes for an option (CVE-2017-1000117).
+_HOST = r"(?!-)[A-Za-z0-9._:\[\]-]+"
+_REST = r"/[!-?A-~]*"
+_URL = rf"(https|git)://{_HOST}{_REST}|ssh://([A-Za-z0-9_.]+@)?{_HOST}{_REST}|file:///[^\s\x00-\x1f\x7f-\x9f]+"
+_VERSION = r"[0-9][0-9A-Za-z.+!_-]*"
+_SPECIFIER = r"((==|>=|<=|!=|~=|<|>) ?)?[0-9][0-9A-Za-z.+!_-]*(\.\*)?"
+
+_OBJECT_ID = Pattern(r"[0-9a-f]{40}", "a full git object id: 40 lower-case hexadecimal digits, quoted")
+_SHA256 = Pattern(r"[0-9a-f]{64}", "a sha256: 64 lower-case hexadecimal digits, quoted")
+DIGESTS = (_OBJECT_ID, _SHA256)
+
+ObjectId = Annotated[str, _OBJECT_ID]
+Sha256 = Annotated[str, _SHA256]
+Name = Annotated[str, Pattern(r"[a-z0-9][a-z0-9._-]*", "a name of lower-case letters, digits, '.', '_' and '-'")]
+Feature = Annotated[
+    str, Pattern(r"[a-z0-9][a-z0-9_]*(@[a-z0-9][a-z0-9._-]*)?", "a feature's name, or feature@upstream")
+]
+RelativePath = Annotated[
+    str,
+    Pattern(_PATH, "a relative path of plain names, none beginning with a dot, to no file that Python runs at start"),
+]
+PatchFile = Annotated[
+    str,
+    Pattern(
+        r"[0-9]{4}-(feature|bugfix)-[a-z0-9_]+\.patch", "a file name NNNN-feature-NAME.patch or NNNN-bugfix-NAME.patch"
+    ),
+]
+GitUrl = Annotated[str, Pattern(_URL, "an https://, ssh://, git:// or file:/// address without a password")]
+Tag = Annotated[str, Pattern(r"(?!-)(?!.*\.\.)[A-Za-z0-9._+/-]+", "a tag's name")]
+Version = Annotated[str, Pattern(_VERSION, "a version, quoted")]
+Specifier = Annotated[
+    str,
+    Pattern(
+        rf"{_SPECIFIER}(, ?{_SPECIFIER})*",
+        "a version ('2.9.0'), a family ('25.3.*') or limits ('>=2.47.1,<=2.48.0'), quoted",
+    ),
+]
+Distributed = Annotated[
+    str, Pattern(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", "the name of a distribution on a package index")
+]
+Import = Annotated[
+    str, Pattern(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", "the dotted name of an import package")
+]
+Text = Annotated[str, Pattern(r"[\s\S]*\S[\s\S]*", "a text that is not empty")]
+FormatVersion = Annotated[int, Only(FORMAT), Doc("The version of this file's format.")]
+
+
+@dataclass(frozen=True)
+class Sdist:
+    """The source distribution that carries the pin's files: its version and the sha256 of the archive."""
+
+    version: Annotated[Version, Doc("Its version on the package index.")]
+    sha256: Annotated[Sha256, Doc("The digest of the .tar.gz as the index serves it.")]
+    __pydantic_config__ = FORBID_UNKNOWN
+
+
+@dataclass(frozen=True)
+class Pin:
+    """One exact revision. `tree` is null where no full copy of the repository was at hand to establish it."""
+
+    commit: Annotated[ObjectId, Doc("The commit, in full.")]
+    tree: Annotated[ObjectId | None, Doc("The commit's tree; null where nobody has established it.")] = None
+    tag: Annotated[Tag | None, Doc("The tag that named the commit; for people, never resolved.")] = None
+    sdist: Annotated[Sdist | None, Doc("The source distribution with the same files; null where there is none.")] = None
+    __pydantic_config__ = FORBID_UNKNOWN
+
+
+@dataclass(frozen=True)
+class GeneratedFile:
+    """A file that upstream's build writes and the package needs to run; materialised in every form, never tracked."""
+
+    path: Annotated[RelativePath, Doc("Where in the tree.")]
+    content: Annotated[str, Doc("The whole text of the file.")]
+    why: Annotated[Text, Doc("Who reads it, and what goes wrong without it.")]
+    __pydantic_config__ = FORBID_UNKNOWN
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A pin and the ordered patches for one upstream at that pin.
+
+    With `extends`, the patches of that stack (same upstream, same pin) come first; `replace` maps one of its file names
+    to one of ours, in place.
+    """
+
+    schema: FormatVersion
+    upstream: Annotated[Name, Doc("The upstream, as in upstreams.yaml and as the folder of this file.")]
+    name: Annotated[Name, Doc("The stack's name, as this file's name.")]
+    pin: Annotated[Pin, Doc("The exact revision that the patches are for.")]
+    patches: Annotated[list[PatchFile], Doc("Files in patches/UPSTREAM/NAME/, in the order they apply.")] = field(
+        default_factory=list
+    )
+    extends: Annotated[Name | None, Doc("A stack of the same upstream and pin whose patches come first.")] = None
+    replace: Annotated[
+        dict[PatchFile, PatchFile], Doc("A patch of the extended stack: the one of ours in its place.")
+    ] = field(default_factory=dict)
+    generated: Annotated[list[GeneratedFile], Doc("Files that upstream's build would write.")] = field(
+        default_factory=list
+    )
+    note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
+    __pydantic_config__ = FORBID_UNKNOWN
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """A project that we patch, and where its source comes from."""
+
+    summary: Annotated[Text, Doc("What it is, in a line.")]
+    license: Annotated[Text, Doc("Its licence, as an SPDX expression.")]
+    git: Annotated[list[GitUrl], Doc("Repositories, tried in order.")] = field(default_factory=list)
+    sdist: Annotated[Distributed | None, Doc("Its name on the package index; null where it is not there.")] = None
+    packages: Annotated[dict[Import, RelativePath], Doc("Import packages that it provides: the folder of each.")] = (
+        field(default_factory=dict)
+    )
+    note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
+    __pydantic_config__ = FORBID_UNKNOWN
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """Something that a profile runs on and that we do not patch: torch_npu, torch, CANN, the driver."""
+
+    summary: Annotated[Text, Doc("What it is, in a line.")]
+    kind: Annotated[
+        Literal["python", "system"],
+        Doc("python: a distribution installed beside the frameworks; system: anything else."),
+    ]
+    distribution: Annotated[Distributed | None, Doc("Its name on the package index, for kind python.")] = None
+    note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
+    __pydantic_config__ = FORBID_UNKNOWN
+
+
+@dataclass(frozen=True)
+class Upstreams:
+    """manifests/upstreams.yaml: the projects that are patched, and what they run on."""
+
+    schema: FormatVersion
+    upstreams: Annotated[dict[Name, Upstream], Doc("The projects that are patched.")]
+    requirements: Annotated[dict[Name, Requirement], Doc("What profiles run on, and nobody here patches.")] = field(
+        default_factory=dict
+    )
+    __pydantic_config__ = FORBID_UNKNOWN
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A model's set of stacks, what it leaves out of them, and what they were chosen for."""
+
+    schema: FormatVersion
+    name: Annotated[Name, Doc("The profile's name, as this file's name.")]
+    summary: Annotated[Text, Doc("What it is for, in a line.")]
+    stacks: Annotated[dict[Name, Name], Doc("An upstream: the name of one of its stacks.")]
+    without: Annotated[list[Feature], Doc("Features that the profile leaves out.")] = field(default_factory=list)
+    runtime: Annotated[dict[Name, Specifier], Doc("A requirement: the version that the stacks were chosen for.")] = (
+        field(default_factory=dict)
+    )
+    note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
+    __pydantic_config__ = FORBID_UNKNOWN
+
+
+@dataclass(frozen=True)
+class Content:
+    """What all the manifests of a distribution hold; no file of its own. Stacks are kept by (upstream, name)."""
+
+    upstreams: Upstreams
+    stacks: Mapping[tuple[str, str], Stack]
+    profiles: Mapping[str, Profile]

@@ -1,0 +1,267 @@
+"""YAML text to a tree of values that knows line and column of every key and value.
+
+It is built from the parser's events, not from composed nodes: an alias is then refused before anything expands it, and
+depth is counted before anything recurses. What a manifest has no use for is refused here: tags, anchors, aliases, merge
+keys, duplicate keys, keys that are not text, several documents. Reading goes on where it can, so that one run names all
+faults.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from patchctl.manifest.files import MAX_BYTES
+from patchctl.manifest.problems import cleaned, quoted
+
+MAX_DEPTH = 16
+
+KeyPath = tuple[str | int, ...]
+Kind = Literal["text", "number", "boolean", "null", "mapping", "list", "refused"]
+
+# YAML 1.1 as PyYAML reads it, and the numbers of YAML 1.2, which editors and other tools read: an unquoted id of
+# digits, or of digits around one `e`, must not be a text here and a number there.
+_NULL = re.compile(r"~|null|Null|NULL|")
+_BOOLEAN = re.compile(r"yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF")
+_NUMBER = re.compile(
+    r"[-+]?(0b[01_]+|0o[0-7]+|0x[0-9a-fA-F_]+|[0-9][0-9_]*(:[0-5]?[0-9])*(\.[0-9_]*)?([eE][-+]?[0-9]+)?"
+    r"|\.[0-9][0-9_]*([eE][-+]?[0-9]+)?|\.(inf|Inf|INF))|\.(nan|NaN|NAN)"
+)
+_SMALL = re.compile(r"[-+]?(0|[1-9][0-9]{0,8})")
+# What YAML does not allow; the line ends of YAML 1.1 that editors do not count, so that lines would have other numbers;
+# and marks that show text in another order than it is read (https://trojansource.codes).
+_REFUSED = re.compile(
+    "[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+    "|[\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]"
+)
+
+
+class Unreadable(Exception):
+    """The text cannot be read further than this place (line and column count from 1)."""
+
+    def __init__(self, line: int, column: int, what: str) -> None:
+        super().__init__(what)
+        self.line, self.column, self.what = line, column, what
+
+
+@dataclass
+class Node:
+    """A value. `text` is a scalar as written; `entries` holds a mapping's, `items` a list's children."""
+
+    kind: Kind
+    line: int
+    column: int
+    text: str = ""
+    quoted: bool = False
+    entries: dict[str, Entry] = field(default_factory=dict)
+    items: list[Node] = field(default_factory=list)
+
+    def plain(self) -> Any:
+        """The value as str, int, float, bool, None, dict and list."""
+        if self.kind == "mapping":
+            return {key: entry.value.plain() for key, entry in self.entries.items()}
+        if self.kind == "list":
+            return [item.plain() for item in self.items]
+        if self.kind == "text":
+            return self.text
+        if self.kind == "number":
+            return _number(self.text)
+        return self.text.lower() in ("yes", "true", "on") if self.kind == "boolean" else None
+
+    def found(self) -> str:
+        """What is here, as the object of "found ..."."""
+        if self.kind == "mapping":
+            return "a mapping"
+        if self.kind == "list":
+            return "a list"
+        if self.kind == "null":
+            return "null" if self.text else "nothing"
+        article = {"number": "the number", "boolean": "the boolean"}.get(self.kind, "")
+        return f"{article} {quoted(self.text)}".strip()
+
+
+@dataclass
+class Entry:
+    """A key of a mapping, where it stands, and its value."""
+
+    line: int
+    column: int
+    value: Node
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that is refused, at a place, while reading goes on."""
+
+    line: int
+    column: int
+    path: KeyPath
+    what: str
+
+
+def parse(data: bytes) -> tuple[Node, list[Fault]]:
+    """The tree of one YAML document and the faults of its form. Raises Unreadable where reading cannot go on."""
+    import yaml
+
+    text = _decode(data)
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return _Tree(yaml.parse(text, Loader=loader)).document()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        raise Unreadable(line, column, f"not YAML: {_explained(error)}") from None
+
+
+def _explained(error: Any) -> str:
+    problem = cleaned(str(error.problem))
+    if "'\\t'" in problem or "tab character" in problem:
+        problem += " (a tab; YAML is indented with spaces)"
+    return f"{cleaned(str(error.context))}, {problem}" if error.context else problem
+
+
+def _decode(data: bytes) -> str:
+    if len(data) > MAX_BYTES:
+        raise Unreadable(1, 1, f"the file is larger than {MAX_BYTES} bytes")
+    if data.startswith(b"\xef\xbb\xbf"):
+        raise Unreadable(1, 1, "the file begins with a byte order mark; save it as UTF-8 without one")
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise Unreadable(1, 1, "the file is UTF-16 (it begins with that byte order mark); save it as UTF-8 without one")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line, column = _place(data[: error.start].decode("utf-8"))
+        raise Unreadable(line, column, f"not UTF-8: byte 0x{data[error.start]:02x}") from None
+    strange = _REFUSED.search(text)
+    if strange:
+        line, column = _place(text[: strange.start()])
+        raise Unreadable(
+            line, column, f"the character U+{ord(strange.group()):04X}, which manifests may hold as an escape only"
+        )
+    return text
+
+
+def _place(before: str) -> tuple[int, int]:
+    line = before.count("\n") + 1
+    return line, len(before) - (before.rfind("\n") + 1) + 1
+
+
+def _number(text: str) -> int | float:
+    """The number, where it is a small whole one; no key of a manifest takes another, so that its value is of no use."""
+    if _SMALL.fullmatch(text):
+        return int(text)
+    try:
+        value = float(text)
+    except ValueError:
+        return 0.5
+    return value if math.isfinite(value) else 0.5
+
+
+class _Tree:
+    """Builds nodes from the events of one document."""
+
+    def __init__(self, events: Iterator[Any]) -> None:
+        self._events = events
+        self._faults: list[Fault] = []
+
+    def document(self) -> tuple[Node, list[Fault]]:
+        next(self._events)  # StreamStart
+        if self._name(next(self._events)) != "DocumentStart":
+            raise Unreadable(1, 1, "the file is empty")
+        root = self._node(next(self._events), (), 1)
+        next(self._events)  # DocumentEnd
+        after = next(self._events)
+        if self._name(after) != "StreamEnd":
+            raise Unreadable(*self._at(after), "a second document begins; a manifest is one document")
+        return root, self._faults
+
+    @staticmethod
+    def _name(event: Any) -> str:
+        return type(event).__name__.removesuffix("Event")
+
+    @staticmethod
+    def _at(event: Any) -> tuple[int, int]:
+        return event.start_mark.line + 1, event.start_mark.column + 1
+
+    def _fault(self, event: Any, path: KeyPath, what: str) -> None:
+        self._faults.append(Fault(*self._at(event), path, what))
+
+    def _node(self, event: Any, path: KeyPath, depth: int) -> Node:
+        line, column = self._at(event)
+        name = self._name(event)
+        if name == "Alias":
+            self._fault(event, path, f"the alias {quoted('*' + event.anchor)}; manifests write every value out")
+            return Node("refused", line, column)
+        if depth > MAX_DEPTH:
+            raise Unreadable(line, column, f"nested more than {MAX_DEPTH} deep")
+        build: Callable[[Any, KeyPath, int], Node] = {
+            "Scalar": self._scalar,
+            "MappingStart": self._mapping,
+            "SequenceStart": self._list,
+        }[name]
+        node = build(event, path, depth)
+        if event.anchor is not None:
+            self._fault(event, path, f"the anchor {quoted('&' + event.anchor)}; manifests write every value out")
+        if event.tag is not None:
+            self._fault(event, path, f"the tag {quoted(event.tag)}; manifests have none")
+            return Node("refused", line, column)
+        return node
+
+    def _scalar(self, event: Any, path: KeyPath, depth: int) -> Node:
+        line, column = self._at(event)
+        is_quoted = bool(event.style)  # libyaml says "" for a plain scalar, the Python parser None
+        if any("\ud800" <= c <= "\udfff" for c in event.value):
+            self._fault(event, path, "half of a surrogate pair, which is no character")
+            return Node("refused", line, column)
+        return Node(_kind(event.value, is_quoted), line, column, event.value, is_quoted)
+
+    def _list(self, event: Any, path: KeyPath, depth: int) -> Node:
+        node = Node("list", *self._at(event))
+        for child in self._events:
+            if self._name(child) == "SequenceEnd":
+                break
+            node.items.append(self._node(child, (*path, len(node.items)), depth + 1))
+        return node
+
+    def _mapping(self, event: Any, path: KeyPath, depth: int) -> Node:
+        node = Node("mapping", *self._at(event))
+        for child in self._events:
+            if self._name(child) == "MappingEnd":
+                break
+            key = self._key(child, path, depth)
+            value = self._node(next(self._events), path if key is None else (*path, key), depth + 1)
+            if key is None:
+                continue
+            if key in node.entries:
+                first = node.entries[key].line
+                self._fault(child, (*path, key), f"the key {quoted(key)} a second time; the first is in line {first}")
+                continue
+            node.entries[key] = Entry(*self._at(child), value)
+        return node
+
+    def _key(self, event: Any, path: KeyPath, depth: int) -> str | None:
+        """The key's text, or None where it is refused."""
+        node = self._node(event, path, depth + 1)
+        if node.kind == "text":
+            if node.text == "<<" and not node.quoted:
+                self._fault(event, path, "the merge key '<<'; manifests write every value out")
+                return None
+            return node.text
+        if node.kind in ("mapping", "list"):
+            self._fault(event, path, f"{node.found()} as a key; expected a text")
+        elif node.kind != "refused":
+            self._fault(event, path, f"{node.found()} as a key; expected a text: quote it")
+        return None
+
+
+def _kind(text: str, is_quoted: bool) -> Kind:
+    if is_quoted:
+        return "text"
+    if _NULL.fullmatch(text):
+        return "null"
+    if _BOOLEAN.fullmatch(text):
+        return "boolean"
+    return "number" if _NUMBER.fullmatch(text) else "text"
