@@ -57,7 +57,9 @@ def git_executable() -> str:
     search = os.pathsep.join(p for p in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(p))
     found = shutil.which("git", path=search)
     if found is None:
-        raise WrongUse("git was not found on PATH", hint="install git 2.30 or newer; `patchctl doctor` lists what is missing")
+        raise WrongUse(
+            "git was not found on PATH", hint="install git 2.30 or newer; `patchctl doctor` lists what is missing"
+        )
     return found
 
 
@@ -114,6 +116,7 @@ def run_git(
     env: Mapping[str, str] | None = None,
     stdin: bytes | None = None,
     config: Sequence[tuple[str, str]] = (),
+    cwd: Path | None = None,
 ) -> bytes:
     """Run git to its end and return its standard output.
 
@@ -122,9 +125,10 @@ def run_git(
     """
     if env is None:
         with git_environment(config) as own:
-            return run_git(args, repo=repo, env=own, stdin=stdin)
+            return run_git(args, repo=repo, env=own, stdin=stdin, cwd=cwd)
     where = [] if repo is None else [f"--git-dir={repo}"]
-    done = subprocess.run([git_executable(), *where, *args], env=dict(env), input=stdin, capture_output=True, check=False)
+    command = [git_executable(), *where, *args]
+    done = subprocess.run(command, env=dict(env), input=stdin or b"", cwd=cwd, capture_output=True, check=False)
     if done.returncode != 0:
         raise GitFailed(args, done.returncode, done.stderr.decode("utf-8", "replace"))
     return done.stdout

@@ -61,7 +61,8 @@ class _State:
     files: Files
     tree: TreeBuilder
     objects: PackWriter
-    contents: dict[str, bytes] = field(default_factory=dict)
+    contents: dict[bytes, bytes] = field(default_factory=dict)  # of files as they stand; older contents are let go
+    keys: dict[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class _Result:
     data: bytes
     is_new: bool
     line: int
+    origin: tuple[str, bytes] | None = None
 
 
 class StackBuilder:
@@ -92,8 +94,11 @@ class StackBuilder:
 
     def build(self, patches: Sequence[StackPatch], left_out: Iterable[StackPatch] = ()) -> Built:
         """Apply `patches` in order, less `left_out`. Raises DoesNotApply; nothing is written anywhere."""
-        out_numbers = {i for i, p in enumerate(patches) if p in list(left_out)}
+        out = {id(p) for p in left_out}
+        out_numbers = {i for i, p in enumerate(patches) if id(p) in out}
         state = _State(dict(self._base), TreeBuilder(self._base), PackWriter())
+        state.keys = {collision_key(p): p for p in state.files}
+        state.tree.write()  # so that the base's own folders are not taken for new objects
         self._prefetch(patches, state)
         weaves = self._weaves(patches, out_numbers, state)
         steps: list[Step] = []
@@ -110,18 +115,19 @@ class StackBuilder:
     def _prefetch(self, patches: Sequence[StackPatch], state: _State) -> None:
         """Read every base blob that a patch needs in one go."""
         paths = {c.old_path for p in patches for c in p.patch.changes if c.old_path is not None}
-        ids = sorted({self._base[p].id for p in paths if p in self._base and self._base[p].mode != GITLINK})
-        for oid, (_, data) in zip(ids, self._reader.read_many(ids), strict=True):
-            state.contents[oid] = data
+        ordered = sorted(p for p in paths if p in self._base)
+        state.contents.update(self._reader.blobs(self._base, ordered))
 
     def _weaves(self, patches: Sequence[StackPatch], out: set[int], state: _State) -> dict[bytes, Weave]:
         """A weave for every file that a patch left out changes and a kept one changes too."""
         left = {path for i in out for path in patches[i].paths}
         kept = {path for i, p in enumerate(patches) if i not in out for path in p.paths}
         shared = sorted(p for p in left & kept if p in self._base)
-        return {p: Weave(state.contents[self._base[p].id], out) for p in shared if self._base[p].id in state.contents}
+        return {p: Weave(state.contents[p], out) for p in shared if p in state.contents}
 
-    def _apply(self, number: int, patch: StackPatch, state: _State, weaves: dict[bytes, Weave], out: bool) -> list[Touched]:
+    def _apply(
+        self, number: int, patch: StackPatch, state: _State, weaves: dict[bytes, Weave], out: bool
+    ) -> list[Touched]:
         """All changes are worked out on the tree before the patch, then all removals happen, then all additions: so a
         folder can become a file, and two files can change places."""
         results: list[_Result] = []
@@ -134,12 +140,17 @@ class StackBuilder:
                 results.append(self._plain(patch, change, state))
         if out:
             return []
-        results += [_Result(None, p.encode(), Entry(REGULAR, object_id("blob", d)), d, True, 0) for p, d in patch.carried.items()]
+        results += [
+            _Result(None, p.encode(), Entry(REGULAR, object_id("blob", d)), d, True, 0)
+            for p, d in patch.carried.items()
+        ]
         names = {p for r in results for p in (r.removes, r.path) if p is not None}
         before = {p: state.files.get(p) for p in sorted(names)}
         for result in results:
             if result.removes is not None:
                 del state.files[result.removes]
+                state.contents.pop(result.removes, None)
+                state.keys.pop(collision_key(result.removes), None)
                 state.tree.remove(result.removes)
         for result in results:
             self._write(patch, result, state, before)
@@ -148,21 +159,28 @@ class StackBuilder:
     def _plain(self, patch: StackPatch, change: FileChange, state: _State) -> _Result:
         where = Where(patch.shown, change.line)
         old = self._preimage(patch, change, state)
-        data = apply_change(change, b"" if old is None else self._content(old, state), patch.shown)
+        content = b"" if old is None else self._content(change.old_path, old, state)
+        data = apply_change(change, content, patch.shown)
         removes = change.old_path if change.kind in ("delete", "rename") else None
         if change.new_path is None:
             return _Result(removes, None, None, b"", False, change.line)
         mode = change.new_mode or (old.mode if old else REGULAR)
         oid = submodule_commit(data, change, where) if mode == GITLINK else object_id("blob", data)
         self._check_postimage(change, oid, where)
-        return _Result(removes, change.new_path, Entry(mode, oid), data, change.kind != "modify", change.line)
+        origin = (old.id, content) if old else None
+        return _Result(removes, change.new_path, Entry(mode, oid), data, change.kind != "modify", change.line, origin)
 
     def _woven(self, number: int, patch: StackPatch, change: FileChange, weave: Weave, state: _State) -> _Result:
         where = Where(patch.shown, change.line)
         if change.kind != "modify" or change.binary is not None or not change.hunks:
             hint = "leave out every feature that changes this file, or none"
-            raise DoesNotApply(f"{_show(change.path)} is changed by a feature left out, and not line by line", where=where, hint=hint)
-        apply_change(change, weave.full(), patch.shown)
+            raise DoesNotApply(
+                f"{_show(change.path)} is changed by a feature left out, and not line by line", where=where, hint=hint
+            )
+        full = weave.full()
+        self._check_id(change, change.old_path, object_id("blob", full), where)
+        full = apply_change(change, full, patch.shown)
+        self._check_postimage(change, object_id("blob", full), where)
         try:
             weave.apply(number, change.hunks)
         except Misfit as misfit:
@@ -171,8 +189,10 @@ class StackBuilder:
             hint = f"leave out {patch.feature} as well, or keep both"
             raise DoesNotApply(what, where=Where(patch.shown, hunk.line), hint=hint) from None
         data = weave.content()
-        mode = change.new_mode or state.files[change.path].mode
-        return _Result(None, change.path, Entry(mode, object_id("blob", data)), data, False, change.line)
+        old = state.files[change.path]
+        mode = old.mode if change.new_mode in (None, change.old_mode) else change.new_mode
+        entry = Entry(mode or old.mode, object_id("blob", data))
+        return _Result(None, change.path, entry, data, False, change.line, (old.id, state.contents[change.path]))
 
     def _preimage(self, patch: StackPatch, change: FileChange, state: _State) -> Entry | None:
         """The file that the change is for, checked: there, of the mode and with the blob id that the patch says."""
@@ -183,23 +203,34 @@ class StackBuilder:
         if old is None:
             raise DoesNotApply(f"{_show(change.old_path)} is not in the tree", where=where)
         if change.old_mode is not None and change.old_mode != old.mode:
-            raise DoesNotApply(f"{_show(change.old_path)} has mode {old.mode:06o}, the patch is for {change.old_mode:06o}", where=where)
-        if change.old_id is not None and not old.id.startswith(change.old_id):
-            what = f"{_show(change.old_path)} is blob {old.id[:12]}, the patch is for {change.old_id[:12]}"
-            raise DoesNotApply(what, where=where, hint="the patch was made for another revision of this file, or its `index` line is wrong")
+            raise DoesNotApply(
+                f"{_show(change.old_path)} has mode {old.mode:06o}, the patch is for {change.old_mode:06o}", where=where
+            )
+        self._check_id(change, change.old_path, old.id, where)
         return old
 
-    def _content(self, entry: Entry, state: _State) -> bytes:
+    def _check_id(self, change: FileChange, path: bytes | None, oid: str, where: Where) -> None:
+        if change.old_id is not None and not oid.startswith(change.old_id):
+            what = f"{_show(path or change.path)} is blob {oid[:12]}, the patch is for {change.old_id[:12]}"
+            hint = "the patch was made for another revision of this file, or its `index` line is wrong"
+            raise DoesNotApply(what, where=where, hint=hint)
+
+    def _content(self, path: bytes | None, entry: Entry, state: _State) -> bytes:
         if entry.mode == GITLINK:
             return b"Subproject commit %s\n" % entry.id.encode()
-        if entry.id not in state.contents:
-            state.contents[entry.id] = self._reader.read(entry.id)[1]
-        return state.contents[entry.id]
+        assert path is not None
+        if path not in state.contents:
+            state.contents[path] = self._reader.read(entry.id)[1]
+        return state.contents[path]
 
     def _check_postimage(self, change: FileChange, oid: str, where: Where) -> None:
         if change.new_id is not None and not oid.startswith(change.new_id):
-            what = f"{_show(change.path)} becomes blob {oid[:12]}, the patch's `index` line promises {change.new_id[:12]}"
-            raise DoesNotApply(what, where=where, hint="the patch was edited by hand: make it again with `patchctl export`")
+            what = (
+                f"{_show(change.path)} becomes blob {oid[:12]}, the patch's `index` line promises {change.new_id[:12]}"
+            )
+            raise DoesNotApply(
+                what, where=where, hint="the patch was edited by hand: make it again with `patchctl export`"
+            )
 
     def _write(self, patch: StackPatch, result: _Result, state: _State, before: dict[bytes, Entry | None]) -> None:
         if result.path is None or result.entry is None:
@@ -207,10 +238,13 @@ class StackBuilder:
         if result.is_new:
             self._check_new(result.path, Where(patch.shown, result.line or None), state, before)
         state.files[result.path] = result.entry
+        state.keys[collision_key(result.path)] = result.path
         state.tree.put(result.path, result.entry)
-        if result.entry.mode != GITLINK:
-            state.contents[result.entry.id] = result.data
-            state.objects.add_known(result.entry.id, "blob", result.data)
+        if result.entry.mode == GITLINK:
+            state.contents.pop(result.path, None)
+        else:
+            state.contents[result.path] = result.data
+            state.objects.add_known(result.entry.id, "blob", result.data, result.origin)
 
     def _check_new(self, path: bytes, where: Where, state: _State, before: dict[bytes, Entry | None]) -> None:
         """A new path must not be there yet, nor lie below a file, nor differ from another one only in case."""
@@ -220,16 +254,12 @@ class StackBuilder:
         above = {b"/".join(folders[: i + 1]) for i in range(len(folders))}
         if state.tree.is_folder(path) or any(f in state.files for f in above):
             raise DoesNotApply(f"{_show(path)} cannot be a file and a folder", where=where)
-        key = collision_key(path)
-        twin = next((p for p in state.files if len(p) == len(path) and collision_key(p) == key), None)
+        twin = state.keys.get(collision_key(path))
         if twin is not None and twin not in before:
             raise DoesNotApply(f"{_show(path)} and {_show(twin)} are one file where case is ignored", where=where)
 
     def _commit_step(self, patch: StackPatch, touched: list[Touched], state: _State, parent: str) -> Step:
-        trees: dict[str, bytes] = {}
-        tree = state.tree.write(trees)
-        for oid, data in trees.items():
-            state.objects.add_known(oid, "tree", data)
+        tree = state.tree.write_to(lambda oid, data, before: state.objects.add_known(oid, "tree", data, before))
         header = patch.header
         author = Person(header.name, header.email, header.date)
         committer = Person(*COMMITTER, header.date)
@@ -247,5 +277,3 @@ def submodule_commit(data: bytes, change: FileChange, where: Where) -> str:
 
 def _show(path: bytes) -> str:
     return ascii(path.decode("utf-8", "backslashreplace"))[1:-1]
-
-

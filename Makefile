@@ -1,0 +1,77 @@
+# Every target does its own set-up. Needs Python 3.10 to 3.13, git and a package index.
+PROFILE ?= qwen3-235b
+WORKSPACE ?= workspace
+PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3.10 python3; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done)
+VENV ?= .venv
+RUN := $(VENV)/bin/python
+PATCHCTL := $(VENV)/bin/patchctl
+# MIRRORS=DIR holds one local git repository an upstream: DIR/verl, DIR/mindspeed.git, ...
+MIRRORS ?=
+UPSTREAMS := verl vllm vllm-ascend megatron-lm mindspeed
+MIRROR_FLAGS := $(if $(MIRRORS),$(foreach u,$(UPSTREAMS),$(foreach d,$(wildcard $(MIRRORS)/$(u) $(MIRRORS)/$(u).git),--mirror $(u)=$(abspath $(d)))))
+export PATCHCTL_MIRRORS := $(if $(MIRRORS),$(abspath $(MIRRORS)))
+export PYTHONDONTWRITEBYTECODE := 1
+TREES := build/trees
+EVIDENCE ?= docs/evidence
+
+.PHONY: help apply test test-tool test-behaviour test-suites test-upstream test-mutants test-crash lint bench docs clean trees
+
+help:  ## say what the targets do
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 18
+
+$(VENV)/.ready: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "no Python 3.10 to 3.13 with venv was found; set PYTHON" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install -q --disable-pip-version-check -e '.[test,lint]'
+	touch $@
+
+apply: $(VENV)/.ready  ## apply PROFILE into WORKSPACE: what can be had, naming what cannot
+	$(PATCHCTL) apply --profile $(PROFILE) --workspace $(WORKSPACE) --skip-unavailable $(MIRROR_FLAGS)
+	$(PATCHCTL) status --workspace $(WORKSPACE)
+
+test: test-tool test-behaviour test-suites verify  ## all tests that this machine can run; says how many it skipped and why
+
+test-tool: $(VENV)/.ready  ## the tool alone: no torch, about 4 minutes
+	$(RUN) -m pytest -q -n 2 tests/unit tests/cli tests/hostile tests/upstream
+
+verify: $(VENV)/.ready  ## the distribution itself, in every form that can be had
+	$(PATCHCTL) verify --skip-unavailable $(MIRROR_FLAGS)
+
+# The unpatched and the patched trees, from the same sources, for everything that compares them.
+trees: $(VENV)/.ready
+	$(PATCHCTL) apply --profile $(PROFILE) --workspace $(TREES)/patched --skip-unavailable $(MIRROR_FLAGS)
+	$(PATCHCTL) apply --profile $(PROFILE) --workspace $(TREES)/base --skip-unavailable $(MIRROR_FLAGS)
+	$(PATCHCTL) revert --workspace $(TREES)/base
+
+test-behaviour: trees  ## the patched upstream code, running on a CPU torch
+	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
+	$(RUN) -m pytest -q tests/behaviour --trees $(TREES)/patched
+
+test-suites: trees  ## upstream's own suites that source distributions carry, unpatched against patched
+	@PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)" || { echo "upstream's suites skipped: no CPU torch"; exit 0; }; \
+	export PATCHCTL_TORCH_PYTHON; \
+	$(RUN) scripts/compare_upstream_suites.py --base $(TREES)/base --patched $(TREES)/patched --out build/suites --sdist-only
+
+test-upstream: trees  ## all of upstream's listed suites, both trees in one run; MIRRORS=DIR; writes docs/evidence
+	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
+	$(RUN) scripts/compare_upstream_suites.py --base $(TREES)/base --patched $(TREES)/patched --out $(EVIDENCE)
+
+test-mutants: trees  ## each patch: red on the unpatched tree, green on the patched, red on its mutant
+	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
+	$(RUN) scripts/prove_patches.py --base $(TREES)/base --patched $(TREES)/patched --mutants --json build/mutants.json
+
+lint: $(VENV)/.ready  ## ruff, mypy, and the patch lint
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(PATCHCTL) verify --offline --skip-unavailable --quiet
+
+bench: $(VENV)/.ready  ## apply against git am and git apply, memory, start-up; REPO=DIR for real history
+	$(RUN) benchmarks/bench_apply.py $(if $(REPO),--repo $(REPO)) --out docs/benchmarks.md
+
+docs: $(VENV)/.ready  ## generated pages, README table, JSON schemas
+	$(PATCHCTL) docs
+
+clean:  ## remove what the targets made
+	rm -rf $(VENV) .venv-torch build

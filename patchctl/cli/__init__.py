@@ -1,0 +1,129 @@
+"""The command line: one module a verb, each imported when it is asked for.
+
+`main` is the only place that turns an exception into a message and an exit code. Click's own handling is off
+(standalone_mode), since it would end every fault of a user with the same code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from patchctl import __version__
+from patchctl.cli.app import App
+from patchctl.errors import CLOSED_PIPE, INTERRUPTED, PatchctlError, WrongUse
+
+# The help of the group is printed from here, so that `patchctl --help` imports no verb.
+VERBS = {
+    "fetch": "Bring every pinned source of a profile into the cache and prove it.",
+    "apply": "Build every stack of a profile and put the patched trees into a workspace.",
+    "revert": "Take a workspace back to the unpatched base, byte for byte.",
+    "status": "Say what a workspace holds: profile, pins, patches, edits, and what Python imports.",
+    "verify": "Check the distribution, or with --workspace the trees on disk.",
+    "lock": "Write the lock files, or with --check fail when they would differ.",
+    "edit": "Open a stack as commits in a work tree, to change it with git.",
+    "export": "Write the commits of a work tree back to patch files.",
+    "identify": "Tell which pin a folder of sources is, by its content.",
+    "list": "List profiles, stacks and patches.",
+    "show": "Show one patch: header, files, switch, tests, upstream status.",
+    "docs": "Write the generated pages and the README's table, or check them.",
+    "doctor": "Say what this machine lacks.",
+    "completion": "Print the completion script of a shell.",
+}
+
+
+class VerbGroup(click.Group):
+    """Loads a verb's module when that verb is run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in VERBS:
+            return None
+        command: click.Command = importlib.import_module(f"patchctl.cli.{name}_verb").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="patchctl")
+@click.option("--root", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+              help="The distribution to use [default: PATCHCTL_ROOT, else the nearest folder upward with manifests/].")  # fmt: skip
+@click.option("--cache", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+              help="Where sources are kept [default: PATCHCTL_CACHE, else the user configuration, else ~/.cache/patchctl].")  # fmt: skip
+@click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True,
+              help="Colours; NO_COLOR is obeyed.")  # fmt: skip
+@click.pass_context
+def cli(ctx: click.Context, root: Path | None, cache: Path | None, color: str) -> None:
+    """Versioned patch stacks for verl, vLLM, vllm-ascend, Megatron-LM and MindSpeed.
+
+    Fetches the pinned upstream sources, applies a profile's patches exactly, proves the result byte for byte, and takes
+    it back. A first run: patchctl apply --profile qwen3-235b
+
+    Exit codes: 0 done, 1 findings, 2 wrong use, manifest or patch file, 3 source unavailable or not what was pinned,
+    4 a patch does not apply, 5 local edits in the way, 6 workspace busy, 70 a fault of patchctl, 130 interrupted.
+    """
+    ctx.obj = App(root=root, cache=cache, color=color)
+
+
+def main() -> NoReturn:
+    """Run the command line and end the process with the right code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(args: list[str]) -> int:
+    """Run one command line and return its exit code. Every error is printed here, once."""
+    app_json = "--json" in args
+    try:
+        code = cli.main(args=args, prog_name="patchctl", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except click.ClickException as wrong:
+        return _report(_as_wrong_use(wrong), app_json)
+    except PatchctlError as error:
+        return _report(error, app_json)
+    except (KeyboardInterrupt, click.Abort):
+        print("patchctl: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away; what is still in the buffer must not raise again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return CLOSED_PIPE
+    except Exception as fault:
+        return _fault(fault, app_json)
+
+
+def _as_wrong_use(wrong: click.ClickException) -> WrongUse:
+    context = getattr(wrong, "ctx", None)
+    hint = f"`{context.command_path} --help` shows how it is used" if context else None
+    return WrongUse(wrong.format_message(), hint=hint)
+
+
+def _report(error: PatchctlError, as_json: bool) -> int:
+    from patchctl.report.failure import render_error
+
+    render_error(error, as_json=as_json)
+    return error.code
+
+
+def _fault(fault: Exception, as_json: bool) -> int:
+    """A bug of ours: the traceback goes to the user, because nothing else tells what to report."""
+    import traceback
+
+    traceback.print_exception(fault)
+    name = type(fault).__name__
+    what = PatchctlError(
+        f"a fault of patchctl {__version__}: {name}: {fault}", hint="please report it with the lines above"
+    )
+    return _report(what, as_json)

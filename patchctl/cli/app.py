@@ -1,0 +1,172 @@
+"""What every verb needs: the distribution, the cache, the sources' options, and the one way to print a result."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import click
+
+from patchctl.errors import WrongUse
+
+if TYPE_CHECKING:
+    from patchctl.manifest.distribution import Distribution
+    from patchctl.manifest.types import Stack
+    from patchctl.report.progress import Progress
+    from patchctl.source.config import UserConfig
+    from patchctl.source.types import SourceOptions
+
+
+@dataclass
+class App:
+    """One run's settings."""
+
+    root: Path | None
+    cache: Path | None
+    color: str = "auto"
+
+    @cached_property
+    def distribution(self) -> Distribution:
+        from patchctl.manifest.distribution import Distribution, find_root
+
+        return Distribution.load(find_root(self.root, Path.cwd()), self.cache_folder)
+
+    @cached_property
+    def user_config(self) -> UserConfig:
+        from patchctl.source.config import read_user_config
+
+        return read_user_config()
+
+    @cached_property
+    def cache_folder(self) -> Path:
+        from patchctl.source.cache import cache_root
+
+        return (self.cache or cache_root(configured=self.user_config.cache)).absolute()
+
+    def source_options(
+        self, source: str = "auto", mirrors: Iterable[str] = (), offline: bool = False, refresh: bool = False
+    ) -> SourceOptions:
+        """The options of this run: `--mirror NAME=URL` first, then the user configuration's mirrors."""
+        from patchctl.source.types import SourceOptions
+
+        places: dict[str, list[str]] = {}
+        for mirror in mirrors:
+            name, url = split_pair(mirror, "--mirror")
+            self.distribution.upstream(name)
+            places.setdefault(name, []).append(url)
+        for name, urls in self.user_config.mirrors.items():
+            places.setdefault(name, []).extend(urls)
+        form = cast('Literal["auto", "git", "sdist"]', source)
+        return SourceOptions(source=form, mirrors=places, offline=offline, cache=self.cache_folder, refresh=refresh)
+
+    def progress(self, as_json: bool) -> Progress:
+        from patchctl.report.progress import SilentProgress, progress_for
+
+        return SilentProgress() if as_json else progress_for()
+
+    def emit(self, verb: str, data: dict[str, Any], text: Callable[[Style], Iterable[str]], as_json: bool) -> None:
+        """Print a result: as JSON `patchctl.<verb>/1`, or as the lines that `text` gives."""
+        if as_json:
+            print(json.dumps({"schema": f"patchctl.{verb}/1", **data}, indent=2, ensure_ascii=False))
+            return
+        for line in text(Style(self.colored)):
+            print(line)
+
+    @property
+    def colored(self) -> bool:
+        if self.color != "auto":
+            return self.color == "always"
+        return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+
+class Style:
+    """Colours, or none."""
+
+    def __init__(self, on: bool) -> None:
+        self._on = on
+
+    def __call__(self, text: str, **style: Any) -> str:
+        return click.style(text, **style) if self._on else text
+
+    def good(self, text: str) -> str:
+        return self(text, fg="green")
+
+    def bad(self, text: str) -> str:
+        return self(text, fg="red", bold=True)
+
+    def note(self, text: str) -> str:
+        return self(text, fg="yellow")
+
+
+def split_pair(text: str, option: str) -> tuple[str, str]:
+    """NAME=VALUE of an option. Raises WrongUse."""
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise WrongUse(f"{option} takes NAME=VALUE, not {text!r}", hint=f"for example {option} verl=...")
+    return name, value
+
+
+def find_stack(dist: Distribution, name: str) -> Stack:
+    """The stack that UPSTREAM or UPSTREAM/STACK names; the first form when the upstream has only one. Raises WrongUse."""
+    upstream, _, stack = name.partition("/")
+    dist.upstream(upstream)
+    known = [s for u, s in dist.stacks if u == upstream]
+    if not stack and len(known) != 1:
+        raise WrongUse(
+            f"{upstream} has {len(known)} stacks", hint=f"name one of {', '.join(f'{upstream}/{s}' for s in known)}"
+        )
+    return dist.stack(upstream, stack or known[0])
+
+
+def complete_profile(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Shell completion: the profiles of the distribution that the current folder belongs to."""
+    return _complete(ctx, incomplete, lambda dist: list(dist.profiles))
+
+
+def complete_upstream(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Shell completion: the upstreams of the distribution."""
+    return _complete(ctx, incomplete, lambda dist: list(dist.upstreams))
+
+
+def _complete(ctx: click.Context, incomplete: str, names: Callable[[Distribution], Sequence[str]]) -> list[str]:
+    try:
+        params = ctx.find_root().params
+        app = App(root=params.get("root"), cache=params.get("cache"))
+        return [n for n in names(app.distribution) if n.startswith(incomplete)]
+    except Exception:  # a completion must never print into the user's command line
+        return []
+
+
+profile_option = click.option(
+    "--profile",
+    "-p",
+    required=True,
+    metavar="NAME",
+    shell_complete=complete_profile,
+    help="The profile, see `patchctl list`.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON of a versioned shape, and nothing else.")
+workspace_option = click.option(
+    "--workspace", "-w", type=click.Path(path_type=Path, file_okay=False), default=Path("workspace"), envvar="PATCHCTL_WORKSPACE",
+    show_default=True, metavar="DIR", help="The folder of checkouts.",
+)  # fmt: skip
+_SOURCE_OPTIONS = (
+    click.option("--source", type=click.Choice(["auto", "git", "sdist"]), default="auto", show_default=True,
+                 help="Which form of the sources to use."),
+    click.option("--mirror", "mirrors", multiple=True, metavar="NAME=URL",
+                 help="Another git place for an upstream, tried first; a URL or a local repository. Repeatable."),
+    click.option("--offline", is_flag=True, help="Use no network: cache and local mirrors only."),
+)  # fmt: skip
+
+
+def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--source, --mirror and --offline."""
+    for option in reversed(_SOURCE_OPTIONS):
+        command = option(command)
+    return command

@@ -1,0 +1,179 @@
+"""patchctl export."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from patchctl.cli.app import App, Style, complete_upstream, find_stack, json_option, source_options
+from patchctl.errors import DONE, FINDINGS, WrongUse
+
+if TYPE_CHECKING:
+    from patchctl.manifest.types import Stack
+    from patchctl.source.types import Base
+    from patchctl.stack.export import Exported
+    from patchctl.stack.memo import StackResult
+    from patchctl.stack.patches import StackPatch
+
+
+@click.command("export")
+@click.argument("name", metavar="UPSTREAM[/STACK]", shell_complete=complete_upstream)
+@click.option("--dir", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+              help="The work tree of `edit` [default: edit/UPSTREAM-STACK].")  # fmt: skip
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 when a file would differ. Needs no work tree.")
+@click.option("--mbox", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+              help="Write plain patches for `git am` into DIR, carried files inside, instead.")  # fmt: skip
+@source_options
+@json_option
+@click.pass_obj
+def command(
+    app: App,
+    name: str,
+    folder: Path | None,
+    check: bool,
+    mbox: Path | None,
+    source: str,
+    mirrors: tuple[str, ...],
+    offline: bool,
+    as_json: bool,
+) -> int:
+    """Write the commits of a work tree back to patch files.
+
+    What nobody changed stays as it is, byte for byte, on every machine. --check without a work tree builds the stack,
+    turns its commits back into files, and compares. --mbox gives the way out for those without patchctl: `git am
+    --committer-date-is-author-date` with the committer patchctl <patchctl@localhost> makes the same commit ids of them.
+    """
+    from patchctl.stack.export import compare_stack, write_stack
+    from patchctl.stack.plan import load_patches
+    from patchctl.workspace.edit import default_folder, mark_exported
+
+    dist = app.distribution
+    stack = find_stack(dist, name)
+    if mbox is not None:
+        return _mbox(app, stack, mbox, source, mirrors, offline, as_json)
+    patches = load_patches(dist, stack)
+    tree = (folder or default_folder(stack)).absolute()
+    if not tree.exists() and not check:
+        raise WrongUse(
+            f"there is no work tree at {tree}", hint=f"`patchctl edit {name}` makes one, or name it with --dir"
+        )
+    exported = (
+        _from_tree(tree, stack, patches)
+        if tree.exists()
+        else _from_memory(app, stack, patches, source, mirrors, offline)
+    )
+    target = dist.root / "patches" / stack.upstream / stack.name
+    own = [p for p in patches if p.file.parent == target]
+    inherited = {p.file.name: p.data for p in patches if p.file.parent != target}
+    if any(inherited.get(e.name, e.data) != e.data for e in exported):
+        raise WrongUse(
+            f"a patch of the stack that {stack.name} extends was changed", hint=f"edit {stack.upstream}/{stack.extends}"
+        )
+    ours = [e for e in exported if e.name not in inherited]
+    if check:
+        changes = compare_stack(target, ours, own)
+    else:
+        changes = write_stack(target, ours, own)
+        changes += _write_list(dist.stack_file(stack), stack, [e.name for e in ours])
+        mark_exported(tree)
+
+    def text(style: Style) -> Iterable[str]:
+        yield from changes
+        if not changes:
+            yield f"{stack.upstream}/{stack.name}: {len(exported)} patches, nothing differs"
+        elif not check:
+            yield "next: patchctl lock"
+
+    app.emit(
+        "export", {"upstream": stack.upstream, "stack": stack.name, "check": check, "changes": changes}, text, as_json
+    )
+    return FINDINGS if check and changes else DONE
+
+
+def _from_tree(tree: Path, stack: Stack, patches: list[StackPatch]) -> list[Exported]:
+    from patchctl.git.catfile import ObjectReader
+    from patchctl.stack.export import export_commits
+    from patchctl.workspace.edit import read_edit_tree
+    from patchctl.workspace.trees import commit_tree
+
+    base, commits = read_edit_tree(tree, stack)
+    with ObjectReader(tree / ".git") as reader:
+        return export_commits(reader, commit_tree(reader, base), commits, patches)
+
+
+def _from_memory(
+    app: App, stack: Stack, patches: list[StackPatch], source: str, mirrors: tuple[str, ...], offline: bool
+) -> list[Exported]:
+    """The stack built and turned back into files, in a repository that is thrown away."""
+    import tempfile
+
+    from patchctl.workspace.edit import make_edit_tree
+
+    base, result = _build(app, stack, patches, source, mirrors, offline)
+    with tempfile.TemporaryDirectory(prefix="patchctl-export-") as scratch:
+        folder = Path(scratch) / "tree"
+        make_edit_tree(folder, stack, base, result)
+        return _from_tree(folder, stack, patches)
+
+
+def _mbox(
+    app: App, stack: Stack, target: Path, source: str, mirrors: tuple[str, ...], offline: bool, as_json: bool
+) -> int:
+    import tempfile
+
+    from patchctl.git.catfile import ObjectReader
+    from patchctl.stack.export import mbox_patches
+    from patchctl.stack.plan import load_patches
+    from patchctl.workspace.edit import make_object_store
+
+    if target.exists() and any(target.iterdir()):
+        raise WrongUse(f"{target} is not empty", hint="patches of an earlier export would be mixed with these")
+    base, result = _build(app, stack, load_patches(app.distribution, stack), source, mirrors, offline)
+    with tempfile.TemporaryDirectory(prefix="patchctl-export-") as scratch:
+        store = make_object_store(Path(scratch) / "objects.git", base, result)
+        with ObjectReader(store) as reader:
+            files = mbox_patches(reader, result)
+    target.mkdir(parents=True, exist_ok=True)
+    for file, content in files.items():
+        (target / file).write_bytes(content)
+    data = {
+        "upstream": stack.upstream,
+        "stack": stack.name,
+        "base": result.base_commit,
+        "tip": result.tip_commit,
+        "files": list(files),
+    }
+    lines = [
+        f"{len(files)} patches in {target}, on {result.base_commit}",
+        f"`git am` makes {result.tip_commit} of them",
+    ]
+    app.emit("export", data, lambda style: lines, as_json)
+    return DONE
+
+
+def _build(
+    app: App, stack: Stack, patches: list[StackPatch], source: str, mirrors: tuple[str, ...], offline: bool
+) -> tuple[Base, StackResult]:
+    from patchctl.source.obtain import obtain
+    from patchctl.stack.plan import build_stack
+
+    options = app.source_options(source, mirrors, offline)
+    base = obtain(stack.upstream, app.distribution.upstream(stack.upstream), stack, options, app.progress(True))
+    return base, build_stack(base, patches, [], options.cache)
+
+
+def _write_list(manifest: Path, stack: Stack, names: list[str]) -> list[str]:
+    """Put the patches' names into the stack's manifest, touching no other line of it."""
+    from patchctl.manifest.rewrite import rewrite_list
+
+    own = [n for n in names if n not in stack.replace.values()]
+    if own == stack.patches:
+        return []
+    text = manifest.read_text(encoding="utf-8")
+    temporary = manifest.with_name(f".{manifest.name}.new")
+    temporary.write_text(rewrite_list(text, "patches", own), encoding="utf-8")
+    temporary.replace(manifest)
+    return [f"{manifest.name} lists {len(own)} patches"]

@@ -1,0 +1,73 @@
+"""patchctl fetch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import click
+
+from patchctl.cli.app import App, Style, json_option, profile_option, source_options
+from patchctl.errors import SourceUnavailable, Tried
+
+
+@click.command("fetch")
+@profile_option
+@source_options
+@click.option("--refresh", is_flag=True, help="Pass the cache by, and put what is fetched in its place.")
+@click.option("--skip-unavailable", is_flag=True, help="Go on without sources that cannot be had, and list them.")
+@json_option
+@click.pass_obj
+def command(
+    app: App,
+    profile: str,
+    source: str,
+    mirrors: tuple[str, ...],
+    offline: bool,
+    refresh: bool,
+    skip_unavailable: bool,
+    as_json: bool,
+) -> None:
+    """Bring every pinned source of a profile into the cache and prove it.
+
+    A git source is proven by its commit id, a source distribution by its sha256; sources that are in the cache already
+    are read again and proven too. Tried in this order: cache, --mirror, the user configuration's mirrors, the manifest's
+    remotes, the package index that pip is configured for.
+    """
+    from patchctl.report.progress import size_text
+    from patchctl.source.obtain import check_base, obtain
+
+    dist = app.distribution
+    options = app.source_options(source, mirrors, offline, refresh)
+    progress = app.progress(as_json)
+    rows: list[dict[str, object]] = []
+    missing: list[tuple[str, SourceUnavailable]] = []
+    for name, stack in dist.stacks_of(dist.profile(profile)).items():
+        began = time.monotonic()
+        try:
+            base = obtain(name, dist.upstream(name), stack, options, progress)
+        except SourceUnavailable as failure:
+            missing.append((name, failure))
+            continue
+        objects = check_base(base)
+        rows.append({
+            "upstream": name, "form": base.form, "commit": base.commit, "tree": base.tree, "origin": base.origin,
+            "from_cache": base.fetched_bytes == 0, "bytes": base.fetched_bytes, "objects": objects,
+            "seconds": round(time.monotonic() - began, 3),
+        })  # fmt: skip
+    if missing and not skip_unavailable:
+        tried = [Tried(t.place, t.reason) for _, f in missing for t in f.tried]
+        hint = "--mirror NAME=URL adds places; --skip-unavailable goes on without them"
+        raise SourceUnavailable("\n".join(f.what for _, f in missing), tried, hint=hint)
+    skipped = [{"upstream": n, "tried": [[t.place, t.reason] for t in f.tried]} for n, f in missing]
+
+    def text(style: Style) -> Iterable[str]:
+        for row in rows:
+            how = "cache" if row["from_cache"] else size_text(int(str(row["bytes"])))
+            commit = str(row["commit"])[:12]
+            yield f"{row['upstream']:<12} {row['form']:<6} {commit}  {style.good('proven')}  {how}, {row['seconds']} s  {row['origin']}"
+        for name, failure in missing:
+            yield f"{name:<12} {style.note('skipped')}"
+            yield from (f"    tried {t.place}: {t.reason}" for t in failure.tried)
+
+    app.emit("fetch", {"profile": profile, "sources": rows, "skipped": skipped}, text, as_json)

@@ -1,0 +1,170 @@
+"""The git side of one work tree: a git directory, a folder of files, and the questions that git answers about them.
+
+The git directory may lie elsewhere (`--into` keeps its own, so that the owner's HEAD, branches and index stay as they are).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from patchctl.git.pack import copy_pack
+from patchctl.git.run import GitFailed, git_environment, run_git
+
+# Files are bytes: an upstream's .gitattributes must not turn them into something else in our trees.
+_ATTRIBUTES = "* -text -filter -ident -working-tree-encoding\n"
+_TIP_REF, _BASE_REF = "refs/patchctl/tip", "refs/patchctl/base"
+
+
+class WorkTree:
+    """`git_dir` and `folder`. Nothing here writes a file of the tree itself."""
+
+    def __init__(self, git_dir: Path, folder: Path) -> None:
+        self.git_dir = git_dir
+        self.folder = folder
+
+    def git(self, *args: str, stdin: bytes | None = None, index: Path | None = None) -> bytes:
+        """Run git on this tree, isolated; with `index`, on that index file."""
+        config = (("safe.directory", str(self.folder)), ("safe.directory", str(self.git_dir)))
+        where = [f"--git-dir={self.git_dir}", f"--work-tree={self.folder}"]
+        cwd = self.folder if self.folder.is_dir() else None
+        with git_environment(config) as env:
+            if index is not None:
+                env["GIT_INDEX_FILE"] = str(index)
+            return run_git([*where, *args], env=env, stdin=stdin, cwd=cwd)
+
+    def candidates(self, commit: str) -> list[bytes]:
+        """Paths whose file may differ from `commit`, by git's stat cache: no edit is missed, some named are none."""
+        out = self.git("diff-index", "-z", "--name-only", "--no-renames", "--ignore-submodules", commit)
+        return [p for p in out.split(b"\0") if p]
+
+    def head(self) -> str | None:
+        """The commit that HEAD names, or None when there is none yet."""
+        try:
+            return self.git("rev-parse", "--verify", "-q", "HEAD").decode().strip()
+        except GitFailed:
+            return None
+
+    def untracked(self) -> list[bytes]:
+        """Files that are neither tracked nor ignored."""
+        out = self.git("ls-files", "-z", "--others", "--exclude-standard")
+        return [p for p in out.split(b"\0") if p]
+
+    def write_index(self, commit: str) -> list[bytes]:
+        """Make the index that of `commit` and read every file anew whose stat is not known; returns those that differ."""
+        self.git("read-tree", "--reset", commit)
+        try:
+            self.git("update-index", "-q", "--refresh")
+        except GitFailed as failure:
+            if failure.status != 1:
+                raise
+        return [p for p in self.git("diff-files", "-z", "--name-only", "--ignore-submodules").split(b"\0") if p]
+
+    def snapshot(self, scope: str) -> str:
+        """The tree id of the files as they are now; the index stays as it is. `scope` is --all or --update."""
+        own = self.git_dir / "index.patchctl-snapshot"
+        shutil.copyfile(self.git_dir / "index", own)
+        try:
+            self.git("add", scope, "--", ":/", index=own)
+            return self.git("write-tree", index=own).decode().strip()
+        finally:
+            own.unlink(missing_ok=True)
+
+    def new_branch(self, prefix: str, tree: str, parent: str) -> str:
+        """Commit `tree` on top of `parent` to the first free branch `prefix`-N; returns its name."""
+        taken = self.git("for-each-ref", "--format=%(refname:short)", "refs/heads/").decode().split()
+        name = next(f"{prefix}-{n}" for n in range(1, len(taken) + 2) if f"{prefix}-{n}" not in taken)
+        commit = self.git("commit-tree", tree, "-p", parent, "-m", "Edits found in the tree, kept by patchctl")
+        self.git("update-ref", f"refs/heads/{name}", commit.decode().strip(), "0" * 40)
+        return name
+
+    def set_refs(self, base: str, tip: str) -> None:
+        """Keep both commits from being collected."""
+        self.git("update-ref", "--stdin", stdin=f"update {_BASE_REF} {base}\nupdate {_TIP_REF} {tip}\n".encode())
+
+    def drop_refs(self) -> None:
+        """Take our references out again."""
+        self.git("update-ref", "--stdin", stdin=f"delete {_BASE_REF}\ndelete {_TIP_REF}\n".encode())
+
+    def has_refs(self) -> bool:
+        """Whether our references are here."""
+        return bool(self.git("for-each-ref", "refs/patchctl/"))
+
+    def detach(self, commit: str) -> None:
+        """Point HEAD at `commit` itself, as `git checkout --detach` does after its files are written."""
+        self.git("update-ref", "--no-deref", "HEAD", commit)
+
+    def has(self, oid: str) -> bool:
+        """Whether an object is in this repository."""
+        try:
+            self.git("cat-file", "-e", oid)
+        except GitFailed:
+            return False
+        return True
+
+
+def create_git_dir(git_dir: Path, exclude: Iterable[str], *, file_modes: bool = True) -> None:
+    """A new, empty, ordinary git directory that holds nothing of the user's templates or settings."""
+    git_dir.parent.mkdir(parents=True, exist_ok=True)
+    run_git(["init", "-q", "--bare", "--template=", str(git_dir)])
+    run_git(["config", "--file", str(git_dir / "config"), "core.bare", "false"])
+    run_git(["config", "--file", str(git_dir / "config"), "core.autocrlf", "false"])
+    if not file_modes:
+        run_git(["config", "--file", str(git_dir / "config"), "core.fileMode", "false"])
+    info = git_dir / "info"
+    info.mkdir(exist_ok=True)
+    (info / "attributes").write_text(_ATTRIBUTES, encoding="ascii")
+    (info / "exclude").write_text("".join(f"/{path}\n" for path in exclude), encoding="utf-8")
+    (git_dir / "HEAD").write_text("ref: refs/heads/main\n", encoding="ascii")
+
+
+def add_exclude(git_dir: Path, paths: Iterable[str]) -> None:
+    """Ignore these paths too."""
+    file = git_dir / "info" / "exclude"
+    have = file.read_text(encoding="utf-8") if file.exists() else ""
+    missing = [f"/{p}\n" for p in paths if f"/{p}\n" not in have]
+    if missing:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(have + "".join(missing), encoding="utf-8")
+
+
+def import_base(git_dir: Path, source: Path) -> None:
+    """Bring every object of a cached base into `git_dir`, and its shallow boundary with it."""
+    for pack in (source / "objects" / "pack").glob("*.pack"):
+        copy_pack(pack, git_dir / "objects" / "pack")
+    boundary = source / "shallow"
+    if boundary.exists():
+        own = git_dir / "shallow"
+        lines = set(own.read_text(encoding="ascii").split()) if own.exists() else set()
+        merged = sorted(lines | set(boundary.read_text(encoding="ascii").split()))
+        temporary = git_dir / "shallow.patchctl-new"
+        temporary.write_text("".join(f"{line}\n" for line in merged), encoding="ascii")
+        temporary.replace(own)
+
+
+def find_git_dir(folder: Path) -> Path | None:
+    """The git directory of a checkout whose top is exactly `folder`, or None. Never looks upward (wine-staging#7)."""
+    dot = folder / ".git"
+    if dot.is_dir():
+        return dot
+    if dot.is_file():  # a worktree or a submodule: one line `gitdir: PATH`
+        text = dot.read_text(encoding="utf-8", errors="replace").strip()
+        if text.startswith("gitdir: "):
+            target = Path(os.path.normpath(folder / text[len("gitdir: ") :]))
+            return target if target.is_dir() else None
+    return None
+
+
+def object_store(git_dir: Path) -> Path:
+    """Where a git directory keeps its objects; a linked worktree shares those of its main repository."""
+    common = git_dir / "commondir"
+    if common.is_file():
+        git_dir = Path(os.path.normpath(git_dir / common.read_text(encoding="utf-8").strip()))
+    return git_dir / "objects"
+
+
+def remove_git_dir(git_dir: Path) -> None:
+    """Delete one of our own git directories."""
+    shutil.rmtree(git_dir, ignore_errors=True)

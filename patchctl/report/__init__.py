@@ -1,0 +1,1 @@
+"""Findings, results and progress as people and machines read them."""

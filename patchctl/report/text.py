@@ -1,0 +1,84 @@
+"""Makes text that others wrote safe to show: in a terminal, in a log, in a message.
+
+Subjects, authors, file names, git's stderr and addresses can hold escape sequences that rewrite what a person sees, and
+addresses can hold credentials. Nothing of either kind leaves the tool.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from urllib.parse import urlsplit, urlunsplit
+
+# Control, formatting (bidirectional marks, zero-width characters, tags), surrogate, private and unassigned characters,
+# line and paragraph separators. https://trojansource.codes shows what the formatting ones are good for.
+_SHOWN_AS_ESCAPES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_SECRET_NAMES = (
+    "token|(?:access|private|auth)[_-]token|password|passwd|secret|api[_-]?key|access[_-]?key"
+    "|sig|signature|x-amz-[a-z-]*|auth"
+)
+_SECRET_QUERY = re.compile(rf"(?i)(?<=[?&;])({_SECRET_NAMES})=[^&;#\s]*")
+_USERINFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<userinfo>[^/?#\s]*)@")
+_AUTHORISATION = re.compile(r"(?i)\b((?:proxy-)?authorization:\s*)\S+(?:\s+\S+)?")
+
+
+def visible(text: str) -> str:
+    """`text` with every character that a terminal acts on, line ends and tabs excepted, written as an escape."""
+    return "".join(c if c in "\n\t" else _shown(c) for c in text)
+
+
+def visible_line(text: str) -> str:
+    """`visible` for what has to stay on one line: line ends and tabs are escaped too."""
+    return "".join(_shown(c) for c in text)
+
+
+def _shown(character: str) -> str:
+    if character.isascii() and character.isprintable():
+        return character
+    if unicodedata.category(character) not in _SHOWN_AS_ESCAPES:
+        return character
+    short = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(character)
+    if short is not None:
+        return short
+    code = ord(character)
+    if code <= 0xFF:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def redact(url: str) -> str:
+    """An address without credentials, safe to show and to store: no user information, no secret in the query.
+
+    The user of an ssh address stays (`git@`): it is part of the address, and ssh has its secrets elsewhere.
+    """
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises where a password with a slash in it was taken for a port
+    except ValueError:
+        return f"{url.partition('://')[0]}://(an address that cannot be read)" if "://" in url else visible_line(url)
+    if parts.scheme and "@" in parts.netloc:
+        userinfo, _, host = parts.netloc.rpartition("@")
+        kept = userinfo.partition(":")[0] + "@" if parts.scheme in ("ssh", "git+ssh") else ""
+        parts = parts._replace(netloc=kept + host)
+        url = urlunsplit(parts)
+    return visible_line(_SECRET_QUERY.sub(r"\1=***", url))
+
+
+def redact_text(text: str) -> str:
+    """`text` with the credentials removed from every address in it. For the messages of git and of HTTP libraries."""
+    text = _USERINFO.sub(_without_userinfo, text)
+    text = _SECRET_QUERY.sub(r"\1=***", text)
+    return _AUTHORISATION.sub(r"\1***", text)
+
+
+def _without_userinfo(match: re.Match[str]) -> str:
+    scheme, userinfo = match["scheme"], match["userinfo"]
+    if scheme.lower() == "ssh://":
+        return f"{scheme}{userinfo.partition(':')[0]}@"
+    return scheme
+
+
+def one_line(text: str, limit: int = 300) -> str:
+    """What others wrote as one safe line of at most `limit` characters: cleaned, credentials removed, blanks joined."""
+    line = visible_line(" ".join(redact_text(text).split()))
+    return line if len(line) <= limit else line[: limit - 3] + "..."

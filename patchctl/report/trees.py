@@ -1,0 +1,79 @@
+"""What `apply` did and what a workspace holds, as text and as JSON. Computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from patchctl.report.text import visible_line
+
+if TYPE_CHECKING:
+    from patchctl.cli.app import Style
+    from patchctl.stack.plan import Plan
+    from patchctl.workspace.apply import Outcome
+    from patchctl.workspace.status import Status
+
+
+def plan_json(plan: Plan, outcome: Outcome, workspace: Path, *, dry_run: bool) -> dict[str, Any]:
+    """The shape patchctl.apply/1 (docs/json.md)."""
+    return {
+        "profile": plan.profile.name,
+        "workspace": str(workspace),
+        "dry_run": dry_run,
+        "without": list(plan.without),
+        "changed": list(outcome.changed),
+        "finished": outcome.finished,
+        "stashed": dict(outcome.stashed),
+        "trees": {name: asdict(tree) for name, tree in outcome.state.trees.items()},
+        "skipped": [{"upstream": s.upstream, "tried": [list(t) for t in s.tried]} for s in outcome.state.skipped],
+    }
+
+
+def plan_text(plan: Plan, outcome: Outcome, workspace: Path, style: Style, *, dry_run: bool) -> Iterator[str]:
+    """One line an upstream, then its patches; then what was left out or skipped, and where."""
+    if outcome.finished:
+        yield style.note(f"finished an interrupted {outcome.finished} first")
+    for planned in plan.stacks:
+        changed = planned.upstream in outcome.changed
+        word = ("would change" if dry_run else "applied") if changed else "unchanged"
+        lock = style.good("as locked") if planned.locked else style.note("not in the lock")
+        head = f"{planned.upstream:<12} {planned.stack.name}  {planned.base.form:<5}"
+        yield f"{head}  {word}  {len(planned.result.steps)} patches  tip {planned.result.tip_commit[:12]}  {lock}"
+        for step in planned.result.steps:
+            yield f"    {step.commit[:12]}  {step.patch.feature:<28} {visible_line(step.patch.header.subject)}"
+        yield from (f"    {style.note('left out')} {o.patch.feature}: {o.reason}" for o in planned.omitted)
+    yield from _skipped([(s.upstream, [(t.place, t.reason) for t in s.tried]) for s in plan.skipped], style)
+    yield from (f"{n:<12} edits kept on branch {branch}" for n, branch in outcome.stashed.items())
+    yield f"profile {plan.profile.name} {'would be' if dry_run else 'is'} in {workspace}"
+
+
+def status_text(status: Status, style: Style) -> Iterator[str]:
+    """What `status` prints."""
+    yield f"workspace  {status.workspace}"
+    yield f"profile    {status.profile or 'none (reverted)'}"
+    if status.without:
+        yield f"without    {', '.join(status.without)}"
+    if status.interrupted:
+        yield style.bad(f"an {status.interrupted} was interrupted: the next apply or revert finishes it")
+    for tree in status.trees:
+        lock = {"equal": style.good("as locked"), "silent": style.note("not in the lock")}.get(
+            tree.lock, style.bad(tree.lock)
+        )
+        where = f"  in {tree.folder}" if tree.kind == "into" else ""
+        yield f"{tree.upstream:<12} {tree.stack}  {tree.form:<5}  {len(tree.patches)} patches  {tree.tip_commit[:12]}  {lock}{where}"
+        yield from (f"    {p.commit[:12]}  {p.feature}" for p in tree.patches)
+        yield from (f"    {style.note('left out')} {o.feature}: {o.reason}" for o in tree.left_out)
+        yield from (f"    {style.bad('edited')} {visible_line(path)}" for path in tree.edits)
+        if tree.problem:
+            yield f"    {style.bad(tree.problem)}"
+        if tree.imports:
+            yield from (f"    {i.describe(style)}" for i in tree.imports)
+    yield from _skipped([(s.upstream, list(s.tried)) for s in status.skipped], style)
+
+
+def _skipped(skipped: list[tuple[str, list[tuple[str, str]]]], style: Style) -> Iterator[str]:
+    for upstream, tried in skipped:
+        yield f"{upstream:<12} {style.note('skipped')}: its source could not be had"
+        yield from (f"    tried {visible_line(place)}: {visible_line(reason)}" for place, reason in tried)

@@ -1,0 +1,1 @@
+"""Where trees come from: git, source distributions, and the cache that keeps both."""

@@ -1,0 +1,183 @@
+"""The cache on the disk: where a base lies, how it gets there whole or not at all.
+
+    <cache>/git/<upstream>/<commit>.git                        form git
+    <cache>/sdist/<upstream>/<version>-<sha256[:16]>.git       form sdist
+    <cache>/sdist/<upstream>/<version>-<sha256[:16]>.tar.gz    the archive that it was made from
+    <cache>/tmp/                                               what is being written
+
+Everything is written below tmp/ and put in its place by one rename. No lock is needed: two runs that fetch the same
+thing write the same bytes, and who comes second throws its own copy away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from patchctl.errors import SourceMismatch, WrongUse
+from patchctl.source.types import FORMS, Form
+
+REPOSITORY_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
+_RECORD = "patchctl.json"
+_REF = "refs/heads/base"
+_ABANDONED_SECONDS = 24 * 3600.0
+REFRESH = "`patchctl fetch --refresh` fetches it again"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the cache knows of a base, kept as patchctl.json in its repository.
+
+    For form sdist: `archive` (a file name beside the repository), its `sha256`, and `declared`, the generated files
+    that the manifest named when the tree was made, since another list makes another tree.
+    """
+
+    upstream: str
+    form: Form
+    commit: str
+    tree: str
+    origin: str
+    archive: str | None = None
+    sha256: str | None = None
+    declared: tuple[str, ...] = ()
+    schema: int = 1
+
+
+def cache_root(environment: Mapping[str, str] = os.environ, configured: str | None = None) -> Path:
+    """$PATCHCTL_CACHE, else what the user configured, else $XDG_CACHE_HOME/patchctl, else ~/.cache/patchctl.
+
+    WrongUse when the first is a relative path.
+    """
+    own = environment.get("PATCHCTL_CACHE")
+    if own:
+        if not os.path.isabs(own):
+            raise WrongUse(f"PATCHCTL_CACHE is not an absolute path: {own!r}")
+        return Path(own)
+    if configured:
+        return Path(configured)
+    shared = environment.get("XDG_CACHE_HOME", "")
+    return (Path(shared) if os.path.isabs(shared) else Path.home() / ".cache") / "patchctl"
+
+
+def git_place(root: Path, upstream: str, commit: str) -> Path:
+    """Where the base of a commit lies."""
+    return root / "git" / upstream / f"{commit}.git"
+
+
+def sdist_place(root: Path, upstream: str, version: str, sha256: str) -> Path:
+    """Where the base made from a source distribution lies."""
+    return root / "sdist" / upstream / f"{version}-{sha256[:16]}.git"
+
+
+def kept_archive(repo: Path) -> Path | None:
+    """The archive beside an sdist base, or beside the place where one would be."""
+    for suffix in (".tar.gz", ".zip"):
+        archive = repo.with_name(repo.name.removesuffix(".git") + suffix)
+        if archive.is_file():
+            return archive
+    return None
+
+
+@contextmanager
+def staging(root: Path) -> Iterator[Path]:
+    """A new folder below <cache>/tmp, on the same file system as the places; gone when the block ends."""
+    top = root / "tmp"
+    try:
+        top.mkdir(parents=True, exist_ok=True)
+        _sweep(top)
+        folder = Path(tempfile.mkdtemp(prefix="fetch-", dir=top))
+    except OSError as error:
+        raise WrongUse(
+            f"the cache cannot be written: {error.strerror}",
+            where=str(root),
+            hint="set PATCHCTL_CACHE to a folder that can be written",
+        ) from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sweep(top: Path) -> None:
+    """Drop what killed runs left. A day is longer than any fetch, so that no running one loses its folder."""
+    for left in top.iterdir():
+        try:
+            if time.time() - left.stat().st_mtime > _ABANDONED_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
+        except FileNotFoundError:
+            continue
+
+
+def new_repository(folder: Path) -> Path:
+    """An empty bare repository, written by hand: `git init` would copy templates, hooks among them."""
+    (folder / "objects" / "pack").mkdir(parents=True)
+    (folder / "refs" / "heads").mkdir(parents=True)
+    (folder / "HEAD").write_text(f"ref: {_REF}\n", encoding="ascii")
+    (folder / "config").write_text(REPOSITORY_CONFIG, encoding="ascii")
+    return folder
+
+
+def seal(repo: Path, record: Record) -> None:
+    """Complete a repository that has its objects: the reference, and the record last."""
+    (repo / _REF).write_text(record.commit + "\n", encoding="ascii")
+    (repo / _RECORD).write_text(json.dumps(asdict(record), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def place(staged: Path, final: Path, *, replace: bool) -> None:
+    """Move a sealed repository, or an archive, from the staging folder to its place.
+
+    What is there already stays, unless `replace`: then it goes into the staging folder, and with that away.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    if not staged.is_dir():
+        os.replace(staged, final)
+        return
+    try:
+        if replace:
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(final, staged.with_name(staged.name + ".old"))
+        os.rename(staged, final)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+
+
+def read_record(repo: Path) -> Record | None:
+    """What a base of the cache is; None when there is none. SourceMismatch when it is there and cannot be read."""
+    path = repo / _RECORD
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if repo.exists():
+            raise SourceMismatch("the base has no record", where=str(path), hint=REFRESH) from None
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceMismatch(f"the record cannot be read: {error}", where=str(path), hint=REFRESH) from error
+    try:
+        held = json.loads(text)
+        record = Record(**{**held, "declared": tuple(held["declared"])})
+    except (ValueError, TypeError, KeyError) as error:
+        raise SourceMismatch(f"the record is damaged: {error}", where=str(path), hint=REFRESH) from error
+    if record.schema != 1 or record.form not in FORMS:
+        raise SourceMismatch(f"the record has schema {record.schema!r}, not 1", where=str(path), hint=REFRESH)
+    return record
+
+
+def entries(root: Path) -> list[tuple[Path, Record]]:
+    """Every base in the cache with its record, in order of path."""
+    found = []
+    for form in FORMS:
+        for repo in sorted((root / form).glob("*/*.git")):
+            record = read_record(repo)
+            if record is not None:
+                found.append((repo, record))
+    return found

@@ -1,0 +1,112 @@
+"""Form git: exactly the pinned commit, from the mirrors and then the manifest's remotes, each in turn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from patchctl.errors import SourceMismatch, Tried
+from patchctl.git.fetch import fetch_commit, goes_directly, proven_tree
+from patchctl.git.run import GitFailed
+from patchctl.manifest.types import Pin, Upstream
+from patchctl.report.progress import Progress
+from patchctl.report.text import one_line
+from patchctl.source import cache
+from patchctl.source.places import Place, known_unreachable, parse_place, remember_unreachable, why_unreachable
+from patchctl.source.types import Base, SourceOptions
+
+# What git and ssh say when nobody is there, as against somebody who refuses.
+_NOBODY = (
+    "could not resolve host", "couldn't resolve host", "connection refused", "connection timed out", "no route to host",
+    "network is unreachable", "failed to connect", "temporary failure in name resolution", "name or service not known",
+    "no answer for", "operation too slow", "unable to look up",
+)  # fmt: skip
+
+
+def cached(name: str, pin: Pin, root: Path) -> Base | None:
+    """The base of this pin in the cache, or None. SourceMismatch when what lies there is not the pin's."""
+    repo = cache.git_place(root, name, pin.commit)
+    record = cache.read_record(repo)
+    if record is None:
+        return None
+    if record.commit != pin.commit:
+        raise SourceMismatch(f"the record names commit {record.commit}", where=str(repo), hint=cache.REFRESH)
+    _check_tree(record.tree, pin, str(repo))
+    return Base(name, "git", repo, record.commit, record.tree, record.origin, 0)
+
+
+def fetch(
+    name: str, upstream: Upstream, pin: Pin, options: SourceOptions, progress: Progress, tried: list[Tried]
+) -> Base | None:
+    """Fetch from the first place that has the commit. None when none has, with the reasons added to `tried`."""
+    places = [parse_place(address) for address in (*options.mirrors.get(name, ()), *upstream.git)]
+    if not places:
+        tried.append(Tried("git", "the manifest names no remote, and no mirror was given"))
+    for place in places:
+        reason = _why_not_asked(place)
+        if reason:
+            tried.append(Tried(place.shown, reason))
+            continue
+        with cache.staging(options.cache) as folder:
+            try:
+                return _fetch_from(place, name, pin, options, progress, folder)
+            except GitFailed as failure:
+                reason = one_line(_said(failure))
+        if any(sign in reason.lower() for sign in _NOBODY):
+            remember_unreachable(place.host, reason)
+        tried.append(Tried(place.shown, reason))
+    return None
+
+
+def _why_not_asked(place: Place) -> str | None:
+    if place.local is not None:
+        if not place.local.is_dir():
+            return "there is no such folder"
+        inside = place.local / ".git"
+        looks_bare = (place.local / "HEAD").is_file() and (place.local / "objects").is_dir()
+        return None if inside.exists() or looks_bare else "the folder is no git repository"
+    if place.host is not None and goes_directly(place.address):
+        return why_unreachable(place.host)
+    return known_unreachable(place.host)
+
+
+def _fetch_from(place: Place, name: str, pin: Pin, options: SourceOptions, progress: Progress, folder: Path) -> Base:
+    repo = cache.new_repository(folder / "base.git")
+    received = 0
+
+    def report(amount: int, step: str) -> None:
+        nonlocal received
+        if amount > received:
+            progress.advance(amount - received)
+            received = amount
+        if step:
+            progress.note(step)
+
+    progress.start(f"{name}: git {place.shown}", None)
+    try:
+        fetch_commit(repo, place.address, pin.commit, place.local, report)
+        size = sum(pack.stat().st_size for pack in (repo / "objects" / "pack").glob("*.pack"))
+        report(size, "")
+        tree = proven_tree(repo, pin.commit)
+    finally:
+        progress.finish()
+    _check_tree(tree, pin, place.shown)
+    cache.seal(repo, cache.Record(name, "git", pin.commit, tree, place.shown))
+    final = cache.git_place(options.cache, name, pin.commit)
+    cache.place(repo, final, replace=options.refresh)
+    return Base(name, "git", final, pin.commit, tree, place.shown, size)
+
+
+def _check_tree(tree: str, pin: Pin, where: str) -> None:
+    if pin.tree is not None and tree != pin.tree:
+        raise SourceMismatch(
+            f"commit {pin.commit} has tree {tree}, and {pin.tree} is pinned",
+            where=where,
+            hint="the manifest names a commit and a tree that do not belong together",
+        )
+
+
+def _said(failure: GitFailed) -> str:
+    """The line of git's stderr that tells why: the first `fatal:` or `error:`, with what the server said."""
+    lines = [line for line in failure.stderr.splitlines() if line.strip()]
+    telling = [line for line in lines if line.startswith(("fatal:", "error:", "remote:", "ssh:", "ERROR:"))]
+    return "; ".join((telling or lines or [f"git ended with status {failure.status}"])[:3])

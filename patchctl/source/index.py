@@ -1,0 +1,275 @@
+"""Finds a source distribution on the package indexes, and brings it here. The only module that talks to them.
+
+unearth finds the files (simple index as HTML or JSON, find-links, netrc, keyring); which of them is the right one is
+decided by the pinned sha256 alone: two indexes can have one name, and anyone can upload to one of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from patchctl.errors import SourceMismatch, Tried, WrongUse
+from patchctl.manifest.types import Sdist
+from patchctl.report.progress import Progress
+from patchctl.report.text import one_line, redact
+from patchctl.source.archive import ARCHIVE_LIMIT
+from patchctl.source.pipconfig import IndexConfig, machine_config
+from patchctl.source.places import PORTS, known_unreachable, remember_unreachable
+from patchctl.source.types import Download
+
+if TYPE_CHECKING:
+    from unearth import Link
+
+CONNECT_SECONDS = 10.0
+_CHUNK = 1 << 16
+_TRIES = 2
+_ARCHIVES = (".tar.gz", ".zip")
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A file that an index offers: its address as it is, the same without credentials, its digest where it is told."""
+
+    url: str
+    shown: str
+    page: str
+    sha256: str | None
+
+
+class _Refused(Exception):
+    """A server asks for something that we do not do."""
+
+
+def download(
+    distribution: str,
+    sdist: Sdist,
+    folder: Path,
+    progress: Progress,
+    tried: list[Tried],
+    config: IndexConfig | None = None,
+) -> Download | None:
+    """Get the archive of `distribution` with the pinned sha256 into `folder`, from pip's indexes in their order.
+
+    None when no place has that version, with the reasons added to `tried`. SourceMismatch, naming every place, when the
+    version is there and nowhere with the pinned digest.
+    """
+    config = config or machine_config()
+    mismatches: list[Tried] = []
+    with _client(config) as client:
+        for source, kind in [*((u, "index") for u in config.index_urls), *((f, "links") for f in config.find_links)]:
+            with _plain_errors(source, tried):
+                for candidate in _candidates(client, source, kind, distribution, sdist, tried):
+                    with _plain_errors(candidate.url, tried):
+                        found = _take(client, candidate, distribution, sdist, folder, progress, mismatches)
+                        if found is not None:
+                            return found
+    if not config.index_urls and not config.find_links:
+        tried.append(Tried("package index", "pip's configuration names none (no-index)"))
+    if mismatches:
+        places = "".join(f"\n  {m.place}: {m.reason}" for m in mismatches)
+        raise SourceMismatch(
+            f"{distribution} {sdist.version} is nowhere with the pinned sha256 {sdist.sha256}{places}",
+            hint="do not use what these places offer; ask whoever keeps the index, or name another with PIP_INDEX_URL",
+        )
+    return None
+
+
+def _client(config: IndexConfig) -> Any:
+    """unearth's HTTP client with pip's certificates, proxy and timeouts; redirects to less safe places are refused."""
+    import httpx2
+    from unearth.auth import MultiDomainBasicAuth
+    from unearth.fetchers import PyPIClient
+
+    options: dict[str, Any] = {"proxy": config.proxy} if config.proxy else {}
+    return PyPIClient(
+        trusted_hosts=config.trusted_hosts,
+        verify=_tls(config),
+        timeout=httpx2.Timeout(config.timeout, connect=min(CONNECT_SECONDS, config.timeout)),
+        follow_redirects=True,
+        max_redirects=5,
+        event_hooks={"response": [_check_redirect]},
+        auth=MultiDomainBasicAuth(prompting=False, index_urls=list(config.index_urls)),
+        **options,
+    )
+
+
+def _tls(config: IndexConfig) -> ssl.SSLContext | bool:
+    if config.cert is None and config.client_cert is None:
+        return True
+    try:
+        is_folder = config.cert is not None and os.path.isdir(config.cert)
+        context = ssl.create_default_context(
+            cafile=None if is_folder else config.cert, capath=config.cert if is_folder else None
+        )
+        if config.client_cert is not None:
+            context.load_cert_chain(config.client_cert)
+    except (OSError, ssl.SSLError) as error:
+        raise WrongUse(
+            f"the certificates of pip's configuration cannot be read: {error}",
+            where=config.cert or config.client_cert,
+            hint="`pip config list` shows `cert` and `client-cert`",
+        ) from error
+    return context
+
+
+def _check_redirect(response: Any) -> None:
+    """A redirect may lead to another host, where credentials do not go; not from https to http, and not into a file."""
+    target = response.headers.get("location") if response.is_redirect else None
+    if target is None:
+        return
+    here = response.request.url
+    there = here.join(target)
+    if there.scheme not in ("http", "https") or (here.scheme == "https" and there.scheme != "https"):
+        raise _Refused(f"it redirects from {here.scheme} to {redact(str(there))}, which is not followed")
+
+
+@contextmanager
+def _plain_errors(url: str, tried: list[Tried]) -> Iterator[None]:
+    """What goes wrong at one place becomes a reason, and the next place is asked."""
+    import httpx2
+
+    try:
+        yield
+    except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+        reason = f"cannot be reached: {one_line(str(error)) or 'no answer'}"
+        remember_unreachable(_host(url), reason)
+        tried.append(Tried(redact(url), reason))
+    except (httpx2.HTTPError, httpx2.InvalidURL, _Refused, OSError, ValueError) as error:
+        tried.append(Tried(redact(url), one_line(str(error)) or type(error).__name__))
+
+
+def _host(url: str) -> tuple[str, int] | None:
+    parts = urlsplit(url)
+    return (parts.hostname, parts.port or PORTS[parts.scheme]) if parts.scheme in PORTS and parts.hostname else None
+
+
+def _candidates(
+    client: Any, source: str, kind: str, distribution: str, sdist: Sdist, tried: list[Tried]
+) -> list[_Candidate]:
+    """The source archives of this version at one index, those that promise the pinned digest first."""
+    from packaging.version import Version
+    from unearth import PackageFinder
+
+    known = known_unreachable(_host(source))
+    if known:
+        tried.append(Tried(redact(source), known))
+        return []
+    indexes, folders = ([source], []) if kind == "index" else ([], [_as_url(source)])
+    finder = PackageFinder(session=client, ignore_compatibility=True, index_urls=indexes, find_links=folders)
+    with _heard() as warnings:
+        packages = list(finder.find_all_packages(distribution, allow_yanked=True))
+    wanted = Version(sdist.version)
+    links = [
+        package.link
+        for package in packages
+        if package.version is not None
+        and Version(package.version) == wanted
+        and package.link.filename.endswith(_ARCHIVES)
+        and not (package.link.is_file and urlsplit(source).scheme in ("http", "https"))
+    ]
+    if not links:
+        said = one_line(warnings[-1]) if warnings else ""
+        nothing = f"no archive of {distribution} {sdist.version} among its {len(packages)} files"
+        tried.append(Tried(redact(source), said or nothing))
+    page = redact(source)
+    found = [_Candidate(link.normalized, redact(link.url_without_fragment), page, _digest(link)) for link in links]
+    return sorted(found, key=lambda c: c.sha256 != sdist.sha256)
+
+
+def _as_url(find_links: str) -> str:
+    """find-links may be a path. unearth takes one that exists; for one that does not, a file address says so later."""
+    return find_links if "://" in find_links else Path(find_links).absolute().as_uri()
+
+
+def _digest(link: Link) -> str | None:
+    told = (link.hash_option or {}).get("sha256")
+    return told[0].lower() if told else None
+
+
+@contextmanager
+def _heard() -> Iterator[list[str]]:
+    """unearth logs why a page gave nothing instead of raising it; without a handler it would go to standard error."""
+    said: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(record.getMessage())
+
+    logger = logging.getLogger("unearth")
+    listener, before = Listener(logging.WARNING), logger.propagate
+    logger.addHandler(listener)
+    logger.propagate = False
+    try:
+        yield said
+    finally:
+        logger.removeHandler(listener)
+        logger.propagate = before
+
+
+def _take(
+    client: Any,
+    candidate: _Candidate,
+    distribution: str,
+    sdist: Sdist,
+    folder: Path,
+    progress: Progress,
+    mismatches: list[Tried],
+) -> Download | None:
+    """Download one candidate; None, and a line in `mismatches`, when its digest is another one."""
+    if candidate.sha256 is not None and candidate.sha256 != sdist.sha256:
+        mismatches.append(Tried(candidate.shown, f"the index says that its sha256 is {candidate.sha256}"))
+        return None
+    target = folder / ("download.zip" if candidate.url.partition("#")[0].endswith(".zip") else "download.tar.gz")
+    label = f"{distribution} {sdist.version}: {candidate.page}"
+    progress.start(label, None)
+    try:
+        found, size = _stream(client, candidate.url, target, label, progress)
+    finally:
+        progress.finish()
+    if found != sdist.sha256:
+        target.unlink()
+        mismatches.append(Tried(candidate.shown, f"its sha256 is {found}"))
+        return None
+    return Download(target, candidate.shown, size)
+
+
+def _stream(client: Any, url: str, target: Path, label: str, progress: Progress) -> tuple[str, int]:
+    """Write what `url` answers to `target`; returns (sha256, bytes). Broken transfers are begun once more."""
+    import httpx2
+
+    for attempt in range(1, _TRIES + 1):
+        try:
+            return _stream_once(client, url, target, label, progress)
+        except (httpx2.ReadError, httpx2.ReadTimeout, httpx2.RemoteProtocolError):
+            if attempt == _TRIES:
+                raise
+            progress.note("the transfer broke; once more")
+    raise AssertionError("unreachable")
+
+
+def _stream_once(client: Any, url: str, target: Path, label: str, progress: Progress) -> tuple[str, int]:
+    digest = hashlib.sha256()
+    size = 0
+    # Servers may pack what they send once more, or unpack .tar.gz files; iter_raw takes the bytes as they come.
+    headers = {"Accept-Encoding": "identity"}
+    with client.get_stream(url, headers=headers) as response, open(target, "wb") as out:
+        response.raise_for_status()
+        length = response.headers.get("content-length", "")
+        progress.start(label, int(length) if length.isdigit() else None)
+        for chunk in response.iter_raw(_CHUNK):
+            size += len(chunk)
+            if size > ARCHIVE_LIMIT:
+                raise _Refused(f"it sends more than {ARCHIVE_LIMIT} bytes")
+            digest.update(chunk)
+            out.write(chunk)
+            progress.advance(len(chunk))
+    return digest.hexdigest(), size

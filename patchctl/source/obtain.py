@@ -1,0 +1,136 @@
+"""The way to a base: cache, git, package indexes, in that order; and the proof that a cached one is unchanged."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from patchctl.errors import SourceMismatch, SourceUnavailable, Tried
+from patchctl.git.catfile import ObjectReader
+from patchctl.manifest.types import Stack, Upstream
+from patchctl.report.progress import Progress
+from patchctl.report.text import visible_line
+from patchctl.source import git_form, sdist
+from patchctl.source.cache import REFRESH, REPOSITORY_CONFIG
+from patchctl.source.types import FORMS, Base, Form, SourceOptions
+
+
+def obtain(name: str, upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress) -> Base:
+    """The base of a stack's pin, in the form that `options.source` asks for; with "auto" the first that can be had.
+
+    Raises SourceUnavailable with every place tried and the reason, SourceMismatch for what is not what was pinned.
+    """
+    forms = FORMS if options.source == "auto" else (options.source,)
+    return _obtain(forms, name, upstream, stack, options, progress)
+
+
+def obtain_form(
+    form: Form, name: str, upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress
+) -> Base:
+    """`obtain` in this form, whatever `options.source` says."""
+    return _obtain((form,), name, upstream, stack, options, progress)
+
+
+def _obtain(
+    forms: tuple[Form, ...], name: str, upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress
+) -> Base:
+    tried: list[Tried] = []
+    if not options.refresh:
+        for form in forms:
+            base = _cached(form, name, upstream, stack, options.cache)
+            if base is not None:
+                return base
+        tried.append(Tried(f"cache {options.cache}", "not there"))
+    for form in forms:
+        base = _fetch(form, name, upstream, stack, options, progress, tried)
+        if base is not None:
+            return base
+    raise SourceUnavailable(f"{name}: no place has {_pin_text(stack, forms)}", tried, hint=_hint(name, forms, options))
+
+
+def _cached(form: Form, name: str, upstream: Upstream, stack: Stack, root: Path) -> Base | None:
+    if form == "git":
+        return git_form.cached(name, stack.pin, root)
+    return sdist.cached(name, upstream, stack, root)
+
+
+def _fetch(
+    form: Form,
+    name: str,
+    upstream: Upstream,
+    stack: Stack,
+    options: SourceOptions,
+    progress: Progress,
+    tried: list[Tried],
+) -> Base | None:
+    if form == "sdist":
+        return sdist.fetch(name, upstream, stack, options, progress, tried)
+    if options.offline:
+        tried.append(Tried("git", "the run is offline"))
+        return None
+    return git_form.fetch(name, upstream, stack.pin, options, progress, tried)
+
+
+def _pin_text(stack: Stack, forms: tuple[Form, ...]) -> str:
+    wanted = []
+    if "git" in forms:
+        wanted.append(f"commit {stack.pin.commit}")
+    if "sdist" in forms and stack.pin.sdist is not None:
+        wanted.append(f"source distribution {stack.pin.sdist.version}")
+    return " or ".join(wanted) or "its source distribution"
+
+
+def _hint(name: str, forms: tuple[Form, ...], options: SourceOptions) -> str:
+    if options.offline:
+        return "the run is offline: fetch before, where there is a network"
+    if "git" in forms:
+        return f"`--mirror {name}=URL` names another place, which may be the path of a local clone"
+    return "PIP_INDEX_URL, PIP_FIND_LINKS or pip's configuration name other package indexes"
+
+
+def check_base(base: Base) -> int:
+    """Read every object of a base again and compute its id, and the digests of its pack; returns how many objects.
+
+    In form sdist the tree is also made again from the archive. SourceMismatch names the file or object that changed.
+    """
+    _check_layout(base)
+    for file in _pack_files(base):
+        _check_trailer(file)
+    with ObjectReader(base.repo) as reader:
+        kind, data = reader.read(base.commit)
+        if kind != "commit" or not data.startswith(b"tree " + base.tree.encode() + b"\n"):
+            what = f"{base.commit} is no commit of tree {base.tree}"
+            raise SourceMismatch(what, where=str(base.repo), hint=REFRESH)
+        files = reader.files(base.tree)
+        count = sum(1 for _ in reader.blobs(files, files))
+    if base.form == "sdist":
+        sdist.check_against_archive(base)
+    return count
+
+
+def _check_layout(base: Base) -> None:
+    """A repository's own settings count when git reads it: these must be what was written."""
+    config = base.repo / "config"
+    if not config.is_file() or config.read_text(encoding="utf-8", errors="replace") != REPOSITORY_CONFIG:
+        raise SourceMismatch("the repository's settings were changed", where=str(config), hint=REFRESH)
+    for extra in ("hooks", "objects/info", "info"):
+        if (base.repo / extra).exists():
+            raise SourceMismatch("this was added to the repository", where=str(base.repo / extra), hint=REFRESH)
+
+
+def _pack_files(base: Base) -> list[Path]:
+    folder = base.repo / "objects" / "pack"
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    if [file.suffix for file in files] != [".idx", ".pack"]:
+        names = ", ".join(visible_line(file.name) for file in files) or "nothing"
+        raise SourceMismatch(
+            f"one pack and its index belong here, and {names} is there", where=str(folder), hint=REFRESH
+        )
+    return files
+
+
+def _check_trailer(file: Path) -> None:
+    """A pack and its index end with the SHA-1 of all that goes before; git compares it only in `git fsck`."""
+    content = file.read_bytes()
+    if hashlib.sha1(content[:-20], usedforsecurity=False).digest() != content[-20:]:
+        raise SourceMismatch("the file was changed: its digest is another one", where=str(file), hint=REFRESH)

@@ -1,0 +1,123 @@
+"""The index configuration that pip has on this machine, read from pip itself.
+
+A machine behind a company's index, or without a network and with a folder of files, has said so to pip. pip merges its
+files (system, user, site, PIP_CONFIG_FILE) with PIP_* variables; `pip config list` prints the result.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+PYPI = "https://pypi.org/simple"
+_PIP_SECONDS = 60.0
+# Later ones win, as in pip for `pip download`; `install` is where most people write it.
+_SECTIONS = ("global", "install", "download", ":env:")
+_TRUE = frozenset({"1", "true", "yes", "on", "y", "t"})
+
+
+@dataclass(frozen=True)
+class IndexConfig:
+    """Where packages come from. `find_links` are folders, pages or archives; `timeout` is in seconds, a read's."""
+
+    index_urls: tuple[str, ...]
+    find_links: tuple[str, ...] = ()
+    cert: str | None = None
+    client_cert: str | None = None
+    trusted_hosts: tuple[str, ...] = ()
+    proxy: str | None = None
+    timeout: float = 15.0
+
+
+@functools.cache
+def machine_config() -> IndexConfig:
+    """`read_config` of this process's environment. pip takes a third of a second to answer, so it is asked once."""
+    return read_config(os.environ)
+
+
+def read_config(environment: Mapping[str, str]) -> IndexConfig:
+    """pip's configuration; PIP_* variables alone where no pip can be run."""
+    settings = _from_pip(environment)
+    return from_settings(dict(_from_variables(environment) if settings is None else settings), environment)
+
+
+def from_settings(settings: Mapping[str, str], environment: Mapping[str, str]) -> IndexConfig:
+    """The IndexConfig of `settings`: pip's long options without the dashes, with values as pip's files have them."""
+
+    def words(name: str) -> tuple[str, ...]:
+        return tuple(settings.get(name, "").split())
+
+    main = settings.get("index-url") or settings.get("pypi-url") or PYPI
+    indexes = () if settings.get("no-index", "").lower() in _TRUE else (main, *words("extra-index-url"))
+    cert = settings.get("cert") or environment.get("REQUESTS_CA_BUNDLE") or environment.get("CURL_CA_BUNDLE")
+    return IndexConfig(
+        index_urls=tuple(dict.fromkeys(indexes)),
+        find_links=tuple(dict.fromkeys(words("find-links"))),
+        cert=cert or None,
+        client_cert=settings.get("client-cert") or None,
+        trusted_hosts=words("trusted-host"),
+        proxy=settings.get("proxy") or None,
+        timeout=_seconds(settings.get("timeout") or settings.get("default-timeout")),
+    )
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        return max(1.0, float(text)) if text else 15.0
+    except ValueError:
+        return 15.0
+
+
+def _from_pip(environment: Mapping[str, str]) -> list[tuple[str, str]] | None:
+    for command in _pips(environment):
+        try:
+            done = subprocess.run(
+                [*command, "config", "list"],
+                env={**environment, "PIP_NO_COLOR": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+                cwd=os.path.abspath(os.sep),  # `python -m pip` would run a folder named pip out of the current one
+                capture_output=True,
+                timeout=_PIP_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if done.returncode == 0:
+            return _parse(done.stdout.decode("utf-8", "replace"))
+    return None
+
+
+def _pips(environment: Mapping[str, str]) -> Iterator[list[str]]:
+    yield [sys.executable, "-m", "pip"]
+    folders = [p for p in environment.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(p)]
+    for name in ("pip", "pip3"):
+        found = shutil.which(name, path=os.pathsep.join(folders))
+        if found:
+            yield [found]
+
+
+def _parse(text: str) -> list[tuple[str, str]]:
+    """`pip config list` prints section.key='value' with Python's quoting. Returned so that later ones win."""
+    by_section: dict[str, list[tuple[str, str]]] = {section: [] for section in _SECTIONS}
+    for line in text.splitlines():
+        place, equals, quoted = line.partition("=")
+        section, _, key = place.rpartition(".")
+        if not equals or section not in by_section:
+            continue
+        try:
+            value = ast.literal_eval(quoted)
+        except (ValueError, SyntaxError):
+            continue
+        by_section[section].append((key, str(value)))
+    return [pair for section in _SECTIONS for pair in by_section[section] if pair[1].strip()]
+
+
+def _from_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name, value in environment.items():
+        if name.startswith("PIP_") and value.strip():
+            yield name.removeprefix("PIP_").lower().replace("_", "-"), value

@@ -1,0 +1,130 @@
+"""Where a source may be fetched from: which addresses are taken, and which hosts do not answer.
+
+An address that begins with `-` would reach git as an option (CVE-2022-24439, CVE-2023-40267), and `ext::` runs a
+command: both are refused before git sees them, whatever git's own settings say.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from patchctl.errors import WrongUse
+from patchctl.report.text import redact, visible_line
+
+PORTS = {"http": 80, "https": 443, "git": 9418, "ssh": 22}
+CONNECT_SECONDS = 10.0
+# [user@]host:path, as ssh and git take it. The first character rules options out, "::" the remote helpers.
+_SCP_LIKE = re.compile(r"(?:[A-Za-z0-9._][A-Za-z0-9._-]*@)?[A-Za-z0-9][A-Za-z0-9._-]*:(?![:/]{2})[^\s:].*")
+_ACCEPTED = "an https://, ssh://, git:// or file:// address, host:path, or the path of a local repository"
+
+
+@dataclass(frozen=True)
+class Place:
+    """One place to fetch a repository from. `address` goes to git; `shown` has no credentials and goes to people."""
+
+    address: str
+    shown: str
+    local: Path | None = None
+    host: tuple[str, int] | None = None
+
+
+def parse_place(text: str) -> Place:
+    """What a manifest, a user's configuration or `--mirror` names. WrongUse for anything but the allowed protocols."""
+    if text.startswith("-"):
+        raise _refused(text, "it begins with '-' and would be read as an option")
+    if not text or any(ord(c) < 0x20 or ord(c) == 0x7F for c in text):
+        raise _refused(text, "it is empty or holds a control character")
+    if "::" in text.split("/", 1)[0]:
+        raise _refused(text, "remote helpers such as ext:: run commands")
+    if "://" in text:
+        return _parse_url(text)
+    if text.startswith(("/", "./", "../", "~")) or text in (".", "..") or os.path.isdir(text):
+        return _local(Path(text).expanduser())
+    if _SCP_LIKE.fullmatch(text):
+        return Place(text, redact(text))
+    raise _refused(text, "it is no address and no folder")
+
+
+def _parse_url(text: str) -> Place:
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise _refused(text, str(error)) from error
+    scheme = parts.scheme.lower()
+    if scheme == "file":
+        if parts.netloc not in ("", "localhost"):
+            raise _refused(text, "a file:// address names no host")
+        return _local(Path(unquote(parts.path)))
+    if scheme not in PORTS:
+        raise _refused(text, f"the protocol {visible_line(scheme)} is not allowed")
+    if not host or host.startswith("-") or any(c.isspace() for c in text):
+        raise _refused(text, "its host is missing or begins with '-', or it holds a blank")
+    return Place(text, redact(text), host=(host, port or PORTS[scheme]))
+
+
+def _local(path: Path) -> Place:
+    path = Path(os.path.abspath(path))
+    return Place(str(path), visible_line(str(path)), local=path)
+
+
+def _refused(text: str, why: str) -> WrongUse:
+    return WrongUse(f"{redact(text)!r} is not taken as a source: {why}", hint=f"give {_ACCEPTED}")
+
+
+_unreachable: dict[tuple[str, int], str] = {}
+_unreachable_lock = threading.Lock()
+
+
+def known_unreachable(host: tuple[str, int] | None) -> str | None:
+    """Why this host was given up earlier in this run, or None. Five upstreams do not each wait for one dead host."""
+    with _unreachable_lock:
+        return _unreachable.get(host) if host else None
+
+
+def remember_unreachable(host: tuple[str, int] | None, reason: str) -> None:
+    """Give a host up for the rest of this run."""
+    if host:
+        with _unreachable_lock:
+            _unreachable.setdefault(host, reason)
+
+
+def forget_unreachable() -> None:
+    """A new run begins: for whoever does several in one process."""
+    with _unreachable_lock:
+        _unreachable.clear()
+
+
+def why_unreachable(host: tuple[str, int], seconds: float | None = None) -> str | None:
+    """Try to connect; the reason when that fails within `seconds` (CONNECT_SECONDS), and remember it. git itself would wait minutes.
+
+    In a thread of its own, since nothing bounds the time that a name look-up takes.
+    """
+    known = known_unreachable(host)
+    if known:
+        return known
+    limit = CONNECT_SECONDS if seconds is None else seconds
+    outcome: list[str | None] = []
+
+    def connect() -> None:
+        try:
+            socket.create_connection(host, timeout=limit).close()
+            outcome.append(None)
+        except OSError as error:
+            outcome.append(error.strerror or str(error) or type(error).__name__)
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(limit + 1)
+    reason = outcome[0] if outcome else f"no answer within {limit:.0f} s"
+    if reason is None:
+        return None
+    reason = f"{host[0]} cannot be reached: {reason}"
+    remember_unreachable(host, reason)
+    return reason

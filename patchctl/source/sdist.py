@@ -1,0 +1,178 @@
+"""Form sdist: an archive becomes a bare repository with one root commit.
+
+The archive holds upstream's tracked files (fewer than git has: each project chooses what it ships) and files that its
+build wrote. The latter are left out, so that the tree holds upstream's own bytes only; which ones, says `left_out`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from patchctl.errors import BadManifest, SourceMismatch, Tried
+from patchctl.git.objects import Entry, Files, Person, TreeBuilder, object_id, render_commit
+from patchctl.git.pack import PackWriter
+from patchctl.manifest.types import GeneratedFile, Sdist, Stack, Upstream
+from patchctl.report.progress import Progress
+from patchctl.source import cache
+from patchctl.source.archive import ArchivedFile, read_archive
+from patchctl.source.types import Base, Download, SourceOptions
+
+# The text that setuptools appends when it writes an archive (setuptools/command/egg_info.py, save_version_info).
+SETUPTOOLS_SETUP_CFG = b"[egg_info]\ntag_build = \ntag_date = 0\n\n"
+_AUTHOR = Person("patchctl", "patchctl@localhost", "0 +0000")
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.!+_-]*")
+
+
+def is_generated(file: ArchivedFile, declared: Collection[bytes]) -> bool:
+    """Whether upstream's build wrote this file of the archive, so that no commit of upstream's has it."""
+    parts = file.path.split(b"/")
+    if file.path == b"PKG-INFO" or any(part.endswith(b".egg-info") for part in parts[:-1]):
+        return True
+    if file.path == b"setup.cfg":
+        return file.data == SETUPTOOLS_SETUP_CFG
+    return file.path in declared
+
+
+def tracked(files: Iterable[ArchivedFile], generated: Iterable[GeneratedFile]) -> tuple[list[ArchivedFile], list[str]]:
+    """The archive's files without the generated ones, and the paths of those, sorted."""
+    declared = {g.path.encode() for g in generated}
+    kept: list[ArchivedFile] = []
+    left_out: list[str] = []
+    for file in files:
+        if is_generated(file, declared):
+            left_out.append(file.path.decode())
+        else:
+            kept.append(file)
+    return kept, sorted(left_out)
+
+
+def tree_of(files: Iterable[ArchivedFile]) -> str:
+    """The id of the tree that these files make."""
+    return TreeBuilder({f.path: Entry(f.mode, object_id("blob", f.data)) for f in files}).write()
+
+
+def write_commit(repo: Path, files: Iterable[ArchivedFile], distribution: str, sdist: Sdist) -> tuple[str, str]:
+    """Write the root commit of these files as one pack into `repo`; returns (commit, tree).
+
+    Author, date and message are fixed, so that one archive gives one commit id on every machine.
+    """
+    writer = PackWriter()
+    listing: Files = {}
+    for file in files:
+        listing[file.path] = Entry(file.mode, writer.add("blob", file.data))
+    folders: dict[str, bytes] = {}
+    tree = TreeBuilder(listing).write(folders)
+    for oid, data in folders.items():
+        writer.add_known(oid, "tree", data)
+    message = f"{distribution} {sdist.version} from its source distribution\n\nsha256: {sdist.sha256}\n"
+    commit = writer.add("commit", render_commit(tree, [], _AUTHOR, _AUTHOR, message))
+    writer.write(repo / "objects" / "pack")
+    return commit, tree
+
+
+def cached(name: str, upstream: Upstream, stack: Stack, root: Path) -> Base | None:
+    """The base of this pin's archive in the cache, or None; None too when other files are declared now."""
+    sdist = stack.pin.sdist
+    if sdist is None or upstream.sdist is None:
+        return None
+    repo = _place(root, name, sdist)
+    record = cache.read_record(repo)
+    if record is None or cache.kept_archive(repo) is None:
+        return None
+    if record.sha256 != sdist.sha256:
+        raise SourceMismatch(
+            f"the record names sha256 {record.sha256}, and {sdist.sha256} is pinned",
+            where=str(repo),
+            hint=cache.REFRESH,
+        )
+    if {g.path for g in stack.generated} != set(record.declared):
+        return None
+    return Base(name, "sdist", repo, record.commit, record.tree, record.origin, 0)
+
+
+def fetch(
+    name: str, upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress, tried: list[Tried]
+) -> Base | None:
+    """Get the archive (kept beside the cache's base, else from the package indexes) and make its commit.
+
+    None when no place has it, with the reasons added to `tried`; SourceMismatch when what is there is not the pin's.
+    """
+    sdist = stack.pin.sdist
+    if sdist is None or upstream.sdist is None:
+        tried.append(Tried("package index", "no source distribution is pinned for it"))
+        return None
+    with cache.staging(options.cache) as folder:
+        found = _kept(name, sdist, options)
+        if found is None and options.offline:
+            tried.append(Tried("package index", "the run is offline"))
+            return None
+        if found is None:
+            from patchctl.source.index import download
+
+            found = download(upstream.sdist, sdist, folder, progress, tried)
+        return None if found is None else _make_base(found, name, upstream.sdist, stack, options, folder)
+
+
+def _kept(name: str, sdist: Sdist, options: SourceOptions) -> Download | None:
+    """The archive beside the place of the base: a killed run, or another list of generated files, leaves it there."""
+    repo = _place(options.cache, name, sdist)
+    archive = None if options.refresh else cache.kept_archive(repo)
+    if archive is None:
+        return None
+    record = cache.read_record(repo)
+    return Download(archive, record.origin if record else str(archive), 0)
+
+
+def _make_base(
+    found: Download, name: str, distribution: str, stack: Stack, options: SourceOptions, folder: Path
+) -> Base:
+    sdist = stack.pin.sdist
+    assert sdist is not None
+    files, _ = tracked(read_archive(found.path, sdist.sha256), stack.generated)
+    repo = cache.new_repository(folder / "base.git")
+    commit, tree = write_commit(repo, files, distribution, sdist)
+    final = _place(options.cache, name, sdist)
+    kept = final.with_name(final.name.removesuffix(".git") + _suffix(found.path))
+    if found.path != kept:
+        cache.place(found.path, kept, replace=True)
+    declared = tuple(sorted(g.path for g in stack.generated))
+    record = cache.Record(name, "sdist", commit, tree, found.origin, kept.name, sdist.sha256, declared)
+    cache.seal(repo, record)
+    cache.place(repo, final, replace=options.refresh or _is_other(final, record))
+    return Base(name, "sdist", final, commit, tree, found.origin, found.size)
+
+
+def _is_other(final: Path, record: cache.Record) -> bool:
+    """Whether what is in the cache was made from another list of generated files. The same one, put there by another
+    run just now, stays: somebody may be reading it.
+    """
+    there = cache.read_record(final)
+    return there is not None and there.declared != record.declared
+
+
+def _suffix(archive: Path) -> str:
+    return ".zip" if archive.name.endswith(".zip") else ".tar.gz"
+
+
+def _place(root: Path, name: str, sdist: Sdist) -> Path:
+    if _VERSION.fullmatch(sdist.version) is None:
+        raise BadManifest(f"{sdist.version!r} is no version of a source distribution (upstream {name})")
+    return cache.sdist_place(root, name, sdist.version, sdist.sha256)
+
+
+def check_against_archive(base: Base) -> None:
+    """Make the tree again from the archive in the cache. SourceMismatch when archive, record and tree do not agree."""
+    record = cache.read_record(base.repo)
+    if record is None or record.archive is None or record.sha256 is None or "/" in record.archive:
+        raise SourceMismatch("the record of the base is missing", where=str(base.repo), hint=cache.REFRESH)
+    archive = base.repo.with_name(record.archive)
+    if not archive.is_file():
+        raise SourceMismatch("the archive of the base is gone", where=str(archive), hint=cache.REFRESH)
+    declared = {path.encode() for path in record.declared}
+    tree = tree_of(f for f in read_archive(archive, record.sha256) if not is_generated(f, declared))
+    if (tree, base.commit) != (base.tree, record.commit):
+        raise SourceMismatch(
+            f"the archive makes tree {tree}, and the base has {base.tree}", where=str(base.repo), hint=cache.REFRESH
+        )

@@ -1,0 +1,169 @@
+"""Reads a tar stream, strictly: what source distributions hold and nothing else.
+
+Python's own reader ends quietly at a header that it does not understand, loops on negative sizes (CVE-2025-8194), and
+its extraction filters were passed more than once (CVE-2025-4138, -4330, -4435, -4517). Here a member is a regular file
+or a folder, every header must be whole and have a right checksum, and nothing is written anywhere.
+
+Formats: POSIX.1-2001 pax and ustar, and GNU's long names (`info tar`, "Basic Tar Format").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+BLOCK = 512
+_EXTENSION_LIMIT = 1 << 20
+_ZEROS = bytes(BLOCK)
+_KINDS = {
+    b"1": "a hard link",
+    b"2": "a symbolic link",
+    b"3": "a character device",
+    b"4": "a block device",
+    b"6": "a named pipe",
+    b"S": "a sparse file",
+    b"M": "a part of a file",
+    b"V": "a volume label",
+}
+
+
+class BadArchive(Exception):
+    """The archive is not one that we take. `member` is the name that it gives, where it has one."""
+
+    def __init__(self, reason: str, member: bytes | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.member = member
+
+
+class Stream(Protocol):
+    """The unpacked bytes of an archive. `read` gives fewer than n bytes only at the end."""
+
+    def read(self, n: int) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class Member:
+    """A regular file, or a folder when `data` is None. `mode` holds the permission bits."""
+
+    name: bytes
+    mode: int
+    data: bytes | None
+
+
+def members(stream: Stream, file_limit: int) -> Iterator[Member]:
+    """The members of a tar stream in their order. Raises BadArchive; nothing that follows a fault is read."""
+    extended: dict[bytes, bytes] = {}
+    while True:
+        block = _exactly(stream, BLOCK)
+        if block == _ZEROS:
+            _check_end(stream)
+            return
+        _check_sum(block)
+        kind = block[156:157]
+        size = _number(block[124:136])
+        if kind in (b"x", b"g", b"L", b"K"):
+            data = _payload(stream, size, _EXTENSION_LIMIT, None)
+            _take_extension(kind, data, extended)
+            continue
+        yield _member(stream, block, kind, size, extended, file_limit)
+        extended = {}
+
+
+def _member(
+    stream: Stream, block: bytes, kind: bytes, size: int, extended: dict[bytes, bytes], file_limit: int
+) -> Member:
+    name = extended.get(b"path") or _name(block)
+    mode = _number(block[100:108]) & 0o7777
+    if b"size" in extended:
+        if not extended[b"size"].isdigit():
+            raise BadArchive("its size is not a number", name)
+        size = int(extended[b"size"])
+    if any(key.startswith(b"GNU.sparse") for key in extended):
+        raise BadArchive("it is a sparse file; only regular files and folders are taken", name)
+    if kind == b"5" or (kind == b"\0" and name.endswith(b"/")):
+        if size:
+            raise BadArchive("it is a folder with content", name)
+        return Member(name.removesuffix(b"/"), mode, None)
+    if kind not in (b"0", b"\0"):
+        what = _KINDS.get(kind, f"of the unknown kind {kind!r}")
+        raise BadArchive(f"it is {what}; only regular files and folders are taken", name)
+    return Member(name, mode, _payload(stream, size, file_limit, name))
+
+
+def _name(block: bytes) -> bytes:
+    name = block[:100].split(b"\0", 1)[0]
+    if block[257:263] == b"ustar\0":  # GNU's own format has other things where ustar has the prefix
+        prefix = block[345:500].split(b"\0", 1)[0]
+        if prefix:
+            return prefix + b"/" + name
+    return name
+
+
+def _payload(stream: Stream, size: int, limit: int, name: bytes | None) -> bytes:
+    if size > limit:
+        raise BadArchive(f"it says that it holds {size} bytes; at most {limit} are taken", name)
+    data = _exactly(stream, size, name)
+    _exactly(stream, -size % BLOCK, name)
+    return data
+
+
+def _exactly(stream: Stream, n: int, name: bytes | None = None) -> bytes:
+    data = stream.read(n) if n else b""
+    if len(data) != n:
+        raise BadArchive("the archive ends in the middle", name)
+    return data
+
+
+def _check_end(stream: Stream) -> None:
+    """Behind two blocks of zeros there are only zeros: another reader could go on and find other files there."""
+    _exactly(stream, BLOCK)
+    while chunk := stream.read(1 << 16):
+        if chunk.strip(b"\0"):
+            raise BadArchive("there is more after the archive's end")
+
+
+def _check_sum(block: bytes) -> None:
+    said = _number(block[148:156])
+    if sum(block[:148]) + sum(block[156:]) + 8 * 0x20 != said:
+        raise BadArchive("a header's checksum is wrong")
+
+
+def _number(field: bytes) -> int:
+    """Octal digits ended by blank or NUL, or GNU's base 256. Negative numbers are refused."""
+    if field[0] == 0x80:
+        return int.from_bytes(field[1:], "big")
+    digits = field.split(b"\0", 1)[0].strip(b" ")
+    if field[0] & 0x80 or any(d not in b"01234567" for d in digits):
+        raise BadArchive("a header holds a number that is negative or no number")
+    return int(digits or b"0", 8)
+
+
+def _take_extension(kind: bytes, data: bytes, extended: dict[bytes, bytes]) -> None:
+    if kind == b"L":
+        extended[b"path"] = data.split(b"\0", 1)[0]
+    elif kind in (b"x", b"g"):
+        records = _pax_records(data)
+        # `git archive` writes a global comment; a global path or size would speak for every member that follows.
+        if kind == b"g" and not records.keys() <= {b"comment"}:
+            raise BadArchive("a global pax header holds more than a comment")
+        if kind == b"x":
+            extended.update(records)
+
+
+def _pax_records(data: bytes) -> dict[bytes, bytes]:
+    records = {}
+    at = 0
+    while at < len(data):
+        blank = data.find(b" ", at)
+        length = data[at:blank]
+        if blank < 0 or not length.isdigit() or int(length) > len(data) - at:
+            raise BadArchive("a pax header is damaged")
+        end = at + int(length)
+        key, equals, value = data[blank + 1 : end - 1].partition(b"=")
+        if end <= blank + 1 or data[end - 1 : end] != b"\n" or not equals or b"\0" in value:
+            raise BadArchive("a pax header is damaged")
+        records[key] = value
+        at = end
+    return records

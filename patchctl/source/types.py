@@ -1,0 +1,50 @@
+"""What the rest of the tool gets from this room: a base, in a bare repository of the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+Form = Literal["git", "sdist"]
+FORMS: tuple[Form, ...] = ("git", "sdist")
+
+
+@dataclass(frozen=True)
+class Base:
+    """An unpatched tree in the cache: a bare repository with one commit and all of its objects in one pack.
+
+    `commit` is the pin's own in form git, and a root commit that patchctl makes in form sdist. `origin` says where the
+    source came from, without credentials. `fetched_bytes` is 0 when it came from the cache.
+    """
+
+    upstream: str
+    form: Form
+    repo: Path
+    commit: str
+    tree: str
+    origin: str
+    fetched_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """How a run wants its sources: `mirrors` (upstream to addresses or local paths) come before the manifest's remotes;
+    `refresh` passes the cache by and puts what it gets there in its place.
+    """
+
+    source: Literal["auto", "git", "sdist"] = "auto"
+    mirrors: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    offline: bool = False
+    cache: Path
+    refresh: bool = False
+
+
+@dataclass(frozen=True)
+class Download:
+    """An archive on the disk, where it came from (without credentials) and how many bytes were fetched for it."""
+
+    path: Path
+    origin: str
+    size: int

@@ -1,0 +1,217 @@
+"""The inverse of the stack function: commits -> patch files and carried files.
+
+A commit that an existing patch still gives, byte for byte, keeps that file as it is; so nothing changes in the files of a
+stack that nobody changed, on any machine. Only other commits are written anew, by patchctl.patch.write.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from patchctl.errors import BadPatch, PatchctlError, WrongUse
+from patchctl.git.catfile import ObjectReader
+from patchctl.git.history import CommitInfo
+from patchctl.git.objects import REGULAR, Entry, Files
+from patchctl.patch.header import Header, parse_header
+from patchctl.patch.write import Difference, Side, mail_date, render_patch
+from patchctl.stack.build import StackBuilder
+from patchctl.stack.memo import StackResult
+from patchctl.stack.patches import CARRIED_FOLDER, StackPatch
+
+_TRAILER_ORDER = ("Feature", "Switch", "Requires", "Carries", "Upstream-Status", "Drop-When")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """One patch file to be: its name, its bytes, and its carried files (path in the upstream tree to content)."""
+
+    name: str
+    data: bytes
+    carried: dict[str, bytes]
+
+
+def export_commits(
+    reader: ObjectReader, base_tree: str, commits: Sequence[CommitInfo], existing: Sequence[StackPatch]
+) -> list[Exported]:
+    """Patch files for `commits`, the first of which stands on a commit with tree `base_tree`.
+
+    Raises WrongUse when a commit cannot be a patch: no `Feature:` trailer, empty, a link or a submodule.
+    """
+    headers = [_header(c) for c in commits]
+    names = _names(headers, commits, existing)
+    by_name = {p.file.name: p for p in existing}
+    exported = []
+    before = reader.files(base_tree)
+    tree = base_tree
+    for commit, header, (name, old_name) in zip(commits, headers, names, strict=True):
+        after = reader.files(commit.tree)
+        old = by_name.get(old_name or "")
+        if old is not None and _still_gives(reader, old, commit, header, tree, before):
+            exported.append(Exported(name, old.data, old.carried))
+        else:
+            exported.append(_render(reader, name, commit, header, before, after))
+        before, tree = after, commit.tree
+    return exported
+
+
+def mbox_patches(reader: ObjectReader, result: StackResult) -> dict[str, bytes]:
+    """File name to bytes of every patch as plain `git format-patch` has it, carried files inside: for `git am`.
+
+    `reader` must have the base's objects and the result's.
+    """
+    files: dict[str, bytes] = {}
+    for step in result.steps:
+        what = step.patch.shown
+        sides = [(os.fsencode(c.path), c.before, c.after) for c in step.touched]
+        differences = [Difference(p, _side(reader, b, p, what), _side(reader, a, p, what)) for p, b, a in sides]
+        files[step.patch.file.name] = render_patch(step.patch.header, differences, step.commit)
+    return files
+
+
+def write_stack(folder: Path, exported: Sequence[Exported], existing: Sequence[StackPatch]) -> list[str]:
+    """Make the stack's folder hold exactly these patches and carried files; returns what changed. Replaced by rename."""
+    wanted = _wanted(exported)
+    changes = compare_stack(folder, exported, existing)
+    for path, data in wanted.items():
+        file = folder / path
+        if not file.is_file() or file.read_bytes() != data:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            temporary = file.with_name(f".{file.name}.new")
+            temporary.write_bytes(data)
+            temporary.replace(file)
+    for path in _present(existing) - wanted.keys():
+        (folder / path).unlink()
+    return changes
+
+
+def compare_stack(folder: Path, exported: Sequence[Exported], existing: Sequence[StackPatch]) -> list[str]:
+    """What `write_stack` would change, a line each."""
+    wanted = _wanted(exported)
+    lines = [f"{path} would go" for path in sorted(_present(existing) - wanted.keys())]
+    for path, data in sorted(wanted.items()):
+        file = folder / path
+        if not file.is_file():
+            lines.append(f"{path} is new")
+        elif file.read_bytes() != data:
+            lines.append(f"{path} differs")
+    return lines
+
+
+def _wanted(exported: Sequence[Exported]) -> dict[str, bytes]:
+    carried = {f"{CARRIED_FOLDER}/{p}": d for e in exported for p, d in e.carried.items()}
+    return {**{e.name: e.data for e in exported}, **carried}
+
+
+def _present(existing: Sequence[StackPatch]) -> set[str]:
+    return {p.file.name for p in existing} | {f"{CARRIED_FOLDER}/{c}" for p in existing for c in p.carried}
+
+
+def _header(commit: CommitInfo) -> Header:
+    """The commit's message as a patch's header; read by our own parser, so that what is written can be read again."""
+    what = f"commit {commit.id[:12]}"
+    subject, _, body = commit.message.partition("\n")
+    text = f"From: a <a@b>\nDate: {mail_date(commit.date)}\nSubject: {subject}\n\n{body.strip()}\n"
+    try:
+        parsed, _ = parse_header(text.encode().split(b"\n"), what)
+    except BadPatch as error:
+        raise WrongUse(
+            f"the message of {what} cannot be a patch's: {error.what}", hint="change it: `git rebase -i`"
+        ) from error
+    if parsed.message != commit.message:
+        hint = "no line of it may begin a diff or be `---`, its subject no bracket, and it has no blanks at line ends"
+        raise WrongUse(f"`git am` would read the message of {what} differently", hint=hint)
+    return Header(commit.name, commit.email, commit.date, parsed.subject, parsed.body.strip("\n"), parsed.trailers)
+
+
+def _names(
+    headers: Sequence[Header], commits: Sequence[CommitInfo], existing: Sequence[StackPatch]
+) -> list[tuple[str, str | None]]:
+    """(file name, the existing patch that it was) of every commit. Numbers stay while they still ascend."""
+    known: dict[str, list[str]] = {}
+    for patch in existing:
+        known.setdefault(patch.feature, []).append(patch.file.name)
+    pairs: list[tuple[str, str | None]] = []
+    for header, commit in zip(headers, commits, strict=True):
+        feature = header.trailer("Feature")
+        if feature is None or not re.fullmatch(r"[a-z0-9_]+", feature):
+            hint = "end its message with the trailers of a patch: Feature, Switch, Upstream-Status, Drop-When"
+            raise WrongUse(f"commit {commit.id[:12]} ({header.subject}) has no `Feature: name` trailer", hint=hint)
+        old = known[feature].pop(0) if known.get(feature) else None
+        kind = "bugfix" if header.trailer("Switch") in (None, "none") else "feature"
+        pairs.append((old or f"0000-{kind}-{feature}.patch", old))
+    numbers = [int(name[:4]) for name, _ in pairs]
+    if all(a < b for a, b in zip([0, *numbers], numbers, strict=False)):
+        return pairs
+    return [(f"{n:04d}{name[4:]}", old) for n, (name, old) in enumerate(pairs, 1)]
+
+
+def _still_gives(
+    reader: ObjectReader, patch: StackPatch, commit: CommitInfo, header: Header, tree: str, before: Files
+) -> bool:
+    """Whether the file as it is makes exactly this commit on this tree: same author, date, message and files."""
+    same = (patch.header.name, patch.header.email, patch.header.date) == (header.name, header.email, header.date)
+    if not same or patch.header.message != commit.message:
+        return False
+    try:
+        return StackBuilder(reader, commit.parents[0], tree, before).build([patch]).tip_tree == commit.tree
+    except PatchctlError:  # it does not apply here any more: it is written anew
+        return False
+
+
+def _render(
+    reader: ObjectReader, name: str, commit: CommitInfo, header: Header, before: Files, after: Files
+) -> Exported:
+    differences = _differences(reader, before, after, f"commit {commit.id[:12]}")
+    if not differences:
+        raise WrongUse(
+            f"commit {commit.id[:12]} ({header.subject}) changes nothing", hint="drop it with `git rebase -i`"
+        )
+    carried = {
+        d.path.decode(): d.after.data for d in differences if d.before is None and d.after and d.after.mode == REGULAR
+    }
+    rest = [d for d in differences if d.path.decode("utf-8", "replace") not in carried]
+    if not rest:  # a patch file must hold a diff: the first new file goes into it
+        first = min(carried)
+        rest = [d for d in differences if d.path.decode("utf-8", "replace") == first]
+        del carried[first]
+    header = _with_carries(header, sorted(carried))
+    return Exported(name, render_patch(header, rest), carried)
+
+
+def _with_carries(header: Header, paths: list[str]) -> Header:
+    """The header with its `Carries:` trailer naming exactly these paths, in the usual order of trailers."""
+    body = header.body.strip("\n").split("\n")
+    while body and body[-1].strip():
+        body.pop()
+    trailers = {k: [t.value for t in v] for k, v in header.trailers.items() if k != "Carries"}
+    if paths:
+        trailers["Carries"] = [", ".join(paths)]
+    if header.listed("Carries") == paths:
+        return header
+    ordered = sorted(trailers, key=lambda k: _TRAILER_ORDER.index(k) if k in _TRAILER_ORDER else len(_TRAILER_ORDER))
+    lines = [f"{key}: {value}" for key in ordered for value in trailers[key]]
+    text = "\n".join([*body, *lines])
+    return Header(header.name, header.email, header.date, header.subject, text, header.trailers)
+
+
+def _differences(reader: ObjectReader, before: Files, after: Files, what: str) -> list[Difference]:
+    paths = sorted(p for p in before.keys() | after.keys() if before.get(p) != after.get(p))
+    found = []
+    for path in paths:
+        sides = [_side(reader, side.get(path), path, what) for side in (before, after)]
+        found.append(Difference(path, sides[0], sides[1]))
+    return found
+
+
+def _side(reader: ObjectReader, entry: Entry | None, path: bytes, what: str) -> Side | None:
+    if entry is None:
+        return None
+    if entry.mode not in (0o100644, 0o100755):
+        raise WrongUse(
+            f"{what} changes {path.decode('utf-8', 'replace')!a}, which is a link or a submodule: a stack changes files only"
+        )
+    return Side(entry.mode, entry.id, reader.read(entry.id)[1])

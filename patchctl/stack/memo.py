@@ -1,0 +1,120 @@
+"""Remembers what the stack function gave. The function is pure, so the key is its arguments; the cache may be deleted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from patchctl.git.objects import Entry
+from patchctl.stack.build import Built
+from patchctl.stack.patches import StackPatch
+
+# Raise it when the stack function gives other commits for the same input.
+ENGINE = 1
+
+
+@dataclass(frozen=True)
+class Change:
+    """A file before and after one patch, by mode and blob id; None where it does not exist."""
+
+    path: str
+    before: Entry | None
+    after: Entry | None
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One applied patch: the commit it became, the tree it gave, the files it touched."""
+
+    patch: StackPatch
+    commit: str
+    tree: str
+    touched: tuple[Change, ...]
+
+
+@dataclass(frozen=True)
+class StackResult:
+    """The stack function's value, with the pack that holds the new objects (None when there are none)."""
+
+    base_commit: str
+    base_tree: str
+    tip_commit: str
+    tip_tree: str
+    steps: tuple[StepResult, ...]
+    pack: Path | None
+
+
+def memo_key(base_commit: str, patches: Sequence[StackPatch], left_out: Sequence[StackPatch]) -> str:
+    """What the result depends on: the engine, the base, every patch's bytes, and which of them are left out."""
+    out = {id(p) for p in left_out}
+    parts = [[p.digest, id(p) in out] for p in patches]
+    return hashlib.sha256(json.dumps([ENGINE, base_commit, parts]).encode()).hexdigest()
+
+
+def recall(cache: Path, key: str, patches: Sequence[StackPatch], left_out: Sequence[StackPatch]) -> StackResult | None:
+    """An earlier result, or None. The objects in its pack are verified when they are read."""
+    folder = cache / "stacks" / key
+    try:
+        data = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        out = {id(p) for p in left_out}
+        kept = [p for p in patches if id(p) not in out]
+        steps = tuple(_step(p, s) for p, s in zip(kept, data["steps"], strict=True))
+        pack = folder / data["pack"] if data["pack"] else None
+        if pack is not None and not (pack.is_file() and pack.with_suffix(".idx").is_file()):
+            return None
+        return StackResult(data["base_commit"], data["base_tree"], data["tip_commit"], data["tip_tree"], steps, pack)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # not there, or of another version: it is computed again
+
+
+def remember(cache: Path, key: str, built: Built) -> StackResult:
+    """Keep a result: into a temporary folder, then by rename; whoever comes first wins."""
+    stacks = cache / "stacks"
+    stacks.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=stacks, prefix=".new-"))
+    try:
+        pack = built.objects.write(temporary)
+        result = result_of(built, stacks / key / pack.name if pack else None)
+        (temporary / "result.json").write_text(json.dumps(_as_json(result)), encoding="utf-8")
+        try:
+            os.rename(temporary, stacks / key)
+        except OSError:  # another run has it, or an unusable one is in the way
+            if not (stacks / key / "result.json").is_file() or (pack and not (stacks / key / pack.name).is_file()):
+                shutil.rmtree(stacks / key, ignore_errors=True)
+                os.rename(temporary, stacks / key)
+        return result
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def result_of(built: Built, pack: Path | None) -> StackResult:
+    """The value without the objects."""
+    steps = tuple(
+        StepResult(s.patch, s.commit, s.tree, tuple(Change(os.fsdecode(t.path), t.before, t.after) for t in s.touched))
+        for s in built.steps
+    )
+    return StackResult(built.base_commit, built.base_tree, built.tip_commit, built.tip_tree, steps, pack)
+
+
+def _as_json(result: StackResult) -> dict[str, object]:
+    return {
+        "base_commit": result.base_commit,
+        "base_tree": result.base_tree,
+        "tip_commit": result.tip_commit,
+        "tip_tree": result.tip_tree,
+        "pack": result.pack.name if result.pack else None,
+        "steps": [[s.commit, s.tree, [[c.path, c.before, c.after] for c in s.touched]] for s in result.steps],
+    }
+
+
+def _step(patch: StackPatch, data: list[object]) -> StepResult:
+    commit, tree, touched = data
+    assert isinstance(touched, list)
+    changes = tuple(Change(p, Entry(*b) if b else None, Entry(*a) if a else None) for p, b, a in touched)
+    return StepResult(patch, str(commit), str(tree), changes)

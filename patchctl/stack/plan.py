@@ -1,0 +1,246 @@
+"""From a profile to finished stacks: patches read, features selected, sources obtained, the stack function evaluated.
+
+Nothing here writes outside the cache, so that a failure anywhere leaves every tree as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from patchctl.errors import BadManifest, SourceUnavailable, Tried, Where
+from patchctl.git.catfile import ObjectReader
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.lock import Lock, LockedForm, lock_file, pin_record, read_lock
+from patchctl.manifest.types import Profile, Stack
+from patchctl.report.progress import Progress
+from patchctl.source.obtain import obtain, obtain_form
+from patchctl.source.types import Base, SourceOptions
+from patchctl.stack.build import StackBuilder
+from patchctl.stack.memo import StackResult, memo_key, recall, remember
+from patchctl.stack.patches import StackPatch, load_patch
+from patchctl.stack.select import Omission, check_requirements, dependents, leave_out
+
+NO_PATCHES = "its upstream is skipped"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A profile's stacks with their patches, and what is left out of them because the profile or the user says so."""
+
+    profile: Profile
+    stacks: Mapping[str, Stack]
+    patches: Mapping[str, Sequence[StackPatch]]
+    omitted: Sequence[Omission]
+
+
+@dataclass(frozen=True)
+class PlannedStack:
+    """One upstream's finished stack. `locked` says whether the lock promises exactly this result."""
+
+    upstream: str
+    stack: Stack
+    base: Base
+    result: StackResult
+    omitted: tuple[Omission, ...]
+    locked: bool
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """An upstream that could not be had, with every place tried."""
+
+    upstream: str
+    tried: tuple[Tried, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an apply is going to materialise."""
+
+    profile: Profile
+    without: tuple[str, ...]
+    stacks: tuple[PlannedStack, ...]
+    skipped: tuple[Skipped, ...]
+
+
+def select(dist: Distribution, profile: Profile, without: Iterable[str]) -> Selection:
+    """Read the patches of a profile and settle what is left out. Raises BadPatch, WrongUse; needs no source."""
+    stacks = dist.stacks_of(profile)
+    patches = {u: load_patches(dist, s) for u, s in stacks.items()}
+    omitted = leave_out(patches, profile.without, f"the profile {profile.name} leaves it out")
+    seen = {id(o.patch) for o in omitted}
+    omitted += [o for o in leave_out(patches, without, "left out with --without") if id(o.patch) not in seen]
+    check_requirements(patches, omitted)
+    return Selection(profile, stacks, patches, omitted)
+
+
+def load_patches(dist: Distribution, stack: Stack) -> list[StackPatch]:
+    """The patches of a stack, read and parsed, in order."""
+    return [load_patch(file, dist.root) for file in dist.patch_files(stack)]
+
+
+def make_plan(
+    dist: Distribution,
+    selection: Selection,
+    options: SourceOptions,
+    progress: Progress,
+    *,
+    without: Sequence[str] = (),
+    skip_unavailable: bool = False,
+) -> Plan:
+    """Obtain every source and build every stack. Raises SourceUnavailable unless `skip_unavailable` lists them instead."""
+    bases, skipped = _obtain_all(dist, selection, options, progress, skip_unavailable)
+    omitted = list(selection.omitted)
+    omitted += _unavailable(dist, selection, bases, options, progress, skip_unavailable)
+    gone = [Omission(s.upstream, p, NO_PATCHES) for s in skipped for p in selection.patches[s.upstream]]
+    omitted += dependents(selection.patches, [*omitted, *gone]) if skip_unavailable else []
+    planned = []
+    for upstream, base in bases.items():
+        progress.note(f"building {upstream}")
+        own = tuple(o for o in omitted if o.upstream == upstream)
+        stack = selection.stacks[upstream]
+        result = build_stack(base, selection.patches[upstream], [o.patch for o in own], options.cache)
+        lock = read_lock(dist.root, stack)
+        locked = check_against_lock(dist.root, stack, lock, base, result, selection.patches[upstream], own)
+        planned.append(PlannedStack(upstream, stack, base, result, own, locked))
+    return Plan(selection.profile, tuple(without), tuple(planned), tuple(skipped))
+
+
+def build_stack(
+    base: Base, patches: Sequence[StackPatch], left_out: Sequence[StackPatch], cache: Path | None
+) -> StackResult:
+    """The stack function on a base of the cache, remembered when `cache` is given."""
+    key = memo_key(base.commit, patches, left_out)
+    if cache is not None and (known := recall(cache, key, patches, left_out)) is not None:
+        return known
+    with ObjectReader(base.repo) as reader:
+        built = StackBuilder(reader, base.commit, base.tree).build(patches, left_out)
+    if cache is None:
+        from patchctl.stack.memo import result_of
+
+        return result_of(built, None)
+    return remember(cache, key, built)
+
+
+def check_against_lock(
+    root: Path,
+    stack: Stack,
+    lock: Lock | None,
+    base: Base,
+    result: StackResult,
+    patches: Sequence[StackPatch],
+    omitted: Sequence[Omission],
+) -> bool:
+    """Whether the lock promises this result. Raises BadManifest when it promises another one; False when it is silent."""
+    if lock is None:
+        return False
+    where = Where(str(lock_file(root, stack.upstream, stack.name)))
+    hint = "see what changed with `patchctl lock --check`; `patchctl lock` writes it anew"
+    if lock.pin != pin_record(stack.pin):
+        raise BadManifest("the lock is for another pin", where=where, hint=hint)
+    digests = [(p.file, p.digest) for p in lock.patches]
+    if digests != [(p.file.name, p.digest) for p in patches]:
+        changed = next((p.file.name for p in patches if (p.file.name, p.digest) not in digests), "the list of patches")
+        raise BadManifest(f"the lock is for other patches: {changed} differs", where=where, hint=hint)
+    expected = lock.expected(base.form, frozenset(o.patch.feature for o in omitted))
+    if expected is None:
+        return False
+    have = LockedForm(result.base_commit, result.base_tree, result.tip_commit, result.tip_tree, expected.unavailable)
+    if have != expected:
+        raise BadManifest(
+            f"{stack.upstream} ({base.form}) gives tree {have.tip_tree}, the lock promises {expected.tip_tree}",
+            where=where,
+            hint=hint,
+        )
+    return True
+
+
+def _obtain_all(
+    dist: Distribution, selection: Selection, options: SourceOptions, progress: Progress, skip: bool
+) -> tuple[dict[str, Base], list[Skipped]]:
+    bases: dict[str, Base] = {}
+    failures: list[SourceUnavailable] = []
+    skipped: list[Skipped] = []
+    for upstream, stack in selection.stacks.items():
+        try:
+            bases[upstream] = obtain(upstream, dist.upstream(upstream), stack, options, progress)
+        except SourceUnavailable as failure:
+            failures.append(failure)
+            skipped.append(Skipped(upstream, tuple(failure.tried)))
+    if failures and not skip:
+        raise _together(failures)
+    return bases, skipped
+
+
+def _together(failures: Sequence[SourceUnavailable]) -> SourceUnavailable:
+    """One error for all upstreams that are missing: a user should not meet them one run at a time."""
+    if len(failures) == 1:
+        return failures[0]
+    tried = [Tried(t.place, t.reason) for f in failures for t in f.tried]
+    hint = "--mirror NAME=URL adds places; --skip-unavailable goes on without them and lists them"
+    return SourceUnavailable("\n".join(f.what for f in failures), tried, hint=hint)
+
+
+def _unavailable(
+    dist: Distribution,
+    selection: Selection,
+    bases: dict[str, Base],
+    options: SourceOptions,
+    progress: Progress,
+    skip: bool,
+) -> list[Omission]:
+    """Patches that touch files which this form of the source lacks. In auto, git is tried first: it has every file."""
+    found: list[Omission] = []
+    out = {id(o.patch) for o in selection.omitted}
+    for upstream, base in list(bases.items()):
+        wanted = [p for p in selection.patches[upstream] if id(p) not in out]
+        missing = missing_files(base, wanted)
+        if not missing:
+            continue
+        failure: SourceUnavailable | None = None
+        if base.form == "sdist" and options.source == "auto":
+            try:
+                stack = selection.stacks[upstream]
+                bases[upstream] = obtain_form("git", upstream, dist.upstream(upstream), stack, options, progress)
+                continue
+            except SourceUnavailable as error:
+                failure = error
+        if not skip:
+            raise _lacking(upstream, base, missing, failure)
+        found += [
+            Omission(upstream, p, f"not in the {base.form} of {upstream}: {', '.join(files)}") for p, files in missing
+        ]
+    return found
+
+
+def missing_files(base: Base, patches: Sequence[StackPatch]) -> list[tuple[StackPatch, list[str]]]:
+    """The patches that cannot be had from this base, each with the files that it lacks.
+
+    A file that an earlier patch of the stack makes is not missing; one that only a missing patch makes is.
+    """
+    with ObjectReader(base.repo) as reader:
+        known = set(reader.files(base.tree))
+    found = []
+    for patch in patches:
+        wanted = {c.old_path for c in patch.patch.changes if c.old_path is not None}
+        lacking = sorted(p.decode("utf-8", "backslashreplace") for p in wanted - known)
+        if lacking:
+            found.append((patch, lacking))
+        else:
+            known |= patch.paths
+    return found
+
+
+def _lacking(
+    upstream: str, base: Base, missing: list[tuple[StackPatch, list[str]]], failure: SourceUnavailable | None
+) -> SourceUnavailable:
+    lines = [f"{p.feature} ({p.shown}) needs {', '.join(files)}" for p, files in missing]
+    what = f"{upstream}: the {base.form} lacks files of these patches, and git could not be reached\n  " + "\n  ".join(
+        lines
+    )
+    tried = list(failure.tried) if failure else [Tried(base.origin, f"form {base.form} has no such file")]
+    return SourceUnavailable(
+        what, tried, hint=f"--mirror {upstream}=URL names a git repository; --skip-unavailable leaves them out"
+    )

@@ -1,0 +1,88 @@
+"""Which features of a profile's stacks are applied: what is left out, by whom and why, and that no half of one remains."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from patchctl.errors import BadPatch, Where, WrongUse
+from patchctl.stack.patches import StackPatch
+
+Patches = Mapping[str, Sequence[StackPatch]]
+
+
+@dataclass(frozen=True)
+class Omission:
+    """A patch that is not applied, and why."""
+
+    upstream: str
+    patch: StackPatch
+    reason: str
+
+
+def parse_feature(text: str) -> tuple[str, str | None]:
+    """FEATURE or FEATURE@UPSTREAM."""
+    name, _, upstream = text.partition("@")
+    return name, upstream or None
+
+
+def named_patches(patches: Patches, feature: str) -> list[tuple[str, StackPatch]]:
+    """Every patch of FEATURE[@UPSTREAM]. Raises WrongUse with the nearest known name when there is none."""
+    name, upstream = parse_feature(feature)
+    found = [(u, p) for u, series in patches.items() for p in series if p.feature == name and upstream in (None, u)]
+    if not found:
+        known = sorted({p.feature for series in patches.values() for p in series})
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]}?" if near else f"`patchctl list` names them: {', '.join(known)}"
+        raise WrongUse(f"no patch of this profile has the feature {feature!r}", hint=hint)
+    return found
+
+
+def leave_out(patches: Patches, without: Iterable[str], reason: str) -> list[Omission]:
+    """The patches of these features, all to be left out for `reason`."""
+    return [Omission(u, p, reason) for feature in without for u, p in named_patches(patches, feature)]
+
+
+def dependents(patches: Patches, omitted: Sequence[Omission]) -> list[Omission]:
+    """The patches that require one that is omitted, directly or through others, and are not omitted themselves."""
+    gone = {(o.upstream, o.patch.feature) for o in omitted}
+    out = {id(o.patch) for o in omitted}
+    found: list[Omission] = []
+    grew = True
+    while grew:
+        grew = False
+        for upstream, patch in _kept(patches, out):
+            missing = [r for r in _requirements(upstream, patch) if r in gone]
+            if missing:
+                reason = f"requires {missing[0][1]}@{missing[0][0]}, which is left out"
+                found.append(Omission(upstream, patch, reason))
+                out.add(id(patch))
+                gone.add((upstream, patch.feature))
+                grew = True
+    return found
+
+
+def check_requirements(patches: Patches, omitted: Sequence[Omission]) -> None:
+    """Raise WrongUse when a kept patch requires one that is left out, BadPatch when it requires one that is nowhere."""
+    known = {(u, p.feature) for u, series in patches.items() for p in series}
+    for upstream, patch in _kept(patches, set()):
+        for needed_upstream, feature in _requirements(upstream, patch):
+            if (needed_upstream, feature) not in known:
+                trailer = patch.header.trailers["Requires"][0]
+                what = f"requires {feature}@{needed_upstream}, which no stack of this profile has"
+                raise BadPatch(what, where=Where(patch.shown, trailer.line))
+    for upstream, patch in (((o.upstream, o.patch)) for o in dependents(patches, omitted)):
+        needs = ", ".join(f"{f}@{u}" for u, f in _requirements(upstream, patch))
+        raise WrongUse(
+            f"{patch.feature}@{upstream} requires {needs}, and not all of it is applied",
+            hint=f"leave it out as well: --without {patch.feature}@{upstream}",
+        )
+
+
+def _kept(patches: Patches, out: set[int]) -> list[tuple[str, StackPatch]]:
+    return [(u, p) for u, series in patches.items() for p in series if id(p) not in out]
+
+
+def _requirements(upstream: str, patch: StackPatch) -> list[tuple[str, str]]:
+    return [(u or upstream, f) for f, u in patch.requires]

@@ -1,0 +1,151 @@
+"""Reading and replacing the files of a tree, one by one, never through a link.
+
+A file is replaced by renaming a new one over it: a hard link into a package manager's cache keeps its content (uv#15700),
+and whoever reads the file sees the old or the new one. A folder on the way that is a symbolic link is refused, since
+writing through it would leave the tree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+from patchctl.errors import LocalEdits
+from patchctl.git.objects import EXECUTABLE, GITLINK, SYMLINK, Entry, object_id
+
+_TEMPORARY = ".patchctl-new-"
+
+
+class TreeFiles:
+    """The files below one folder, addressed by their path in the tree (bytes, '/')."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = os.fsencode(folder)
+        self._real: set[bytes] = set()
+        self._umask = os.umask(0)
+        os.umask(self._umask)
+
+    def entry(self, path: bytes) -> Entry | None:
+        """What is there, hashed: None for nothing, a mode of 0 for something that git does not keep (a device, ...)."""
+        if not self._parents_are_real(path):
+            return None
+        full = self._full(path)
+        try:
+            status = os.lstat(full)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if stat.S_ISREG(status.st_mode):
+            mode = EXECUTABLE if status.st_mode & 0o100 else 0o100644
+            with open(full, "rb") as source:
+                return Entry(mode, object_id("blob", source.read()))
+        if stat.S_ISLNK(status.st_mode):
+            return Entry(SYMLINK, object_id("blob", os.readlink(full)))
+        if stat.S_ISDIR(status.st_mode):
+            return Entry(GITLINK, "")
+        return Entry(0, "")
+
+    def write(self, path: bytes, entry: Entry, data: bytes) -> None:
+        """Put a file there, in place of whatever file is there now."""
+        self._make_parents(path)
+        full, temporary = self._full(path), self._temporary(path)
+        if entry.mode == GITLINK:
+            os.makedirs(full, exist_ok=True)
+            return
+        self.clean(path)
+        if entry.mode == SYMLINK:
+            os.symlink(data, temporary)
+        else:
+            self._write_new(temporary, full, entry.mode, data)
+        os.replace(temporary, full)
+
+    def remove(self, path: bytes) -> None:
+        """Take a file away, and the folders above it that become empty."""
+        if not self._parents_are_real(path):
+            return
+        self.clean(path)
+        full = self._full(path)
+        try:
+            if os.path.isdir(full) and not os.path.islink(full):
+                os.rmdir(full)
+            else:
+                os.unlink(full)
+        except (FileNotFoundError, OSError):
+            if os.path.lexists(full) and not os.path.isdir(full):
+                raise
+        parent = path.rpartition(b"/")[0]
+        while parent:
+            try:
+                os.rmdir(self._full(parent))
+            except OSError:
+                return
+            self._real.discard(parent)
+            parent = parent.rpartition(b"/")[0]
+
+    def clean(self, path: bytes) -> None:
+        """Remove what a killed run may have left beside this path."""
+        try:
+            os.unlink(self._temporary(path))
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+
+    def _write_new(self, temporary: bytes, full: bytes, mode: int, data: bytes) -> None:
+        wanted = (0o777 if mode == EXECUTABLE else 0o666) & ~self._umask
+        try:
+            before: os.stat_result | None = os.lstat(full)
+        except FileNotFoundError:
+            before = None
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "wb") as out:
+            out.write(data)
+            if before is not None and stat.S_ISREG(before.st_mode):
+                self._keep_owner(out.fileno(), before)
+                wanted = (before.st_mode & 0o777 & ~0o111) | (wanted & 0o111)
+            os.fchmod(out.fileno(), wanted)
+
+    def _keep_owner(self, handle: int, before: os.stat_result) -> None:
+        """A checkout in an image may belong to another user than the one who patches it."""
+        if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
+            try:
+                os.fchown(handle, before.st_uid, before.st_gid)
+            except PermissionError:
+                pass  # not root: the file becomes ours, as with any editor that saves by rename
+
+    def _full(self, path: bytes) -> bytes:
+        return self.folder + b"/" + path
+
+    def _temporary(self, path: bytes) -> bytes:
+        folder, _, name = path.rpartition(b"/")
+        short = _TEMPORARY.encode() + hashlib.sha1(name, usedforsecurity=False).hexdigest()[:16].encode()
+        return self._full(folder + b"/" + short if folder else short)
+
+    def _parents(self, path: bytes) -> list[bytes]:
+        parts = path.split(b"/")[:-1]
+        return [b"/".join(parts[: i + 1]) for i in range(len(parts))]
+
+    def _parents_are_real(self, path: bytes) -> bool:
+        for parent in self._parents(path):
+            if parent in self._real:
+                continue
+            try:
+                status = os.lstat(self._full(parent))
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+            if not stat.S_ISDIR(status.st_mode):
+                return False
+            self._real.add(parent)
+        return True
+
+    def _make_parents(self, path: bytes) -> None:
+        for parent in self._parents(path):
+            if parent in self._real:
+                continue
+            full = self._full(parent)
+            try:
+                os.mkdir(full)
+            except FileExistsError:
+                if not stat.S_ISDIR(os.lstat(full).st_mode):
+                    name = os.fsdecode(full)
+                    raise LocalEdits("a folder of the tree was replaced by a file or a link", [name]) from None
+            self._real.add(parent)

@@ -1,0 +1,158 @@
+"""What a run is about to do, on disk before it does it, so that the next run can finish it after a kill.
+
+The journal names commits whose objects are in the trees' repositories already, and the state that holds afterwards.
+Finishing is idempotent: every file is either still as before, or as it shall be, or was edited by a person meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from patchctl.errors import BadManifest, LocalEdits, PatchctlError, Where
+from patchctl.git.pack import copy_pack
+from patchctl.git.worktree import WorkTree, add_exclude, find_git_dir, object_store
+from patchctl.workspace.state import FOLDER, State, save_json, state_from_json
+from patchctl.workspace.trees import Move, Tree
+
+VERSION = 1
+_FILE = "journal.json"
+
+
+@dataclass(frozen=True)
+class TreeChange:
+    """One tree's part of a run. `generated` maps a path to the text to be placed, `known` what the state says is ours.
+
+    `source` is None for a new tree; `forget` ends our keeping of an `--into` checkout.
+    """
+
+    name: str
+    kind: str
+    folder: str
+    base: str
+    source: str | None
+    target: str
+    stash: str | None = None
+    generated: dict[str, str] = field(default_factory=dict)
+    known: dict[str, str] = field(default_factory=dict)
+    forget: bool = False
+
+
+@dataclass(frozen=True)
+class Journal:
+    """A run: its verb, its changes in order, and the state after it (less what only the writing can tell)."""
+
+    verb: str
+    changes: tuple[TreeChange, ...]
+    after: State
+
+
+def new_git_dir(workspace: Path, name: str) -> Path:
+    """Where the git directory of a new managed tree is prepared, before the journal names it."""
+    return workspace / FOLDER / "new" / f"{name}.git"
+
+
+def write_journal(workspace: Path, journal: Journal) -> None:
+    """Put the journal on disk. From here on the run will be finished."""
+    data = {
+        "version": VERSION,
+        "verb": journal.verb,
+        "changes": [asdict(c) for c in journal.changes],
+        "after": journal.after.as_json(),
+    }
+    save_json(workspace / FOLDER / _FILE, data)
+
+
+def read_journal(workspace: Path) -> Journal | None:
+    """The journal of a run that did not end, or None. Raises BadManifest when it cannot be used."""
+    file = workspace / FOLDER / _FILE
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        if data["version"] != VERSION:
+            raise ValueError(f"version {VERSION} was expected and {data['version']!r} found")
+        changes = tuple(TreeChange(**c) for c in data["changes"])
+        after = state_from_json(data["after"], file)
+        if any(c.kind == "managed" and c.folder != c.name for c in changes):
+            raise ValueError("a tree lies where no tree can be")
+        return Journal(data["verb"], changes, after)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        hint = "it is written in one piece, so someone changed it: move the workspace away and apply into a new one"
+        raise BadManifest(f"the journal cannot be used: {error}", where=Where(str(file)), hint=hint) from error
+
+
+def finish(workspace: Path, journal: Journal) -> State:
+    """Carry the journal out, or what is left of it; write the state; drop the journal."""
+    _check_before_writing(workspace, journal)
+    after = journal.after
+    for change in journal.changes:
+        placed = _finish_tree(workspace, change)
+        if change.name in after.trees:
+            trees = {**after.trees, change.name: _with_generated(after, change.name, placed)}
+            after = State(after.profile, after.root, after.without, trees, after.skipped)
+    save_json(workspace / FOLDER / "state.json", after.as_json())
+    (workspace / FOLDER / _FILE).unlink()
+    shutil.rmtree(workspace / FOLDER / "new", ignore_errors=True)
+    return after
+
+
+def _with_generated(state: State, name: str, placed: dict[str, str]) -> Any:
+    from dataclasses import replace
+
+    return replace(state.trees[name], generated=placed)
+
+
+def _tree(workspace: Path, change: TreeChange) -> Tree:
+    return Tree(workspace, change.name, change.kind, change.folder)
+
+
+def _check_before_writing(workspace: Path, journal: Journal) -> None:
+    """All trees or none: an edit in the last one must stop the run before the first one is touched."""
+    for change in journal.changes:
+        tree = _tree(workspace, change)
+        if change.kind == "managed" and not tree.git_dir.is_dir():
+            prepared = new_git_dir(workspace, change.name)
+            if not prepared.is_dir():
+                raise PatchctlError(f"the repository of {change.name} is gone", where=str(tree.git_dir))
+            tree.folder.mkdir(parents=True, exist_ok=True)
+            os.replace(prepared, tree.git_dir)
+        tree.check(Move(change.source, change.target, change.stash))
+
+
+def _finish_tree(workspace: Path, change: TreeChange) -> dict[str, str]:
+    tree = _tree(workspace, change)
+    if change.generated:
+        add_exclude(tree.git_dir, change.generated)
+    tree.move(Move(change.source, change.target, change.stash))
+    tree.remove_generated(change.known, keep=change.generated)
+    placed = tree.place_generated({p: t.encode() for p, t in change.generated.items()}, change.known)
+    wrong = [p for p in tree.work.write_index(change.target) if tree.kind == "managed" or tree.holds(p)]
+    if wrong:
+        names = [os.fsdecode(tree.folder / os.fsdecode(p)) for p in wrong]
+        raise LocalEdits(f"files of {tree.name} are not as they were written: they changed during the run", names)
+    _set_refs(tree, change)
+    return placed
+
+
+def _set_refs(tree: Tree, change: TreeChange) -> None:
+    if tree.kind == "managed":
+        tree.work.set_refs(change.base, change.target)
+        tree.work.detach(change.target)
+        return
+    owner = find_git_dir(tree.folder)
+    theirs = WorkTree(owner, tree.folder) if owner else None
+    if change.forget:
+        if theirs and theirs.has_refs():
+            theirs.drop_refs()
+        shutil.rmtree(tree.git_dir, ignore_errors=True)
+        return
+    tree.work.set_refs(change.base, change.target)
+    if theirs and owner and theirs.has(change.base):
+        for pack in (tree.git_dir / "objects" / "pack").glob("*.pack"):
+            copy_pack(pack, object_store(owner) / "pack")
+        theirs.set_refs(change.base, change.target)

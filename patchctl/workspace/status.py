@@ -1,0 +1,112 @@
+"""What a workspace holds now. Takes no lock and writes nothing: works read-only, and as another user."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from patchctl.errors import PatchctlError, WrongUse
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.lock import read_lock
+from patchctl.workspace.imports import Import, find_imports
+from patchctl.workspace.journal import read_journal
+from patchctl.workspace.state import AppliedPatch, LeftOut, SkippedUpstream, TreeState, load_state
+from patchctl.workspace.trees import Tree
+
+
+@dataclass(frozen=True)
+class TreeStatus:
+    """One tree. `lock` is equal, silent (the lock does not speak of this form and selection), or what is different."""
+
+    upstream: str
+    kind: str
+    folder: str
+    stack: str
+    form: str
+    pin: str
+    base_commit: str
+    tip_commit: str
+    tip_tree: str
+    patches: tuple[AppliedPatch, ...]
+    left_out: tuple[LeftOut, ...]
+    edits: tuple[str, ...]
+    lock: str
+    problem: str | None
+    imports: tuple[Import, ...]
+
+
+@dataclass(frozen=True)
+class Status:
+    """A whole workspace."""
+
+    workspace: str
+    profile: str | None
+    without: tuple[str, ...]
+    interrupted: str | None
+    trees: tuple[TreeStatus, ...]
+    skipped: tuple[SkippedUpstream, ...]
+
+    @property
+    def clean(self) -> bool:
+        """No edit, no difference to the lock, no interrupted run, and Python imports these trees where it was asked."""
+        right = all(t.lock in ("equal", "silent") and not t.edits and not t.problem for t in self.trees)
+        return right and self.interrupted is None and all(i.ours for t in self.trees for i in t.imports)
+
+    def as_json(self) -> dict[str, Any]:
+        from dataclasses import asdict
+
+        return {**asdict(self), "clean": self.clean}
+
+
+def read_status(workspace: Path, dist: Distribution | None, python: str | None) -> Status:
+    """Look at every tree. `dist` is None when there is no distribution here: then nothing is said of the lock."""
+    state = load_state(workspace)
+    journal = read_journal(workspace)
+    if state is None:
+        if journal is None:
+            raise WrongUse(f"nothing was applied to {workspace}", hint="name the workspace with --workspace DIR")
+        return Status(str(workspace), None, (), journal.verb, (), ())
+    trees = tuple(_tree(workspace, name, tree, dist, python) for name, tree in sorted(state.trees.items()))
+    interrupted = journal.verb if journal else None
+    return Status(str(workspace), state.profile, state.without, interrupted, trees, state.skipped)
+
+
+def _tree(workspace: Path, name: str, state: TreeState, dist: Distribution | None, python: str | None) -> TreeStatus:
+    tree = Tree.of(workspace, name, state)
+    problem: str | None = None
+    edits: tuple[str, ...] = ()
+    try:
+        edits = tuple(os.fsdecode(p) for p in tree.edits(state.tip_commit))
+        head = tree.work.head() if state.kind == "managed" else state.tip_commit
+        if head != state.tip_commit:
+            problem = f"HEAD is {head}, not the stack's last commit"
+    except (PatchctlError, OSError) as error:
+        problem = f"cannot be read: {error}"
+    imports = find_imports(python, name, tree.folder, dist) if python and dist else ()
+    return TreeStatus(
+        upstream=name, kind=state.kind, folder=str(tree.folder), stack=state.stack, form=state.form,
+        pin=_pin(dist, name, state), base_commit=state.base_commit, tip_commit=state.tip_commit, tip_tree=state.tip_tree,
+        patches=state.patches, left_out=state.left_out, edits=edits, lock=_lock(dist, name, state), problem=problem,
+        imports=imports,
+    )  # fmt: skip
+
+
+def _pin(dist: Distribution | None, name: str, state: TreeState) -> str:
+    if dist is not None and (name, state.stack) in dist.stacks:
+        return dist.stacks[name, state.stack].pin.commit
+    return state.base_commit if state.form == "git" else "unknown"
+
+
+def _lock(dist: Distribution | None, name: str, state: TreeState) -> str:
+    """Whether the tree's tip is what the lock promises now: the distribution may have moved on since the apply."""
+    if dist is None or not state.patches:
+        return "silent"
+    if (name, state.stack) not in dist.stacks:
+        return f"the distribution has no stack {state.stack} any more"
+    lock = read_lock(dist.root, dist.stacks[name, state.stack])
+    expected = lock.expected(state.form, frozenset(o.feature for o in state.left_out)) if lock else None
+    if expected is None:
+        return "silent"
+    return "equal" if expected.tip_commit == state.tip_commit else "differs from the lock: apply again"

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Find or make the interpreter that runs the upstream code in behaviour tests, and print its path.
+
+Looked for in this order: PATCHCTL_TORCH_PYTHON; the environment that an earlier run made; otherwise one is made with
+Python 3.11 and torch from what pip is configured for (find-links included), then from TORCH_INDEX_URL. A torch build that
+requires nvidia-* packages is never installed. Prints nothing on standard output and exits 3 when there is none; the
+reason, and what to set, go to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+TORCH = "2.13.0"
+PYTHON = "3.11"
+HERE = Path(__file__).resolve().parent.parent
+REQUIREMENTS = [HERE / "tests" / "behaviour" / name for name in ("requirements.txt", "requirements-no-deps.txt")]
+NONE = 3
+
+
+class NoTorch(Exception):
+    """Why there is no usable torch, and what would help."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = Path(os.environ.get("PATCHCTL_TORCH_VENV", HERE / ".venv-torch"))
+    parser.add_argument("--venv", type=Path, default=default, help="where to make the environment")
+    args = parser.parse_args()
+    try:
+        print(find_or_make(args.venv))
+    except NoTorch as reason:
+        print(f"no CPU torch for the behaviour tests: {reason}", file=sys.stderr)
+        return NONE
+    return 0
+
+
+def find_or_make(venv: Path) -> str:
+    """The path of an interpreter with a CPU torch and everything in requirements.txt."""
+    named = os.environ.get("PATCHCTL_TORCH_PYTHON")
+    if named:
+        check_torch(named)
+        return named
+    python = str(venv / "bin" / "python")
+    mark = venv / ".ready"
+    if mark.is_file() and mark.read_text() == wanted():
+        return python
+    make(venv, python)
+    check_torch(python)
+    mark.write_text(wanted())
+    return python
+
+
+def wanted() -> str:
+    """Changes when the environment has to be made anew."""
+    return hashlib.sha256(b"".join(f.read_bytes() for f in REQUIREMENTS) + TORCH.encode()).hexdigest()
+
+
+def check_torch(python: str) -> None:
+    """Raise NoTorch unless the interpreter has a torch without CUDA."""
+    probe = "import torch; print(torch.__version__, torch.version.cuda)"
+    done = subprocess.run([python, "-c", probe], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise NoTorch(f"{python} cannot import torch: {done.stderr.strip().splitlines()[-1:]}")
+    version, cuda = done.stdout.split()[-2:]
+    if cuda != "None":
+        raise NoTorch(f"{python} has torch {version} for CUDA {cuda}; a CPU build is needed: set PATCHCTL_TORCH_PYTHON")
+
+
+def make(venv: Path, python: str) -> None:
+    """A new environment. Everything is pinned to the one torch that was chosen, so that nothing can pull another."""
+    base = shutil.which(f"python{PYTHON}")
+    if base is None or subprocess.run([base, "-c", "import venv, ensurepip"], check=False).returncode != 0:
+        raise NoTorch(f"there is no python{PYTHON} with venv; install it, or set PATCHCTL_TORCH_PYTHON")
+    shutil.rmtree(venv, ignore_errors=True)
+    print(f"making {venv} (about 3 minutes, 2.7 GB)", file=sys.stderr)
+    run([base, "-m", "venv", str(venv)])
+    run([python, "-m", "pip", "install", "-q", "--upgrade", "pip"])
+    requirement, extra = choose_torch(python)
+    run([python, "-m", "pip", "install", "-q", *extra, requirement])
+    constraints = venv / "constraints.txt"
+    constraints.write_text(f"{requirement}\n")
+    run([python, "-m", "pip", "install", "-q", *extra, "-c", str(constraints), "-r", str(REQUIREMENTS[0])])
+    run([python, "-m", "pip", "install", "-q", "--no-deps", "-r", str(REQUIREMENTS[1])])
+
+
+def choose_torch(python: str) -> tuple[str, list[str]]:
+    """The exact requirement of a build without nvidia-*, and the pip options that find it."""
+    tried = []
+    places: list[tuple[str, list[str]]] = [("the index and find-links that pip is configured for", [])]
+    if url := os.environ.get("TORCH_INDEX_URL"):
+        places.append((f"TORCH_INDEX_URL={url}", ["--extra-index-url", url]))
+    for place, extra in places:
+        version, why_not = resolve(python, extra)
+        if version:
+            return f"torch=={version}", extra
+        tried.append(f"{place}: {why_not}")
+    raise NoTorch("; ".join(tried) + ". Set TORCH_INDEX_URL to an index of CPU builds, or PATCHCTL_TORCH_PYTHON")
+
+
+def resolve(python: str, extra: list[str]) -> tuple[str | None, str]:
+    """What pip would install for torch, without installing it: its version, or why it is not taken."""
+    command = [python, "-m", "pip", "install", "--dry-run", "--no-deps", "--quiet", "--report", "-", *extra, f"torch=={TORCH}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        return None, f"pip finds no torch {TORCH} ({(done.stderr.strip().splitlines() or ['no message'])[-1]})"
+    metadata = json.loads(done.stdout)["install"][0]["metadata"]
+    heavy = sorted({r.split()[0].split("=")[0] for r in metadata.get("requires_dist", []) if is_gpu(r)})
+    if heavy:
+        return None, f"torch {metadata['version']} there requires {', '.join(heavy[:3])}, ..."
+    return metadata["version"], ""
+
+
+def is_gpu(requirement: str) -> bool:
+    """Whether a requirement is one of a CUDA build on this platform; those for other platforms carry a marker we cannot meet."""
+    return requirement.startswith(("nvidia-", "triton", "cuda-")) and "extra ==" not in requirement
+
+
+def run(command: list[str]) -> None:
+    done = subprocess.run(command, stdout=sys.stderr, check=False)
+    if done.returncode != 0:
+        raise NoTorch(f"`{' '.join(command)}` failed")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
