@@ -72,21 +72,14 @@ def user_settings() -> Settings:
     return tuple(found)
 
 
-def goes_directly(address: str) -> bool:
-    """Whether git will connect to the very host of this address: no rewriting, no proxy, no command in between."""
+def is_diverted(address: str) -> bool:
+    """Whether git's settings lead it to another host than this address names: rewriting, a proxy, ssh's own rules."""
     lowered = [(key.lower(), value) for key, value in user_settings()]
     if any(key.endswith(".insteadof") and address.startswith(value) for key, value in lowered):
-        return False
+        return True
     if any(key == "http.proxy" or (key.startswith("http.") and key.endswith(".proxy")) for key, _ in lowered):
-        return False
-    from urllib.parse import urlsplit
-    from urllib.request import getproxies, proxy_bypass
-
-    parts = urlsplit(address)
-    if parts.scheme == "ssh":
-        return False  # ~/.ssh/config may name another host, or a jump host
-    proxied = getproxies().keys() & {parts.scheme, "all"}
-    return not proxied or bool(proxy_bypass(parts.hostname or ""))
+        return True
+    return address.startswith("ssh:")  # ~/.ssh/config may name another host, or a jump host
 
 
 def fetch_commit(repo: Path, address: str, commit: str, local: Path | None, report: Report) -> None:
@@ -197,8 +190,8 @@ def proven_tree(repo: Path, commit: str) -> str:
 
     Raises GitFailed when the object is no commit, or when anything it needs is missing.
     """
-    out = run_git(["rev-parse", "--verify", "--end-of-options", f"{commit}^{{commit}}"], repo=repo).decode().strip()
+    out = run_git(["rev-parse", "--verify", f"{commit}^{{commit}}"], repo=repo).decode().strip()
     if out != commit:
         raise GitFailed(["rev-parse", commit], 1, f"{commit} is not a commit: it leads to {out}")
     run_git(["rev-list", "--objects", "--quiet", "--no-object-names", commit, "--"], repo=repo)
-    return run_git(["rev-parse", "--verify", "--end-of-options", f"{commit}^{{tree}}"], repo=repo).decode().strip()
+    return run_git(["rev-parse", "--verify", f"{commit}^{{tree}}"], repo=repo).decode().strip()

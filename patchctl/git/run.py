@@ -7,7 +7,9 @@ user's and the system's; allowed protocols only (no `ext::`, CVE-2022-24439).
 
 from __future__ import annotations
 
+import atexit
 import functools
+import hashlib
 import os
 import shutil
 import subprocess
@@ -98,15 +100,24 @@ def render_config(extra: Sequence[tuple[str, str]] = ()) -> str:
 
 @contextmanager
 def git_environment(extra: Sequence[tuple[str, str]] = ()) -> Iterator[dict[str, str]]:
-    """An environment whose generated configuration file lives as long as the block.
+    """An environment with a generated configuration file of its own.
 
     A file and not `-c`: settings given with `-c` do not reach the upload-pack that a fetch from a local path starts, and
-    `safe.directory` is honoured from a file only.
+    `safe.directory` is honoured from a file only. A file is written once a process for each content, and goes with it.
     """
-    with tempfile.TemporaryDirectory(prefix="patchctl-git-") as folder:
-        config = Path(folder) / "config"
-        config.write_text(render_config(extra), encoding="utf-8")
-        yield isolated_environment(str(config))
+    text = render_config(extra)
+    folder = _config_folder()
+    config = folder / hashlib.sha256(text.encode()).hexdigest()[:16]
+    if not config.exists():
+        config.write_text(text, encoding="utf-8")
+    yield isolated_environment(str(config))
+
+
+@functools.cache
+def _config_folder() -> Path:
+    folder = tempfile.mkdtemp(prefix="patchctl-git-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def run_git(

@@ -5,12 +5,13 @@ The git directory may lie elsewhere (`--into` keeps its own, so that the owner's
 
 from __future__ import annotations
 
+import hashlib
 import os
-import shutil
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from patchctl.git.pack import copy_pack
+from patchctl.errors import SourceMismatch
 from patchctl.git.run import GitFailed, git_environment, run_git
 
 # Files are bytes: an upstream's .gitattributes must not turn them into something else in our trees.
@@ -43,31 +44,39 @@ class WorkTree:
     def head(self) -> str | None:
         """The commit that HEAD names, or None when there is none yet."""
         try:
+            text = (self.git_dir / "HEAD").read_text(encoding="ascii").strip()
+            if len(text) == 40:  # detached, as we leave it: no process for the usual case
+                return text
             return self.git("rev-parse", "--verify", "-q", "HEAD").decode().strip()
         except GitFailed:
             return None
 
     def untracked(self) -> list[bytes]:
-        """Files that are neither tracked nor ignored."""
+        """Files that are neither tracked nor ignored. A repository inside the tree is none of ours and not among them."""
         out = self.git("ls-files", "-z", "--others", "--exclude-standard")
-        return [p for p in out.split(b"\0") if p]
+        return [p for p in out.split(b"\0") if p and not p.endswith(b"/")]
 
     def write_index(self, commit: str) -> list[bytes]:
         """Make the index that of `commit` and read every file anew whose stat is not known; returns those that differ."""
         self.git("read-tree", "--reset", commit)
         try:
             self.git("update-index", "-q", "--refresh")
+            return []
         except GitFailed as failure:
             if failure.status != 1:
                 raise
         return [p for p in self.git("diff-files", "-z", "--name-only", "--ignore-submodules").split(b"\0") if p]
 
-    def snapshot(self, scope: str) -> str:
-        """The tree id of the files as they are now; the index stays as it is. `scope` is --all or --update."""
+    def snapshot(self, commit: str, paths: Iterable[bytes]) -> str:
+        """The tree id of `commit` with these paths as they are on disk, ignored ones too; the index stays as it is."""
         own = self.git_dir / "index.patchctl-snapshot"
-        shutil.copyfile(self.git_dir / "index", own)
+        own.unlink(missing_ok=True)
+        named = b"\0".join(paths)
         try:
-            self.git("add", scope, "--", ":/", index=own)
+            self.git("read-tree", commit, index=own)
+            if named:
+                add = ("--literal-pathspecs", "add", "--all", "--force", "--pathspec-from-file=-", "--pathspec-file-nul")
+                self.git(*add, stdin=named, index=own)
             return self.git("write-tree", index=own).decode().strip()
         finally:
             own.unlink(missing_ok=True)
@@ -80,9 +89,11 @@ class WorkTree:
         self.git("update-ref", f"refs/heads/{name}", commit.decode().strip(), "0" * 40)
         return name
 
-    def set_refs(self, base: str, tip: str) -> None:
-        """Keep both commits from being collected."""
-        self.git("update-ref", "--stdin", stdin=f"update {_BASE_REF} {base}\nupdate {_TIP_REF} {tip}\n".encode())
+    def set_refs(self, base: str, tip: str, *, head: bool = False) -> None:
+        """Keep both commits from being collected; with `head`, detach HEAD at the tip as `git checkout --detach` does."""
+        lines = f"update {_BASE_REF} {base}\nupdate {_TIP_REF} {tip}\n"
+        lines += f"option no-deref\nupdate HEAD {tip}\n" if head else ""
+        self.git("update-ref", "--stdin", stdin=lines.encode())
 
     def drop_refs(self) -> None:
         """Take our references out again."""
@@ -91,10 +102,6 @@ class WorkTree:
     def has_refs(self) -> bool:
         """Whether our references are here."""
         return bool(self.git("for-each-ref", "refs/patchctl/"))
-
-    def detach(self, commit: str) -> None:
-        """Point HEAD at `commit` itself, as `git checkout --detach` does after its files are written."""
-        self.git("update-ref", "--no-deref", "HEAD", commit)
 
     def has(self, oid: str) -> bool:
         """Whether an object is in this repository."""
@@ -131,9 +138,9 @@ def add_exclude(git_dir: Path, paths: Iterable[str]) -> None:
 
 
 def import_base(git_dir: Path, source: Path) -> None:
-    """Bring every object of a cached base into `git_dir`, and its shallow boundary with it."""
+    """Bring every object of a cached base into `git_dir`, and its shallow boundary with it. Raises SourceMismatch."""
     for pack in (source / "objects" / "pack").glob("*.pack"):
-        copy_pack(pack, git_dir / "objects" / "pack")
+        bring_pack(pack, git_dir / "objects" / "pack")
     boundary = source / "shallow"
     if boundary.exists():
         own = git_dir / "shallow"
@@ -142,6 +149,37 @@ def import_base(git_dir: Path, source: Path) -> None:
         temporary = git_dir / "shallow.patchctl-new"
         temporary.write_text("".join(f"{line}\n" for line in merged), encoding="ascii")
         temporary.replace(own)
+
+
+def bring_pack(pack: Path, folder: Path) -> None:
+    """Copy a pack and its index into another object store. Raises SourceMismatch when either was changed.
+
+    A copy and not a hard link: a byte that changes in the cache must not change a workspace. git compares the digest at
+    a pack's end in `git fsck` only, and a tree that is written half before a bad object is met is what nobody wants.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for source in (pack, pack.with_suffix(".idx")):
+        target = folder / source.name
+        if target.exists():
+            continue
+        data = source.read_bytes()
+        if not ends_with_digest(data):
+            hint = "`patchctl fetch --refresh` fetches it again"
+            raise SourceMismatch("the file was changed: its digest is another one", where=str(source), hint=hint)
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".tmp-pack-")
+        try:
+            with os.fdopen(handle, "wb") as out:
+                out.write(data)
+            os.chmod(temporary, 0o444)
+            os.replace(temporary, target)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+
+def ends_with_digest(data: bytes) -> bool:
+    """Whether a pack's or an index's last 20 bytes are the SHA-1 of all that goes before."""
+    return hashlib.sha1(data[:-20], usedforsecurity=False).digest() == data[-20:]
 
 
 def find_git_dir(folder: Path) -> Path | None:
@@ -163,8 +201,3 @@ def object_store(git_dir: Path) -> Path:
     if common.is_file():
         git_dir = Path(os.path.normpath(git_dir / common.read_text(encoding="utf-8").strip()))
     return git_dir / "objects"
-
-
-def remove_git_dir(git_dir: Path) -> None:
-    """Delete one of our own git directories."""
-    shutil.rmtree(git_dir, ignore_errors=True)

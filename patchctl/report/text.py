@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from urllib.parse import urlsplit, urlunsplit
 
 # Control, formatting (bidirectional marks, zero-width characters, tags), surrogate, private and unassigned characters,
 # line and paragraph separators. https://trojansource.codes shows what the formatting ones are good for.
@@ -51,6 +50,8 @@ def redact(url: str) -> str:
 
     The user of an ssh address stays (`git@`): it is part of the address, and ssh has its secrets elsewhere.
     """
+    from urllib.parse import urlsplit, urlunsplit
+
     try:
         parts = urlsplit(url)
         _ = parts.port  # raises where a password with a slash in it was taken for a port

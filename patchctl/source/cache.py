@@ -30,6 +30,7 @@ REPOSITORY_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
 _RECORD = "patchctl.json"
 _REF = "refs/heads/base"
 _ABANDONED_SECONDS = 24 * 3600.0
+_OTHER_FOLDER = "set PATCHCTL_CACHE to a folder that can be written"
 REFRESH = "`patchctl fetch --refresh` fetches it again"
 
 
@@ -99,10 +100,14 @@ def staging(root: Path) -> Iterator[Path]:
         raise WrongUse(
             f"the cache cannot be written: {error.strerror}",
             where=str(root),
-            hint="set PATCHCTL_CACHE to a folder that can be written",
+            hint=_OTHER_FOLDER,
         ) from error
     try:
         yield folder
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise WrongUse(f"the cache has no room: {error.strerror}", where=str(root), hint=_OTHER_FOLDER) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from patchctl.errors import SourceMismatch, Tried
-from patchctl.git.fetch import fetch_commit, goes_directly, proven_tree
+from patchctl.git.fetch import fetch_commit, is_diverted, proven_tree
 from patchctl.git.run import GitFailed
 from patchctl.manifest.types import Pin, Upstream
 from patchctl.report.progress import Progress
 from patchctl.report.text import one_line
 from patchctl.source import cache
-from patchctl.source.places import Place, known_unreachable, parse_place, remember_unreachable, why_unreachable
+from patchctl.source.places import (
+    Place,
+    has_proxy,
+    known_unreachable,
+    parse_place,
+    remember_unreachable,
+    why_unreachable,
+)
 from patchctl.source.types import Base, SourceOptions
 
 # What git and ssh say when nobody is there, as against somebody who refuses.
@@ -42,7 +50,7 @@ def fetch(
     if not places:
         tried.append(Tried("git", "the manifest names no remote, and no mirror was given"))
     for place in places:
-        reason = _why_not_asked(place)
+        reason = _why_not_asked(place, options.offline)
         if reason:
             tried.append(Tried(place.shown, reason))
             continue
@@ -57,14 +65,16 @@ def fetch(
     return None
 
 
-def _why_not_asked(place: Place) -> str | None:
+def _why_not_asked(place: Place, offline: bool) -> str | None:
     if place.local is not None:
-        if not place.local.is_dir():
+        # os.path and not pathlib, which raises where a folder above may not be entered
+        if not os.path.isdir(place.local):
             return "there is no such folder"
-        inside = place.local / ".git"
-        looks_bare = (place.local / "HEAD").is_file() and (place.local / "objects").is_dir()
-        return None if inside.exists() or looks_bare else "the folder is no git repository"
-    if place.host is not None and goes_directly(place.address):
+        is_bare = os.path.isfile(place.local / "HEAD") and os.path.isdir(place.local / "objects")
+        return None if is_bare or os.path.exists(place.local / ".git") else "the folder is no git repository"
+    if offline:
+        return "the run is offline"
+    if place.host is not None and not is_diverted(place.address) and not has_proxy(place.address):
         return why_unreachable(place.host)
     return known_unreachable(place.host)
 

@@ -23,7 +23,7 @@ from patchctl.report.progress import Progress
 from patchctl.report.text import one_line, redact
 from patchctl.source.archive import ARCHIVE_LIMIT
 from patchctl.source.pipconfig import IndexConfig, machine_config
-from patchctl.source.places import PORTS, known_unreachable, remember_unreachable
+from patchctl.source.places import PORTS, has_proxy, known_unreachable, remember_unreachable, why_unreachable
 from patchctl.source.types import Download
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ def download(
     with _client(config) as client:
         for source, kind in [*((u, "index") for u in config.index_urls), *((f, "links") for f in config.find_links)]:
             with _plain_errors(source, tried):
+                if _is_dead(source, config, tried):
+                    continue
                 for candidate in _candidates(client, source, kind, distribution, sdist, tried):
                     with _plain_errors(candidate.url, tried):
                         found = _take(client, candidate, distribution, sdist, folder, progress, mismatches)
@@ -147,6 +149,16 @@ def _plain_errors(url: str, tried: list[Tried]) -> Iterator[None]:
         tried.append(Tried(redact(url), one_line(str(error)) or type(error).__name__))
 
 
+def _is_dead(source: str, config: IndexConfig, tried: list[Tried]) -> bool:
+    """Whether nobody answers at this index, which one look-up of a name can take minutes to find."""
+    host = _host(source)
+    proxied = config.proxy is not None or has_proxy(source)
+    reason = why_unreachable(host) if host and not proxied else known_unreachable(host)
+    if reason:
+        tried.append(Tried(redact(source), reason))
+    return reason is not None
+
+
 def _host(url: str) -> tuple[str, int] | None:
     parts = urlsplit(url)
     return (parts.hostname, parts.port or PORTS[parts.scheme]) if parts.scheme in PORTS and parts.hostname else None
@@ -159,10 +171,6 @@ def _candidates(
     from packaging.version import Version
     from unearth import PackageFinder
 
-    known = known_unreachable(_host(source))
-    if known:
-        tried.append(Tried(redact(source), known))
-        return []
     indexes, folders = ([source], []) if kind == "index" else ([], [_as_url(source)])
     finder = PackageFinder(session=client, ignore_compatibility=True, index_urls=indexes, find_links=folders)
     with _heard() as warnings:

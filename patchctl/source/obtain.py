@@ -35,17 +35,25 @@ def _obtain(
     forms: tuple[Form, ...], name: str, upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress
 ) -> Base:
     tried: list[Tried] = []
-    if not options.refresh:
-        for form in forms:
-            base = _cached(form, name, upstream, stack, options.cache)
-            if base is not None:
-                return base
-        tried.append(Tried(f"cache {options.cache}", "not there"))
-    for form in forms:
-        base = _fetch(form, name, upstream, stack, options, progress, tried)
+    for step, form in _order(forms, mirrored=bool(options.mirrors.get(name))):
+        if step == "fetch":
+            base = _fetch(form, name, upstream, stack, options, progress, tried)
+        else:
+            base = None if options.refresh else _cached(form, name, upstream, stack, options.cache)
         if base is not None:
             return base
+    if not options.refresh:
+        tried.insert(0, Tried(f"cache {options.cache}", "not there"))
     raise SourceUnavailable(f"{name}: no place has {_pin_text(stack, forms)}", tried, hint=_hint(name, forms, options))
+
+
+def _order(forms: tuple[Form, ...], mirrored: bool) -> list[tuple[str, Form]]:
+    """The cache comes first, but who names a mirror wants git: its cached sdist does not stand in the way then."""
+    cached: list[tuple[str, Form]] = [("cache", form) for form in forms]
+    fetched: list[tuple[str, Form]] = [("fetch", form) for form in forms]
+    if mirrored and len(forms) > 1:
+        return [cached[0], fetched[0], *cached[1:], *fetched[1:]]
+    return cached + fetched
 
 
 def _cached(form: Form, name: str, upstream: Upstream, stack: Stack, root: Path) -> Base | None:
@@ -65,9 +73,6 @@ def _fetch(
 ) -> Base | None:
     if form == "sdist":
         return sdist.fetch(name, upstream, stack, options, progress, tried)
-    if options.offline:
-        tried.append(Tried("git", "the run is offline"))
-        return None
     return git_form.fetch(name, upstream, stack.pin, options, progress, tried)
 
 

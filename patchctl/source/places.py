@@ -78,6 +78,14 @@ def _refused(text: str, why: str) -> WrongUse:
     return WrongUse(f"{redact(text)!r} is not taken as a source: {why}", hint=f"give {_ACCEPTED}")
 
 
+def has_proxy(url: str) -> bool:
+    """Whether the environment (https_proxy, all_proxy, no_proxy, ...) puts a proxy before the host of this address."""
+    from urllib.request import getproxies, proxy_bypass
+
+    parts = urlsplit(url)
+    return bool(getproxies().keys() & {parts.scheme, "all"}) and not proxy_bypass(parts.hostname or "")
+
+
 _unreachable: dict[tuple[str, int], str] = {}
 _unreachable_lock = threading.Lock()
 

@@ -220,6 +220,8 @@ def missing_files(base: Base, patches: Sequence[StackPatch]) -> list[tuple[Stack
 
     A file that an earlier patch of the stack makes is not missing; one that only a missing patch makes is.
     """
+    if base.form == "git":
+        return []  # holds everything: what is not there is a patch that does not apply
     with ObjectReader(base.repo) as reader:
         known = set(reader.files(base.tree))
     found = []

@@ -1,21 +1,34 @@
-"""Applying a plan to a workspace, and taking it back: all trees or none."""
+"""Applying a plan to a workspace, and taking it back: all trees or none.
+
+A run goes: settle what every tree is to become (`_Run`), look at every file that would change and stop at what a person
+edited, bring the objects in, write the journal, carry it out. Only the last two change anything that anyone sees.
+"""
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from patchctl.errors import LocalEdits, WrongUse
-from patchctl.git.pack import copy_pack
-from patchctl.git.worktree import create_git_dir, import_base
+from patchctl.git.worktree import bring_pack, create_git_dir, import_base
 from patchctl.stack.plan import Plan, PlannedStack
-from patchctl.workspace.journal import Journal, TreeChange, finish, new_git_dir, read_journal, write_journal
+from patchctl.workspace.changes import Part, edits_of, planned_state, target_files
+from patchctl.workspace.journal import (
+    Journal,
+    TreeChange,
+    finish,
+    new_git_dir,
+    place_repositories,
+    read_journal,
+    write_journal,
+)
+from patchctl.workspace.leftovers import clear_git_locks, sweep
 from patchctl.workspace.lock import workspace_lock
-from patchctl.workspace.state import FOLDER, AppliedPatch, LeftOut, SkippedUpstream, State, TreeState, load_state
-from patchctl.workspace.trees import STASH_HINT, Tree
+from patchctl.workspace.state import FOLDER, SkippedUpstream, State, TreeState, load_state
+from patchctl.workspace.trees import STASH_HINT, Sides, Tree
 
 
 @dataclass(frozen=True)
@@ -30,25 +43,36 @@ class Outcome:
 
 def apply_plan(workspace: Path, plan: Plan, root: Path, into: Mapping[str, Path], *, stash: bool = False) -> Outcome:
     """Make the workspace what the plan says. Raises LocalEdits, WorkspaceBusy; a kill at any time can be finished later."""
-    with workspace_lock(workspace):
+    with _writing(workspace), workspace_lock(workspace):
         return _Run(workspace, stash).apply(plan, root, into)
 
 
-def preview(workspace: Path, plan: Plan, root: Path, into: Mapping[str, Path]) -> Outcome:
+def preview(workspace: Path, plan: Plan, root: Path, into: Mapping[str, Path], *, stash: bool = False) -> Outcome:
     """What `apply_plan` would do. Takes no lock, writes nothing; raises LocalEdits where the real run would stop."""
-    return _Run(workspace, stash=False, dry=True).apply(plan, root, into)
+    return _Run(workspace, stash, dry=True).apply(plan, root, into)
 
 
 def revert(workspace: Path, *, stash: bool = False) -> Outcome:
     """Take every tree back to its base. Raises WrongUse when nothing was ever applied."""
     if not (workspace / FOLDER).is_dir():
         raise WrongUse(f"{workspace} is no workspace", hint="name it with --workspace DIR")
-    with workspace_lock(workspace):
+    with _writing(workspace), workspace_lock(workspace):
         return _Run(workspace, stash).revert()
 
 
+@contextmanager
+def _writing(workspace: Path) -> Iterator[None]:
+    """A disk that is full or read-only is no fault of ours, and the run can be finished when it is no longer so."""
+    try:
+        yield
+    except OSError as error:
+        what = f"the workspace cannot be written: {error.strerror or error}"
+        where = str(error.filename) if isinstance(error.filename, str) else str(workspace)
+        raise WrongUse(what, where=where, hint="the next apply or revert ends what was begun") from error
+
+
 class _Run:
-    """One writing run, under the lock. An interrupted run before it is finished first."""
+    """One run, under the lock unless it is `dry`. An interrupted run before it is finished first."""
 
     def __init__(self, workspace: Path, stash: bool, dry: bool = False) -> None:
         self.workspace = workspace
@@ -57,142 +81,182 @@ class _Run:
         self.finished: str | None = None
         self.stashed: dict[str, str] = {}
         journal = read_journal(workspace)
-        if journal is not None and not dry:
-            finish(workspace, journal)
-            self.finished = journal.verb
+        if journal is not None and dry:
+            hint = "apply or revert without --dry-run finishes it"
+            raise WrongUse(f"an {journal.verb} of {workspace} was interrupted", hint=hint)
+        if journal is not None:
+            self._recover(journal)
         self.state = load_state(workspace)
+        if not dry:
+            self._sweep(self.state)
 
     def apply(self, plan: Plan, root: Path, into: Mapping[str, Path]) -> Outcome:
         before = self.state.trees if self.state else {}
-        after = {p.upstream: self._after(p, before, into, root) for p in plan.stacks}
+        parts = [self._part(p, before.get(p.upstream), into) for p in plan.stacks]
+        after = {p.change.name: p.after for p in parts if p.after is not None}
         for name, tree in before.items():  # an upstream that this profile does not have goes back to its base
-            after.setdefault(name, _at_base(tree))
+            if name not in after:
+                parts.append(self._back(name, tree))
+                after[name] = _at_base(tree)
         skipped = tuple(SkippedUpstream(s.upstream, tuple((t.place, t.reason) for t in s.tried)) for s in plan.skipped)
-        state = State(plan.profile.name, str(root), plan.without, after, skipped)
-        changes = [self._change(p, before.get(p.upstream), after[p.upstream]) for p in plan.stacks]
-        planned = {p.upstream for p in plan.stacks}
-        changes += [self._back(name, before[name]) for name in before if name not in planned]
-        return self._carry_out(Journal("apply", tuple(changes), state), plan.stacks)
+        return self._carry_out("apply", parts, State(plan.profile.name, str(root), plan.without, after, skipped))
 
     def revert(self) -> Outcome:
         if self.state is None:
             raise WrongUse(f"nothing was applied to {self.workspace}", hint="name the workspace with --workspace DIR")
         before = self.state.trees
-        changes = [replace(self._back(n, t), forget=t.kind == "into") for n, t in before.items()]
+        here = {n: t for n, t in before.items() if t.kind == "managed" or Path(t.folder).is_dir()}
+        parts = [self._back(name, tree) for name, tree in here.items()]
         trees = {n: _at_base(t) for n, t in before.items() if t.kind == "managed"}
-        return self._carry_out(Journal("revert", tuple(changes), State(None, self.state.root, (), trees, ())), [])
+        return self._carry_out("revert", parts, State(None, self.state.root, (), trees, ()))
 
-    def _after(
-        self, planned: PlannedStack, before: Mapping[str, TreeState], into: Mapping[str, Path], root: Path
-    ) -> TreeState:
-        name, result, base = planned.upstream, planned.result, planned.base
-        old = before.get(name)
-        kind, folder = ("into", str(into[name].resolve())) if name in into else ("managed", name)
-        if old is not None and name not in into and old.kind == "into":
-            kind, folder = old.kind, old.folder
-        if old is not None and (old.kind, old.folder) != (kind, folder):
-            raise WrongUse(f"{name} is applied to {old.folder} already", hint="revert first, or use another workspace")
-        patches = tuple(
-            AppliedPatch(s.patch.file.name, s.patch.feature, s.patch.digest, s.commit) for s in result.steps
-        )
-        return TreeState(
-            kind=kind, folder=folder, stack=planned.stack.name, form=base.form, origin=base.origin,
-            base_commit=result.base_commit, base_tree=result.base_tree,
-            tip_commit=result.tip_commit, tip_tree=result.tip_tree, locked=planned.locked, patches=patches,
-            left_out=tuple(LeftOut(o.patch.feature, o.reason) for o in planned.omitted),
-            generated=dict(old.generated) if old else {},
-        )  # fmt: skip
+    def _recover(self, journal: Journal) -> None:
+        """Finish an interrupted run, after a look at every file: a person may have edited some meanwhile."""
+        place_repositories(self.workspace, journal)
+        changes = []
+        for change in journal.changes:
+            tree = change.tree(self.workspace)
+            clear_git_locks(tree.git_dir)
+            found = set(tree.edits_during(tree.sides(change.move)))
+            if change.stash is None:
+                found |= set(tree.edited_generated(change.generated, change.known))
+            if found and not self.stash:
+                tree.refuse(sorted(found))
+            if found:  # with those that were kept before, and are still there
+                move = replace(change.move, stash=None)
+                found |= set(tree.edits_during(tree.sides(move)))
+                change = replace(change, stash=self._keep(tree, change.target, found))
+            changes.append(change)
+        journal = replace(journal, changes=tuple(changes))
+        write_journal(self.workspace, journal)
+        finish(self.workspace, journal)
+        self.finished = journal.verb
 
-    def _change(self, planned: PlannedStack, old: TreeState | None, new: TreeState) -> TreeChange:
+    def _part(self, planned: PlannedStack, old: TreeState | None, into: Mapping[str, Path]) -> Part:
         name = planned.upstream
-        generated = {g.path: g.content for g in planned.stack.generated}
+        after = planned_state(planned, old, into.get(name))
+        tree = Tree(self.workspace, name, after.kind, after.folder)
         known = dict(old.generated) if old else {}
-        change = TreeChange(name, new.kind, new.folder, new.base_commit, None, new.tip_commit, None, generated, known)
-        if old is not None:
-            return self._with_edits(replace(change, source=old.tip_commit), old.tip_commit)
-        tree = Tree(self.workspace, name, new.kind, new.folder)
-        if new.kind == "into":
-            if not tree.folder.is_dir():
-                raise WrongUse(f"--into {name}: there is no folder {tree.folder}")
-            return replace(change, source=new.base_commit)
-        if tree.folder.is_symlink() or (tree.folder.exists() and any(tree.folder.iterdir())):
-            hint = "name another workspace, or patch this folder where it is with --into"
-            raise LocalEdits(f"{name} would be written where something else is", [str(tree.folder)], hint=hint)
-        return change
-
-    def _back(self, name: str, old: TreeState) -> TreeChange:
-        keep = {} if old.kind == "into" else _texts(Tree.of(self.workspace, name, old), old)
+        wanted = {g.path: g.content for g in planned.stack.generated}
+        if after.kind == "into" and not tree.folder.is_dir():
+            raise WrongUse(f"--into {name}: there is no folder {tree.folder}")
+        fresh = old is None or (after.kind == "managed" and not _holds_anything(tree.folder))
+        if fresh and after.kind == "managed":
+            known = {}
+            if tree.folder.is_symlink() or _holds_anything(tree.folder):
+                hint = "name another workspace, or patch this folder where it is with --into"
+                raise LocalEdits(f"{name} would be written where something else is", [str(tree.folder)], hint=hint)
+        # What the owner of a tree has there already is the owner's, and stays.
+        wanted = {p: t for p, t in wanted.items() if p in known or not tree.holds(p.encode())}
+        source = old.tip_commit if old is not None and not fresh else None
+        if fresh and after.kind == "into":
+            source = after.base_commit
         change = TreeChange(
-            name,
-            old.kind,
-            old.folder,
-            old.base_commit,
-            old.tip_commit,
-            old.base_commit,
-            None,
-            keep,
-            dict(old.generated),
+            name, after.kind, after.folder, after.base_commit, source, after.tip_commit, None, wanted, known
         )
-        return self._with_edits(change, old.tip_commit)
+        return Part(change, planned, after, fresh)
 
-    def _with_edits(self, change: TreeChange, tip: str) -> TreeChange:
-        """Stop at what a person edited, or keep it on a branch of the tree and go on."""
-        tree = Tree(self.workspace, change.name, change.kind, change.folder)
-        edits = tree.edits(tip)
-        head = tree.work.head() if change.kind == "managed" else tip
-        if not edits and head == tip:
-            return change
-        if self.stash:
-            branch, tree_id = tree.keep_on_branch(tip)
-            self.stashed[change.name] = branch
-            return replace(change, stash=tree_id)
-        if edits:
-            named = [os.fsdecode(tree.folder / os.fsdecode(p)) for p in edits]
-            raise LocalEdits(f"{change.name} was edited since it was applied", named, hint=STASH_HINT)
-        raise LocalEdits(f"HEAD of {change.name} was moved to {head}", [str(tree.folder)], hint=STASH_HINT)
+    def _back(self, name: str, old: TreeState) -> Part:
+        tree = Tree.of(self.workspace, name, old)
+        if not tree.git_dir.is_dir():
+            hint = "move what is left of it away; `patchctl apply` makes it anew"
+            raise LocalEdits(f"the repository of {name} is gone", [str(tree.git_dir)], hint=hint)
+        known = dict(old.generated)
+        edited = tree.edited_generated({}, known)
+        # They stay when a managed tree goes back to its base: the unpatched package needs them as well.
+        keep = {p: tree.folder / p for p in known if old.kind == "managed" and p.encode() not in edited}
+        texts = {p: f.read_bytes().decode("utf-8") for p, f in keep.items() if tree.holds(p.encode())}
+        change = TreeChange(
+            name, old.kind, old.folder, old.base_commit, old.tip_commit, old.base_commit, None, texts, known
+        )
+        return Part(change, None, None, fresh=False)
 
-    def _carry_out(self, journal: Journal, planned: Sequence[PlannedStack]) -> Outcome:
-        changed = tuple(c.name for c in journal.changes if c.source != c.target or c.stash or c.forget)
-        if self.dry or (self.state == journal.after and not changed):
-            return Outcome(journal.after, changed, self.finished, {})
-        for stack, change in zip(planned, journal.changes, strict=False):
-            self._prepare(stack, change)
+    def _carry_out(self, verb: str, parts: Sequence[Part], after: State) -> Outcome:
+        if verb == "revert":  # a checkout that was patched where it is is no longer ours afterwards
+            parts = [replace(p, change=replace(p.change, forget=p.change.kind == "into")) for p in parts]
+        edited = {p.change.name: found for p in parts if (found := self._edited(p)) is not None}
+        active = [p for p in parts if not p.idle or p.change.name in edited]
+        changed = tuple(p.change.name for p in active)
+        if self.dry or (self.state == after and not active):
+            return Outcome(after, changed, self.finished, {})
+        try:
+            for part in active:
+                if part.planned is not None:
+                    self._prepare(part, part.planned)
+        except BaseException:
+            self._sweep(self.state)
+            raise
+        changes = [self._stashing(p.change, edited.get(p.change.name)) for p in active]
+        journal = Journal(verb, tuple(changes), after)
         write_journal(self.workspace, journal)
         state = finish(self.workspace, journal)
+        self._sweep(state)
         return Outcome(state, changed, self.finished, self.stashed)
 
-    def _prepare(self, planned: PlannedStack, change: TreeChange) -> None:
+    def _edited(self, part: Part) -> list[bytes] | None:
+        """What a person edited, to be kept on a branch; None for nothing. Raises LocalEdits unless there is --stash."""
+        change = part.change
+        tree = change.tree(self.workspace)
+        if part.fresh and change.kind == "managed":
+            return None
+        if not tree.git_dir.is_dir() and not part.fresh:
+            raise LocalEdits(f"the repository of {tree.name} is gone", [str(tree.git_dir)], hint="move the tree away")
+        edits = edits_of(part, tree, self._sides(part, tree))
+        head = tree.work.head() if change.kind == "managed" else change.source
+        moved = head != change.source
+        if self.stash and change.kind == "managed":
+            edits = sorted({*edits, *tree.work.untracked()})
+        if not edits and not moved:
+            return None
+        if self.stash and not part.fresh:
+            return edits
+        if edits:
+            what = f"{tree.name} was edited since it was applied" if not part.fresh else f"files in {tree.folder} are in the way"
+            raise LocalEdits(what, tree.shown(edits), hint=None if part.fresh else STASH_HINT)
+        raise LocalEdits(f"HEAD of {tree.name} was moved to {head}", [str(tree.folder)], hint=STASH_HINT)
+
+    def _sides(self, part: Part, tree: Tree) -> Sides:
+        change = part.change
+        if part.idle and not part.fresh:
+            return Sides({}, {}, {})
+        base, after = target_files(part.planned) if part.planned else ({}, tree.files(change.target))
+        before = base if part.fresh else tree.files(change.source or change.base)
+        return Sides(before, after, before)
+
+    def _stashing(self, change: TreeChange, edits: list[bytes] | None) -> TreeChange:
+        if edits is None or change.source is None:
+            return change
+        return replace(change, stash=self._keep(change.tree(self.workspace), change.source, edits))
+
+    def _keep(self, tree: Tree, commit: str, edits: Sequence[bytes] | set[bytes]) -> str:
+        branch, tree_id = tree.keep_on_branch(commit, edits)
+        self.stashed[tree.name] = branch if tree.kind == "managed" else f"{branch} of {tree.git_dir}"
+        return tree_id
+
+    def _prepare(self, part: Part, planned: PlannedStack) -> None:
         """Bring every object that the change needs into the tree's own repository. Changes nothing that anyone sees."""
-        tree = Tree(self.workspace, change.name, change.kind, change.folder)
+        change = part.change
+        tree = change.tree(self.workspace)
         git_dir = tree.git_dir
-        if not git_dir.is_dir():
+        if part.fresh:
             git_dir = new_git_dir(self.workspace, change.name) if change.kind == "managed" else git_dir
             shutil.rmtree(git_dir, ignore_errors=True)
             create_git_dir(git_dir, change.generated, file_modes=change.kind == "managed")
         import_base(git_dir, planned.base.repo)
         if planned.result.pack is not None:
-            copy_pack(planned.result.pack, git_dir / "objects" / "pack")
-        if change.kind == "into" and not (git_dir / "index").exists():
-            self._check_checkout(tree, change.base, change.generated)
+            bring_pack(planned.result.pack, git_dir / "objects" / "pack")
+        if part.fresh and change.kind == "into":
+            tree.work.write_index(change.base)
 
-    def _check_checkout(self, tree: Tree, base: str, generated: Mapping[str, str]) -> None:
-        """The first time, the owner's files must be those of the pin, all that are there."""
-        differing = tree.differences(base)
-        if differing:
-            shutil.rmtree(tree.git_dir, ignore_errors=True)
-            named = [os.fsdecode(tree.folder / os.fsdecode(p)) for p in differing]
-            hint = f"`patchctl identify {tree.folder}` says which revision it is"
-            raise LocalEdits(
-                f"{tree.folder} is not {tree.name} at the pin: {len(named)} files differ", named, hint=hint
-            )
-        tree.work.write_index(base)
+    def _sweep(self, state: State | None) -> None:
+        for name, place in sweep(self.workspace, state).items():
+            if name in self.stashed:
+                self.stashed[name] = f"{self.stashed[name].partition(' ')[0]} of {place}"
+
+
+def _holds_anything(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())
 
 
 def _at_base(tree: TreeState) -> TreeState:
     return replace(tree, tip_commit=tree.base_commit, tip_tree=tree.base_tree, patches=(), left_out=(), locked=False)
-
-
-def _texts(tree: Tree, state: TreeState) -> dict[str, str]:
-    """The generated files stay when a managed tree goes back to its base: the unpatched package needs them as well."""
-    found = {p: tree.folder / p for p in state.generated}
-    return {p: f.read_text(encoding="utf-8") for p, f in found.items() if f.is_file()}

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from patchctl.errors import LocalEdits, WrongUse
 from patchctl.git.history import CommitInfo, commits_between, uncommitted
-from patchctl.git.pack import copy_pack
 from patchctl.git.run import GitFailed
-from patchctl.git.worktree import WorkTree, create_git_dir, import_base
+from patchctl.git.worktree import WorkTree, bring_pack, create_git_dir, import_base
 from patchctl.manifest.types import Stack
 from patchctl.source.types import Base
 from patchctl.stack.memo import StackResult
@@ -30,8 +29,8 @@ def make_edit_tree(folder: Path, stack: Stack, base: Base, result: StackResult) 
         _remove_if_unchanged(folder, stack)
     make_object_store(folder / ".git", base, result, [g.path for g in stack.generated])
     tree = Tree(folder.parent, folder.name, "managed", folder.name)
-    tree.move(Move(None, result.tip_commit))
-    tree.place_generated({g.path: g.content.encode() for g in stack.generated}, {})
+    tree.carry_out(tree.plan(Move(None, result.tip_commit)))
+    tree.place_generated({g.path: g.content.encode() for g in stack.generated})
     work = tree.work
     work.write_index(result.tip_commit)
     branch = f"refs/heads/patchctl/{stack.name}"
@@ -47,7 +46,7 @@ def make_object_store(git_dir: Path, base: Base, result: StackResult, exclude: S
     create_git_dir(git_dir, exclude)
     import_base(git_dir, base.repo)
     if result.pack is not None:
-        copy_pack(result.pack, git_dir / "objects" / "pack")
+        bring_pack(result.pack, git_dir / "objects" / "pack")
     return git_dir
 
 
@@ -56,10 +55,16 @@ def read_edit_tree(folder: Path, stack: Stack) -> tuple[str, list[CommitInfo]]:
     noted = _noted(folder)
     if (noted.get("upstream"), noted.get("stack")) != (stack.upstream, stack.name):
         known = f"{noted.get('upstream')}/{noted.get('stack')}" if noted else "nothing that patchctl made"
-        raise WrongUse(f"{folder} holds {known}, not {stack.upstream}/{stack.name}", hint="`patchctl edit NAME` makes a work tree")
+        raise WrongUse(
+            f"{folder} holds {known}, not {stack.upstream}/{stack.name}", hint="`patchctl edit NAME` makes a work tree"
+        )
     open_changes = uncommitted(folder)
     if open_changes:
-        raise LocalEdits(f"{folder} has changes that are not committed", open_changes, hint="commit them; only commits become patches")
+        raise LocalEdits(
+            f"{folder} has changes that are not committed",
+            open_changes,
+            hint="commit them; only commits become patches",
+        )
     return noted["base"], commits_between(folder, noted["base"])
 
 
@@ -79,7 +84,11 @@ def _noted(folder: Path) -> dict[str, str]:
 def _remove_if_unchanged(folder: Path, stack: Stack) -> None:
     noted = _noted(folder)
     if not noted:
-        raise LocalEdits(f"{folder} is there already and is no work tree of patchctl's", [str(folder)], hint="name another folder with --dir")
+        raise LocalEdits(
+            f"{folder} is there already and is no work tree of patchctl's",
+            [str(folder)],
+            hint="name another folder with --dir",
+        )
     work = WorkTree(folder / ".git", folder)
     if work.head() != noted["tip"] or uncommitted(folder) or work.untracked():
         hint = f"`patchctl export {stack.upstream}` takes it over; or remove the folder"

@@ -10,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from patchctl.errors import LocalEdits
-from patchctl.git.objects import EXECUTABLE, GITLINK, SYMLINK, Entry, object_id
+from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, SYMLINK, Entry, object_id
 
 _TEMPORARY = ".patchctl-new-"
 
@@ -28,16 +29,13 @@ class TreeFiles:
         os.umask(self._umask)
 
     def entry(self, path: bytes) -> Entry | None:
-        """What is there, hashed: None for nothing, a mode of 0 for something that git does not keep (a device, ...)."""
-        if not self._parents_are_real(path):
+        """What is there, hashed: None for nothing, GITLINK for a folder, a mode of 0 for a device, a socket, ..."""
+        status = self._status(path)
+        if status is None:
             return None
         full = self._full(path)
-        try:
-            status = os.lstat(full)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
         if stat.S_ISREG(status.st_mode):
-            mode = EXECUTABLE if status.st_mode & 0o100 else 0o100644
+            mode = EXECUTABLE if status.st_mode & 0o100 else REGULAR
             with open(full, "rb") as source:
                 return Entry(mode, object_id("blob", source.read()))
         if stat.S_ISLNK(status.st_mode):
@@ -46,19 +44,58 @@ class TreeFiles:
             return Entry(GITLINK, "")
         return Entry(0, "")
 
+    def digest(self, path: bytes) -> str | None:
+        """The sha256 of a regular file; None for nothing, and the empty string, which no file has, for all else."""
+        status = self._status(path)
+        if status is None:
+            return None
+        if not stat.S_ISREG(status.st_mode):
+            return ""
+        with open(self._full(path), "rb") as source:
+            return hashlib.sha256(source.read()).hexdigest()
+
+    def not_folders(self, path: bytes) -> Iterator[bytes]:
+        """The first of the folders above `path` that is a file or a link in truth, if one is."""
+        for parent in self._parents(path):
+            try:
+                if not stat.S_ISDIR(os.lstat(self._full(parent)).st_mode):
+                    yield parent
+                    return
+            except (FileNotFoundError, NotADirectoryError):
+                return
+
+    def below(self, path: bytes) -> Iterator[bytes]:
+        """Every file in a folder of the tree, links not followed."""
+        for top, folders, files in os.walk(self._full(path)):
+            links = [f for f in folders if os.path.islink(top + b"/" + f)]
+            for name in (*files, *links):
+                yield (top + b"/" + name)[len(self.folder) + 1 :]
+
     def write(self, path: bytes, entry: Entry, data: bytes) -> None:
-        """Put a file there, in place of whatever file is there now."""
+        """Put a file there, in place of whatever file is there now, with the mode that `entry` says."""
+        self._write(path, entry, data, keep_mode=False)
+
+    def rewrite(self, path: bytes, entry: Entry, data: bytes) -> None:
+        """`write`, and the file keeps every bit of the mode that it has now."""
+        self._write(path, entry, data, keep_mode=True)
+
+    def _write(self, path: bytes, entry: Entry, data: bytes, *, keep_mode: bool) -> None:
         self._make_parents(path)
         full, temporary = self._full(path), self._temporary(path)
         if entry.mode == GITLINK:
             os.makedirs(full, exist_ok=True)
             return
         self.clean(path)
-        if entry.mode == SYMLINK:
-            os.symlink(data, temporary)
-        else:
-            self._write_new(temporary, full, entry.mode, data)
-        os.replace(temporary, full)
+        try:
+            if entry.mode == SYMLINK:
+                os.symlink(data, temporary)
+            else:
+                self._write_new(temporary, full, entry.mode, data, keep_mode=keep_mode)
+            self._empty(full)
+            os.replace(temporary, full)
+        except OSError:
+            self.clean(path)
+            raise
 
     def remove(self, path: bytes) -> None:
         """Take a file away, and the folders above it that become empty."""
@@ -67,13 +104,19 @@ class TreeFiles:
         self.clean(path)
         full = self._full(path)
         try:
-            if os.path.isdir(full) and not os.path.islink(full):
-                os.rmdir(full)
-            else:
-                os.unlink(full)
-        except (FileNotFoundError, OSError):
-            if os.path.lexists(full) and not os.path.isdir(full):
+            os.unlink(full)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            if not os.path.isdir(full):
                 raise
+            try:
+                os.rmdir(full)  # a submodule's folder; one that holds something stays
+            except OSError:
+                return
+        self._remove_parents(path)
+
+    def _remove_parents(self, path: bytes) -> None:
         parent = path.rpartition(b"/")[0]
         while parent:
             try:
@@ -90,7 +133,13 @@ class TreeFiles:
         except (FileNotFoundError, NotADirectoryError):
             pass
 
-    def _write_new(self, temporary: bytes, full: bytes, mode: int, data: bytes) -> None:
+    def _empty(self, full: bytes) -> None:
+        """Where a folder becomes a file, take its empty folders away: its files went before."""
+        if os.path.isdir(full) and not os.path.islink(full):
+            for top, _, _ in os.walk(full, topdown=False):
+                os.rmdir(top)
+
+    def _write_new(self, temporary: bytes, full: bytes, mode: int, data: bytes, *, keep_mode: bool) -> None:
         wanted = (0o777 if mode == EXECUTABLE else 0o666) & ~self._umask
         try:
             before: os.stat_result | None = os.lstat(full)
@@ -100,17 +149,20 @@ class TreeFiles:
         with os.fdopen(handle, "wb") as out:
             out.write(data)
             if before is not None and stat.S_ISREG(before.st_mode):
-                self._keep_owner(out.fileno(), before)
-                wanted = (before.st_mode & 0o777 & ~0o111) | (wanted & 0o111)
+                _own_like(out.fileno(), before)
+                kept = before.st_mode & 0o777
+                wanted = kept if keep_mode else (kept & ~0o111) | (wanted & 0o111)
+            else:
+                _own_like(out.fileno(), os.lstat(os.path.dirname(full)))
             os.fchmod(out.fileno(), wanted)
 
-    def _keep_owner(self, handle: int, before: os.stat_result) -> None:
-        """A checkout in an image may belong to another user than the one who patches it."""
-        if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
-            try:
-                os.fchown(handle, before.st_uid, before.st_gid)
-            except PermissionError:
-                pass  # not root: the file becomes ours, as with any editor that saves by rename
+    def _status(self, path: bytes) -> os.stat_result | None:
+        if not self._parents_are_real(path):
+            return None
+        try:
+            return os.lstat(self._full(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def _full(self, path: bytes) -> bytes:
         return self.folder + b"/" + path
@@ -144,8 +196,18 @@ class TreeFiles:
             full = self._full(parent)
             try:
                 os.mkdir(full)
+                _own_like(full, os.lstat(os.path.dirname(full)))
             except FileExistsError:
                 if not stat.S_ISDIR(os.lstat(full).st_mode):
                     name = os.fsdecode(full)
                     raise LocalEdits("a folder of the tree was replaced by a file or a link", [name]) from None
             self._real.add(parent)
+
+
+def _own_like(file: int | bytes, other: os.stat_result) -> None:
+    """A checkout in an image may belong to another user than the one who patches it."""
+    if (other.st_uid, other.st_gid) != (os.geteuid(), os.getegid()):
+        try:
+            os.chown(file, other.st_uid, other.st_gid)
+        except PermissionError:
+            pass  # not root: the file becomes ours, as with any editor that saves by rename

@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from patchctl.errors import BadManifest, LocalEdits, PatchctlError, Where
-from patchctl.git.pack import copy_pack
-from patchctl.git.worktree import WorkTree, add_exclude, find_git_dir, object_store
-from patchctl.workspace.state import FOLDER, State, save_json, state_from_json
+from patchctl.git.worktree import WorkTree, add_exclude, bring_pack, find_git_dir, object_store
+from patchctl.workspace.state import (
+    FOLDER,
+    State,
+    check_generated,
+    check_ids,
+    check_place,
+    save_json,
+    state_from_json,
+)
 from patchctl.workspace.trees import Move, Tree
 
 VERSION = 1
 _FILE = "journal.json"
+_VERBS = ("apply", "revert")
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,15 @@ class TreeChange:
     generated: dict[str, str] = field(default_factory=dict)
     known: dict[str, str] = field(default_factory=dict)
     forget: bool = False
+
+    @property
+    def move(self) -> Move:
+        """Its part that tracked files have."""
+        return Move(self.source, self.target, self.stash)
+
+    def tree(self, workspace: Path) -> Tree:
+        """The tree that it is for."""
+        return Tree(workspace, self.name, self.kind, self.folder)
 
 
 @dataclass(frozen=True)
@@ -74,67 +90,72 @@ def read_journal(workspace: Path) -> Journal | None:
         data = json.loads(file.read_text(encoding="utf-8"))
         if data["version"] != VERSION:
             raise ValueError(f"version {VERSION} was expected and {data['version']!r} found")
-        changes = tuple(TreeChange(**c) for c in data["changes"])
+        if data["verb"] not in _VERBS:
+            raise ValueError(f"there is no verb {data['verb']!r}")
+        changes = tuple(_change(c) for c in data["changes"])
         after = state_from_json(data["after"], file)
-        if any(c.kind == "managed" and c.folder != c.name for c in changes):
-            raise ValueError("a tree lies where no tree can be")
         return Journal(data["verb"], changes, after)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         hint = "it is written in one piece, so someone changed it: move the workspace away and apply into a new one"
         raise BadManifest(f"the journal cannot be used: {error}", where=Where(str(file)), hint=hint) from error
 
 
-def finish(workspace: Path, journal: Journal) -> State:
-    """Carry the journal out, or what is left of it; write the state; drop the journal."""
-    _check_before_writing(workspace, journal)
-    after = journal.after
+def _change(data: dict[str, Any]) -> TreeChange:
+    change = TreeChange(**data)
+    check_place(change.name, change.kind, change.folder)
+    check_ids(change.base, change.target, *(i for i in (change.source, change.stash) if i is not None))
+    check_generated(change.generated)
+    check_generated(change.known)
+    return change
+
+
+def place_repositories(workspace: Path, journal: Journal) -> None:
+    """Give every new managed tree the git directory that was prepared for it."""
     for change in journal.changes:
-        placed = _finish_tree(workspace, change)
-        if change.name in after.trees:
-            trees = {**after.trees, change.name: _with_generated(after, change.name, placed)}
-            after = State(after.profile, after.root, after.without, trees, after.skipped)
-    save_json(workspace / FOLDER / "state.json", after.as_json())
-    (workspace / FOLDER / _FILE).unlink()
-    shutil.rmtree(workspace / FOLDER / "new", ignore_errors=True)
-    return after
-
-
-def _with_generated(state: State, name: str, placed: dict[str, str]) -> Any:
-    from dataclasses import replace
-
-    return replace(state.trees[name], generated=placed)
-
-
-def _tree(workspace: Path, change: TreeChange) -> Tree:
-    return Tree(workspace, change.name, change.kind, change.folder)
-
-
-def _check_before_writing(workspace: Path, journal: Journal) -> None:
-    """All trees or none: an edit in the last one must stop the run before the first one is touched."""
-    for change in journal.changes:
-        tree = _tree(workspace, change)
+        tree = change.tree(workspace)
         if change.kind == "managed" and not tree.git_dir.is_dir():
             prepared = new_git_dir(workspace, change.name)
             if not prepared.is_dir():
                 raise PatchctlError(f"the repository of {change.name} is gone", where=str(tree.git_dir))
             tree.folder.mkdir(parents=True, exist_ok=True)
             os.replace(prepared, tree.git_dir)
-        tree.check(Move(change.source, change.target, change.stash))
+
+
+def finish(workspace: Path, journal: Journal) -> State:
+    """Carry the journal out, or what is left of it; write the state; drop the journal."""
+    place_repositories(workspace, journal)
+    for change in journal.changes:  # all trees or none: an edit in the last one stops the run before the first
+        tree = change.tree(workspace)
+        sides = tree.sides(change.move)
+        generated = tree.edited_generated(change.generated, change.known)
+        edited = tree.obstacles(sides) + [p for p in generated if p not in sides.kept]
+        if edited:
+            tree.refuse(edited)
+    after = journal.after
+    for change in journal.changes:
+        placed = _finish_tree(workspace, change)
+        if change.name in after.trees:
+            tree_state = replace(after.trees[change.name], generated=placed)
+            after = replace(after, trees={**after.trees, change.name: tree_state})
+    save_json(workspace / FOLDER / "state.json", after.as_json())
+    (workspace / FOLDER / _FILE).unlink()
+    return after
 
 
 def _finish_tree(workspace: Path, change: TreeChange) -> dict[str, str]:
-    tree = _tree(workspace, change)
+    tree = change.tree(workspace)
     if change.generated:
         add_exclude(tree.git_dir, change.generated)
-    tree.move(Move(change.source, change.target, change.stash))
+    tree.move(change.move)
     tree.remove_generated(change.known, keep=change.generated)
-    placed = tree.place_generated({p: t.encode() for p, t in change.generated.items()}, change.known)
-    wrong = [p for p in tree.work.write_index(change.target) if tree.kind == "managed" or tree.holds(p)]
+    placed = tree.place_generated({p: t.encode() for p, t in change.generated.items()})
+    wrong = tree.work.write_index(change.target)
+    wrong = tree.differing(tree.files(change.target), wrong) if wrong else []
     if wrong:
-        names = [os.fsdecode(tree.folder / os.fsdecode(p)) for p in wrong]
-        raise LocalEdits(f"files of {tree.name} are not as they were written: they changed during the run", names)
+        what = f"files of {tree.name} are not as they were written: they changed during the run"
+        raise LocalEdits(what, tree.shown(wrong))
     _set_refs(tree, change)
     return placed
 
@@ -146,13 +167,12 @@ def _set_refs(tree: Tree, change: TreeChange) -> None:
         return
     owner = find_git_dir(tree.folder)
     theirs = WorkTree(owner, tree.folder) if owner else None
-    if change.forget:
+    if change.forget:  # our own repository of it goes when the state no longer speaks of it
         if theirs and theirs.has_refs():
             theirs.drop_refs()
-        shutil.rmtree(tree.git_dir, ignore_errors=True)
         return
     tree.work.set_refs(change.base, change.target)
     if theirs and owner and theirs.has(change.base):
         for pack in (tree.git_dir / "objects" / "pack").glob("*.pack"):
-            copy_pack(pack, object_store(owner) / "pack")
+            bring_pack(pack, object_store(owner) / "pack")
         theirs.set_refs(change.base, change.target)

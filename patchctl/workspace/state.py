@@ -8,17 +8,16 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
 
 from patchctl.errors import BadManifest, Where
 
 VERSION = 1
 FOLDER = ".patchctl"
 _ID = re.compile(r"[0-9a-f]{40}")
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
-T = TypeVar("T")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 
 
 @dataclass(frozen=True)
@@ -85,13 +84,13 @@ def load_state(workspace: Path) -> State | None:
     file = workspace / FOLDER / "state.json"
     try:
         text = file.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise BadManifest(f"the state cannot be read: {error}", where=Where(str(file))) from error
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _broken(file, f"it is not JSON ({error})") from error
     return state_from_json(data, file)
 
@@ -102,14 +101,12 @@ def state_from_json(data: Any, file: Path) -> State:
         found = data.get("version") if isinstance(data, dict) else None
         raise _broken(file, f"version {VERSION} was expected and {found!r} found; a newer patchctl may have written it")
     try:
-        trees = {name: _tree(tree) for name, tree in data["trees"].items()}
-        skipped = tuple(SkippedUpstream(s["upstream"], tuple((p, r) for p, r in s["tried"])) for s in data["skipped"])
-        state = State(data["profile"], data["root"], tuple(data["without"]), trees, skipped)
+        trees = {name: _tree(name, tree) for name, tree in data["trees"].items()}
+        skipped = tuple(_skipped(s) for s in data["skipped"])
+        profile = None if data["profile"] is None else _name(data["profile"])
+        return State(profile, _text(data["root"]), tuple(_name(f) for f in data["without"]), trees, skipped)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _broken(file, f"a value is missing or of the wrong kind ({error})") from error
-    for name, tree in state.trees.items():
-        _check(file, name, tree)
-    return state
+        raise _broken(file, str(error) or "a value is missing") from error
 
 
 def save_json(file: Path, data: Any) -> None:
@@ -123,28 +120,63 @@ def save_json(file: Path, data: Any) -> None:
     temporary.replace(file)
 
 
-def _tree(data: dict[str, Any]) -> TreeState:
-    plain = {f.name: data[f.name] for f in fields(TreeState)}
-    plain["patches"] = tuple(_exactly(AppliedPatch, p) for p in data["patches"])
-    plain["left_out"] = tuple(_exactly(LeftOut, p) for p in data["left_out"])
-    return TreeState(**plain)
+def check_place(name: str, kind: str, folder: str) -> None:
+    """Raise ValueError unless a tree of this kind can lie there: inside the workspace under its name, or at a full path."""
+    _name(name)
+    if kind == "managed" and folder == name:
+        return
+    if kind == "into" and os.path.isabs(folder) and os.path.normpath(folder) == folder:
+        return
+    raise ValueError(f"tree {name!r} lies where no tree can be: {folder!r}")
 
 
-def _exactly(kind: type[T], data: dict[str, Any]) -> T:
-    return kind(**data)
+def check_ids(*ids: str) -> None:
+    """Raise ValueError unless every one is a full object id."""
+    for value in ids:
+        if not isinstance(value, str) or not _ID.fullmatch(value):
+            raise ValueError(f"{value!r} is no object id")
 
 
-def _check(file: Path, name: str, tree: TreeState) -> None:
-    ids = (tree.base_commit, tree.base_tree, tree.tip_commit, tree.tip_tree)
-    if not _NAME.fullmatch(name) or not all(isinstance(i, str) and _ID.fullmatch(i) for i in ids):
-        raise _broken(file, f"tree {name!r} has a name or an id that cannot be")
-    relative = PurePosixPath(tree.folder)
-    inside = tree.kind == "managed" and tree.folder == name
-    if not (inside or (tree.kind == "into" and relative.is_absolute())):
-        raise _broken(file, f"tree {name!r} lies where no tree can be: {tree.folder!r}")
-    for path in tree.generated:
-        if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
-            raise _broken(file, f"tree {name!r} has a generated file outside it: {path!r}")
+def check_generated(generated: dict[str, str]) -> None:
+    """Raise ValueError unless every path stays in its tree and out of its git directory."""
+    for path, value in generated.items():
+        parts = _text(path).split("/")
+        if os.path.isabs(path) or any(p in ("", ".", "..") or p.lower() == ".git" for p in parts):
+            raise ValueError(f"a generated file lies outside its tree: {path!r}")
+        _text(value)
+
+
+def _tree(name: str, data: dict[str, Any]) -> TreeState:
+    tree = TreeState(**{f.name: data[f.name] for f in fields(TreeState)})
+    check_place(name, tree.kind, tree.folder)
+    check_ids(tree.base_commit, tree.base_tree, tree.tip_commit, tree.tip_tree)
+    check_generated(tree.generated)
+    patches = tuple(AppliedPatch(**p) for p in data["patches"])
+    for patch in patches:
+        check_ids(patch.commit)
+        _name(patch.file), _name(patch.feature), _name(patch.digest)
+    left_out = tuple(LeftOut(_name(p["feature"]), _text(p["reason"])) for p in data["left_out"])
+    _name(tree.stack), _name(tree.form), _text(tree.origin)
+    if not isinstance(tree.locked, bool):
+        raise ValueError(f"tree {name!r}: locked is {tree.locked!r}")
+    return replace(tree, patches=patches, left_out=left_out)
+
+
+def _skipped(data: dict[str, Any]) -> SkippedUpstream:
+    return SkippedUpstream(_name(data["upstream"]), tuple((_text(p), _text(r)) for p, r in data["tried"]))
+
+
+def _name(value: Any) -> str:
+    """A name of a manifest: nothing in it can steer a terminal."""
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise ValueError(f"{value!r} is no name")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    return value
 
 
 def _broken(file: Path, why: str) -> BadManifest:

@@ -15,6 +15,8 @@ from patchctl.git.worktree import WorkTree
 from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.state import FOLDER, TreeState
 
+STASH_HINT = "commit them elsewhere, or let `--stash` keep them on a branch of the tree"
+
 
 @dataclass(frozen=True)
 class Move:
@@ -23,6 +25,20 @@ class Move:
     source: str | None
     target: str
     stash: str | None = None
+
+
+@dataclass(frozen=True)
+class Sides:
+    """A move as files: as they were before it, as they are after it, and the edits that are kept on a branch."""
+
+    before: Files
+    after: Files
+    kept: Files
+
+    @property
+    def paths(self) -> set[bytes]:
+        """Every path that the move may have to change."""
+        return changed_paths(self.before, self.after) | changed_paths(self.before, self.kept)
 
 
 class Tree:
@@ -40,6 +56,10 @@ class Tree:
     def of(cls, workspace: Path, name: str, state: TreeState) -> Tree:
         return cls(workspace, name, state.kind, state.folder)
 
+    def shown(self, paths: Iterable[bytes]) -> list[str]:
+        """Paths of the tree as a person can open them."""
+        return [os.fsdecode(os.fsencode(self.folder) + b"/" + path) for path in paths]
+
     def files(self, commit: str) -> Files:
         """Every file of a commit, from the tree's own objects."""
         with ObjectReader(self.git_dir) as reader:
@@ -48,14 +68,15 @@ class Tree:
     def edits(self, commit: str) -> list[bytes]:
         """Tracked files that are not as in `commit`, by git's stat cache and then by content."""
         candidates = self.work.candidates(commit)
-        return self._changed(self.files(commit), candidates) if candidates else []
+        return self.differing(self.files(commit), candidates) if candidates else []
 
     def differences(self, commit: str) -> list[bytes]:
         """The same by reading every file: what `verify` believes."""
         wanted = self.files(commit)
-        return self._changed(wanted, wanted)
+        return self.differing(wanted, wanted)
 
-    def _changed(self, wanted: Files, paths: Iterable[bytes]) -> list[bytes]:
+    def differing(self, wanted: Files, paths: Iterable[bytes]) -> list[bytes]:
+        """Those of `paths` whose file is not the wanted one."""
         files = TreeFiles(self.folder)
         return sorted(p for p in set(paths) if not self._is(files.entry(p), wanted.get(p)))
 
@@ -67,40 +88,62 @@ class Tree:
             return have is None or have.id == wanted.id
         return have == wanted
 
-    def check(self, move: Move) -> None:
-        """Raise LocalEdits when a file that `move` would change is neither as in its source nor as in its target, so that
-        a move can be done again after a run that was killed in the middle of it. Writes nothing."""
+    def sides(self, move: Move) -> Sides:
+        """The files of a move, from the tree's own objects."""
         with ObjectReader(self.git_dir) as reader:
-            self._plan(reader, move)
+            return _sides(reader, move)
+
+    def obstacles(self, sides: Sides) -> list[bytes]:
+        """Paths that the move has to change whose file is none of before, after and kept: a person put it there.
+
+        Empty also after a part of the move was done, so that it can be done again after a kill. Writes nothing.
+        """
+        return self._compare(sides)[1]
+
+    def edits_during(self, sides: Sides) -> list[bytes]:
+        """`obstacles`, and every other file that is not as it has been all along: for a move that was interrupted."""
+        rest = sides.after.keys() - sides.paths
+        return sorted({*self.obstacles(sides), *self.differing(sides.after, rest)})
 
     def move(self, move: Move) -> None:
-        """Make the files those of `move.target`. What `check` refuses is refused here too, before the first write."""
+        """Make the files those of `move.target`. Raises LocalEdits at an obstacle, before the first write."""
         with ObjectReader(self.git_dir) as reader:
-            after, todo = self._plan(reader, move)
-            self._carry_out(reader, after, todo)
-
-    def _plan(self, reader: ObjectReader, move: Move) -> tuple[Files, list[bytes]]:
-        """The target's files, and the paths whose file on disk is not yet the target's."""
-        before: Files = reader.files(commit_tree(reader, move.source)) if move.source else {}
-        after = reader.files(commit_tree(reader, move.target))
-        stash = reader.files(move.stash) if move.stash else before
-        files = TreeFiles(self.folder)
-        todo, edited = [], []
-        for path in sorted(changed_paths(before, after) | changed_paths(before, stash)):
-            have = files.entry(path)
-            if self._exactly(have, after.get(path)):
-                continue
-            if self._exactly(have, before.get(path)) or self._exactly(have, stash.get(path)):
-                todo.append(path)
-            else:
-                edited.append(os.fsdecode(self.folder / os.fsdecode(path)))
-        if edited:
-            raise LocalEdits(f"files of {self.name} were changed and are in the way", edited, hint=STASH_HINT)
-        return after, todo
+            sides = _sides(reader, move)
+            todo, edited = self._compare(sides)
+            if edited:
+                self.refuse(edited)
+            self._carry_out(reader, sides, todo)
 
     def holds(self, path: bytes) -> bool:
         """Whether there is anything at this path."""
-        return TreeFiles(self.folder).entry(path) is not None
+        return TreeFiles(self.folder).digest(path) is not None
+
+    def refuse(self, edited: Iterable[bytes]) -> None:
+        """Raise LocalEdits for these paths."""
+        raise LocalEdits(f"files of {self.name} were changed and are in the way", self.shown(edited), hint=STASH_HINT)
+
+    def _compare(self, sides: Sides) -> tuple[list[bytes], list[bytes]]:
+        """The paths whose file on disk is not yet that of `after`: those that may be changed, and the obstacles."""
+        files = TreeFiles(self.folder)
+        ours = sides.before.keys() | sides.kept.keys()
+        todo: list[bytes] = []
+        obstacles: set[bytes] = set()
+        for path in sorted(sides.paths):
+            have, wanted = files.entry(path), sides.after.get(path)
+            if self._exactly(have, wanted):
+                continue
+            foreign: set[bytes] = set()
+            if have is None and wanted is not None:
+                foreign = {p for p in files.not_folders(path) if p not in ours}
+            known = any(self._exactly(have, side.get(path)) for side in (sides.before, sides.kept))
+            if not known and have is not None and have.mode == GITLINK and wanted is not None:
+                foreign = {p for p in files.below(path) if p not in ours}  # a folder that becomes a file
+                known = True
+            if known and not foreign:
+                todo.append(path)
+            else:
+                obstacles |= foreign or {path}
+        return todo, sorted(obstacles)
 
     def _exactly(self, have: Entry | None, wanted: Entry | None) -> bool:
         if have is None or wanted is None:
@@ -109,59 +152,62 @@ class Tree:
             return have.mode == GITLINK
         return have.id == wanted.id and (have.mode == wanted.mode or self.kind == "into")
 
-    def _carry_out(self, reader: ObjectReader, after: Files, todo: list[bytes]) -> None:
+    def _carry_out(self, reader: ObjectReader, sides: Sides, todo: list[bytes]) -> None:
         files = TreeFiles(self.folder)
+        after = sides.after
         for path in todo:
             files.clean(path)
             if path not in after:
                 files.remove(path)
         present = [p for p in todo if p in after]
         for path, data in reader.blobs(after, present):
-            files.write(path, after[path], data)
+            before = sides.before.get(path)
+            same_mode = before is not None and before.mode == after[path].mode
+            if self.kind == "into" and same_mode:  # images and wheels have modes of their own: they stay
+                files.rewrite(path, after[path], data)
+            else:
+                files.write(path, after[path], data)
         for path in present:
             if after[path].mode == GITLINK:
                 files.write(path, after[path], b"")
 
-    def keep_on_branch(self, tip: str) -> tuple[str, str]:
-        """Commit the files as they are to a new branch of the tree; returns its name and the tree id.
+    def keep_on_branch(self, commit: str, paths: Iterable[bytes]) -> tuple[str, str]:
+        """Commit `commit` with these paths as they are on disk to a new branch; returns its name and the tree id.
 
-        The commit's parent is HEAD, so that commits which a person made on top of the stack are kept with it. In an
-        `--into` checkout the branch lies in our own repository: the owner's branches are not ours.
-        """
-        parent = (self.work.head() if self.kind == "managed" else None) or tip
-        everything = "--all" if self.kind == "managed" else "--update"
-        tree = self.work.snapshot(everything)
-        branch = self.work.new_branch("patchctl-stash", tree, parent)
-        return branch, tree
-
-    def place_generated(self, wanted: Mapping[str, bytes], known: Mapping[str, str]) -> dict[str, str]:
-        """Write the files that upstream's build would write; returns their digests, for the state.
-
-        One that is there already and is not ours (`known`) belongs to the owner of the tree and stays as it is.
+        The parent is HEAD, so that commits which a person made on top of the stack are kept with it. In an `--into`
+        checkout the branch lies in our own repository: the owner's branches are not ours.
         """
         files = TreeFiles(self.folder)
-        placed: dict[str, str] = {}
+        real = {next(iter(files.not_folders(p)), p) for p in paths}
+        parent = (self.work.head() if self.kind == "managed" else None) or commit
+        tree = self.work.snapshot(commit, sorted(real))
+        return self.work.new_branch("patchctl-stash", tree, parent), tree
+
+    def edited_generated(self, wanted: Mapping[str, str], known: Mapping[str, str]) -> list[bytes]:
+        """Generated files that are neither what we wrote (`known`: digests) nor what we are about to write (`wanted`)."""
+        edited = []
+        for path in sorted(wanted.keys() | known.keys()):
+            digest = TreeFiles(self.folder).digest(path.encode())
+            ours = {known.get(path), _sha256(wanted[path].encode()) if path in wanted else None}
+            if digest is not None and digest not in ours:
+                edited.append(path.encode())
+        return edited
+
+    def place_generated(self, wanted: Mapping[str, bytes]) -> dict[str, str]:
+        """Write the files that upstream's build would write; returns their digests, for the state."""
+        files = TreeFiles(self.folder)
         for path, data in wanted.items():
-            have = self.folder / path
-            if have.exists() and path not in known:
-                if have.read_bytes() != data:
-                    continue
-                if self.kind == "into":
-                    continue
-            files.write(path.encode(), Entry(REGULAR, ""), data)
-            placed[path] = hashlib.sha256(data).hexdigest()
-        return placed
+            files.clean(path.encode())
+            if files.digest(path.encode()) != _sha256(data):
+                files.write(path.encode(), Entry(REGULAR, ""), data)
+        return {path: _sha256(data) for path, data in wanted.items()}
 
     def remove_generated(self, known: Mapping[str, str], keep: Iterable[str] = ()) -> None:
         """Take away the generated files that are ours and unchanged."""
         files = TreeFiles(self.folder)
         for path, digest in known.items():
-            have = self.folder / path
-            if path not in keep and have.is_file() and hashlib.sha256(have.read_bytes()).hexdigest() == digest:
+            if path not in keep and files.digest(path.encode()) == digest:
                 files.remove(path.encode())
-
-
-STASH_HINT = "commit them elsewhere, or let `--stash` keep them on a branch of the tree"
 
 
 def changed_paths(before: Files, after: Files) -> set[bytes]:
@@ -173,3 +219,13 @@ def commit_tree(reader: ObjectReader, commit: str) -> str:
     """The tree id that a commit names."""
     _, data = reader.read(commit)
     return data[5:45].decode("ascii")
+
+
+def _sides(reader: ObjectReader, move: Move) -> Sides:
+    before: Files = reader.files(commit_tree(reader, move.source)) if move.source else {}
+    after = reader.files(commit_tree(reader, move.target))
+    return Sides(before, after, reader.files(move.stash) if move.stash else before)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,90 @@
+"""One tree's part of a run before it is written anywhere: what it becomes, and which files of it a person edited."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from patchctl.errors import LocalEdits, WrongUse
+from patchctl.git.catfile import ObjectReader
+from patchctl.git.objects import Files
+from patchctl.stack.plan import PlannedStack
+from patchctl.workspace.journal import TreeChange
+from patchctl.workspace.state import AppliedPatch, LeftOut, TreeState
+from patchctl.workspace.trees import Sides, Tree
+
+
+@dataclass(frozen=True)
+class Part:
+    """A tree's change. `planned` is None when it goes back to its base, `fresh` says that nothing of it is ours yet."""
+
+    change: TreeChange
+    planned: PlannedStack | None
+    after: TreeState | None
+    fresh: bool
+
+    @property
+    def idle(self) -> bool:
+        """The tree is what it shall be already, as far as its state knows."""
+        change = self.change
+        generated = {p: hashlib.sha256(t.encode()).hexdigest() for p, t in change.generated.items()}
+        return change.source == change.target and generated == change.known and not self.fresh and not change.forget
+
+
+def planned_state(planned: PlannedStack, old: TreeState | None, into: Path | None) -> TreeState:
+    """The tree's state when the plan is carried out. Raises WrongUse where it lies elsewhere, or on another base."""
+    name, result, base = planned.upstream, planned.result, planned.base
+    kind, folder = ("into", str(into.resolve())) if into is not None else ("managed", name)
+    if old is not None and into is None and old.kind == "into":
+        kind, folder = old.kind, old.folder
+    if old is not None and (old.kind, old.folder) != (kind, folder):
+        raise WrongUse(f"{name} is applied to {old.folder} already", hint="revert first, or use another workspace")
+    if old is not None and kind == "into" and old.base_commit != result.base_commit:
+        what = f"{folder} was at {old.base_commit[:12]} when it was patched, and {planned.stack.name} is for {result.base_commit[:12]}"
+        raise WrongUse(what, hint="revert, bring the checkout to that revision, then apply with --into again")
+    patches = tuple(AppliedPatch(s.patch.file.name, s.patch.feature, s.patch.digest, s.commit) for s in result.steps)
+    return TreeState(
+        kind=kind, folder=folder, stack=planned.stack.name, form=base.form, origin=base.origin,
+        base_commit=result.base_commit, base_tree=result.base_tree,
+        tip_commit=result.tip_commit, tip_tree=result.tip_tree, locked=planned.locked, patches=patches,
+        left_out=tuple(LeftOut(o.patch.feature, o.reason) for o in planned.omitted),
+        generated=dict(old.generated) if old else {},
+    )  # fmt: skip
+
+
+def target_files(planned: PlannedStack) -> tuple[Files, Files]:
+    """The files of the base and of the finished stack, from the cache: the tree's own repository may lack them yet."""
+    with ObjectReader(planned.base.repo) as reader:
+        base = reader.files(planned.base.tree)
+    after = dict(base)
+    for step in planned.result.steps:
+        for change in step.touched:
+            path = os.fsencode(change.path)
+            if change.after is None:
+                after.pop(path, None)
+            else:
+                after[path] = change.after
+    return base, after
+
+
+def edits_of(part: Part, tree: Tree, sides: Sides) -> list[bytes]:
+    """Files that a person edited, or put where a file of ours is going to be. A checkout that is patched where it is for
+    the first time has to be at the pin: raises LocalEdits when it is not."""
+    change = part.change
+    if part.fresh:
+        _check_pin(part, tree, sides)
+        return tree.obstacles(sides)
+    edits = set(tree.edits(change.source or change.base)) | set(tree.edited_generated(change.generated, change.known))
+    return sorted(edits | set(tree.obstacles(sides)))
+
+
+def _check_pin(part: Part, tree: Tree, sides: Sides) -> None:
+    """Every file that is there must be the pin's, and those that the patches change must be there."""
+    missing = [p for p in sides.paths if p in sides.before and not tree.holds(p)]
+    differing = sorted({*tree.differing(sides.before, sides.before), *missing})
+    if differing or not any(tree.holds(p) for p in sides.before):
+        count = f"{len(differing)} files differ" if differing else "no file of it is there"
+        hint = f"`patchctl identify {tree.folder}` says which revision it is"
+        raise LocalEdits(f"{tree.folder} is not {tree.name} at the pin: {count}", tree.shown(differing), hint=hint)

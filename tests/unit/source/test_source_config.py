@@ -1,0 +1,73 @@
+"""The user's configuration file: strict, and every fault has file and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from patchctl.errors import BadManifest
+from patchctl.source.cache import cache_root
+from patchctl.source.config import UserConfig, config_path, read_user_config
+
+
+def read(tmp_path: Path, text: str) -> UserConfig:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    return read_user_config({"PATCHCTL_CONFIG": str(path)})
+
+
+def test_mirrors_and_cache_are_read(tmp_path: Path) -> None:
+    config = read(tmp_path, "cache: ~/c\nmirrors:\n  verl: [https://me:secret@host/x.git, /srv/x.git]\n")
+    assert config.cache == str(Path.home() / "c")
+    assert config.mirrors == {"verl": ["https://me:secret@host/x.git", "/srv/x.git"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("mirors: {}\n", 1, "did you mean 'mirrors'"),
+        ("cache: /c\ncache: /d\n", 2, "second time"),
+        ("cache: here\n", 1, "absolute"),
+        ("cache: 1\n", 1, "quote it"),
+        ("mirrors:\n  verl: https://host/x.git\n", 2, "list"),
+        ("mirrors:\n  verl:\n    - https://host/x.git\n    - --upload-pack=x\n", 4, "begins with '-'"),
+        ("mirrors:\n  verl: [ext::sh]\n", 2, "run commands"),
+        ("mirrors:\n  verl: [../x]\n", 2, "absolute"),
+        ("mirrors:\n  Verl: [/x]\n", 2, "lower-case"),
+        ("mirrors: !!python/object:os.system {}\n", 1, "tag"),
+        ("cache: [\n", 2, "YAML"),
+    ],
+)
+def test_every_fault_has_its_line(tmp_path: Path, text: str, line: int, said: str) -> None:
+    with pytest.raises(BadManifest, match=said) as caught:
+        read(tmp_path, text)
+    assert caught.value.code == 2
+    assert caught.value.where is not None
+    assert (Path(caught.value.where.file).name, caught.value.where.line) == ("config.yaml", line)
+
+
+def test_a_secret_in_a_refused_address_is_not_repeated(tmp_path: Path) -> None:
+    with pytest.raises(BadManifest) as caught:
+        read(tmp_path, "mirrors:\n  verl: ['ftp://me:hunter2@host/x']\n")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_without_a_file_there_is_nothing_configured(tmp_path: Path) -> None:
+    assert read_user_config({}) == UserConfig()
+    with pytest.raises(BadManifest, match="not there"):
+        read_user_config({"PATCHCTL_CONFIG": str(tmp_path / "no.yaml")})
+
+
+def test_where_the_file_is_looked_for(tmp_path: Path) -> None:
+    assert config_path({}) == Path.home() / ".config/patchctl/config.yaml"
+    assert config_path({"XDG_CONFIG_HOME": "/x"}) == Path("/x/patchctl/config.yaml")
+    assert config_path({"XDG_CONFIG_HOME": "/x", "PATCHCTL_CONFIG": "/y.yaml"}) == Path("/y.yaml")
+
+
+def test_where_the_cache_is() -> None:
+    assert cache_root({}) == Path.home() / ".cache/patchctl"
+    assert cache_root({"XDG_CACHE_HOME": "/x"}) == Path("/x/patchctl")
+    assert cache_root({"XDG_CACHE_HOME": "relative"}) == Path.home() / ".cache/patchctl"
+    assert cache_root({"XDG_CACHE_HOME": "/x"}, "/configured") == Path("/configured")
+    assert cache_root({"PATCHCTL_CACHE": "/own", "XDG_CACHE_HOME": "/x"}, "/configured") == Path("/own")

@@ -1,0 +1,79 @@
+"""pip's configuration as pip itself tells it, and what is made of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from patchctl.source.pipconfig import PYPI, IndexConfig, from_settings, read_config
+
+
+def environment(tmp_path: Path, conf: str, **variables: str) -> dict[str, str]:
+    path = tmp_path / "pip.conf"
+    path.write_text(conf)
+    kept = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    return {**kept, "PIP_CONFIG_FILE": str(path), **variables}
+
+
+def test_files_and_variables_are_merged_as_pip_does(tmp_path: Path) -> None:
+    conf = (
+        "[global]\nindex-url = https://a/simple\nextra-index-url = https://b/simple\n    file:///c/simple\n"
+        "find-links = /d\ntrusted-host = a b:81\ntimeout = 7\ncert = /e.pem\nclient-cert = /f.pem\n"
+        "proxy = http://g:3128\n[install]\nindex-url = https://h/simple\n[list]\nindex-url = https://wrong/simple\n"
+    )
+    config = read_config(environment(tmp_path, conf, PIP_FIND_LINKS="/i /j"))
+    assert config == IndexConfig(
+        index_urls=("https://h/simple", "https://b/simple", "file:///c/simple"),
+        find_links=("/i", "/j"),
+        cert="/e.pem",
+        client_cert="/f.pem",
+        trusted_hosts=("a", "b:81"),
+        proxy="http://g:3128",
+        timeout=7.0,
+    )
+
+
+def test_no_index_leaves_the_links(tmp_path: Path) -> None:
+    config = read_config(environment(tmp_path, "[global]\nno-index = true\nfind-links = /d\n"))
+    assert (config.index_urls, config.find_links) == ((), ("/d",))
+
+
+def test_nothing_configured_means_pypi(tmp_path: Path) -> None:
+    assert read_config(environment(tmp_path, "")).index_urls == (PYPI,)
+
+
+def test_empty_values_are_no_values(tmp_path: Path) -> None:
+    assert read_config(environment(tmp_path, "", PIP_INDEX_URL="", PIP_EXTRA_INDEX_URL=" ")).index_urls == (PYPI,)
+
+
+def test_the_variables_count_where_no_pip_can_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
+    config = read_config({"PATH": str(tmp_path), "PIP_INDEX_URL": "https://a/simple", "PIP_DEFAULT_TIMEOUT": "180"})
+    assert (config.index_urls, config.timeout) == (("https://a/simple",), 180.0)
+
+
+def test_a_pip_in_the_current_folder_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    witness = tmp_path / "pwned"
+    trap = tmp_path / "here" / "pip"
+    trap.mkdir(parents=True)
+    (trap / "__init__.py").write_text("")
+    (trap / "__main__.py").write_text(f"open({str(witness)!r}, 'w')\n")
+    script = tmp_path / "here" / "pip3"
+    script.write_text(f"#!/bin/sh\ntouch '{witness}'\n")
+    script.chmod(0o755)
+    monkeypatch.chdir(tmp_path / "here")
+    read_config({**environment(tmp_path, ""), "PATH": f".:{os.environ['PATH']}"})
+    monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
+    read_config({"PATH": ".", "HOME": str(tmp_path)})
+    assert not witness.exists()
+
+
+def test_the_bundle_of_requests_counts_without_a_cert() -> None:
+    assert from_settings({}, {"REQUESTS_CA_BUNDLE": "/x.pem"}).cert == "/x.pem"
+    assert from_settings({"cert": "/y.pem"}, {"REQUESTS_CA_BUNDLE": "/x.pem"}).cert == "/y.pem"
+
+
+def test_a_timeout_that_is_no_number_is_pip_s_own() -> None:
+    assert from_settings({"timeout": "soon"}, {}).timeout == 15.0
