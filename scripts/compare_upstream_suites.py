@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""Runs upstream's own test suites on the unpatched and on the patched trees, and compares the outcome of each test id.
+
+The suites are listed in tests/upstream_suites/suites.yaml. PATCHCTL_TORCH_PYTHON names the interpreter that runs them.
+A test id whose outcome is not the same is run by itself three times on each side, and is called flaky only if it also
+differs within one tree.
+
+Exit status: 0 when every suite that ran gave the same, 1 on any difference or when no suite could be run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[1]
+SUITES = REPO / "tests" / "upstream_suites"
+sys.path.insert(0, str(SUITES))
+
+from evidence import Comparison, Difference, count, programs, revisions, write  # noqa: E402  (see the line above)
+from suite_runs import Run, Suite, load_suites, missing, run_suite  # noqa: E402
+
+RERUNS = 3
+ABSENT = "absent"
+# pytest's exit status when tests ran, whether or not all passed.
+RAN = (0, 1)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parse(arguments)
+    python = os.environ.get("PATCHCTL_TORCH_PYTHON")
+    if not python:
+        print("PATCHCTL_TORCH_PYTHON is not set: it names a Python 3.11 that has a CPU torch", file=sys.stderr)
+        return 1
+    sides = {"base": options.base.resolve(), "patched": options.patched.resolve()}
+    suites = load_suites(SUITES / "suites.yaml")
+    if unknown := set(options.only) - {suite.name for suite in suites}:
+        print(f"no suite {', '.join(sorted(unknown))}; there are: {', '.join(s.name for s in suites)}", file=sys.stderr)
+        return 1
+    chosen = [suite for suite in suites if not options.only or suite.name in options.only]
+    comparisons = []
+    for suite in chosen:
+        with tempfile.TemporaryDirectory(prefix="suite-", ignore_cleanup_errors=True) as scratch:
+            comparisons.append(compare(suite, sides, Path(python).absolute(), Path(scratch)))
+        print(summary(comparisons[-1]), flush=True)
+    if options.out:
+        _write_evidence(options, sides, Path(python).absolute(), chosen, comparisons)
+    statuses = [one.status for one in comparisons]
+    print(", ".join(f"{statuses.count(one)} {one}" for one in sorted(set(statuses))))
+    return 0 if "same" in statuses and "DIFFERENT" not in statuses else 1
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base", type=Path, required=True, metavar="DIR", help="unpatched trees: DIR/verl, ...")
+    parser.add_argument("--patched", type=Path, required=True, metavar="DIR", help="patched trees: DIR/verl, ...")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this suite only (repeatable)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write upstream-suites.md and .json there")
+    return parser.parse_args(arguments)
+
+
+def compare(suite: Suite, sides: dict[str, Path], python: Path, scratch: Path) -> Comparison:
+    """Runs one suite on both sides, one after the other, and reruns what differs."""
+    result = Comparison(suite.name, suite.upstream, suite.args, suite.deselect)
+    reasons = {side: missing(suite, trees) for side, trees in sides.items()}
+    if any(reasons.values()):
+        result.skipped = "; ".join(f"{side}: {reason}" for side, reason in reasons.items() if reason)
+        return result
+    runs = {side: run_suite(suite, trees, python, scratch / side) for side, trees in sides.items()}
+    result.base, result.patched = count(runs["base"].outcomes), count(runs["patched"].outcomes)
+    result.seconds = {side: run.finished.seconds for side, run in runs.items()}
+    result.problems = [text for side, run in runs.items() for text in problems(side, run)]
+    result.not_passed = {test: one for test, one in runs["base"].outcomes.items() if one != "passed"}
+    for test in sorted(runs["base"].outcomes | runs["patched"].outcomes):
+        outcomes = [runs[side].outcomes.get(test, ABSENT) for side in ("base", "patched")]
+        if outcomes[0] != outcomes[1]:
+            alone = rerun(suite, test, sides, python, scratch / f"rerun{len(result.differences)}")
+            result.differences.append(Difference(test, *outcomes, alone["base"], alone["patched"]))
+    return result
+
+
+def problems(side: str, run: Run) -> list[str]:
+    """What keeps a run from being compared at all: pytest was killed or broke off, or collected nothing."""
+    status = run.finished.returncode
+    if status in RAN and run.outcomes:
+        return []
+    ended = "was killed" if status is None else f"ended with {status}"
+    return [f"{side}: pytest {ended} after {run.finished.seconds:.0f} s, {len(run.outcomes)} outcomes"]
+
+
+def rerun(suite: Suite, test: str, sides: dict[str, Path], python: Path, scratch: Path) -> dict[str, list[str]]:
+    """The outcomes of one test run by itself, RERUNS times on each side, alternating."""
+    alone: dict[str, list[str]] = {side: [] for side in sides}
+    for number in range(RERUNS):
+        for side, trees in sides.items():
+            run = run_suite(suite, trees, python, scratch / f"{side}{number}", only=[test])
+            alone[side].append(run.outcomes.get(test, ABSENT))
+    return alone
+
+
+def summary(one: Comparison) -> str:
+    """The lines that are printed for a suite."""
+    if one.skipped:
+        return f"skipped: {one.suite}: {one.skipped}"
+    counts = [", ".join(f"{number} {name}" for name, number in side.items()) for side in (one.base, one.patched)]
+    lines = [f"{one.status}: {one.suite}: unpatched {counts[0]}; patched {counts[1]}"]
+    lines += [f"    {text}" for text in one.problems]
+    for diff in one.differences:
+        alone = f"alone {', '.join(diff.alone_base)} / {', '.join(diff.alone_patched)}"
+        lines.append(f"    {'flaky' if diff.flaky else 'differs'}: {diff.test}: {diff.base} / {diff.patched}; {alone}")
+    return "\n".join(lines)
+
+
+def _write_evidence(
+    options: argparse.Namespace,
+    sides: dict[str, Path],
+    python: Path,
+    suites: Sequence[Suite],
+    comparisons: list[Comparison],
+) -> None:
+    names = {name for suite in suites for name in suite.upstreams}
+    present = sorted(name for name in names if all((trees / name).is_dir() for trees in sides.values()))
+    only = "".join(f" --only {name}" for name in options.only)
+    command = f"scripts/compare_upstream_suites.py --base BASE --patched PATCHED{only} --out DIR"
+    facts = {
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "programs": programs(python),
+        "revisions": revisions(present, sides["base"], sides["patched"]),
+    }
+    write(options.out, command, facts, comparisons)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""The `upstream` fixture: runs a probe on upstream code, under the interpreter that has torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_standins import MADE
+from processes import Finished, free_port, run_group
+from trees import Trees
+
+REPO = Path(__file__).resolve().parents[2]
+STANDINS = Path(__file__).resolve().parent / "standins"
+TORCH_PYTHON = "PATCHCTL_TORCH_PYTHON"
+DEFAULT_TIMEOUT_S = 120.0
+
+# Everything a probe sees, besides PATH, HOME, PYTHONPATH and what the test adds. Nothing else is inherited: a proxy, a
+# PYTHONPATH or a VLLM_* of the person who runs the tests must not decide their outcome.
+FIXED_ENVIRONMENT = {
+    "LANG": "C.UTF-8",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",
+    "PYTHONNOUSERSITE": "1",
+    "PYTHONUNBUFFERED": "1",
+    "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+class Upstream:
+    """What a behaviour test is given: upstream trees, and a way to run a probe on them."""
+
+    def __init__(self, trees: Trees, scratch: Path) -> None:
+        self._trees = trees
+        self._scratch = scratch
+        self._runs = 0
+        # Of the test file that runs, as (upstream, feature); None in a test that is about no feature.
+        self.feature: tuple[str, str] | None = None
+
+    def tree(self, name: str) -> Path:
+        """The folder of the upstream's tree; the test is skipped, with the reason, when it cannot be had."""
+        tree = self._trees.path(name)
+        if self.feature:
+            self._trees.require(*self.feature)
+        return tree
+
+    def run(
+        self,
+        script: str,
+        *args: object,
+        need: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        standins: Sequence[str] = (),
+        timeout: float = DEFAULT_TIMEOUT_S,
+        procs: int = 1,
+    ) -> Any:
+        """Runs a probe (a path from the repository's root) and returns the JSON value on its last line of stdout.
+
+        `need` names the upstreams whose trees go on PYTHONPATH, in that order; `standins` names folders of `standins/`
+        or what `made_standins` makes. `timeout` is in seconds. With `procs` > 1 that many processes start with RANK,
+        WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and a list (by rank) is returned.
+        Raises AssertionError, with the end of the output, when a process fails or the time is over.
+        """
+        python = torch_python()
+        for name in need:
+            self.tree(name)
+        cwd = self._new_folder()
+        base = clean_environment(python, self._trees, need, standins, self._scratch) | dict(env or {})
+        environments = [base] if procs == 1 else [base | ranks for ranks in _rank_variables(procs)]
+        command = [str(python), str(REPO / script), *map(str, args)]
+        results = run_group(command, environments, cwd, timeout)
+        values = [_value(script, rank, result, timeout) for rank, result in _failures_first(results)]
+        return values[0] if procs == 1 else values
+
+    def _new_folder(self) -> Path:
+        self._runs += 1
+        folder = self._scratch / f"run{self._runs}"
+        folder.mkdir()
+        return folder
+
+
+def clean_environment(
+    python: Path, trees: Trees, need: Sequence[str], standins: Sequence[str], scratch: Path
+) -> dict[str, str]:
+    """The whole environment of a probe: nothing is inherited but PATH. What has to be made is made under `scratch`."""
+    home = scratch / "home"
+    home.mkdir(exist_ok=True)
+    needed = [trees.path(name) for name in need]
+    # Made stand-ins hold distribution metadata only, so they shadow no module; they come first because vllm's sdist
+    # carries an egg-info of its own, without the "+cpu" that vllm's platform detection reads.
+    made = [MADE[name](scratch / "made" / name, trees) for name in standins if name in MADE]
+    folders = [_standin_folder(name) for name in standins if name not in MADE]
+    return FIXED_ENVIRONMENT | {
+        "PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "HOME": str(home),
+        "PYTHONPATH": os.pathsep.join(map(str, [*made, *needed, *folders])),
+    }
+
+
+def torch_python() -> Path:
+    """The interpreter that has torch, from PATCHCTL_TORCH_PYTHON; without it the test is skipped."""
+    setting = os.environ.get(TORCH_PYTHON)
+    if not setting:
+        pytest.skip(f"{TORCH_PYTHON} is not set: it names a Python 3.11 that has a CPU torch")
+    # Not resolved: a virtual environment's python is a link, and what it links to does not see the environment.
+    python = Path(setting).absolute()
+    if not os.access(python, os.X_OK):
+        pytest.fail(f"{TORCH_PYTHON}={setting}: no such executable")
+    return python
+
+
+def _standin_folder(name: str) -> Path:
+    folder = STANDINS / name
+    if not folder.is_dir():
+        known = sorted([*MADE, *(path.name for path in STANDINS.iterdir() if path.is_dir())])
+        raise LookupError(f"no stand-in {name!r}; there are: {', '.join(known)}")
+    return folder
+
+
+def _rank_variables(procs: int) -> list[dict[str, str]]:
+    port = str(free_port())
+    return [
+        {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(procs),
+            "LOCAL_WORLD_SIZE": str(procs),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
+        for rank in range(procs)
+    ]
+
+
+def _failures_first(results: Sequence[Finished]) -> list[tuple[int, Finished]]:
+    """By rank, unless one failed: then the rank that ended by itself comes before those killed waiting for it."""
+    ranked = list(enumerate(results))
+    if all(result.returncode == 0 for result in results):
+        return ranked
+    return sorted(ranked, key=lambda one: (not one[1].returncode, one[1].returncode == 0))
+
+
+def _value(script: str, rank: int, result: Finished, timeout: float) -> Any:
+    if result.returncode is None:
+        limit = f"{result.seconds:.0f} s of {timeout:.0f} s"
+        raise AssertionError(f"{script} (rank {rank}) was killed after {limit}\n{result.tail()}")
+    if result.returncode != 0:
+        raise AssertionError(f"{script} (rank {rank}) ended with {result.returncode}\n{result.tail()}")
+    lines = result.stdout.strip().splitlines()
+    try:
+        return json.loads(lines[-1])
+    except (IndexError, ValueError):
+        raise AssertionError(f"{script} (rank {rank}): the last line of stdout is no JSON\n{result.tail()}") from None

@@ -1,0 +1,84 @@
+"""Devices, streams and events: one CPU, where everything has finished when the call returns."""
+
+import torch
+import torch.distributed
+
+from .unknown import StandInModule
+
+
+class Stream:
+    """A stream on which work is done at once."""
+
+    def __init__(self, *args, **kwargs):
+        pass
+
+    def wait_stream(self, *args):
+        pass
+
+    def wait_event(self, *args):
+        pass
+
+    def synchronize(self):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        return False
+
+
+class Event:
+    """An event that has always happened already."""
+
+    def __init__(self, *args, **kwargs):
+        pass
+
+    def record(self, *args):
+        pass
+
+    def wait(self, *args):
+        pass
+
+    def synchronize(self):
+        pass
+
+    def query(self):
+        return True
+
+    def elapsed_time(self, other):
+        return 0.0
+
+
+class NPUGraph:
+    """Only a type, for isinstance checks: graphs cannot be captured here."""
+
+
+def make_npu_module():
+    """`torch.npu`: no device is there; what sets, waits or empties does nothing."""
+    npu = StandInModule("torch_npu.npu")
+    npu.Stream, npu.Event, npu.NPUGraph = Stream, Event, NPUGraph
+    npu.is_available = lambda: False
+    npu.device_count = lambda: 0
+    npu.current_device = lambda: 0
+    npu.current_stream = npu.default_stream = lambda *args: Stream()
+    npu.stream = lambda stream: stream
+    for name in ("set_device", "synchronize", "empty_cache", "manual_seed", "manual_seed_all"):
+        setattr(npu, name, lambda *args: None)
+    return npu
+
+
+def extend_torch():
+    """What importing torch_npu adds to torch itself."""
+    try:
+        torch.utils.rename_privateuse1_backend("npu")  # torch.device("npu") becomes a legal name
+    except RuntimeError:
+        pass  # the process has renamed it before
+    torch.version.cann = "8.5.0"
+    torch.distributed.Backend.HCCL = "hccl"
+    if not hasattr(torch.distributed, "is_hccl_available"):
+        torch.distributed.is_hccl_available = lambda: False
+    torch.Tensor.npu = lambda self, *args, **kwargs: self
+    torch.Tensor.is_npu = property(lambda self: False)
+    # Without an accelerator there is nothing to pin for, and CPU torch raises.
+    torch.Tensor.pin_memory = lambda self, *args, **kwargs: self

@@ -1,0 +1,121 @@
+"""Where the trees under test come from: a folder that is given, or a workspace that patchctl builds itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+MIRRORS = "PATCHCTL_MIRRORS"
+PROFILE = "qwen3-235b"
+APPLY_TIMEOUT_S = 1800
+# apply's exit code when no source at all can be had. Any other failure is a fault and is shown as one.
+SOURCE_UNAVAILABLE = 3
+
+
+class Trees:
+    """Upstream trees by name; what is not there is skipped with the reason, never passed over."""
+
+    def __init__(
+        self,
+        folders: dict[str, Path],
+        missing: dict[str, str] | None = None,
+        left_out: dict[tuple[str, str], str] | None = None,
+        otherwise: str = "",
+    ) -> None:
+        """`missing` and `left_out` hold reasons, by upstream and by (upstream, feature); `otherwise` is for the rest."""
+        self._folders = folders
+        self._missing = missing or {}
+        self._left_out = left_out or {}
+        self._otherwise = otherwise
+
+    def path(self, name: str) -> Path:
+        """The tree's folder; skips the test with the reason when there is none."""
+        if name not in self._folders:
+            pytest.skip(f"no tree of {name}: {self._missing.get(name, self._otherwise)}")
+        return self._folders[name]
+
+    def require(self, upstream: str, feature: str) -> None:
+        """Skips the test when the feature's patch was left out of the tree."""
+        if reason := self._left_out.get((upstream, feature)):
+            pytest.skip(f"{feature} is not in the tree of {upstream}: {reason}")
+
+
+class LazyTrees(Trees):
+    """Trees that are built when the first of them is asked for: a run in which all is skipped builds nothing."""
+
+    def __init__(self, build: Callable[[], Trees]) -> None:
+        self._build = build
+        self._built: Trees | None = None
+
+    def path(self, name: str) -> Path:
+        return self._get().path(name)
+
+    def require(self, upstream: str, feature: str) -> None:
+        self._get().require(upstream, feature)
+
+    def _get(self) -> Trees:
+        if self._built is None:
+            self._built = self._build()
+        return self._built
+
+
+def given_trees(folder: Path) -> Trees:
+    """The trees under a folder given with --trees; raises UsageError when the folder does not exist."""
+    folder = folder.resolve()
+    if not folder.is_dir():
+        raise pytest.UsageError(f"--trees {folder}: no such folder")
+    folders = {path.name: path for path in folder.iterdir() if path.is_dir()}
+    return Trees(folders, otherwise="the folder given with --trees has none")
+
+
+def built_trees(workspace: Path) -> Trees:
+    """Runs `patchctl apply` into `workspace`; a failure for another reason than a lack of sources fails the tests."""
+    command = [sys.executable, "-m", "patchctl", "--root", str(REPO), "apply", "--profile", PROFILE]
+    command += ["--workspace", str(workspace), "--skip-unavailable", "--json", *_mirror_options()]
+    done = subprocess.run(
+        command,
+        cwd=REPO,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=APPLY_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode not in (0, SOURCE_UNAVAILABLE):
+        pytest.fail(f"patchctl apply ended with {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    return trees_of_report(workspace, json.loads(done.stdout))
+
+
+def trees_of_report(workspace: Path, report: dict[str, Any]) -> Trees:
+    """Reads what `apply --json` prints (patchctl.apply/1, or patchctl.error/1 when nothing could be had)."""
+    trees: dict[str, Any] = report.get("trees", {})
+    return Trees(
+        folders={name: workspace / tree["folder"] for name, tree in trees.items()},
+        missing={one["upstream"]: _places(one["tried"]) for one in report.get("skipped", [])},
+        left_out={(name, one["feature"]): one["reason"] for name, tree in trees.items() for one in tree["left_out"]},
+        otherwise=report.get("error", {}).get("what", f"the profile {PROFILE} has none"),
+    )
+
+
+def _places(tried: list[list[str]]) -> str:
+    return "its source could not be had; " + "; ".join(f"tried {place}: {reason}" for place, reason in tried)
+
+
+def _mirror_options() -> list[str]:
+    """`--mirror NAME=PATH` for each repository in the folder that PATCHCTL_MIRRORS names."""
+    setting = os.environ.get(MIRRORS)
+    if not setting:
+        return []
+    options: list[str] = []
+    for path in sorted(Path(setting).absolute().iterdir()):
+        if path.is_dir():
+            options += ["--mirror", f"{path.name.removesuffix('.git')}={path}"]
+    return options

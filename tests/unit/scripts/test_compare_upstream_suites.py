@@ -1,0 +1,134 @@
+"""scripts/compare_upstream_suites.py on a suite of three tests, run by the interpreter that runs this."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "compare_upstream_suites.py"
+
+SUITES = """
+suites:
+  - name: small
+    upstream: thing
+    copy: [tests]
+    env: {SEEN: "{scratch}"}
+    args: [tests]
+    deselect: [{id: "tests/test_it.py::test_left_out", reason: needs a network}]
+"""
+# The tree on PYTHONPATH decides, as with a patch.
+TESTS = """
+import os, pytest, thing
+def test_same(): assert os.path.isdir(os.environ["SEEN"])
+class TestValue:
+    @pytest.mark.parametrize("limit", [1, 2])
+    def test_value(self, limit): assert thing.VALUE <= limit
+def test_red(): assert False
+def test_left_out(): assert False
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script with one suite; trees in base/ and patched/ of `tmp_path` are the same."""
+    spec = importlib.util.spec_from_file_location("compare_upstream_suites", SCRIPT)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "SUITES", tmp_path)
+    monkeypatch.setenv("PATCHCTL_TORCH_PYTHON", sys.executable)
+    (tmp_path / "suites.yaml").write_text(SUITES)
+    for side in ("base", "patched"):
+        tests = tmp_path / side / "thing" / "tests"
+        tests.mkdir(parents=True)
+        (tests / "test_it.py").write_text(TESTS)
+        (tests.parent / "thing.py").write_text("VALUE = 1\n")
+    return module
+
+
+def run(script: ModuleType, folder: Path, *more: str) -> int:
+    options = ["--base", str(folder / "base"), "--patched", str(folder / "patched"), "--out", str(folder / "out")]
+    return int(script.main([*options, *more]))
+
+
+def report(folder: Path) -> dict[str, object]:
+    (suite,) = json.loads((folder / "out/upstream-suites.json").read_text())["suites"]
+    return dict(suite)
+
+
+def test_same_outcomes(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "programs", lambda python: {"python": "3"})
+    assert run(script, tmp_path) == 0
+    suite = report(tmp_path)
+    assert suite["status"] == "same"
+    assert suite["base"] == suite["patched"] == {"failed": 1, "passed": 3}
+    assert suite["not_passed"] == {"tests/test_it.py::test_red": "failed"}
+    for path in (tmp_path / "out").iterdir():
+        assert str(tmp_path) not in path.read_text()
+    assert "needs a network" in (tmp_path / "out/upstream-suites.md").read_text()
+
+
+def test_difference_is_rerun_and_named(script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "patched/thing/thing.py").write_text("VALUE = 2\n")
+    assert run(script, tmp_path) == 1
+    (difference,) = report(tmp_path)["differences"]  # type: ignore[misc]
+    assert difference == {
+        "test": "tests/test_it.py::TestValue::test_value[1]",
+        "base": "passed",
+        "patched": "failed",
+        "alone_base": ["passed"] * 3,
+        "alone_patched": ["failed"] * 3,
+    }
+    assert "differs: tests/test_it.py::TestValue::test_value[1]: passed / failed" in capsys.readouterr().out
+    assert "| thing.py |" in (tmp_path / "out/upstream-suites.md").read_text().replace("`", "")
+
+
+def test_flaky_is_what_differs_within_one_tree(script: ModuleType, tmp_path: Path) -> None:
+    counter = tmp_path / "counter"
+    counter.write_text("0")
+    # Runs 1 and 2 are those of the suite, then base and patched take turns: base alone gives red, green, red.
+    flaky = f"""
+import pathlib
+def test_flaky():
+    counter = pathlib.Path({str(counter)!r})
+    number = int(counter.read_text()) + 1
+    counter.write_text(str(number))
+    assert number in (1, 4, 5, 6, 8)
+"""
+    for side in ("base", "patched"):
+        (tmp_path / side / "thing/tests/test_flaky.py").write_text(flaky)
+    assert run(script, tmp_path) == 0
+    (difference,) = report(tmp_path)["differences"]  # type: ignore[misc]
+    assert difference["test"] == "tests/test_flaky.py::test_flaky"
+    assert difference["alone_base"] == ["failed", "passed", "failed"]
+    assert "1 flaky" in (tmp_path / "out/upstream-suites.md").read_text()
+
+
+def test_file_that_cannot_be_collected_is_a_difference(script: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "patched/thing/thing.py").write_text("raise RuntimeError\n")
+    assert run(script, tmp_path) == 1
+    assert report(tmp_path)["status"] == "DIFFERENT"
+
+
+def test_absent_tree_or_tests_are_skipped_with_the_reason(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "patched/thing/tests").rename(tmp_path / "elsewhere")
+    assert run(script, tmp_path) == 1
+    assert "skipped: small: patched: the tree of thing carries no tests" in capsys.readouterr().out
+    (tmp_path / "base/thing").rename(tmp_path / "else")
+    assert run(script, tmp_path) == 1
+    assert "base: no tree of thing" in capsys.readouterr().out
+
+
+def test_unknown_suite_names_the_known_ones(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(script, tmp_path, "--only", "big") == 1
+    assert "no suite big; there are: small" in capsys.readouterr().err

@@ -1,0 +1,126 @@
+"""Runs one of upstream's suites on one tree, and reads what became of each test."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+SUITES = Path(__file__).resolve().parent
+sys.path.insert(0, str(SUITES.parent / "behaviour"))
+
+from harness import clean_environment  # noqa: E402  (found through the line above)
+from processes import Finished, free_port, run_group  # noqa: E402
+from trees import given_trees  # noqa: E402
+
+# The worst is kept when a test has several entries: one that passes and whose tear-down fails is an error.
+SEVERITY = ("passed", "skipped", "failed", "error")
+COPY_WITHOUT = shutil.ignore_patterns(".git", "__pycache__")
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One entry of suites.yaml, which says what the fields mean."""
+
+    name: str
+    upstream: str
+    args: list[str]
+    need: list[str] = field(default_factory=list)
+    standins: list[str] = field(default_factory=list)
+    copy: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    deselect: dict[str, str] = field(default_factory=dict)
+    timeout: float = 600.0
+
+    @property
+    def upstreams(self) -> list[str]:
+        return [self.upstream, *self.need]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run on one tree: the outcome of each test id, and how pytest itself ended."""
+
+    outcomes: dict[str, str]
+    finished: Finished
+
+
+def load_suites(path: Path) -> list[Suite]:
+    """Reads suites.yaml; raises TypeError on an unknown key and ValueError on a deselected test without a reason."""
+    entries: list[dict[str, Any]] = yaml.safe_load(path.read_text(encoding="utf-8"))["suites"]
+    for entry in entries:
+        deselected = entry.get("deselect", [])
+        if any(not one.get("reason") for one in deselected):
+            raise ValueError(f"{path.name}: {entry['name']}: each deselected test needs a reason")
+        entry["deselect"] = {one["id"]: one["reason"] for one in deselected}
+    return [Suite(**entry) for entry in entries]
+
+
+def missing(suite: Suite, trees: Path) -> str:
+    """Why the suite cannot run on these trees; empty when it can."""
+    for name in suite.upstreams:
+        if not (trees / name).is_dir():
+            return f"no tree of {name}"
+    paths = [*suite.copy, *(one for one in suite.args if not one.startswith("-"))]
+    absent = [one for one in paths if not (trees / suite.upstream / one.partition("::")[0]).exists()]
+    return f"the tree of {suite.upstream} carries no {', '.join(absent)}" if absent else ""
+
+
+def run_suite(suite: Suite, trees: Path, python: Path, scratch: Path, only: Sequence[str] = ()) -> Run:
+    """Runs the suite, or `only` the given node ids of it, in a new folder under `scratch`."""
+    folder = scratch / "tests"
+    scratch.mkdir(parents=True)
+    _copy_out(suite, trees / suite.upstream, folder)
+    environment = clean_environment(python, given_trees(trees), suite.upstreams, suite.standins, scratch)
+    for name, value in suite.env.items():
+        environment[name] = value.format(suites=SUITES, scratch=scratch, port=free_port())
+    report = scratch / "report.xml"
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
+    command += [f"--junitxml={report}", f"--basetemp={scratch}/tmp"]
+    if only:
+        command += [*(one for one in suite.args if one.startswith("-")), *only]
+    else:
+        command += [*suite.args, *(f"--deselect={one}" for one in suite.deselect)]
+    (finished,) = run_group(command, [environment], folder, suite.timeout)
+    return Run(read_report(report), finished)
+
+
+def _copy_out(suite: Suite, tree: Path, folder: Path) -> None:
+    if not suite.copy:
+        shutil.copytree(tree, folder, symlinks=True, ignore=COPY_WITHOUT)
+        return
+    folder.mkdir()
+    for name in suite.copy:
+        if (tree / name).is_dir():
+            shutil.copytree(tree / name, folder / name, symlinks=True, ignore=COPY_WITHOUT)
+        else:
+            shutil.copy(tree / name, folder / name)
+
+
+def read_report(path: Path) -> dict[str, str]:
+    """Test id -> passed, failed, error, skipped; empty when pytest wrote no report."""
+    outcomes: dict[str, str] = {}
+    if not path.exists():
+        return outcomes
+    for case in ElementTree.parse(path).iter("testcase"):
+        found = next((one for one in ("error", "failure", "skipped") if case.find(one) is not None), "passed")
+        outcome = {"failure": "failed"}.get(found, found)
+        name = node_id(case)
+        outcomes[name] = max(outcomes.get(name, "passed"), outcome, key=SEVERITY.index)
+    return outcomes
+
+
+def node_id(case: ElementTree.Element) -> str:
+    """The id that pytest takes on its command line: file::class::name. A file that cannot be collected has no name."""
+    file, classes, name = case.get("file") or "", case.get("classname") or "", case.get("name") or ""
+    if not file:
+        return f"{classes}::{name}" if classes else name
+    module = file.removesuffix(".py").replace("/", ".")
+    inner = classes.removeprefix(module).strip(".")
+    return "::".join([file, *filter(None, inner.split(".")), name])
