@@ -6,11 +6,14 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -37,8 +40,28 @@ VERBS = {
 }
 
 
+class _ReaderGone(Exception):
+    """Standard output was closed. No OSError: click's main would end the process with 1 for that."""
+
+
+@contextmanager
+def _telling_closed_pipes() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _ReaderGone from error
+
+
 class VerbGroup(click.Group):
     """Loads a verb's module when that verb is run."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _telling_closed_pipes():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _telling_closed_pipes():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -77,6 +100,8 @@ def cli(ctx: click.Context, root: Path | None, cache: Path | None, color: str) -
 
 def main() -> NoReturn:
     """Run the command line and end the process with the right code."""
+    # A run is short and makes no garbage that matters; collections cost a tenth of an apply of 35 patches.
+    gc.disable()
     sys.exit(run(sys.argv[1:]))
 
 
@@ -96,8 +121,8 @@ def run(args: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         print("patchctl: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader went away; what is still in the buffer must not raise again at exit.
+    except (BrokenPipeError, _ReaderGone):
+        # What is still in the buffer must not raise again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return CLOSED_PIPE
     except Exception as fault:

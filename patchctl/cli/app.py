@@ -73,7 +73,7 @@ class App:
     def emit(self, verb: str, data: dict[str, Any], text: Callable[[Style], Iterable[str]], as_json: bool) -> None:
         """Print a result: as JSON `patchctl.<verb>/1`, or as the lines that `text` gives."""
         if as_json:
-            print(json.dumps({"schema": f"patchctl.{verb}/1", **data}, indent=2, ensure_ascii=False))
+            print(json.dumps({"schema": f"patchctl.{verb}/1", **data}, indent=2))
             return
         for line in text(Style(self.colored)):
             print(line)

@@ -65,7 +65,7 @@ def command(
     progress.finish()
     workspace = workspace.absolute()
     if dry_run:
-        outcome = preview(workspace, plan, dist.root, folders)
+        outcome = preview(workspace, plan, dist.root, folders, stash=stash)
     else:
         outcome = apply_plan(workspace, plan, dist.root, folders, stash=stash)
     data = plan_json(plan, outcome, workspace, dry_run=dry_run)

@@ -98,7 +98,7 @@ def render_tree_list(found: TreeList) -> bytes:
     """The file's bytes. Raises BadManifest for a name with a line end, which no list of lines can hold."""
     broken = next((p for p in found.files if b"\n" in p), None)
     if broken is not None:
-        raise BadManifest(f"{found.upstream} has a file whose name holds a line end: {ascii(broken)}")
+        raise BadManifest(f"{found.upstream} has a file whose name holds a line end: {broken!a}")
     lines = [f"# {found.upstream} {found.stack}: {found.source}".encode()]
     lines += [b"%o\t%s\t%s" % (e.mode, e.id.encode(), p) for p, e in sorted(found.files.items())]
     return b"\n".join(lines) + b"\n"
@@ -146,9 +146,9 @@ def check_tree_list(root: Path, stack: Stack, base: Base) -> str | None:
 
 
 def update_tree_list(root: Path, stack: Stack, base: Base) -> str | None:
-    """Write the list where `check_tree_list` finds a difference; returns that difference, None when nothing was written.
+    """Write the list where `check_tree_list` finds a difference; returns that, None when nothing was written.
 
-    Raises BadManifest instead of letting an sdist replace the list of a commit that is still the pin and contradicts it.
+    Raises BadManifest instead of letting an sdist replace the list of the pinned commit, which it contradicts.
     """
     difference = check_tree_list(root, stack, base)
     if difference is None:

@@ -50,7 +50,7 @@ def fetch(
     if not places:
         tried.append(Tried("git", "the manifest names no remote, and no mirror was given"))
     for place in places:
-        reason = _why_not_asked(place, options.offline)
+        reason = why_not_asked(place, options.offline)
         if reason:
             tried.append(Tried(place.shown, reason))
             continue
@@ -65,7 +65,8 @@ def fetch(
     return None
 
 
-def _why_not_asked(place: Place, offline: bool) -> str | None:
+def why_not_asked(place: Place, offline: bool) -> str | None:
+    """Why a place need not be asked for a commit: nothing is there, or nobody answers; None when git may try."""
     if place.local is not None:
         # os.path and not pathlib, which raises where a folder above may not be entered
         if not os.path.isdir(place.local):

@@ -85,6 +85,25 @@ def download(
     return None
 
 
+def offers(distribution: str, sdist: Sdist, tried: list[Tried], config: IndexConfig | None = None) -> list[str]:
+    """The places of pip's configuration whose page lists the archive and does not promise another digest, without
+    credentials; the others, with the reason, are added to `tried`. Downloads nothing: `doctor` asks.
+    """
+    config = config or machine_config()
+    found: list[str] = []
+    with _client(config) as client:
+        for source, kind in [*((u, "index") for u in config.index_urls), *((f, "links") for f in config.find_links)]:
+            with _plain_errors(source, tried):
+                if _is_dead(source, config, tried):
+                    continue
+                candidates = _candidates(client, source, kind, distribution, sdist, tried)
+                if any(c.sha256 in (None, sdist.sha256) for c in candidates):
+                    found.append(redact(source))
+                elif candidates:
+                    tried.append(Tried(redact(source), f"the index says that its sha256 is {candidates[0].sha256}"))
+    return found
+
+
 def _client(config: IndexConfig) -> Any:
     """unearth's HTTP client with pip's certificates, proxy and timeouts; redirects to less safe places are refused."""
     import httpx2

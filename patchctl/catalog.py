@@ -1,0 +1,305 @@
+"""What a distribution has, for `list` and `show`: profiles, stacks, patches and requirements, and their relations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+from patchctl.check.header_rules import body_paragraphs
+from patchctl.check.rules import LintedPatch
+from patchctl.errors import WrongUse
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.problems import did_you_mean, nearest, quoted
+from patchctl.manifest.types import Profile, Stack
+from patchctl.stack.patches import StackPatch, load_patch
+from patchctl.stack.select import parse_feature
+
+
+@dataclass(frozen=True)
+class ProfileRow:
+    """A profile: `stacks` by upstream, `runtime` versions by requirement, how many patches it applies."""
+
+    name: str
+    summary: str
+    stacks: dict[str, str]
+    without: tuple[str, ...]
+    runtime: dict[str, str]
+    patches: int
+
+
+@dataclass(frozen=True)
+class StackRow:
+    """A stack and its pin. `extends` is the stack whose patches come first, `profiles` are those that use it."""
+
+    upstream: str
+    stack: str
+    commit: str
+    tag: str | None
+    sdist: str | None
+    extends: str | None
+    patches: int
+    profiles: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PatchRow:
+    """A patch in a stack; `profiles` are those that apply it: a profile may have the stack and leave the patch out."""
+
+    upstream: str
+    stack: str
+    number: int
+    file: str
+    kind: str
+    feature: str
+    subject: str
+    switch: str | None
+    upstream_status: str | None
+    profiles: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RequirementRow:
+    """Something that profiles run on: its kind, its name on the package index, the version that each profile wants."""
+
+    name: str
+    summary: str
+    kind: str
+    distribution: str | None
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class FileRow:
+    """A file of a patch: add, delete, modify, rename or copy, or carried; lines added and removed (None: binary)."""
+
+    path: str
+    change: str
+    added: int | None
+    removed: int | None
+
+
+@dataclass(frozen=True)
+class PatchDetail:
+    """One patch file. `row` is None for a file that no stack lists; `stacks` are (upstream, stack, pin, profiles)."""
+
+    file: str
+    row: PatchRow | None
+    feature: str
+    author: str
+    subject: str
+    need: str
+    change: str
+    risk: str
+    switch: str | None
+    upstream_status: str | None
+    drop_when: str | None
+    digest: str
+    files: tuple[FileRow, ...]
+    stacks: tuple[StackRow, ...]
+    profiles: tuple[str, ...]
+    requires: tuple[str, ...]
+    required_by: tuple[str, ...]
+    tests: tuple[str, ...]
+    mutants: tuple[str, ...]
+    diff: str
+
+
+class Catalog:
+    """A distribution's patches, read once. Raises BadPatch where one cannot be read."""
+
+    def __init__(self, dist: Distribution) -> None:
+        self.dist = dist
+        self._read: dict[Path, StackPatch] = {}
+
+    def patch(self, file: Path) -> StackPatch:
+        """A patch file, parsed."""
+        if file not in self._read:
+            self._read[file] = load_patch(file, self.dist.root)
+        return self._read[file]
+
+    def profiles(self, only: str | None = None, upstream: str | None = None) -> list[ProfileRow]:
+        """All profiles, one, or those that have a stack for an upstream. Raises WrongUse for an unknown name."""
+        chosen = [*self.dist.profiles.values()] if only is None else [self.dist.profile(only)]
+        if upstream is not None:
+            self.dist.upstream(upstream)
+            chosen = [p for p in chosen if upstream in p.stacks]
+        return [self._profile_row(profile, self.patches()) for profile in chosen]
+
+    def _profile_row(self, profile: Profile, patches: Sequence[PatchRow]) -> ProfileRow:
+        stacks = {u: profile.stacks[u] for u in self.dist.upstreams if u in profile.stacks}
+        applied = sum(1 for row in patches if profile.name in row.profiles)
+        without, runtime = tuple(profile.without), dict(profile.runtime)
+        return ProfileRow(profile.name, profile.summary, stacks, without, runtime, applied)
+
+    def stacks(self, profile: str | None = None, upstream: str | None = None) -> list[StackRow]:
+        """The stacks in the order of upstreams.yaml, of one profile or upstream only. Raises WrongUse."""
+        return [self._stack_row(stack) for stack in self._chosen(profile, upstream)]
+
+    def _chosen(self, profile: str | None, upstream: str | None) -> list[Stack]:
+        if upstream is not None:
+            self.dist.upstream(upstream)
+        wanted = None if profile is None else self.dist.profile(profile).stacks
+        return [
+            stack
+            for name in self.dist.upstreams
+            for (owner, _), stack in sorted(self.dist.stacks.items())
+            if owner == name and upstream in (None, owner) and (wanted is None or wanted.get(owner) == stack.name)
+        ]
+
+    def _stack_row(self, stack: Stack) -> StackRow:
+        pin, sdist = stack.pin, stack.pin.sdist
+        users = tuple(p.name for p in self.dist.profiles.values() if p.stacks.get(stack.upstream) == stack.name)
+        count = len(self.dist.patches(stack))
+        version = sdist.version if sdist else None
+        return StackRow(stack.upstream, stack.name, pin.commit, pin.tag, version, stack.extends, count, users)
+
+    def patches(self, profile: str | None = None, upstream: str | None = None) -> list[PatchRow]:
+        """The patches of these stacks in the order they apply; of a profile, those that it does not leave out."""
+        rows = []
+        for stack in self._chosen(profile, upstream):
+            for number, file in enumerate(self.dist.patch_files(stack), 1):
+                row = self._patch_row(stack, number, self.patch(file))
+                if profile is None or profile in row.profiles:
+                    rows.append(row)
+        return rows
+
+    def _patch_row(self, stack: Stack, number: int, patch: StackPatch) -> PatchRow:
+        header = patch.header
+        return PatchRow(
+            stack.upstream, stack.name, number, patch.file.name, LintedPatch(patch).kind, patch.feature, header.subject,
+            header.trailer("Switch"), header.trailer("Upstream-Status"), self._appliers(stack, patch.feature),
+        )  # fmt: skip
+
+    def _appliers(self, stack: Stack, feature: str) -> tuple[str, ...]:
+        names = {feature, f"{feature}@{stack.upstream}"}
+        return tuple(
+            p.name
+            for p in self.dist.profiles.values()
+            if p.stacks.get(stack.upstream) == stack.name and not names & {*p.without}
+        )
+
+    def requirements(self, profile: str | None = None) -> list[RequirementRow]:
+        """What profiles run on, or what one does. Raises WrongUse."""
+        chosen = self.dist.profiles.values() if profile is None else [self.dist.profile(profile)]
+        rows = []
+        for name, requirement in self.dist.requirements.items():
+            versions = {p.name: p.runtime[name] for p in chosen if name in p.runtime}
+            if versions or profile is None:
+                rows.append(
+                    RequirementRow(name, requirement.summary, requirement.kind, requirement.distribution, versions)
+                )
+        return rows
+
+    def details(self, target: str) -> list[PatchDetail]:
+        """Every patch of FEATURE[@UPSTREAM], or the one of a patch file. Raises WrongUse with the nearest name."""
+        if target.endswith(".patch") or "/" in target:
+            return [self._detail(file) for file in self._files_named(target)]
+        feature, upstream = parse_feature(target)
+        if upstream is not None:
+            self.dist.upstream(upstream)
+        found = [
+            file
+            for file, owner in self._owned.items()
+            if self.patch(file).feature == feature and upstream in (None, owner)
+        ]
+        if found:
+            return [self._detail(file) for file in found]
+        known = sorted({self.patch(f).feature for f, owner in self._owned.items() if upstream in (None, owner)})
+        of = f" of {upstream}" if upstream else ""
+        hint = "`patchctl list patches` names them all"
+        raise WrongUse(f"no feature {quoted(feature)}{of}{did_you_mean(feature, known)}", hint=hint)
+
+    @cached_property
+    def _owned(self) -> dict[Path, str]:
+        """Every patch file that a stack applies, with its upstream; a stack that is extended has its files once."""
+        stacks = self._chosen(None, None)
+        return {file: stack.upstream for stack in stacks for file in self.dist.patch_files(stack)}
+
+    def _files_named(self, target: str) -> list[Path]:
+        """The listed files that `target` names by path or by name; a patch file elsewhere is taken as it is."""
+        path = Path(target).absolute()
+        below = self.dist.root / target
+        found = [f for f in self._owned if f in (path, below) or f.resolve() == path.resolve() or f.name == target]
+        if found:
+            return found
+        if path.is_file():
+            return [path]
+        names = [f.relative_to(self.dist.root).as_posix() for f in self._owned]
+        name = PurePosixPath(target).name
+        near = nearest(name, {f.name for f in self._owned})
+        hint = next((f"did you mean {n}?" for n in names if near and PurePosixPath(n).name == near), None)
+        raise WrongUse(f"no patch file {quoted(target)}", hint=hint or "`patchctl list patches` names them all")
+
+    def _detail(self, file: Path) -> PatchDetail:
+        patch = self.patch(file)
+        header = patch.header
+        rows = [r for r in self.patches() if self._file_of(r) == file]
+        stacks = tuple(s for s in self.stacks() if any((r.upstream, r.stack) == (s.upstream, s.stack) for r in rows))
+        upstream = rows[0].upstream if rows else None
+        need, change, risk = sections(patch)
+        return PatchDetail(
+            file=patch.shown, row=rows[0] if rows else None, feature=patch.feature,
+            author=f"{header.name} <{header.email}>", subject=header.subject, need=need, change=change, risk=risk,
+            switch=header.trailer("Switch"), upstream_status=header.trailer("Upstream-Status"),
+            drop_when=header.trailer("Drop-When"), digest=patch.digest, files=file_rows(patch), stacks=stacks,
+            profiles=tuple(dict.fromkeys(p for r in rows for p in r.profiles)),
+            requires=tuple(header.listed("Requires")), required_by=self._required_by(patch.feature, upstream),
+            tests=self._tests(patch.feature, upstream), mutants=self._mutants(patch.feature, upstream),
+            diff=diff_of(patch),
+        )  # fmt: skip
+
+    def _file_of(self, row: PatchRow) -> Path:
+        return self.dist.patch_files(self.dist.stack(row.upstream, row.stack))[row.number - 1]
+
+    def _required_by(self, feature: str, upstream: str | None) -> tuple[str, ...]:
+        """The features that name this one under `Requires:`, with their upstream."""
+        if upstream is None:
+            return ()
+        found = []
+        for file, owner in self._owned.items():
+            if (feature, upstream) in [(name, of or owner) for name, of in self.patch(file).requires]:
+                found.append(f"{self.patch(file).feature}@{owner}")
+        return tuple(dict.fromkeys(found))
+
+    def _tests(self, feature: str, upstream: str | None) -> tuple[str, ...]:
+        """The behaviour tests: in a folder of the upstream, or beside those, since a feature may span several."""
+        folder = self.dist.root / "tests" / "behaviour"
+        own = {"behaviour", (upstream or "").replace("-", "_")}
+        return self._shown(f for f in folder.glob(f"**/test_{feature}.py") if f.parent.name in own)
+
+    def _mutants(self, feature: str, upstream: str | None) -> tuple[str, ...]:
+        folder = self.dist.root / "tests" / "behaviour" / "mutants"
+        found = [folder / f"{feature}.yaml", *folder.glob(f"{feature}.*.yaml")]
+        line = f"upstream: {upstream}"
+        return self._shown(f for f in found if f.is_file() and line in f.read_text(encoding="utf-8").splitlines())
+
+    def _shown(self, files: Iterable[Path]) -> tuple[str, ...]:
+        return tuple(sorted(f.relative_to(self.dist.root).as_posix() for f in files))
+
+
+def sections(patch: StackPatch) -> tuple[str, str, str]:
+    """Need, change and risk: the first paragraph of the message, what follows it, and what `Risk:` begins."""
+    paragraphs = body_paragraphs(LintedPatch(patch))
+    at = next((n for n, p in enumerate(paragraphs) if p.startswith("Risk:")), len(paragraphs))
+    need, change, risk = ("\n\n".join(part) for part in (paragraphs[:1], paragraphs[1:at], paragraphs[at:]))
+    return need.removeprefix("Need:").lstrip(), change, risk.removeprefix("Risk:").lstrip()
+
+
+def file_rows(patch: StackPatch) -> tuple[FileRow, ...]:
+    """Lines added and removed, counted by unidiff, which has no part in applying; then the carried files."""
+    from unidiff.patch import PatchSet
+
+    rows = []
+    for change, counted in zip(patch.patch.changes, PatchSet(diff_of(patch)), strict=True):
+        lines = (None, None) if change.binary is not None else (counted.added, counted.removed)
+        rows.append(FileRow(change.path.decode("utf-8", "backslashreplace"), change.kind, *lines))
+    rows += [FileRow(path, "carried", data.count(b"\n"), 0) for path, data in patch.carried.items()]
+    return tuple(rows)
+
+
+def diff_of(patch: StackPatch) -> str:
+    """The diff part of the file, as text."""
+    lines = patch.data.split(b"\n")[patch.patch.changes[0].line - 1 :]
+    return b"\n".join(lines).decode("utf-8", "backslashreplace")

@@ -1,0 +1,106 @@
+"""patchctl doctor."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from patchctl.cli.app import App, complete_profile, json_option
+from patchctl.doctor import Finding
+from patchctl.errors import DONE, FINDINGS, BadManifest, WrongUse
+
+if TYPE_CHECKING:
+    from patchctl.manifest.distribution import Distribution
+    from patchctl.manifest.types import Stack
+
+
+@click.command("doctor")
+@click.option(
+    "--profile", "-p", metavar="NAME", shell_complete=complete_profile, help="Look at what this profile needs."
+)
+@click.option(
+    "--mirror", "mirrors", multiple=True, metavar="NAME=URL", help="Another git place for an upstream. Repeatable."
+)
+@click.option("--offline", is_flag=True, help="Ask nobody on the network.")
+@click.option(
+    "--python", metavar="PY", help="The Python of training and tests [default: PATCHCTL_TORCH_PYTHON, else patchctl's]."
+)
+@json_option
+@click.pass_obj
+def command(
+    app: App, profile: str | None, mirrors: tuple[str, ...], offline: bool, python: str | None, as_json: bool
+) -> int:
+    """Say what this machine lacks, and what to do about it.
+
+    Looks at git, Python, patchctl's dependencies, the cache's file system and whether every source can be had; then at
+    a torch for the behaviour tests and, with --profile, at what training runs on, which patchctl itself does not need.
+    Exit code 1 when something that patchctl needs is missing.
+    """
+    from patchctl.doctor.runtime import check_runtime, check_torch
+    from patchctl.report.doctor import doctor_json, doctor_text
+
+    progress = app.progress(as_json)
+    progress.start("doctor", None)
+    try:
+        findings = [*_machine(app, profile, mirrors, offline, progress.note), check_torch(python)]
+        if profile is not None and not any(f.area == "machine" and f.blocks for f in findings):
+            dist = app.distribution
+            findings += check_runtime(dist.requirements, dist.profile(profile).runtime, python)
+    finally:
+        progress.finish()
+    app.emit("doctor", doctor_json(findings, profile), lambda style: doctor_text(findings, style), as_json)
+    return FINDINGS if any(f.blocks for f in findings) else DONE
+
+
+def _machine(
+    app: App, profile: str | None, mirrors: tuple[str, ...], offline: bool, note: Callable[[str], None]
+) -> Iterator[Finding]:
+    """The machine, then the distribution and its sources, as far as what was found allows to look."""
+    from patchctl.doctor.machine import check_cache, check_dependencies, check_git, check_locale, check_python
+    from patchctl.doctor.sources import check_sources
+
+    basics = [check_git(), check_python(sys.version_info[:3]), *check_dependencies(), check_locale()]
+    yield from basics
+    if any(f.blocks for f in basics):
+        return  # manifests cannot be read without the dependencies, nor the cache without git
+    try:
+        options = app.source_options(offline=offline)
+        dist = _distribution(app, profile)
+        stacks = _stacks(dist, profile) if dist else []
+        yield from check_cache(options.cache, _files(dist, stacks) if dist else None)
+        if dist is None:
+            todo = "change into a folder of one, or name it with --root DIR"
+            yield Finding("machine", "distribution", "warning", "none here: sources are not looked for", todo)
+            return
+        options = app.source_options("auto", mirrors, offline)
+    except BadManifest as error:
+        yield Finding("machine", "manifests", "missing", str(error), error.hint)
+        return
+    yield from check_sources([(dist.upstream(s.upstream), s) for s in stacks], options, note)
+
+
+def _distribution(app: App, profile: str | None) -> Distribution | None:
+    """None where there is none and none was asked for."""
+    try:
+        return app.distribution
+    except WrongUse:
+        if app.root is not None or profile is not None:
+            raise
+        return None
+
+
+def _stacks(dist: Distribution, profile: str | None) -> list[Stack]:
+    if profile is not None:
+        return list(dist.stacks_of(dist.profile(profile)).values())
+    return [s for name in dist.upstreams for s in dist.stacks.values() if s.upstream == name]
+
+
+def _files(dist: Distribution, stacks: list[Stack]) -> int | None:
+    """How many files the pins have; None where a list is missing."""
+    from patchctl.manifest.trees import read_tree_list
+
+    lists = [read_tree_list(dist.root, stack) for stack in stacks]
+    return sum(len(found.files) for found in lists if found) if all(lists) else None

@@ -1,0 +1,39 @@
+"""patchctl list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from patchctl.cli.app import App, complete_profile, complete_upstream, json_option
+
+KINDS = ("profiles", "stacks", "patches", "requirements")
+
+
+@click.command("list")
+@click.argument("what", metavar="[WHAT]", type=click.Choice(KINDS), required=False)
+@click.option("--profile", "-p", metavar="NAME", shell_complete=complete_profile, help="Only what this profile has.")
+@click.option("--upstream", metavar="NAME", shell_complete=complete_upstream, help="Only what concerns this upstream.")
+@json_option
+@click.pass_obj
+def command(app: App, what: str | None, profile: str | None, upstream: str | None, as_json: bool) -> None:
+    """List what the distribution has: profiles, stacks, patches and requirements.
+
+    WHAT is one of profiles, stacks, patches and requirements; without it, all of them are listed. `patchctl show` tells
+    all about one patch.
+    """
+    from patchctl.catalog import Catalog
+    from patchctl.report.catalog import list_json, list_text
+
+    catalog = Catalog(app.distribution)
+    parts: dict[str, Callable[[], Sequence[Any]]] = {
+        "profiles": lambda: catalog.profiles(profile, upstream),
+        "stacks": lambda: catalog.stacks(profile, upstream),
+        "patches": lambda: catalog.patches(profile, upstream),
+        "requirements": lambda: catalog.requirements(profile),
+    }
+    rows = {kind: parts[kind]() for kind in KINDS if what in (None, kind)}
+    shown = what or "overview"
+    app.emit("list", list_json(shown, rows), lambda style: list_text(shown, rows, style), as_json)

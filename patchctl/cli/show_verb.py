@@ -1,0 +1,36 @@
+"""patchctl show."""
+
+from __future__ import annotations
+
+import click
+
+from patchctl.cli.app import App, json_option
+
+
+def complete_feature(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Shell completion: the features of the distribution, by the names of their files: nothing is parsed for it."""
+    try:
+        params = ctx.find_root().params
+        dist = App(root=params.get("root"), cache=params.get("cache")).distribution
+        names = {f.stem.split("-", 2)[-1] for stack in dist.stacks.values() for f in dist.patch_files(stack)}
+        return sorted(name for name in names if name.startswith(incomplete))
+    except Exception:  # a completion must never print into the user's command line
+        return []
+
+
+@click.command("show")
+@click.argument("target", metavar="FEATURE[@UPSTREAM]|PATCHFILE", shell_complete=complete_feature)
+@click.option("--diff", is_flag=True, help="Print the diff as well.")
+@json_option
+@click.pass_obj
+def command(app: App, target: str, diff: bool, as_json: bool) -> None:
+    """Show one patch: what it is for, its switch, its files, where it is used, its tests.
+
+    A feature that spans several upstreams has a patch in each of them: all are shown, or the one of UPSTREAM. PATCHFILE
+    is the name of a patch file or its path, which need not belong to a stack.
+    """
+    from patchctl.catalog import Catalog
+    from patchctl.report.catalog import show_json, show_text
+
+    details = Catalog(app.distribution).details(target)
+    app.emit("show", show_json(details, diff=diff), lambda style: show_text(details, style, diff=diff), as_json)

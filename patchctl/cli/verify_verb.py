@@ -1,0 +1,110 @@
+"""patchctl verify."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from patchctl.cli.app import App, json_option, source_options
+from patchctl.errors import WrongUse
+
+if TYPE_CHECKING:
+    from patchctl.check.findings import Report
+    from patchctl.manifest.distribution import Distribution
+
+
+@click.command("verify")
+@click.option(
+    "--workspace",
+    "-w",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Verify the trees of this workspace on disk, instead of the distribution.",
+)
+@source_options
+@click.option("--skip-unavailable", is_flag=True, help="Exit 0 although a stack had no form whose source could be had.")
+@click.option("--static", is_flag=True, help="Only what needs no source: patches, names, headers, digests, pages.")
+@click.option(
+    "--format",
+    "output",
+    type=click.Choice(["text", "json", "github", "sarif", "junit"]),
+    default="text",
+    show_default=True,
+    help="How findings are printed.",
+)
+@click.option("--quiet", "-q", is_flag=True, help="With text: print findings, and nothing else.")
+@json_option
+@click.pass_obj
+def command(
+    app: App,
+    workspace: Path | None,
+    source: str,
+    mirrors: tuple[str, ...],
+    offline: bool,
+    skip_unavailable: bool,
+    static: bool,
+    output: str,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """Check the distribution, or with --workspace the trees on disk.
+
+    The distribution: manifests, names and numbers, headers, digests, exact preimages, the trees of every stack in every
+    form that can be had against the lock, the code of every touched file, the generated pages. What could not be had is
+    listed with the places tried. docs/lint-rules.md has every rule.
+
+    A workspace: every file read back, HEAD, generated files, and the last commit computed again from the distribution's
+    patches. Takes no lock, writes nothing and needs no cache.
+
+    Exit code 1 with findings; 3 when a stack had no form that could be had.
+    """
+    from patchctl.report.findings import print_report
+
+    output = "json" if as_json else output
+    if workspace is not None:
+        root, report = _workspace(app, workspace.absolute(), silent=output == "json")
+    else:
+        options = (source, mirrors, offline)
+        root, report = _distribution(app, None if static else options, silent=output == "json")
+    print_report(report, output, app, root, quiet=quiet)
+    return report.exit_code(skip_unavailable=skip_unavailable or static)
+
+
+def _distribution(app: App, source: tuple[str, tuple[str, ...], bool] | None, *, silent: bool) -> tuple[Path, Report]:
+    from patchctl.check.distribution import manifest_findings, verify_distribution
+    from patchctl.manifest.distribution import Distribution, find_root
+    from patchctl.manifest.problems import InvalidManifest
+
+    root = find_root(app.root, Path.cwd())
+    try:
+        # Read and validated anew: what an earlier run found right is not believed here.
+        app.distribution = dist = Distribution.load(root)
+    except InvalidManifest as error:
+        return root, manifest_findings(root, error)
+    options = None if source is None else app.source_options(*source)
+    return root, verify_distribution(dist, options, app.progress(silent))
+
+
+def _workspace(app: App, workspace: Path, *, silent: bool) -> tuple[Path, Report]:
+    from patchctl.check.workspace import verify_workspace
+
+    return workspace, verify_workspace(workspace, _distribution_of(app, workspace), app.progress(silent))
+
+
+def _distribution_of(app: App, workspace: Path) -> Distribution | None:
+    """The one that is named or around, else the one that the workspace was made from, else none."""
+    from patchctl.manifest.distribution import MARKER, Distribution, find_root
+    from patchctl.workspace.state import load_state
+
+    try:
+        root = find_root(app.root, Path.cwd())
+    except WrongUse:
+        if app.root is not None:
+            raise
+        state = load_state(workspace)
+        if state is None or not (Path(state.root) / MARKER).is_file():
+            return None
+        root = Path(state.root)
+    return Distribution.load(root)

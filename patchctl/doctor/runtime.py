@@ -1,0 +1,171 @@
+"""What the behaviour tests and the patched frameworks run on. None of it is needed to fetch, apply or verify."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from patchctl.doctor import Finding
+from patchctl.manifest.types import Requirement
+from patchctl.report.text import one_line
+
+TORCH_PYTHON = "PATCHCTL_TORCH_PYTHON"
+_TIMEOUT_SECONDS = 60
+# Runs in the interpreter that is asked about. Imports nothing of what it looks for: torch_npu without a driver ends in
+# a traceback of its own, and the metadata says which build it is.
+_PROBE = """
+import importlib.metadata, json, platform, sys
+found = {}
+for name in sys.argv[1:]:
+    try:
+        there = importlib.metadata.distribution(name)
+        needs = [r.split(";")[0].strip() for r in there.requires or [] if r.startswith("nvidia-")]
+        found[name] = [there.version, needs]
+    except importlib.metadata.PackageNotFoundError:
+        pass
+print(json.dumps({"python": platform.python_version(), "found": found}))
+"""
+
+
+class Interpreter:
+    """A Python and the distributions that it has. `problem` says why it could not be asked."""
+
+    def __init__(self, path: str, names: list[str]) -> None:
+        self.path = path
+        self.version: str | None = None
+        self.problem: str | None = None
+        self._found: dict[str, list[Any]] = {}
+        try:
+            command = [path, "-c", _PROBE, *names]
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT_SECONDS,
+                check=True,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+            )
+            told = json.loads(done.stdout.strip().splitlines()[-1])
+            self.version, self._found = told["python"], told["found"]
+        except (OSError, subprocess.SubprocessError, ValueError, IndexError, KeyError) as error:
+            self.problem = one_line(str(error))
+
+    def installed(self, name: str) -> str | None:
+        """The version of a distribution, or None."""
+        return self._found[name][0] if name in self._found else None
+
+    def nvidia(self, name: str) -> list[str]:
+        """The nvidia-* distributions that one requires."""
+        return self._found[name][1] if name in self._found else []
+
+
+def training_python(named: str | None) -> str:
+    """The interpreter to ask: the one that was named, that of the behaviour tests, or our own."""
+    return named or os.environ.get(TORCH_PYTHON) or sys.executable
+
+
+def check_torch(named: str | None) -> Finding:
+    """A torch for the behaviour tests: any build that runs on a CPU and drags no nvidia-* in."""
+    python = Interpreter(training_python(named), ["torch"])
+    todo = f"set {TORCH_PYTHON} to a Python 3.11 with a CPU build of torch; without one the behaviour tests are skipped"
+    if python.problem is not None:
+        return Finding(
+            "tests", "torch", "warning", f"{python.path} cannot be asked: {python.problem}", todo, needed=False
+        )
+    version = python.installed("torch")
+    if version is None:
+        return Finding("tests", "torch", "warning", f"none in {python.path}", todo, needed=False)
+    drags = python.nvidia("torch")
+    if drags:
+        what = f"{version} in {python.path} requires {drags[0]} and {len(drags) - 1} more of nvidia-*"
+        return Finding("tests", "torch", "warning", what, todo, needed=False)
+    return Finding("tests", "torch", "ok", f"{version} in {python.path}", needed=False)
+
+
+def check_runtime(
+    requirements: Mapping[str, Requirement], wanted: Mapping[str, str], named: str | None, root: Path = Path("/")
+) -> Iterator[Finding]:
+    """What a profile was chosen for, against what is here. `root` is where system paths begin."""
+    names = {n: r.distribution or n for n, r in requirements.items() if r.kind == "python"}
+    python = Interpreter(training_python(named), list(names.values()))
+    for name, version in wanted.items():
+        if name in names:
+            found, where = python.installed(names[name]), python.path
+        elif name == "python":
+            found, where = python.version, python.path
+        elif name in _SYSTEM:
+            found, where = _SYSTEM[name](root)
+        else:
+            yield Finding(
+                "runtime", name, "warning", f"{version} is wanted; how to look for it is not known", needed=False
+            )
+            continue
+        yield _compared(name, version, found, where)
+    tool = shutil.which("npu-smi")
+    if tool:
+        yield Finding("runtime", "npu-smi", "ok", f"at {tool}", needed=False)
+    else:
+        yield Finding("runtime", "npu-smi", "missing", "not on PATH: no NPU's driver is installed here", needed=False)
+
+
+def _compared(name: str, wanted: str, found: str | None, where: str) -> Finding:
+    todo = f"install {name} {wanted} where training runs"
+    if found is None:
+        return Finding("runtime", name, "missing", f"{wanted} is wanted; none in {where}", todo, needed=False)
+    if fits(found, wanted):
+        return Finding("runtime", name, "ok", f"{found} in {where}; {wanted} is wanted", needed=False)
+    return Finding("runtime", name, "warning", f"{found} in {where}; {wanted} is wanted", todo, needed=False)
+
+
+def fits(found: str, wanted: str) -> bool:
+    """Whether a version is what a profile names: a version, a family (25.3.*) or limits. Versions that Python's rules
+    do not know (8.2.RC1.alpha) fit when they are the same, or begin with the family."""
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+    from packaging.version import InvalidVersion, Version
+
+    limits = wanted if re.match(r"[=<>!~]", wanted) else f"=={wanted}"
+    try:
+        return SpecifierSet(limits).contains(Version(found), prereleases=True)
+    except (InvalidSpecifier, InvalidVersion):
+        return found == wanted or (wanted.endswith(".*") and found.startswith(wanted[:-1]))
+
+
+def _cann(root: Path) -> tuple[str | None, str]:
+    """CANN's toolkit writes its version beside itself: in <arch>-linux/ascend_toolkit_install.info, since 8.5 below
+    cann/ and before that below ascend-toolkit/latest/. set_env.sh puts the folder into ASCEND_HOME_PATH."""
+    named = [Path(os.environ[key]) for key in ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME") if os.environ.get(key)]
+    usual = [root / "usr/local/Ascend/cann", root / "usr/local/Ascend/ascend-toolkit/latest"]
+    for folder in (*named, *usual):
+        for arch in dict.fromkeys((platform.machine(), "aarch64", "x86_64")):
+            version = _version_in(folder / f"{arch}-linux" / "ascend_toolkit_install.info")
+            if version is not None:
+                return version, str(folder)
+    return None, str(usual[0])
+
+
+def _driver(root: Path) -> tuple[str | None, str]:
+    """The host's driver, mounted into containers with its version file."""
+    file = root / "usr/local/Ascend/driver/version.info"
+    return _version_in(file), str(file)
+
+
+_SYSTEM = {"cann": _cann, "driver": _driver}
+
+
+def _version_in(file: Path) -> str | None:
+    """The value of `version=` in one of Ascend's .info files."""
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"(?im)^\s*version\s*=\s*\[?([^\]\s]+)", text)
+    return one_line(found[1]) if found else None

@@ -1,0 +1,89 @@
+"""Whether every stack's source can be had: from the cache, a mirror, a remote or a package index. Fetches nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from patchctl.doctor import Finding
+from patchctl.errors import PatchctlError, Tried
+from patchctl.manifest.types import Stack, Upstream
+from patchctl.report.text import one_line
+from patchctl.source.types import SourceOptions
+
+_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What was found for one stack: the forms in the cache, the git places that answer and those that do not, and the
+    same of the package indexes."""
+
+    cached: tuple[str, ...]
+    answering: tuple[str, ...]
+    silent: tuple[Tried, ...]
+    listed: tuple[str, ...]
+    unlisted: tuple[Tried, ...]
+
+
+def check_sources(
+    stacks: Sequence[tuple[Upstream, Stack]], options: SourceOptions, note: Callable[[str], None]
+) -> Iterator[Finding]:
+    """One finding a stack. Missing: no place has it. A warning: something answers, and not all that should."""
+    for upstream, stack in stacks:
+        note(f"looking for {stack.upstream}")
+        name = f"{stack.upstream} {stack.name}"
+        try:
+            yield _finding(name, stack, _look(upstream, stack, options), options)
+        except PatchctlError as error:
+            yield Finding("sources", name, "missing", one_line(str(error)), error.hint)
+
+
+def _look(upstream: Upstream, stack: Stack, options: SourceOptions) -> _Look:
+    from patchctl.source import git_form, sdist
+
+    cached = []
+    if git_form.cached(stack.upstream, stack.pin, options.cache) is not None:
+        cached.append("git")
+    if sdist.cached(stack.upstream, upstream, stack, options.cache) is not None:
+        cached.append("sdist")
+    answering, silent = _git_places(upstream, options.mirrors.get(stack.upstream, ()), options.offline)
+    unlisted: list[Tried] = []
+    listed: list[str] = []
+    if upstream.sdist is not None and stack.pin.sdist is not None and not options.offline:
+        from patchctl.source.index import offers
+
+        listed = offers(upstream.sdist, stack.pin.sdist, unlisted)
+    return _Look(tuple(cached), tuple(answering), tuple(silent), tuple(listed), tuple(unlisted))
+
+
+def _git_places(upstream: Upstream, mirrors: Sequence[str], offline: bool) -> tuple[list[str], list[Tried]]:
+    """Whether something is there: a local folder is looked at, a host is connected to. Whether it has the commit only a
+    fetch tells."""
+    from patchctl.source.git_form import why_not_asked
+    from patchctl.source.places import parse_place
+
+    places = [parse_place(address) for address in (*mirrors, *upstream.git)]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        reasons = list(pool.map(lambda place: why_not_asked(place, offline), places))
+    good = [place.shown for place, reason in zip(places, reasons, strict=True) if reason is None]
+    bad = [Tried(place.shown, reason) for place, reason in zip(places, reasons, strict=True) if reason is not None]
+    return good, bad
+
+
+def _finding(name: str, stack: Stack, look: _Look, options: SourceOptions) -> Finding:
+    have = [f"in the cache (form {', '.join(look.cached)})"] if look.cached else []
+    have += [f"git answers at {look.answering[0]}"] if look.answering else []
+    have += [f"the sdist is at {look.listed[0]}"] if look.listed else []
+    tried = tuple(Tried(t.place, one_line(t.reason)) for t in (*look.silent, *look.unlisted))
+    if not have and options.offline:
+        todo = "`patchctl fetch` brings it, where there is a network"
+        return Finding("sources", name, "warning", "not in the cache, and offline nothing else is asked", todo)
+    if not have:
+        todo = f"--mirror {stack.upstream}=URL, or `mirrors:` in the user configuration, names another git place"
+        return Finding("sources", name, "missing", "no place has it", todo, tried=tried)
+    if "git" not in look.cached and not look.answering and not options.offline:
+        todo = "enough as long as no patch needs a file that the sdist lacks; --mirror names another git place"
+        return Finding("sources", name, "warning", f"{', '.join(have)}; no git place answers", todo, tried=tried)
+    return Finding("sources", name, "ok", ", ".join(have), tried=tried)

@@ -1,0 +1,1 @@
+"""Tells which pin a folder is, by blob ids: version strings lie in published images. Reads only; needs no git."""

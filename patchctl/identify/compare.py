@@ -1,0 +1,220 @@
+"""One folder against one known tree: which files are the pin's, which are patched, and which are neither."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from patchctl.git.objects import EXECUTABLE, REGULAR, SYMLINK, object_id
+from patchctl.identify.known import KnownTree
+from patchctl.identify.scan import BUILD_OUTPUTS, Content, Folder
+from patchctl.identify.selection import applied_patches
+
+EMPTY = object_id("blob", b"")
+# Fewer files than this say nothing: a licence and an ignore file are the same in many projects.
+FEWEST = 3
+# What setuptools-scm, vllm-ascend's setup.py and protobuf's compiler write into packages.
+_WRITTEN_MODULE = re.compile(rb"(^|/)(_version|_build_info|[^/]+_pb2|[^/]+_pb2_grpc)\.py$")
+_CRLF = "line ends are CRLF; with LF it would be the file"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A file that is neither the pin's nor what our patches make of it, and why."""
+
+    path: str
+    why: str
+
+
+@dataclass(frozen=True)
+class PatchFound:
+    """A patch of the stack: in all of its files that are here ("wholly"), or in some of them ("partly", and not in
+    `without`)."""
+
+    file: str
+    feature: str
+    state: str
+    without: tuple[str, ...] = ()
+
+
+@dataclass
+class Comparison:
+    """The raw result. Paths are of the folder, in bytes; `at` is the tree's folder that the folder is, with '/' at its
+    end, empty for the whole tree. `applied` holds the patches' numbers for each touched file that is here."""
+
+    known: KnownTree
+    at: bytes
+    present: set[bytes] = field(default_factory=set)
+    equal: set[bytes] = field(default_factory=set)
+    telling: set[bytes] = field(default_factory=set)
+    missing: list[bytes] = field(default_factory=list)
+    extra: list[bytes] = field(default_factory=list)
+    modes: list[bytes] = field(default_factory=list)
+    differing: list[Difference] = field(default_factory=list)
+    applied: dict[bytes, frozenset[int]] = field(default_factory=dict)
+
+    @property
+    def patched(self) -> int:
+        return sum(1 for numbers in self.applied.values() if numbers)
+
+    @property
+    def similar(self) -> bool:
+        """Whether the folder is worth naming as this pin's or one near it."""
+        fewest = min(FEWEST, sum(1 for e in self.known.files.values() if e.id != EMPTY))
+        return len(self.telling) >= fewest and len(self.telling) * 10 >= len(self.present)
+
+    @property
+    def exact(self) -> bool:
+        """Whether it is the pin, patched or not: nothing else, no module missing among others, enough to tell."""
+        modules = [n for n in self.missing if n.endswith(b".py") and self.known.in_package(self.at + n)]
+        whole = all(p.state == "wholly" for p in patches_found(self))
+        enough = self.similar and len(self.present) >= len(self.missing)
+        return enough and whole and not (self.differing or self.extra or modules)
+
+
+def compare(folder: Folder, known: KnownTree, at: bytes) -> Comparison:
+    """Compare every file that the tree has below `at`; each file is read at most once, whatever it is compared with."""
+    result = Comparison(known, at)
+    paths = {p for p in known.files.keys() | known.touched.keys() if p.startswith(at)} - known.submodules
+    if folder.is_site_packages and known.packages:
+        paths = {p for p in paths if known.in_package(p)}  # verl's wheel brings a `tests` of its own, as many do
+    absent = []
+    for path in sorted(paths):
+        name = path[len(at) :]
+        if name not in folder.files:
+            absent.append(path)
+            continue
+        result.present.add(name)
+        content = folder.content(name)
+        if isinstance(content, str):
+            result.differing.append(Difference(show(name), content))
+        else:
+            _judge(result, folder, path, name, content)
+    here = {(at + n).rpartition(b"/")[0] for n in result.present}
+    for path in absent:
+        if _nearest_folder(known, path) in here:
+            _absent(result, path)
+    result.extra = _extra(folder, known, at, result.present)
+    return result
+
+
+def _nearest_folder(known: KnownTree, path: bytes) -> bytes:
+    """The folder of a path, or the nearest one above that the pin has files in: a patch may add whole folders."""
+    folder = path.rpartition(b"/")[0]
+    while folder and folder not in known.folders:
+        folder = folder.rpartition(b"/")[0]
+    return folder
+
+
+def _absent(result: Comparison, path: bytes) -> None:
+    """A file that is not there, while its neighbours are: deleted by a patch, not added by one, or missing."""
+    name = path[len(result.at) :]
+    gone = next((s for s in result.known.states.get(path, ()) if s.id is None), None)
+    if gone is not None:
+        result.applied[name] = gone.applied
+    else:
+        result.missing.append(name)
+
+
+def _judge(result: Comparison, folder: Folder, path: bytes, name: bytes, content: Content) -> None:
+    known = result.known
+    entry = known.files.get(path)
+    applied = _applied(known, folder, path, name, content.id)
+    if content.mode == SYMLINK and (entry is None or entry.mode != SYMLINK):
+        result.differing.append(Difference(show(name), "is a symbolic link"))
+        return
+    if applied is None:
+        of_lf = _applied(known, folder, path, name, content.lf_id) if content.lf_id else None
+        result.differing.append(Difference(show(name), "other content" if of_lf is None else _CRLF))
+        return
+    if path in known.touched:
+        result.applied[name] = applied
+    if entry is not None and not applied:
+        result.equal.add(name)
+    if content.id != EMPTY:
+        result.telling.add(name)
+    if entry is not None and {entry.mode, content.mode} == {REGULAR, EXECUTABLE}:
+        result.modes.append(name)
+
+
+def _applied(known: KnownTree, folder: Folder, path: bytes, name: bytes, oid: str) -> frozenset[int] | None:
+    """The patches that are in a file with this blob id; None when it is no file of the pin's, patched or not."""
+    if path not in known.touched:
+        return frozenset() if known.files[path].id == oid else None
+    for state in known.states[path]:
+        if state.id == oid:
+            return state.applied
+    content = folder.content(name)
+    if isinstance(content, str) or content.id != oid or content.mode == SYMLINK:
+        return None
+    try:
+        return applied_patches(known, path, folder.data(name))
+    except OSError:
+        return None
+
+
+def _extra(folder: Folder, known: KnownTree, at: bytes, present: set[bytes]) -> list[bytes]:
+    """Modules inside the packages that the pin does not have: they are imported like the others.
+
+    Not those that builds write (`_version.py`), nor what lies in folders that are no package: vllm-ascend installs
+    whole operator kits below `_cann_ops_custom`, Python files among them.
+    """
+    if not any(known.in_package(at + n) for n in present):
+        return []
+    return [
+        name
+        for name in sorted(folder.files)
+        if name.endswith(b".py")
+        and name not in present
+        and known.in_package(at + name)
+        and at + name not in known.generated
+        and not is_build_output(name)
+        and _in_packages_all_the_way(folder, known, at, name)
+    ]
+
+
+def _in_packages_all_the_way(folder: Folder, known: KnownTree, at: bytes, name: bytes) -> bool:
+    """Whether each folder on the way to a file, below the upstream's package, is the pin's or has an `__init__.py`."""
+    parts = name.split(b"/")[:-1]
+    above = [b"/".join(parts[: i + 1]) for i in range(len(parts))]
+    return all(
+        at + f in known.folders or f + b"/__init__.py" in folder.files for f in above if known.in_package(at + f + b"/")
+    )
+
+
+def patches_found(result: Comparison) -> tuple[PatchFound, ...]:
+    """The patches of the stack that are in the folder, in their order."""
+    found = []
+    for number, patch in enumerate(result.known.patches):
+        names = [n for n in result.applied if number in result.known.touched[result.at + n]]
+        having = [n for n in names if number in result.applied[n]]
+        if having:
+            without = tuple(sorted(show(n) for n in names if n not in having))
+            found.append(PatchFound(patch.file, patch.feature, "partly" if without else "wholly", without))
+    return tuple(found)
+
+
+def form_of(result: Comparison, folder: Folder) -> str:
+    """complete: every file of the list. package: all modules of the packages and nothing beside them. sdist: the same,
+    and beside them what a source distribution has. part: less than that."""
+    known, at = result.known, result.at
+    expected = known.files.keys() - known.submodules
+    here = {at + n for n in result.present | result.applied.keys()}
+    if expected <= here:
+        return "complete"
+    modules = {p for p in expected if known.is_module(p)}
+    if not modules or not modules <= here:
+        return "part"
+    if all(known.in_package(p) for p in here):
+        return "package"
+    return "sdist" if at == b"" and b"PKG-INFO" in folder.files else "part"
+
+
+def is_build_output(name: bytes) -> bool:
+    """Whether a compiler, an interpreter or a packaging tool writes files of this name."""
+    return name.endswith(BUILD_OUTPUTS) or _WRITTEN_MODULE.search(name) is not None
+
+
+def show(path: bytes) -> str:
+    """A path as text, whatever its bytes are."""
+    return path.decode("utf-8", "backslashreplace")

@@ -1,0 +1,160 @@
+"""Which known trees a folder is. A site-packages folder can be several; a subfolder is found by where its names fit.
+
+Names choose what is compared; blob ids alone decide.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from patchctl.identify.compare import (
+    Comparison,
+    Difference,
+    PatchFound,
+    compare,
+    form_of,
+    is_build_output,
+    patches_found,
+    show,
+)
+from patchctl.identify.known import KnownTree
+from patchctl.identify.scan import Folder, scan
+
+# How many places in a tree a folder is compared with: a folder with two common names in it fits several.
+_PLACES = 4
+
+
+@dataclass(frozen=True)
+class Identified:
+    """One pin that the folder holds, wholly or nearly. Paths are below the folder.
+
+    `at` is the tree's folder that the folder is, empty for the whole tree; `form` is complete, package, sdist or part.
+    `stacks` are all stacks of this pin, `rivals` stacks of other pins that fit exactly as well.
+    """
+
+    upstream: str
+    stacks: tuple[str, ...]
+    commit: str
+    tag: str | None
+    listed_from: str
+    at: str
+    form: str
+    exact: bool
+    listed: int
+    present: int
+    equal: int
+    patched: int
+    patches: tuple[PatchFound, ...]
+    differing: tuple[Difference, ...]
+    missing: tuple[str, ...]
+    extra: tuple[str, ...]
+    modes: tuple[str, ...]
+    rivals: tuple[str, ...]
+    lock: bool
+
+
+@dataclass(frozen=True)
+class Identification:
+    """What a folder is. `others` counts the files of no pin found, `build_outputs` those that compilers write."""
+
+    folder: str
+    trees: tuple[Identified, ...]
+    others: int
+    build_outputs: int
+    links: int
+    passed_by: int
+    unreadable: tuple[str, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Whether every tree that was found is a pin's, and one was found."""
+        return bool(self.trees) and all(t.exact for t in self.trees) and not self.unreadable
+
+
+def identify(path: Path, known: Sequence[KnownTree]) -> Identification:
+    """Compare a folder with every known tree. Writes nothing; what cannot be read is named, not raised."""
+    names = {name for tree in known for name in tree.folder_names}
+    submodules = {path for tree in known for path in tree.submodules}
+    folder = scan(path, names, submodules)
+    chosen = _chosen(_comparisons(folder, known))
+    trees = tuple(_identified(group, folder) for group in chosen)
+    claimed = {n for group in chosen for c in group for n in (*c.present, *c.extra)}
+    generated = {g[len(c.at) :] for c, *_ in chosen for g in c.known.generated if g.startswith(c.at)}
+    rest = [n for n in folder.files if n not in claimed | generated]
+    outputs = sum(1 for n in rest if is_build_output(n))
+    links = sum(1 for n in rest if folder.files[n] == 0o120000)
+    unreadable = tuple(show(p) for p in sorted(folder.unreadable))
+    return Identification(str(path), trees, len(rest) - outputs, outputs, links, folder.passed_by, unreadable)
+
+
+def _comparisons(folder: Folder, known: Iterable[KnownTree]) -> list[Comparison]:
+    """The best comparison with each tree, of those that are similar at all; the best of all first."""
+    found = []
+    for tree in known:
+        here = [compare(folder, tree, at) for at in _places(folder.files, tree)]
+        here = [c for c in here if c.similar]
+        if here:
+            found.append(max(here, key=_score))
+    return sorted(found, key=_score, reverse=True)
+
+
+def _score(result: Comparison) -> tuple[int, bool, int, int]:
+    """More files that are the pin's, patched or not; of equals the one that explains all, and with fewer patches."""
+    return len(result.telling), result.exact, -len(result.differing) - len(result.missing), -len(result.extra)
+
+
+def _places(names: Iterable[bytes], tree: KnownTree) -> list[bytes]:
+    """The folders of the tree that the folder could be, by the files that would fit, the likeliest first."""
+    by_name: dict[bytes, list[bytes]] = defaultdict(list)
+    for path in tree.files:
+        by_name[path.rpartition(b"/")[2]].append(path)
+    votes: Counter[bytes] = Counter()
+    for name in names:
+        for path in by_name.get(name.rpartition(b"/")[2], ()):
+            if path == name or path.endswith(b"/" + name):
+                votes[path[: len(path) - len(name)]] += 1
+    return [at for at, _ in votes.most_common(_PLACES)]
+
+
+def _chosen(comparisons: list[Comparison]) -> list[list[Comparison]]:
+    """Those that hold files of their own, each with the others that claim the same files: of one pin, or near it."""
+    chosen: list[list[Comparison]] = []
+    for result in comparisons:
+        group = next((g for g in chosen if len(result.telling & g[0].telling) * 2 > len(result.telling)), None)
+        if group is None:
+            chosen.append([result])
+        else:
+            group.append(result)
+    return chosen
+
+
+def _identified(group: list[Comparison], folder: Folder) -> Identified:
+    """The best of a group, with the stacks that have the same pin and the other pins that cannot be told from it."""
+    best = group[0]
+    pin = best.known.stack.pin
+    same = [c for c in group if (c.known.upstream, c.known.stack.pin.commit) == (best.known.upstream, pin.commit)]
+    rivals = [f"{c.known.upstream} {c.known.stack.name}" for c in group if c not in same and c.exact and best.exact]
+    return Identified(
+        upstream=best.known.upstream,
+        stacks=tuple(c.known.stack.name for c in same),
+        commit=pin.commit,
+        tag=pin.tag,
+        listed_from=best.known.source,
+        at=show(best.at),
+        form=form_of(best, folder),
+        exact=best.exact and not rivals,
+        listed=len(best.known.files) - len(best.known.submodules),
+        present=len(best.present),
+        equal=len(best.equal),
+        patched=best.patched,
+        patches=patches_found(best),
+        differing=tuple(best.differing),
+        missing=tuple(show(n) for n in best.missing),
+        extra=tuple(show(n) for n in best.extra),
+        modes=tuple(show(n) for n in best.modes),
+        rivals=tuple(rivals),
+        lock=best.known.lock is not None or not best.known.patch_files,
+    )

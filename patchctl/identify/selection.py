@@ -1,0 +1,78 @@
+"""Which of a stack's patches a file has, when it has not all of those that the lock speaks of.
+
+The lock holds a file's blob after each patch of the whole stack, and profiles leave patches out. So patches are taken
+out of the file again, in every combination, until the blob of the pin is left. Where a hunk stands is searched for,
+which is no fuzz here: the blob id at the end proves that every line was right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+
+from patchctl.errors import PatchctlError
+from patchctl.git.objects import object_id
+from patchctl.identify.known import KnownTree
+from patchctl.manifest.lock import LockedPatch
+from patchctl.patch.apply import split_lines
+from patchctl.patch.parse import Hunk
+from patchctl.stack.patches import load_patch
+
+# 2 to this power combinations, each a search in the file; no file of a stack has been touched by more patches.
+_MOST_PATCHES = 8
+
+
+def applied_patches(known: KnownTree, path: bytes, data: bytes) -> frozenset[int] | None:
+    """The patches whose removal leaves the pin's file, as numbers; None when no combination does."""
+    entry = known.files.get(path)
+    numbers = known.touched.get(path, ())
+    if entry is None or not 1 <= len(numbers) <= _MOST_PATCHES:
+        return None
+    hunks = {n: _hunks(known, known.patches[n], path) for n in numbers}
+    for chosen in _combinations(numbers):
+        lines: list[bytes] | None = split_lines(data)
+        for number in reversed(chosen):
+            lines = _without(lines, hunks[number]) if lines is not None else None
+        if lines is not None and object_id("blob", b"".join(lines)) == entry.id:
+            return frozenset(chosen)
+    return None
+
+
+def _combinations(numbers: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """The larger ones first: a profile leaves out a few."""
+    for size in range(len(numbers), 0, -1):
+        yield from combinations(numbers, size)
+
+
+def _without(lines: list[bytes], hunks: list[Hunk] | None) -> list[bytes] | None:
+    """The lines before these hunks, each found where its new lines stand next to where the patch has them."""
+    if hunks is None:
+        return None
+    out = list(lines)
+    for hunk in reversed(hunks):
+        size = len(hunk.new)
+        places = [i for i in range(len(out) - size + 1) if out[i : i + size] == hunk.new]
+        if not places or not size:
+            return None
+        at = min(places, key=lambda i: abs(i + 1 - hunk.new_start))
+        out[at : at + size] = hunk.old
+    return out
+
+
+def _hunks(known: KnownTree, locked: LockedPatch, path: bytes) -> list[Hunk] | None:
+    """How a patch changes one file; None when it does so in another way, or is not the patch that was locked."""
+    file = known.patch_files.get(locked.file)
+    return _changes(file, locked.digest).get(path) if file is not None else None
+
+
+@cache
+def _changes(file: Path, digest: str) -> dict[bytes, list[Hunk]]:
+    try:
+        patch = load_patch(file, file.parent)
+    except PatchctlError:
+        return {}
+    if patch.digest != digest:
+        return {}
+    return {c.path: c.hunks for c in patch.patch.changes if c.kind == "modify" and c.binary is None}

@@ -1,0 +1,169 @@
+"""What `list` and `show` print, as text and as JSON. Computes nothing."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from patchctl.report.text import visible, visible_line
+
+if TYPE_CHECKING:
+    from patchctl.catalog import FileRow, PatchDetail, PatchRow, ProfileRow, RequirementRow, StackRow
+    from patchctl.cli.app import Style
+
+Rows = Mapping[str, Sequence[Any]]
+_WIDTH = 100
+
+
+def list_json(what: str, rows: Rows) -> dict[str, Any]:
+    """The shape patchctl.list/1 (docs/json.md)."""
+    return {"what": what, **{kind: [asdict(row) for row in found] for kind, found in rows.items()}}
+
+
+def list_text(what: str, rows: Rows, style: Style) -> Iterator[str]:
+    """One section a kind; with several of them, each has a title."""
+    for number, (kind, found) in enumerate(rows.items()):
+        if what == "overview":
+            if number:
+                yield ""
+            yield style(kind, bold=True)
+        yield from _SECTIONS[kind](found, style)
+        if not found:
+            yield style.note("none")
+
+
+def _profiles(rows: Sequence[ProfileRow], style: Style) -> Iterator[str]:
+    for row in rows:
+        yield f"{style.good(row.name)}  {_patch_count(row.patches)}  {visible_line(row.summary)}"
+        yield "    " + ", ".join(f"{u} {s}" for u, s in row.stacks.items())
+        if row.without:
+            yield f"    {style.note('without')} {', '.join(row.without)}"
+        if row.runtime:
+            yield "    runs on " + ", ".join(f"{name} {version}" for name, version in row.runtime.items())
+
+
+def _stacks(rows: Sequence[StackRow], style: Style) -> Iterator[str]:
+    table = []
+    for row in rows:
+        form = f"sdist {row.sdist}" if row.sdist else "git alone"
+        parent = f"extends {row.extends}" if row.extends else ""
+        users = ", ".join(row.profiles) or "no profile"
+        table.append((row.upstream, row.stack, row.commit[:12], form, _patch_count(row.patches), parent, users))
+    yield from _table(table)
+
+
+def _patches(rows: Sequence[PatchRow], style: Style) -> Iterator[str]:
+    for stack, found in _grouped(rows).items():
+        yield stack
+        table = [
+            (f"{r.number:04d}", r.feature, r.kind, visible_line(r.switch or ""), visible_line(r.subject)) for r in found
+        ]
+        yield from (f"    {line}" for line in _table(table))
+        for row in found:
+            if not row.profiles:
+                yield f"    {style.note('in no profile')}: {row.feature}"
+
+
+def _grouped(rows: Sequence[PatchRow]) -> dict[str, list[PatchRow]]:
+    found: dict[str, list[PatchRow]] = {}
+    for row in rows:
+        found.setdefault(f"{row.upstream} {row.stack}", []).append(row)
+    return found
+
+
+def _requirements(rows: Sequence[RequirementRow], style: Style) -> Iterator[str]:
+    table = []
+    for row in rows:
+        versions = dict.fromkeys(row.versions.values())
+        by_profile = "; ".join(f"{v} ({', '.join(p for p, w in row.versions.items() if w == v)})" for v in versions)
+        table.append((row.name, row.kind, by_profile or "wanted by no profile", visible_line(row.summary)))
+    yield from _table(table)
+
+
+_SECTIONS: Mapping[str, Callable[[Any, Style], Iterator[str]]] = {
+    "profiles": _profiles,
+    "stacks": _stacks,
+    "patches": _patches,
+    "requirements": _requirements,
+}
+
+
+def _patch_count(count: int) -> str:
+    return f"{count} patch" if count == 1 else f"{count} patches"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Columns as wide as they have to be; the last one as it is, empty ones not at all."""
+    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))] if rows else []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True) if width]
+        yield "  ".join(cells).rstrip()
+
+
+def show_json(details: Sequence[PatchDetail], *, diff: bool) -> dict[str, Any]:
+    """The shape patchctl.show/1 (docs/json.md)."""
+    rows = [asdict(detail) for detail in details]
+    for row in rows:
+        if not diff:
+            del row["diff"]
+    return {"patches": rows}
+
+
+def show_text(details: Sequence[PatchDetail], style: Style, *, diff: bool) -> Iterator[str]:
+    """Each patch, with an empty line between two."""
+    for number, detail in enumerate(details):
+        if number:
+            yield ""
+        yield from _detail(detail, style)
+        if diff:
+            yield ""
+            yield from (_coloured(line, style) for line in visible(detail.diff).split("\n"))
+
+
+def _detail(detail: PatchDetail, style: Style) -> Iterator[str]:
+    yield f"{style.good(detail.feature)}  {visible_line(detail.subject)}"
+    yield f"  file             {detail.file}"
+    for stack in detail.stacks:
+        sdist = f", sdist {stack.sdist}" if stack.sdist else ""
+        yield f"  stack            {stack.upstream} {stack.stack}  (commit {stack.commit}{sdist})"
+    if detail.row is None:
+        yield f"  stack            {style.note('none lists this file')}"
+    facts = [
+        ("profiles", ", ".join(detail.profiles)), ("switch", detail.switch),
+        ("upstream status", detail.upstream_status), ("drop when", detail.drop_when),
+        ("requires", ", ".join(detail.requires)),
+        ("required by", ", ".join(detail.required_by)), ("tests", ", ".join(detail.tests)),
+        ("mutations", ", ".join(detail.mutants)), ("author", detail.author), ("digest", detail.digest),
+    ]  # fmt: skip
+    yield from (f"  {name:<16} {visible_line(text) if text else style.note('none')}" for name, text in facts)
+    for title, text in (("need", detail.need), ("change", detail.change), ("risk", detail.risk)):
+        if text:
+            yield f"  {title}"
+            yield from _paragraphs(text)
+    yield "  files"
+    table = [_file(row) for row in detail.files]
+    yield from (f"    {line}" for line in _table(table))
+
+
+def _file(row: FileRow) -> tuple[str, ...]:
+    counts = ("binary", "") if row.added is None else (f"+{row.added}", f"-{row.removed}")
+    return (*counts, visible_line(row.path), "" if row.change == "modify" else row.change)
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    """Paragraphs wrapped anew; a list keeps its lines."""
+    for number, paragraph in enumerate(visible(text).split("\n\n")):
+        if number:
+            yield ""
+        if any(line.lstrip().startswith(("- ", "* ")) for line in paragraph.split("\n")):
+            yield from (f"    {line}" for line in paragraph.split("\n"))
+        else:
+            yield from textwrap.wrap(paragraph, _WIDTH, initial_indent="    ", subsequent_indent="    ")
+
+
+def _coloured(line: str, style: Style) -> str:
+    if line.startswith("+"):
+        return style.good(line)
+    return style(line, fg="red") if line.startswith("-") else style(line, fg="cyan") if line.startswith("@@") else line

@@ -1,0 +1,151 @@
+"""docs/json.md against what the verbs print: every key is documented with its type, and none is missing."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from distribution import CLOCK, GREETER, REPO, Made, make_distribution
+
+Shape = dict[str, tuple[str, bool]]
+"""By key: the type, and whether the key may be absent."""
+
+TEXT = (REPO / "docs" / "json.md").read_text(encoding="utf-8")
+PLAIN: dict[str, tuple[type, ...]] = {"string": (str,), "number": (int, float), "boolean": (bool,)}
+
+
+def read_shapes() -> dict[str, Shape]:
+    """The tables, by the name in the heading before each."""
+    shapes: dict[str, Shape] = {}
+    name = ""
+    for line in TEXT.splitlines():
+        heading = re.fullmatch(r"##+ `?([A-Za-z./0-9]+)`?", line)
+        row = re.fullmatch(r"\| ([a-z_]+) \| ([^|]+) \| (.+) \|", line)
+        if heading:
+            name = heading[1]
+        elif row and row[2] != "type":
+            shapes.setdefault(name, {})[row[1]] = (row[2], row[3].startswith("*optional*"))
+    return shapes
+
+
+SHAPES = read_shapes()
+
+
+def check(value: Any, kind: str, where: str) -> None:
+    """Raise AssertionError where a value is not of the documented type."""
+    if kind.endswith(" or null"):
+        if value is not None:
+            check(value, kind.removesuffix(" or null"), where)
+    elif kind.startswith("list of "):
+        assert isinstance(value, list), f"{where} is no list"
+        for number, item in enumerate(value):
+            check(item, kind.removeprefix("list of "), f"{where}[{number}]")
+    elif kind.startswith("map of "):
+        assert isinstance(value, dict), f"{where} is no map"
+        for key, item in value.items():
+            check(item, kind.removeprefix("map of "), f"{where}.{key}")
+    elif kind == "pair":
+        assert isinstance(value, list) and [type(v) for v in value] == [str, str], f"{where} is no pair"
+    elif kind in PLAIN:
+        assert isinstance(value, PLAIN[kind]), f"{where} is {value!r}, and {kind} is documented"
+        assert kind == "boolean" or not isinstance(value, bool), f"{where} is a boolean"
+    else:
+        check_shape(value, SHAPES[kind], where)
+
+
+def check_shape(value: Any, shape: Shape, where: str) -> None:
+    assert isinstance(value, dict), f"{where} is no object"
+    needed = {key for key, (_, optional) in shape.items() if not optional}
+    assert needed <= value.keys() <= shape.keys(), f"{where}: {sorted(value.keys() ^ needed)}"
+    for key, item in value.items():
+        check(item, shape[key][0], f"{where}.{key}")
+
+
+def checked(made: Made, verb: str, *args: str, code: int = 0) -> dict[str, Any]:
+    """Run a verb and hold what it prints against its table; an error's against that of errors."""
+    done = made.patchctl(verb, *args, "--json")
+    assert done.returncode == code, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    schema = found.pop("schema")
+    assert schema == ("patchctl.error/1" if "error" in found else f"patchctl.{verb}/1")
+    check_shape(found, SHAPES[schema], verb)
+    return found
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    more = {f"greeter/part{i}.py": f"PART = {i}\n" for i in range(4)}
+    greeter = replace(GREETER, files={**GREETER.files, **more})
+    return make_distribution(tmp_path_factory.mktemp("json"), (greeter, CLOCK), lock=True)
+
+
+def test_every_verb_with_json_is_documented() -> None:
+    from patchctl.cli import VERBS, cli
+
+    context = click.Context(cli)
+    commands = {name: cli.get_command(context, name) for name in VERBS}
+    with_json = {n for n, c in commands.items() if c is not None and any(p.name == "as_json" for p in c.params)}
+    documented = {name.removeprefix("patchctl.").removesuffix("/1") for name in SHAPES if name.startswith("patchctl.")}
+    assert documented == with_json | {"error"}
+    assert set(VERBS) - with_json == {"completion"}
+
+
+def test_the_verbs_of_a_workspace(made: Made, tmp_path: Path) -> None:
+    workspace = ("--workspace", str(tmp_path / "ws"))
+    assert checked(made, "fetch", "--profile", "full")["sources"]
+    assert checked(made, "apply", "--profile", "full", *workspace, "--dry-run")["trees"]
+    checked(made, "apply", "--profile", "full", *workspace, "--without", "polite")
+    (tmp_path / "ws" / "greeter" / "README.md").write_text("mine\n")
+    found = checked(made, "status", *workspace, "--python", shutil.which("python3") or "python3", code=1)
+    greeter = found["trees"][1]
+    assert greeter["edits"] and greeter["imports"] and greeter["left_out"]
+    checked(made, "verify", *workspace, code=1)
+    found = checked(made, "identify", str(tmp_path / "ws" / "greeter"), code=1)["trees"][0]
+    assert found["differing"] and found["patches"]
+    assert checked(made, "apply", "--profile", "plain", *workspace, "--stash")["stashed"]
+    checked(made, "identify", str(tmp_path / "ws" / "greeter"))
+    checked(made, "revert", *workspace)
+
+
+def test_the_verbs_of_a_distribution(made: Made, tmp_path: Path) -> None:
+    checked(made, "list")
+    checked(made, "list", "stacks")
+    checked(made, "show", "polite", "--diff")
+    checked(made, "show", "step")
+    checked(made, "doctor")
+    assert checked(made, "lock", "--check")["stacks"]
+    checked(made, "verify")
+    checked(made, "edit", "greeter", "--dir", str(tmp_path / "edit"))
+    checked(made, "export", "greeter", "--check", "--dir", str(tmp_path / "edit"))
+    assert checked(made, "export", "greeter", "--mbox", str(tmp_path / "mails"))["files"]
+    checked(made, "docs")
+
+
+def test_what_could_not_be_had(tmp_path: Path) -> None:
+    made = make_distribution(tmp_path)
+    shutil.rmtree(made.origins / "clock")
+    assert checked(made, "fetch", "--profile", "full", "--skip-unavailable")["skipped"]
+    workspace = ("--workspace", str(tmp_path / "ws"))
+    assert checked(made, "apply", "--profile", "full", *workspace, "--skip-unavailable")["skipped"]
+    assert checked(made, "status", *workspace)["skipped"]
+    assert checked(made, "lock")["stacks"][0]["unavailable"]
+    assert checked(made, "verify", code=3)["not_checked"]
+    assert any(f["tried"] for f in checked(made, "doctor", code=1)["findings"])
+    assert checked(made, "apply", "--profile", "full", *workspace, code=3)["error"]["tried"]
+
+
+def test_errors(tmp_path: Path) -> None:
+    made = make_distribution(tmp_path)
+    assert checked(made, "show", "polit", code=2)["error"]["hint"]
+    workspace = ("--workspace", str(tmp_path / "ws"))
+    checked(made, "apply", "--profile", "full", *workspace)
+    (tmp_path / "ws" / "greeter" / "greeter" / "hello.py").write_text("# mine\n")
+    assert checked(made, "revert", *workspace, code=5)["error"]["files"]
+    made.edit("manifests/profiles/full.yaml", "summary:", "sumary:")
+    assert checked(made, "list", code=2)["error"]["problems"]

@@ -1,0 +1,120 @@
+"""The lists of the pins' files: those checked in are the pins' own trees, and damaged ones are refused with a line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from distribution import GREETER, make_distribution, write_files
+
+from patchctl.errors import BadManifest
+from patchctl.git.objects import TreeBuilder
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.load import read
+from patchctl.manifest.lock import LockedForm, read_lock
+from patchctl.manifest.trees import (
+    check_tree_list,
+    parse_tree_list,
+    read_tree_list,
+    render_tree_list,
+    tree_list_file,
+    update_tree_list,
+)
+from patchctl.manifest.types import Stack
+from patchctl.report.progress import SilentProgress
+from patchctl.source.obtain import obtain_form
+from patchctl.source.types import Base, SourceOptions
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAD = b"# u s: git commit " + b"1" * 40 + b"\n"
+ID = b"e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
+REAL = [(p.parent.name, p.stem) for p in sorted((ROOT / "manifests" / "stacks").glob("*/*.yaml"))]
+
+
+@pytest.mark.parametrize(("upstream", "name"), REAL)
+def test_every_stack_has_the_list_of_its_pins_tree(upstream: str, name: str) -> None:
+    """A list of form git hashes to the pin's tree; that of an sdist to the base tree that the lock has."""
+    stack = read(ROOT / "manifests" / "stacks" / upstream / f"{name}.yaml", Stack).value
+    found = read_tree_list(ROOT, stack)
+    assert found is not None
+    tree = TreeBuilder(found.files).write()
+    if found.form == "git":
+        assert tree == stack.pin.tree
+    else:
+        lock = read_lock(ROOT, stack)
+        record = lock.results[0].forms["sdist"] if lock else None
+        assert isinstance(record, LockedForm) and tree == record.base_tree
+    assert render_tree_list(found) == tree_list_file(ROOT, upstream, name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (b"", 1),
+        (b"no head\n", 1),
+        (HEAD + b"100644\t" + ID + b"\ta", 1),  # cut off: no newline at the end
+        (HEAD + b"100644 " + ID + b"\ta\n", 2),
+        (HEAD + b"100600\t" + ID + b"\ta\n", 2),
+        (HEAD + b"100644\t" + ID[:-1] + b"\ta\n", 2),
+        (HEAD + b"100644\t" + ID + b"\tb\n100644\t" + ID + b"\ta\n", 3),
+        (HEAD + b"100644\t" + ID + b"\ta\n100644\t" + ID + b"\ta\n", 3),
+        (HEAD + b"100644\t" + ID + b"\t\n", 2),
+        (HEAD + b"100644\t" + ID + b"\ta\r\n\n", 3),
+    ],
+)
+def test_a_damaged_list_is_refused_with_its_line(data: bytes, line: int) -> None:
+    with pytest.raises(BadManifest) as refused:
+        parse_tree_list(data, "list.tsv")
+    assert refused.value.where is not None and refused.value.where.line == line
+
+
+def test_names_of_any_bytes_come_back() -> None:
+    data = HEAD + b"100644\t" + ID + b"\ta\tb\n100755\t" + ID + b"\t\xff \xc3\xa9\n"
+    found = parse_tree_list(data, "list.tsv")
+    assert set(found.files) == {b"a\tb", b"\xff \xc3\xa9"}
+    assert render_tree_list(found) == data
+
+
+def test_a_name_with_a_line_end_cannot_be_listed() -> None:
+    found = parse_tree_list(HEAD + b"100644\t" + ID + b"\ta\n", "list.tsv")
+    found.files[b"two\nlines"] = found.files.pop(b"a")
+    with pytest.raises(BadManifest):
+        render_tree_list(found)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> tuple[Distribution, Base]:
+    made = make_distribution(tmp_path, (GREETER,))
+    dist = Distribution.load(made.root)
+    stack = dist.stack("greeter", "v1")
+    options = SourceOptions(cache=made.cache)
+    return dist, obtain_form("git", "greeter", dist.upstream("greeter"), stack, options, SilentProgress())
+
+
+def test_the_list_is_written_once_and_then_checked(made: tuple[Distribution, Base]) -> None:
+    dist, base = made
+    stack = dist.stack("greeter", "v1")
+    assert "missing" in str(check_tree_list(dist.root, stack, base))
+    assert not tree_list_file(dist.root, "greeter", "v1").exists()
+    assert "missing" in str(update_tree_list(dist.root, stack, base))
+    assert check_tree_list(dist.root, stack, base) is None
+    assert update_tree_list(dist.root, stack, base) is None
+    text = tree_list_file(dist.root, "greeter", "v1").read_text()
+    assert text.startswith(f"# greeter v1: git commit {stack.pin.commit}\n100644\t")
+    assert text.splitlines()[-1].startswith("100755\t") and text.endswith("\trun.sh\n")
+
+
+def test_a_changed_list_is_found_and_written_again(made: tuple[Distribution, Base]) -> None:
+    dist, base = made
+    stack = dist.stack("greeter", "v1")
+    update_tree_list(dist.root, stack, base)
+    file = tree_list_file(dist.root, "greeter", "v1")
+    right = file.read_bytes()
+    file.write_bytes(right.replace(b"100755", b"100644"))
+    difference = str(check_tree_list(dist.root, stack, base))
+    assert "differs" in difference and "run.sh" in difference
+    update_tree_list(dist.root, stack, base)
+    assert file.read_bytes() == right
+    write_files(file.parent, {file.name: "damaged\n"})
+    update_tree_list(dist.root, stack, base)
+    assert file.read_bytes() == right
