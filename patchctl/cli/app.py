@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -75,14 +76,20 @@ class App:
         if as_json:
             print(json.dumps({"schema": f"patchctl.{verb}/1", **data}, indent=2))
             return
+        from patchctl.report.text import visible
+
         for line in text(Style(self.colored)):
-            print(line)
+            # Renderers escape what others wrote; this is the net below them. Only our own colours pass.
+            print("".join(p if i % 2 and self.colored else visible(p) for i, p in enumerate(_COLOR.split(line))))
 
     @property
     def colored(self) -> bool:
         if self.color != "auto":
             return self.color == "always"
         return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+
+_COLOR = re.compile("(\x1b\\[[0-9;]*m)")
 
 
 class Style:

@@ -33,7 +33,7 @@ def command(
     from patchctl.errors import SourceUnavailable
     from patchctl.source.obtain import obtain
     from patchctl.stack.plan import build_stack, load_patches, missing_files
-    from patchctl.workspace.edit import default_folder, make_edit_tree
+    from patchctl.workspace.edit import default_folder, make_edit_tree, series_digest
 
     dist = app.distribution
     stack = find_stack(dist, name)
@@ -49,7 +49,8 @@ def command(
         raise SourceUnavailable(f"the {base.form} of {stack.upstream} lacks files of {named}", [], hint=hint)
     result = build_stack(base, patches, [], options.cache)
     folder = (folder or default_folder(stack)).absolute()
-    make_edit_tree(folder, stack, base, result)
+    digest = series_digest((p.file.name, p.data, p.carried) for p in patches)
+    make_edit_tree(folder, stack, base, result, digest)
     data = {
         "upstream": stack.upstream,
         "stack": stack.name,

@@ -46,9 +46,9 @@ def command(
     turns its commits back into files, and compares. --mbox gives the way out for those without patchctl: `git am
     --committer-date-is-author-date` with the committer patchctl <patchctl@localhost> makes the same commit ids of them.
     """
-    from patchctl.stack.export import compare_stack, write_stack
+    from patchctl.stack.export import compare_stack, remove_gone, write_stack
     from patchctl.stack.plan import load_patches
-    from patchctl.workspace.edit import default_folder, mark_exported
+    from patchctl.workspace.edit import check_patch_files, default_folder, mark_exported, series_digest
 
     dist = app.distribution
     stack = find_stack(dist, name)
@@ -67,18 +67,19 @@ def command(
     )
     target = dist.root / "patches" / stack.upstream / stack.name
     own = [p for p in patches if p.file.parent == target]
-    inherited = {p.file.name: p.data for p in patches if p.file.parent != target}
-    if any(inherited.get(e.name, e.data) != e.data for e in exported):
-        raise WrongUse(
-            f"a patch of the stack that {stack.name} extends was changed", hint=f"edit {stack.upstream}/{stack.extends}"
-        )
+    inherited = {p.file.name: (p.data, p.carried) for p in patches if p.file.parent != target}
+    given = {e.name: (e.data, e.carried) for e in exported}
+    if any(given.get(name) != there for name, there in inherited.items()):
+        what = f"a patch of the stack that {stack.name} extends was changed"
+        raise WrongUse(what, hint=f"edit {stack.upstream}/{stack.extends}")
     ours = [e for e in exported if e.name not in inherited]
-    if check:
-        changes = compare_stack(target, ours, own)
-    else:
-        changes = write_stack(target, ours, own)
+    changes = compare_stack(target, ours, own)
+    if not check:
+        check_patch_files(tree, series_digest((p.file.name, p.data, p.carried) for p in patches))
+        write_stack(target, ours)
         changes += _write_list(dist.stack_file(stack), stack, [e.name for e in ours])
-        mark_exported(tree)
+        remove_gone(target, ours, own)
+        mark_exported(tree, series_digest((e.name, e.data, e.carried) for e in exported))
 
     def text(style: Style) -> Iterable[str]:
         yield from changes

@@ -70,7 +70,9 @@ def command(
         if differences and not check:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(render_lock(computed.lock), encoding="utf-8")
-        tried: dict[str, list[tuple[str, str]]] = {form: [(t.place, t.reason) for t in failure.tried] for form, failure in computed.unavailable.items()}
+        tried: dict[str, list[tuple[str, str]]] = {
+            form: [(t.place, t.reason) for t in failure.tried] for form, failure in computed.unavailable.items()
+        }
         rows.append(LockRow(name, stack.name, str(file), tuple(differences), tuple(computed.bases), tried))
     app.emit(
         "lock", {"check": check, "stacks": [asdict(r) for r in rows]}, lambda style: _text(rows, check, style), as_json

@@ -36,7 +36,7 @@ def list_text(what: str, rows: Rows, style: Style) -> Iterator[str]:
 
 def _profiles(rows: Sequence[ProfileRow], style: Style) -> Iterator[str]:
     for row in rows:
-        yield f"{style.good(row.name)}  {_patch_count(row.patches)}  {visible_line(row.summary)}"
+        yield f"{style.good(row.name)}  {patch_count(row.patches)}  {visible_line(row.summary)}"
         yield "    " + ", ".join(f"{u} {s}" for u, s in row.stacks.items())
         if row.without:
             yield f"    {style.note('without')} {', '.join(row.without)}"
@@ -50,7 +50,7 @@ def _stacks(rows: Sequence[StackRow], style: Style) -> Iterator[str]:
         form = f"sdist {row.sdist}" if row.sdist else "git alone"
         parent = f"extends {row.extends}" if row.extends else ""
         users = ", ".join(row.profiles) or "no profile"
-        table.append((row.upstream, row.stack, row.commit[:12], form, _patch_count(row.patches), parent, users))
+        table.append((row.upstream, row.stack, row.commit[:12], form, patch_count(row.patches), parent, users))
     yield from _table(table)
 
 
@@ -88,10 +88,6 @@ _SECTIONS: Mapping[str, Callable[[Any, Style], Iterator[str]]] = {
     "patches": _patches,
     "requirements": _requirements,
 }
-
-
-def _patch_count(count: int) -> str:
-    return f"{count} patch" if count == 1 else f"{count} patches"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -83,3 +83,8 @@ def one_line(text: str, limit: int = 300) -> str:
     """What others wrote as one safe line of at most `limit` characters: cleaned, credentials removed, blanks joined."""
     line = visible_line(" ".join(redact_text(text).split()))
     return line if len(line) <= limit else line[: limit - 3] + "..."
+
+
+def patch_count(count: int) -> str:
+    """1 patch, 2 patches."""
+    return f"{count} patch" if count == 1 else f"{count} patches"

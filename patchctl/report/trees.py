@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from patchctl.report.text import visible_line
+from patchctl.report.text import patch_count, visible_line
 
 if TYPE_CHECKING:
     from patchctl.cli.app import Style
@@ -40,10 +40,10 @@ def plan_text(plan: Plan, outcome: Outcome, workspace: Path, style: Style, *, dr
         word = ("would change" if dry_run else "applied") if changed else "unchanged"
         lock = style.good("as locked") if planned.locked else style.note("not in the lock")
         head = f"{planned.upstream:<12} {planned.stack.name}  {planned.base.form:<5}"
-        yield f"{head}  {word}  {len(planned.result.steps)} patches  tip {planned.result.tip_commit[:12]}  {lock}"
+        yield f"{head}  {word}  {patch_count(len(planned.result.steps))}  tip {planned.result.tip_commit[:12]}  {lock}"
         for step in planned.result.steps:
-            yield f"    {step.commit[:12]}  {step.patch.feature:<28} {visible_line(step.patch.header.subject)}"
-        yield from (f"    {style.note('left out')} {o.patch.feature}: {o.reason}" for o in planned.omitted)
+            yield f"    {step.commit[:12]}  {visible_line(step.patch.feature):<28} {visible_line(step.patch.header.subject)}"
+        yield from (f"    {style.note('left out')} {visible_line(o.patch.feature)}: {visible_line(o.reason)}" for o in planned.omitted)
     yield from _skipped([(s.upstream, [(t.place, t.reason) for t in s.tried]) for s in plan.skipped], style)
     yield from (f"{n:<12} edits kept on branch {branch}" for n, branch in outcome.stashed.items())
     yield f"profile {plan.profile.name} {'would be' if dry_run else 'is'} in {workspace}"
@@ -62,12 +62,12 @@ def status_text(status: Status, style: Style) -> Iterator[str]:
             tree.lock, style.bad(tree.lock)
         )
         where = f"  in {tree.folder}" if tree.kind == "into" else ""
-        yield f"{tree.upstream:<12} {tree.stack}  {tree.form:<5}  {len(tree.patches)} patches  {tree.tip_commit[:12]}  {lock}{where}"
+        yield f"{tree.upstream:<12} {tree.stack}  {tree.form:<5}  {patch_count(len(tree.patches))}  {tree.tip_commit[:12]}  {lock}{where}"
         yield from (f"    {p.commit[:12]}  {p.feature}" for p in tree.patches)
-        yield from (f"    {style.note('left out')} {o.feature}: {o.reason}" for o in tree.left_out)
+        yield from (f"    {style.note('left out')} {o.feature}: {visible_line(o.reason)}" for o in tree.left_out)
         yield from (f"    {style.bad('edited')} {visible_line(path)}" for path in tree.edits)
         if tree.problem:
-            yield f"    {style.bad(tree.problem)}"
+            yield f"    {style.bad(visible_line(tree.problem))}"
         if tree.imports:
             yield from (f"    {i.describe(style)}" for i in tree.imports)
     yield from _skipped([(s.upstream, list(s.tried)) for s in status.skipped], style)

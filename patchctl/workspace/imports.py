@@ -14,6 +14,7 @@ from patchctl.manifest.distribution import Distribution
 # Runs in the user's interpreter: finds the packages as `import` would (editable finders included) and imports none.
 _PROBE = """
 import importlib.util, json, sys
+del sys.path[0]  # the current folder, which -c puts first and a program of the user's does not
 found = {}
 for name in sys.argv[1:]:
     try:
@@ -56,7 +57,6 @@ def find_imports(python: str, upstream: str, folder: Path, dist: Distribution) -
             text=True,
             timeout=_TIMEOUT_SECONDS,
             check=True,
-            cwd="/",
         )
         found = json.loads(done.stdout.strip().splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:

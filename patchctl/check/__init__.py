@@ -1,0 +1,1 @@
+"""Findings, and what produces them. Nothing here prints, and nothing here writes."""

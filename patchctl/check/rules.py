@@ -1,0 +1,151 @@
+"""The rules, each with what must hold and why. docs/lint-rules.md is generated from here.
+
+Rules that look at one patch file alone are functions (header_rules, diff_rules) and put themselves in with `patch_rule`;
+the others belong to checks that need the whole distribution, a source or a workspace, and are only named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from patchctl.stack.patches import StackPatch
+
+Scope = Literal["patch", "distribution", "source", "workspace"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`holds` is what must be so, `why` what goes wrong otherwise."""
+
+    id: str
+    scope: Scope
+    holds: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One place of a patch file where a rule does not hold. `line` counts from 1."""
+
+    line: int
+    message: str
+
+
+@dataclass(frozen=True)
+class LintedPatch:
+    """A patch file as rules see it: parsed, and its lines as they are."""
+
+    source: StackPatch
+
+    @cached_property
+    def lines(self) -> list[bytes]:
+        return self.source.data.split(b"\n")
+
+    @cached_property
+    def header_end(self) -> int:
+        """0-based number of the first line of the diff."""
+        return self.source.patch.changes[0].line - 1
+
+    @property
+    def kind(self) -> str:
+        """feature or bugfix, by the file's name."""
+        return self.source.file.name.split("-")[1] if self.source.file.name.count("-") >= 2 else ""
+
+    @property
+    def name(self) -> str:
+        """The feature, by the file's name."""
+        return self.source.file.stem.split("-", 2)[-1]
+
+    def line_of(self, text: bytes) -> int:
+        """The line of the header that begins with `text`, or 1."""
+        found = (n for n, line in enumerate(self.lines[: self.header_end], 1) if line.startswith(text))
+        return next(found, 1)
+
+    def trailer_line(self, key: str) -> int:
+        """Where a trailer stands, or where the trailers begin when it is not there."""
+        trailers = self.source.header.trailers
+        if key in trailers:
+            return trailers[key][0].line
+        return min((t.line for found in trailers.values() for t in found), default=self.line_of(b"Subject:"))
+
+
+PatchCheck = Callable[[LintedPatch], Iterator[Fault]]
+PATCH_CHECKS: dict[str, PatchCheck] = {}
+_PATCH_RULES: dict[str, Rule] = {}
+
+
+def patch_rule(name: str, holds: str, why: str) -> Callable[[PatchCheck], PatchCheck]:
+    """Makes a function the check of a rule about one patch file."""
+
+    def register(check: PatchCheck) -> PatchCheck:
+        PATCH_CHECKS[name] = check
+        _PATCH_RULES[name] = Rule(name, "patch", holds, why)
+        return check
+
+    return register
+
+
+def all_rules() -> dict[str, Rule]:
+    """Every rule by its id, in the order that the documentation has."""
+    from patchctl.check import diff_rules, header_rules  # both register their rules when they are imported
+
+    assert header_rules and diff_rules
+    return {**_PATCH_RULES, **{rule.id: rule for rule in _OTHERS}}
+
+
+_OTHERS = (
+    Rule("manifest", "distribution", "manifests are valid and fit each other", "nothing can be built from others"),
+    Rule("patch-file", "distribution", "every patch file can be read, and stays inside the tree",
+         "a patch that is read in two ways is applied in two ways"),
+    Rule("number-gap", "distribution", "the numbers of a stack's patches have no gaps (a note)",
+         "a gap is often a patch that somebody forgot to commit"),
+    Rule("feature-unique", "distribution", "a stack has one patch of each feature",
+         "`--without FEATURE` and the generated pages speak of one patch"),
+    Rule("requires-known", "distribution", "`Requires:` names patches that come earlier, or another upstream's",
+         "half of a feature would be applied, or a patch without what it builds on"),
+    Rule("selection", "distribution", "every profile's selection of features can be applied",
+         "the profile would be refused when somebody applies it"),
+    Rule("carried-file", "distribution", "every file below files/ is carried by one patch of its stack",
+         "a file that nobody carries is not in the patched tree, although it looks so"),
+    Rule("unlisted-file", "distribution", "everything in patches/ belongs to a stack",
+         "a patch that no manifest lists is not applied, although it looks so"),
+    Rule("preimage-chain", "distribution", "a patch's `index` begins where the one before it in the stack ended",
+         "the patch was made on another tree than the one that it is applied to"),
+    Rule("lock", "distribution", "every stack has a lock, for this pin and these patches",
+         "without one nobody knows what the stack must give"),
+    Rule("lock-blob", "distribution", "files and ids of every `index` line equal those of the lock",
+         "the patch is for another revision of the file"),
+    Rule("unidiff-counts", "distribution", "unidiff counts the same added and removed lines as our parser",
+         "two readings of one patch: one of them is wrong"),
+    Rule("schema-stale", "distribution", "manifests/schema is as generated", "editors would complete what is refused"),
+    Rule("page-stale", "distribution", "the generated pages and tables are as `patchctl docs` writes them",
+         "documentation would speak of other patches"),
+    Rule("applies", "source", "every patch applies exactly, and gives what its `index` lines promise",
+         "the stack cannot be built"),
+    Rule("lock-tree", "source", "commits and trees equal the lock, in every form that can be had",
+         "the patched tree is not the one that was tested"),
+    Rule("tree-list", "source", "manifests/trees lists exactly the files of the pin", "`identify` would name wrong pins"),
+    Rule("python-compiles", "source", "every touched or carried Python file compiles after every patch",
+         "the import fails where the framework is started"),
+    Rule("undefined-name", "source", "no patch adds a name that is defined nowhere (pyflakes)",
+         "it is found in the branch that runs after hours of training"),
+    Rule("switch-in-code", "source", "the variable or key of `Switch:` occurs in what the patch writes",
+         "a switch that nothing reads leaves the feature off, or on, for everybody"),
+    Rule("interrupted", "workspace", "no run was interrupted", "trees may be half changed; the next run finishes it"),
+    Rule("tree-missing", "workspace", "every tree of the state is there, with its repository", "there is nothing to verify"),
+    Rule("repository", "workspace", "the objects of a tree's repository are what their ids say",
+         "revert and switch would bring damaged files"),
+    Rule("file-changed", "workspace", "every file is that of the stack's last commit, byte for byte",
+         "the code that runs is not the code that was tested"),
+    Rule("generated-changed", "workspace", "generated files are as they were written", "versions may be told wrongly"),
+    Rule("head-moved", "workspace", "HEAD of a managed tree is the stack's last commit", "`git log` would not show the stack"),
+    Rule("untracked-file", "workspace", "a managed tree holds no other files (a note)", "Python may import them"),
+    Rule("wrong-base", "workspace", "a tree's base is the pin", "the patches are on another revision"),
+    Rule("wrong-tip", "workspace", "the last commit is what the distribution's patches give on the base",
+         "the state, the lock or the distribution is another one than when it was applied"),
+    Rule("other-patches", "workspace", "the applied patches are those of the distribution, less what is left out",
+         "the distribution has moved on since the apply"),
+)  # fmt: skip

@@ -1,0 +1,200 @@
+"""Checks of a distribution that need no source: patch files, their numbers and names, what they carry and require."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from patchctl.check.findings import Finding, Report, from_error
+from patchctl.check.rules import PATCH_CHECKS, LintedPatch, all_rules
+from patchctl.errors import BadPatch, WrongUse
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.series import own_files
+from patchctl.manifest.types import Stack
+from patchctl.stack.patches import CARRIED_FOLDER, StackPatch, load_patch
+from patchctl.stack.select import check_requirements, leave_out
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Series:
+    """The patch files of a distribution, each read once. A stack with a file that cannot be read is in `broken` instead
+    of `stacks`: what depends on such a file is not blamed as well."""
+
+    stacks: Mapping[Key, Sequence[StackPatch]]
+    patches: Mapping[Path, StackPatch] = field(default_factory=dict)
+    broken: frozenset[Key] = frozenset()
+
+
+def read_series(dist: Distribution, report: Report) -> Series:
+    """Reads and parses every patch of every stack; what cannot be read becomes a finding."""
+    read: dict[Path, StackPatch] = {}
+    stacks: dict[Key, list[StackPatch]] = {}
+    broken: set[Path] = set()
+    for key, stack in sorted(dist.stacks.items()):
+        files = dist.patch_files(stack)
+        for file in files:
+            if file in read or file in broken:
+                continue
+            try:
+                read[file] = load_patch(file, dist.root)
+            except BadPatch as error:
+                broken.add(file)
+                report.add([from_error("patch-file", error, file.relative_to(dist.root).as_posix(), stack.upstream)])
+        if not broken.intersection(files):
+            stacks[key] = [read[file] for file in files]
+    return Series(stacks, read, frozenset(dist.stacks.keys() - stacks.keys()))
+
+
+def lint(patch: StackPatch, upstream: str | None = None) -> Iterator[Finding]:
+    """Every rule about one patch file."""
+    all_rules()
+    linted = LintedPatch(patch)
+    for name, check in PATCH_CHECKS.items():
+        for fault in check(linted):
+            yield Finding(name, fault.message, patch.shown, fault.line, upstream=upstream, patch=patch.feature)
+
+
+def check_series(dist: Distribution, series: Series) -> Iterator[Finding]:
+    """Lint of every patch, and what no file can say alone."""
+    for file, patch in series.patches.items():
+        yield from lint(patch, _upstream_of(dist, file))
+    for stack in dist.stacks.values():
+        yield from _gaps(dist, stack)
+    blamed: set[tuple[str, int | None]] = set()
+    for (upstream, _), patches in series.stacks.items():
+        yield from _features_twice(upstream, patches)
+        for finding in _requirements(upstream, patches, series):
+            blamed.add((finding.file, finding.line))
+            yield finding
+        yield from _chain(upstream, patches)
+    yield from _selections(dist, series, blamed)
+    yield from _carried(dist, series)
+    for path in dist.unlisted_files():
+        shown = path.relative_to(dist.root).as_posix()
+        yield Finding("unlisted-file", "no stack lists it: delete it, or name it in a manifest", shown)
+
+
+def _upstream_of(dist: Distribution, file: Path) -> str:
+    return file.relative_to(dist.root).parts[1]
+
+
+def _gaps(dist: Distribution, stack: Stack) -> Iterator[Finding]:
+    expected = 1
+    for index, name in enumerate(stack.patches):
+        number = int(name[:4])
+        if number != expected:
+            where = dist.where(dist.stack_file(stack), "patches", index)
+            shown = dist.stack_file(stack).relative_to(dist.root).as_posix()
+            message = f"{name}: the number {expected:04d} was expected"
+            yield Finding("number-gap", message, shown, where.line, "note", stack.upstream)
+        expected = number + 1
+
+
+def _features_twice(upstream: str, patches: Sequence[StackPatch]) -> Iterator[Finding]:
+    first: dict[str, StackPatch] = {}
+    for patch in patches:
+        other = first.setdefault(patch.feature, patch)
+        if other is not patch:
+            message = f"the feature {patch.feature} is that of {other.file.name} already"
+            yield Finding(
+                "feature-unique", message, patch.shown, _line(patch, "Feature"), "error", upstream, patch.feature
+            )
+
+
+def _requirements(upstream: str, patches: Sequence[StackPatch], series: Series) -> Iterator[Finding]:
+    """Of its own stack a patch can require only what comes before it; of another upstream, what some stack has."""
+    elsewhere = {(u, p.feature) for (u, _), found in series.stacks.items() for p in found}
+    unread = {u for u, _ in series.broken}
+    own = {p.feature for p in patches}
+    earlier: set[str] = set()
+    for patch in patches:
+        for feature, other in patch.requires:
+            line = _line(patch, "Requires")
+            if other in unread:
+                continue
+            if other in (None, upstream) and feature in own and feature not in earlier:
+                what = f"requires {feature}, which does not come before it in the stack"
+            elif (feature not in own) if other in (None, upstream) else ((other, feature) not in elsewhere):
+                what = f"requires {feature}@{other or upstream}, which no stack has"
+            else:
+                continue
+            yield Finding("requires-known", what, patch.shown, line, "error", upstream, patch.feature)
+        earlier.add(patch.feature)
+
+
+def _selections(dist: Distribution, series: Series, blamed: set[tuple[str, int | None]]) -> Iterator[Finding]:
+    """What `apply` would refuse: unknown features in `without`, requirements that a profile leaves out.
+
+    A requirement that is `blamed` already, because no stack at all has it, is not blamed for every profile as well.
+    """
+    for profile in dist.profiles.values():
+        keys = [(u, n) for u, n in profile.stacks.items()]
+        if any(key not in series.stacks for key in keys):
+            continue
+        patches = {u: series.stacks[u, n] for u, n in keys}
+        shown = dist.profile_file(profile).relative_to(dist.root).as_posix()
+        try:
+            check_requirements(patches, leave_out(patches, profile.without, "the profile leaves it out"))
+        except (WrongUse, BadPatch) as error:
+            if error.where is not None and (error.where.file, error.where.line) in blamed:
+                continue
+            line = dist.where(dist.profile_file(profile), "without" if profile.without else "stacks").line
+            message = error.what if error.hint is None else f"{error.what} ({error.hint})"
+            yield Finding("selection", message, shown, line)
+
+
+def _chain(upstream: str, patches: Sequence[StackPatch]) -> Iterator[Finding]:
+    """Each `index` line goes on where the last one for the same file ended."""
+    now: dict[bytes, tuple[str, StackPatch]] = {}
+    for patch in patches:
+        for change in patch.patch.changes:
+            old, new = change.old_id, change.new_id
+            known = now.get(change.old_path) if change.old_path is not None else None
+            if known is not None and old is not None and not known[0].startswith(old) and not old.startswith(known[0]):
+                what = (
+                    f"{_text(change.path)} begins as {old[:12]}, and {known[1].file.name} leaves it as {known[0][:12]}"
+                )
+                yield Finding("preimage-chain", what, patch.shown, change.line, "error", upstream, patch.feature)
+            if new is not None and change.new_path is not None:
+                now[change.new_path] = (new, patch)
+
+
+def _carried(dist: Distribution, series: Series) -> Iterator[Finding]:
+    """Files below files/ that nobody carries, or two patches of one stack's folder carry."""
+    for (upstream, name), stack in sorted(dist.stacks.items()):
+        folder = dist.root / "patches" / upstream / name
+        own = [series.patches[folder / f] for f in own_files(stack) if folder / f in series.patches]
+        if len(own) != len(own_files(stack)):
+            continue  # a patch that cannot be read may carry what is left
+        carriers: dict[str, list[StackPatch]] = {}
+        for patch in own:
+            for path in patch.carried:
+                carriers.setdefault(path, []).append(patch)
+        for path in _files_below(folder / CARRIED_FOLDER):
+            if path not in carriers:
+                shown = (folder / CARRIED_FOLDER / path).relative_to(dist.root).as_posix()
+                yield Finding("carried-file", "no patch of this stack carries it", shown, upstream=upstream)
+        for path, found in carriers.items():
+            for patch in found[1:]:
+                what = f"{path} is carried by {found[0].file.name} already"
+                yield Finding(
+                    "carried-file", what, patch.shown, _line(patch, "Carries"), "error", upstream, patch.feature
+                )
+
+
+def _files_below(folder: Path) -> list[str]:
+    """Every file, by its path below the folder; what Python and editors leave behind is nobody's."""
+    found = (p for p in folder.rglob("*") if p.is_symlink() or not p.is_dir())
+    names = (p.relative_to(folder) for p in found)
+    return sorted(n.as_posix() for n in names if "__pycache__" not in n.parts and not n.name.startswith("."))
+
+
+def _line(patch: StackPatch, key: str) -> int:
+    return LintedPatch(patch).trailer_line(key)
+
+
+def _text(path: bytes) -> str:
+    return path.decode("utf-8", "backslashreplace")

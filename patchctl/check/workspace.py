@@ -1,0 +1,292 @@
+"""`patchctl verify --workspace`: the trees on disk, read back. Takes no lock, writes nothing, needs no cache.
+
+Nothing is believed because the state says so: files are read and hashed, objects are hashed when they are read, and the
+last commit is computed again from the distribution's patches on the base that the tree's own repository holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from patchctl.check.findings import Finding, NotChecked, Report, from_error
+from patchctl.errors import BadManifest, BadPatch, DoesNotApply, PatchctlError, SourceMismatch, Tried, WrongUse
+from patchctl.git.catfile import ObjectReader
+from patchctl.git.run import GitFailed
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.lock import LockedForm, lock_file, read_lock
+from patchctl.manifest.types import Stack
+from patchctl.report.progress import Progress
+from patchctl.stack.build import Built, StackBuilder
+from patchctl.stack.patches import StackPatch
+from patchctl.stack.plan import load_patches
+from patchctl.workspace.files import TreeFiles
+from patchctl.workspace.journal import read_journal
+from patchctl.workspace.state import FOLDER, AppliedPatch, State, TreeState, load_state
+from patchctl.workspace.trees import Tree, changed_paths, commit_tree
+
+_AGAIN = "apply again"
+_SHOWN_UNTRACKED = 20
+
+
+def verify_workspace(workspace: Path, dist: Distribution | None, progress: Progress) -> Report:
+    """Every tree of the state. Without a distribution only the trees themselves are checked, and the report says so.
+
+    Raises WrongUse when nothing was applied there, BadManifest for a state or journal that cannot be used.
+    """
+    state, journal = load_state(workspace), read_journal(workspace)
+    if state is None and journal is None:
+        raise WrongUse(f"nothing was applied to {workspace}", hint="name the workspace with --workspace DIR")
+    report = Report()
+    if journal is not None:
+        message = f"an {journal.verb} was interrupted: the next apply or revert finishes it"
+        report.findings.append(Finding("interrupted", message, str(workspace / FOLDER / "journal.json")))
+    if state is None:
+        return report
+    if dist is None:
+        absent = Tried(state.root, "the distribution that was applied is not there")
+        report.not_checked.append(NotChecked("what the trees should be", (absent,)))
+    for name, tree in sorted(state.trees.items()):
+        progress.note(f"reading {name}")
+        report.counts["trees"] += 1
+        report.add(_TreeCheck(workspace, name, tree, state, dist, report).findings())
+    progress.finish()
+    for skipped in state.skipped:
+        tried = tuple(Tried(place, reason) for place, reason in skipped.tried)
+        report.not_checked.append(NotChecked(f"{skipped.upstream}, which was skipped when it was applied", tried))
+    return report
+
+
+@dataclass(frozen=True)
+class _TreeCheck:
+    """One tree's part of it."""
+
+    workspace: Path
+    name: str
+    state: TreeState
+    whole: State
+    dist: Distribution | None
+    report: Report
+
+    @property
+    def tree(self) -> Tree:
+        return Tree.of(self.workspace, self.name, self.state)
+
+    def findings(self) -> Iterator[Finding]:
+        tree = self.tree
+        for path, what in ((tree.folder, "the tree"), (tree.git_dir, "its repository")):
+            if not path.is_dir():
+                yield self.at("tree-missing", f"{what} is not there", path)
+                return
+        try:
+            yield from self.files()
+            yield from self.head()
+            yield from self.untracked()
+            yield from self.expected()
+        except (SourceMismatch, GitFailed, OSError, ValueError) as error:
+            what = error.what if isinstance(error, PatchctlError) else str(error)
+            yield self.at("repository", f"it cannot be read: {what}", tree.git_dir)
+        yield from self.generated()
+
+    def at(self, rule: str, message: str, path: Path, patch: str | None = None) -> Finding:
+        return Finding(rule, message, str(path), upstream=self.name, patch=patch)
+
+    def files(self) -> Iterator[Finding]:
+        """Every file, read and hashed, those that the stack deletes included.
+
+        In an `--into` folder other modes and missing files are no difference (a wheel has neither modes nor tests), but for
+        files that the stack changes.
+        """
+        tree, on_disk = self.tree, TreeFiles(self.tree.folder)
+        base, tip = tree.files(self.state.base_commit), tree.files(self.state.tip_commit)
+        self.report.counts["files"] += len(tip)
+        differing = set(tree.differing(tip, tip.keys() | base.keys()))
+        differing |= {p for p in changed_paths(base, tip) if p in tip and on_disk.entry(p) is None}
+        for path in sorted(differing):
+            full = tree.folder / os.fsdecode(path)
+            what = "differs from the stack's last commit" if os.path.lexists(full) else "is missing"
+            what = what if path in tip else "is there, and the stack deletes it"
+            yield self.at("file-changed", f"the file {what}", full)
+
+    def head(self) -> Iterator[Finding]:
+        if self.state.kind != "managed":
+            return  # the owner's HEAD is his own
+        head = self.tree.work.head()
+        if head != self.state.tip_commit:
+            message = f"HEAD is {head or 'nothing'}, the stack's last commit is {self.state.tip_commit}"
+            yield self.at("head-moved", message, self.tree.folder)
+
+    def untracked(self) -> Iterator[Finding]:
+        if self.state.kind != "managed":
+            return
+        found = [p for p in self.tree.work.untracked() if os.fsdecode(p) not in self.state.generated]
+        for path in found[:_SHOWN_UNTRACKED]:
+            full = self.tree.folder / os.fsdecode(path)
+            yield Finding("untracked-file", "the file is not the stack's", str(full), None, "note", self.name)
+        if len(found) > _SHOWN_UNTRACKED:
+            message = f"... and {len(found) - _SHOWN_UNTRACKED} more files that are not the stack's"
+            yield Finding("untracked-file", message, str(self.tree.folder), None, "note", self.name)
+
+    def generated(self) -> Iterator[Finding]:
+        for path, digest in sorted(self.state.generated.items()):
+            found = TreeFiles(self.tree.folder).digest(path.encode())
+            if found != digest:
+                what = "is missing" if found is None else "was changed"
+                yield self.at("generated-changed", f"the generated file {what}", self.tree.folder / path)
+
+    def expected(self) -> Iterator[Finding]:
+        """The state against the distribution, the lock and the stack function."""
+        chosen = self.chosen()
+        for left in self.state.left_out:
+            if left.feature not in chosen:
+                tried = (Tried(self.state.origin, left.reason),)
+                self.report.not_checked.append(NotChecked(f"{self.name}: {left.feature}, which is left out", tried))
+        stack = self.stack()
+        if isinstance(stack, Finding):
+            yield stack
+        elif stack is not None:
+            yield from _Expectation(self, stack).findings()
+
+    def chosen(self) -> set[str]:
+        """The features of this upstream that somebody decided to leave out; the others could not be had."""
+        asked = list(self.whole.without)
+        profile = self.dist.profiles.get(self.whole.profile or "") if self.dist is not None else None
+        asked += profile.without if profile is not None else []
+        pairs = [feature.partition("@") for feature in asked]
+        return {name for name, _, upstream in pairs if upstream in ("", self.name)}
+
+    def stack(self) -> Stack | Finding | None:
+        """The distribution's stack for this tree; None when there is nothing to compare with."""
+        if self.dist is None:
+            return None
+        key = (self.name, self.state.stack)
+        if key not in self.dist.stacks:
+            message = f"the distribution has no stack {self.state.stack} of {self.name} any more"
+            return self.at("other-patches", message, self.tree.folder)
+        return self.dist.stacks[key]
+
+
+@dataclass(frozen=True)
+class _Expectation:
+    """What a tree should be, by the distribution as it is now."""
+
+    check: _TreeCheck
+    stack: Stack
+
+    @property
+    def state(self) -> TreeState:
+        return self.check.state
+
+    def at(self, rule: str, message: str, patch: str | None = None) -> Finding:
+        return self.check.at(rule, message, self.check.tree.folder, patch)
+
+    def findings(self) -> Iterator[Finding]:
+        assert self.check.dist is not None
+        yield from self.base()
+        if not self.applied():
+            if self.state.patches or self.state.tip_commit != self.state.base_commit:
+                yield self.at(
+                    "wrong-tip", "the state names no profile with this upstream, and the tree is not at its base"
+                )
+            return
+        try:
+            patches = load_patches(self.check.dist, self.stack)
+        except BadPatch as error:
+            yield from_error("patch-file", error, str(self.check.tree.folder), self.check.name)
+            return
+        out = {o.feature for o in self.state.left_out}
+        yield from self.patches([p for p in patches if p.feature not in out])
+        yield from self.generated()
+        yield from self.tip(patches, out)
+
+    def applied(self) -> bool:
+        """Whether the profile of the state has this tree; after a revert, and for what another profile had, it is at its base."""
+        dist, profile = self.check.dist, self.check.whole.profile
+        if dist is None or profile is None or profile not in dist.profiles:
+            return profile is not None and bool(self.state.patches)
+        return self.check.name in dist.profiles[profile].stacks
+
+    def base(self) -> Iterator[Finding]:
+        """Form git: the pin's own commit. Form sdist: what the lock says, where it speaks."""
+        state, pin = self.state, self.stack.pin
+        if state.form == "git" and state.base_commit != pin.commit:
+            yield self.at("wrong-base", f"the base is {state.base_commit}, the pin is {pin.commit}: {_AGAIN}")
+        with ObjectReader(self.check.tree.git_dir) as reader:
+            for commit, tree in ((state.base_commit, state.base_tree), (state.tip_commit, state.tip_tree)):
+                found = commit_tree(reader, commit)
+                if found != tree:
+                    yield self.at("wrong-base", f"commit {commit} has tree {found}, the state says {tree}")
+
+    def patches(self, wanted: Sequence[StackPatch]) -> Iterator[Finding]:
+        """The patches that the state records against those that the distribution has now."""
+        now = {p.file.name: p for p in wanted}
+        then: dict[str, AppliedPatch] = {a.file: a for a in self.state.patches}
+        for file, patch in now.items():
+            if file not in then:
+                yield self.at("other-patches", f"{file} of the distribution is not applied: {_AGAIN}", patch.feature)
+            elif then[file].digest != patch.digest:
+                message = f"{file} is another one now than when it was applied: {_AGAIN}"
+                yield self.at("other-patches", message, patch.feature)
+        chosen = self.check.chosen()
+        for file, applied in then.items():
+            if applied.feature in chosen:
+                message = f"{file} is applied, and the profile leaves {applied.feature} out: {_AGAIN}"
+                yield self.at("other-patches", message, applied.feature)
+            elif file not in now:
+                message = f"{file} is applied, and the distribution does not have it: {_AGAIN}"
+                yield self.at("other-patches", message, applied.feature)
+
+    def generated(self) -> Iterator[Finding]:
+        """What the manifest declares against what the state says was written."""
+        for file in self.stack.generated:
+            if self.state.generated.get(file.path) != hashlib.sha256(file.content.encode()).hexdigest():
+                path = self.check.tree.folder / file.path
+                yield self.check.at("generated-changed", f"the manifest generates another file here: {_AGAIN}", path)
+
+    def tip(self, patches: Sequence[StackPatch], out: set[str]) -> Iterator[Finding]:
+        """The lock where it speaks, and the stack function in any case: the lock may be as wrong as the tree."""
+        yield from self.locked(frozenset(out))
+        state = self.state
+        try:
+            with ObjectReader(self.check.tree.git_dir) as reader:
+                base_tree = commit_tree(reader, state.base_commit)
+                builder = StackBuilder(reader, state.base_commit, base_tree)
+                built: Built = builder.build(patches, [p for p in patches if p.feature in out])
+        except DoesNotApply as error:
+            yield from_error("wrong-tip", error, str(self.check.tree.folder), self.check.name)
+            return
+        self.check.report.counts["stacks computed again"] += 1
+        if built.tip_commit != state.tip_commit:
+            message = (
+                f"the distribution's patches give commit {built.tip_commit}, the tree has {state.tip_commit}: {_AGAIN}"
+            )
+            yield self.at("wrong-tip", message)
+
+    def locked(self, out: frozenset[str]) -> Iterator[Finding]:
+        dist, state = self.check.dist, self.state
+        assert dist is not None
+        try:
+            lock = read_lock(dist.root, self.stack)
+        except BadManifest as error:
+            yield from_error(
+                "lock", error, str(lock_file(dist.root, self.check.name, self.stack.name)), self.check.name
+            )
+            return
+        expected = lock.expected(state.form, out) if lock is not None else None
+        if expected is None:
+            return
+        have = LockedForm(state.base_commit, state.base_tree, state.tip_commit, state.tip_tree, expected.unavailable)
+        for key, rule in (
+            ("base_commit", "wrong-base"),
+            ("base_tree", "wrong-base"),
+            ("tip_commit", "wrong-tip"),
+            ("tip_tree", "wrong-tip"),
+        ):
+            if getattr(have, key) != getattr(expected, key):
+                name = key.replace("_", " ")
+                yield self.at(
+                    rule, f"the lock's {name} is {getattr(expected, key)}, the tree's {getattr(have, key)}: {_AGAIN}"
+                )

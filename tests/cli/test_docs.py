@@ -1,0 +1,154 @@
+"""`patchctl docs`: pages, tables and their check, on a small distribution."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from distribution import CLOCK, GREETER, Made, make_distribution, write_files
+
+README = "# Greeters\n\n<!-- patches:begin -->\nold\n<!-- patches:end -->\n\nThe end.\n"
+TABLE = """\
+| upstream | pin | feature | kind | switch | what |
+|---|---|---|---|---|---|
+| greeter | {greeter} | [typo](docs/patches/greeter/v1/typo.md) | fix |  | hello: spell the greeting right |
+| greeter | {greeter} | [polite](docs/patches/greeter/v1/polite.md) | feature | `env GREETER_POLITE=1` | hello: add a polite form |
+| greeter | {greeter} | [loud](docs/patches/greeter/v1/loud.md) | feature | `env GREETER_LOUD=3` | hello: repeat a shout |
+| clock | v2.0 | [step](docs/patches/clock/v2/step.md) | feature | `config clock.step=2` | tick: take the size of a step |
+"""
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    made = make_distribution(tmp_path_factory.mktemp("original"))
+    made.edit("manifests/stacks/clock/v2.yaml", "pin:\n", "pin:\n  tag: v2.0\n")
+    return made
+
+
+@pytest.fixture
+def made(original: Made, tmp_path: Path) -> Made:
+    return replace(original, root=Path(shutil.copytree(original.root, tmp_path / "distribution")))
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+def text(made: Made, path: str) -> str:
+    return (made.root / path).read_text()
+
+
+def test_the_table_of_the_readme_and_nothing_else_of_it(made: Made) -> None:
+    write_files(made.root, {"README.md": README, "README.zh-CN.md": README})
+    made.good("docs")
+    commit = text(made, "manifests/stacks/greeter/v1.yaml").partition('commit: "')[2][:12]
+    table = TABLE.format(greeter=commit)
+    assert text(made, "README.md") == README.replace("old\n", table)
+    assert "| 上游 | 版本 |" in text(made, "README.zh-CN.md")
+
+
+def test_a_readme_without_markers_or_no_readme_is_left_alone(made: Made) -> None:
+    write_files(made.root, {"README.md": "no markers\n"})
+    made.good("docs")
+    assert text(made, "README.md") == "no markers\n"
+    assert not (made.root / "README.zh-CN.md").exists()
+    assert not (made.root / "docs" / "lint-rules.md").exists()
+
+
+def test_a_page_says_what_the_header_says(made: Made) -> None:
+    test = "tests/behaviour/greeter/test_polite.py"
+    mutant = "tests/behaviour/mutants/polite.yaml"
+    other = "tests/behaviour/clock/test_polite.py"
+    write_files(made.root, {test: "", other: "", mutant: "feature: polite\nupstream: greeter\n"})
+    made.good("docs")
+    page = text(made, "docs/patches/greeter/v1/polite.md")
+    for part in (
+        "# polite\n\nhello: add a polite form\n",
+        "| Switch | `env GREETER_POLITE=1` |",
+        "| Upstream status | Pending |",
+        "| Can be dropped when | upstream does it itself |",
+        f"| Tests | [`{test}`](../../../../{test}) |",
+        f"| Mutations | [`{mutant}`](../../../../{mutant}) |",
+        "## Need\n\nPeople ask for polite, and upstream does not have it.\n",
+        "## Change\n\nThe code does it now.\n",
+        "## Risk\n\nA caller that counts on the old behaviour.\n",
+        "| `greeter/hello.py` | 4 | 0 |\n| `greeter/manners.py` (carried, new) | 2 | 0 |\n",
+    ):
+        assert part in page
+    assert "| Requires | `typo@greeter` |" in text(made, "docs/patches/clock/v2/step.md")
+
+
+def test_every_link_of_the_pages_leads_to_a_file(made: Made) -> None:
+    import re
+
+    made.good("docs")
+    pages = sorted((made.root / "docs").rglob("*.md"))
+    links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)]+)\)", page.read_text())]
+    assert len(links) == 8
+    assert [str(page) for page, link in links if not (page.parent / link).is_file()] == []
+
+
+def test_the_same_distribution_gives_the_same_bytes(made: Made, tmp_path: Path) -> None:
+    twin = replace(made, root=Path(shutil.copytree(made.root, tmp_path / "twin ü")))
+    made.good("docs")
+    twin.good("docs", env={"LC_ALL": "tr_TR.UTF-8", "TZ": "Pacific/Auckland", "PYTHONHASHSEED": "7"})
+    assert files(made.root) == files(twin.root)
+    assert made.good("docs").startswith("checked 4 patches")
+
+
+def test_check_writes_nothing_and_names_each_page(made: Made) -> None:
+    made.good("docs")
+    assert made.patchctl("docs", "--check").returncode == 0
+    made.edit(made.patch("typo"), "The code does it now.", "It is spelt right.")
+    (made.root / "docs" / "patches" / "greeter" / "v1" / "loud.md").unlink()
+    before = files(made.root)
+    done = made.patchctl("docs", "--check", "--json")
+    found = [(f["rule"], f["file"]) for f in json.loads(done.stdout)["findings"]]
+    assert done.returncode == 1
+    assert found == [
+        ("page-stale", "docs/patches/greeter/v1/loud.md"),
+        ("page-stale", "docs/patches/greeter/v1/typo.md"),
+    ]
+    assert files(made.root) == before
+
+
+def test_a_page_of_a_patch_that_is_gone_is_removed_and_a_page_of_a_person_stays(made: Made) -> None:
+    made.good("docs")
+    made.edit("manifests/stacks/greeter/v1.yaml", "  - 0003-feature-loud.patch\n", "")
+    write_files(made.root, {"docs/patches/greeter/v1/notes.md": "mine\n"})
+    assert made.patchctl("docs", "--check").returncode == 1
+    out = made.good("docs")
+    assert "removed  docs/patches/greeter/v1/loud.md" in out
+    assert not (made.root / "docs" / "patches" / "greeter" / "v1" / "loud.md").exists()
+    assert text(made, "docs/patches/greeter/v1/notes.md") == "mine\n"
+
+
+def test_nothing_is_written_while_a_patch_cannot_be_read(made: Made) -> None:
+    made.edit(made.patch("typo"), "Date: ", "Dote: ")
+    before = files(made.root)
+    assert made.patchctl("docs").returncode == 1
+    assert files(made.root) == before
+
+
+def test_text_of_a_header_cannot_become_markup(tmp_path: Path) -> None:
+    hostile = replace(CLOCK.patches[0], subject="tick: <img src=x> | [a](b) __c__ `d|e` *f*", requires="")
+    made = make_distribution(tmp_path, [replace(CLOCK, patches=[hostile])])
+    made.good("docs")
+    index = text(made, "docs/patches/README.md")
+    assert r"tick: \<img src=x> \| [a\](b) \_\_c\_\_ `d\|e` \*f\*" in index
+
+
+def test_rules_and_schemas_are_written_where_they_are_kept(tmp_path: Path) -> None:
+    made = make_distribution(tmp_path, [GREETER])
+    write_files(made.root, {"docs/lint-rules.md": "", "manifests/schema/stack.schema.json": ""})
+    made.good("docs")
+    assert "| `subject-length` |" in text(made, "docs/lint-rules.md")
+    assert json.loads(text(made, "manifests/schema/profile.schema.json"))["title"] == "patchctl: profile"
+    assert made.patchctl("docs", "--check").returncode == 0

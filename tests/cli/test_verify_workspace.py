@@ -1,0 +1,278 @@
+"""`patchctl verify --workspace` as a user runs it: a good workspace, then one fault a case. Nothing is ever written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from distribution import Made, git, make_distribution, run_patchctl, write_files
+
+GENERATED = 'generated:\n  - path: greeter/_version.py\n    content: "version = 1\\n"\n    why: greeter asks for it\n'
+
+
+@dataclass(frozen=True)
+class Place:
+    """A distribution, and a workspace that its profile `full` was applied to."""
+
+    made: Made
+    workspace: Path
+
+    def verify(self, *args: str) -> tuple[int, dict[str, Any]]:
+        done = self.made.patchctl("verify", "--workspace", str(self.workspace), "--json", *args)
+        assert done.stdout, done.stderr
+        return done.returncode, json.loads(done.stdout)
+
+    def apply(self, profile: str, *args: str) -> None:
+        self.made.good("apply", "--profile", profile, "--workspace", str(self.workspace), *args)
+
+    def change_state(self, change: Callable[[dict[str, Any]], object]) -> None:
+        file = self.workspace / ".patchctl" / "state.json"
+        state = json.loads(file.read_text())
+        change(state)
+        file.write_text(json.dumps(state))
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    folder = tmp_path_factory.mktemp("a workspace ü")
+    made = make_distribution(folder)
+    stack = made.root / "manifests" / "stacks" / "greeter" / "v1.yaml"
+    stack.write_text(stack.read_text() + GENERATED)
+    made.good("lock")
+    place = Place(made, folder / "workspace")
+    place.apply("full")
+    return place
+
+
+@pytest.fixture
+def place(original: Place, tmp_path: Path) -> Place:
+    """A copy to break; the cache is not there, since nothing of it is needed."""
+    root = shutil.copytree(original.made.root, tmp_path / "distribution")
+    workspace = shutil.copytree(original.workspace, tmp_path / "workspace", symlinks=True)
+    return Place(replace(original.made, root=root, cache=tmp_path / "cache"), workspace)
+
+
+def rules(report: dict[str, Any]) -> set[str]:
+    return {f["rule"] for f in report["findings"]}
+
+
+def test_a_good_workspace_without_cache(place: Place) -> None:
+    code, report = place.verify()
+    assert (code, report["findings"], report["not_checked"]) == (0, [], [])
+    assert report["checked"] == {"files": 7, "stacks computed again": 2, "trees": 2}
+
+
+def test_nothing_is_written(place: Place) -> None:
+    def seen() -> list[tuple[str, int, int, bytes]]:
+        found = (p for top in (place.workspace, place.made.root) for p in top.rglob("*"))
+        return sorted((str(p), p.lstat().st_mtime_ns, p.lstat().st_mode, _bytes(p)) for p in found)
+
+    # An index whose stat data are old is what makes git write: `git status` would refresh it.
+    os.utime(place.workspace / "greeter" / "greeter" / "hello.py", (1, 1))
+    before = seen()
+    assert place.verify()[0] == 0
+    assert seen() == before
+
+
+def _bytes(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
+
+
+def test_another_profile_and_what_is_left_out_by_choice(place: Place) -> None:
+    place.apply("plain")
+    code, report = place.verify()
+    assert (code, report["findings"], report["not_checked"]) == (0, [], [])
+    place.apply("full", "--without", "loud")
+    assert place.verify()[0] == 0
+
+
+def test_without_a_feature_that_no_lock_speaks_of(place: Place) -> None:
+    place.apply("full", "--without", "loud")
+    place.change_state(lambda s: s["trees"]["greeter"].update(tip_commit=s["trees"]["greeter"]["patches"][0]["commit"]))
+    code, report = place.verify()
+    assert code == 1
+    assert "wrong-tip" in rules(report)
+
+
+def test_after_revert_the_base_is_expected(place: Place) -> None:
+    place.made.good("revert", "--workspace", str(place.workspace))
+    assert place.verify()[0] == 0
+    write_files(place.workspace / "greeter", {"greeter/hello.py": "text\n"})
+    code, report = place.verify()
+    assert (code, rules(report)) == (1, {"file-changed"})
+
+
+def test_an_upstream_that_was_skipped_is_repeated(place: Place, tmp_path: Path) -> None:
+    place.made.edit("manifests/upstreams.yaml", (place.made.origins / "greeter").as_uri(), "file:///nowhere")
+    lonely = Place(replace(place.made, cache=tmp_path / "empty"), tmp_path / "other workspace")
+    lonely.apply("full", "--skip-unavailable")
+    code, report = lonely.verify()
+    assert (code, report["findings"]) == (0, [])
+    assert [n["what"] for n in report["not_checked"]] == [
+        "clock: step, which is left out",
+        "greeter, which was skipped when it was applied",
+    ]
+    assert ["/nowhere", "there is no such folder"] in report["not_checked"][1]["tried"]
+
+
+def test_the_distribution_that_was_applied_is_found_from_the_state(place: Place, tmp_path: Path) -> None:
+    place.change_state(lambda s: s.update(root=str(place.made.root)))
+    command = ["verify", "--workspace", str(place.workspace), "--json"]
+    done = run_patchctl(*command, home=tmp_path / "home")
+    assert (done.returncode, json.loads(done.stdout)["checked"]["stacks computed again"]) == (0, 2)
+    shutil.rmtree(place.made.root)
+    done = run_patchctl(*command, home=tmp_path / "home")
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["checked"]) == (0, {"files": 7, "trees": 2})
+    assert [n["what"] for n in report["not_checked"]] == ["what the trees should be"]
+
+
+HELLO = "greeter/greeter/hello.py"
+
+
+@dataclass(frozen=True)
+class Fault:
+    name: str
+    broken: set[str]
+    change: Callable[[Place], object]
+
+
+def damage_pack(place: Place) -> None:
+    for pack in (place.workspace / "greeter" / ".git" / "objects" / "pack").glob("*.pack"):
+        pack.chmod(0o644)
+        data = bytearray(pack.read_bytes())
+        for at in range(20, len(data) - 20, 7):
+            data[at] ^= 0xFF
+        pack.write_bytes(data)
+
+
+def interrupt(place: Place) -> None:
+    """What is left of a run that was killed after its journal was written."""
+    state = json.loads((place.workspace / ".patchctl" / "state.json").read_text())
+    journal = {"version": 1, "verb": "apply", "changes": [], "after": state}
+    (place.workspace / ".patchctl" / "journal.json").write_text(json.dumps(journal))
+
+
+def commit_on_top(place: Place) -> None:
+    git(place.workspace / "greeter", "commit", "--quiet", "--allow-empty", "-m", "mine")
+
+
+def forge_base(place: Place) -> None:
+    """A state that says there is nothing but the base, over a patched tree."""
+
+    def change(state: dict[str, Any]) -> None:
+        tree = state["trees"]["greeter"]
+        tree.update(tip_commit=tree["base_commit"], tip_tree=tree["base_tree"], patches=[])
+
+    place.change_state(change)
+
+
+def swap_file_for_link(place: Place) -> None:
+    file = place.workspace / HELLO
+    copy = file.with_name("copy.py")
+    file.rename(copy)
+    file.symlink_to("copy.py")
+    (place.workspace / "greeter" / ".git" / "info" / "exclude").write_text("copy.py\n_version.py\n")
+
+
+def other_patch(place: Place) -> None:
+    place.made.edit(place.made.patch("loud"), "The code does it", "It does it")
+
+
+FAULTS = (
+    Fault("file_changed", {"file-changed"}, lambda p: write_files(p.workspace, {HELLO: "x = 1\n"})),
+    Fault("file_missing", {"file-changed"}, lambda p: (p.workspace / HELLO).unlink()),
+    Fault("file_became_executable", {"file-changed"}, lambda p: (p.workspace / HELLO).chmod(0o755)),
+    Fault("file_became_a_link", {"file-changed"}, swap_file_for_link),
+    Fault("carried_file_changed", {"file-changed"}, lambda p: write_files(p.workspace, {"greeter/greeter/manners.py": ""})),
+    Fault("generated_file_changed", {"generated-changed"},
+          lambda p: write_files(p.workspace, {"greeter/greeter/_version.py": "version = 2\n"})),
+    Fault("generated_file_missing", {"generated-changed"}, lambda p: (p.workspace / "greeter/greeter/_version.py").unlink()),
+    Fault("generated_file_of_another_manifest", {"generated-changed"},
+          lambda p: p.made.edit("manifests/stacks/greeter/v1.yaml", "version = 1", "version = 3")),
+    Fault("head_moved", {"head-moved"}, commit_on_top),
+    Fault("tree_gone", {"tree-missing"}, lambda p: shutil.rmtree(p.workspace / "greeter")),
+    Fault("repository_gone", {"tree-missing"}, lambda p: shutil.rmtree(p.workspace / "greeter" / ".git")),
+    Fault("repository_damaged", {"repository"}, damage_pack),
+    Fault("run_interrupted", {"interrupted"}, interrupt),
+    Fault("state_forged_to_the_base", {"file-changed", "head-moved", "other-patches", "wrong-tip"}, forge_base),
+    Fault("state_names_another_tree", {"wrong-base", "wrong-tip"},
+          lambda p: p.change_state(lambda s: s["trees"]["greeter"].update(tip_tree="0" * 40))),
+    Fault("state_names_another_digest", {"other-patches"},
+          lambda p: p.change_state(lambda s: s["trees"]["greeter"]["patches"][0].update(digest="0" * 64))),
+    Fault("patch_changed_since", {"other-patches", "wrong-tip"}, other_patch),
+    Fault("profile_leaves_out_more_since", {"other-patches"},
+          lambda p: p.made.edit("manifests/profiles/full.yaml", "summary", "without: [loud]\nsummary")),
+    Fault("pin_moved_since", {"wrong-base"},
+          lambda p: p.made.edit("manifests/stacks/clock/v2.yaml", json.loads(
+              (p.workspace / ".patchctl/state.json").read_text())["trees"]["clock"]["base_commit"], "0" * 40)),
+    Fault("stack_gone_since", {"other-patches"},
+          lambda p: p.change_state(lambda s: s["trees"]["clock"].update(stack="v1"))),
+    Fault("lock_has_another_tip", {"wrong-tip"},
+          lambda p: p.made.edit("manifests/locks/clock/v2.json", _clock_tip(p), "0" * 40)),
+)  # fmt: skip
+
+
+def _clock_tip(place: Place) -> str:
+    return str(json.loads((place.workspace / ".patchctl/state.json").read_text())["trees"]["clock"]["tip_commit"])
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.name)
+def test_one_fault(place: Place, fault: Fault) -> None:
+    fault.change(place)
+    code, report = place.verify()
+    assert rules(report) == fault.broken
+    assert code == 1
+
+
+def test_the_finding_names_the_file(place: Place) -> None:
+    write_files(place.workspace, {HELLO: "x = 1\n"})
+    (found,) = place.verify()[1]["findings"]
+    assert found["file"] == str(place.workspace / HELLO)
+    assert found["upstream"] == "greeter"
+
+
+def test_a_file_that_is_not_ours_is_a_note(place: Place) -> None:
+    write_files(place.workspace, {"greeter/greeter/mine.py": ""})
+    code, report = place.verify()
+    assert (code, rules(report)) == (0, {"untracked-file"})
+
+
+def test_a_file_that_git_takes_for_unchanged_is_found(place: Place) -> None:
+    """Same size, same times: git's stat cache would not look at it."""
+    file = place.workspace / HELLO
+    status = file.stat()
+    data = file.read_bytes()
+    with file.open("r+b") as out:
+        out.write(data.replace(b"Hello", b"Hallo"))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert rules(place.verify()[1]) == {"file-changed"}
+
+
+def test_an_into_checkout(place: Place, tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    git(tmp_path, "clone", "--quiet", str(place.made.origins / "greeter"), str(checkout))
+    into = Place(place.made, tmp_path / "into")
+    into.apply("full", "--into", f"greeter={checkout}")
+    assert into.verify()[0] == 0
+    (checkout / "README.md").unlink()  # a wheel has no such file either
+    assert into.verify()[0] == 0
+    (checkout / "greeter" / "hello.py").unlink()
+    code, report = into.verify()
+    assert (code, rules(report)) == (1, {"file-changed"})
+
+
+def test_no_workspace_is_wrong_use(place: Place, tmp_path: Path) -> None:
+    done = place.made.patchctl("verify", "--workspace", str(tmp_path / "nowhere"))
+    assert done.returncode == 2
+    assert "nothing was applied" in done.stderr
