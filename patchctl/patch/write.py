@@ -103,9 +103,13 @@ def render_difference(difference: Difference) -> bytes:
     return b"".join(lines + hunks)
 
 
+_Code = tuple[str, int, int, int, int]
+"""As difflib has it: equal, replace, insert or delete; start and end in the old lines, start and end in the new."""
+
+
 def _hunks(old: list[bytes], new: list[bytes]) -> list[bytes]:
     out: list[bytes] = []
-    for group in _grouped(old, new):
+    for group in _grouped(_slid_down(_codes(old, new), old, new)):
         first, last = group[0], group[-1]
         out.append(b"@@ -%s +%s @@\n" % (_span(first[1], last[2]), _span(first[3], last[4])))
         for tag, i1, i2, j1, j2 in group:
@@ -117,18 +121,59 @@ def _hunks(old: list[bytes], new: list[bytes]) -> list[bytes]:
     return out
 
 
-def _grouped(old: list[bytes], new: list[bytes]) -> Iterator[list[tuple[str, int, int, int, int]]]:
-    """difflib's groups. Equal lines at both ends are cut off before, all but the context: its time grows with the square."""
+def _codes(old: list[bytes], new: list[bytes]) -> list[_Code]:
+    """difflib's opcodes. Equal lines at both ends are cut off before, since its time grows with the square."""
+    shortest = min(len(old), len(new))
     head = 0
-    while head < min(len(old), len(new)) and old[head] == new[head]:
+    while head < shortest and old[head] == new[head]:
         head += 1
     tail = 0
-    while tail < min(len(old), len(new)) - head and old[-1 - tail] == new[-1 - tail]:
+    while tail < shortest - head and old[-1 - tail] == new[-1 - tail]:
         tail += 1
-    head, tail = max(0, head - CONTEXT), max(0, tail - CONTEXT)
     matcher = difflib.SequenceMatcher(None, old[head : len(old) - tail], new[head : len(new) - tail], autojunk=False)
-    for group in matcher.get_grouped_opcodes(CONTEXT):
-        yield [(tag, i1 + head, i2 + head, j1 + head, j2 + head) for tag, i1, i2, j1, j2 in group]
+    codes: list[_Code] = [("equal", 0, head, 0, head)]
+    codes += [(tag, i1 + head, i2 + head, j1 + head, j2 + head) for tag, i1, i2, j1, j2 in matcher.get_opcodes()]
+    codes.append(("equal", len(old) - tail, len(old), len(new) - tail, len(new)))
+    return codes
+
+
+def _slid_down(codes: list[_Code], old: list[bytes], new: list[bytes]) -> list[_Code]:
+    """An insertion or deletion between equal lines can stand in several places; it goes down as far as it can, as git
+    has it: a new function then begins with its `def` and not with the blank lines before it."""
+    out = list(codes)
+    for k in range(1, len(out) - 1):
+        tag, i1, i2, j1, j2 = out[k]
+        if tag not in ("insert", "delete") or out[k - 1][0] != "equal" or out[k + 1][0] != "equal":
+            continue
+        lines, start, end = (new, j1, j2) if tag == "insert" else (old, i1, i2)
+        room = out[k + 1][2] - out[k + 1][1] - (0 if k + 2 == len(out) else 1)
+        by = 0
+        while by < room and lines[start + by] == lines[end + by]:
+            by += 1
+        before, after = out[k - 1], out[k + 1]
+        out[k - 1] = ("equal", before[1], before[2] + by, before[3], before[4] + by)
+        out[k] = (tag, i1 + by, i2 + by, j1 + by, j2 + by)
+        out[k + 1] = ("equal", after[1] + by, after[2], after[3] + by, after[4])
+    return out
+
+
+def _grouped(codes: list[_Code]) -> Iterator[list[_Code]]:
+    """Changes with CONTEXT equal lines around them; those that share context are one hunk."""
+    group: list[_Code] = []
+    for number, (tag, i1, i2, j1, j2) in enumerate(codes):
+        if tag != "equal":
+            group.append((tag, i1, i2, j1, j2))
+            continue
+        is_last = number == len(codes) - 1
+        if group and (is_last or i2 - i1 > 2 * CONTEXT):
+            group.append((tag, i1, min(i2, i1 + CONTEXT), j1, min(j2, j1 + CONTEXT)))
+            yield group
+            group = []
+        if not is_last:
+            cut = 0 if group else max(0, i2 - i1 - CONTEXT)
+            group.append((tag, i1 + cut, i2, j1 + cut, j2))
+    if any(code[0] != "equal" for code in group):
+        yield group
 
 
 def _span(start: int, stop: int) -> bytes:

@@ -43,7 +43,10 @@ def plan_text(plan: Plan, outcome: Outcome, workspace: Path, style: Style, *, dr
         yield f"{head}  {word}  {patch_count(len(planned.result.steps))}  tip {planned.result.tip_commit[:12]}  {lock}"
         for step in planned.result.steps:
             yield f"    {step.commit[:12]}  {visible_line(step.patch.feature):<28} {visible_line(step.patch.header.subject)}"
-        yield from (f"    {style.note('left out')} {visible_line(o.patch.feature)}: {visible_line(o.reason)}" for o in planned.omitted)
+        yield from (
+            f"    {style.note('left out')} {visible_line(o.patch.feature)}: {visible_line(o.reason)}"
+            for o in planned.omitted
+        )
     yield from _skipped([(s.upstream, [(t.place, t.reason) for t in s.tried]) for s in plan.skipped], style)
     yield from (f"{n:<12} edits kept on branch {branch}" for n, branch in outcome.stashed.items())
     yield f"profile {plan.profile.name} {'would be' if dry_run else 'is'} in {workspace}"
