@@ -14,8 +14,12 @@ from types import TracebackType
 from typing import IO
 
 from patchctl.errors import SourceMismatch
-from patchctl.git.objects import FOLDER, GITLINK, Files, object_id, parse_tree
+from patchctl.git.objects import FOLDER, GITLINK, Entry, Files, object_id, parse_tree
 from patchctl.git.run import git_environment, git_executable
+
+# The content of every tree object that this process has verified. An id names one content for ever, and a run walks nearly
+# the same trees four times: base, tip, what is on disk, what shall be.
+_TREES: dict[str, list[tuple[bytes, Entry]]] = {}
 
 
 class ObjectReader:
@@ -39,13 +43,16 @@ class ObjectReader:
         self._out: IO[bytes] = self._process.stdout
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Killed before its pipe is closed: closing waits for a thread that is still asking, and that one for the process,
+        # when whoever read stopped at an error. The process only reads, so that killing it loses nothing.
+        self._process.kill()
         try:
             self._in.close()
         except BrokenPipeError:
             pass
-        if kind is not None:
-            self._process.kill()
         self._out.close()
         if self._process.stderr is not None:
             self._process.stderr.close()
@@ -95,17 +102,22 @@ class ObjectReader:
         level = [(b"", tree)]
         while level:
             deeper = []
-            contents = self.read_many([oid for _, oid in level])
-            for (prefix, oid), (kind, data) in zip(level, contents, strict=True):
-                if kind != "tree":
-                    raise self._wrong(oid, f"a tree was expected and it is a {kind}")
-                for name, entry in parse_tree(data):
+            self._learn_trees({oid for _, oid in level})
+            for prefix, oid in level:
+                for name, entry in _TREES[oid]:
                     if entry.mode == FOLDER:
                         deeper.append((prefix + name + b"/", entry.id))
                     else:
                         found[prefix + name] = entry
             level = deeper
         return found
+
+    def _learn_trees(self, oids: set[str]) -> None:
+        unknown = sorted(oids - _TREES.keys())
+        for oid, (kind, data) in zip(unknown, self.read_many(unknown), strict=True):
+            if kind != "tree":
+                raise self._wrong(oid, f"a tree was expected and it is a {kind}")
+            _TREES[oid] = parse_tree(data)
 
     def blobs(self, files: Files, paths: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
         """(path, content) of these paths of a tree, in their order; gitlinks are passed over."""

@@ -6,7 +6,7 @@ Formats: git's Documentation/gitformat-pack and `git help hash-object`; SHA-1 re
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -65,8 +65,18 @@ class Person:
 
 def render_commit(tree: str, parents: Iterable[str], author: Person, committer: Person, message: str) -> bytes:
     """A commit object. `message` is written as it is and must end with a newline."""
-    lines = [f"tree {tree}", *(f"parent {p}" for p in parents), f"author {author}", f"committer {committer}", "", message]
+    lines = [
+        f"tree {tree}",
+        *(f"parent {p}" for p in parents),
+        f"author {author}",
+        f"committer {committer}",
+        "",
+        message,
+    ]
     return "\n".join(lines).encode("utf-8")
+
+
+PutTree = Callable[[str, bytes, "tuple[str, bytes] | None"], object]
 
 
 class TreeBuilder:
@@ -94,27 +104,32 @@ class TreeBuilder:
 
     def write(self, store: dict[str, bytes] | None = None) -> str:
         """The id of the tree as it stands; the content of every folder that changed since the last call goes into `store`."""
-        return self._root.write(store)
+        return self.write_to(None if store is None else lambda oid, data, _: store.setdefault(oid, data))
+
+    def write_to(self, put: PutTree | None) -> str:
+        """`write` that gives each changed folder to `put`: its id, its content, and id and content of the last call."""
+        return self._root.write(put)[0]
 
 
 class _Folder:
-    __slots__ = ("files", "folders", "id")
+    __slots__ = ("changed", "files", "folders", "written")
 
     def __init__(self) -> None:
         self.files: dict[bytes, Entry] = {}
         self.folders: dict[bytes, _Folder] = {}
-        self.id: str | None = None
+        self.written: tuple[str, bytes] | None = None
+        self.changed = True
 
     def put(self, parts: list[bytes], entry: Entry) -> None:
         folder = self
-        folder.id = None
+        folder.changed = True
         for part in parts[:-1]:
             folder = folder.folders.setdefault(part, _Folder())
-            folder.id = None
+            folder.changed = True
         folder.files[parts[-1]] = entry
 
     def remove(self, parts: list[bytes]) -> None:
-        self.id = None
+        self.changed = True
         if len(parts) == 1:
             del self.files[parts[0]]
             return
@@ -123,12 +138,13 @@ class _Folder:
         if not child.files and not child.folders:
             del self.folders[parts[0]]
 
-    def write(self, store: dict[str, bytes] | None) -> str:
-        if self.id is None:
+    def write(self, put: PutTree | None) -> tuple[str, bytes]:
+        if self.changed or self.written is None:
             entries = list(self.files.items())
-            entries += [(name, Entry(FOLDER, folder.write(store))) for name, folder in self.folders.items()]
+            entries += [(name, Entry(FOLDER, folder.write(put)[0])) for name, folder in self.folders.items()]
             data = render_tree(entries)
-            self.id = object_id("tree", data)
-            if store is not None:
-                store[self.id] = data
-        return self.id
+            before, self.written = self.written, (object_id("tree", data), data)
+            self.changed = False
+            if put is not None:
+                put(*self.written, before)
+        return self.written

@@ -1,7 +1,8 @@
 """Writes git packs directly: one file instead of a process or a loose file an object.
 
-Formats: git's Documentation/gitformat-pack.txt, pack version 2 and index version 2. Objects are stored whole (no deltas),
-which costs disk and saves time; `git gc` in a workspace makes them small.
+Formats: git's Documentation/gitformat-pack.txt, pack version 2 and index version 2. An object that came from one that is in
+the pack already becomes a delta of it; nothing is searched for. Each object is packed when it is added, so that its bytes
+need not stay in memory. Measured on 1,000 patches of verl's history: 7 MB, where whole objects took 28 MB and 1 s more.
 """
 
 from __future__ import annotations
@@ -13,54 +14,99 @@ import tempfile
 import zlib
 from pathlib import Path
 
+from patchctl.git import delta
 from patchctl.git.objects import object_id
 
 _KINDS = {"commit": 1, "tree": 2, "blob": 3}
+_OFFSET_DELTA = 6
 # Measured on 999 patches of real history: level 1 takes a third of the time of level 6 for packs 15 % larger.
 _COMPRESSION = 1
+_STORED = 256
+# git's own default for pack.depth: a reader of the last object works through so many.
+_DEEPEST = 50
+# delta.make slices and copies; beyond this an object is stored whole. Offsets in a delta have 32 bits.
+_LARGEST_DELTA = 64 * 1024 * 1024
 
 
 class PackWriter:
-    """Collects objects and writes them as one pack with its index."""
+    """Collects objects, packed, and writes them as one pack with its index."""
 
     def __init__(self) -> None:
-        self._objects: dict[str, tuple[str, bytes]] = {}
+        self._chunks: list[bytes] = []
+        self._at = 12  # the pack's header
+        self._places: dict[str, tuple[int, int]] = {}
+        self._depths: dict[str, int] = {}
 
     def __len__(self) -> int:
-        return len(self._objects)
+        return len(self._places)
 
     def add(self, kind: str, data: bytes) -> str:
         """Take an object in; returns its id. The same object twice is stored once."""
         oid = object_id(kind, data)
-        self._objects.setdefault(oid, (kind, data))
+        self.add_known(oid, kind, data)
         return oid
 
-    def add_known(self, oid: str, kind: str, data: bytes) -> None:
-        """`add` for a caller that has hashed this very `data` already."""
-        self._objects.setdefault(oid, (kind, data))
+    def add_known(self, oid: str, kind: str, data: bytes, origin: tuple[str, bytes] | None = None) -> None:
+        """`add` for a caller that has hashed this very `data` already.
+
+        `origin` is the id and the content of an object of the same kind that most of `data` came from.
+        """
+        if oid in self._places:
+            return
+        chunk = self._as_delta(oid, data, *origin) if origin is not None else None
+        if chunk is None:
+            chunk = _object_header(_KINDS[kind], len(data)) + _deflate(data)
+        self._places[oid] = (self._at, zlib.crc32(chunk))
+        self._chunks.append(chunk)
+        self._at += len(chunk)
+
+    def _as_delta(self, oid: str, data: bytes, origin: str, content: bytes) -> bytes | None:
+        """The object as a delta of one in this pack, or None when that does not serve."""
+        depth = self._depths.get(origin, 0) + 1
+        if origin not in self._places or depth > _DEEPEST or max(len(data), len(content)) > _LARGEST_DELTA:
+            return None
+        made = delta.make(content, data, len(data) // 2)
+        if made is None:
+            return None
+        self._depths[oid] = depth
+        back = _distance(self._at - self._places[origin][0])
+        return _object_header(_OFFSET_DELTA, len(made)) + back + _deflate(made)
 
     def write(self, folder: Path) -> Path | None:
         """Write pack-<id>.pack and .idx into `folder` and return the pack's path; None when there is no object.
 
         Each file gets its name by rename, the index last, so that a killed run leaves no pack that git would read.
         """
-        if not self._objects:
+        if not self._places:
             return None
         folder.mkdir(parents=True, exist_ok=True)
-        chunks = [struct.pack(">4sII", b"PACK", 2, len(self._objects))]
-        at = len(chunks[0])
-        places: dict[str, tuple[int, int]] = {}
-        for oid, (kind, data) in self._objects.items():
-            chunk = _object_header(_KINDS[kind], len(data)) + zlib.compress(data, _COMPRESSION)
-            places[oid] = (at, zlib.crc32(chunk))
-            chunks.append(chunk)
-            at += len(chunk)
-        body = b"".join(chunks)
+        body = b"".join([struct.pack(">4sII", b"PACK", 2, len(self._places)), *self._chunks])
         trailer = hashlib.sha1(body, usedforsecurity=False).digest()
         pack = folder / f"pack-{trailer.hex()}.pack"
         _place(pack, body + trailer)
-        _place(pack.with_suffix(".idx"), _index(places, trailer))
+        _place(pack.with_suffix(".idx"), _index(self._places, trailer))
         return pack
+
+
+def _deflate(data: bytes) -> bytes:
+    """A zlib stream. Small data becomes one stored block: setting up the compressor would take longer than anything else."""
+    if len(data) > _STORED:
+        return zlib.compress(data, _COMPRESSION)
+    return (
+        b"\x78\x01\x01"
+        + struct.pack("<HH", len(data), len(data) ^ 0xFFFF)
+        + data
+        + struct.pack(">I", zlib.adler32(data))
+    )
+
+
+def _distance(back: int) -> bytes:
+    """How far before a delta its base begins: 7 bits a byte, highest first, each byte but the last stands for one more."""
+    out = [back & 0x7F]
+    while back := back >> 7:
+        back -= 1
+        out.append(0x80 | back & 0x7F)
+    return bytes(reversed(out))
 
 
 def _object_header(kind: int, size: int) -> bytes:

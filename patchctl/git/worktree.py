@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from patchctl.git.run import GitFailed, git_environment, run_git
 
 # Files are bytes: an upstream's .gitattributes must not turn them into something else in our trees.
 _ATTRIBUTES = "* -text -filter -ident -working-tree-encoding\n"
+UNFINISHED_PACK = ".tmp-pack-"
 _TIP_REF, _BASE_REF = "refs/patchctl/tip", "refs/patchctl/base"
 
 
@@ -45,7 +46,7 @@ class WorkTree:
         """The commit that HEAD names, or None when there is none yet."""
         try:
             text = (self.git_dir / "HEAD").read_text(encoding="ascii").strip()
-            if len(text) == 40:  # detached, as we leave it: no process for the usual case
+            if re.fullmatch("[0-9a-f]{40}", text):  # detached, as we leave it: no process for the usual case
                 return text
             return self.git("rev-parse", "--verify", "-q", "HEAD").decode().strip()
         except GitFailed:
@@ -75,8 +76,8 @@ class WorkTree:
         try:
             self.git("read-tree", commit, index=own)
             if named:
-                add = ("--literal-pathspecs", "add", "--all", "--force", "--pathspec-from-file=-", "--pathspec-file-nul")
-                self.git(*add, stdin=named, index=own)
+                listed = ("--pathspec-from-file=-", "--pathspec-file-nul")
+                self.git("--literal-pathspecs", "add", "--all", "--force", *listed, stdin=named, index=own)
             return self.git("write-tree", index=own).decode().strip()
         finally:
             own.unlink(missing_ok=True)
@@ -96,12 +97,13 @@ class WorkTree:
         self.git("update-ref", "--stdin", stdin=lines.encode())
 
     def drop_refs(self) -> None:
-        """Take our references out again."""
-        self.git("update-ref", "--stdin", stdin=f"delete {_BASE_REF}\ndelete {_TIP_REF}\n".encode())
-
-    def has_refs(self) -> bool:
-        """Whether our references are here."""
-        return bool(self.git("for-each-ref", "refs/patchctl/"))
+        """Take our references out again, where there are any, and the empty folder that git leaves of them."""
+        if self.git("for-each-ref", "refs/patchctl/"):
+            self.git("update-ref", "--stdin", stdin=f"delete {_BASE_REF}\ndelete {_TIP_REF}\n".encode())
+        try:
+            (object_store(self.git_dir).parent / "refs" / "patchctl").rmdir()
+        except OSError:  # not there: the references were packed; or a person put others beside ours
+            pass
 
     def has(self, oid: str) -> bool:
         """Whether an object is in this repository."""
@@ -166,15 +168,12 @@ def bring_pack(pack: Path, folder: Path) -> None:
         if not ends_with_digest(data):
             hint = "`patchctl fetch --refresh` fetches it again"
             raise SourceMismatch("the file was changed: its digest is another one", where=str(source), hint=hint)
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".tmp-pack-")
-        try:
-            with os.fdopen(handle, "wb") as out:
-                out.write(data)
-            os.chmod(temporary, 0o444)
-            os.replace(temporary, target)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        temporary = folder / f"{UNFINISHED_PACK}{source.name}"  # the same each time: a run after a kill takes it up
+        temporary.unlink(missing_ok=True)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
+        with os.fdopen(handle, "wb") as out:
+            out.write(data)
+        temporary.replace(target)
 
 
 def ends_with_digest(data: bytes) -> bool:

@@ -30,28 +30,64 @@ def apply_change(change: FileChange, before: bytes, name: str) -> bytes:
         return _apply_binary(change, before, name)
     if not change.hunks:
         if change.kind == "delete" and before:
-            raise DoesNotApply(f"{_path(change)} is to be deleted as an empty file and is not empty", where=Where(name, change.line))
+            raise DoesNotApply(
+                f"{_path(change)} is to be deleted as an empty file and is not empty", where=Where(name, change.line)
+            )
         return before
-    lines = split_lines(before)
     out: list[bytes] = []
-    taken = 0
+    at = line = shift = 0  # bytes and lines of `before` that are done, and how many lines more the result has by now
     for hunk in change.hunks:
         first = hunk_position(hunk)
-        last = first + len(hunk.old)
-        if lines[first:last] != hunk.old or first > len(lines):
-            raise _misfit(change, hunk, lines, name)
-        out += lines[taken:first]
-        if len(out) != _new_position(hunk):
-            where = Where(name, hunk.line)
-            raise DoesNotApply(f"the hunk's new side should begin at line {len(out) + 1} of {_path(change)}", where=where)
-        out += hunk.new
-        taken = last
-    out += lines[taken:]
-    if change.kind == "delete" and out:
+        old = b"".join(hunk.old)
+        start = _locate(before, old, at, first - line)
+        if start < 0:
+            raise _misfit(change, hunk, before, name)
+        end = start + len(old)
+        _check_ends(change, hunk, before, end, name)
+        if first + shift != _new_position(hunk):
+            what = f"the hunk's new side should begin at line {first + shift + 1} of {_path(change)}"
+            raise DoesNotApply(what, where=Where(name, hunk.line))
+        out += (before[at:start], *hunk.new)
+        at, line, shift = end, first + len(hunk.old), shift + len(hunk.new) - len(hunk.old)
+    out.append(before[at:])
+    after = b"".join(out)
+    if change.kind == "delete" and after:
         raise DoesNotApply(f"{_path(change)} still has lines after its deletion", where=Where(name, change.line))
-    if any(not line.endswith(b"\n") for line in out[:-1]):
-        raise DoesNotApply(f"a line without newline would end up inside {_path(change)}", where=Where(name, change.line))
-    return b"".join(out)
+    return after
+
+
+def _locate(before: bytes, old: bytes, at: int, skip: int) -> int:
+    """The offset of the line that stands `skip` lines after the line at `at`, if `old` stands there; else -1.
+
+    A search within reach finds it at once unless the context is repeated; whatever is found counts only when it is on
+    exactly that line. Otherwise the lines are counted.
+    """
+    reach = at + len(old) + 256 * skip
+    start = before.find(old, at, reach) if old and skip else at
+    if start > at and (before[start - 1] != 0x0A or before.count(b"\n", at, start) != skip):
+        start = -1
+    if start < 0 or (start == at and skip):
+        start = at
+        for _ in range(skip):
+            start = before.find(b"\n", start) + 1
+            if not start:
+                return -1
+    return start if before.startswith(old, start) else -1
+
+
+def _check_ends(change: FileChange, hunk: Hunk, before: bytes, end: int, name: str) -> None:
+    """What holds at a hunk's end: only a file's last line lacks a newline, and context is missing only where it ends."""
+    where = Where(name, hunk.line)
+    if end == len(before):
+        return
+    if hunk.old and not hunk.old[-1].endswith(b"\n"):
+        raise DoesNotApply(f"{_path(change)} goes on where the patch expects its end", where=where)
+    if hunk.new and not hunk.new[-1].endswith(b"\n"):
+        raise DoesNotApply(f"a line without newline would end up inside {_path(change)}", where=where)
+    if not hunk.marks.endswith(b" "):
+        hint = "make the patch with three lines of context, as `patchctl export` does"
+        what = f"no context follows the hunk's last change, and {_path(change)} goes on there"
+        raise DoesNotApply(what, where=where, hint=hint)
 
 
 def hunk_position(hunk: Hunk) -> int:
@@ -70,29 +106,50 @@ def _apply_binary(change: FileChange, before: bytes, name: str) -> bytes:
     try:
         return apply_delta(before, change.binary.data)
     except (ValueError, IndexError) as error:
-        raise DoesNotApply(f"binary patch of {_path(change)}: {error}", where=Where(name, change.binary.line)) from error
+        raise DoesNotApply(
+            f"binary patch of {_path(change)}: {error}", where=Where(name, change.binary.line)
+        ) from error
 
 
-def _misfit(change: FileChange, hunk: Hunk, lines: list[bytes], name: str) -> DoesNotApply:
+def _misfit(change: FileChange, hunk: Hunk, before: bytes, name: str) -> DoesNotApply:
     """Say what is different, and where the lines are instead; worked out only after the failure."""
     where = Where(name, hunk.line)
     path = _path(change)
-    first = hunk_position(hunk)
-    found = [i + 1 for i in range(len(lines) - len(hunk.old) + 1) if lines[i : i + len(hunk.old)] == hunk.old]
-    if found and hunk.old:
-        places = ", ".join(map(str, found[:5]))
+    places = _places(before, b"".join(hunk.old)) if hunk.old else []
+    if places:
         return DoesNotApply(
-            f"the hunk is for line {hunk.old_start} of {path}, and its lines stand at line {places}",
+            f"the hunk is for line {hunk.old_start} of {path}, and its lines stand at line {', '.join(map(str, places))}",
             where=where,
             hint="the file is not the one the patch was made for; patchctl never shifts a hunk",
         )
+    lines = split_lines(before)
+    first = hunk_position(hunk)
     for offset, line in enumerate(hunk.old):
         have = lines[first + offset] if first + offset < len(lines) else None
         if have != line:
-            shown = "the end of the file" if have is None else ascii(have.decode("utf-8", "backslashreplace").rstrip("\n"))[:120]
-            wanted = ascii(line.decode("utf-8", "backslashreplace").rstrip("\n"))[:120]
-            return DoesNotApply(f"{path} line {first + offset + 1} is {shown}, the patch expects {wanted}", where=where)
-    return DoesNotApply(f"{path} has only {len(lines)} lines", where=where)
+            shown = "the end of the file" if have is None else _line(have)
+            return DoesNotApply(
+                f"{path} line {first + offset + 1} is {shown}, the patch expects {_line(line)}", where=where
+            )
+    return DoesNotApply(f"{path} has only {len(lines)} lines, or hunks that are out of order", where=where)
+
+
+def _places(before: bytes, old: bytes) -> list[int]:
+    """The first five lines where `old` stands; a bounded search, since it only serves a message."""
+    places: list[int] = []
+    at = before.find(old)
+    for _ in range(1000):
+        if at < 0 or len(places) == 5:
+            break
+        if at == 0 or before[at - 1] == 0x0A:
+            places.append(before.count(b"\n", 0, at) + 1)
+        at = before.find(old, at + 1)
+    return places
+
+
+def _line(line: bytes) -> str:
+    """One line for a message: escaped, and no longer than a message may be."""
+    return ascii(line[:120].decode("utf-8", "backslashreplace").rstrip("\n"))[:120]
 
 
 def _path(change: FileChange) -> str:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
+import itertools
+import struct
 import zlib
 from dataclasses import dataclass
 
 from patchctl.errors import BadPatch, Where
 
-MAX_INFLATED = 512 * 1024 * 1024
+# For all binary blocks of one patch together: a few kilobytes of a patch can inflate to a thousand times as much.
+MAX_INFLATED = 64 * 1024 * 1024
+
+_ALPHABET = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+_DIGITS = bytes(_ALPHABET.index(c) if c in _ALPHABET else 0xFF for c in range(256))
+_AT_ONCE = 1024
 
 
 @dataclass(slots=True)
@@ -21,48 +26,67 @@ class BinaryChange:
     line: int
 
 
-def parse_binary(lines: list[bytes], at: int, name: str) -> tuple[BinaryChange, int]:
-    """Read from the line `GIT binary patch` on; returns the change and the first line after it. Raises BadPatch."""
-    forward, after = _block(lines, at + 1, name)
+def parse_binary(lines: list[bytes], at: int, name: str, budget: int = MAX_INFLATED) -> tuple[BinaryChange, int, int]:
+    """Read from the line `GIT binary patch` on; returns the change, the first line after it and what is left of `budget`.
+
+    `budget` is how many bytes may be inflated. Raises BadPatch.
+    """
+    forward, after, budget = _block(lines, at + 1, name, budget)
     if after < len(lines) and lines[after].startswith((b"literal ", b"delta ")):
-        _, after = _block(lines, after, name)  # the reverse half, which nothing here needs
-    return forward, after
+        _, after, budget = _block(
+            lines, after, name, budget
+        )  # the reverse half must be whole, and nothing here needs it
+    return forward, after, budget
 
 
-def _block(lines: list[bytes], at: int, name: str) -> tuple[BinaryChange, int]:
-    start = at
+def _block(lines: list[bytes], at: int, name: str, budget: int) -> tuple[BinaryChange, int, int]:
+    where = Where(name, at + 1)
     words = lines[at].split() if at < len(lines) else []
     if len(words) != 2 or words[0] not in (b"literal", b"delta") or not words[1].isdigit() or len(words[1]) > 12:
-        raise BadPatch("`literal SIZE` or `delta SIZE` was expected", where=Where(name, at + 1))
+        raise BadPatch("`literal SIZE` or `delta SIZE` was expected", where=where)
     size = int(words[1])
-    if size > MAX_INFLATED:
-        raise BadPatch(f"the binary patch inflates to more than {MAX_INFLATED // 2**20} MiB", where=Where(name, at + 1))
-    at += 1
-    packed = bytearray()
-    while at < len(lines) and lines[at]:
-        packed += _decode(lines[at], name, at)
-        at += 1
+    if size > budget:
+        raise BadPatch(f"the binary patch inflates to more than {MAX_INFLATED // 2**20} MiB", where=where)
+    end = at + 1
+    while end < len(lines) and lines[end]:
+        end += 1
+    packed = b"".join(_decode(lines, first, min(first + _AT_ONCE, end), name) for first in range(at + 1, end, _AT_ONCE))
     inflater = zlib.decompressobj()
     try:
-        data = inflater.decompress(bytes(packed), size + 1)
+        data = inflater.decompress(packed, size + 1)
     except zlib.error as error:
-        raise BadPatch(f"the binary patch cannot be inflated: {error}", where=Where(name, start + 1)) from error
-    if len(data) != size or inflater.unconsumed_tail or not (inflater.eof or size == len(data)):
-        raise BadPatch(f"the binary patch announces {size} bytes and holds {len(data)} or more", where=Where(name, start + 1))
-    return BinaryChange(words[0] == b"delta", data, start + 1), at + 1
+        raise BadPatch(f"the binary patch cannot be inflated: {error}", where=where) from error
+    if len(data) != size or not inflater.eof or inflater.unused_data:
+        raise BadPatch(f"the binary patch announces {size} bytes and holds another number", where=where)
+    return BinaryChange(words[0] == b"delta", data, at + 1), end + 1, budget - size
 
 
-def _decode(line: bytes, name: str, at: int) -> bytes:
-    """One line: a letter for the number of bytes (A-Z 1 to 26, a-z 27 to 52), then base 85 in groups of five."""
-    first = line[0]
-    length = first - 64 if 65 <= first <= 90 else first - 70 if 97 <= first <= 122 else 0
+def _decode(lines: list[bytes], first: int, end: int, name: str) -> bytes:
+    """Lines `first` to `end`: each a letter for its bytes (A-Z 1 to 26, a-z 27 to 52), then base 85 in groups of five.
+
+    Many lines at once: one at a time, this was half of the time that reading 1,000 patches of real history took.
+    """
+    lengths = []
+    for at in range(first, end):
+        letter = lines[at][0]
+        length = letter - 64 if 65 <= letter <= 90 else letter - 70 if 97 <= letter <= 122 else 0
+        groups, rest = divmod(len(lines[at]) - 1, 5)
+        if rest or not 4 * groups - 4 < length <= 4 * groups:
+            raise BadPatch("a line of the binary patch has another length than it says", where=Where(name, at + 1))
+        lengths.append((length, 4 * groups))
+    digits = b"".join([line[1:] for line in itertools.islice(lines, first, end)]).translate(_DIGITS)
     try:
-        data = base64.b85decode(line[1:])
-    except (ValueError, binascii.Error) as error:
-        raise BadPatch(f"broken base 85: {error}", where=Where(name, at + 1)) from error
-    if length == 0 or len(data) < length or len(data) - length > 3:
-        raise BadPatch("a line of the binary patch has another length than it says", where=Where(name, at + 1))
-    return data[:length]
+        if b"\xff" in digits:
+            raise ValueError("a character that is no digit")
+        fives = zip(*[iter(digits)] * 5, strict=True)
+        numbers = [(((a * 85 + b) * 85 + c) * 85 + d) * 85 + e for a, b, c, d, e in fives]
+        data = struct.pack(f">{len(numbers)}I", *numbers)
+    except (ValueError, struct.error) as error:
+        raise BadPatch(
+            f"broken base 85 in lines {first + 1} to {end}: {error}", where=Where(name, first + 1)
+        ) from error
+    ends = list(itertools.accumulate(padded for _, padded in lengths))
+    return b"".join([data[e - padded : e - padded + length] for e, (length, padded) in zip(ends, lengths, strict=True)])
 
 
 def apply_delta(base: bytes, delta: bytes) -> bytes:
@@ -85,6 +109,8 @@ def apply_delta(base: bytes, delta: bytes) -> bytes:
             offset, size = values[0], values[1] or 0x10000
             if offset + size > len(base):
                 raise ValueError("the delta copies from beyond the file")
+            if len(out) + size > target_size:
+                raise ValueError("the delta gives more than it says")
             out += base[offset : offset + size]
         elif code:
             out += delta[at : at + code]

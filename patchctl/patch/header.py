@@ -1,8 +1,9 @@
 """The mail header and the message of a patch file, read as `git am` reads them, so that both make the same commit.
 
-What `git am` does is in git's mailinfo.c and builtin/am.c: leading `[...]` go from the subject, runs of blanks in it become
-one, the body ends at `---` or where a diff begins, and the message loses trailing blanks and repeated empty lines.
-Where git guesses (several mails in one file, headers inside the body, other encodings) this module refuses.
+What `git am` does is in git's mailinfo.c and builtin/am.c. The words of single lines are read by mailinfo.py; here is the
+order of things: the header's fields, the body that ends at `---` or where a diff begins, and the message that loses
+trailing blanks and repeated empty lines. Where git guesses (several mails in one file, headers inside the body, other
+encodings) this module refuses.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ import re
 from dataclasses import dataclass, field
 
 from patchctl.errors import BadPatch, Where
+from patchctl.patch import mailinfo
 
-_MONTHS = {m: i for i, m in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
-_DATE = re.compile(r"(?:[A-Z][a-z]{2}, )?(\d{1,2}) ([A-Z][a-z]{2}) (\d{4}) (\d{2}):(\d{2}):(\d{2}) ([+-]\d{4})")
-_FROM = re.compile(r'\s*(.*?)\s*<([^<>\s]*)>\s*')
-_MBOX = re.compile(rb"From .+ \d{1,2}:\d{2}:\d{2} \d{4}$")
+_MONTHS = {
+    m: i for i, m in enumerate(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1)
+}
+_DATE = re.compile(r"(?a)(?:[A-Z][a-z]{2}, )?(\d{1,2}) ([A-Z][a-z]{2}) (\d{4}) (\d{2}):(\d{2}):(\d{2}) ([+-]\d{4})")
 _KNOWN = {"from", "date", "subject", "mime-version", "content-type", "content-transfer-encoding", "message-id"}
+_LONGEST_HEADER = 500
+_LONGEST_FIELD = 20_000
 _TRAILER = re.compile(r"([A-Z][A-Za-z-]*): +(\S.*)")
 
 
@@ -60,7 +64,7 @@ def stripspace(text: str) -> str:
     """git's stripspace: no trailing blanks, no repeated empty lines, none at the ends, one newline at the end."""
     out: list[str] = []
     for line in text.split("\n"):
-        line = line.rstrip(" \t\r\f\v")
+        line = line.rstrip(" \t\r")  # git's isspace() knows neither form feed nor vertical tab
         if line or (out and out[-1]):
             out.append(line)
     while out and not out[-1]:
@@ -78,15 +82,10 @@ def parse_header(lines: list[bytes], name: str) -> tuple[Header, int]:
     _check_encoding(fields, name)
     author, email = _author(fields, name)
     date = _date(fields, name)
-    if "subject" not in fields:
-        raise BadPatch("no `Subject:` in the header", where=Where(name, 1), hint="`patchctl export` writes complete headers")
-    subject = _subject(_decode_words(fields["subject"][0], fields["subject"][1], name))
-    if not subject:
-        raise BadPatch("the subject is empty", where=Where(name, fields["subject"][1]))
-    body_start = at
+    subject = _subject(fields, name)
     body_end, diff = _find_diff(lines, at, name)
-    body = _text(lines[body_start:body_end], body_start, name)
-    trailers = _trailers(body, body_start)
+    body = _text(lines[at:body_end], at, name)
+    trailers = _trailers(body, at)
     return Header(author, email, date, subject, "\n".join(body), trailers), diff
 
 
@@ -97,117 +96,123 @@ def _fields(lines: list[bytes], name: str) -> tuple[dict[str, tuple[str, int]], 
     key = ""
     while at < len(lines) and lines[at] != b"":
         line = lines[at]
+        if at == _LONGEST_HEADER:
+            raise BadPatch(f"the header has more than {_LONGEST_HEADER} lines", where=Where(name, at + 1))
         if line.endswith(b"\r"):
-            raise BadPatch("the line ends with CRLF", where=Where(name, at + 1), hint="convert the file: a patch's bytes are exact")
+            raise BadPatch(
+                "the line ends with CRLF", where=Where(name, at + 1), hint="convert the file: a patch's bytes are exact"
+            )
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
             raise BadPatch("the header is not UTF-8", where=Where(name, at + 1)) from error
         if text[0] in " \t" and key:
             value, where = fields[key]
-            fields[key] = (value + " " + text.strip(), where)
+            fields[key] = (value + " " + text.strip(mailinfo.BLANKS), where)
+            _check_length(fields[key][0], name, at)
         else:
             key, colon, value = text.partition(":")
-            key = key.strip().lower()
-            if not colon or key not in _KNOWN and not key.startswith("x-") and key not in ("to", "cc", "in-reply-to", "references"):
+            key = key.lower()
+            if not colon or (
+                key not in _KNOWN and not key.startswith("x-") and key not in ("to", "cc", "in-reply-to", "references")
+            ):
                 hint = "a patch file begins with `From:`, `Date:` and `Subject:`, as `git format-patch` writes them"
                 raise BadPatch("this is no mail header", where=Where(name, at + 1), hint=hint)
             if key in fields and key in _KNOWN:
                 raise BadPatch(f"`{key}` stands twice in the header", where=Where(name, at + 1))
-            fields[key] = (value.strip(), at + 1)
+            fields[key] = (value.strip(mailinfo.BLANKS), at + 1)
+            _check_length(value, name, at)
         at += 1
     return fields, at + 1
 
 
+def _check_length(value: str, name: str, at: int) -> None:
+    if len(value) > _LONGEST_FIELD:
+        raise BadPatch(f"a header field is longer than {_LONGEST_FIELD} characters", where=Where(name, at + 1))
+
+
 def _check_encoding(fields: dict[str, tuple[str, int]], name: str) -> None:
     kind, line = fields.get("content-type", ("text/plain; charset=UTF-8", 1))
-    if not re.fullmatch(r'(?i)text/plain(; *charset="?(utf-8|us-ascii)"?)?', kind):
+    if not re.fullmatch(r'(?i)text/plain(; *charset="?utf-8"?)?', kind):
         raise BadPatch("only plain text in UTF-8 is taken", where=Where(name, line))
     transfer, line = fields.get("content-transfer-encoding", ("8bit", 1))
     if transfer.lower() not in ("7bit", "8bit", "binary"):
-        raise BadPatch("base64 and quoted-printable mails are not taken: use `git format-patch`", where=Where(name, line))
+        raise BadPatch(
+            "base64 and quoted-printable mails are not taken: use `git format-patch`", where=Where(name, line)
+        )
 
 
 def _author(fields: dict[str, tuple[str, int]], name: str) -> tuple[str, str]:
     if "from" not in fields:
         raise BadPatch("no author: `From: Name <address>` is missing", where=Where(name, 1))
     value, line = fields["from"]
-    match = _FROM.fullmatch(value)
-    if match is None:
-        raise BadPatch("the author must read `From: Name <address>`", where=Where(name, line))
-    author = match[1]
-    if author.startswith('"') and author.endswith('"') and len(author) > 1:
-        author = re.sub(r"\\(.)", r"\1", author[1:-1])
-    author = " ".join(_decode_words(author, line, name).split())
-    if not author or not match[2] or any(c in author + match[2] for c in "<>\n\0"):
-        raise BadPatch("the author's name or address is empty or not allowed", where=Where(name, line))
-    return author, match[2]
+    try:
+        return mailinfo.author(mailinfo.decode_words(value))
+    except ValueError as error:
+        raise BadPatch(str(error), where=Where(name, line)) from error
 
 
 def _date(fields: dict[str, tuple[str, int]], name: str) -> str:
+    """git's form of the date: seconds since 1970 and a zone."""
     if "date" not in fields:
-        raise BadPatch("no date: `Date:` is missing", where=Where(name, 1), hint="without one, commit ids differ on every machine")
+        raise BadPatch(
+            "no date: `Date:` is missing", where=Where(name, 1), hint="without one, commit ids differ on every machine"
+        )
     value, line = fields["date"]
     match = _DATE.fullmatch(value)
     if match is None or match[2] not in _MONTHS:
         raise BadPatch("the date must read like `Sat, 21 Nov 2026 00:00:00 +0000`", where=Where(name, line))
-    zone = match[7]
-    offset = (int(zone[1:3]) * 60 + int(zone[3:5])) * 60 * (-1 if zone[0] == "-" else 1)
-    parts = (int(match[3]), _MONTHS[match[2]], int(match[1]), int(match[4]), int(match[5]), int(match[6]))
-    if not (1 <= parts[2] <= 31 and parts[3] < 24 and parts[4] < 60 and parts[5] <= 60):
+    zone = match[7] if match[7] != "-0000" else "+0000"
+    year, month, day = int(match[3]), _MONTHS[match[2]], int(match[1])
+    hour, minute, second = int(match[4]), int(match[5]), int(match[6])
+    if not 1970 <= year <= 2099:
+        raise BadPatch("git knows the years 1970 to 2099 only", where=Where(name, line))
+    in_month = 1 <= day <= calendar.monthrange(year, month)[1]
+    in_day = hour < 24 and minute < 60 and second < 60 and int(zone[1:3]) < 24 and int(zone[3:]) < 60
+    offset = (int(zone[1:3]) * 60 + int(zone[3:])) * 60 * (-1 if zone[0] == "-" else 1)
+    seconds = calendar.timegm((year, month, day, hour, minute, second, 0, 0, 0)) - offset
+    if not (in_month and in_day) or seconds < 0:
         raise BadPatch("there is no such date", where=Where(name, line))
-    return f"{calendar.timegm((*parts, 0, 0, 0)) - offset} {zone}"
+    return f"{seconds} {zone}"
 
 
-def _subject(text: str) -> str:
-    """git's cleanup_subject: `Re:`, blanks, colons and every bracketed part go from the front; then blanks are joined."""
-    while text:
-        if text[:3].lower() == "re:":
-            text = text[3:]
-        elif text[0] in " \t:":
-            text = text[1:]
-        elif text[0] == "[" and "]" in text:
-            text = text[text.index("]") + 1 :]
-        else:
-            break
-    return " ".join(text.split())
-
-
-def _decode_words(text: str, line: int, name: str) -> str:
-    """RFC 2047 encoded words; the import waits until one is there."""
-    if "=?" not in text:
-        return text
-    from email.errors import HeaderParseError
-    from email.header import decode_header, make_header
-
+def _subject(fields: dict[str, tuple[str, int]], name: str) -> str:
+    if "subject" not in fields:
+        raise BadPatch(
+            "no `Subject:` in the header", where=Where(name, 1), hint="`patchctl export` writes complete headers"
+        )
+    value, line = fields["subject"]
     try:
-        return str(make_header(decode_header(text)))
-    except (HeaderParseError, LookupError, UnicodeDecodeError) as error:
-        raise BadPatch("an encoded word cannot be decoded", where=Where(name, line)) from error
+        subject = mailinfo.subject(mailinfo.decode_words(value))
+    except ValueError as error:
+        raise BadPatch(str(error), where=Where(name, line)) from error
+    if not subject or "\0" in subject:
+        raise BadPatch("the subject is empty or holds a NUL", where=Where(name, line))
+    return subject
 
 
 def _find_diff(lines: list[bytes], start: int, name: str) -> tuple[int, int]:
-    """Where the message ends, and where the first `diff --git` stands; between them only a diffstat may be."""
+    """Where the message ends, and where the first `diff --git` stands; what is between them git drops, and so do we."""
     end = start
-    while end < len(lines) and not _ends_message(lines[end]):
-        if _MBOX.match(lines[end]):
-            hint = "one patch a file: `git am` would take this line for the start of another mail"
-            raise BadPatch("a line of the message begins with `From ` and ends with a time", where=Where(name, end + 1), hint=hint)
+    while end < len(lines) and not mailinfo.ends_message(lines[end]):
+        _check_one_mail(lines[end], name, end)
         end += 1
     diff = end
     while diff < len(lines) and not lines[diff].startswith(b"diff --git "):
         line = lines[diff]
+        _check_one_mail(line, name, diff)
         if line.startswith((b"+++ ", b"@@ -", b"Index: ", b"diff -", b"--- a/", b"--- /dev/null")):
-            raise BadPatch("a diff must begin with `diff --git`", where=Where(name, diff + 1), hint="make patches with git")
+            raise BadPatch(
+                "a diff must begin with `diff --git`", where=Where(name, diff + 1), hint="make patches with git"
+            )
         diff += 1
     return end, diff
 
 
-def _ends_message(line: bytes) -> bool:
-    """git's patchbreak(): `---` alone, or what looks like the start of a diff."""
-    if line.startswith((b"diff -", b"Index: ")):
-        return True
-    return line.startswith(b"---") and (line[3:].strip() == b"" or (line[3:4] == b" " and line[4:5].strip() != b""))
+def _check_one_mail(line: bytes, name: str, at: int) -> None:
+    if mailinfo.splits_mails(line):
+        hint = "one patch a file: `git am` would take this line for the start of another mail"
+        raise BadPatch("a line begins with `From ` and ends with a time", where=Where(name, at + 1), hint=hint)
 
 
 def _text(lines: list[bytes], start: int, name: str) -> list[str]:
@@ -215,12 +220,15 @@ def _text(lines: list[bytes], start: int, name: str) -> list[str]:
         text = [line.decode("utf-8") for line in lines]
     except UnicodeDecodeError as error:
         raise BadPatch("the message is not UTF-8", where=Where(name, start + 1)) from error
-    first = next((x for x in text if x.strip()), "")
-    if re.match(r"(?i)(from|date|subject):", first):
-        raise BadPatch("a header stands inside the message, where `git am` would obey it", where=Where(name, start + 1))
+    first = next((i for i, line in enumerate(text) if line.strip()), None)
+    if first is not None and mailinfo.obeyed_in_body(text[first]):
+        where = Where(name, start + first + 1)
+        raise BadPatch("a header stands inside the message, where `git am` would obey it", where=where)
     for number, line in enumerate(text, start + 1):
         if line.endswith("\r"):
-            raise BadPatch("the line ends with CRLF", where=Where(name, number), hint="convert the file: a patch's bytes are exact")
+            raise BadPatch(
+                "the line ends with CRLF", where=Where(name, number), hint="convert the file: a patch's bytes are exact"
+            )
         if "\0" in line:
             raise BadPatch("the message holds a NUL", where=Where(name, number))
     return text
@@ -234,17 +242,17 @@ def _trailers(body: list[str], start: int) -> dict[str, list[Trailer]]:
     first = end
     while first and body[first - 1].strip():
         first -= 1
-    found: dict[str, list[Trailer]] = {}
-    key = ""
+    entries: list[tuple[str, list[str], int]] = []
     for number in range(first, end):
         line = body[number]
         match = _TRAILER.fullmatch(line.rstrip())
         if match:
-            key = match[1]
-            found.setdefault(key, []).append(Trailer(match[2], start + number + 1))
-        elif line[:1] in (" ", "\t") and key:
-            last = found[key].pop()
-            found[key].append(Trailer(f"{last.value} {line.strip()}", last.line))
+            entries.append((match[1], [match[2]], start + number + 1))
+        elif line[:1] in (" ", "\t") and entries:
+            entries[-1][1].append(line.strip())
         else:
             return {}  # an ordinary paragraph
+    found: dict[str, list[Trailer]] = {}
+    for key, parts, number in entries:
+        found.setdefault(key, []).append(Trailer(" ".join(parts), number))
     return found

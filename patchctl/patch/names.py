@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 _ESCAPES = {b"a": 7, b"b": 8, b"t": 9, b"n": 10, b"v": 11, b"f": 12, b"r": 13, b'"': 34, b"\\": 92}
+_OCTAL = re.compile(rb"[0-3][0-7][0-7]")
+_LONGEST_PATH = 4000
+_DEEPEST = 100
 _WINDOWS_DEVICES = {"con", "prn", "aux", "nul", *(f"com{i}" for i in range(1, 10)), *(f"lpt{i}" for i in range(1, 10))}
+# What NTFS calls .gitmodules and .gitattributes for old programs.
+_NTFS_SHORT = re.compile(r"(gitmod|gitatt|gi7eba|gi7d29)~[0-9]")
 # Code points that HFS+ ignores in names; git refuses `.git` spelt with them (CVE-2014-9390).
 _HFS_IGNORED = {*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF}
+
+
+# Plain parts: letters, digits, '_', '-', an extension; no device, nothing that begins with a dot.
+_PLAIN_PART = (
+    rb"(?!(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:[./]|$))[a-z0-9_][a-z0-9_-]{0,150}(?:\.[a-z0-9_-]{1,50}){0,2}"
+)
+_PLAIN = re.compile(rb"(?i)(?:%s/){0,40}%s" % (_PLAIN_PART, _PLAIN_PART))
 
 
 def unquote(text: bytes) -> tuple[bytes, bytes]:
@@ -30,7 +43,10 @@ def unquote(text: bytes) -> tuple[bytes, bytes]:
             out.append(_ESCAPES[escape])
             at += 2
         else:
-            out.append(int(text[at + 1 : at + 4], 8))  # ValueError covers every broken escape
+            digits = text[at + 1 : at + 4]
+            if _OCTAL.fullmatch(digits) is None:
+                raise ValueError("a quoted name holds a broken escape")
+            out.append(int(digits, 8))
             at += 4
     raise ValueError("a quoted name has no closing quote")
 
@@ -55,9 +71,10 @@ def parse_name(text: bytes) -> bytes:
     """A name as it stands after `---`, `+++`, `rename from`, ...: quoted, or up to a tab."""
     if text.startswith(b'"'):
         try:
-            return unquote(text)[0]
+            name, rest = unquote(text)
         except ValueError:
             return text
+        return text if rest.rstrip(b"\t") else name
     return text.split(b"\t", 1)[0] if b"\t" in text else text
 
 
@@ -67,10 +84,10 @@ def header_names(text: bytes) -> list[tuple[bytes, bytes]]:
     try:
         if text.startswith(b'"'):
             old, rest = unquote(text)
-            pairs.append((old, parse_name(rest[1:])))
+            pairs += [(old, parse_name(rest[1:]))] if rest.startswith(b" ") else []
         elif text.endswith(b'"') and b' "' in text:
             old, _, rest = text.partition(b' "')
-            pairs.append((old, unquote(b'"' + rest)[0]))
+            pairs.append((old, parse_name(b'"' + rest)))
         else:
             at = text.find(b" b/")
             while at >= 0:
@@ -82,7 +99,9 @@ def header_names(text: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def why_refused(path: bytes) -> str | None:
-    """Why a patch may not touch this path, or None. The rules are those of docs/hostile-input.md."""
+    """Why a patch may not touch this path, or None. The families of names are those that harmed other tools (docs/hostile-input.md)."""
+    if _PLAIN.fullmatch(path):
+        return None  # nearly every path of real trees; the rules below cost forty times as much
     try:
         text = path.decode("utf-8")
     except UnicodeDecodeError:
@@ -91,6 +110,10 @@ def why_refused(path: bytes) -> str | None:
         return "its name holds a control or formatting character"
     if text.startswith("/") or "\\" in text or (len(text) > 1 and text[1] == ":"):
         return "it is an absolute path or holds a backslash"
+    if len(path) > _LONGEST_PATH:
+        return f"its name is longer than {_LONGEST_PATH} bytes"
+    if text.count("/") > _DEEPEST:
+        return f"it lies more than {_DEEPEST} folders deep"
     for part in text.split("/"):
         reason = _why_part_refused(part)
         if reason:
@@ -104,7 +127,7 @@ def _why_part_refused(part: str) -> str | None:
         return "it leaves the tree, or holds an empty part"
     if plain in (".git", "git~1") or plain.startswith(".git:"):
         return "it lies in .git"
-    if plain in (".gitattributes", ".gitmodules"):
+    if plain in (".gitattributes", ".gitmodules") or _NTFS_SHORT.fullmatch(plain):
         return f"{plain} changes what git does with other files"
     if plain.split(".")[0] in _WINDOWS_DEVICES:
         return "it is the name of a device on Windows"

@@ -11,13 +11,14 @@ import re
 from dataclasses import dataclass, field
 
 from patchctl.errors import BadPatch, Where
-from patchctl.patch.binary import BinaryChange, parse_binary
+from patchctl.patch.binary import MAX_INFLATED, BinaryChange, parse_binary
 from patchctl.patch.header import Header, parse_header
 from patchctl.patch.names import header_names, parse_name
 
 _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(?: .*)?$")
 _INDEX = re.compile(rb"([0-9a-f]{4,64})\.\.([0-9a-f]{4,64})(?: ([0-7]{6}))?$")
 NO_NEWLINE = b"\\ No newline at end of file"
+_LONGEST_NAMES = 9000
 MAX_LINE = 4 * 1024 * 1024
 MAX_PATCH = 256 * 1024 * 1024
 
@@ -85,6 +86,9 @@ def parse_patch(data: bytes, name: str) -> Patch:
     lines = data.split(b"\n")
     if lines and lines[-1] == b"":
         lines.pop()
+    if len(data) > MAX_LINE and (longest := max(lines, key=len, default=b"")) and len(longest) > MAX_LINE:
+        where = Where(name, lines.index(longest) + 1)
+        raise BadPatch(f"a line is longer than {MAX_LINE // 2**20} MiB", where=where)
     header, start = parse_header(lines, name)
     changes = _Diff(lines, start, name).parse()
     if not changes:
@@ -99,6 +103,7 @@ class _Diff:
         self.lines = lines
         self.at = start
         self.name = name
+        self.budget = MAX_INFLATED
 
     def bad(self, what: str, at: int | None = None) -> BadPatch:
         return BadPatch(what, where=Where(self.name, (self.at if at is None else at) + 1))
@@ -108,22 +113,30 @@ class _Diff:
 
     def parse(self) -> list[FileChange]:
         changes: list[FileChange] = []
-        seen: dict[bytes, int] = {}
+        taken: dict[bytes, FileChange] = {}
+        given: dict[bytes, FileChange] = {}
         while (line := self.peek()) is not None:
             if line.startswith(b"diff --git "):
                 change = self.section()
-                for path in {change.path, change.old_path if change.kind == "rename" else change.path}:
-                    if path in seen:
-                        raise self.bad(f"second section for {_show(change.path)}, the first is at line {seen[path]}", change.line - 1)
-                    seen[path] = change.line
+                self.check_twice(change, taken, given)
                 changes.append(change)
-            elif line in (b"-- ", b"--") and self.only_signature_left():
-                break
-            elif line == b"" and all(rest == b"" for rest in self.lines[self.at :]):
+            elif (line in (b"-- ", b"--") and self.only_signature_left()) or (
+                line == b"" and all(rest == b"" for rest in self.lines[self.at :])
+            ):
                 break
             else:
                 raise self.bad(_not_understood(line))
         return changes
+
+    def check_twice(self, change: FileChange, taken: dict[bytes, FileChange], given: dict[bytes, FileChange]) -> None:
+        """One section a path: it is written by one and taken by one. Only renames do half of that, so that files can
+        change places."""
+        source = change.old_path if change.kind == "rename" and change.old_path is not None else change.path
+        for path, seen in ((source, taken), (change.path, given)):
+            if path in seen and not _changes_type(seen[path], change):
+                what = f"second section for {_show(path)}, the first is at line {seen[path].line}"
+                raise self.bad(what, change.line - 1)
+            seen[path] = change
 
     def only_signature_left(self) -> bool:
         """After the last section: `-- `, git's version or any one line, blank lines."""
@@ -133,6 +146,8 @@ class _Diff:
     def section(self) -> FileChange:
         start = self.at
         line = self.lines[start]
+        if len(line) > _LONGEST_NAMES:
+            raise self.bad(f"the names are longer than {_LONGEST_NAMES} bytes")
         change = FileChange(None, None, start + 1)
         names = header_names(line[len(b"diff --git ") :])
         self.at += 1
@@ -190,10 +205,12 @@ class _Diff:
         """`---` and `+++`, or the binary patch that stands in their place. (None, None) when neither is there."""
         line = self.peek()
         if line == b"GIT binary patch":
-            change.binary, self.at = parse_binary(self.lines, self.at, self.name)
+            change.binary, self.at, self.budget = parse_binary(self.lines, self.at, self.name, self.budget)
             return None, None
         if line is not None and line.startswith(b"Binary files "):
-            raise self.bad("the content of this binary file is missing: make the patch with `git format-patch --binary`")
+            raise self.bad(
+                "the content of this binary file is missing: make the patch with `git format-patch --binary`"
+            )
         if line is None or not line.startswith(b"--- "):
             return None, None
         old = line[4:]
@@ -248,52 +265,62 @@ class _Diff:
         match = _HUNK.fullmatch(self.lines[start])
         if match is None:
             raise self.bad("a hunk header must read `@@ -start,count +start,count @@`")
-        old_start, old_count = int(match[1]), int(match[2] or 1)
-        new_start, new_count = int(match[3]), int(match[4] or 1)
-        old: list[bytes] = []
-        new: list[bytes] = []
-        marks = bytearray()
-        at = start + 1
-        end = len(self.lines)
-        while (len(old) < old_count or len(new) < new_count) and at < end:
-            line = self.lines[at]
+        old_count, new_count = int(match[2] or 1), int(match[4] or 1)
+        hunk = Hunk(int(match[1]), int(match[3]), [], [], b"", start + 1)
+        self.at += 1
+        self.hunk_lines(hunk, old_count, new_count)
+        old, new = len(hunk.old), len(hunk.new)
+        if (old, new) != (old_count, new_count):
+            raise self.bad(
+                f"the hunk announces {old_count} old and {new_count} new lines and holds {old} and {new}", start
+            )
+        if b"-" not in hunk.marks and b"+" not in hunk.marks:
+            raise self.bad("the hunk changes nothing", start)
+        return hunk
+
+    def hunk_lines(self, hunk: Hunk, old_count: int, new_count: int) -> None:
+        """The lines below a hunk's header, until both counts are reached or a line is no hunk's."""
+        old, new, marks = hunk.old, hunk.new, bytearray()
+        short: list[tuple[list[bytes], int]] = []
+        lines, at, end = self.lines, self.at, len(self.lines)
+        while at < end:  # the only loop over every line of a patch, so that it calls nothing that it does not need
+            line = lines[at]
             sign = line[:1]
-            if sign == b" " or line == b"":
-                # Mail programs strip the blank of an empty context line; git accepts that as well.
-                old.append(line[1:] + b"\n")
+            if sign == b"\\" and line.startswith(b"\\ "):
+                short += self.no_newline(hunk, marks, at)
+                at += 1
+                continue
+            if len(old) >= old_count and len(new) >= new_count:
+                break
+            if sign == b"+":
                 new.append(line[1:] + b"\n")
-                marks += b" "
             elif sign == b"-":
                 old.append(line[1:] + b"\n")
-                marks += b"-"
-            elif sign == b"+":
-                new.append(line[1:] + b"\n")
-                marks += b"+"
-            elif line.startswith(b"\\ "):
-                self.no_newline(old, new, marks, at)
+            elif sign in (b" ", b""):
+                # Mail programs strip the blank of an empty context line; git accepts that as well.
+                sign = b" "
+                text = line[1:] + b"\n"
+                old.append(text)
+                new.append(text)
             else:
                 break
+            marks += sign
             at += 1
         self.at = at
-        if (self.peek() or b"").startswith(b"\\ "):
-            self.no_newline(old, new, marks, at)
-            self.at += 1
-        if len(old) != old_count or len(new) != new_count:
-            raise self.bad(
-                f"the hunk announces {old_count} old and {new_count} new lines and holds {len(old)} and {len(new)}", start
-            )
-        if b"-" not in marks and b"+" not in marks:
-            raise self.bad("the hunk changes nothing", start)
-        return Hunk(old_start, new_start, old, new, bytes(marks), start + 1)
+        if any(len(side) != length for side, length in short):
+            raise BadPatch("`\\ No newline` stands before the hunk's last line", where=Where(self.name, hunk.line))
+        hunk.marks = bytes(marks)
 
-    def no_newline(self, old: list[bytes], new: list[bytes], marks: bytearray, at: int) -> None:
+    def no_newline(self, hunk: Hunk, marks: bytearray, at: int) -> list[tuple[list[bytes], int]]:
+        """Take the newline from the last line; returns the sides that must end there, with their lengths."""
         if not marks:
             raise self.bad("`\\ No newline` has no line before it", at)
-        sides = {ord(b"-"): (old,), ord(b"+"): (new,), ord(b" "): (old, new)}[marks[-1]]
+        sides = {ord(b"-"): [hunk.old], ord(b"+"): [hunk.new], ord(b" "): [hunk.old, hunk.new]}[marks[-1]]
         for side in sides:
             if not side[-1].endswith(b"\n"):
                 raise self.bad("`\\ No newline` stands twice for one line", at)
             side[-1] = side[-1][:-1]
+        return [(side, len(side)) for side in sides]
 
     def check(self, change: FileChange, named: bool, extended: dict[str, bytes], start: int) -> None:
         """A section must do something, and what it does must fit its kind."""
@@ -302,8 +329,9 @@ class _Diff:
         empty_file = change.kind in ("add", "delete")
         if not content and not modes and not empty_file and change.kind == "modify":
             raise self.bad(f"no hunk for {_show(change.path)}", start)
-        if len({"old mode", "new mode"} & extended.keys()) == 1:
-            raise self.bad("`old mode` and `new mode` belong together", start)
+        if change.hunks and not named:
+            raise self.bad("a hunk must follow `---` and `+++`", start)
+        self.check_extended(change, extended, start)
         if change.kind == "add" and any(h.old for h in change.hunks):
             raise self.bad("a new file cannot have old lines", start)
         if change.kind == "delete" and any(h.new for h in change.hunks):
@@ -312,12 +340,39 @@ class _Diff:
         for hunk in change.hunks:
             first = hunk.old_start + (0 if hunk.old else 1)
             if first < 1 or first <= last:
-                raise BadPatch("the hunk overlaps the one before it, or starts before line 1", where=Where(self.name, hunk.line))
+                raise BadPatch(
+                    "the hunk overlaps the one before it, or starts before line 1", where=Where(self.name, hunk.line)
+                )
             last = first + len(hunk.old) - 1
+
+    def check_extended(self, change: FileChange, extended: dict[str, bytes], start: int) -> None:
+        """The lines below `diff --git` must not contradict each other: git and this parser could believe different ones."""
+        words = extended.keys()
+        if len({"old mode", "new mode"} & words) == 1:
+            raise self.bad("`old mode` and `new mode` belong together", start)
+        families = {"new file mode", "deleted file mode", "rename from", "copy from"} & words
+        if len(families) > 1 or (families & {"new file mode", "deleted file mode"} and "old mode" in words):
+            raise self.bad(f"{' and '.join(sorted(families | ({'old mode'} & words)))} contradict each other", start)
+        if b" " in extended.get("index", b"") and any(word.endswith("mode") for word in words):
+            raise self.bad("the `index` line names a mode, and other lines do too", start)
+        for side, oid, absent in (
+            ("old", change.old_id, change.kind == "add"),
+            ("new", change.new_id, change.kind == "delete"),
+        ):
+            if oid is not None and absent != (oid.strip("0") == ""):
+                raise self.bad(f"the `index` line's {side} id does not fit: zeros stand for no file", start)
+        if change.binary is not None and (change.old_id is None or len(change.old_id) < 40):
+            raise self.bad("a binary patch needs an `index` line with full ids: use `--full-index`", start)
+
+
+def _changes_type(first: FileChange, second: FileChange) -> bool:
+    """git writes a file that becomes a link, or the other way round, as a deletion and then an addition."""
+    pair = (first.kind, second.kind) == ("delete", "add")
+    return pair and ((first.old_mode or 0) ^ (second.new_mode or 0)) & 0o170000 != 0
 
 
 def _show(name: bytes) -> str:
-    return ascii(name.decode("utf-8", "backslashreplace"))
+    return ascii(name[:200].decode("utf-8", "backslashreplace"))
 
 
 def _not_understood(line: bytes) -> str:

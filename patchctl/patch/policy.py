@@ -7,7 +7,8 @@ from patchctl.patch.names import why_refused
 from patchctl.patch.parse import FileChange, Patch
 
 _ALLOWED_MODES = {0o100644, 0o100755}
-_RUN_BY_PYTHON = ("sitecustomize.py", "usercustomize.py")
+_RUN_BY_PYTHON = ("sitecustomize", "usercustomize")
+_COMPILED = (".pyc", ".pyo")
 
 
 def check_patch(patch: Patch) -> None:
@@ -18,7 +19,8 @@ def check_patch(patch: Patch) -> None:
             assert path is not None
             reason = why_refused(path) or _runs_by_itself(path)
             if reason:
-                raise BadPatch(f"a patch may not touch {ascii(path.decode('utf-8', 'backslashreplace'))}: {reason}", where=where)
+                shown = ascii(path[:300].decode("utf-8", "backslashreplace"))
+                raise BadPatch(f"a patch may not touch {shown}: {reason}", where=where)
         _check_modes(change, where)
 
 
@@ -26,7 +28,7 @@ def check_carried(path: str, patch: Patch, line: int) -> None:
     """The same rules for a carried file's path."""
     reason = why_refused(path.encode()) or _runs_by_itself(path.encode())
     if reason:
-        raise BadPatch(f"a patch may not carry {ascii(path)}: {reason}", where=Where(patch.name, line))
+        raise BadPatch(f"a patch may not carry {path[:300]!a}: {reason}", where=Where(patch.name, line))
 
 
 def _check_modes(change: FileChange, where: Where) -> None:
@@ -38,7 +40,10 @@ def _check_modes(change: FileChange, where: Where) -> None:
 
 
 def _runs_by_itself(path: bytes) -> str | None:
-    """Files that Python runs at start-up without being imported, when they lie at the top of a folder on its path."""
-    if path.endswith(b".pth") or (b"/" not in path and path.decode("utf-8", "replace") in _RUN_BY_PYTHON):
+    """Files that Python runs at start-up without being imported, and those that it runs in the place of a source file."""
+    parts = path.decode("utf-8", "replace").casefold().split("/")
+    if parts[-1].endswith(".pth") or any(part.split(".")[0] in _RUN_BY_PYTHON for part in parts):
         return "Python would run it at every start"
+    if parts[-1].endswith(_COMPILED):
+        return "Python would run it instead of the source beside it"
     return None

@@ -13,7 +13,17 @@ from dataclasses import dataclass, field
 
 from patchctl.errors import DoesNotApply, Where
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.objects import GITLINK, REGULAR, Entry, Files, Person, TreeBuilder, object_id, render_commit
+from patchctl.git.objects import (
+    EXECUTABLE,
+    GITLINK,
+    REGULAR,
+    Entry,
+    Files,
+    Person,
+    TreeBuilder,
+    object_id,
+    render_commit,
+)
 from patchctl.git.pack import PackWriter
 from patchctl.patch.apply import apply_change
 from patchctl.patch.names import collision_key
@@ -153,7 +163,7 @@ class StackBuilder:
                 state.keys.pop(collision_key(result.removes), None)
                 state.tree.remove(result.removes)
         for result in results:
-            self._write(patch, result, state, before)
+            self._write(patch, result, state)
         return [Touched(p, b, state.files.get(p)) for p, b in before.items() if b != state.files.get(p)]
 
     def _plain(self, patch: StackPatch, change: FileChange, state: _State) -> _Result:
@@ -190,8 +200,12 @@ class StackBuilder:
             raise DoesNotApply(what, where=Where(patch.shown, hunk.line), hint=hint) from None
         data = weave.content()
         old = state.files[change.path]
-        mode = old.mode if change.new_mode in (None, change.old_mode) else change.new_mode
-        entry = Entry(mode or old.mode, object_id("blob", data))
+        sets_mode = change.new_mode is not None and change.new_mode != change.old_mode
+        if sets_mode and change.old_mode != old.mode and weave.keeps(number):
+            what = f"{_show(change.path)} gets another mode, and has mode {old.mode:06o} without what is left out"
+            raise DoesNotApply(what, where=where, hint=f"leave out {patch.feature} as well, or keep both")
+        mode = change.new_mode if sets_mode and change.new_mode else old.mode
+        entry = Entry(mode, object_id("blob", data))
         return _Result(None, change.path, entry, data, False, change.line, (old.id, state.contents[change.path]))
 
     def _preimage(self, patch: StackPatch, change: FileChange, state: _State) -> Entry | None:
@@ -202,6 +216,9 @@ class StackBuilder:
         old = state.files.get(change.old_path)
         if old is None:
             raise DoesNotApply(f"{_show(change.old_path)} is not in the tree", where=where)
+        if change.old_mode is None and old.mode not in (REGULAR, EXECUTABLE):
+            what = f"{_show(change.old_path)} has mode {old.mode:06o}, and the patch does not say so"
+            raise DoesNotApply(what, where=where)
         if change.old_mode is not None and change.old_mode != old.mode:
             raise DoesNotApply(
                 f"{_show(change.old_path)} has mode {old.mode:06o}, the patch is for {change.old_mode:06o}", where=where
@@ -232,11 +249,11 @@ class StackBuilder:
                 what, where=where, hint="the patch was edited by hand: make it again with `patchctl export`"
             )
 
-    def _write(self, patch: StackPatch, result: _Result, state: _State, before: dict[bytes, Entry | None]) -> None:
+    def _write(self, patch: StackPatch, result: _Result, state: _State) -> None:
         if result.path is None or result.entry is None:
             return
         if result.is_new:
-            self._check_new(result.path, Where(patch.shown, result.line or None), state, before)
+            self._check_new(result.path, Where(patch.shown, result.line or None), state)
         state.files[result.path] = result.entry
         state.keys[collision_key(result.path)] = result.path
         state.tree.put(result.path, result.entry)
@@ -244,9 +261,10 @@ class StackBuilder:
             state.contents.pop(result.path, None)
         else:
             state.contents[result.path] = result.data
-            state.objects.add_known(result.entry.id, "blob", result.data, result.origin)
+            if result.origin is None or result.origin[0] != result.entry.id:  # else the base or this pack has it already
+                state.objects.add_known(result.entry.id, "blob", result.data, result.origin)
 
-    def _check_new(self, path: bytes, where: Where, state: _State, before: dict[bytes, Entry | None]) -> None:
+    def _check_new(self, path: bytes, where: Where, state: _State) -> None:
         """A new path must not be there yet, nor lie below a file, nor differ from another one only in case."""
         if path in state.files:
             raise DoesNotApply(f"{_show(path)} is there already", where=where)
@@ -255,7 +273,7 @@ class StackBuilder:
         if state.tree.is_folder(path) or any(f in state.files for f in above):
             raise DoesNotApply(f"{_show(path)} cannot be a file and a folder", where=where)
         twin = state.keys.get(collision_key(path))
-        if twin is not None and twin not in before:
+        if twin is not None:
             raise DoesNotApply(f"{_show(path)} and {_show(twin)} are one file where case is ignored", where=where)
 
     def _commit_step(self, patch: StackPatch, touched: list[Touched], state: _State, parent: str) -> Step:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import stat
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from patchctl.errors import BadPatch, Where
 from patchctl.patch.header import Header
-from patchctl.patch.parse import Patch, parse_patch
+from patchctl.patch.parse import MAX_PATCH, Patch, parse_patch
 from patchctl.patch.policy import check_carried, check_patch
 
 CARRIED_FOLDER = "files"
@@ -59,6 +60,11 @@ def load_patch(file: Path, root: Path) -> StackPatch:
     """Read and parse one patch and its carried files; `root` is what shown paths are relative to. Raises BadPatch."""
     shown = _shown(file, root)
     try:
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):  # reading a FIFO would wait for ever
+            raise BadPatch("is no regular file", where=Where(shown))
+        if status.st_size > MAX_PATCH:
+            raise BadPatch(f"the patch is larger than {MAX_PATCH // 2**20} MiB", where=Where(shown))
         data = file.read_bytes()
     except OSError as error:
         raise BadPatch(f"cannot be read: {error.strerror}", where=Where(shown)) from error
@@ -73,11 +79,13 @@ def _carried(file: Path, patch: Patch) -> dict[str, bytes]:
     for trailer in patch.header.trailers.get("Carries", []):
         for path in (p.strip() for p in trailer.value.split(",") if p.strip()):
             check_carried(path, patch, trailer.line)
-            source = file.parent / CARRIED_FOLDER / path
+            folder = file.parent / CARRIED_FOLDER
+            source = folder / path
             where = Where(patch.name, trailer.line)
             if path in carried or path.encode() in changed:
                 raise BadPatch(f"{path} is carried and also changed by the diff, or carried twice", where=where)
-            if source.is_symlink() or not source.is_file():
+            links = (p.is_symlink() for p in (source, *source.parents) if p.is_relative_to(folder))
+            if any(links) or not source.is_file():
                 raise BadPatch(f"carries {path}, and {CARRIED_FOLDER}/{path} is no file beside the patch", where=where)
             carried[path] = source.read_bytes()
     return carried

@@ -1,0 +1,121 @@
+"""Git's pack deltas: copies from a base object and new bytes (git's Documentation/gitformat-pack.txt, "Deltified representation").
+
+Not a search over all of the base, as git's own is: the caller knows which object the new one came from, so that a common
+start, a common end, and a few anchors between them find most of what there is to copy.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_STEP = 4096
+_ANCHOR = 32
+_DEEPEST = 6
+_LONGEST_COPY = 0xFFFFFF
+_LONGEST_INSERT = 127
+
+
+class _Copy(NamedTuple):
+    """`size` bytes that stand at `base` in the base and at `target` in the target."""
+
+    base: int
+    target: int
+    size: int
+
+
+def make(base: bytes, target: bytes, limit: int) -> bytes | None:
+    """The delta that turns `base` into `target`, or None when it would hold more than `limit` new bytes."""
+    copies: list[_Copy] = []
+    _find_copies(base, target, (0, len(base), 0, len(target)), copies, _DEEPEST)
+    if len(target) - sum(copy.size for copy in copies) > limit:
+        return None
+    out = bytearray(_size(len(base)) + _size(len(target)))
+    done = 0
+    for copy in copies:
+        _insert(out, target, done, copy.target)
+        _copy(out, copy.base, copy.size)
+        done = copy.target + copy.size
+    _insert(out, target, done, len(target))
+    return bytes(out)
+
+
+def _find_copies(base: bytes, target: bytes, part: tuple[int, int, int, int], out: list[_Copy], depth: int) -> None:
+    """Copies for target[t:t_end] from base[b:b_end], in order: what both begin with, what lies between, what both end with."""
+    b, b_end, t, t_end = part
+    start = _common_start(base, target, b, t, min(b_end - b, t_end - t))
+    if start:
+        out.append(_Copy(b, t, start))
+    b, t = b + start, t + start
+    end = _common_end(base, target, b_end, t_end, min(b_end - b, t_end - t))
+    b_end, t_end = b_end - end, t_end - end
+    if depth and b_end - b > _ANCHOR and t_end - t > _ANCHOR:
+        for quarter in (2, 1, 3):
+            anchor = b + (b_end - b - _ANCHOR) * quarter // 4
+            found = target.find(base[anchor : anchor + _ANCHOR], t, t_end)
+            if found >= 0:
+                _find_copies(base, target, (b, anchor, t, found), out, depth - 1)
+                _find_copies(base, target, (anchor, b_end, found, t_end), out, depth - 1)
+                break
+    if end:
+        out.append(_Copy(b_end, t_end, end))
+
+
+def _common_start(a: bytes, b: bytes, i: int, j: int, limit: int) -> int:
+    """How many bytes a[i:] and b[j:] share at their beginning, up to `limit`: by blocks, then by halves of a block."""
+    at = 0
+    while at + _STEP <= limit and a[i + at : i + at + _STEP] == b[j + at : j + at + _STEP]:
+        at += _STEP
+    size = min(_STEP, limit - at)
+    while size:
+        if a[i + at : i + at + size] == b[j + at : j + at + size]:
+            at += size
+            size = min(size, limit - at)
+        else:
+            size //= 2
+    return at
+
+
+def _common_end(a: bytes, b: bytes, i: int, j: int, limit: int) -> int:
+    """How many bytes a[:i] and b[:j] share at their end, up to `limit`."""
+    at = 0
+    while at + _STEP <= limit and a[i - at - _STEP : i - at] == b[j - at - _STEP : j - at]:
+        at += _STEP
+    size = min(_STEP, limit - at)
+    while size:
+        if a[i - at - size : i - at] == b[j - at - size : j - at]:
+            at += size
+            size = min(size, limit - at)
+        else:
+            size //= 2
+    return at
+
+
+def _size(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _insert(out: bytearray, target: bytes, start: int, end: int) -> None:
+    for at in range(start, end, _LONGEST_INSERT):
+        piece = target[at : min(at + _LONGEST_INSERT, end)]
+        out.append(len(piece))
+        out += piece
+
+
+def _copy(out: bytearray, offset: int, size: int) -> None:
+    while size:
+        piece = min(size, _LONGEST_COPY)
+        code = 0x80
+        arguments = bytearray()
+        for bit, byte in enumerate([*offset.to_bytes(4, "little"), *piece.to_bytes(3, "little")]):
+            if byte:
+                code |= 1 << bit
+                arguments.append(byte)
+        out.append(code)
+        out += arguments
+        offset += piece
+        size -= piece

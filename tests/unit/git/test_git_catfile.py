@@ -1,0 +1,152 @@
+"""The reader of objects believes nothing: a byte changed anywhere in a pack or a loose object never reaches the caller."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from engine_tools import Repo
+
+from patchctl.errors import SourceMismatch
+from patchctl.git import catfile
+from patchctl.git.catfile import ObjectReader
+from patchctl.git.objects import Entry, object_id
+
+CONTENTS = {
+    b"folder/%d" % i: (0o100644, random.Random(i).randbytes(200 + 300 * (i % 5)) + b"text\n" * 40) for i in range(8)
+}
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Repo, str, Path]:
+    """A repository whose objects are all in one pack, deltas included; its commit; the pack."""
+    repo = Repo(tmp_path_factory.mktemp("catfile") / "repo")
+    later = CONTENTS | {b"folder/0": (0o100644, CONTENTS[b"folder/0"][1] + b"more\n")}
+    commits = repo.history([CONTENTS, later])
+    repo.git("repack", "-q", "-a", "-d", "-f")
+    repo.git("prune-packed")
+    (pack,) = (repo.dir / "objects" / "pack").glob("*.pack")
+    return repo, commits[1], pack
+
+
+@pytest.fixture(autouse=True)
+def no_tree_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process remembers the trees that it has verified; each test here begins as a new process would."""
+    monkeypatch.setattr(catfile, "_TREES", {})
+
+
+def everything(repo: Path, commit: str) -> dict[bytes, bytes]:
+    with ObjectReader(repo) as reader:
+        kind, data = reader.read(commit)
+        assert kind == "commit"
+        files = reader.files(data[5:45].decode())
+        return dict(reader.blobs(files, files))
+
+
+def test_a_whole_repository_reads_as_it_was_written(packed: tuple[Repo, str, Path]) -> None:
+    repo, commit, _ = packed
+    read = everything(repo.dir, commit)
+    assert set(read) == set(CONTENTS)
+    assert read[b"folder/3"] == CONTENTS[b"folder/3"][1]
+
+
+def positions(size: int) -> list[int]:
+    rng = random.Random(5)
+    return sorted({*range(40), *(rng.randrange(size) for _ in range(60)), *range(size - 24, size)})
+
+
+def test_a_flipped_byte_anywhere_in_a_pack_is_refused_or_changes_nothing(
+    packed: tuple[Repo, str, Path], tmp_path: Path
+) -> None:
+    """Where git does not look at a byte (its own sums are checked by fsck only), what is read is still what was written."""
+    repo, commit, pack = packed
+    whole = everything(repo.dir, commit)
+    copy = tmp_path / "copy.git"
+    shutil.copytree(repo.dir, copy)
+    target = copy / pack.relative_to(repo.dir)
+    target.chmod(0o644)
+    good = target.read_bytes()
+    refused = 0  # nearly all of the pack is content
+    for at in positions(len(good)):
+        target.write_bytes(good[:at] + bytes([good[at] ^ 0x41]) + good[at + 1 :])
+        catfile._TREES.clear()
+        try:
+            assert everything(copy, commit) == whole, at
+        except SourceMismatch as error:
+            refused += 1
+            assert error.code == 3 and str(copy) in str(error) and error.hint
+    assert refused > len(positions(len(good))) / 2
+    target.write_bytes(good[: len(good) // 2])
+    catfile._TREES.clear()
+    with pytest.raises(SourceMismatch):
+        everything(copy, commit)
+
+
+def test_a_loose_object_with_other_content_is_refused(tmp_path: Path) -> None:
+    """git itself hands such an object out without a word: the id is its file's name, not its content."""
+    repo = Repo(tmp_path / "repo")
+    good, bad = (repo.git("hash-object", "-w", "--stdin", stdin=d).decode().strip() for d in (b"good\n", b"evil\n"))
+    files = [repo.dir / "objects" / oid[:2] / oid[2:] for oid in (good, bad)]
+    files[0].chmod(0o644)
+    files[0].write_bytes(files[1].read_bytes())
+    assert repo.git("cat-file", "blob", good) == b"evil\n", "git is expected to believe it"
+    with (
+        ObjectReader(repo.dir) as reader,
+        pytest.raises(SourceMismatch, match=f"object {good}: its content is not what its id says"),
+    ):
+        reader.read(good)
+
+
+@pytest.mark.parametrize("oid", ["0" * 40, "f" * 40, object_id("blob", b"nowhere")])
+def test_a_missing_object_is_named(packed: tuple[Repo, str, Path], oid: str) -> None:
+    repo, _, _ = packed
+    with ObjectReader(repo.dir) as reader:
+        with pytest.raises(SourceMismatch, match=f"object {oid}: it is missing or cannot be read"):
+            reader.read(oid)
+
+
+def test_a_replaced_object_is_not_followed(packed: tuple[Repo, str, Path]) -> None:
+    """refs/replace would give another commit for the pin's id."""
+    repo, _, _ = packed
+    other = repo.git("hash-object", "-w", "--stdin", stdin=b"another\n").decode().strip()
+    blob = object_id("blob", CONTENTS[b"folder/1"][1])
+    repo.git("replace", blob, other)
+    try:
+        assert repo.git("cat-file", "blob", blob) == b"another\n"
+        with ObjectReader(repo.dir) as reader:
+            assert reader.read(blob) == ("blob", CONTENTS[b"folder/1"][1])
+    finally:
+        repo.git("replace", "-d", blob)
+
+
+def test_a_tree_that_is_a_blob_is_refused(packed: tuple[Repo, str, Path]) -> None:
+    repo, _, _ = packed
+    with ObjectReader(repo.dir) as reader, pytest.raises(SourceMismatch, match="a tree was expected and it is a blob"):
+        reader.files(object_id("blob", CONTENTS[b"folder/1"][1]))
+
+
+def test_many_large_objects_do_not_block_the_pipe(tmp_path: Path) -> None:
+    """More ids than a pipe holds and more content than a pipe holds, both at once."""
+    repo = Repo(tmp_path / "repo")
+    (commit,) = repo.history([{b"f%d" % i: (0o100644, b"%d\n" % i + b"x" * 3000) for i in range(2500)}])
+    assert len(everything(repo.dir, commit)) == 2500
+
+
+def test_a_reader_that_is_left_early_ends_its_process(packed: tuple[Repo, str, Path]) -> None:
+    repo, commit, _ = packed
+    with pytest.raises(RuntimeError, match="stop"), ObjectReader(repo.dir) as reader:
+        many = reader.read_many([commit] * 5000)
+        next(many)
+        raise RuntimeError("stop")
+    assert reader._process.poll() is not None
+
+
+def test_submodules_are_entries_and_no_blobs(tmp_path: Path) -> None:
+    repo = Repo(tmp_path / "repo")
+    tree = repo.git("mktree", "--missing", stdin=b"160000 commit " + b"1" * 40 + b"\tsub\n").decode().strip()
+    with ObjectReader(repo.dir) as reader:
+        files = reader.files(tree)
+        assert files == {b"sub": Entry(0o160000, "1" * 40)}
+        assert list(reader.blobs(files, files)) == []
