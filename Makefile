@@ -65,7 +65,7 @@ lint: $(VENV)/.ready  ## ruff, mypy, and the patch lint
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(PATCHCTL) verify --offline --skip-unavailable --quiet
+	$(PATCHCTL) verify --static --quiet
 
 bench: $(VENV)/.ready  ## apply against git am and git apply, memory, start-up; REPO=DIR for real history
 	$(RUN) benchmarks/bench_apply.py $(if $(REPO),--repo $(REPO)) --out docs/benchmarks.md

@@ -80,7 +80,10 @@ def main() -> int:
 
 
 def machine() -> str:
-    model = next((x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")), "?")
+    model = next(
+        (x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")),
+        "?",
+    )
     git = subprocess.run(["git", "--version"], capture_output=True, text=True, check=True).stdout.split()[2]
     load = os.getloadavg()[0]
     return (
@@ -110,14 +113,26 @@ def apply_table(scratch: Path, repo: Path | None, sizes: list[int], rounds: int)
 
 def real_series(folder: Path, repo: Path, size: int) -> Series:
     """The newest run of `size` commits that one stack can hold."""
-    log = git("log", "--first-parent", "--no-merges", "--format=%H %P", "-n", str(size * 3), "HEAD", repo=repo).split("\n")
+    log = git("log", "--first-parent", "--no-merges", "--format=%H %P", "-n", str(size * 3), "HEAD", repo=repo).split(
+        "\n"
+    )
     commits = [line.split() for line in log if line]
     folder.mkdir(parents=True)
     good: list[tuple[str, bytes]] = []
     for position, (commit, *parents) in enumerate(commits):
         if good and commits[position - 1][1:] != [commit]:
             good = []
-        data = git_bytes("format-patch", "--stdout", "--full-index", "--binary", "--no-renames", "--no-signature", "-1", commit, repo=repo)
+        data = git_bytes(
+            "format-patch",
+            "--stdout",
+            "--full-index",
+            "--binary",
+            "--no-renames",
+            "--no-signature",
+            "-1",
+            commit,
+            repo=repo,
+        )
         good = [*good, (commit, data)] if len(parents) == 1 and usable(data) else []
         if len(good) == size:
             return write_series(folder, repo, parents[0], good[0][0], [d for _, d in reversed(good)])
@@ -153,7 +168,9 @@ def made_series(folder: Path, size: int, seed: int = 20261121) -> Series:
     names = [f"pkg{i % 40}/mod{i}.py" for i in range(2000)]
     for name in names:
         (repo / name).parent.mkdir(exist_ok=True)
-        (repo / name).write_text("".join(f"value_{rng.randrange(10**6)} = {rng.randrange(10**6)}\n" for _ in range(200)))
+        (repo / name).write_text(
+            "".join(f"value_{rng.randrange(10**6)} = {rng.randrange(10**6)}\n" for _ in range(200))
+        )
     git("add", "-A", repo=None, cwd=repo)
     git("commit", "-qm", "base", repo=None, cwd=repo)
     base = git("rev-parse", "HEAD", repo=None, cwd=repo).strip()
@@ -168,7 +185,9 @@ def made_series(folder: Path, size: int, seed: int = 20261121) -> Series:
         git("add", "-A", repo=None, cwd=repo)
         git("commit", "-qm", f"change {number}", repo=None, cwd=repo)
     made = [
-        git_bytes("format-patch", "--stdout", "--full-index", "--binary", "--no-signature", "-1", commit, repo=repo / ".git")
+        git_bytes(
+            "format-patch", "--stdout", "--full-index", "--binary", "--no-signature", "-1", commit, repo=repo / ".git"
+        )
         for commit in git("rev-list", "--reverse", f"{base}..HEAD", repo=repo / ".git").split()
     ]
     (folder / "patches").mkdir()
@@ -248,7 +267,9 @@ class Workspace:
         (manifests / "upstreams.yaml").write_text(f"{head}    git: [{url}]\n")
         stack = f'schema: 1\nupstream: history\nname: v1\npin:\n  commit: "{series.base}"\npatches:\n{listed}'
         (manifests / "stacks" / "history" / "v1.yaml").write_text(stack)
-        (manifests / "profiles" / "bench.yaml").write_text("schema: 1\nname: bench\nsummary: One stack.\nstacks:\n  history: v1\n")
+        (manifests / "profiles" / "bench.yaml").write_text(
+            "schema: 1\nname: bench\nsummary: One stack.\nstacks:\n  history: v1\n"
+        )
         self.apply()
         self.revert()
 

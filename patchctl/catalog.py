@@ -246,7 +246,7 @@ class Catalog:
             drop_when=header.trailer("Drop-When"), digest=patch.digest, files=file_rows(patch), stacks=stacks,
             profiles=tuple(dict.fromkeys(p for r in rows for p in r.profiles)),
             requires=tuple(header.listed("Requires")), required_by=self._required_by(patch.feature, upstream),
-            tests=self._tests(patch.feature, upstream), mutants=self._mutants(patch.feature, upstream),
+            tests=tests_of(self.dist.root, patch.feature, upstream), mutants=mutants_of(self.dist.root, patch.feature, upstream),
             diff=diff_of(patch),
         )  # fmt: skip
 
@@ -263,20 +263,24 @@ class Catalog:
                 found.append(f"{self.patch(file).feature}@{owner}")
         return tuple(dict.fromkeys(found))
 
-    def _tests(self, feature: str, upstream: str | None) -> tuple[str, ...]:
-        """The behaviour tests: in a folder of the upstream, or beside those, since a feature may span several."""
-        folder = self.dist.root / "tests" / "behaviour"
-        own = {"behaviour", (upstream or "").replace("-", "_")}
-        return self._shown(f for f in folder.glob(f"**/test_{feature}.py") if f.parent.name in own)
 
-    def _mutants(self, feature: str, upstream: str | None) -> tuple[str, ...]:
-        folder = self.dist.root / "tests" / "behaviour" / "mutants"
-        found = [folder / f"{feature}.yaml", *folder.glob(f"{feature}.*.yaml")]
-        line = f"upstream: {upstream}"
-        return self._shown(f for f in found if f.is_file() and line in f.read_text(encoding="utf-8").splitlines())
+def tests_of(root: Path, feature: str, upstream: str | None) -> tuple[str, ...]:
+    """The behaviour tests: in a folder of the upstream, or beside those, since a feature may span several."""
+    folder = root / "tests" / "behaviour"
+    own = {"behaviour", (upstream or "").replace("-", "_")}
+    return _shown(root, (f for f in folder.glob(f"**/test_{feature}.py") if f.parent.name in own))
 
-    def _shown(self, files: Iterable[Path]) -> tuple[str, ...]:
-        return tuple(sorted(f.relative_to(self.dist.root).as_posix() for f in files))
+
+def mutants_of(root: Path, feature: str, upstream: str | None) -> tuple[str, ...]:
+    """The mutations that turn these tests red."""
+    folder = root / "tests" / "behaviour" / "mutants"
+    found = [folder / f"{feature}.yaml", *folder.glob(f"{feature}.*.yaml")]
+    line = f"upstream: {upstream}"
+    return _shown(root, (f for f in found if f.is_file() and line in f.read_text(encoding="utf-8").splitlines()))
+
+
+def _shown(root: Path, files: Iterable[Path]) -> tuple[str, ...]:
+    return tuple(sorted(f.relative_to(root).as_posix() for f in files))
 
 
 def sections(patch: StackPatch) -> tuple[str, str, str]:

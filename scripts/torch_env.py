@@ -107,7 +107,19 @@ def choose_torch(python: str) -> tuple[str, list[str]]:
 
 def resolve(python: str, extra: list[str]) -> tuple[str | None, str]:
     """What pip would install for torch, without installing it: its version, or why it is not taken."""
-    command = [python, "-m", "pip", "install", "--dry-run", "--no-deps", "--quiet", "--report", "-", *extra, f"torch=={TORCH}"]
+    command = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--dry-run",
+        "--no-deps",
+        "--quiet",
+        "--report",
+        "-",
+        *extra,
+        f"torch=={TORCH}",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return None, f"pip finds no torch {TORCH} ({(done.stderr.strip().splitlines() or ['no message'])[-1]})"

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from patchctl.check.header_rules import body_paragraphs
+from patchctl.catalog import mutants_of, sections, tests_of
 from patchctl.check.rules import LintedPatch, Scope, all_rules
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Stack
@@ -122,8 +122,8 @@ def _facts(root: Path, entry: Entry) -> str:
         ("Requires", _listed(header.listed("Requires"))),
         ("Upstream status", _cell(header.trailer("Upstream-Status") or "")),
         ("Can be dropped when", _cell(header.trailer("Drop-When") or "")),
-        ("Tests", _links(entry, _tests(root, entry))),
-        ("Mutations", _links(entry, _mutants(root, entry))),
+        ("Tests", _links(entry, tests_of(root, entry.patch.feature, entry.stack.upstream))),
+        ("Mutations", _links(entry, mutants_of(root, entry.patch.feature, entry.stack.upstream))),
     ]
     lines = ["| | |", "|---|---|"]
     lines += [f"| {name} | {text} |" for name, text in rows if text]
@@ -131,14 +131,11 @@ def _facts(root: Path, entry: Entry) -> str:
 
 
 def _sections(patch: StackPatch) -> Iterator[tuple[str, str]]:
-    """Need, change and risk: the paragraph that comes first, what follows, and what `Risk:` begins."""
-    paragraphs = body_paragraphs(LintedPatch(patch))
-    risk = next((n for n, p in enumerate(paragraphs) if p.startswith("Risk:")), len(paragraphs))
-    need, change = paragraphs[:1], paragraphs[1:risk]
-    for title, found, label in (("Need", need, "Need:"), ("Change", change, ""), ("Risk", paragraphs[risk:], "Risk:")):
-        if found:
-            first = _capital(found[0].removeprefix(label).lstrip()) if label else found[0]
-            yield title, "\n\n".join(_paragraph(p) for p in (first, *found[1:]))
+    for title, text in zip(("Need", "Change", "Risk"), sections(patch), strict=True):
+        if text:
+            first, *rest = text.split("\n\n")
+            first = first if title == "Change" else _capital(first)
+            yield title, "\n\n".join(_paragraph(p) for p in (first, *rest))
 
 
 def _capital(text: str) -> str:
@@ -156,26 +153,6 @@ def _files(patch: StackPatch) -> str:
     for path, data in patch.carried.items():
         lines.append(f"| {_code(path)} (carried, new) | {data.count(bytes([10]))} | 0 |")
     return "\n".join(lines)
-
-
-def _tests(root: Path, entry: Entry) -> list[str]:
-    name = f"test_{entry.patch.feature}.py"
-    return _here(root, entry, (root / "tests" / "behaviour").glob(f"**/{name}"))
-
-
-def _mutants(root: Path, entry: Entry) -> list[str]:
-    folder = root / "tests" / "behaviour" / "mutants"
-    found = [folder / f"{entry.patch.feature}.yaml", *folder.glob(f"{entry.patch.feature}.*.yaml")]
-    pattern = re.compile(rf"(?m)^upstream: *{re.escape(entry.stack.upstream)} *$")
-    own = [f for f in found if f.is_file() and pattern.search(f.read_text(encoding="utf-8"))]
-    return sorted(f.relative_to(root).as_posix() for f in own)
-
-
-def _here(root: Path, entry: Entry, found: Iterator[Path]) -> list[str]:
-    """Those in a folder of this upstream, or of none: a feature may span several, with a test for each."""
-    own = entry.stack.upstream.replace("-", "_")
-    names = [f.relative_to(root).as_posix() for f in found]
-    return sorted(n for n in names if PurePosixPath(n).parent.name in (own, "behaviour"))
 
 
 def _links(entry: Entry, paths: Sequence[str]) -> str:
