@@ -22,6 +22,8 @@ from patchctl.stack.build import StackBuilder
 from patchctl.stack.memo import StackResult
 from patchctl.stack.patches import CARRIED_FOLDER, StackPatch
 
+# What a list in a trailer can name; a new file of another name stays in the diff.
+_LISTABLE = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_./+~-]*")
 _TRAILER_ORDER = ("Feature", "Switch", "Requires", "Carries", "Upstream-Status", "Drop-When")
 
 
@@ -72,26 +74,31 @@ def mbox_patches(reader: ObjectReader, result: StackResult) -> dict[str, bytes]:
     return files
 
 
-def write_stack(folder: Path, exported: Sequence[Exported], existing: Sequence[StackPatch]) -> list[str]:
-    """Make the stack's folder hold exactly these patches and carried files; returns what changed. Replaced by rename."""
-    wanted = _wanted(exported)
-    changes = compare_stack(folder, exported, existing)
-    for path, data in wanted.items():
+def write_stack(folder: Path, exported: Sequence[Exported]) -> None:
+    """Write these patches and carried files into the stack's folder, each by rename; what is so already stays."""
+    for path, data in _wanted(exported).items():
         file = folder / path
         if not file.is_file() or file.read_bytes() != data:
             file.parent.mkdir(parents=True, exist_ok=True)
             temporary = file.with_name(f".{file.name}.new")
             temporary.write_bytes(data)
             temporary.replace(file)
-    for path in _present(existing) - wanted.keys():
-        (folder / path).unlink()
-    return changes
+
+
+def remove_gone(folder: Path, exported: Sequence[Exported], existing: Sequence[StackPatch]) -> None:
+    """Take away what the stack no longer has. After the manifest, so that it never names a file that is not there."""
+    for path in _present(existing) - _wanted(exported).keys():
+        (folder / path).unlink(missing_ok=True)
+        for parent in (folder / path).parents:
+            if parent == folder or any(parent.iterdir()):
+                break
+            parent.rmdir()
 
 
 def compare_stack(folder: Path, exported: Sequence[Exported], existing: Sequence[StackPatch]) -> list[str]:
-    """What `write_stack` would change, a line each."""
+    """What `write_stack` and `remove_gone` would change, a line each."""
     wanted = _wanted(exported)
-    lines = [f"{path} would go" for path in sorted(_present(existing) - wanted.keys())]
+    lines = [f"{path} goes" for path in sorted(_present(existing) - wanted.keys())]
     for path, data in sorted(wanted.items()):
         file = folder / path
         if not file.is_file():
@@ -170,14 +177,12 @@ def _render(
         raise WrongUse(
             f"commit {commit.id[:12]} ({header.subject}) changes nothing", hint="drop it with `git rebase -i`"
         )
-    carried = {
-        d.path.decode(): d.after.data for d in differences if d.before is None and d.after and d.after.mode == REGULAR
-    }
-    rest = [d for d in differences if d.path.decode("utf-8", "replace") not in carried]
-    if not rest:  # a patch file must hold a diff: the first new file goes into it
-        first = min(carried)
-        rest = [d for d in differences if d.path.decode("utf-8", "replace") == first]
+    new = [d for d in differences if d.before is None and d.after and d.after.mode == REGULAR]
+    carried = {d.path.decode(): d.after.data for d in new if d.after and _LISTABLE.fullmatch(d.path)}
+    if len(carried) == len(differences):  # a patch file must hold a diff: the first new file with a line goes into it
+        first = min(carried, key=lambda path: (not carried[path], path))
         del carried[first]
+    rest = [d for d in differences if d.path.decode("utf-8", "surrogateescape") not in carried]
     header = _with_carries(header, sorted(carried))
     return Exported(name, render_patch(header, rest), carried)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.git.objects import Entry
+from patchctl.git.worktree import ends_with_digest
 from patchctl.stack.build import Built
 from patchctl.stack.patches import StackPatch
 
@@ -58,7 +59,7 @@ def memo_key(base_commit: str, patches: Sequence[StackPatch], left_out: Sequence
 
 
 def recall(cache: Path, key: str, patches: Sequence[StackPatch], left_out: Sequence[StackPatch]) -> StackResult | None:
-    """An earlier result, or None. The objects in its pack are verified when they are read."""
+    """An earlier result, or None; one whose pack was changed since counts for nothing."""
     folder = cache / "stacks" / key
     try:
         data = json.loads((folder / "result.json").read_text(encoding="utf-8"))
@@ -66,7 +67,7 @@ def recall(cache: Path, key: str, patches: Sequence[StackPatch], left_out: Seque
         kept = [p for p in patches if id(p) not in out]
         steps = tuple(_step(p, s) for p, s in zip(kept, data["steps"], strict=True))
         pack = folder / data["pack"] if data["pack"] else None
-        if pack is not None and not (pack.is_file() and pack.with_suffix(".idx").is_file()):
+        if pack is not None and not _whole(pack):
             return None
         return StackResult(data["base_commit"], data["base_tree"], data["tip_commit"], data["tip_tree"], steps, pack)
     except (OSError, ValueError, KeyError, TypeError):
@@ -82,15 +83,28 @@ def remember(cache: Path, key: str, built: Built) -> StackResult:
         pack = built.objects.write(temporary)
         result = result_of(built, stacks / key / pack.name if pack else None)
         (temporary / "result.json").write_text(json.dumps(_as_json(result)), encoding="utf-8")
-        try:
-            os.rename(temporary, stacks / key)
-        except OSError:  # another run has it, or an unusable one is in the way
-            if not (stacks / key / "result.json").is_file() or (pack and not (stacks / key / pack.name).is_file()):
-                shutil.rmtree(stacks / key, ignore_errors=True)
-                os.rename(temporary, stacks / key)
+        _put(temporary, stacks / key, pack.name if pack else None)
         return result
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _put(made: Path, place: Path, pack: str | None) -> None:
+    """Rename `made` to its place; what another run put there first stays when it can be used."""
+    try:
+        os.rename(made, place)
+    except OSError:
+        if not (place / "result.json").is_file() or (pack is not None and not _whole(place / pack)):
+            shutil.rmtree(place, ignore_errors=True)
+            os.rename(made, place)
+
+
+def _whole(pack: Path) -> bool:
+    """Whether a pack and its index are there, as they were written."""
+    try:
+        return all(ends_with_digest(file.read_bytes()) for file in (pack, pack.with_suffix(".idx")))
+    except OSError:
+        return False
 
 
 def result_of(built: Built, pack: Path | None) -> StackResult:

@@ -20,7 +20,7 @@ from patchctl.source.types import Base, SourceOptions
 from patchctl.stack.build import StackBuilder
 from patchctl.stack.memo import StackResult, memo_key, recall, remember
 from patchctl.stack.patches import StackPatch, load_patch
-from patchctl.stack.select import Omission, check_requirements, dependents, leave_out
+from patchctl.stack.select import Omission, check_name, check_requirements, dependents, leave_out
 
 NO_PATCHES = "its upstream is skipped"
 
@@ -69,6 +69,8 @@ def select(dist: Distribution, profile: Profile, without: Iterable[str]) -> Sele
     """Read the patches of a profile and settle what is left out. Raises BadPatch, WrongUse; needs no source."""
     stacks = dist.stacks_of(profile)
     patches = {u: load_patches(dist, s) for u, s in stacks.items()}
+    for patch in (p for series in patches.values() for p in series):
+        check_name(patch)
     omitted = leave_out(patches, profile.without, f"the profile {profile.name} leaves it out")
     seen = {id(o.patch) for o in omitted}
     omitted += [o for o in leave_out(patches, without, "left out with --without") if id(o.patch) not in seen]
@@ -177,7 +179,9 @@ def _obtain_all(
 def _together(failures: Sequence[SourceUnavailable]) -> SourceUnavailable:
     """One error for all upstreams that are missing: a user should not meet them one run at a time."""
     if len(failures) == 1:
-        return failures[0]
+        only = failures[0]
+        hint = "; ".join([*([only.hint] if only.hint else []), "--skip-unavailable goes on without it and lists it"])
+        return SourceUnavailable(only.what, only.tried, hint=hint)
     tried = [Tried(t.place, t.reason) for f in failures for t in f.tried]
     hint = "--mirror NAME=URL adds places; --skip-unavailable goes on without them and lists them"
     return SourceUnavailable("\n".join(f.what for f in failures), tried, hint=hint)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from patchctl.errors import BadPatch, Where, WrongUse
 from patchctl.stack.patches import StackPatch
 
+_NAME = re.compile(r"[a-z0-9][a-z0-9_]*")
 Patches = Mapping[str, Sequence[StackPatch]]
 
 
@@ -27,6 +29,14 @@ def parse_feature(text: str) -> tuple[str, str | None]:
     return name, upstream or None
 
 
+def check_name(patch: StackPatch) -> None:
+    """Raise BadPatch unless the feature's name is one: it goes into the state, onto command lines and into messages."""
+    trailers = patch.header.trailers.get("Feature", [])
+    if trailers and not _NAME.fullmatch(patch.feature):
+        what = f"{patch.feature!a} is no name of a feature: small letters, digits and '_'"
+        raise BadPatch(what, where=Where(patch.shown, trailers[0].line))
+
+
 def named_patches(patches: Patches, feature: str) -> list[tuple[str, StackPatch]]:
     """Every patch of FEATURE[@UPSTREAM]. Raises WrongUse with the nearest known name when there is none."""
     name, upstream = parse_feature(feature)
@@ -40,8 +50,9 @@ def named_patches(patches: Patches, feature: str) -> list[tuple[str, StackPatch]
 
 
 def leave_out(patches: Patches, without: Iterable[str], reason: str) -> list[Omission]:
-    """The patches of these features, all to be left out for `reason`."""
-    return [Omission(u, p, reason) for feature in without for u, p in named_patches(patches, feature)]
+    """The patches of these features, all to be left out for `reason`; one that is named twice is left out once."""
+    named = {id(p): (u, p) for feature in without for u, p in named_patches(patches, feature)}
+    return [Omission(u, p, reason) for u, p in named.values()]
 
 
 def dependents(patches: Patches, omitted: Sequence[Omission]) -> list[Omission]:
@@ -66,7 +77,7 @@ def dependents(patches: Patches, omitted: Sequence[Omission]) -> list[Omission]:
 def check_requirements(patches: Patches, omitted: Sequence[Omission]) -> None:
     """Raise WrongUse when a kept patch requires one that is left out, BadPatch when it requires one that is nowhere."""
     known = {(u, p.feature) for u, series in patches.items() for p in series}
-    for upstream, patch in _kept(patches, set()):
+    for upstream, patch in _kept(patches, {id(o.patch) for o in omitted}):
         for needed_upstream, feature in _requirements(upstream, patch):
             if (needed_upstream, feature) not in known:
                 trailer = patch.header.trailers["Requires"][0]

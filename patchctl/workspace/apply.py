@@ -95,7 +95,7 @@ class _Run:
         parts = [self._part(p, before.get(p.upstream), into) for p in plan.stacks]
         after = {p.change.name: p.after for p in parts if p.after is not None}
         for name, tree in before.items():  # an upstream that this profile does not have goes back to its base
-            if name not in after:
+            if name not in after and _is_there(tree):
                 parts.append(self._back(name, tree))
                 after[name] = _at_base(tree)
         skipped = tuple(SkippedUpstream(s.upstream, tuple((t.place, t.reason) for t in s.tried)) for s in plan.skipped)
@@ -105,8 +105,7 @@ class _Run:
         if self.state is None:
             raise WrongUse(f"nothing was applied to {self.workspace}", hint="name the workspace with --workspace DIR")
         before = self.state.trees
-        here = {n: t for n, t in before.items() if t.kind == "managed" or Path(t.folder).is_dir()}
-        parts = [self._back(name, tree) for name, tree in here.items()]
+        parts = [self._back(name, tree) for name, tree in before.items() if _is_there(tree)]
         trees = {n: _at_base(t) for n, t in before.items() if t.kind == "managed"}
         return self._carry_out("revert", parts, State(None, self.state.root, (), trees, ()))
 
@@ -210,9 +209,10 @@ class _Run:
             return None
         if self.stash and not part.fresh:
             return edits
+        if part.fresh:
+            raise LocalEdits(f"files in {tree.folder} are in the way", tree.shown(edits), hint="move them away")
         if edits:
-            what = f"{tree.name} was edited since it was applied" if not part.fresh else f"files in {tree.folder} are in the way"
-            raise LocalEdits(what, tree.shown(edits), hint=None if part.fresh else STASH_HINT)
+            raise LocalEdits(f"{tree.name} was edited since it was applied", tree.shown(edits), hint=STASH_HINT)
         raise LocalEdits(f"HEAD of {tree.name} was moved to {head}", [str(tree.folder)], hint=STASH_HINT)
 
     def _sides(self, part: Part, tree: Tree) -> Sides:
@@ -256,6 +256,11 @@ class _Run:
 
 def _holds_anything(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
+
+
+def _is_there(tree: TreeState) -> bool:
+    """A checkout of somebody else's may have been deleted since: then there is nothing to give back."""
+    return tree.kind == "managed" or Path(tree.folder).is_dir()
 
 
 def _at_base(tree: TreeState) -> TreeState:

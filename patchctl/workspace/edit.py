@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from patchctl.errors import LocalEdits, WrongUse
@@ -16,6 +17,7 @@ from patchctl.stack.memo import StackResult
 from patchctl.workspace.trees import Move, Tree
 
 _KEYS = ("upstream", "stack", "base", "tip")
+_LATER_KEYS = ("pin", "patches")
 
 
 def default_folder(stack: Stack) -> Path:
@@ -23,10 +25,22 @@ def default_folder(stack: Stack) -> Path:
     return Path("edit") / f"{stack.upstream}-{stack.name}"
 
 
-def make_edit_tree(folder: Path, stack: Stack, base: Base, result: StackResult) -> None:
-    """Make the work tree. Raises LocalEdits when `folder` holds commits that were not exported, or anything else."""
+def make_edit_tree(folder: Path, stack: Stack, base: Base, result: StackResult, digest: str = "") -> None:
+    """Make the work tree, under another name until it is whole. `digest` is `series_digest` of the patch files.
+
+    Raises LocalEdits when `folder` holds commits that were not exported, or anything else.
+    """
     if folder.exists() and any(folder.iterdir()):
-        _remove_if_unchanged(folder, stack)
+        _check_exported(folder, stack)
+    building = folder.with_name(f".{folder.name}.patchctl-new")
+    shutil.rmtree(building, ignore_errors=True)
+    _fill(building, stack, base, result, digest)
+    if folder.exists():
+        shutil.rmtree(folder)
+    building.rename(folder)
+
+
+def _fill(folder: Path, stack: Stack, base: Base, result: StackResult, digest: str) -> None:
     make_object_store(folder / ".git", base, result, [g.path for g in stack.generated])
     tree = Tree(folder.parent, folder.name, "managed", folder.name)
     tree.carry_out(tree.plan(Move(None, result.tip_commit)))
@@ -39,6 +53,8 @@ def make_edit_tree(folder: Path, stack: Stack, base: Base, result: StackResult) 
     work.set_refs(base.commit, result.tip_commit)
     for key, value in zip(_KEYS, (stack.upstream, stack.name, base.commit, result.tip_commit), strict=True):
         work.git("config", f"patchctl.{key}", value)
+    work.git("config", "patchctl.pin", stack.pin.commit)
+    work.git("config", "patchctl.patches", digest)
 
 
 def make_object_store(git_dir: Path, base: Base, result: StackResult, exclude: Sequence[str] = ()) -> Path:
@@ -58,6 +74,9 @@ def read_edit_tree(folder: Path, stack: Stack) -> tuple[str, list[CommitInfo]]:
         raise WrongUse(
             f"{folder} holds {known}, not {stack.upstream}/{stack.name}", hint="`patchctl edit NAME` makes a work tree"
         )
+    if noted.get("pin", stack.pin.commit) != stack.pin.commit:
+        hint = "edit it anew in another folder, and bring your commits there with `git cherry-pick`"
+        raise WrongUse(f"{folder} stands on another pin than {stack.upstream}/{stack.name} has now", hint=hint)
     open_changes = uncommitted(folder)
     if open_changes:
         raise LocalEdits(
@@ -68,37 +87,58 @@ def read_edit_tree(folder: Path, stack: Stack) -> tuple[str, list[CommitInfo]]:
     return noted["base"], commits_between(folder, noted["base"])
 
 
+def check_patch_files(folder: Path, digest: str) -> None:
+    """Raise LocalEdits when the patch files are not those that the work tree was made of, or exported to: an export would
+    take back what somebody else changed in them. `digest` is `series_digest` of the files as they are now."""
+    if _noted(folder).get("patches") not in (digest, "", None):
+        hint = "edit them anew in another folder, and bring your commits there with `git cherry-pick`"
+        raise LocalEdits("the patch files were changed since this work tree was made of them", [str(folder)], hint=hint)
+
+
+def series_digest(series: Iterable[tuple[str, bytes, Mapping[str, bytes]]]) -> str:
+    """One digest over the names, the bytes and the carried files of a stack's patches."""
+    total = hashlib.sha256()
+    for name, data, carried in series:
+        for path, content in [(name, data), *sorted(carried.items())]:
+            total.update(f"{len(path.encode())} {path} {len(content)} ".encode() + content)
+    return total.hexdigest()
+
+
 def _noted(folder: Path) -> dict[str, str]:
+    """What `edit` wrote into the work tree's configuration; empty for a folder that it did not make."""
     work = WorkTree(folder / ".git", folder)
     if not work.git_dir.is_dir():
         return {}
     found = {}
-    for key in _KEYS:
+    for key in (*_KEYS, *_LATER_KEYS):
         try:
             found[key] = work.git("config", "--local", f"patchctl.{key}").decode().strip()
         except GitFailed:
-            return {}
+            if key in _KEYS:
+                return {}
     return found
 
 
-def _remove_if_unchanged(folder: Path, stack: Stack) -> None:
+def _check_exported(folder: Path, stack: Stack) -> None:
+    """Raise LocalEdits when the folder holds anything that is not in the patch files too."""
     noted = _noted(folder)
     if not noted:
-        raise LocalEdits(
-            f"{folder} is there already and is no work tree of patchctl's",
-            [str(folder)],
-            hint="name another folder with --dir",
-        )
+        what = f"{folder} is there already and is no work tree of patchctl's"
+        raise LocalEdits(what, [str(folder)], hint="name another folder with --dir")
     work = WorkTree(folder / ".git", folder)
+    hint = f"`patchctl export {stack.upstream}` takes it over; or remove the folder"
     if work.head() != noted["tip"] or uncommitted(folder) or work.untracked():
-        hint = f"`patchctl export {stack.upstream}` takes it over; or remove the folder"
         raise LocalEdits(f"{folder} holds work that was not exported", [str(folder)], hint=hint)
-    shutil.rmtree(folder)
+    elsewhere = work.git("rev-list", "--max-count=1", "--exclude=refs/patchctl/*", "--all", "--not", noted["tip"])
+    if elsewhere:
+        what = f"{folder} holds commits on another branch, or in `git stash`, that were not exported"
+        raise LocalEdits(what, [str(folder)], hint="remove the folder when you need them no longer")
 
 
-def mark_exported(folder: Path) -> None:
+def mark_exported(folder: Path, digest: str) -> None:
     """Note that HEAD is what the patch files hold now."""
     work = WorkTree(folder / ".git", folder)
     head = work.head()
     if head is not None:
         work.git("config", "patchctl.tip", head)
+        work.git("config", "patchctl.patches", digest)

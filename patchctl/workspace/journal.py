@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from patchctl.errors import BadManifest, LocalEdits, PatchctlError, Where
+from patchctl.errors import BadManifest, LocalEdits, Where
 from patchctl.git.worktree import WorkTree, add_exclude, bring_pack, find_git_dir, object_store
 from patchctl.workspace.state import (
     FOLDER,
@@ -23,7 +23,7 @@ from patchctl.workspace.state import (
     save_json,
     state_from_json,
 )
-from patchctl.workspace.trees import Move, Tree
+from patchctl.workspace.trees import Move, Steps, Tree
 
 VERSION = 1
 _FILE = "journal.json"
@@ -118,7 +118,8 @@ def place_repositories(workspace: Path, journal: Journal) -> None:
         if change.kind == "managed" and not tree.git_dir.is_dir():
             prepared = new_git_dir(workspace, change.name)
             if not prepared.is_dir():
-                raise PatchctlError(f"the repository of {change.name} is gone", where=str(tree.git_dir))
+                hint = "move what is left of the workspace away and apply into a new one"
+                raise LocalEdits(f"the repository of {change.name} is gone", [str(tree.git_dir)], hint=hint)
             tree.folder.mkdir(parents=True, exist_ok=True)
             os.replace(prepared, tree.git_dir)
 
@@ -126,16 +127,11 @@ def place_repositories(workspace: Path, journal: Journal) -> None:
 def finish(workspace: Path, journal: Journal) -> State:
     """Carry the journal out, or what is left of it; write the state; drop the journal."""
     place_repositories(workspace, journal)
-    for change in journal.changes:  # all trees or none: an edit in the last one stops the run before the first
-        tree = change.tree(workspace)
-        sides = tree.sides(change.move)
-        generated = tree.edited_generated(change.generated, change.known)
-        edited = tree.obstacles(sides) + [p for p in generated if p not in sides.kept]
-        if edited:
-            tree.refuse(edited)
+    # All trees or none: an edit in the last one has to stop the run before the first.
+    steps = [_plan(workspace, change) for change in journal.changes]
     after = journal.after
-    for change in journal.changes:
-        placed = _finish_tree(workspace, change)
+    for change, todo in zip(journal.changes, steps, strict=True):
+        placed = _finish_tree(workspace, change, todo)
         if change.name in after.trees:
             tree_state = replace(after.trees[change.name], generated=placed)
             after = replace(after, trees={**after.trees, change.name: tree_state})
@@ -144,15 +140,24 @@ def finish(workspace: Path, journal: Journal) -> State:
     return after
 
 
-def _finish_tree(workspace: Path, change: TreeChange) -> dict[str, str]:
+def _plan(workspace: Path, change: TreeChange) -> Steps:
+    tree = change.tree(workspace)
+    steps = tree.plan(change.move)
+    edited = tree.edited_generated(change.generated, change.known)
+    if any(path not in steps.sides.kept for path in edited):
+        tree.refuse(edited)
+    return steps
+
+
+def _finish_tree(workspace: Path, change: TreeChange, steps: Steps) -> dict[str, str]:
     tree = change.tree(workspace)
     if change.generated:
         add_exclude(tree.git_dir, change.generated)
-    tree.move(change.move)
+    tree.carry_out(steps)
     tree.remove_generated(change.known, keep=change.generated)
     placed = tree.place_generated({p: t.encode() for p, t in change.generated.items()})
     wrong = tree.work.write_index(change.target)
-    wrong = tree.differing(tree.files(change.target), wrong) if wrong else []
+    wrong = tree.differing(steps.sides.after, wrong) if wrong else []
     if wrong:
         what = f"files of {tree.name} are not as they were written: they changed during the run"
         raise LocalEdits(what, tree.shown(wrong))
@@ -162,13 +167,12 @@ def _finish_tree(workspace: Path, change: TreeChange) -> dict[str, str]:
 
 def _set_refs(tree: Tree, change: TreeChange) -> None:
     if tree.kind == "managed":
-        tree.work.set_refs(change.base, change.target)
-        tree.work.detach(change.target)
+        tree.work.set_refs(change.base, change.target, head=True)
         return
     owner = find_git_dir(tree.folder)
     theirs = WorkTree(owner, tree.folder) if owner else None
     if change.forget:  # our own repository of it goes when the state no longer speaks of it
-        if theirs and theirs.has_refs():
+        if theirs:
             theirs.drop_refs()
         return
     tree.work.set_refs(change.base, change.target)

@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 
 from patchctl.git.run import GitFailed
-from patchctl.git.worktree import WorkTree
+from patchctl.git.worktree import UNFINISHED_PACK, WorkTree
 from patchctl.workspace.state import FOLDER, State
+from patchctl.workspace.trees import Tree
 
 # A git that a killed run had started may still be at work; longer than any of our commands holds a lock.
 _LOCK_SECONDS = 5.0
@@ -23,6 +24,9 @@ def sweep(workspace: Path, state: State | None) -> dict[str, Path]:
     shutil.rmtree(own / "new", ignore_errors=True)
     for name in ("state.json.new", "journal.json.new"):
         (own / name).unlink(missing_ok=True)
+    for name, tree in (state.trees if state else {}).items():
+        for pack in (Tree.of(workspace, name, tree).git_dir / "objects" / "pack").glob(f"{UNFINISHED_PACK}*"):
+            pack.unlink()
     kept: dict[str, Path] = {}
     used = {name for name, tree in state.trees.items() if tree.kind == "into"} if state else set()
     for git_dir in sorted((own / "into").glob("*.git")):

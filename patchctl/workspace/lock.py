@@ -8,14 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from patchctl.errors import WorkspaceBusy
+from patchctl.errors import WorkspaceBusy, WrongUse
 from patchctl.workspace.state import FOLDER
 
 
 @contextmanager
 def workspace_lock(workspace: Path) -> Iterator[None]:
-    """Hold the workspace for the block. Raises WorkspaceBusy when another run holds it, or the lock is a symbolic link."""
+    """Hold the workspace for the block. Raises WorkspaceBusy when another run holds it, or the lock is a symbolic link;
+    WrongUse when our own folder is one."""
     folder = workspace / FOLDER
+    if folder.is_symlink():
+        raise WrongUse("this has to be a folder and is a symbolic link", where=str(folder))
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "lock"
     try:

@@ -101,7 +101,7 @@ def _pin(dist: Distribution | None, name: str, state: TreeState) -> str:
 
 def _lock(dist: Distribution | None, name: str, state: TreeState) -> str:
     """Whether the tree's tip is what the lock promises now: the distribution may have moved on since the apply."""
-    if dist is None or not state.patches:
+    if dist is None or not (state.patches or state.locked):  # at its base, after a revert
         return "silent"
     if (name, state.stack) not in dist.stacks:
         return f"the distribution has no stack {state.stack} any more"

@@ -41,6 +41,14 @@ class Sides:
         return changed_paths(self.before, self.after) | changed_paths(self.before, self.kept)
 
 
+@dataclass(frozen=True)
+class Steps:
+    """A move, and the paths whose file on disk is not yet as it shall be."""
+
+    sides: Sides
+    todo: tuple[bytes, ...]
+
+
 class Tree:
     """A managed tree or an `--into` checkout."""
 
@@ -96,7 +104,7 @@ class Tree:
     def obstacles(self, sides: Sides) -> list[bytes]:
         """Paths that the move has to change whose file is none of before, after and kept: a person put it there.
 
-        Empty also after a part of the move was done, so that it can be done again after a kill. Writes nothing.
+        A move that was killed in the middle of it has no obstacles by that, and can be done again. Writes nothing.
         """
         return self._compare(sides)[1]
 
@@ -105,14 +113,13 @@ class Tree:
         rest = sides.after.keys() - sides.paths
         return sorted({*self.obstacles(sides), *self.differing(sides.after, rest)})
 
-    def move(self, move: Move) -> None:
-        """Make the files those of `move.target`. Raises LocalEdits at an obstacle, before the first write."""
-        with ObjectReader(self.git_dir) as reader:
-            sides = _sides(reader, move)
-            todo, edited = self._compare(sides)
-            if edited:
-                self.refuse(edited)
-            self._carry_out(reader, sides, todo)
+    def plan(self, move: Move) -> Steps:
+        """What is left to do for `move`. Raises LocalEdits at an obstacle. Writes nothing."""
+        sides = self.sides(move)
+        todo, obstacles = self._compare(sides)
+        if obstacles:
+            self.refuse(obstacles)
+        return Steps(sides, tuple(todo))
 
     def holds(self, path: bytes) -> bool:
         """Whether there is anything at this path."""
@@ -152,24 +159,28 @@ class Tree:
             return have.mode == GITLINK
         return have.id == wanted.id and (have.mode == wanted.mode or self.kind == "into")
 
-    def _carry_out(self, reader: ObjectReader, sides: Sides, todo: list[bytes]) -> None:
-        files = TreeFiles(self.folder)
-        after = sides.after
-        for path in todo:
+    def carry_out(self, steps: Steps) -> None:
+        """Write and remove what `plan` found."""
+        files, after = TreeFiles(self.folder), steps.sides.after
+        for path in steps.todo:
             files.clean(path)
             if path not in after:
                 files.remove(path)
-        present = [p for p in todo if p in after]
-        for path, data in reader.blobs(after, present):
-            before = sides.before.get(path)
-            same_mode = before is not None and before.mode == after[path].mode
-            if self.kind == "into" and same_mode:  # images and wheels have modes of their own: they stay
-                files.rewrite(path, after[path], data)
-            else:
-                files.write(path, after[path], data)
+        present = [p for p in steps.todo if p in after]
+        if present:
+            with ObjectReader(self.git_dir) as reader:
+                for path, data in reader.blobs(after, present):
+                    self._put(files, path, steps.sides, data)
         for path in present:
             if after[path].mode == GITLINK:
                 files.write(path, after[path], b"")
+
+    def _put(self, files: TreeFiles, path: bytes, sides: Sides, data: bytes) -> None:
+        before, after = sides.before.get(path), sides.after[path]
+        if self.kind == "into" and before is not None and before.mode == after.mode:
+            files.rewrite(path, after, data)  # images and wheels have modes of their own: they stay
+        else:
+            files.write(path, after, data)
 
     def keep_on_branch(self, commit: str, paths: Iterable[bytes]) -> tuple[str, str]:
         """Commit `commit` with these paths as they are on disk to a new branch; returns its name and the tree id.

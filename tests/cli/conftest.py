@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-TESTS = next(p for p in Path(__file__).parents if (p / "on_disk.py").is_file())
-sys.path.insert(0, str(TESTS))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from on_disk import big, own, own_ws, small, ws
 

@@ -66,8 +66,10 @@ def within_another_pause(llm):
 class FailingBar:
     """A progress bar (generate takes any callable) that is interrupted in the caller's loop, between two steps."""
 
-    format_dict = {"elapsed": 1.0}
     n = 0
+
+    def __init__(self):
+        self.format_dict = {"elapsed": 1.0}
 
     def update(self, n):
         raise KeyboardInterrupt

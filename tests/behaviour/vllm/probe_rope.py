@@ -17,7 +17,9 @@ def mindspeed_dummy():
     """What MindSpeed does for flash_attn when it is not installed (features_manager/.../requirements_basic.py)."""
     from mindspeed.patch_utils import MindSpeedPatchesManager
 
-    MindSpeedPatchesManager.register_patch("flash_attn.flash_attn_interface.flash_attn_unpadded_func", create_dummy=True)
+    MindSpeedPatchesManager.register_patch(
+        "flash_attn.flash_attn_interface.flash_attn_unpadded_func", create_dummy=True
+    )
     MindSpeedPatchesManager.apply_patches()
 
 

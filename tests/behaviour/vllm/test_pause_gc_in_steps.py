@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def assert_paused(run: dict[str, Any]) -> None:
     assert run["collections_in_steps"] == 0
     after = run["collections_after_steps"]
     assert len(after) == (run["steps"] - 1) // INTERVAL
-    assert all(later - earlier == INTERVAL for earlier, later in zip(after, after[1:]))
+    assert all(later - earlier == INTERVAL for earlier, later in pairwise(after))
     # Each step leaves one cycle: what waits for the collector is bounded by the interval.
     assert run["most_garbage"] <= INTERVAL
 

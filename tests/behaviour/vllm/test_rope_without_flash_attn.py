@@ -94,7 +94,9 @@ def test_npu_without_flash_attn(upstream: Upstream, tmp_path: Path) -> None:
 
 
 @pytest.mark.off
-def test_cpu_with_and_without_flash_attn(upstream: Upstream, working: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_cpu_with_and_without_flash_attn(
+    upstream: Upstream, working: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     with_it = upstream.run(PROBE, working, **CPU)
     without = upstream.run(PROBE, tmp_path_factory.mktemp("empty"), **CPU)
     assert with_it["platform"] == without["platform"] == "CpuPlatform"

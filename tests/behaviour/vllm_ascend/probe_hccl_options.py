@@ -22,7 +22,7 @@ ENGINE = {"dtype": "float32", "max_model_len": 256, "max_num_seqs": 4, "max_num_
 class HcclOptions:
     """Stands for torch_npu's ProcessGroupHCCL.Options: `hccl_config` takes the keys that its documentation lists."""
 
-    KEYS = {"hccl_buffer_size", "group_name", "qos_service_level", "qos_traffic_class", "hccl_op_expansion_mode"}
+    KEYS = ("hccl_buffer_size", "group_name", "qos_service_level", "qos_traffic_class", "hccl_op_expansion_mode")
     __slots__ = ("_config",)
 
     def __init__(self):
@@ -34,10 +34,9 @@ class HcclOptions:
 
     @hccl_config.setter
     def hccl_config(self, config):
-        if not set(config) <= self.KEYS:
-            raise ValueError(f"HCCL has no option {sorted(set(config) - self.KEYS)}")
+        if unknown := sorted(set(config).difference(self.KEYS)):
+            raise ValueError(f"HCCL has no option {unknown}")
         self._config = dict(config)
-
 
 
 def engine_config(model, additional, **options):

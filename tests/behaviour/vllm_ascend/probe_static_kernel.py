@@ -6,16 +6,15 @@ Usage: probe_static_kernel.py MODEL JSON; the JSON holds arguments of vllm's Eng
 import json
 import sys
 
-import torch_npu  # noqa: F401  (what vllm-ascend imports first)
-
 import recording_torchair
 
 torchair = recording_torchair.install()
 
-import torch  # noqa: E402
+import torch  # noqa: E402  (torchair must be there before vllm-ascend is imported)
 from vllm.config.utils import Range  # noqa: E402
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402
 from vllm_ascend.compilation.compiler_interface import AscendCompiler  # noqa: E402
+from vllm_ascend.utils import COMPILATION_PASS_KEY  # noqa: E402
 
 ENGINE = {"dtype": "float32", "max_model_len": 256, "max_num_seqs": 4, "max_num_batched_tokens": 256}
 
@@ -29,8 +28,6 @@ def compile_graph(config):
     compiler = AscendCompiler()
     compiler.compute_hash(config)
     graph = torch.fx.symbolic_trace(lambda x: (x + 1,))
-    from vllm_ascend.utils import COMPILATION_PASS_KEY
-
     passes = {COMPILATION_PASS_KEY: lambda graph: graph}
     compiled, _ = compiler.compile(graph, [torch.ones(2)], passes, Range(1, 256))
     return compiled(torch.ones(2))

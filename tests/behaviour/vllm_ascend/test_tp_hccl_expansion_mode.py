@@ -18,7 +18,7 @@ NPU: dict[str, Any] = {
 KEY = "tp_hccl_op_expansion_mode"
 HOST, AI_CPU, AIV = 1, 2, 3
 DEFAULT = {"hccl_buffer_size": 200}
-# A message of HCCL's data-parallel default is small, mc2's operators share one buffer: both are upstream's choice.
+# What upstream gives: a small buffer to data parallelism, and no options to mc2, whose operators divide HCCL's own.
 UPSTREAM = {"world": DEFAULT, "tp": DEFAULT, "pp": DEFAULT, "dp": {"hccl_buffer_size": 50}, "ep": DEFAULT, "mc2": None}
 WRONG = [4, -1, "3", "AIV", True, 3.0, None]
 

@@ -1,0 +1,1 @@
+"""Reports of a weather station. Made up for the example: no such project exists."""

@@ -1,0 +1,274 @@
+"""`patchctl apply` as a user runs it: what is on the disk afterwards, and what is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from distribution import GREETER, Made, git, make_distribution, write_files
+from on_disk import Workspace, snapshot, stamps
+
+GENERATED = 'generated:\n  - path: greeter/_version.py\n    content: "version = 1\\n"\n    why: greeter asks for it\n'
+
+
+def test_every_tree_is_patched_and_is_an_ordinary_repository(ws: Workspace) -> None:
+    out = ws.apply()
+    assert [line.split()[0] for line in out.splitlines() if "applied" in line] == ["greeter", "clock"]
+    hello = (ws.folder / "greeter/greeter/hello.py").read_text()
+    assert "Hello, " in hello and "LOUD" in hello and "from greeter.manners import polite" in hello
+    assert "please" in (ws.folder / "greeter/greeter/manners.py").read_text()
+    assert os.access(ws.folder / "greeter/run.sh", os.X_OK)
+    log = git(ws.folder / "greeter", "log", "--format=%s", "-3").splitlines()
+    assert log == ["hello: repeat a shout", "hello: add a polite form", "hello: spell the greeting right"]
+    ws.assert_healthy()
+
+
+def test_the_patched_package_runs(ws: Workspace) -> None:
+    ws.apply()
+    code = "import greeter.hello as h; print(h.shout('ann'))"
+    env = {"PYTHONPATH": str(ws.folder / "greeter"), "GREETER_POLITE": "1", "GREETER_LOUD": "2"}
+    done = subprocess.run([sys.executable, "-B", "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "HELLO, ANN, PLEASEHELLO, ANN, PLEASE\n"
+
+
+def test_twice_changes_nothing(ws: Workspace) -> None:
+    ws.apply()
+    before = stamps(ws.folder)
+    assert ws.apply().count("unchanged") == 2
+    after = stamps(ws.folder)
+    before.pop(".patchctl/lock"), after.pop(".patchctl/lock")
+    assert after == before
+
+
+def test_twice_changes_nothing_with_generated_files(own_ws: Workspace) -> None:
+    stack = own_ws.made.root / "manifests/stacks/greeter/v1.yaml"
+    stack.write_text(stack.read_text() + GENERATED)
+    own_ws.apply()
+    assert (own_ws.folder / "greeter/greeter/_version.py").read_text() == "version = 1\n"
+    before = stamps(own_ws.folder)
+    assert own_ws.json("apply", "--profile", "full")["changed"] == []
+    after = stamps(own_ws.folder)
+    before.pop(".patchctl/lock"), after.pop(".patchctl/lock")
+    assert after == before
+
+
+def test_a_generated_file_follows_the_manifest(own_ws: Workspace) -> None:
+    stack = own_ws.made.root / "manifests/stacks/greeter/v1.yaml"
+    plain = stack.read_text()
+    stack.write_text(plain + GENERATED)
+    own_ws.apply()
+    stack.write_text(plain + GENERATED.replace("version = 1", "version = 2"))
+    assert own_ws.json("apply", "--profile", "full")["changed"] == ["greeter"]
+    file = own_ws.folder / "greeter/greeter/_version.py"
+    assert file.read_text() == "version = 2\n"
+    file.unlink()
+    own_ws.apply()
+    own_ws.assert_healthy()
+    stack.write_text(plain)
+    own_ws.apply()
+    assert not file.exists()
+
+
+def test_an_edited_generated_file_is_not_overwritten(own_ws: Workspace) -> None:
+    stack = own_ws.made.root / "manifests/stacks/greeter/v1.yaml"
+    stack.write_text(stack.read_text() + GENERATED)
+    own_ws.apply()
+    file = own_ws.folder / "greeter/greeter/_version.py"
+    file.write_bytes(b"version = '\xff'\n")
+    for verb in (("apply", "--profile", "plain"), ("revert",)):
+        assert str(file) in own_ws.refused(5, *verb)
+    own_ws.good("revert", "--stash")
+    assert git(own_ws.folder / "greeter", "log", "-1", "--format=%H", "patchctl-stash-1", "--", "greeter/_version.py")
+
+
+def test_the_workspace_needs_no_cache_and_no_distribution(own_ws: Workspace) -> None:
+    own_ws.apply()
+    applied = own_ws.trees()
+    elsewhere = own_ws.folder.with_name("moved here")
+    own_ws.folder.rename(elsewhere)
+    shutil.rmtree(own_ws.made.cache)
+    shutil.rmtree(own_ws.made.root)
+    moved = Workspace(own_ws.made, elsewhere)
+    assert moved.trees() == applied
+    moved.assert_healthy()
+    assert not list(elsewhere.rglob("alternates"))
+
+
+def test_a_byte_that_changes_in_the_cache_later_does_not_reach_the_workspace(own_ws: Workspace) -> None:
+    own_ws.apply()
+    for pack in own_ws.made.cache.rglob("*.pack"):
+        data = bytearray(pack.read_bytes())
+        data[len(data) // 2] ^= 1
+        pack.chmod(0o644)
+        with pack.open("r+b") as out:  # in place: the same inode
+            out.write(data)
+    own_ws.good("revert")
+    own_ws.assert_healthy()
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["no-workspace", "plain"])
+def test_dry_run_writes_nothing(ws: Workspace, there: bool) -> None:
+    if there:
+        ws.apply("plain")
+    before = snapshot(ws.folder.parent)
+    result = ws.json("apply", "--profile", "full", "--dry-run")
+    assert result["dry_run"] is True
+    assert result["changed"] == (["greeter"] if there else ["greeter", "clock"])
+    assert [p["feature"] for p in result["trees"]["greeter"]["patches"]] == ["typo", "polite", "loud"]
+    assert snapshot(ws.folder.parent) == before
+
+
+def test_dry_run_stops_where_the_run_would(ws: Workspace) -> None:
+    ws.apply("plain")
+    file = ws.folder / "greeter/greeter/manners.py"
+    file.write_text("mine = True\n")
+    for extra in ((), ("--dry-run",)):
+        assert str(file) in ws.refused(5, "apply", "--profile", "full", *extra)
+    assert file.read_text() == "mine = True\n"
+
+
+def test_without_the_middle_of_a_stack(ws: Workspace) -> None:
+    result = ws.json("apply", "--profile", "full", "--without", "polite", "--without", "polite@greeter")
+    left = result["trees"]["greeter"]["left_out"]
+    assert [o["feature"] for o in left] == ["polite"] and "--without" in left[0]["reason"]
+    hello = (ws.folder / "greeter/greeter/hello.py").read_text()
+    assert "LOUD" in hello and "polite" not in hello
+    assert not (ws.folder / "greeter/greeter/manners.py").exists()
+    ws.assert_healthy()
+    assert "left out polite: left out with --without" in ws.good("status")
+    ws.apply()
+    assert "polite" in (ws.folder / "greeter/greeter/hello.py").read_text()
+
+
+def test_without_refuses_what_others_require(ws: Workspace) -> None:
+    message = ws.refused(2, "apply", "--profile", "full", "--without", "typo")
+    assert "requires typo@greeter" in message and "--without" in message
+    assert not ws.folder.exists()
+    assert "did you mean polite?" in ws.refused(2, "apply", "--profile", "full", "--without", "polit")
+
+
+def test_without_refuses_what_later_patches_build_on(tmp_path: Path) -> None:
+    first = GREETER.patches[1].edits["greeter/hello.py"]
+    assert first is not None
+    on_top = replace(
+        GREETER.patches[2], edits={"greeter/hello.py": first.replace("polite(text)\n", "polite(text)  # twice\n")}
+    )
+    made = make_distribution(tmp_path, (replace(GREETER, patches=(*GREETER.patches[:2], on_top)),), lock=True)
+    ws = Workspace(made, tmp_path / "ws")
+    message = ws.refused(4, "apply", "--profile", "full", "--without", "polite")
+    assert "loud builds on lines of a feature that is left out" in message
+    assert "0003-feature-loud.patch:" in message
+
+
+def test_skip_unavailable_is_said_everywhere(own_ws: Workspace) -> None:
+    made = own_ws.made
+    shutil.rmtree(made.cache / "git" / "greeter")
+    upstreams = made.root / "manifests/upstreams.yaml"
+    upstreams.write_text(upstreams.read_text().replace("/origins/greeter", "/origins/gone"))
+    message = own_ws.refused(3, "apply", "--profile", "full")
+    assert "tried" in message and "origins/gone" in message and "--skip-unavailable" in message
+    result = own_ws.json("apply", "--profile", "full", "--skip-unavailable")
+    assert [s["upstream"] for s in result["skipped"]] == ["greeter"]
+    assert any("origins/gone" in place for place, _ in result["skipped"][0]["tried"])
+    left = result["trees"]["clock"]["left_out"]
+    assert [o["feature"] for o in left] == ["step"] and "requires typo@greeter" in left[0]["reason"]
+    assert [s["upstream"] for s in own_ws.state["skipped"]] == ["greeter"]
+    status = own_ws.good("status")
+    assert "greeter" in status and "skipped" in status and "origins/gone" in status
+    assert "left out step: requires typo@greeter" in status
+    text = own_ws.good("apply", "--profile", "full", "--skip-unavailable")
+    assert "skipped" in text and "origins/gone" in text
+
+
+def test_a_profile_without_an_upstream_takes_it_back(own_ws: Workspace) -> None:
+    profile = own_ws.made.root / "manifests/profiles/single.yaml"
+    profile.write_text("schema: 1\nname: single\nsummary: Only greeter.\nstacks:\n  greeter: v1\n")
+    own_ws.apply("full")
+    own_ws.apply("single")
+    assert own_ws.state["trees"]["clock"]["patches"] == []
+    assert git(own_ws.folder / "clock", "log", "--format=%s") == "the pin\n"
+    own_ws.assert_healthy()
+    own_ws.apply("full")
+    assert "step=1" in (own_ws.folder / "clock/clock/tick.py").read_text()
+
+
+def test_a_changed_stack_goes_from_the_old_one_to_the_new(own_ws: Workspace) -> None:
+    own_ws.apply()
+    made = own_ws.made
+    made.edit(made.patch("polite"), "Need: people ask for polite", "Need: some people ask for polite")
+    old = own_ws.state["trees"]["greeter"]["tip_commit"]
+    assert "the lock is for other patches" in own_ws.refused(2, "apply", "--profile", "full")
+    made.good("lock")
+    assert own_ws.json("status", code=1)["trees"][1]["lock"] == "differs from the lock: apply again"
+    own_ws.apply()
+    assert own_ws.state["trees"]["greeter"]["tip_commit"] != old
+    message = git(own_ws.folder / "greeter", "log", "-1", "--format=%B", "HEAD~1")
+    assert "Need: some people ask for polite" in message
+    own_ws.assert_healthy()
+
+
+def test_commit_ids_repeat_in_another_place_and_under_another_configuration(small: Made, tmp_path: Path) -> None:
+    hostile = tmp_path / "gitconfig"
+    hostile.write_text(
+        "[user]\n\tname = Somebody\n\temail = s@example.com\n[core]\n\tautocrlf = true\n\tabbrev = 4\n"
+        "[commit]\n\tgpgsign = true\n[diff]\n\talgorithm = patience\n\tnoprefix = true\n[color]\n\tui = always\n"
+        f"[init]\n\ttemplateDir = {tmp_path}\n[core]\n\thooksPath = {tmp_path}\n\tfsmonitor = /bin/false\n"
+    )
+    one, two = Workspace(small, tmp_path / "one"), Workspace(small, tmp_path / "two words" / "zwölf")
+    one.apply()
+    env = {
+        "GIT_CONFIG_GLOBAL": str(hostile), "GIT_DIR": "/nowhere", "GIT_INDEX_FILE": "/nowhere/index", "TZ": "Asia/Tokyo",
+        "GIT_AUTHOR_DATE": "1 +0000", "LC_ALL": "C.UTF-8",
+    }  # fmt: skip
+    assert two.run("apply", "--profile", "full", env=env).returncode == 0
+    assert two.state["trees"] == one.state["trees"]
+    assert two.trees() == one.trees()
+    two.assert_healthy()
+
+
+def test_json_has_the_documented_shape(ws: Workspace) -> None:
+    result = ws.json("apply", "--profile", "full")
+    assert result["schema"] == "patchctl.apply/1"
+    assert set(result) == {
+        "schema", "profile", "workspace", "dry_run", "without", "changed", "finished", "stashed", "trees", "skipped",
+    }  # fmt: skip
+    json.dumps(result)
+
+
+def test_a_folder_that_is_not_ours_is_left_alone(ws: Workspace) -> None:
+    write_files(ws.folder, {"greeter/notes.txt": "mine\n"})
+    message = ws.run("apply", "--profile", "full")
+    assert message.returncode == 5 and "--into" in message.stderr
+    assert (ws.folder / "greeter/notes.txt").read_text() == "mine\n"
+    assert not (ws.folder / "clock").exists()
+
+
+def test_a_tree_that_was_deleted_is_made_again(ws: Workspace) -> None:
+    ws.apply()
+    before = ws.trees()
+    shutil.rmtree(ws.folder / "greeter")
+    assert ws.run("status").returncode == 1
+    assert "greeter" in ws.refused(5, "revert")
+    ws.apply()
+    assert ws.trees() == before
+    ws.assert_healthy()
+
+
+def test_inside_another_repository_and_a_virtual_environment(small: Made, tmp_path: Path) -> None:
+    outer = tmp_path / "outer"
+    write_files(outer, {"venv/pyvenv.cfg": "home = /usr/bin\n", ".gitignore": "*.log\nworkspace/\n", "a.txt": "a\n"})
+    git(outer.parent, "init", "--quiet", str(outer))
+    git(outer, "add", "a.txt", ".gitignore")
+    git(outer, "commit", "--quiet", "-m", "outer")
+    head, index = git(outer, "rev-parse", "HEAD"), (outer / ".git/index").read_bytes()
+    ws = Workspace(small, outer / "venv" / "work space")
+    ws.apply()
+    ws.assert_healthy()
+    ws.good("revert")
+    assert (git(outer, "rev-parse", "HEAD"), (outer / ".git/index").read_bytes()) == (head, index)

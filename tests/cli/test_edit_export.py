@@ -1,0 +1,318 @@
+"""`edit` and `export`: a stack as commits, changed with git, and back as patch files that say the same everywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from distribution import GIT_ENV, Made, git
+from on_disk import Workspace, snapshot
+
+TRAILERS = "Switch: env GREETER_{0}=1\nUpstream-Status: Pending\nDrop-When: never\n"
+
+
+@pytest.fixture
+def tree(own: Made, tmp_path: Path) -> Path:
+    """greeter's stack, opened."""
+    folder = tmp_path / "edit tree"
+    own.good("edit", "greeter", "--dir", str(folder))
+    return folder
+
+
+def export(made: Made, tree: Path, *args: str, code: int = 0) -> dict[str, object]:
+    done = made.patchctl("export", "greeter", "--dir", str(tree), "--json", *args)
+    assert done.returncode == code, done.stderr
+    data: dict[str, object] = json.loads(done.stdout)
+    return data
+
+
+def patches(made: Made) -> dict[str, tuple[str, str]]:
+    return snapshot(made.root / "patches/greeter/v1")
+
+
+def rebase(tree: Path, edit_todo: str) -> None:
+    """`git rebase -i` with a program as its editor."""
+    env = {**GIT_ENV, "GIT_SEQUENCE_EDITOR": edit_todo, "GIT_EDITOR": "true"}
+    base = git(tree, "config", "patchctl.base").strip()
+    subprocess.run(["git", "-C", str(tree), "rebase", "-q", "-i", base], env=env, check=True, capture_output=True)
+
+
+def listed(made: Made) -> list[str]:
+    lines = (made.root / "manifests/stacks/greeter/v1.yaml").read_text().splitlines()
+    return [line.strip()[2:] for line in lines if line.strip().startswith("- 0")]
+
+
+def test_the_tree_is_ordinary(own: Made, tree: Path) -> None:
+    assert git(tree, "status", "--porcelain", "--branch").strip() == "## patchctl/v1"
+    log = git(tree, "log", "--format=%s").splitlines()
+    assert log == ["hello: repeat a shout", "hello: add a polite form", "hello: spell the greeting right", "the pin"]
+    assert git(tree, "fsck", "--full", "--strict") == ""
+    assert not [p for p in tree.parent.iterdir() if p.name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {},
+        {"TZ": "Asia/Kolkata", "LANG": "de_DE.UTF-8"},
+        {"GIT_DIFF_OPTS": "-u0", "GIT_EXTERNAL_DIFF": "/bin/false", "GIT_CONFIG_COUNT": "1",
+         "GIT_CONFIG_KEY_0": "diff.noprefix", "GIT_CONFIG_VALUE_0": "true"},
+    ],
+    ids=["plain", "zone", "git-variables"],
+)  # fmt: skip
+def test_unchanged_is_byte_identical(own: Made, tree: Path, env: Mapping[str, str]) -> None:
+    config = own.cache.parent / "home" / ".gitconfig"
+    config.parent.mkdir(exist_ok=True)
+    config.write_text(
+        "[diff]\n\talgorithm = histogram\n\tnoprefix = true\n\trenames = copies\n[color]\n\tui = always\n"
+        "[core]\n\tabbrev = 4\n\tquotepath = false\n\tautocrlf = true\n[user]\n\tname = E\n\temail = e@e\n[i18n]\n\tlogOutputEncoding = latin1\n"
+    )
+    for section in ("diff", "color"):  # and in the tree itself
+        git(
+            tree,
+            "config",
+            f"{section}.ui" if section == "color" else "diff.algorithm",
+            "always" if section == "color" else "patience",
+        )
+    before = snapshot(own.root)
+    done = own.patchctl("export", "greeter", "--dir", str(tree), env=env)
+    assert done.returncode == 0 and "nothing differs" in done.stdout, done.stderr
+    assert snapshot(own.root) == before
+    assert own.patchctl("export", "greeter", "--check", "--dir", str(tree), env=env).returncode == 0
+
+
+def test_commits_that_were_rewritten_give_the_same_files(own: Made, tree: Path) -> None:
+    """Other commit ids, same changes: a rebase onto itself with another committer."""
+    before = patches(own)
+    env = {**GIT_ENV, "GIT_COMMITTER_NAME": "Another", "GIT_COMMITTER_DATE": "1800000000 +0000"}
+    base = git(tree, "config", "patchctl.base").strip()
+    subprocess.run(["git", "-C", str(tree), "rebase", "-q", "--force-rebase", base], env=env, check=True)
+    export(own, tree)
+    assert patches(own) == before
+
+
+def test_amend_in_the_middle(own: Made, tree: Path) -> None:
+    before = patches(own)
+    manners = tree / "greeter/manners.py"
+    rebase(tree, "sed -i -e '2s/^pick/edit/'")
+    manners.write_text(manners.read_text().replace(", please", ", if you please"))
+    git(tree, "commit", "--quiet", "-a", "--amend", "--no-edit")
+    subprocess.run(
+        ["git", "-C", str(tree), "rebase", "--continue"],
+        env={**GIT_ENV, "GIT_EDITOR": "true"},
+        check=True,
+        capture_output=True,
+    )
+    export(own, tree)
+    after = patches(own)
+    assert {p for p in after if after[p] != before.get(p)} == {"files/greeter/manners.py"}
+    assert own.patchctl("lock", "--check").returncode == 1
+    own.good("lock")
+    ws = Workspace(own, tree.parent / "ws")
+    ws.apply()
+    assert "if you please" in (ws.folder / "greeter/greeter/manners.py").read_text()
+
+
+def commit_new(tree: Path, feature: str, files: Mapping[str, str], trailers: str = TRAILERS) -> None:
+    for name, text in files.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text)
+    git(tree, "add", "--all")
+    message = f"{feature}: a new thing\n\nNeed: people ask.\n\nIt is there now.\n\nRisk: none that we know.\n\nFeature: {feature}\n"
+    git(tree, "commit", "--quiet", "-m", message + trailers.format(feature.upper()))
+
+
+def test_a_new_commit_becomes_a_patch_with_a_carried_file(own: Made, tree: Path) -> None:
+    hello = (tree / "greeter/hello.py").read_text()
+    commit_new(tree, "bow", {"greeter/bow.py": "BOW = 1\n", "greeter/hello.py": hello + "\n\nBOWS = True\n"})
+    export(own, tree)
+    file = own.patch("bow")
+    assert file.name == "0004-feature-bow.patch" and listed(own)[-1] == file.name
+    text = file.read_text()
+    assert "Carries: greeter/bow.py\n" in text and "diff --git a/greeter/bow.py" not in text
+    assert (file.parent / "files/greeter/bow.py").read_text() == "BOW = 1\n"
+    own.good("lock")
+    assert own.patchctl("lock", "--check").returncode == 0
+    assert "nothing differs" in own.good("export", "greeter", "--check")
+    ws = Workspace(own, tree.parent / "ws")
+    ws.apply()
+    assert (ws.folder / "greeter/greeter/bow.py").read_text() == "BOW = 1\n"
+    assert own.patchctl("verify", "--static").returncode in (0, 1)
+
+
+def test_new_files_only_and_names_that_a_list_cannot_hold(own: Made, tree: Path) -> None:
+    commit_new(
+        tree, "pkg", {"greeter/pkg/__init__.py": "", "greeter/pkg/a,b.txt": "1\n", "greeter/pkg/core.py": "C = 1\n"}
+    )
+    commit_new(tree, "solo", {"greeter/solo/__init__.py": "", "greeter/solo/core.py": "S = 1\n"})
+    export(own, tree)
+    own.good("lock")
+    ws = Workspace(own, tree.parent / "ws")
+    ws.apply()
+    for name in ("pkg/__init__.py", "pkg/a,b.txt", "pkg/core.py", "solo/__init__.py", "solo/core.py"):
+        assert (ws.folder / "greeter/greeter" / name).read_bytes() == (tree / "greeter" / name).read_bytes()
+    assert "nothing differs" in own.good("export", "greeter", "--check")
+
+
+def test_reorder_and_drop(own: Made, tree: Path) -> None:
+    rebase(tree, "sed -i -e '2d'")  # polite goes; loud follows the fix
+    export(own, tree)
+    assert listed(own) == ["0001-bugfix-typo.patch", "0003-feature-loud.patch"]
+    assert (
+        not list((own.root / "patches/greeter/v1").rglob("*polite*"))
+        and not (own.root / "patches/greeter/v1/files").exists()
+    )
+    assert "index " in own.patch("loud").read_text()
+    profile = own.root / "manifests/profiles/plain.yaml"
+    profile.write_text(profile.read_text().replace("[polite, loud]", "[loud]"))
+    own.good("lock")
+    rebase(tree, "sed -i -e '1{h;d};2{G}'")
+    result = export(own, tree, "--check", code=1)
+    assert result["changes"]
+    export(own, tree)
+    assert listed(own) == ["0001-feature-loud.patch", "0002-bugfix-typo.patch"]
+
+
+def test_rename_of_a_feature(own: Made, tree: Path) -> None:
+    message = git(tree, "log", "-1", "--format=%B").replace("Feature: loud", "Feature: very_loud")
+    git(tree, "commit", "--quiet", "--amend", "-m", message.strip())
+    export(own, tree)
+    assert listed(own)[-1] == "0003-feature-very_loud.patch"
+    assert not list((own.root / "patches").rglob("*-loud.patch"))
+
+
+REFUSED = {
+    "no-feature": ("a subject\n\nNeed: x\n", "has no `Feature: name` trailer"),
+    "bad-feature": ("a subject\n\nNeed: x\n\nFeature: Not A Name\n", "has no `Feature: name` trailer"),
+    "diff-in-the-message": ("a subject\n\n---\n\nFeature: x\n", "differently"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_commits_that_cannot_be_patches(own: Made, tree: Path, case: str) -> None:
+    message, said = REFUSED[case]
+    (tree / "README.md").write_text("changed\n")
+    git(tree, "commit", "--quiet", "-a", "-m", message)
+    before = snapshot(own.root)
+    done = own.patchctl("export", "greeter", "--dir", str(tree))
+    assert done.returncode == 2 and said in done.stderr, done.stderr
+    assert snapshot(own.root) == before
+
+
+def test_an_empty_commit_and_a_link_are_refused(own: Made, tree: Path) -> None:
+    git(tree, "commit", "--quiet", "--allow-empty", "-m", "nothing\n\nFeature: nothing\n")
+    assert "changes nothing" in own.patchctl("export", "greeter", "--dir", str(tree)).stderr
+    git(tree, "reset", "--quiet", "--hard", "HEAD~1")
+    (tree / "link").symlink_to("/etc/passwd")
+    git(tree, "add", "--all")
+    git(tree, "commit", "--quiet", "-m", "a link\n\nFeature: link\n")
+    done = own.patchctl("export", "greeter", "--dir", str(tree))
+    assert done.returncode == 2 and "link" in done.stderr
+    git(tree, "reset", "--quiet", "--hard", "HEAD~1")
+    git(tree, "checkout", "--quiet", "-b", "side", "HEAD~1")
+    git(tree, "commit", "--quiet", "--allow-empty", "-m", "side\n\nFeature: side\n")
+    git(tree, "checkout", "--quiet", "patchctl/v1")
+    git(tree, "merge", "--quiet", "--no-ff", "side", "-m", "merge")
+    assert "is a merge" in own.patchctl("export", "greeter", "--dir", str(tree)).stderr
+
+
+def test_what_is_not_committed_is_not_exported(own: Made, tree: Path) -> None:
+    (tree / "README.md").write_text("changed\n")
+    done = own.patchctl("export", "greeter", "--dir", str(tree))
+    assert done.returncode == 5 and "README.md" in done.stderr
+
+
+WORK = {
+    "a-commit": [("commit", "--quiet", "--allow-empty", "-m", "work")],
+    "an-edit": [("rm", "--quiet", "README.md")],
+    "a-branch": [
+        ("checkout", "--quiet", "-b", "x"),
+        ("commit", "--quiet", "--allow-empty", "-m", "w"),
+        ("checkout", "--quiet", "patchctl/v1"),
+    ],
+    "a-stash": [("rm", "--quiet", "README.md"), ("stash", "--quiet")],
+    "a-tag": [
+        ("commit", "--quiet", "--allow-empty", "-m", "w"),
+        ("tag", "t"),
+        ("reset", "--quiet", "--hard", "HEAD~1"),
+    ],
+}
+
+
+@pytest.mark.parametrize("case", WORK)
+def test_edit_does_not_overwrite_work(own: Made, tree: Path, case: str) -> None:
+    for command in WORK[case]:
+        git(tree, *command)
+    before = snapshot(tree)
+    done = own.patchctl("edit", "greeter", "--dir", str(tree))
+    assert done.returncode == 5 and "not exported" in done.stderr
+    assert snapshot(tree) == before
+
+
+def test_edit_and_new_files_and_other_folders(own: Made, tree: Path, tmp_path: Path) -> None:
+    (tree / "notes.txt").write_text("mine\n")
+    assert own.patchctl("edit", "greeter", "--dir", str(tree)).returncode == 5
+    (tree / "notes.txt").unlink()
+    own.good("edit", "greeter", "--dir", str(tree))  # nothing was changed: made anew
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "file").write_text("x\n")
+    done = own.patchctl("edit", "greeter", "--dir", str(other))
+    assert done.returncode == 5 and "no work tree of patchctl's" in done.stderr
+    assert own.patchctl("export", "greeter", "--dir", str(other)).returncode == 2
+    assert own.patchctl("export", "clock", "--dir", str(tree)).returncode == 2
+
+
+def test_patch_files_that_somebody_else_changed_are_not_overwritten(own: Made, tree: Path) -> None:
+    own.edit(own.patch("typo"), "Need: people ask", "Need: many people ask")
+    before = snapshot(own.root)
+    done = own.patchctl("export", "greeter", "--dir", str(tree))
+    assert done.returncode == 5 and "changed since this work tree" in done.stderr
+    assert snapshot(own.root) == before
+
+
+def test_exported_twice(own: Made, tree: Path) -> None:
+    commit_new(tree, "bow", {"greeter/bow.py": "BOW = 1\n"})
+    export(own, tree)
+    assert export(own, tree)["changes"] == []
+    own.good("edit", "greeter", "--dir", str(tree))  # all of it is exported
+    assert git(tree, "log", "-1", "--format=%s") == "bow: a new thing\n"
+
+
+def test_the_default_folder(own: Made) -> None:
+    own.good("edit", "greeter")
+    folder = own.cache.parent / "home/edit/greeter-v1"
+    assert (folder / "greeter/manners.py").exists()
+    assert "nothing differs" in own.good("export", "greeter")
+    shutil.rmtree(folder)
+    assert own.patchctl("export", "greeter").returncode == 2
+
+
+def test_mbox_gives_the_same_commits_to_git_am(own: Made, tmp_path: Path) -> None:
+    target = tmp_path / "mbox"
+    out = own.good("export", "greeter", "--mbox", str(target))
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "--quiet", str(own.origins / "greeter"), str(clone))
+    env = {**GIT_ENV, "GIT_COMMITTER_NAME": "patchctl", "GIT_COMMITTER_EMAIL": "patchctl@localhost"}
+    env.pop("GIT_COMMITTER_DATE")
+    files = sorted(str(p) for p in target.iterdir())
+    line = ["git", "-C", str(clone), "am", "--quiet", "--committer-date-is-author-date", *files]
+    subprocess.run(line, env=env, check=True, capture_output=True)
+    assert git(clone, "rev-parse", "HEAD").strip() in out
+    ws = Workspace(own, tmp_path / "ws")
+    ws.apply()
+    assert git(ws.folder / "greeter", "log", "--format=%H") == git(clone, "log", "--format=%H")
+    done = own.patchctl("export", "greeter", "--mbox", str(target))
+    assert done.returncode == 2 and "is not empty" in done.stderr
+
+
+def test_check_needs_no_tree_and_writes_nothing(own: Made) -> None:
+    before = snapshot(own.root)
+    assert "nothing differs" in own.good("export", "greeter", "--check")
+    assert snapshot(own.root) == before
+    assert os.listdir(own.cache.parent / "home") == []

@@ -1,0 +1,156 @@
+"""Exit codes, the shape of errors, help, signals and pipes: what CI jobs and scripts rely on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from distribution import REPO, Made
+from on_disk import Workspace, command, copy_of, environment
+
+from patchctl.cli import VERBS
+
+
+@pytest.mark.parametrize("verb", ["", *VERBS])
+def test_help(verb: str, tmp_path: Path) -> None:
+    """Needs no distribution, no home and no network."""
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(REPO), "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"}
+    line = [sys.executable, "-m", "patchctl", *([verb] if verb else []), "--help"]
+    done = subprocess.run(line, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Usage: patchctl") and done.stderr == ""
+    assert "\x1b" not in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+USAGE: dict[str, list[str]] = {
+    "no-such-verb": ["aply"],
+    "no-such-option": ["apply", "--profle", "full"],
+    "no-profile": ["apply"],
+    "no-such-profile": ["apply", "--profile", "ful"],
+    "option-without-value": ["apply", "--profile"],
+    "unknown-choice": ["fetch", "--profile", "full", "--source", "tarball"],
+    "argument-too-many": ["revert", "extra"],
+    "workspace-is-a-file": ["status", "--workspace", __file__],
+    "no-such-upstream": ["edit", "nobody"],
+    "no-such-stack": ["edit", "greeter/v9"],
+    "into-without-equals": ["apply", "--profile", "full", "--into", "greeter"],
+    "nothing-applied": ["revert"],
+}
+
+
+@pytest.mark.parametrize("case", USAGE)
+def test_wrong_use_is_2(small: Made, case: str) -> None:
+    done = small.patchctl(*USAGE[case])
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("patchctl: ") and "Traceback" not in done.stderr and done.stdout == ""
+
+
+def test_no_distribution_is_2(tmp_path: Path) -> None:
+    nowhere = Made(tmp_path / "none", tmp_path, tmp_path / "cache")
+    done = nowhere.patchctl("apply", "--profile", "full")
+    assert done.returncode == 2 and "manifests/upstreams.yaml" in done.stderr
+
+
+def test_an_error_as_json(ws: Workspace) -> None:
+    done = ws.run("revert", "--json")
+    data = json.loads(done.stdout)
+    assert (done.returncode, data["schema"]) == (2, "patchctl.error/1")
+    assert set(data["error"]) >= {"kind", "exit_code", "what", "file", "line", "hint"}
+    assert (data["error"]["kind"], data["error"]["exit_code"]) == ("usage", 2)
+    assert json.loads(ws.run("apply", "--json").stdout)["error"]["kind"] == "usage"
+
+
+def test_an_error_of_a_patch_as_json_names_file_and_line(own_ws: Workspace) -> None:
+    made = own_ws.made
+    name = "patches/clock/v2/0001-feature-step.patch"
+    made.edit(name, " def", " fed") if " def" in (made.root / name).read_text() else made.edit(name, "-def", "-fed")
+    error = own_ws.json("apply", "--profile", "full", code=4)["error"]
+    assert (error["kind"], error["file"]) == ("does-not-apply", name) and error["line"] > 10
+
+
+def slow_git(folder: Path) -> dict[str, str]:
+    """An environment in which fetching from a repository takes for ever: git's upload-pack does not answer."""
+    folder.mkdir()
+    real = shutil.which("git")
+    script = folder / "git"
+    script.write_text(
+        f'#!/bin/sh\ncase "$*" in *fetch*) touch "{folder}/begun"; exec sleep 60;; esac\nexec "{real}" "$@"\n'
+    )
+    script.chmod(0o755)
+    return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+
+
+def test_interrupted_during_a_fetch_is_130(small: Made, tmp_path: Path) -> None:
+    made = copy_of(small, tmp_path)
+    shutil.rmtree(made.cache)
+    env = {**environment(made), **slow_git(tmp_path / "bin")}
+    line = command(made, "fetch", "--profile", "full")
+    with subprocess.Popen(line, env=env, start_new_session=True, stdout=-1, stderr=-1, text=True) as run:
+        end = time.monotonic() + 60
+        while not (tmp_path / "bin/begun").exists() and time.monotonic() < end:
+            time.sleep(0.02)
+        os.killpg(run.pid, signal.SIGINT)  # as a terminal does
+        _, error = run.communicate(timeout=60)
+    assert run.returncode == 130, error
+    assert "interrupted" in error and "Traceback" not in error
+    assert not list(made.cache.rglob("*.git")) and not list((made.cache / "tmp").iterdir())
+    made.good("fetch", "--profile", "full")
+
+
+def test_interrupted_during_an_apply_is_130_and_can_be_finished(big: Made, tmp_path: Path) -> None:
+    whole = Workspace(big, tmp_path / "whole")
+    whole.apply()
+    ws = Workspace(big, tmp_path / "ws")
+    line = command(big, "apply", "--profile", "full", "--workspace", str(ws.folder))
+    with subprocess.Popen(line, env=environment(big), start_new_session=True, stdout=-1, stderr=-1, text=True) as run:
+        end = time.monotonic() + 60
+        while not (ws.folder / ".patchctl/journal.json").exists() and time.monotonic() < end:
+            time.sleep(0.001)
+        os.killpg(run.pid, signal.SIGINT)
+        _, error = run.communicate(timeout=60)
+    assert run.returncode in (130, 0), error  # 0: it was over before the signal came
+    assert "Traceback" not in error
+    ws.apply()
+    assert ws.trees() == whole.trees()
+    ws.assert_healthy()
+
+
+@pytest.mark.parametrize("verb", [["status"], ["status", "--json"], ["apply", "--profile", "full"], ["--help"]])
+def test_a_closed_pipe_is_141(ws: Workspace, verb: list[str]) -> None:
+    ws.apply()
+    reader, writer = os.pipe()
+    os.close(reader)
+    args = [verb[0], "--workspace", str(ws.folder), *verb[1:]] if verb != ["--help"] else verb
+    done = subprocess.run(
+        command(ws.made, *args), env=environment(ws.made), stdout=writer, stderr=-1, text=True, check=False
+    )
+    os.close(writer)
+    assert done.returncode == 141, done.stderr
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+def test_colours_only_where_asked(ws: Workspace) -> None:
+    ws.apply()
+    assert "\x1b" not in ws.good("status")
+    colored = ws.made.patchctl("--color", "always", "status", "--workspace", str(ws.folder))
+    assert "\x1b[32m" in colored.stdout
+
+
+def test_a_fault_of_ours_is_70(ws: Workspace, tmp_path: Path) -> None:
+    """A git that prints nonsense is no error that anyone foresaw; the traceback is for the report."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "git").write_text("#!/bin/sh\nexit 42\n")
+    (folder / "git").chmod(0o755)
+    done = ws.run("apply", "--profile", "full", "--json", env={"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"})
+    assert done.returncode in (3, 70), done.stderr
+    assert json.loads(done.stdout)["error"]["exit_code"] == done.returncode
+    assert not (ws.folder / "greeter").exists()

@@ -1,0 +1,115 @@
+"""`patchctl fetch`: what comes into the cache, from where, and what is said when it cannot be had."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from distribution import Made, git, write_files
+from on_disk import Workspace, snapshot
+
+
+@pytest.fixture
+def fresh(own: Made) -> Made:
+    """A distribution whose cache is empty."""
+    shutil.rmtree(own.cache)
+    return own
+
+
+def fetched(made: Made, *args: str) -> dict[str, dict[str, object]]:
+    """The sources that a fetch reports, by upstream."""
+    import json
+
+    data = json.loads(made.good("fetch", "--profile", "full", "--json", *args))
+    assert data["schema"] == "patchctl.fetch/1"
+    return {row["upstream"]: row for row in data["sources"]}
+
+
+def test_from_the_origin_then_from_the_cache(fresh: Made) -> None:
+    first = fetched(fresh)
+    assert [(r["form"], r["from_cache"]) for r in first.values()] == [("git", False), ("git", False)]
+    head = git(fresh.origins / "greeter", "rev-parse", "HEAD", "HEAD^{tree}").split()
+    assert [first["greeter"]["commit"], first["greeter"]["tree"]] == head
+    before = snapshot(fresh.cache / "git")
+    second = fetched(fresh)
+    assert all(r["from_cache"] and r["bytes"] == 0 for r in second.values())
+    assert snapshot(fresh.cache / "git") == before
+    assert "proven" in fresh.good("fetch", "--profile", "full", "--offline")
+
+
+def test_the_cache_holds_what_apply_needs_without_a_network(fresh: Made, tmp_path: Path) -> None:
+    fetched(fresh)
+    origins = fresh.origins.rename(tmp_path / "moved")
+    try:
+        ws = Workspace(fresh, tmp_path / "ws")
+        ws.apply("full", "--offline")
+        ws.assert_healthy()
+    finally:
+        origins.rename(fresh.origins)
+
+
+def test_a_mirror_is_tried_first(fresh: Made, tmp_path: Path) -> None:
+    mirror = tmp_path / "a mirror"
+    git(tmp_path, "clone", "--quiet", "--bare", str(fresh.origins / "greeter"), str(mirror))
+    rows = fetched(fresh, "--mirror", f"greeter={mirror}")
+    assert str(mirror) in str(rows["greeter"]["origin"]) and str(mirror) not in str(rows["clock"]["origin"])
+
+
+def test_a_mirror_that_lacks_the_commit_is_passed_over(fresh: Made, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    git(tmp_path, "init", "--quiet", str(other))
+    write_files(other, {"a.txt": "a\n"})
+    git(other, "add", "--all")
+    git(other, "commit", "--quiet", "-m", "something else")
+    rows = fetched(fresh, "--mirror", f"greeter={other}")
+    assert str(fresh.origins / "greeter") in str(rows["greeter"]["origin"])
+
+
+def test_every_place_is_named(fresh: Made) -> None:
+    upstreams = fresh.root / "manifests/upstreams.yaml"
+    upstreams.write_text(upstreams.read_text().replace("/origins/", "/gone/"))
+    done = fresh.patchctl("fetch", "--profile", "full", "--mirror", "clock=/no/such/place")
+    assert done.returncode == 3
+    for text in (
+        "/no/such/place",
+        "gone/greeter",
+        "gone/clock",
+        "greeter: no place has commit",
+        "clock: no place has commit",
+    ):
+        assert text in done.stderr
+    skipped = fresh.good("fetch", "--profile", "full", "--skip-unavailable")
+    assert skipped.count("skipped") == 2 and "tried" in skipped
+
+
+def test_offline_asks_nobody(fresh: Made) -> None:
+    upstreams = fresh.root / "manifests/upstreams.yaml"
+    text = upstreams.read_text()
+    for name in ("greeter", "clock"):
+        text = text.replace((fresh.origins / name).as_uri(), f"https://no-such-host.invalid/{name}.git")
+    upstreams.write_text(text)
+    done = fresh.patchctl("fetch", "--profile", "full", "--offline")
+    assert done.returncode == 3 and "offline" in done.stderr
+    rows = fetched(fresh, "--offline", *(f"--mirror={n}={fresh.origins / n}" for n in ("greeter", "clock")))
+    assert set(rows) == {"greeter", "clock"}  # a local mirror needs no network
+
+
+def test_a_changed_cache_is_found_and_refreshed(fresh: Made) -> None:
+    fetched(fresh)
+    (pack,) = (fresh.cache / "git/greeter").rglob("*.pack")
+    data = bytearray(pack.read_bytes())
+    data[len(data) // 2] ^= 1
+    pack.chmod(0o644)
+    pack.write_bytes(data)
+    done = fresh.patchctl("fetch", "--profile", "full")
+    assert done.returncode == 3 and str(pack.parent) in done.stderr and "--refresh" in done.stderr
+    fetched(fresh, "--refresh")
+    assert fetched(fresh)["greeter"]["from_cache"]
+
+
+def test_wrong_use(fresh: Made) -> None:
+    assert "did you mean 'full'?" in fresh.patchctl("fetch", "--profile", "ful").stderr
+    assert fresh.patchctl("fetch", "--profile", "full", "--mirror", "greeter").returncode == 2
+    assert fresh.patchctl("fetch", "--profile", "full", "--mirror", "nobody=/x").returncode == 2
+    assert fresh.patchctl("fetch", "--profile", "full", "--mirror", "greeter=ext::sh -c date").returncode == 2

@@ -1,0 +1,148 @@
+"""`patchctl status`: what it says, that it writes nothing, and that it works where one may only read."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from distribution import Made
+from on_disk import Workspace, command, copy_of, environment, snapshot, stamps
+
+NOBODY = 65534
+
+
+def test_what_it_says(ws: Workspace) -> None:
+    ws.apply()
+    status = ws.json("status")
+    assert (status["schema"], status["profile"], status["clean"]) == ("patchctl.status/1", "full", True)
+    by_name = {t["upstream"]: t for t in status["trees"]}
+    greeter = by_name["greeter"]
+    assert (greeter["form"], greeter["lock"], greeter["edits"], greeter["problem"]) == ("git", "equal", [], None)
+    assert greeter["pin"] == greeter["base_commit"]
+    assert [p["feature"] for p in greeter["patches"]] == ["typo", "polite", "loud"]
+    text = ws.good("status")
+    assert "as locked" in text and "profile    full" in text
+
+
+def test_edits_are_findings(ws: Workspace) -> None:
+    ws.apply()
+    (ws.folder / "greeter/README.md").write_text("edited\n")
+    (ws.folder / "clock/clock/tick.py").unlink()
+    status = ws.json("status", code=1)
+    assert {t["upstream"]: t["edits"] for t in status["trees"]} == {
+        "greeter": ["README.md"],
+        "clock": ["clock/tick.py"],
+    }
+    assert "edited README.md" in ws.run("status").stdout
+
+
+def test_a_touched_file_with_the_same_bytes_is_no_edit(ws: Workspace) -> None:
+    ws.apply()
+    for file in (ws.folder / "greeter").rglob("*.py"):
+        os.utime(file, (1, 1))
+    assert ws.json("status")["clean"] is True
+
+
+def test_a_moved_head_is_a_finding(ws: Workspace) -> None:
+    ws.apply()
+    env = {"GIT_CONFIG_GLOBAL": os.devnull, "PATH": os.environ["PATH"]}
+    subprocess.run(["git", "-C", str(ws.folder / "clock"), "checkout", "-q", "HEAD~1"], env=env, check=True)
+    done = ws.run("status")
+    assert done.returncode == 1 and "HEAD is" in done.stdout
+
+
+def test_a_broken_tree_is_a_finding_and_not_a_fault(ws: Workspace) -> None:
+    ws.apply()
+    (ws.folder / "greeter/.git/HEAD").unlink()
+    done = ws.run("status")
+    assert done.returncode == 1 and "cannot be read" in done.stdout and "Traceback" not in done.stderr
+
+
+def test_a_name_that_is_no_text_is_shown(ws: Workspace) -> None:
+    ws.apply()
+    name = os.fsencode(ws.folder) + b"/greeter/\xff.py"
+    with open(name, "wb") as out:
+        out.write(b"x")
+    env = {"GIT_CONFIG_GLOBAL": os.devnull, "PATH": os.environ["PATH"]}
+    subprocess.run(["git", "-C", str(ws.folder / "greeter"), "add", "--all"], env=env, check=True)
+    done = ws.run("status")
+    assert done.returncode == 1 and "edited" in done.stdout
+    assert ws.json("status", code=1)["trees"][1]["edits"] == ["\udcff.py"]
+    assert ws.run("revert").returncode == 5
+
+
+def test_it_writes_nothing(ws: Workspace) -> None:
+    ws.apply()
+    before = (stamps(ws.folder), snapshot(ws.folder))
+    ws.good("status")
+    assert (stamps(ws.folder), snapshot(ws.folder)) == before
+
+
+def test_without_a_distribution(ws: Workspace, tmp_path: Path) -> None:
+    ws.apply()
+    env = environment(ws.made)
+    line = [sys.executable, "-m", "patchctl", "status", "--workspace", str(ws.folder)]
+    done = subprocess.run(line, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "not in the lock" in done.stdout
+
+
+def test_no_workspace(ws: Workspace) -> None:
+    assert "nothing was applied" in ws.refused(2, "status")
+    assert not ws.folder.exists()
+
+
+def test_what_an_interpreter_imports(ws: Workspace, tmp_path: Path) -> None:
+    ws.apply()
+    first = ws.run("status", "--python", sys.executable)
+    assert first.returncode == 1 and "does not import greeter" in first.stdout
+    path = os.pathsep.join(str(ws.folder / n) for n in ("greeter", "clock"))
+    wrapper = tmp_path / "python with blanks"
+    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH="{path}" exec "{sys.executable}" "$@"\n')
+    wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
+    second = ws.run("status", "--python", str(wrapper))
+    assert second.returncode == 0, second.stdout
+    assert second.stdout.count("imports ") == 2
+    assert "cannot be asked" in ws.run("status", "--python", "/no/such/python").stderr
+
+
+# The other user may be unable to read the interpreter's own folders: the first run, as root, imports everything.
+AS_NOBODY = f"""
+import os, sys
+from patchctl.cli import run
+options, verb, workspace = sys.argv[1:3], sys.argv[3], sys.argv[4:]
+for warm_up in ("status", "verify"):
+    run([*options, warm_up, *workspace])
+import patchctl.cli.revert_verb, patchctl.workspace.apply, patchctl.report.failure, patchctl.git.run
+patchctl.git.run._config_folder.cache_clear()  # that folder is root's
+os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
+sys.exit(run([*options, verb, *workspace]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user can be taken on by root only")
+@pytest.mark.parametrize("verb", ["status", "verify"])
+def test_as_another_user_who_may_only_read(small: Made, verb: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="patchctl-test-") as top:  # pytest's own folders are closed to others
+        os.chmod(top, 0o755)
+        made = copy_of(small, Path(top))
+        ws = Workspace(made, Path(top) / "ws")
+        ws.apply()
+        before = snapshot(Path(top))
+        line = [sys.executable, "-c", AS_NOBODY, *command(made, verb, "--workspace", str(ws.folder))[3:]]
+        env = {**environment(small), "HOME": "/nonexistent"}
+        done = subprocess.run(line, env=env, cwd="/", capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr + done.stdout
+        assert snapshot(Path(top)) == before
+        refused = subprocess.run(
+            [*line[:3], *command(made, "revert", "--workspace", str(ws.folder))[3:]],
+            env=env, cwd="/", capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert refused.returncode in (2, 6) and "Permission denied" in refused.stderr
+        assert "Traceback" not in refused.stderr
+        assert snapshot(Path(top)) == before
