@@ -261,7 +261,9 @@ class StackBuilder:
             state.contents.pop(result.path, None)
         else:
             state.contents[result.path] = result.data
-            if result.origin is None or result.origin[0] != result.entry.id:  # else the base or this pack has it already
+            if (
+                result.origin is None or result.origin[0] != result.entry.id
+            ):  # else the base or this pack has it already
                 state.objects.add_known(result.entry.id, "blob", result.data, result.origin)
 
     def _check_new(self, path: bytes, where: Where, state: _State) -> None:
