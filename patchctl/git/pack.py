@@ -164,16 +164,3 @@ def _place(path: Path, data: bytes) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
-
-
-def copy_pack(pack: Path, folder: Path) -> None:
-    """Bring a pack and its index into another object store: by hard link as `git clone` does, else by copying."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for source in (pack, pack.with_suffix(".idx")):
-        target = folder / source.name
-        if target.exists():
-            continue
-        try:
-            os.link(source, target)
-        except OSError:
-            _place(target, source.read_bytes())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from patchctl.git import delta, pack
 from patchctl.git.objects import Entry, Person, TreeBuilder, object_id, render_commit
-from patchctl.git.pack import PackWriter, copy_pack
+from patchctl.git.pack import PackWriter
 from patchctl.patch.binary import apply_delta
 
 QUICK = settings(
@@ -157,17 +157,6 @@ def test_a_write_that_fails_leaves_no_temporary_file(tmp_path: Path, monkeypatch
     with pytest.raises(OSError, match="No space left"):
         writer.write(tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_copied_pack_is_whole_in_another_repository(repo: Repo, tmp_path: Path) -> None:
-    writer, objects = PackWriter(), {object_id("blob", b"x"): ("blob", b"x")}
-    commit = commit_of(writer, objects, {b"f": writer.add("blob", b"x")}, [])
-    written = writer.write(tmp_path / "elsewhere")
-    assert written is not None
-    for _ in range(2):  # the second time it is there already
-        copy_pack(written, repo.dir / "objects" / "pack")
-    repo.git("update-ref", "refs/heads/main", commit)
-    check_with_git(repo, repo.dir / "objects" / "pack" / written.name, objects)
 
 
 # ---- offsets beyond 2 GiB, which no test can afford to write
