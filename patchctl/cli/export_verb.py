@@ -10,10 +10,12 @@ import click
 
 from patchctl.cli.app import App, Style, complete_upstream, find_stack, json_option, source_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
+from patchctl.report.text import patch_count
 
 if TYPE_CHECKING:
+    from patchctl.manifest.distribution import Distribution
     from patchctl.manifest.types import Stack
-    from patchctl.source.types import Base
+    from patchctl.source.types import Base, SourceOptions
     from patchctl.stack.export import Exported
     from patchctl.stack.memo import StackResult
     from patchctl.stack.patches import StackPatch
@@ -46,52 +48,69 @@ def command(
     turns its commits back into files, and compares. --mbox gives the way out for those without patchctl: `git am
     --committer-date-is-author-date` with the committer patchctl <patchctl@localhost> makes the same commit ids of them.
     """
-    from patchctl.stack.export import compare_stack, remove_gone, write_stack
+    from patchctl.stack.export import compare_stack
     from patchctl.stack.plan import load_patches
-    from patchctl.workspace.edit import check_patch_files, default_folder, mark_exported, series_digest
+    from patchctl.workspace.edit import default_folder
 
     dist = app.distribution
     stack = find_stack(dist, name)
+    options = app.source_options(source, mirrors, offline)
     if mbox is not None:
-        return _mbox(app, stack, mbox, source, mirrors, offline, as_json)
+        return _mbox(app, stack, mbox, options, as_json)
     patches = load_patches(dist, stack)
     tree = (folder or default_folder(stack)).absolute()
     if not tree.exists() and not check:
-        raise WrongUse(
-            f"there is no work tree at {tree}", hint=f"`patchctl edit {name}` makes one, or name it with --dir"
-        )
-    exported = (
-        _from_tree(tree, stack, patches)
-        if tree.exists()
-        else _from_memory(app, stack, patches, source, mirrors, offline)
-    )
+        hint = f"`patchctl edit {name}` makes one, or name it with --dir"
+        raise WrongUse(f"there is no work tree at {tree}", hint=hint)
+    exported = _from_tree(tree, stack, patches) if tree.exists() else _from_memory(app, stack, patches, options)
     target = dist.root / "patches" / stack.upstream / stack.name
     own = [p for p in patches if p.file.parent == target]
-    inherited = {p.file.name: (p.data, p.carried) for p in patches if p.file.parent != target}
-    given = {e.name: (e.data, e.carried) for e in exported}
-    if any(given.get(name) != there for name, there in inherited.items()):
-        what = f"a patch of the stack that {stack.name} extends was changed"
-        raise WrongUse(what, hint=f"edit {stack.upstream}/{stack.extends}")
-    ours = [e for e in exported if e.name not in inherited]
+    ours = _without_inherited(stack, exported, [p for p in patches if p.file.parent != target])
     changes = compare_stack(target, ours, own)
     if not check:
-        check_patch_files(tree, series_digest((p.file.name, p.data, p.carried) for p in patches))
-        write_stack(target, ours)
-        changes += _write_list(dist.stack_file(stack), stack, [e.name for e in ours])
-        remove_gone(target, ours, own)
-        mark_exported(tree, series_digest((e.name, e.data, e.carried) for e in exported))
+        changes += _write(dist, stack, tree, patches, exported, ours)
 
     def text(style: Style) -> Iterable[str]:
         yield from changes
         if not changes:
-            yield f"{stack.upstream}/{stack.name}: {len(exported)} patches, nothing differs"
+            yield f"{stack.upstream}/{stack.name}: {patch_count(len(exported))}, nothing differs"
         elif not check:
             yield "next: patchctl lock"
 
-    app.emit(
-        "export", {"upstream": stack.upstream, "stack": stack.name, "check": check, "changes": changes}, text, as_json
-    )
+    data = {"upstream": stack.upstream, "stack": stack.name, "check": check, "changes": changes}
+    app.emit("export", data, text, as_json)
     return FINDINGS if check and changes else DONE
+
+
+def _without_inherited(stack: Stack, exported: list[Exported], inherited: list[StackPatch]) -> list[Exported]:
+    """The patches that are this stack's own. Raises WrongUse when one of the stack that it extends was changed."""
+    given = {e.name: (e.data, e.carried) for e in exported}
+    if any(given.get(p.file.name) != (p.data, p.carried) for p in inherited):
+        what = f"a patch of the stack that {stack.name} extends was changed"
+        raise WrongUse(what, hint=f"edit {stack.upstream}/{stack.extends}")
+    names = {p.file.name for p in inherited}
+    return [e for e in exported if e.name not in names]
+
+
+def _write(
+    dist: Distribution,
+    stack: Stack,
+    tree: Path,
+    patches: list[StackPatch],
+    exported: list[Exported],
+    ours: list[Exported],
+) -> list[str]:
+    """Write files, then the manifest's list, then remove what is gone, so that a kill leaves nothing listed and missing."""
+    from patchctl.stack.export import remove_gone, write_stack
+    from patchctl.workspace.edit import check_patch_files, mark_exported, series_digest
+
+    check_patch_files(tree, series_digest((p.file.name, p.data, p.carried) for p in patches))
+    target = dist.root / "patches" / stack.upstream / stack.name
+    write_stack(target, ours)
+    changes = _write_list(dist.stack_file(stack), stack, [e.name for e in ours])
+    remove_gone(target, ours, [p for p in patches if p.file.parent == target])
+    mark_exported(tree, series_digest((e.name, e.data, e.carried) for e in exported))
+    return changes
 
 
 def _from_tree(tree: Path, stack: Stack, patches: list[StackPatch]) -> list[Exported]:
@@ -105,24 +124,20 @@ def _from_tree(tree: Path, stack: Stack, patches: list[StackPatch]) -> list[Expo
         return export_commits(reader, commit_tree(reader, base), commits, patches)
 
 
-def _from_memory(
-    app: App, stack: Stack, patches: list[StackPatch], source: str, mirrors: tuple[str, ...], offline: bool
-) -> list[Exported]:
+def _from_memory(app: App, stack: Stack, patches: list[StackPatch], options: SourceOptions) -> list[Exported]:
     """The stack built and turned back into files, in a repository that is thrown away."""
     import tempfile
 
     from patchctl.workspace.edit import make_edit_tree
 
-    base, result = _build(app, stack, patches, source, mirrors, offline)
+    base, result = _build(app, stack, patches, options)
     with tempfile.TemporaryDirectory(prefix="patchctl-export-") as scratch:
         folder = Path(scratch) / "tree"
         make_edit_tree(folder, stack, base, result)
         return _from_tree(folder, stack, patches)
 
 
-def _mbox(
-    app: App, stack: Stack, target: Path, source: str, mirrors: tuple[str, ...], offline: bool, as_json: bool
-) -> int:
+def _mbox(app: App, stack: Stack, target: Path, options: SourceOptions, as_json: bool) -> int:
     import tempfile
 
     from patchctl.git.catfile import ObjectReader
@@ -132,7 +147,7 @@ def _mbox(
 
     if target.exists() and any(target.iterdir()):
         raise WrongUse(f"{target} is not empty", hint="patches of an earlier export would be mixed with these")
-    base, result = _build(app, stack, load_patches(app.distribution, stack), source, mirrors, offline)
+    base, result = _build(app, stack, load_patches(app.distribution, stack), options)
     with tempfile.TemporaryDirectory(prefix="patchctl-export-") as scratch:
         store = make_object_store(Path(scratch) / "objects.git", base, result)
         with ObjectReader(store) as reader:
@@ -155,13 +170,10 @@ def _mbox(
     return DONE
 
 
-def _build(
-    app: App, stack: Stack, patches: list[StackPatch], source: str, mirrors: tuple[str, ...], offline: bool
-) -> tuple[Base, StackResult]:
+def _build(app: App, stack: Stack, patches: list[StackPatch], options: SourceOptions) -> tuple[Base, StackResult]:
     from patchctl.source.obtain import obtain
     from patchctl.stack.plan import build_stack
 
-    options = app.source_options(source, mirrors, offline)
     base = obtain(stack.upstream, app.distribution.upstream(stack.upstream), stack, options, app.progress(True))
     return base, build_stack(base, patches, [], options.cache)
 
