@@ -27,7 +27,10 @@ class RolloutWorker:
         size = str(WORKERS)
         os.environ.update(RANK=str(rank), WORLD_SIZE=size, LOCAL_RANK=str(rank), RAY_LOCAL_WORLD_SIZE=size)
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        import npu_engine_on_cpu  # noqa: F401  (first: it prepares vllm)
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        import npu_engine
+
+        npu_engine.prepare()  # before anything of vllm
         import torch.distributed as dist
         from rollout_config import model_config, rollout_config
         from verl.workers.rollout.base import get_rollout_class

@@ -8,12 +8,23 @@ import json
 import os
 import sys
 
-import npu_engine_on_cpu  # noqa: F401  (first: it prepares vllm)
-import torch
-import torch.distributed as dist
-from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
-from rollout_config import PROMPTS, RESPONSE_LENGTH, greedy_tokens, model_config, padded_prompts, rollout_config
-from transformers import AutoModelForCausalLM
+import npu_engine
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine stays in this process, which is prepared
+npu_engine.prepare()
+
+import torch  # noqa: E402  (what imports vllm comes after the preparation)
+import torch.distributed as dist  # noqa: E402
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict  # noqa: E402
+from rollout_config import (  # noqa: E402
+    PROMPTS,
+    RESPONSE_LENGTH,
+    greedy_tokens,
+    model_config,
+    padded_prompts,
+    rollout_config,
+)
+from transformers import AutoModelForCausalLM  # noqa: E402
 
 MODEL = sys.argv[1]
 RANK = 128

@@ -5,11 +5,15 @@ import json
 import os
 import sys
 
-import npu_engine_on_cpu  # (first: it prepares vllm)
-import torch
-import torch.distributed as dist
-from rollout_config import disturbed, hf_greedy, model_config, padded_prompts, rollout_config
-from transformers import AutoModelForCausalLM
+import npu_engine
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine stays in this process, which is prepared
+npu_engine.prepare()
+
+import torch  # noqa: E402  (what imports vllm comes after the preparation)
+import torch.distributed as dist  # noqa: E402
+from rollout_config import disturbed, hf_greedy, model_config, padded_prompts, rollout_config  # noqa: E402
+from transformers import AutoModelForCausalLM  # noqa: E402
 
 MODEL = sys.argv[1]
 
@@ -35,7 +39,7 @@ def main():
     hf = disturbed(AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32))
     asyncio.run(new_weights(rollout, hf))
     result["after"] = generate()
-    result["memory_pool"] = npu_engine_on_cpu.MemoryPool.asked
+    result["memory_pool"] = npu_engine.MemoryPool.asked
     print(json.dumps(result))
 
 

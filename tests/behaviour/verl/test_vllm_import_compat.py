@@ -17,7 +17,7 @@ from old_vllm import V0_9_1, V0_10_0, OldVllm
 FOLDER = "tests/behaviour/verl"
 NPU = {
     "need": ["verl", "vllm-ascend", "vllm"],
-    "standins": ["torch_npu", "vllm-cpu-dist-info", "vllm-ascend-dist-info"],
+    "standins": ["torch_npu", "npu_engine", "vllm-cpu-dist-info", "vllm-ascend-dist-info"],
     "env": {"VLLM_ASCEND_ENABLE_NZ": "0"},  # without it vllm-ascend's worker refuses to wake up
 }
 CALLS = {

