@@ -21,7 +21,9 @@ from pathlib import Path
 TORCH = "2.13.0"
 PYTHON = "3.11"
 HERE = Path(__file__).resolve().parent.parent
-REQUIREMENTS = [HERE / "tests" / "behaviour" / name for name in ("requirements.txt", "requirements-no-deps.txt")]
+BEHAVIOUR = HERE / "tests" / "behaviour"
+REQUIREMENTS = [BEHAVIOUR / "requirements.txt", BEHAVIOUR / "requirements-no-deps.txt"]
+CONSTRAINTS = BEHAVIOUR / "constraints.txt"
 NONE = 3
 
 
@@ -60,7 +62,7 @@ def find_or_make(venv: Path) -> str:
 
 def wanted() -> str:
     """Changes when the environment has to be made anew."""
-    return hashlib.sha256(b"".join(f.read_bytes() for f in REQUIREMENTS) + TORCH.encode()).hexdigest()
+    return hashlib.sha256(b"".join(f.read_bytes() for f in [*REQUIREMENTS, CONSTRAINTS]) + TORCH.encode()).hexdigest()
 
 
 def check_torch(python: str) -> None:
@@ -84,9 +86,9 @@ def make(venv: Path, python: str) -> None:
     run([base, "-m", "venv", str(venv)])
     run([python, "-m", "pip", "install", "-q", "--upgrade", "pip"])
     requirement, extra = choose_torch(python)
-    run([python, "-m", "pip", "install", "-q", *extra, requirement])
+    run([python, "-m", "pip", "install", "-q", *extra, "-c", str(CONSTRAINTS), requirement])
     constraints = venv / "constraints.txt"
-    constraints.write_text(f"{requirement}\n")
+    constraints.write_text(f"{CONSTRAINTS.read_text()}{requirement}\n")
     run([python, "-m", "pip", "install", "-q", *extra, "-c", str(constraints), "-r", str(REQUIREMENTS[0])])
     run([python, "-m", "pip", "install", "-q", "--no-deps", "-r", str(REQUIREMENTS[1])])
 
