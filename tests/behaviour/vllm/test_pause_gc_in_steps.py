@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +46,9 @@ def assert_paused(run: dict[str, Any]) -> None:
     assert run["steps"] >= TOKENS
     assert run["enabled_in_steps"] == [False]
     assert run["collections_in_steps"] == 0
-    after = run["collections_after_steps"]
-    assert len(after) == (run["steps"] - 1) // INTERVAL
-    assert all(later - earlier == INTERVAL for earlier, later in pairwise(after))
+    # After the last step automatic collection is on again, and an idle engine core may collect at once.
+    between = [step for step in run["collections_after_steps"] if step < run["steps"]]
+    assert between == list(range(INTERVAL, run["steps"], INTERVAL))
     # Each step leaves one cycle: what waits for the collector is bounded by the interval.
     assert run["most_garbage"] <= INTERVAL
 
