@@ -97,11 +97,6 @@ class StackBuilder:
         self._base_tree = tree
         self._base = files if files is not None else reader.files(tree)
 
-    def missing(self, patch: StackPatch) -> list[bytes]:
-        """The files that a patch expects in the base and that the base lacks: it cannot be had from this form."""
-        wanted = {c.old_path for c in patch.patch.changes if c.old_path is not None}
-        return sorted(p for p in wanted if p not in self._base)
-
     def build(self, patches: Sequence[StackPatch], left_out: Iterable[StackPatch] = ()) -> Built:
         """Apply `patches` in order, less `left_out`. Raises DoesNotApply; nothing is written anywhere."""
         out = {id(p) for p in left_out}

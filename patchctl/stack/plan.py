@@ -110,19 +110,13 @@ def make_plan(
     return Plan(selection.profile, tuple(without), tuple(planned), tuple(skipped))
 
 
-def build_stack(
-    base: Base, patches: Sequence[StackPatch], left_out: Sequence[StackPatch], cache: Path | None
-) -> StackResult:
-    """The stack function on a base of the cache, remembered when `cache` is given."""
+def build_stack(base: Base, patches: Sequence[StackPatch], left_out: Sequence[StackPatch], cache: Path) -> StackResult:
+    """The stack function on a base of the cache; its value is remembered there."""
     key = memo_key(base.commit, patches, left_out)
-    if cache is not None and (known := recall(cache, key, patches, left_out)) is not None:
+    if (known := recall(cache, key, patches, left_out)) is not None:
         return known
     with ObjectReader(base.repo) as reader:
         built = StackBuilder(reader, base.commit, base.tree).build(patches, left_out)
-    if cache is None:
-        from patchctl.stack.memo import result_of
-
-        return result_of(built, None)
     return remember(cache, key, built)
 
 

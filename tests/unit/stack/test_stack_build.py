@@ -12,7 +12,9 @@ from engine_tools import HEAD, Repo, build, git, reader_tree, stack_patch, store
 from patchctl.errors import DoesNotApply
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import Entry, object_id
+from patchctl.source.types import Base
 from patchctl.stack.build import StackBuilder, Touched
+from patchctl.stack.plan import missing_files
 
 Mode = tuple[int, bytes]
 
@@ -150,9 +152,9 @@ def test_files_that_a_form_lacks_are_named(repo: Repo) -> None:
     )
     (without,) = repo.history([{b"f": (0o100644, b"a\n")}])
     patch = stack_patch(HEAD + repo.diff(commits[0], commits[1]))
-    with ObjectReader(repo.dir) as reader:
-        assert StackBuilder(reader, without, repo.tree(without)).missing(patch) == [b"recipe/g"]
-        assert StackBuilder(reader, commits[0], repo.tree(commits[0])).missing(patch) == []
+    lacking, whole = (Base("demo", "sdist", repo.dir, c, repo.tree(c), "here", 0) for c in (without, commits[0]))
+    assert missing_files(lacking, [patch]) == [(patch, ["recipe/g"])]
+    assert missing_files(whole, [patch]) == []
 
 
 def test_a_patch_that_fails_in_the_middle_names_itself(repo: Repo) -> None:
