@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -208,8 +209,19 @@ class Catalog:
             return [self._detail(file) for file in found]
         known = sorted({self.patch(f).feature for f, owner in self._owned.items() if upstream in (None, owner)})
         of = f" of {upstream}" if upstream else ""
-        hint = "`patchctl list patches` names them all"
+        hint = self._hint_for(feature) or "`patchctl list patches` names them all"
         raise WrongUse(f"no feature {quoted(feature)}{of}{did_you_mean(feature, known)}", hint=hint)
+
+    def _hint_for(self, name: str) -> str | None:
+        """For a switch that a document of the practice names: what does its work here."""
+        switches = self.dist.practice.switches if self.dist.practice else {}
+        named = next((n for key, n in switches.items() if re.split("[= ]", key)[0].rpartition(".")[2] == name), None)
+        if named is None:
+            return None
+        seeds = f"a switch of the practice's documents ({', '.join(named.seeds)})"
+        if not named.features:
+            return f"{seeds}; nothing here does its work: {' '.join((named.note or '').split())}"
+        return f"{seeds}; here it is " + ", ".join(f"`patchctl show {feature}`" for feature in named.features)
 
     @cached_property
     def _owned(self) -> dict[Path, str]:

@@ -16,7 +16,10 @@ KNOWN = (*REQUIRED, "Requires", "Carries", "Fixes", "Link", "Signed-off-by", "Co
 _LISTS = ("Requires", "Carries", "Fixes", "Link", "Signed-off-by", "Co-authored-by", "Reviewed-by",
           "Tested-by")  # fmt: skip
 _SUBJECT = re.compile(r"[A-Za-z0-9_.,/{}*@-]+(?: [A-Za-z0-9_.,/{}*@-]+){0,2}: (?P<verb>[A-Za-z][A-Za-z'-]*)\b.*")
-_SWITCH = re.compile(r"none|env [A-Z][A-Z0-9_]*=\S+|config [+A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*=\S.*")
+_SWITCH = re.compile(
+    r"none|env [A-Z][A-Z0-9_]*=\S+|config [+A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*=\S.*|option --[a-z][\w-]*(=\S+)?"
+)
+SWITCH_FORMS = "none, env NAME=VALUE, config dotted.key=VALUE or option --NAME[=VALUE]"
 _STATUS = re.compile(r"Pending|(Submitted|Backport) https://\S+( \(.+\))?|Inappropriate \S.*")
 _FEATURE = re.compile(r"[a-z0-9][a-z0-9_]*")
 _REQUIREMENT = re.compile(r"[a-z0-9][a-z0-9_]*(@[a-z0-9][a-z0-9._-]*)?")
@@ -139,9 +142,9 @@ def feature_form(patch: LintedPatch) -> Iterator[Fault]:
     yield from _form(patch, "Feature", _FEATURE, "lower-case letters, digits and '_'")
 
 
-@patch_rule("switch-form", "`Switch:` is none, env NAME=VALUE or config dotted.key=VALUE", "people copy it")
+@patch_rule("switch-form", f"`Switch:` is {SWITCH_FORMS}", "people copy it")
 def switch_form(patch: LintedPatch) -> Iterator[Fault]:
-    yield from _form(patch, "Switch", _SWITCH, "none, env NAME=VALUE or config dotted.key=VALUE")
+    yield from _form(patch, "Switch", _SWITCH, SWITCH_FORMS)
 
 
 @patch_rule("status-form", "`Upstream-Status:` is Pending, Submitted URL, Backport URL or Inappropriate REASON",

@@ -26,7 +26,7 @@ class Documents:
 def plan_documents(dist: Distribution, series: Series) -> Documents:
     """Compares every generated page, table and schema with the disk."""
     entries = entries_of(dist, series.patches)
-    wanted = pages(dist.root, entries) | tables(dist.root, entries)
+    wanted = pages(dist.root, entries, dist.practice) | tables(dist.root, entries)
     if (dist.root / schema.FOLDER).is_dir():
         wanted |= {path.as_posix(): text for path, text in schema.texts().items()}
     changed = {path: text for path, text in wanted.items() if _read(dist.root / path) != text}

@@ -112,6 +112,8 @@ _OTHERS = (
          "a file that nobody carries is not in the patched tree, although it looks so"),
     Rule("unlisted-file", "distribution", "everything in patches/ belongs to a stack",
          "a patch that no manifest lists is not applied, although it looks so"),
+    Rule("practice-feature", "distribution", "practice.yaml names features that a stack has",
+         "a reader of the practice's documents would look for a switch that is not there"),
     Rule("preimage-chain", "distribution", "a patch's `index` begins where the one before it in the stack ended",
          "the patch was made on another tree than the one that it is applied to"),
     Rule("lock", "distribution", "every stack has a lock, for this pin and these patches",

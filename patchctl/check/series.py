@@ -10,6 +10,8 @@ from patchctl.check.findings import Finding, Report, from_error
 from patchctl.check.rules import PATCH_CHECKS, LintedPatch, all_rules
 from patchctl.errors import BadPatch, WrongUse
 from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.files import PRACTICE
+from patchctl.manifest.problems import did_you_mean
 from patchctl.manifest.series import own_files
 from patchctl.manifest.types import Stack
 from patchctl.stack.patches import CARRIED_FOLDER, StackPatch, load_patch
@@ -72,6 +74,7 @@ def check_series(dist: Distribution, series: Series) -> Iterator[Finding]:
         yield from _chain(upstream, patches)
     yield from _selections(dist, series, blamed)
     yield from _carried(dist, series)
+    yield from _practice(dist, series)
     for path in dist.unlisted_files():
         shown = path.relative_to(dist.root).as_posix()
         yield Finding("unlisted-file", "no stack lists it: delete it, or name it in a manifest", shown)
@@ -198,3 +201,18 @@ def _line(patch: StackPatch, key: str) -> int:
 
 def _text(path: bytes) -> str:
     return path.decode("utf-8", "backslashreplace")
+
+
+def _practice(dist: Distribution, series: Series) -> Iterator[Finding]:
+    """Features that practice.yaml names and no stack has."""
+    if dist.practice is None or series.broken:
+        return
+    owners = [(upstream, p.feature) for (upstream, _), patches in series.stacks.items() for p in patches]
+    known = {name for upstream, feature in owners for name in (feature, f"{feature}@{upstream}")}
+    for name, entry in dist.practice.switches.items():
+        for feature in entry.features:
+            if feature not in known:
+                what = f"{name}: no stack has a feature {feature}{did_you_mean(feature, known)}"
+                file = dist.root / "manifests" / PRACTICE
+                line = dist.where(file, "switches", name).line
+                yield Finding("practice-feature", what, file.relative_to(dist.root).as_posix(), line)

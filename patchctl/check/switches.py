@@ -12,13 +12,15 @@ from patchctl.stack.patches import StackPatch
 
 
 def switch_name(switch: str | None) -> str | None:
-    """The variable, or the last part of the key; None for `none` and for what cannot be read."""
+    """The variable, the option, or the last part of the key; None for `none` and for what cannot be read."""
     kind, _, rest = (switch or "").partition(" ")
     name = rest.partition("=")[0].strip()
     if kind == "env":
         return name or None
     if kind == "config":
         return name.rpartition(".")[2].lstrip("+") or None
+    if kind == "option":
+        return name.lstrip("-") or None
     return None
 
 

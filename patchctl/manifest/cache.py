@@ -18,7 +18,7 @@ from typing import Any
 from patchctl import __version__
 from patchctl.manifest.files import ManifestFiles
 from patchctl.manifest.shape import build
-from patchctl.manifest.types import Content, Profile, Stack, Upstreams
+from patchctl.manifest.types import Content, Practice, Profile, Stack, Upstreams
 
 
 def find(cache_dir: Path, files: ManifestFiles) -> Content | None:
@@ -77,6 +77,7 @@ def _plain(content: Content) -> dict[str, Any]:
         "upstreams": dataclasses.asdict(content.upstreams),
         "stacks": [dataclasses.asdict(s) for s in content.stacks.values()],
         "profiles": [dataclasses.asdict(p) for p in content.profiles.values()],
+        "practice": dataclasses.asdict(content.practice) if content.practice else None,
     }
 
 
@@ -84,4 +85,5 @@ def _content(data: dict[str, Any]) -> Content:
     stacks: list[Stack] = [build(Stack, s) for s in data["stacks"]]
     profiles: list[Profile] = [build(Profile, p) for p in data["profiles"]]
     upstreams: Upstreams = build(Upstreams, data["upstreams"])
-    return Content(upstreams, {(s.upstream, s.name): s for s in stacks}, {p.name: p for p in profiles})
+    practice: Practice | None = build(Practice, data["practice"]) if data["practice"] else None
+    return Content(upstreams, {(s.upstream, s.name): s for s in stacks}, {p.name: p for p in profiles}, practice)

@@ -12,7 +12,7 @@ from patchctl.manifest.files import ManifestFiles
 from patchctl.manifest.load import Loaded, loads
 from patchctl.manifest.problems import InvalidManifest, Problem, cleaned, did_you_mean, quoted, shown
 from patchctl.manifest.series import Cycle, Patch, ancestry, is_there, own_files, resolve
-from patchctl.manifest.types import Content, Profile, Stack, Upstreams
+from patchctl.manifest.types import Content, Practice, Profile, Stack, Upstreams
 
 T = TypeVar("T")
 Problems = Iterator[Problem]
@@ -24,6 +24,7 @@ class Read:
 
     root: Path
     upstreams: Loaded[Upstreams] | None = None
+    practice: Loaded[Practice] | None = None
     stacks: dict[tuple[str, str], Loaded[Stack]] = field(default_factory=dict)
     profiles: dict[str, Loaded[Profile]] = field(default_factory=dict)
     stack_files: set[tuple[str, str]] = field(default_factory=set)
@@ -41,7 +42,8 @@ def checked(root: Path, files: ManifestFiles) -> Content:
     if problems or read.upstreams is None:
         raise InvalidManifest(problems)
     profiles = {name: loaded.value for name, loaded in read.profiles.items()}
-    return Content(read.upstreams.value, read.good_stacks, profiles)
+    practice = read.practice.value if read.practice else None
+    return Content(read.upstreams.value, read.good_stacks, profiles, practice)
 
 
 def _read(root: Path, files: ManifestFiles, problems: list[Problem]) -> Read:
@@ -58,6 +60,8 @@ def _read(root: Path, files: ManifestFiles, problems: list[Problem]) -> Read:
         parts = Path(name).with_suffix("").parts
         if parts[1] == "upstreams":
             read.upstreams = one(name, data, Upstreams)
+        elif parts[1] == "practice":
+            read.practice = one(name, data, Practice)
         elif parts[1] == "stacks":
             key = (parts[2], parts[3])
             read.stack_files.add(key)

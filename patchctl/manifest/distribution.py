@@ -3,6 +3,7 @@
 manifests/upstreams.yaml
 manifests/stacks/<upstream>/<stack>.yaml
 manifests/profiles/<profile>.yaml
+manifests/practice.yaml                 what documents of the practice call our switches; not every team has such documents
 patches/<upstream>/<stack>/NNNN-<feature|bugfix>-<name>.patch
 """
 
@@ -18,7 +19,7 @@ from patchctl.manifest import cache
 from patchctl.manifest.files import ManifestFiles
 from patchctl.manifest.problems import did_you_mean, quoted, shown
 from patchctl.manifest.series import Patch, missing_files, resolve, unlisted
-from patchctl.manifest.types import Profile, Requirement, Stack, Upstream
+from patchctl.manifest.types import Practice, Profile, Requirement, Stack, Upstream
 
 MARKER = Path("manifests") / "upstreams.yaml"
 VARIABLE = "PATCHCTL_ROOT"
@@ -64,6 +65,7 @@ class Distribution:
     requirements: Mapping[str, Requirement]
     stacks: Mapping[tuple[str, str], Stack]
     profiles: Mapping[str, Profile]
+    practice: Practice | None = None
 
     @classmethod
     def load(cls, root: Path, cache_dir: Path | None = None) -> Distribution:
@@ -80,7 +82,8 @@ class Distribution:
             content = checked(root, files)
             if cache_dir:
                 cache.keep(cache_dir, files, content)
-        return cls(root, content.upstreams.upstreams, content.upstreams.requirements, content.stacks, content.profiles)
+        known = content.upstreams
+        return cls(root, known.upstreams, known.requirements, content.stacks, content.profiles, content.practice)
 
     def upstream(self, name: str) -> Upstream:
         """Raises WrongUse, which names the nearest known one."""

@@ -13,6 +13,7 @@ from patchctl.manifest.problems import InvalidManifest, Problem, quoted, shown
 MAX_BYTES = 1 << 18
 # Generated, and read by others: locks, trees, and the schemas.
 OTHERS = frozenset({"locks", "trees", "schema"})
+PRACTICE = "practice.yaml"  # not every distribution has one
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,10 @@ def _listing(root: Path) -> Iterator[tuple[str, str]]:
     """Every manifest's path, or a path and why it is none."""
     yield "manifests/upstreams.yaml", ""
     for name, is_folder in _entries(root, "manifests"):
-        if name not in OTHERS | {"upstreams.yaml", "stacks", "profiles"}:
-            yield f"manifests/{name}", _stray(name, "upstreams.yaml, stacks/ and profiles/", is_folder)
+        if name == PRACTICE and not is_folder:
+            yield f"manifests/{name}", ""
+        elif name not in OTHERS | {"upstreams.yaml", "stacks", "profiles"}:
+            yield f"manifests/{name}", _stray(name, f"upstreams.yaml, {PRACTICE}, stacks/ and profiles/", is_folder)
     for upstream, is_folder in _entries(root, "manifests/stacks"):
         if not is_folder:
             yield f"manifests/stacks/{upstream}", _stray(upstream, "one folder for each upstream", is_folder)

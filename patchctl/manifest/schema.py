@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from patchctl.manifest.shape import Shape, doc, fields_of, shape_of
-from patchctl.manifest.types import Only, Pattern, Profile, Stack, Upstreams
+from patchctl.manifest.types import Only, Pattern, Practice, Profile, Stack, Upstreams
 
 FOLDER = Path("manifests") / "schema"
-MODELS: dict[str, type] = {"upstreams": Upstreams, "stack": Stack, "profile": Profile}
+MODELS: dict[str, type] = {"upstreams": Upstreams, "stack": Stack, "profile": Profile, "practice": Practice}
 
 
 def schema(model: type) -> dict[str, Any]:

@@ -230,9 +230,31 @@ class Profile:
 
 
 @dataclass(frozen=True)
+class Named:
+    """A switch by the name that a document of the practice gives it, and what does its work here."""
+
+    seeds: Annotated[list[Text], Doc("The documents that use the name.")]
+    features: Annotated[list[Feature], Doc("Our features that do its work; empty where nothing here does.")] = field(
+        default_factory=list
+    )
+    note: Annotated[Text | None, Doc("What differs, or why nothing does its work.")] = None
+    __pydantic_config__ = FORBID_UNKNOWN
+
+
+@dataclass(frozen=True)
+class Practice:
+    """manifests/practice.yaml: what documents of the practice call things, and what they are called here."""
+
+    schema: FormatVersion
+    switches: Annotated[dict[Text, Named], Doc("A switch as the documents write it.")]
+    __pydantic_config__ = FORBID_UNKNOWN
+
+
+@dataclass(frozen=True)
 class Content:
     """What all the manifests of a distribution hold; no file of its own. Stacks are kept by (upstream, name)."""
 
     upstreams: Upstreams
     stacks: Mapping[tuple[str, str], Stack]
     profiles: Mapping[str, Profile]
+    practice: Practice | None = None

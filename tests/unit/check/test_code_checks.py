@@ -108,6 +108,8 @@ def test_a_diff_that_unidiff_cannot_read_is_a_finding(patches: dict[str, StackPa
         ("env GREETER_POLITE=1", "GREETER_POLITE"),
         ("config a.b.c_d=True", "c_d"),
         ("config +polite=x=y", "polite"),
+        ("option --in_capitals", "in_capitals"),
+        ("option --tone=polite", "tone"),
         ("none", None),
         ("GREETER=1", None),
         (None, None),
