@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 TREES := build/trees
 EVIDENCE ?= docs/evidence
 
-.PHONY: help apply test test-tool test-behaviour test-suites test-upstream test-mutants test-crash lint bench docs clean trees
+.PHONY: help apply test test-tool test-behaviour test-slow test-suites test-upstream test-mutants test-crash lint bench docs clean trees
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 18
@@ -46,7 +46,11 @@ trees: $(VENV)/.ready
 
 test-behaviour: trees  ## the patched upstream code, running on a CPU torch
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) -m pytest -q tests/behaviour --trees $(TREES)/patched
+	$(RUN) -m pytest -q -n 2 --dist loadfile tests/behaviour --trees $(TREES)/patched
+
+test-slow: trees  ## the behaviour tests that take minutes: more processes, larger matrices
+	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
+	$(RUN) -m pytest -q tests/behaviour -m slow --slow --trees $(TREES)/patched
 
 test-suites: trees  ## upstream's own suites that source distributions carry, unpatched against patched
 	@PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)" || { echo "upstream's suites skipped: no CPU torch"; exit 0; }; \

@@ -175,7 +175,7 @@ def prove(test: Path, base: Path, patched: Path, mutants: Sequence[Mutant] | Non
     for mutant in own:
         try:
             with mutated(patched, mutant) as trees:
-                verdict.mutants[mutant.name] = run_tests(test, trees, "on")
+                verdict.mutants[mutant.name] = run_tests(test, trees, "on", "-x")  # one red test is proof
         except MutationError as error:
             verdict.problems.append(str(error))
             continue
@@ -210,13 +210,13 @@ def judge_mutant(mutant: Mutant, outcomes: Sequence[Outcome]) -> list[str]:
     return [f"mutant {mutant.name}: no `on` test fails ({dict(Counter(one.result for one in outcomes))})"]
 
 
-def run_tests(test: Path, trees: Path, marks: str) -> list[Outcome]:
-    """Runs a test file with pytest in a process of its own; reads the outcomes from its JUnit report."""
+def run_tests(test: Path, trees: Path, marks: str, *options: str) -> list[Outcome]:
+    """Runs a test file, slow tests too, with pytest in a process of its own; reads the outcomes from its JUnit report."""
     with tempfile.TemporaryDirectory(prefix="prove-") as scratch:
         report = Path(scratch, "report.xml")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
-        command += [str(test.relative_to(REPO)), f"--trees={trees.resolve()}", f"--junitxml={report}"]
-        command += [f"--basetemp={scratch}/tmp", *(["-m", marks] if marks else [])]
+        command += [str(test.relative_to(REPO)), f"--trees={trees.resolve()}", f"--junitxml={report}", "--slow"]
+        command += [f"--basetemp={scratch}/tmp", *options, *(["-m", marks] if marks else [])]
         done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False)
         if not report.exists():
             return [Outcome(test.name, "", "error", f"pytest ended with {done.returncode}: {_last_line(done.stdout)}")]

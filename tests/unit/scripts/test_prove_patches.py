@@ -16,6 +16,7 @@ CONFTEST = """
 import pathlib, pytest
 def pytest_addoption(parser):
     parser.addoption("--trees")
+    parser.addoption("--slow", action="store_true")
 def pytest_configure(config):
     for name in ("on", "off", "misuse"):
         config.addinivalue_line("markers", name)
