@@ -16,6 +16,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
@@ -65,13 +66,15 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def compare(suite: Suite, sides: dict[str, Path], python: Path, scratch: Path) -> Comparison:
-    """Runs one suite on both sides, one after the other, and reruns what differs."""
+    """Runs one suite on both sides, side by side unless it says otherwise, and reruns what differs."""
     result = Comparison(suite.name, suite.upstream, suite.args, suite.deselect)
     reasons = {side: missing(suite, trees) for side, trees in sides.items()}
     if any(reasons.values()):
         result.skipped = "; ".join(f"{side}: {reason}" for side, reason in reasons.items() if reason)
         return result
-    runs = {side: run_suite(suite, trees, python, scratch / side) for side, trees in sides.items()}
+    with ThreadPoolExecutor(max_workers=1 if suite.one_at_a_time else len(sides)) as pool:
+        running = {side: pool.submit(run_suite, suite, trees, python, scratch / side) for side, trees in sides.items()}
+    runs = {side: future.result() for side, future in running.items()}
     result.base, result.patched = count(runs["base"].outcomes), count(runs["patched"].outcomes)
     result.seconds = {side: run.finished.seconds for side, run in runs.items()}
     result.problems = [text for side, run in runs.items() for text in problems(side, run)]

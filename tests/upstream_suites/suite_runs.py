@@ -37,6 +37,7 @@ class Suite:
     env: dict[str, str] = field(default_factory=dict)
     deselect: dict[str, str] = field(default_factory=dict)
     timeout: float = 600.0
+    one_at_a_time: bool = False
 
     @property
     def upstreams(self) -> list[str]:
