@@ -25,6 +25,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from markers import write_between_markers  # noqa: E402
+
 from patchctl.errors import BadPatch  # noqa: E402
 from patchctl.patch.parse import parse_patch  # noqa: E402
 from patchctl.patch.policy import check_patch  # noqa: E402
@@ -75,7 +77,7 @@ def main() -> int:
     text = "\n".join(lines) + "\n"
     print(text)
     if args.out:
-        write_between_markers(args.out, text)
+        write_between_markers(args.out, "bench", text)
     return 0
 
 
@@ -329,15 +331,6 @@ def git(*args: str, repo: Path | None, cwd: Path | None = None) -> str:
 def git_bytes(*args: str, repo: Path | None, cwd: Path | None = None) -> bytes:
     where = [f"--git-dir={repo}"] if repo else []
     return subprocess.run(["git", *where, *args], cwd=cwd, env=GIT_ENV, capture_output=True, check=True).stdout
-
-
-def write_between_markers(file: Path, text: str) -> None:
-    begin, end = "<!-- bench:begin -->\n", "<!-- bench:end -->"
-    page = file.read_text(encoding="utf-8") if file.exists() else f"# Benchmarks\n\n{begin}{end}\n"
-    head, _, rest = page.partition(begin)
-    _, _, tail = rest.partition(end)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(head + begin + text + end + tail, encoding="utf-8")
 
 
 if __name__ == "__main__":
