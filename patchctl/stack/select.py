@@ -83,12 +83,11 @@ def check_requirements(patches: Patches, omitted: Sequence[Omission]) -> None:
                 trailer = patch.header.trailers["Requires"][0]
                 what = f"requires {feature}@{needed_upstream}, which no stack of this profile has"
                 raise BadPatch(what, where=Where(patch.shown, trailer.line))
-    for upstream, patch in (((o.upstream, o.patch)) for o in dependents(patches, omitted)):
-        needs = ", ".join(f"{f}@{u}" for u, f in _requirements(upstream, patch))
-        raise WrongUse(
-            f"{patch.feature}@{upstream} requires {needs}, and not all of it is applied",
-            hint=f"leave it out as well: --without {patch.feature}@{upstream}",
-        )
+    left = dependents(patches, omitted)
+    if left:
+        what = "; ".join(f"{o.patch.feature}@{o.upstream} {o.reason}" for o in left)
+        options = " ".join(f"--without {o.patch.feature}@{o.upstream}" for o in left)
+        raise WrongUse(what, hint=f"leave out what requires it as well: {options}")
 
 
 def _kept(patches: Patches, out: set[int]) -> list[tuple[str, StackPatch]]:

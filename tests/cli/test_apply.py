@@ -148,7 +148,8 @@ def test_without_the_middle_of_a_stack(ws: Workspace) -> None:
 
 def test_without_refuses_what_others_require(ws: Workspace) -> None:
     message = ws.refused(2, "apply", "--profile", "full", "--without", "typo")
-    assert "requires typo@greeter" in message and "--without" in message
+    assert "loud@greeter requires typo@greeter, which is left out" in message
+    assert "as well: --without loud@greeter --without step@clock" in message  # all of them, not the first
     assert not ws.folder.exists()
     assert "did you mean polite?" in ws.refused(2, "apply", "--profile", "full", "--without", "polit")
 
