@@ -23,16 +23,18 @@ SETTINGS = {
 }
 
 
-def compose_config(model, **settings):
-    """verl's ppo_trainer configuration with SETTINGS, `settings` and the model's path."""
+def compose_config(model, trainer="ppo_trainer", **settings):
+    """The configuration of verl's `trainer` with SETTINGS, `settings` of the rollout and the model's path."""
     import verl
     from hydra import compose, initialize_config_dir
 
     folder = os.path.join(os.path.dirname(verl.__file__), "trainer", "config")
     overrides = [f"actor_rollout_ref.model.path={model}"]
-    overrides += [f"actor_rollout_ref.rollout.{key}={value}" for key, value in (SETTINGS | settings).items()]
+    for key, value in (SETTINGS | settings).items():  # "+key" for what the configuration does not declare
+        plus = "+" if key.startswith("+") else ""
+        overrides.append(f"{plus}actor_rollout_ref.rollout.{key.removeprefix('+')}={value}")
     with initialize_config_dir(folder, version_base=None):
-        return compose("ppo_trainer", overrides=overrides)
+        return compose(trainer, overrides=overrides)
 
 
 def rollout_config(model, **settings):

@@ -13,16 +13,23 @@ from typing import ClassVar
 import torch
 import torch_npu
 
-A3_SOC_VERSION = 250
+SOC_VERSIONS = {"A2": 220, "A3": 250}
 KV_CACHE_BYTES = 8 << 20
 DEVICE_BYTES = 16 << 30
+# The library keeps what is registered with it only as long as it lives.
+_VLLM = torch.library.Library("vllm", "FRAGMENT")
 
 
-def prepare():
-    """Makes NPUWorker run on the CPU, in this process and in those forked from it."""
-    _device_answers()
+def prepare(device="A3"):
+    """Makes NPUWorker run on the CPU, in this process and in those forked from it.
+
+    With expert parallelism `device` must be "A2": there vllm-ascend exchanges tokens by all-gather (below 16 devices),
+    on an A3 by MC2 operators, which have no reference implementation.
+    """
+    _device_answers(SOC_VERSIONS[device])
     _platform_answers()
     _worker_answers()
+    _moe_answers(device)
 
 
 class MemoryPool:
@@ -47,14 +54,14 @@ class MemoryPool:
         self.asked.append(f"wake {','.join(tags)}")
 
 
-def _device_answers():
+def _device_answers(soc_version):
     torch._C._get_accelerator = lambda: torch.device("cpu")
     torch.cpu.empty_cache = lambda: None
     torch.npu.mem_get_info = lambda *args: (DEVICE_BYTES // 2, DEVICE_BYTES)
     torch.npu.memory_stats = lambda *args: {"allocated_bytes.all.peak": 0, "allocated_bytes.all.current": 0}
     torch.npu.memory_reserved = torch.npu.max_memory_allocated = lambda *args: 0
     torch.npu.reset_peak_memory_stats = lambda *args: None
-    torch_npu.npu.get_soc_version = lambda: A3_SOC_VERSION
+    torch_npu.npu.get_soc_version = lambda: soc_version
 
 
 def _platform_answers():
@@ -69,8 +76,7 @@ def _worker_answers():
     import vllm_ascend.utils
     import vllm_ascend.worker.worker as worker
 
-    # Without the fused operators vllm's own layers run, in plain torch.
-    worker.register_ascend_customop = vllm_ascend.utils.register_ascend_customop = lambda *args, **kwargs: None
+    worker.register_ascend_customop = vllm_ascend.utils.register_ascend_customop = _register_customop
     worker.CaMemAllocator = MemoryPool
     init_distributed = worker.init_distributed_environment
     worker.init_distributed_environment = lambda *args: init_distributed(*args[:4], "gloo")
@@ -89,3 +95,40 @@ def _worker_answers():
     worker.NPUWorker._init_device = init_device
     worker.NPUWorker.save_memory_stats = lambda self: None
     worker.NPUWorker.determine_available_memory = lambda self: KV_CACHE_BYTES
+
+
+def _register_customop(vllm_config=None):
+    """Of vllm-ascend's layers only the experts: without the fused operators vllm's own layers run, in plain torch."""
+    from vllm.model_executor.custom_op import CustomOp
+    from vllm_ascend.ops.fused_moe.fused_moe import AscendFusedMoE, AscendSharedFusedMoE
+
+    for name, layer in {"FusedMoE": AscendFusedMoE, "SharedFusedMoE": AscendSharedFusedMoE}.items():
+        if name not in CustomOp.op_registry_oot:  # a second engine in this process
+            CustomOp.register_oot(_decorated_op_cls=layer, name=name)
+
+
+def _moe_answers(device):
+    import vllm_ascend.utils
+    from vllm_ascend.ops import register_custom_ops
+
+    vllm_ascend.utils._ascend_device_type = vllm_ascend.utils.AscendDeviceType[device]
+    # An operator of vllm-ascend's own in Python, which it registers for its device only.
+    name = "maybe_all_reduce_tensor_model_parallel"
+    _VLLM.impl(name, register_custom_ops._maybe_all_reduce_tensor_model_parallel_impl, "CPU")
+    torch.npu.current_device = lambda: torch.device("cpu")  # where the layers make tensors of their own
+    get_backend = torch.distributed.ProcessGroup._get_backend
+
+    def backend_of(group, device):
+        return _HcclNames(group) if device.type == "npu" else get_backend(group, device)
+
+    torch.distributed.ProcessGroup._get_backend = backend_of
+
+
+class _HcclNames:
+    """Stands for a group's HCCL backend, which is asked only for its communicator's name, when a layer is made."""
+
+    def __init__(self, group):
+        self._name = f"gloo:{group.group_name}"
+
+    def get_hccl_comm_name(self, rank):
+        return self._name

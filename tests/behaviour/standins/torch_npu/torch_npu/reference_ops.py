@@ -4,8 +4,7 @@ import torch
 
 # Operators whose schemas upstream code looks up at import time; they have no implementation and fail when called.
 _ASCEND = torch.library.Library("_C_ascend", "FRAGMENT")
-for _name in ("npu_moe_init_routing_custom", "npu_add_rms_norm_bias"):
-    _ASCEND.define(f"{_name}(Tensor x) -> Tensor")
+_ASCEND.define("npu_add_rms_norm_bias(Tensor x) -> Tensor")
 _NPU = torch.library.Library("npu", "FRAGMENT")
 _NPU.define("npu_fused_infer_attention_score(Tensor x) -> Tensor")
 

@@ -1,0 +1,86 @@
+"""Probe: settings that data parallel rollout refuses, and ports it chooses. Usage: probe_rollout_dp_misuse.py DENSE MOE
+
+Two processes try to build verl's vLLMRollout; each prints, by case, what it was told.
+"""
+
+import json
+import os
+import socket
+import sys
+
+import npu_engine
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+npu_engine.prepare(device="A2")
+
+import torch.distributed as dist  # noqa: E402  (what imports vllm comes after the preparation)
+from probe_rollout_dp_ranks import run_world  # noqa: E402
+from rollout_config import model_config, rollout_config  # noqa: E402
+from verl.workers.rollout import data_parallel  # noqa: E402
+from verl.workers.rollout.vllm_rollout.vllm_rollout_spmd import vLLMRollout  # noqa: E402
+
+DENSE, MOE = sys.argv[1:]
+NOT_HERE = "192.0.2.77"  # reserved for documentation (RFC 5737)
+DP2 = {"data_parallel_size": 2}
+
+
+def refused(model=MOE, environment=(), **settings):
+    """The error of building the rollout so, without the class's name; None when it is built."""
+    os.environ.update(environment)
+    try:
+        vLLMRollout(rollout_config(model, **settings), model_config(model), device_mesh=None)
+    except (ValueError, AssertionError) as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        for key in dict(environment):
+            os.environ.pop(key, None)
+
+
+def taken_port(rank):
+    """A port that rank 0 listens on, known to both."""
+    listener = socket.create_server(("127.0.0.1", 0)) if rank == 0 else None
+    port = [listener.getsockname()[1] if listener else None]
+    dist.broadcast_object_list(port, 0)
+    return port[0], listener
+
+
+def chosen_ports():
+    """Ports of two groups while the first default port is in use, and with a base of the user's."""
+    try:
+        listener = socket.create_server(("", data_parallel.DEFAULT_PORT))
+    except OSError:  # somebody else uses it, which does as well
+        listener = None
+    default = [data_parallel.served_address(index, 2)[1] for index in (0, 1)]
+    if listener:
+        listener.close()
+    os.environ["VLLM_DP_MASTER_PORT"] = "29800"
+    given = [data_parallel.served_address(index, 2)[1] for index in (0, 1)]
+    del os.environ["VLLM_DP_MASTER_PORT"]
+    return {"default": default, "given": given}
+
+
+def tried(rank):
+    dist.init_process_group("gloo")
+    port, listener = taken_port(rank)
+    result = {
+        "dense": refused(DENSE, **DP2),
+        "dense_experts": refused(DENSE, tensor_model_parallel_size=2, expert_parallel_size=2),
+        "world": refused(data_parallel_size=3),
+        "none": refused(data_parallel_size=0),
+        "experts": refused(expert_parallel_size=3, **DP2),
+        "twice": refused(**DP2, **{"+engine_kwargs.vllm.enable_expert_parallel": True}),
+        "asynchronous": refused(**DP2, **{"+engine_kwargs.vllm.async_scheduling": True}),
+        "size": refused(environment={"VLLM_DP_SIZE": "4"}, **DP2),
+        "number": refused(environment={"VLLM_DP_MASTER_PORT": "29500a"}, **DP2),
+        "port": refused(environment={"VLLM_DP_MASTER_PORT": str(port)}, **DP2),
+        "address": refused(environment={"VLLM_DP_MASTER_IP": NOT_HERE}, **DP2),
+    }
+    if listener:
+        listener.close()
+        result["ports"] = chosen_ports()
+    dist.barrier()
+    dist.destroy_process_group()
+    return result
+
+
+print(json.dumps(run_world(2, tried)))
