@@ -1,0 +1,108 @@
+"""Expert load balancing of a vllm-ascend engine, for the time of each generation only.
+
+The engine's balancing (EPLB) moves experts between devices while it generates. Around training that is wrong: its
+planner process and its buffers stay, and a weight update writes experts where they were at the start, not where they
+are. So the engine is configured to balance on demand (vllm-ascend patch eplb_reset), starts when a generation begins
+and stops, with everything as before, when it ends; see vllm_ascend/eplb/on_demand.py.
+
+Only the synchronous vllm rollout does this. Settings of EPLB itself are the user's, in
+`rollout.engine_kwargs.vllm.additional_config.eplb_config`.
+"""
+
+import importlib.util
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from verl.workers.rollout.data_parallel import number_of_experts
+
+KEY = "actor_rollout_ref.rollout.eplb_lifecycle"
+ON = {"dynamic_eplb": True, "on_demand": True}
+
+
+def check(config: Any, model_config: Any) -> None:
+    """
+    Refuse what cannot be balanced, before an engine is made.
+
+    Args:
+        config: RolloutConfig, with eplb_lifecycle on
+        model_config: HFModelConfig
+
+    Raises:
+        ValueError: names the setting and what to set instead
+    """
+    if (config.name, config.mode) != ("vllm", "sync"):
+        raise ValueError(
+            f"{KEY}=True is for rollout.name=vllm with rollout.mode=sync, not {config.name} with {config.mode}: "
+            "set it to False"
+        )
+    if not number_of_experts(model_config.hf_config):
+        raise ValueError(f"{KEY}=True, but the model has no experts: set it to False")
+    if model_config.lora_rank > 0:
+        raise ValueError(f"{KEY}=True does not work with LoRA: set it to False, or actor_rollout_ref.model.lora_rank=0")
+    ranks = config.tensor_model_parallel_size * config.data_parallel_size
+    if config.expert_parallel_size <= 1:
+        raise ValueError(
+            f"{KEY}=True needs experts on several devices: set rollout.expert_parallel_size to "
+            f"rollout.tensor_model_parallel_size * rollout.data_parallel_size ({ranks}), which must be above 1"
+        )
+    # The engine exchanges experts over the default process group, which is that of all workers.
+    workers = torch.distributed.get_world_size()
+    if ranks != workers:
+        raise ValueError(
+            f"{KEY}=True needs one engine over all {workers} workers, but rollout.tensor_model_parallel_size * "
+            f"rollout.data_parallel_size is {ranks}: set rollout.data_parallel_size accordingly"
+        )
+    # Not declared where that patch is left out; the engine then refuses weights that were not processed.
+    if config.get("moe_update_weights", True) is False:
+        raise ValueError(f"{KEY}=True needs experts processed after updates: set rollout.moe_update_weights=True")
+
+
+def with_balancing(config: Any, model_config: Any, engine_kwargs: dict[str, Any]) -> dict[str, Any]:
+    """
+    Add what makes the engine balance on demand to the user's own engine arguments.
+
+    Args:
+        config, model_config: as for `check`, which comes first: some recipes build rollouts in workers of their own
+        engine_kwargs: arguments for vllm's LLM; not changed
+
+    Returns:
+        the same with additional_config["eplb_config"] completed; all that the user has set is kept
+
+    Raises:
+        ValueError: as `check`; when the user has set the opposite; when the engine has no balancing on demand
+    """
+    check(config, model_config)
+    place = "actor_rollout_ref.rollout.engine_kwargs.vllm.additional_config"
+    additional = _plain(engine_kwargs.get("additional_config"), place)
+    eplb = _plain(additional.get("eplb_config"), f"{place}.eplb_config")
+    for name, value in ON.items():
+        if eplb.get(name, value) is not value:
+            raise ValueError(f"{KEY}=True, but {place}.eplb_config.{name}={eplb[name]}: leave one of them out")
+    if importlib.util.find_spec("vllm_ascend") is None or not importlib.util.find_spec("vllm_ascend.eplb.on_demand"):
+        raise ValueError(f"{KEY}=True needs vllm-ascend with the patch eplb_reset: set it to False, or apply the patch")
+    return engine_kwargs | {"additional_config": additional | {"eplb_config": eplb | ON}}
+
+
+def _plain(value: Any, place: str) -> dict[str, Any]:
+    value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ValueError(f"{place} must be a mapping, not {value!r}")
+    return dict(value)
+
+
+@contextmanager
+def balancing(engine: Any):
+    """Let `engine`, a vllm LLM, balance its experts within this context; every rank of the engine enters it."""
+    engine.collective_rpc("eplb_start")
+    try:
+        yield
+    except BaseException:
+        # Other ranks may be elsewhere: no exchange of experts any more, but no process and no buffer stays either.
+        engine.collective_rpc("eplb_abort")
+        raise
+    engine.collective_rpc("eplb_stop")
