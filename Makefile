@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 TREES := build/trees
 EVIDENCE ?= docs/evidence
 
-.PHONY: help apply test test-tool test-behaviour test-slow test-suites test-upstream test-mutants test-crash lint bench docs clean trees
+.PHONY: help apply test test-tool test-behaviour test-slow test-suites test-upstream test-mutants test-crash lint bench bench-patches docs clean trees
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 18
@@ -73,6 +73,12 @@ lint: $(VENV)/.ready  ## ruff, mypy, and the patch lint
 
 bench: $(VENV)/.ready  ## apply against git am and git apply, memory, start-up; REPO=DIR for real history
 	$(RUN) benchmarks/bench_apply.py $(if $(REPO),--repo $(REPO)) --out docs/benchmarks.md
+
+bench-patches: trees  ## what patches gain, as far as a CPU can tell: a simulation, counted bytes, a step's parts
+	$(RUN) benchmarks/bench_data_rebalance.py --out docs/benchmarks.md
+	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
+	$(RUN) benchmarks/bench_skip_old_log_prob.py --tree $(TREES)/patched/verl --out docs/benchmarks.md && \
+	$(RUN) benchmarks/bench_ep_reshard.py --trees $(TREES)/patched --out docs/benchmarks.md
 
 docs: $(VENV)/.ready  ## generated pages, README table, JSON schemas
 	$(PATCHCTL) docs
