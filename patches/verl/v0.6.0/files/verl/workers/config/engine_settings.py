@@ -1,0 +1,184 @@
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Graph mode, capture sizes and speculative decoding of a vllm rollout: what can be checked without vllm.
+
+Importing this needs no engine, so that the driver can read a configuration. `engine_settings.py` beside the vllm
+rollout makes the engine's arguments of it.
+"""
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from verl.base_config import BaseConfig
+
+__all__ = ["NpugraphExConfig"]
+
+KEY = "actor_rollout_ref.rollout"
+ENGINE_KEY = f"{KEY}.engine_kwargs.vllm"
+# vllm-ascend turns npugraph_ex off in every other mode, in the log only (platform.py, check_and_update_config).
+FULL_GRAPHS = ("FULL", "FULL_DECODE_ONLY")
+
+
+@dataclass
+class NpugraphExConfig(BaseConfig):
+    """vllm-ascend's npugraph_ex backend, off unless `enable`.
+
+    enable_static_kernel compiles operators for each capture size: minutes of start-up.
+    """
+
+    enable: bool = False
+    enable_static_kernel: bool = False
+
+
+def check_engine_settings(config: Mapping) -> None:
+    """Refuses settings that contradict each other or that the engine would leave unused.
+
+    Raises:
+        ValueError: names the keys and what to set instead.
+    """
+    ours = settings_of_ours(config)
+    if ours and config.name != "vllm":
+        raise ValueError(f"{', '.join(ours)} need {KEY}.name=vllm, and it is {config.name}")
+    # Other engines have never read capture sizes.
+    sizes = capture_sizes(config) if config.name == "vllm" else None
+    if sizes and config.enforce_eager:
+        # Upstream's own field: it goes on being ignored, but no longer without a word.
+        warnings.warn(f"{KEY}.cudagraph_capture_sizes is not used with enforce_eager=True", stacklevel=2)
+    if not ours and not sizes:
+        return
+    graphs = [key for key in ours if not key.endswith("speculative_config")]
+    if graphs and config.enforce_eager:
+        raise ValueError(f"{', '.join(graphs)}: there are no graphs with {KEY}.enforce_eager=True; set it to False")
+    if sizes and graph_mode(config) == "NONE":
+        raise ValueError(
+            f"{KEY}.cudagraph_capture_sizes={sizes} is not used with cudagraph_mode=NONE: unset one of them"
+        )
+    speculative_settings(config)
+    _check_npugraph_ex(config)
+    _check_given_once(config, sizes)
+
+
+def settings_of_ours(config: Mapping) -> list[str]:
+    """The keys that are set among cudagraph_mode, speculative_config and npugraph_ex."""
+    npugraph_ex = npugraph_ex_settings(config)
+    given = {
+        "cudagraph_mode": config.get("cudagraph_mode") is not None,
+        "speculative_config": speculating(config),
+        "npugraph_ex": bool(npugraph_ex and (npugraph_ex.enable or npugraph_ex.enable_static_kernel)),
+    }
+    return [f"{KEY}.{name}" for name, is_set in given.items() if is_set]
+
+
+def npugraph_ex_settings(config: Mapping) -> NpugraphExConfig | None:
+    """The settings as a dataclass; None for a configuration that does not declare them, as RewardModelConfig."""
+    given = config.get("npugraph_ex")
+    return NpugraphExConfig(**given) if type(given) is dict else given
+
+
+def _check_npugraph_ex(config: Mapping) -> None:
+    npugraph_ex = npugraph_ex_settings(config)
+    if npugraph_ex and npugraph_ex.enable_static_kernel and not npugraph_ex.enable:
+        raise ValueError(f"{KEY}.npugraph_ex.enable_static_kernel needs {KEY}.npugraph_ex.enable=True")
+    if npugraph_ex and npugraph_ex.enable and graph_mode(config) not in FULL_GRAPHS:
+        raise ValueError(
+            f"{KEY}.npugraph_ex.enable works with full graphs only, and cudagraph_mode is {graph_mode(config)}: "
+            f"set {KEY}.cudagraph_mode=FULL_DECODE_ONLY"
+        )
+
+
+def _check_given_once(config: Mapping, sizes: list[int] | None) -> None:
+    engine = config.get("engine_kwargs", {}).get("vllm") or {}
+    if speculating(config) and engine.get("speculative_config"):
+        raise _given_twice("speculative_config", "speculative_config")
+    graphs = given_mapping(engine.get("compilation_config"), f"{ENGINE_KEY}.compilation_config")
+    if config.get("cudagraph_mode") is not None and "cudagraph_mode" in graphs:
+        raise _given_twice("cudagraph_mode", "compilation_config.cudagraph_mode")
+    if sizes and "cudagraph_capture_sizes" in graphs:
+        raise _given_twice("cudagraph_capture_sizes", "compilation_config.cudagraph_capture_sizes")
+    for name in ("cudagraph_capture_sizes", "cuda_graph_sizes"):  # the engine's own arguments, in new and old vllm
+        if sizes and engine.get(name):
+            raise _given_twice("cudagraph_capture_sizes", name)
+    additional = given_mapping(engine.get("additional_config"), f"{ENGINE_KEY}.additional_config")
+    npugraph_ex = npugraph_ex_settings(config)
+    if npugraph_ex and npugraph_ex.enable and "npugraph_ex_config" in additional:
+        raise _given_twice("npugraph_ex", "additional_config.npugraph_ex_config")
+
+
+def _given_twice(ours: str, engine: str) -> ValueError:
+    return ValueError(f"{KEY}.{ours} and {ENGINE_KEY}.{engine} are both set: remove one")
+
+
+def speculating(config: Mapping) -> bool:
+    """Whether any key of speculative_config is set."""
+    return any(value is not None for value in (config.get("speculative_config") or {}).values())
+
+
+def speculative_settings(config: Mapping) -> dict[str, Any]:
+    """What vllm's SpeculativeConfig is given: the keys that are not null, undeclared ones too; {} when off."""
+    settings = {key: value for key, value in (config.get("speculative_config") or {}).items() if value is not None}
+    if settings and "method" not in settings and "model" not in settings:
+        raise ValueError(f"{KEY}.speculative_config sets {', '.join(settings)}: set its method or model too")
+    return settings
+
+
+def graph_mode(config: Mapping) -> str | None:
+    """The name of the graph mode, from rollout.cudagraph_mode or the engine's own arguments; None when left to vllm."""
+    mode = config.get("cudagraph_mode")
+    if mode is None:
+        engine = config.get("engine_kwargs", {}).get("vllm") or {}
+        mode = given_mapping(engine.get("compilation_config"), f"{ENGINE_KEY}.compilation_config").get("cudagraph_mode")
+    return mode.upper() if isinstance(mode, str) else mode
+
+
+def given_mapping(value: Any, key: str) -> dict[str, Any]:
+    """A mapping of the engine's arguments, given as such, as JSON text, or not at all.
+
+    Raises:
+        ValueError: it is something else, with which nothing can be merged.
+    """
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{key} is no JSON object: {error}") from error
+    if not isinstance(value, Mapping):
+        # compilation_config=3 stands for a mode, but only the engine can say which
+        raise ValueError(f"{key} must be a mapping, and it is {value!r}")
+    return dict(value)
+
+
+def capture_sizes(config: Mapping) -> list[int] | None:
+    """Batch sizes in tokens for which graphs are captured, from a sequence or from text as "1,2,4" or "[1,2,4]".
+
+    Raises:
+        ValueError: there is something else than positive integers in it.
+    """
+    given = config.get("cudagraph_capture_sizes")
+    if given is None or given == "" or given == []:
+        return None
+    parts = given.strip().removeprefix("[").removesuffix("]").split(",") if isinstance(given, str) else given
+    if isinstance(parts, Sequence):
+        numbers = [_positive_integer(part) for part in parts]
+        if None not in numbers:
+            return numbers or None
+    raise ValueError(f"{KEY}.cudagraph_capture_sizes must be positive integers as in [1,2,4], and it is {given!r}")
+
+
+def _positive_integer(part: Any) -> int | None:
+    """The number, or None for what is none. A bool is an int to Python, but no size."""
+    text = part.strip() if isinstance(part, str) else str(part)
+    return int(text) if text.isascii() and text.isdecimal() and int(text) > 0 else None
