@@ -17,6 +17,8 @@ from megatron.core import mpu
 from probe_reshard_layouts import kept_experts
 from torch.utils._python_dispatch import TorchDispatchMode
 
+RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
 
 class Traffic:
     """Counts what this rank receives in collectives on tensors, in bytes; sizes of Python objects are left out."""
@@ -210,10 +212,12 @@ def moe_layers(model):
     return dict(sorted(counts))
 
 
-def run(case):
+def run(case, store):
     from probe_reshard_models import Model
 
     family, *numbers = case.split(":")
+    # Every group of gloo has threads, and Megatron makes some twenty a layout: they end with the case.
+    dist.init_process_group("gloo", store=dist.PrefixStore(case, store), rank=RANK, world_size=RANKS)
     experts, tp, pp, vpp, ep_train, ep_rollout, round_bytes = map(int, numbers)
     mpu.initialize_model_parallel(
         tp,
@@ -230,16 +234,19 @@ def run(case):
         return compare(model, reshard) | {"planned": planned(model, reshard)}
     finally:
         mpu.destroy_model_parallel()
+        dist.destroy_process_group()
         # Megatron leaves the attention backend of a model in the environment, and refuses another one there.
         for name in ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN"):
             os.environ.pop(name, None)
 
 
 def main():
-    dist.init_process_group("gloo")
     megatron_cpu.adapt_megatron()
-    results = {case: run(case) for case in sys.argv[1:]}
-    dist.destroy_process_group()
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = dist.TCPStore(address, port, RANKS, is_master=RANK == 0)
+    results = {case: run(case, store) for case in sys.argv[1:]}
+    store.set(f"done{RANK}", "")
+    store.wait([f"done{rank}" for rank in range(RANKS)])  # the first rank serves the store
     print(json.dumps(results))
 
 

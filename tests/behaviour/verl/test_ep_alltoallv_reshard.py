@@ -34,20 +34,22 @@ CASES_4 = [
     "qwen3_moe:8:1:1:1:4:4:1",
     "qwen3_moe:8:1:1:1:4:2:1",
     "qwen3_moe:8:1:1:1:1:4:1",
-    "qwen3_moe:8:1:2:1:2:4:1",
     "qwen3_moe:8:1:2:1:1:4:1",
-    "qwen3_moe:8:1:2:2:2:2:1",  # two virtual stages
     "qwen3_moe:8:1:1:1:4:2:0",  # several experts a round
+    "deepseek_v3:8:1:1:1:4:2:1",
+    "deepseek_v3:8:1:2:1:2:4:1",
+    "qwen3_moe_grouped:8:1:1:1:4:2:1",  # Megatron's GroupedMLP
+]
+MORE_4 = [
+    "qwen3_moe:8:1:2:1:2:4:1",
+    "qwen3_moe:8:1:2:2:2:2:1",  # two virtual stages
     "qwen3_moe:8:2:1:1:4:4:1",  # tensor parallel attention
     "qwen3_moe:6:1:1:1:2:4:1",  # the engine's ranks keep 2, 2, 1 and 1
     "qwen3_moe:8:1:1:1:4:1:1",  # every rank's engine keeps all experts
     "deepseek_v3:8:1:1:1:2:4:1",
     "deepseek_v3:8:1:1:1:4:4:1",
-    "deepseek_v3:8:1:1:1:4:2:1",
     "deepseek_v3:8:1:1:1:1:4:1",
-    "deepseek_v3:8:1:2:1:2:4:1",
     "deepseek_v3:8:1:2:1:1:4:1",
-    "qwen3_moe_grouped:8:1:1:1:4:2:1",  # Megatron's GroupedMLP
     "deepseek_v3_grouped:8:1:2:1:2:4:1",
 ]
 CASES_8 = [
@@ -61,6 +63,11 @@ CASES_8 = [
 @pytest.fixture(scope="module")
 def on_4(upstream: Upstream) -> list[dict[str, Any]]:
     return list(upstream.run(f"{FOLDER}/probe_reshard.py", *CASES_4, procs=4, timeout=300, **MEGATRON))
+
+
+@pytest.fixture(scope="module")
+def more_on_4(upstream: Upstream) -> list[dict[str, Any]]:
+    return list(upstream.run(f"{FOLDER}/probe_reshard.py", *MORE_4, procs=4, timeout=400, **MEGATRON))
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +146,14 @@ def test_ranks_that_exchange_nothing_share_no_group(on_4: list[dict[str, Any]]) 
     assert [rank["qwen3_moe:8:1:1:1:4:4:1"]["group"] for rank in on_4] == [[0], [1], [2], [3]]
     assert [rank["qwen3_moe:8:1:1:1:1:4:1"]["group"] for rank in on_4] == [[0], [1], [2], [3]]
     assert on_4[0]["qwen3_moe:8:1:2:1:1:4:1"]["group"] == [0, 1, 2, 3]
+
+
+@pytest.mark.on
+@pytest.mark.slow
+@pytest.mark.parametrize("case", MORE_4)
+def test_more_layouts_on_4_ranks(more_on_4: list[dict[str, Any]], case: str) -> None:
+    check_equal_to_gathering(more_on_4, case)
+    check_received_as_planned(more_on_4, case)
 
 
 @pytest.mark.on
