@@ -103,6 +103,7 @@ def test_megatron_has_one_pass_less(megatron: Any, name: str) -> None:
 
 
 @pytest.mark.on
+@pytest.mark.slow
 def test_megatron_with_two_pipeline_stages(two_stages: Any) -> None:
     for stage in two_stages:
         same_step(stage["dynamic_micro_batches"])
