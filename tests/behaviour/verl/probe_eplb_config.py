@@ -41,6 +41,23 @@ def built(kind, **settings):
     return None
 
 
+def standalone(name, mode, **settings):
+    """What the rollout itself says that a server's own worker builds, which no _build_rollout comes before."""
+    from verl.workers.rollout.base import BaseRollout
+    from verl.workers.rollout.vllm_rollout import vLLMAsyncRollout
+
+    config = _rollout({"name": name, "mode": mode} | settings, MOE)
+    # SGLang's ServerAdapter is in a module that needs SGLang; it begins with this constructor.
+    rollout = type("Adapter", (BaseRollout,), dict.fromkeys(BaseRollout.__abstractmethods__))
+    if name == "vllm":
+        rollout = vLLMAsyncRollout
+    try:
+        rollout(config, model_config(MOE), None)
+    except Exception as error:  # the refusal, or what comes of building without a server
+        return str(error) if KEY in str(error) else None
+    return None
+
+
 def checked(settings, model=MOE, lora_rank=0, workers=2):
     from verl.workers.rollout.eplb_lifecycle import check
 
@@ -80,6 +97,12 @@ def main():
         result[kind]["one"] = built(kind, **alone)
         result[kind]["off"] = built(kind, **alone, name="sglang", eplb_lifecycle=False)
     dist.destroy_process_group()
+    result["standalone"] = {
+        "async": standalone("vllm", "async"),
+        "sglang": standalone("sglang", "async"),
+        "off": standalone("vllm", "async", eplb_lifecycle=False),
+        "off_sglang": standalone("sglang", "async", eplb_lifecycle=False),
+    }
     result["checked"] = {
         "good": checked(BOTH),
         "dense": checked(BOTH, model=QWEN3),

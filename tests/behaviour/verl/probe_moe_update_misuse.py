@@ -66,6 +66,21 @@ def quantised(model):
     return refused(lambda: check_engine(engine))
 
 
+def latent_attention(model):
+    """A real engine whose last attention layer says that it is multi-head latent attention."""
+    import torch
+    from verl.workers.rollout.moe_weights import check_engine, engine_model
+    from vllm.attention.layer import MLAAttention
+
+    engine = rollout(model).inference_engine
+    # Not initialised: that needs vllm-ascend's MLA kernels. Its class is what decides.
+    attention = MLAAttention.__new__(MLAAttention)
+    torch.nn.Module.__init__(attention)
+    attention.layer_name = "model.layers.1.self_attn.attn"
+    engine_model(engine).model.layers[-1].self_attn.attn = attention
+    return refused(lambda: check_engine(engine))
+
+
 def another_layout():
     import torch
     from verl.workers.rollout.moe_weights import kernel_view
@@ -90,6 +105,7 @@ def main():
     result = settings_cases(moe)
     os.environ["VLLM_ASCEND_ENABLE_NZ"] = "0"
     result["quantised"] = quantised(moe)
+    result["latent attention"] = latent_attention(moe)
     result["dense"] = refused(lambda: rollout(dense))
     result["another layout"] = another_layout()
     return result

@@ -122,7 +122,30 @@ def dense():
 
     from verl.utils.ep_reshard_setup import build_expert_reshard
 
-    return build_expert_reshard(SimpleNamespace(num_moe_experts=None), None, None)
+    return build_expert_reshard(SimpleNamespace(num_moe_experts=None), {}, None, None)
+
+
+def refused_experts():
+    """What is said of a model with grouped experts whose field is off, and of experts that are not as configured."""
+    from verl.utils.ep_reshard_exchange import expert_weights
+    from verl.utils.ep_reshard_setup import build_expert_reshard
+
+    grouped, separate = Model("qwen3_moe_grouped", experts=4), Model("qwen3_moe", experts=4)
+    off = compose_config(ON).actor_rollout_ref.actor.megatron
+    said = {"grouped": message_of(lambda: build_expert_reshard(grouped.tf, off, None, grouped.chunks))}
+    grouped.tf.moe_ffn_hidden_size += 8
+    said["padded"] = message_of(lambda: expert_weights(grouped.chunks, grouped.tf))
+    separate.tf.num_moe_experts = 8
+    said["number"] = message_of(lambda: expert_weights(separate.chunks, separate.tf))
+    return said | {"unknown name": unknown_name()}
+
+
+def message_of(call):
+    try:
+        call()
+    except ValueError as error:
+        return str(error)
+    return "not refused"
 
 
 def unknown_name():
@@ -133,10 +156,7 @@ def unknown_name():
     model.named_parameters = lambda: [
         ("decoder.layers.0.mlp.experts.local_experts.0.linear_fc1.weight", torch.zeros(1))
     ]
-    try:
-        expert_weights([model], transformer_config=None)
-    except ValueError as error:
-        return str(error)
+    return message_of(lambda: expert_weights([model], transformer_config=None))
 
 
 def switched_on():
@@ -151,7 +171,7 @@ def switched_on():
         "wrongly refused": [case for case, answer in accepted.items() if answer != "not refused"],
         "dense": dense(),
         "rollout mode": rollout_mode(),
-        "unknown name": unknown_name(),
+        "experts": refused_experts(),
     }
 
 

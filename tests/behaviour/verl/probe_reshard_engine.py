@@ -88,6 +88,16 @@ def refusals(model):
     return said
 
 
+def one_rank_failed():
+    """What every rank is told when one of them fails in another way than by a refusal."""
+    from verl.utils.ep_reshard_setup import gather_records
+
+    try:
+        gather_records(lambda: {"experts": 0} if dist.get_rank() == 0 else {}["experts"])
+    except ValueError as error:
+        return str(error)
+
+
 def placement():
     """vllm's own linear placement, for layouts that divide and that do not."""
     placed = {}
@@ -111,6 +121,7 @@ def main():
         "local": model.model.layers[0].mlp.experts.w13_weight.shape[0],
         "loading": same_without_the_others(llm.llm_engine.vllm_config, held),
         "refused": refusals(model),
+        "one rank failed": one_rank_failed(),
         "placement": placement(),
     }
     dist.barrier()

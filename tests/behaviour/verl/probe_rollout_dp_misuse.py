@@ -1,9 +1,11 @@
 """Probe: settings that data parallel rollout refuses, and ports it chooses. Usage: probe_rollout_dp_misuse.py DENSE MOE
 
-Two processes try to build verl's vLLMRollout; each prints, by case, what it was told.
+Two processes try to build verl's vLLMRollout; each prints, by case, what it was told. Of settings that are accepted it
+prints what `LLM` would be given for them.
 """
 
 import json
+import logging
 import os
 import socket
 import sys
@@ -22,6 +24,8 @@ from verl.workers.rollout.vllm_rollout.vllm_rollout_spmd import vLLMRollout  # n
 DENSE, MOE = sys.argv[1:]
 NOT_HERE = "192.0.2.77"  # reserved for documentation (RFC 5737)
 DP2 = {"data_parallel_size": 2}
+EP2 = {"tensor_model_parallel_size": 2, "expert_parallel_size": 2}
+GIVEN = "+engine_kwargs.vllm.enable_expert_parallel"
 
 
 def refused(model=MOE, environment=(), **settings):
@@ -29,11 +33,35 @@ def refused(model=MOE, environment=(), **settings):
     os.environ.update(environment)
     try:
         vLLMRollout(rollout_config(model, **settings), model_config(model), device_mesh=None)
-    except (ValueError, AssertionError) as error:
+    except (ValueError, AssertionError, RuntimeError) as error:
         return f"{type(error).__name__}: {error}"
     finally:
         for key in dict(environment):
             os.environ.pop(key, None)
+
+
+def without_ray(rank):
+    """What is said when the first process, which serves the group's address, cannot import Ray."""
+    import ray
+
+    if rank == 0:
+        sys.modules["ray"] = None
+    try:
+        return refused(**DP2)
+    finally:
+        sys.modules["ray"] = ray
+
+
+def accepted(model, **settings):
+    """Arguments for `LLM`, and what was logged as a warning."""
+    said = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: said.append(record.getMessage())
+    data_parallel.logger.addHandler(handler)
+    settings = EP2 | settings
+    arguments = data_parallel.engine_arguments(rollout_config(model, **settings), model_config(model).hf_config)
+    data_parallel.logger.removeHandler(handler)
+    return [arguments, said]
 
 
 def taken_port(rank):
@@ -64,16 +92,23 @@ def tried(rank):
     port, listener = taken_port(rank)
     result = {
         "dense": refused(DENSE, **DP2),
-        "dense_experts": refused(DENSE, tensor_model_parallel_size=2, expert_parallel_size=2),
         "world": refused(data_parallel_size=3),
         "none": refused(data_parallel_size=0),
         "experts": refused(expert_parallel_size=3, **DP2),
-        "twice": refused(**DP2, **{"+engine_kwargs.vllm.enable_expert_parallel": True}),
+        "twice": refused(**DP2, **{GIVEN: True}),
+        "twice_off": refused(**EP2, **{GIVEN: False}),
         "asynchronous": refused(**DP2, **{"+engine_kwargs.vllm.async_scheduling": True}),
         "size": refused(environment={"VLLM_DP_SIZE": "4"}, **DP2),
+        "size_of_one": refused(environment={"VLLM_DP_SIZE": "4"} if rank == 1 else (), **DP2),
+        "ray": without_ray(rank),
         "number": refused(environment={"VLLM_DP_MASTER_PORT": "29500a"}, **DP2),
         "port": refused(environment={"VLLM_DP_MASTER_PORT": str(port)}, **DP2),
         "address": refused(environment={"VLLM_DP_MASTER_IP": NOT_HERE}, **DP2),
+        "accepted": {
+            "experts": accepted(MOE),
+            "agreeing": accepted(MOE, **{GIVEN: True}),
+            "dense": accepted(DENSE),
+        },
     }
     if listener:
         listener.close()

@@ -1,7 +1,9 @@
-"""Probe: what verl makes of parallel sizes that are not data parallel synchronous vllm. Usage: probe_rollout_dp_off.py MODEL
+"""Probe: what verl makes of parallel sizes that are not data parallel synchronous vllm.
+
+Usage: probe_rollout_dp_off.py MOE DENSE
 
 For a vllm that verl v0.6.0 was written for, so that it runs on the unpatched tree too: the arguments and the environment
-that `LLM` is given with both sizes 1, and the dispatch shards of rollouts that keep upstream's rule.
+that `LLM` is given without data parallelism, and the dispatch shards of rollouts that keep upstream's rule.
 """
 
 import json
@@ -12,7 +14,7 @@ import torch
 import torch.distributed as dist
 from transformers import AutoConfig
 
-MODEL = sys.argv[1]
+MODEL, DENSE = sys.argv[1:]
 
 # vllm 0.9 and 0.10 register model types that transformers has had of its own since.
 _register = AutoConfig.register
@@ -29,6 +31,7 @@ KEEP = {
     "async": {"mode": "async", "data_parallel_size": 2},
     "sglang": {"name": "sglang", "data_parallel_size": 2},
 }
+EP2 = {"tensor_model_parallel_size": 2, "expert_parallel_size": 2}
 
 
 class Constructed(Exception):
@@ -39,7 +42,7 @@ def stop(*args, **kwargs):
     raise Constructed
 
 
-def handed_to_llm():
+def handed_to_llm(model=MODEL, **settings):
     """Everything that `LLM` is given, and the data parallel variables meanwhile."""
     handed = {}
 
@@ -50,7 +53,7 @@ def handed_to_llm():
 
     spmd.LLM = engine
     try:
-        spmd.vLLMRollout(rollout_config(MODEL), model_config(MODEL), device_mesh=None)
+        spmd.vLLMRollout(rollout_config(model, **settings), model_config(model), device_mesh=None)
     except Constructed:
         return handed
 
@@ -74,6 +77,8 @@ def rank_of_two(rank):
     result = {name: shard(name) for name in KEEP}
     if rank == 0:
         result["llm"] = handed_to_llm()
+        result["dense"] = [handed_to_llm(DENSE, tensor_model_parallel_size=2), handed_to_llm(DENSE, **EP2)]
+        result["twice"] = handed_to_llm(**EP2, **{"+engine_kwargs.vllm.enable_expert_parallel": True})
     dist.barrier()
     dist.destroy_process_group()
     return result

@@ -25,6 +25,7 @@ SETTINGS = {
     "strategy": [f"{ACTOR}.strategy=torchtitan"],
     "not_a_boolean": [f"{ACTOR}.skip_old_log_prob=maybe"],
 }
+NOISES = ("mixtral", "router_jitter_noise", "input_jitter_noise")
 ALLOWED = {
     "group_normalised": [f"{ROLLOUT}.n=4"],
     "generated_as_many": ["+data.gen_batch_size=4"],
@@ -78,6 +79,7 @@ def of_actors():
         "subclass": refusal(lambda: OwnUpdate(actor.config, workers.model, actor.actor_optimizer)),
         "dropout": refusal(lambda: DataParallelPPOActor(actor.config, with_dropout, actor.actor_optimizer)),
         "attention_dropout": refusal(lambda: _with_attention_dropout(workers, actor)),
+        "router_noise": [refusal(lambda name=name: _with_router_noise(workers, actor, name)) for name in NOISES],
         "reference_policy": refusal(lambda: DataParallelPPOActor(actor.config, with_dropout, None)),
         "engine_worker": refusal(lambda: _engine_worker(actor.config)),
     }
@@ -88,6 +90,20 @@ def of_actors():
 def _with_attention_dropout(workers, actor):
     workers.model.model.layers[1].self_attn.attention_dropout = 0.1
     return type(actor)(actor.config, workers.model, actor.actor_optimizer)
+
+
+def _with_router_noise(workers, actor, name):
+    """A model with a Mixtral or PhiMoE block of Hugging Face's own making, whose number `name` is not 0."""
+    from transformers.models.mixtral import MixtralConfig, modeling_mixtral
+    from transformers.models.phimoe import PhimoeConfig, modeling_phimoe
+
+    config, block = MixtralConfig, modeling_mixtral.MixtralSparseMoeBlock
+    if name != "mixtral":
+        config, block = PhimoeConfig, modeling_phimoe.PhimoeSparseMoeBlock
+    noise = {"router_jitter_noise": 0.0, "input_jitter_noise": 0.0}
+    noise["router_jitter_noise" if name == "mixtral" else name] = 0.1
+    model = torch.nn.Sequential(workers.model, block(config(hidden_size=8, intermediate_size=8, **noise)))
+    return type(actor)(actor.config, model, actor.actor_optimizer)
 
 
 def _engine_worker(config):

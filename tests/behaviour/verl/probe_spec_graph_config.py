@@ -1,7 +1,8 @@
 """Probe: what verl's configuration becomes in the engine's, without running a model.
 
-Usage: probe_spec_graph_config.py MODEL sync|async|misuse|arguments. The synchronous rollout runs up to the point where
-LLM has made its EngineArgs, the server up to the parsed options of `vllm serve`; vllm makes its configuration of them.
+Usage: probe_spec_graph_config.py MODEL sync|async|numbers|misuse|arguments. The synchronous rollout runs up to the
+point where LLM has made its EngineArgs, the server up to the parsed options of `vllm serve`; vllm makes its
+configuration of them. `numbers` is the synchronous rollout with a compilation_config that is no mapping.
 `arguments` prints what LLM is called with and works with vllm 0.10.0 too; `misuse` prints the refusals.
 """
 
@@ -42,6 +43,15 @@ CASES = {
     "ngram": GRAPHS | NGRAM | {"speculative_config.prompt_lookup_max": 4, "speculative_config.prompt_lookup_min": 2},
     "more keys": GRAPHS | NGRAM | {"+speculative_config.disable_by_batch_size": 8},
 }
+# Nothing is merged into the number, which LLM takes and `vllm serve` does not.
+NUMBERS = {
+    "ngram and number": GRAPHS | NGRAM | {f"+{VLLM}.compilation_config": 3},
+    "eager sizes and number": {
+        "enforce_eager": True,
+        "cudagraph_capture_sizes": "[4]",
+        f"+{VLLM}.compilation_config": 3,
+    },
+}
 MISUSE = {
     "eager mode": {"enforce_eager": True, "cudagraph_mode": "FULL"},
     "eager npugraph_ex": {"enforce_eager": True, "npugraph_ex.enable": True},
@@ -58,6 +68,7 @@ MISUSE = {
     "npugraph_ex twice": FULL | {"npugraph_ex.enable": True, f"+{VLLM}.additional_config.npugraph_ex_config": "{}"},
     "speculation twice": GRAPHS | NGRAM | {f"+{VLLM}.speculative_config.method": "ngram"},
     "no mapping": FULL | {f"+{VLLM}.compilation_config": 3},
+    "no mapping, sizes": GRAPHS | {"cudagraph_capture_sizes": "[4]", f"+{VLLM}.compilation_config": 3},
     "no method": GRAPHS | DRAFTS,
     "unknown key": GRAPHS | NGRAM | {"+speculative_config.prompt_lookup": 3},
     "unknown method": GRAPHS | DRAFTS | {"speculative_config.method": "guess"},
@@ -155,9 +166,9 @@ def npugraph_ex():
     return [chosen.enable, chosen.enable_static_kernel]
 
 
-def engine_configs(arguments):
+def engine_configs(arguments, cases):
     results = {}
-    for name, settings in CASES.items():
+    for name, settings in cases.items():
         results[name] = engine_config(arguments(settings, ListConfig([4, 2, 1]) if "ListConfig" in name else None))
     return results
 
@@ -195,8 +206,9 @@ def llm_arguments():
 os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
 dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
 MODES = {
-    "sync": lambda: engine_configs(sync_arguments),
-    "async": lambda: engine_configs(async_arguments),
+    "sync": lambda: engine_configs(sync_arguments, CASES),
+    "async": lambda: engine_configs(async_arguments, CASES),
+    "numbers": lambda: engine_configs(sync_arguments, NUMBERS),
     "misuse": refusals,
     "arguments": llm_arguments,
 }

@@ -228,8 +228,13 @@ def test_settings_that_it_cannot_serve_are_refused_at_start(settings_probe: Any,
 
 
 @pytest.mark.misuse
-def test_experts_of_other_layers_are_refused(settings_probe: Any) -> None:
-    assert "moe_grouped_gemm=True" in settings_probe["unknown name"]
+def test_experts_that_it_cannot_send_are_refused(settings_probe: Any) -> None:
+    said = settings_probe["experts"]
+    assert "moe_grouped_gemm=True" in said["unknown name"]
+    assert said["grouped"].startswith("actor_rollout_ref.actor.megatron.ep_alltoallv_reshard=True, rank 0: ")
+    assert "set actor_rollout_ref.actor.megatron.grouped_experts=True" in said["grouped"]
+    assert "has the shape (64, 384), gated ones have (64, 400)" in said["padded"]
+    assert "4 experts on this rank, the configuration says 8" in said["number"]
 
 
 # ---- the engine: what it keeps, and that it does without the rest
@@ -269,6 +274,12 @@ def test_engine_whose_experts_move_is_refused(engines: list[dict[str, Any]]) -> 
     for rank in engines:
         assert "balances experts (EPLB)" in rank["refused"]["dynamic_eplb"]
         assert "differently in different layers" in rank["refused"]["_expert_map"]
+
+
+@pytest.mark.misuse
+def test_no_rank_waits_for_one_that_failed(engines: list[dict[str, Any]]) -> None:
+    for rank in engines:
+        assert "rank 1: KeyError: 'experts'" in rank["one rank failed"]
 
 
 # ---- the plan alone: pure, so it is loaded without torch and without the rest of verl

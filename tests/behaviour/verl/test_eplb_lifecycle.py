@@ -114,6 +114,14 @@ def test_workers_refuse_other_rollouts_at_start(configured: Any, worker: str) ->
 
 
 @pytest.mark.misuse
+def test_standalone_rollouts_refuse_it_themselves(configured: Any) -> None:
+    answers = configured["standalone"]
+    assert "not vllm with async: set it to False" in answers["async"]
+    assert "not sglang with async: set it to False" in answers["sglang"]
+    assert (answers["off"], answers["off_sglang"]) == (None, None)
+
+
+@pytest.mark.misuse
 @pytest.mark.parametrize(
     ("case", "instead"),
     [

@@ -162,13 +162,15 @@ def told(upstream: Upstream, tiny_models: TinyModels) -> Any:
     ("case", "words"),
     [
         ("dense", ["rollout.data_parallel_size=2", "Qwen3Config has none", "set both to 1"]),
-        ("dense_experts", ["rollout.expert_parallel_size=2", "Qwen3Config has none", "set both to 1"]),
         ("world", ["rollout.data_parallel_size=3", "multiple of 3 processes", "there are 2"]),
         ("none", ["rollout.data_parallel_size=0", "set it to 1"]),
         ("experts", ["expert_parallel_size must be equal to tensor_model_parallel_size * data_parallel_size"]),
-        ("twice", ["rollout.engine_kwargs.vllm.enable_expert_parallel", "leave it out"]),
+        ("twice", ["rollout.engine_kwargs.vllm.enable_expert_parallel=True", "leave it out"]),
+        ("twice_off", ["rollout.engine_kwargs.vllm.enable_expert_parallel=False", "leave it out"]),
         ("asynchronous", ["rollout.engine_kwargs.vllm.async_scheduling=True", "leave it out"]),
         ("size", ["VLLM_DP_SIZE=4", "rollout.data_parallel_size=2", "unset"]),
+        ("size_of_one", ["process 1", "VLLM_DP_SIZE=4", "rollout.data_parallel_size=2", "unset"]),
+        ("ray", ["RuntimeError", "process 0", "ModuleNotFoundError: import of ray"]),
         ("number", ["VLLM_DP_MASTER_PORT=29500a", "first of 1 free ports"]),
         ("port", ["VLLM_DP_MASTER_PORT=", "is in use", "set another one"]),
         ("address", ["VLLM_DP_MASTER_IP=192.0.2.77", "engine group 0", "unset it"]),
@@ -182,6 +184,18 @@ def test_what_cannot_work_is_refused_on_every_rank(told: Any, case: str, words: 
 
 
 @pytest.mark.misuse
+def test_without_data_parallelism_only_contradictions_are_refused(told: Any) -> None:
+    for rank in told:
+        accepted = rank["accepted"]
+        assert accepted["experts"] == [{"enable_expert_parallel": True}, []]
+        assert accepted["agreeing"] == [{}, []]  # LLM is given the user's own
+        assert accepted["dense"] == [
+            {},
+            ["rollout.expert_parallel_size=2 has no effect: Qwen3Config has no experts"],
+        ]
+
+
+@pytest.mark.misuse
 def test_groups_of_a_machine_look_at_different_ports(told: Any) -> None:
     assert told[0]["ports"] == {"default": [29502, 29501], "given": [29800, 29801]}
 
@@ -192,13 +206,16 @@ def test_other_rollouts_and_size_one_are_as_upstream(
 ) -> None:
     metadata, sources = V0_10_0.python_path(tmp_path_factory.mktemp("old_vllm"))
     path = os.pathsep.join(map(str, [metadata, upstream.tree("verl"), sources]))
-    first, second = upstream.run(
-        f"{FOLDER}/probe_rollout_dp_off.py", tiny_models.qwen3_moe, env={"PYTHONPATH": path}, timeout=180
-    )
-    llm = first.pop("llm")
+    probe = f"{FOLDER}/probe_rollout_dp_off.py"
+    models = [tiny_models.qwen3_moe, tiny_models.qwen3]
+    first, second = upstream.run(probe, *models, env={"PYTHONPATH": path}, timeout=180)
+    llm, twice = first.pop("llm"), first.pop("twice")
+    without_experts, with_experts = first.pop("dense")
     assert not NEVER_GIVEN & set(llm["arguments"])
     assert len(llm["arguments"]) == 17
     assert llm["environment"] == []
+    assert with_experts == without_experts
+    assert twice["arguments"] == llm["arguments"] | {"tensor_parallel_size": 2, "enable_expert_parallel": True}
     assert first == {
         "sync": [0, True, 1000],
         "sync_replicas": [0, True, 1000],

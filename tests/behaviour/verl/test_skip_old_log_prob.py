@@ -218,6 +218,13 @@ def test_actor_refuses_by_itself(refusals: Any, megatron: Any, name: str) -> Non
 
 
 @pytest.mark.misuse
+def test_noise_of_a_router_is_refused(refusals: Any) -> None:
+    attributes = ("jitter_noise", "router_jitter_noise", "input_jitter_noise")
+    for attribute, message in zip(attributes, refusals["actors"]["router_noise"], strict=True):
+        assert message.startswith(f"{SWITCH}{attribute} is not 0")
+
+
+@pytest.mark.misuse
 def test_nothing_was_trained_when_it_was_refused(refusals: Any) -> None:
     assert refusals["actors"]["unchanged"] is True
     assert refusals["actors"]["reference_policy"] is None, "the reference policy is not updated, so it may have dropout"

@@ -40,6 +40,7 @@ REFUSED = {
     "npugraph_ex twice": "engine_kwargs.vllm.additional_config.npugraph_ex_config are both set",
     "speculation twice": "engine_kwargs.vllm.speculative_config are both set",
     "no mapping": "engine_kwargs.vllm.compilation_config must be a mapping, and it is 3",
+    "no mapping, sizes": "engine_kwargs.vllm.compilation_config must be a mapping, and it is 3",
     "unknown key": "rollout.speculative_config: this vllm does not know prompt_lookup; it knows",
     "no method": "speculative_config sets num_speculative_tokens: set its method or model too",
 }
@@ -122,6 +123,14 @@ def test_speculative_settings_reach_the_engine_undeclared_ones_too(configs: Any)
     assert ngram | {"method": "ngram", "num_speculative_tokens": 3} == ngram
     assert (ngram["prompt_lookup_max"], ngram["prompt_lookup_min"]) == (4, 2)
     assert configs["more keys"]["speculative"]["disable_by_batch_size"] == 8
+
+
+@pytest.mark.on
+def test_argument_into_which_nothing_is_merged_is_left_alone(upstream: Upstream, tiny_models: TinyModels) -> None:
+    out = upstream.run(f"{FOLDER}/probe_spec_graph_config.py", tiny_models.qwen3, "numbers", timeout=300, **NPU)
+    assert out["ngram and number"]["speculative"]["method"] == "ngram"
+    assert out["eager sizes and number"]["mode"] == "NONE"
+    assert out["eager sizes and number"]["speculative"] is None
 
 
 @pytest.mark.off

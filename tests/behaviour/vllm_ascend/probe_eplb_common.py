@@ -95,8 +95,8 @@ class Engine:
         self.model = self.runner.get_model()
         self.loaded = self._weights()
 
-    def rpc(self, method):
-        (answer,) = self.llm.collective_rpc(method)
+    def rpc(self, method, **arguments):
+        (answer,) = self.llm.collective_rpc(method, kwargs=arguments)
         return answer
 
     def generate(self, steps=STEPS):

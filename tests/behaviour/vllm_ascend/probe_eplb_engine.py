@@ -33,8 +33,8 @@ from vllm_ascend.eplb import on_demand  # noqa: E402
 MODEL = sys.argv[1]
 
 
-def one_round(engine, hf):
-    started = engine.rpc("eplb_start")
+def one_round(engine, hf, **arguments):
+    started = engine.rpc("eplb_start", **arguments)
     seen = {"children": children(), "buffer_bytes": started["buffer_bytes"]}
     seen |= {"tokens": engine.generate(), "hf": hf.tokens(), "moved": engine.placement()}
     return seen | {"stopped": engine.rpc("eplb_stop"), "resources": engine.resources(), "placement": engine.placement()}
@@ -80,6 +80,43 @@ def planner(engine, hf):
     return out | {"children": children()}
 
 
+class FailingRequest:
+    """In place of an exchange's request, which fails."""
+
+    def wait(self):
+        raise RuntimeError("the exchange has failed")
+
+
+def abort(engine):
+    engine.generate()
+    engine.rpc("eplb_abort")
+
+
+def failing_stop(engine):
+    """The exchange that the stop waits for fails on every rank."""
+    engine.generate(steps=UNTIL_FIRST_MOVE + 1)
+    updator = engine.runner.eplb_updator
+    updator.forward_before()
+    for request in updator.reqs:
+        request.wait()
+    updator.reqs = [FailingRequest()]
+    engine.rpc("eplb_stop")
+
+
+def failures(engine, hf):
+    """Balancing ends with an error after moves; the engine is refused until all weights have been loaded again."""
+    out = {}
+    for fail in (abort, failing_stop):
+        engine.load(hf.model.state_dict().items())
+        engine.rpc("eplb_start", reloaded=True)
+        one = {"raised": refusal(fail, engine), "children": children(), "left": engine.placement()}
+        one |= {"start": refusal(engine.rpc, "eplb_start"), "stop": engine.rpc("eplb_stop")}
+        engine.load(hf.model.state_dict().items())
+        one |= {"round": one_round(engine, hf, reloaded=True), "again": one_round(engine, hf)}
+        out[fail.__name__] = one
+    return out
+
+
 def random_moves():
     """Of 200 random pairs of placements (experts twice on some ranks, slots permuted): those that moves do not join."""
     generator = torch.Generator().manual_seed(0)
@@ -118,6 +155,8 @@ def refusals(engine):
     out["lora"] = _refusal_with(engine, runner, "lora_config", object())
     out["quantized"] = _refusal_with(engine, runner.vllm_config, "quant_config", object())
     out["model"] = _refusal_with(engine, runner.model_config.hf_text_config, "model_type", "gpt_oss")
+    for key, value in {"mlp_only_layers": [1], "decoder_sparse_step": 2, "moe_layer_freq": 2}.items():
+        out[key] = _refusal_with(engine, runner.model_config.hf_text_config, key, value)
     out["ranks"] = _refusal_with(engine, on_demand, "get_ep_group", lambda: SimpleNamespace(ranks=[2, 3]))
     out["within_step"] = _refusal_with(engine, runner, "execute_model_state", object())
     return out
@@ -132,7 +171,7 @@ def _start_with_transposed_weights(engine):
 
 
 def _refusal_with(engine, place, name, value):
-    before = getattr(place, name)
+    before = getattr(place, name, None)
     setattr(place, name, value)
     try:
         return refusal(engine.rpc, "eplb_start")
@@ -146,7 +185,9 @@ def main():
     engine = Engine(make_llm(MODEL, {"dynamic_eplb": True, "on_demand": True} | INTERVALS))
     hf = HuggingFace(AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32))
     result = rounds(engine, hf) | {"partly": partly_moved(engine, hf), "new_weights": new_weights(engine, hf)}
-    result |= {"refused": refusals(engine), "wrong_moves": random_moves(), "planner": planner(engine, hf)}
+    result |= {"refused": refusals(engine), "wrong_moves": random_moves()}
+    # The planner's last: the step that it fails is raised once more by the engine's next generation.
+    result |= {"failures": failures(engine, hf), "planner": planner(engine, hf)}
     dist.barrier()
     dist.destroy_process_group()
     print(json.dumps(result))

@@ -116,6 +116,24 @@ def test_a_dead_planner_is_noticed_and_replaced(ranks: Any) -> None:
 
 
 @pytest.mark.on
+@pytest.mark.parametrize(
+    ("case", "raised"), [("abort", None), ("failing_stop", "RuntimeError: the exchange has failed")]
+)
+def test_after_an_error_all_weights_have_to_be_loaded(ranks: Any, case: str, raised: str | None) -> None:
+    for rank in ranks:
+        failed = rank["failures"][case]
+        assert failed["raised"] == raised
+        assert failed["children"] == rank["resources"]["children"]
+        assert moved(failed["left"]) and not failed["left"]["balancing"]
+        assert "load all weights and call eplb_start(reloaded=True)" in failed["start"]
+        assert failed["stop"] == {"moved_experts": 0}
+        for one in (failed["round"], failed["again"]):
+            assert one["tokens"] == one["hf"]
+            assert moved(one["moved"])
+            assert one["placement"] == CLEAN
+
+
+@pytest.mark.on
 def test_planner_tells_each_layer_once(ranks: Any) -> None:
     # Upstream's says twice that a layer stays as it is, and the engine then leaves out the last layers.
     for rank in ranks:
@@ -146,6 +164,8 @@ def test_what_cannot_be_balanced_is_refused(ranks: Any) -> None:
         assert "does not work with LoRA" in refused["lora"]
         assert "is for unquantized weights" in refused["quantized"]
         assert "not gpt_oss" in refused["model"]
+        for key, value in {"mlp_only_layers": "[1]", "decoder_sparse_step": "2", "moe_layer_freq": "2"}.items():
+            assert refused[key].endswith(f"but the model's {key} is {value}")
         assert "make tensor parallel times data parallel size equal to their number" in refused["ranks"]
         assert "between two steps only" in refused["within_step"]
 

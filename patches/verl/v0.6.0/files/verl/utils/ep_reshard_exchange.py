@@ -67,7 +67,8 @@ def expert_weights(actor_module: Sequence[torch.nn.Module], transformer_config) 
         transformer_config: Megatron's configuration.
 
     Raises:
-        ValueError: when a routed expert's parameter has a name that is not understood.
+        ValueError: when a routed expert's parameter has a name that is not understood, or when there are not the
+            experts, or not the gated ones, that the configuration says.
     """
     found = []
     for chunk, model in enumerate(actor_module):
@@ -76,6 +77,7 @@ def expert_weights(actor_module: Sequence[torch.nn.Module], transformer_config) 
         for (prefix, grouped), names in groupby(routed, _weight_of):
             names = tuple(names)
             own = _of_experts(names, parameters, grouped, transformer_config)
+            _check_own(names, own, grouped, transformer_config)
             # The name in the whole model, as per_tensor_generator makes it.
             prefix = normalize_model_name(prefix, mpu.get_pipeline_model_parallel_rank(), chunk, transformer_config)
             prefix = re.sub(r"^(module\.)+", "", prefix)
@@ -94,6 +96,19 @@ def _weight_of(name: str) -> tuple[str, bool]:
         f"{name}: experts neither in Transformer Engine's grouped linear layers nor in Megatron's GroupedMLP, set "
         "actor_rollout_ref.actor.megatron.override_transformer_config.moe_grouped_gemm=True"
     )
+
+
+def _check_own(names: tuple[str, ...], own: list[torch.Tensor], grouped: bool, transformer_config) -> None:
+    """Refuses experts that are spread in another way, padded or not gated: they would go under wrong names."""
+    local = transformer_config.num_moe_experts // mpu.get_expert_model_parallel_world_size()
+    if len(own) != local:
+        raise ValueError(f"{names[0]}: {len(own)} experts on this rank, the configuration says {local}")
+    if not grouped:
+        return
+    hidden, ffn = transformer_config.hidden_size, transformer_config.moe_ffn_hidden_size
+    expected = (hidden, 2 * ffn) if names[0].endswith("1") else (ffn, hidden)
+    if tuple(own[0].shape) != expected:
+        raise ValueError(f"{names[0]}: an expert has the shape {tuple(own[0].shape)}, gated ones have {expected}")
 
 
 def _of_experts(names, parameters, grouped, transformer_config) -> list[torch.Tensor]:

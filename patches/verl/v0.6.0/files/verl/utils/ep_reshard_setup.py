@@ -67,11 +67,12 @@ def _moves_experts(rollout: Any) -> bool:
     return any(section.get(key) for section in sections for key in keys)
 
 
-def build_expert_reshard(tf_config: Any, rollout: Any, actor_module: Any):
+def build_expert_reshard(tf_config: Any, megatron: Any, rollout: Any, actor_module: Any):
     """Makes the exchange for this worker; all ranks call it, while the engine's weights are in memory.
 
     Args:
         tf_config: Megatron's TransformerConfig.
+        megatron: the section actor_rollout_ref.actor.megatron.
         rollout: the vLLMRollout.
         actor_module: this rank's model chunks.
 
@@ -86,26 +87,43 @@ def build_expert_reshard(tf_config: Any, rollout: Any, actor_module: Any):
     from verl.utils.ep_reshard_exchange import ExpertReshard, expert_weights
 
     def record():
+        weights = expert_weights(actor_module, tf_config)
+        if any(weight.grouped for weight in weights):
+            _check_grouped(megatron)
         held, engine = engine_experts(engine_model(rollout))
-        return rank_layout(tf_config.num_moe_experts, held, engine), expert_weights(actor_module, tf_config)
+        return rank_layout(tf_config.num_moe_experts, held, engine), weights
 
     return ExpertReshard(gather_records(record), tf_config.num_moe_experts)
 
 
+def _check_grouped(megatron: Any) -> None:
+    """Without the field nothing loads or checks grouped experts, so what would be sent may be their random start.
+
+    Upstream's generator stops there with "Unsupported parameter name".
+    """
+    if megatron.get("grouped_experts", False) is not True:
+        raise ValueError(
+            "the actor's expert weights are grouped (weight1, weight2), and without its field no checkpoint reaches "
+            "them: set actor_rollout_ref.actor.megatron.grouped_experts=True"
+        )
+
+
 def gather_records(record: Callable[[], Any]) -> list[Any]:
-    """What `record` returns on every rank, by rank; raises ValueError on all ranks when it does on one.
+    """What `record` returns on every rank, by rank; raises ValueError on all ranks when it raises on one.
 
     A rank that raised alone would leave the others waiting in their next collective.
     """
+    cause = None
     try:
         mine = (None, record())
-    except ValueError as error:
-        mine = (str(error), None)
+    except Exception as error:  # of any kind: the other ranks wait for this one's answer
+        cause = error
+        mine = (str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}", None)
     gathered: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, mine)
     for rank, (error, _) in enumerate(gathered):
-        if error:
-            raise ValueError(f"{KEY}=True, rank {rank}: {error}")
+        if error is not None:
+            raise ValueError(f"{KEY}=True, rank {rank}: {error}") from cause
     return [record for _, record in gathered]
 
 

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 SWITCH = "actor_rollout_ref.actor.skip_old_log_prob"
 ENTROPYS = "entropys"
+# Numbers that Hugging Face's models use without a module for it: in the attention functions, and as noise on the
+# inputs and scores of MoE routers (PhiMoE, Mixtral and others; the last is config.router_jitter_noise too).
+RANDOM_IN_TRAINING = ("attention_dropout", "router_jitter_noise", "input_jitter_noise", "jitter_noise")
 STRATEGIES = ("fsdp", "fsdp2", "megatron")
 
 
@@ -102,7 +105,7 @@ def _refuse(reason: str) -> None:
 
 
 def check_actor(actor, expected: type, modules, tf_config=None) -> None:
-    """Refuses an actor whose update is not the patched one, and a model whose two passes would differ by dropout.
+    """Refuses an actor whose update is not the patched one, and a model whose two passes would differ by dropout or noise.
 
     Args:
         actor: the object that runs the update. A subclass (recipe/sppo, recipe/spin) has an update of its own.
@@ -129,10 +132,10 @@ def _dropout_in(model: torch.nn.Module) -> str | None:
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0:
             return f"the dropout of {name}"
-        # Hugging Face's attention functions take the number; there is no module for it.
-        rate = getattr(module, "attention_dropout", 0)
-        if isinstance(rate, float) and rate > 0:
-            return "attention_dropout"
+        for attribute in RANDOM_IN_TRAINING:
+            rate = getattr(module, attribute, 0)
+            if isinstance(rate, float) and rate > 0:
+                return attribute
     return None
 
 

@@ -120,6 +120,7 @@ class OnDemandEplb:
     def __init__(self, runner):
         self.runner = runner
         self.running = False
+        self.broken = False
         self.initial = None
         self._forget()
 
@@ -138,6 +139,7 @@ class OnDemandEplb:
         model_type = runner.model_config.hf_text_config.model_type
         if model_type not in ("qwen3_moe", "deepseek_v2", "deepseek_v3"):
             raise NotImplementedError(f"EPLB knows qwen3_moe, deepseek_v2 and deepseek_v3, not {model_type}")
+        _refuse_dense_layers_in_between(runner.model_config.hf_text_config)
         if runner.vllm_config.quant_config is not None:
             raise NotImplementedError(f"{KEY} is for unquantized weights, which training can update")
         if runner.lora_config is not None:
@@ -149,19 +151,28 @@ class OnDemandEplb:
                 f"{list(ranks)}: make tensor parallel times data parallel size equal to their number"
             )
 
-    def start(self) -> dict[str, int]:
+    def start(self, reloaded: bool = False) -> dict[str, int]:
         """
         Begin to balance, from the initial placement and with empty statistics.
+
+        Args:
+            reloaded: after `abort`, that all weights have been loaded since; the engine cannot see that itself
 
         Returns:
             planner_pid, and buffer_bytes: device memory taken until `stop`
 
         Raises:
-            RuntimeError: when it runs already, within a step, or when weights are not processed after loading
+            RuntimeError: when it runs already, within a step, when weights are not processed after loading, or after
+                `abort` without `reloaded`
         """
         self.check()
         if self.running:
             raise RuntimeError("expert load balancing runs already: eplb_stop() comes first")
+        if self.broken and not reloaded:
+            raise RuntimeError(
+                "balancing of this engine's experts ended with an error, and they may not be where they belong: make "
+                "the engine anew, or load all weights and call eplb_start(reloaded=True)"
+            )
         self._refuse_within_step()
         model = self.runner.get_model()
         model_register(model, self.runner.model_config)
@@ -171,6 +182,7 @@ class OnDemandEplb:
         _write_placement(adaptor, self.initial)
         model.clear_all_moe_loads()
         self._launch(adaptor)
+        self.broken = False
         return {"planner_pid": self.process.pid, "buffer_bytes": adaptor.buffer_bytes()}
 
     def stop(self) -> dict[str, int]:
@@ -182,27 +194,32 @@ class OnDemandEplb:
 
         Returns:
             moved_experts: how many slots of all ranks and layers did not hold their initial expert (0 if not running)
+
+        Raises:
+            whatever the exchange does; then as after `abort`
         """
         if not self.running:
             return {"moved_experts": 0}
         self._refuse_within_step()
         self.runner.dynamic_eplb = False
-        self._finish_transfer()
-        self._end_planner()
-        moves = self._moves_home()
-        for layer_id, of_layer in moves.items():
-            _carry_out(self.adaptor, layer_id, of_layer)
-        _write_placement(self.adaptor, self.initial)
-        self.adaptor.model.clear_all_moe_loads()
+        try:
+            moved = self._bring_home()
+        except BaseException:
+            self.abort()
+            raise
         self._forget()
-        return {"moved_experts": sum(map(len, moves.values()))}
+        return {"moved_experts": moved}
 
     def abort(self) -> None:
-        """End planner and buffers after an error, without the other ranks. The engine must not compute any more."""
-        self.runner.dynamic_eplb = False
+        """
+        End planner and buffers after an error, without the other ranks.
+
+        Experts stay where balancing has put them, on this rank and maybe not on others: the engine must not compute any
+        more, and `start` refuses it until all weights have been loaded again.
+        """
         if self.running:
-            self._end_planner()
-            self._forget()
+            self.broken = True
+            self._give_up()
 
     def _refuse_within_step(self):
         if self.runner.execute_model_state is not None:
@@ -224,11 +241,28 @@ class OnDemandEplb:
             self.updator.set_adaptor(adaptor)
             self.updator.warm_up_eplb()
         except BaseException:
-            self.abort()
+            self._give_up()  # no step has run: the experts are where they belong
             raise
         # From here on the runner calls the updator in every step.
         self.runner.eplb_updator = self.updator
         self.runner.dynamic_eplb = True
+
+    def _give_up(self):
+        self.runner.dynamic_eplb = False
+        try:
+            self._end_planner()
+        finally:
+            self._forget()
+
+    def _bring_home(self) -> int:
+        self._finish_transfer()
+        self._end_planner()
+        moves = self._moves_home()
+        for layer_id, of_layer in moves.items():
+            _carry_out(self.adaptor, layer_id, of_layer)
+        _write_placement(self.adaptor, self.initial)
+        self.adaptor.model.clear_all_moe_loads()
+        return sum(map(len, moves.values()))
 
     def _finish_transfer(self):
         # A request that is dropped while its peer still sends writes into freed memory. The map says nothing of these
@@ -238,19 +272,22 @@ class OnDemandEplb:
                 request.wait()
 
     def _end_planner(self):
-        if self.process is not None:
-            self.process.terminate()
-            self.process.join(PLANNER_END_S)
-            if self.process.is_alive():
-                self.process.kill()
-                self.process.join()
-            self.process.close()
-        if self.planner is not None:
-            for each in (self.planner.planner_q, self.planner.block_update_q):
+        # Forgotten first: when the stop fails later on, what has been ended is not ended again.
+        process, planner, manager = self.process, self.planner, self.manager
+        self.process = self.planner = self.manager = None
+        if process is not None:
+            process.terminate()
+            process.join(PLANNER_END_S)
+            if process.is_alive():
+                process.kill()
+                process.join()
+            process.close()
+        if planner is not None:
+            for each in (planner.planner_q, planner.block_update_q):
                 each.close()
                 each.join_thread()
-        if self.manager is not None:
-            self.manager.shutdown()
+        if manager is not None:
+            manager.shutdown()
 
     def _moves_home(self) -> dict[int, list[Move]]:
         rows = [self.adaptor.expert_map_per_layer_cpu[index] for index in self.adaptor.layer_ids()]
@@ -269,6 +306,16 @@ class OnDemandEplb:
         self.adaptor = self.loader = self.manager = self.planner = self.process = self.updator = None
         self.runner.eplb_updator = None
         self.running = False
+
+
+def _refuse_dense_layers_in_between(config):
+    """Upstream's EPLB, and this, take every layer after the first dense ones for one of experts."""
+    for key, in_every_layer in (("mlp_only_layers", []), ("decoder_sparse_step", 1), ("moe_layer_freq", 1)):
+        value = getattr(config, key, None)
+        if value not in (None, in_every_layer):
+            raise NotImplementedError(
+                f"EPLB needs experts in every layer after the first dense ones, but the model's {key} is {value}"
+            )
 
 
 def _placement(adaptor: UnquantizedAdaptor) -> tuple[torch.Tensor, torch.Tensor]:

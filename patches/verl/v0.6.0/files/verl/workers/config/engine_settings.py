@@ -56,6 +56,7 @@ def check_engine_settings(config: Mapping) -> None:
     if sizes and config.enforce_eager:
         # Upstream's own field: it goes on being ignored, but no longer without a word.
         warnings.warn(f"{KEY}.cudagraph_capture_sizes is not used with enforce_eager=True", stacklevel=2)
+        sizes = None
     if not ours and not sizes:
         return
     graphs = [key for key in ours if not key.endswith("speculative_config")]
@@ -99,9 +100,20 @@ def _check_npugraph_ex(config: Mapping) -> None:
 
 
 def _check_given_once(config: Mapping, sizes: list[int] | None) -> None:
+    """An argument of the engine is read only where settings are merged into it; else it may have any form."""
     engine = config.get("engine_kwargs", {}).get("vllm") or {}
     if speculating(config) and engine.get("speculative_config"):
         raise _given_twice("speculative_config", "speculative_config")
+    if sizes or config.get("cudagraph_mode") is not None:
+        _check_graphs_given_once(config, sizes, engine)
+    npugraph_ex = npugraph_ex_settings(config)
+    if npugraph_ex and npugraph_ex.enable:
+        additional = given_mapping(engine.get("additional_config"), f"{ENGINE_KEY}.additional_config")
+        if "npugraph_ex_config" in additional:
+            raise _given_twice("npugraph_ex", "additional_config.npugraph_ex_config")
+
+
+def _check_graphs_given_once(config: Mapping, sizes: list[int] | None, engine: Mapping) -> None:
     graphs = given_mapping(engine.get("compilation_config"), f"{ENGINE_KEY}.compilation_config")
     if config.get("cudagraph_mode") is not None and "cudagraph_mode" in graphs:
         raise _given_twice("cudagraph_mode", "compilation_config.cudagraph_mode")
@@ -110,10 +122,6 @@ def _check_given_once(config: Mapping, sizes: list[int] | None) -> None:
     for name in ("cudagraph_capture_sizes", "cuda_graph_sizes"):  # the engine's own arguments, in new and old vllm
         if sizes and engine.get(name):
             raise _given_twice("cudagraph_capture_sizes", name)
-    additional = given_mapping(engine.get("additional_config"), f"{ENGINE_KEY}.additional_config")
-    npugraph_ex = npugraph_ex_settings(config)
-    if npugraph_ex and npugraph_ex.enable and "npugraph_ex_config" in additional:
-        raise _given_twice("npugraph_ex", "additional_config.npugraph_ex_config")
 
 
 def _given_twice(ours: str, engine: str) -> ValueError:

@@ -17,21 +17,27 @@ world into (engine groups, data parallel, tensor parallel) in this order (vllm/d
 and share the experts, so they have to step together. vllm derives the data parallel rank of an external launcher from
 RANK, which is right for one group only (vllm/config/parallel.py); the variables VLLM_DP_* of its offline SPMD mode say
 it for any number of groups, so those are used.
+
+Address and port are part of these variables. vllm 0.14.1 itself opens neither with the external launcher: its groups are
+made out of torch's world, which exists (`init_distributed_environment`). They are chosen, checked, agreed on and put into
+the engine's configuration (data_parallel_master_ip, data_parallel_master_port), for what reads them there.
 """
 
 import functools
+import logging
 import os
 import socket
 from contextlib import contextmanager
 from dataclasses import dataclass
+
+logger = logging.getLogger(__file__)
+logger.setLevel(os.getenv("VERL_LOGGING_LEVEL", "WARN"))
 
 DEFAULT_PORT = 29500
 # How many ports a group looks at before it gives up
 PORT_TRIES = 64
 MASTER_IP = "VLLM_DP_MASTER_IP"
 MASTER_PORT = "VLLM_DP_MASTER_PORT"
-# What the fields of RolloutConfig decide; given twice, one of the two would silently lose.
-DECIDED_KEYS = ("data_parallel_size", "data_parallel_rank", "enable_expert_parallel")
 # Where vllm looks for the number of experts (vllm/transformers_utils/model_arch_config_convertor.py)
 EXPERT_KEYS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
 
@@ -117,7 +123,8 @@ def ranks_per_shard(config, world_size: int) -> int:
 def engine_arguments(config, hf_config) -> dict:
     """What `LLM` is given for data and expert parallelism; nothing when both sizes are 1.
 
-    The data parallel size itself goes by the environment, see `data_parallel_environment`.
+    The data parallel size itself goes by the environment, see `data_parallel_environment`. A dense model without data
+    parallelism is built as upstream builds it, which does not read expert_parallel_size.
 
     Args:
         config: RolloutConfig.
@@ -130,14 +137,21 @@ def engine_arguments(config, hf_config) -> dict:
     if dp_size == 1 and ep_size == 1:
         return {}
     given = (config.get("engine_kwargs", {}) or {}).get("vllm", {}) or {}
-    _check_sizes(config, hf_config, given)
+    if dp_size == 1 and not number_of_experts(hf_config):
+        logger.warning(
+            f"rollout.expert_parallel_size={ep_size} has no effect: {type(hf_config).__name__} has no experts"
+        )
+        return {}
+    _check_sizes(config, hf_config)
+    _check_given_twice(ep_size, given)
     arguments = {"enable_expert_parallel": True} if ep_size > 1 else {}
     if dp_size > 1:
         arguments.update(_scheduling(given))
-    return arguments
+    # The user's own goes to LLM as well, and says the same.
+    return {key: value for key, value in arguments.items() if given.get(key) is None}
 
 
-def _check_sizes(config, hf_config, given) -> None:
+def _check_sizes(config, hf_config) -> None:
     tp_size, dp_size, ep_size = (
         config.tensor_model_parallel_size,
         config.data_parallel_size,
@@ -156,10 +170,16 @@ def _check_sizes(config, hf_config, given) -> None:
             f"experts, and {type(hf_config).__name__} has none: set both to 1. Without data parallelism each tensor "
             "parallel group is an engine with prompts of its own already"
         )
-    twice = [key for key in DECIDED_KEYS if given.get(key) is not None]
+
+
+def _check_given_twice(ep_size: int, given) -> None:
+    """Refuses engine arguments that would lose against the fields of RolloutConfig, or win over them."""
+    twice = [key for key in ("data_parallel_size", "data_parallel_rank") if given.get(key) is not None]
+    if given.get("enable_expert_parallel") not in (None, ep_size > 1):
+        twice.append("enable_expert_parallel")
     if twice:
         raise ValueError(
-            f"rollout.engine_kwargs.vllm.{twice[0]}: leave it out, rollout.data_parallel_size and "
+            f"rollout.engine_kwargs.vllm.{twice[0]}={given[twice[0]]}: leave it out, rollout.data_parallel_size and "
             "rollout.expert_parallel_size decide it"
         )
 
@@ -221,14 +241,10 @@ def data_parallel_environment(group: EngineGroup):
     A collective call: the first process of each group chooses address and port for all of it.
 
     Raises:
-        ValueError: a VLLM_DP_* that was set before does not fit.
+        ValueError: a VLLM_DP_* that was set before, on any process, does not fit.
         OSError: no port is free.
+        RuntimeError: something else went wrong on one of the processes.
     """
-    size = os.environ.get("VLLM_DP_SIZE")
-    if size is not None and size != str(group.dp_size):
-        raise ValueError(
-            f"VLLM_DP_SIZE={size}, but rollout.data_parallel_size={group.dp_size}: unset VLLM_DP_SIZE, it is derived"
-        )
     ip, port = agreed_address(group)
     wanted = {
         "VLLM_DP_SIZE": str(group.dp_size),
@@ -262,22 +278,43 @@ def _forget_cached_variables() -> None:
 def agreed_address(group: EngineGroup) -> tuple[str, int]:
     """Address and port of this process' group, the same on all its ranks. A collective call over the torch world.
 
-    What a group's first process finds wrong is raised by every process of the world, so that none waits for it.
+    What any process finds wrong is raised by every process of the world, so that none waits for it.
+
+    Raises:
+        ValueError, OSError: as `served_address`; VLLM_DP_SIZE is not the group's.
+        RuntimeError: any other error of a process.
     """
     import torch.distributed as dist
 
-    mine = None
-    if dist.get_rank() == group.ranks[0]:
-        try:
+    mine, cause = None, None
+    try:
+        _check_size_variable(group)
+        if dist.get_rank() == group.ranks[0]:
             mine = served_address(group.index, group.count)
-        except (ValueError, OSError) as error:
-            mine = error
+    except Exception as error:
+        mine, cause = _sendable(error), error
     answers = [None] * dist.get_world_size()
     dist.all_gather_object(answers, mine)
     for rank, answer in enumerate(answers):
         if isinstance(answer, Exception):
-            raise type(answer)(f"data parallel rollout, process {rank}: {answer}")
+            raise type(answer)(f"data parallel rollout, process {rank}: {answer}") from cause
     return answers[group.ranks[0]]
+
+
+def _check_size_variable(group: EngineGroup) -> None:
+    size = os.environ.get("VLLM_DP_SIZE")
+    if size is not None and size != str(group.dp_size):
+        raise ValueError(
+            f"VLLM_DP_SIZE={size}, but rollout.data_parallel_size={group.dp_size}: unset VLLM_DP_SIZE, it is derived"
+        )
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error with its text only: not every exception can be pickled, or made again of its message."""
+    for kind in (ValueError, OSError):
+        if isinstance(error, kind):
+            return kind(str(error))
+    return RuntimeError(f"{type(error).__name__}: {error}")
 
 
 def served_address(index: int, count: int) -> tuple[str, int]:

@@ -22,6 +22,23 @@ KEY = "actor_rollout_ref.rollout.eplb_lifecycle"
 ON = {"dynamic_eplb": True, "on_demand": True}
 
 
+def check_rollout(config: Any) -> None:
+    """
+    Refuse rollouts that do not balance, whoever builds them.
+
+    Args:
+        config: RolloutConfig, with eplb_lifecycle on
+
+    Raises:
+        ValueError: names the setting and what to set instead
+    """
+    if (config.name, config.mode) != ("vllm", "sync"):
+        raise ValueError(
+            f"{KEY}=True is for rollout.name=vllm with rollout.mode=sync, not {config.name} with {config.mode}: "
+            "set it to False"
+        )
+
+
 def check(config: Any, model_config: Any) -> None:
     """
     Refuse what cannot be balanced, before an engine is made.
@@ -33,11 +50,7 @@ def check(config: Any, model_config: Any) -> None:
     Raises:
         ValueError: names the setting and what to set instead
     """
-    if (config.name, config.mode) != ("vllm", "sync"):
-        raise ValueError(
-            f"{KEY}=True is for rollout.name=vllm with rollout.mode=sync, not {config.name} with {config.mode}: "
-            "set it to False"
-        )
+    check_rollout(config)
     if not number_of_experts(model_config.hf_config):
         raise ValueError(f"{KEY}=True, but the model has no experts: set it to False")
     if model_config.lora_rank > 0:

@@ -69,7 +69,8 @@ def check_engine(engine) -> None:
         engine: vllm's LLM.
 
     Raises:
-        ValueError: the model is dense, its experts are quantised, or are not vllm-ascend's.
+        ValueError: the model is dense, has multi-head latent attention, or its experts are quantised or not
+            vllm-ascend's.
     """
     from vllm_ascend.ops.fused_moe.fused_moe import AscendUnquantizedFusedMoEMethod
 
@@ -77,6 +78,7 @@ def check_engine(engine) -> None:
     layers = expert_layers(model)
     if not layers:
         raise ValueError(f"{KEY}=True, and {type(model).__name__} has no experts: set it to False")
+    _check_attention(model)
     for layer in layers:
         if not isinstance(layer.quant_method, AscendUnquantizedFusedMoEMethod):
             method = getattr(layer.quant_method, "quant_method", layer.quant_method)
@@ -87,6 +89,24 @@ def check_engine(engine) -> None:
             )
         for name in WEIGHTS:
             kernel_view(getattr(layer, name).data, name)
+
+
+def _check_attention(model) -> None:
+    """Refuses multi-head latent attention, whatever its implementation (vllm-ascend's MLA and SFA).
+
+    Both make W_UV and W_UK_T of kv_b_proj when the engine is built (process_weights_after_loading in attention/mla_v1.py
+    and sfa_v1.py); SFA gives up kv_b_proj's own memory then. load_weights writes kv_b_proj only, so that decoding would
+    go on with the projections of before the update, and nothing would tell.
+    """
+    from vllm.attention.layer import MLAAttention
+
+    for module in model.modules():
+        if isinstance(module, MLAAttention):
+            raise ValueError(
+                f"{KEY}=True: {module.layer_name} of {type(model).__name__} is multi-head latent attention (MLA). "
+                "vllm-ascend copies W_UV and W_UK_T out of its kv_b_proj when the engine is built, and no update renews "
+                f"them, with {KEY}=False neither: take a model without MLA"
+            )
 
 
 def engine_model(engine):
