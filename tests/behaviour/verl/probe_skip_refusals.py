@@ -79,7 +79,7 @@ def of_actors():
         "subclass": refusal(lambda: OwnUpdate(actor.config, workers.model, actor.actor_optimizer)),
         "dropout": refusal(lambda: DataParallelPPOActor(actor.config, with_dropout, actor.actor_optimizer)),
         "attention_dropout": refusal(lambda: _with_attention_dropout(workers, actor)),
-        "router_noise": [refusal(lambda name=name: _with_router_noise(workers, actor, name)) for name in NOISES],
+        "router_noise": [refusal(lambda name=name: _with_router_noise(actor, name)) for name in NOISES],
         "reference_policy": refusal(lambda: DataParallelPPOActor(actor.config, with_dropout, None)),
         "engine_worker": refusal(lambda: _engine_worker(actor.config)),
     }
@@ -92,7 +92,7 @@ def _with_attention_dropout(workers, actor):
     return type(actor)(actor.config, workers.model, actor.actor_optimizer)
 
 
-def _with_router_noise(workers, actor, name):
+def _with_router_noise(actor, name):
     """A model with a Mixtral or PhiMoE block of Hugging Face's own making, whose number `name` is not 0."""
     from transformers.models.mixtral import MixtralConfig, modeling_mixtral
     from transformers.models.phimoe import PhimoeConfig, modeling_phimoe
@@ -102,7 +102,8 @@ def _with_router_noise(workers, actor, name):
         config, block = PhimoeConfig, modeling_phimoe.PhimoeSparseMoeBlock
     noise = {"router_jitter_noise": 0.0, "input_jitter_noise": 0.0}
     noise["router_jitter_noise" if name == "mixtral" else name] = 0.1
-    model = torch.nn.Sequential(workers.model, block(config(hidden_size=8, intermediate_size=8, **noise)))
+    # Alone: the workers' model has kept the dropout that another case gave it.
+    model = torch.nn.Sequential(block(config(hidden_size=8, intermediate_size=8, **noise)))
     return type(actor)(actor.config, model, actor.actor_optimizer)
 
 
