@@ -9,10 +9,21 @@ from collections import Counter
 import torch
 import trainer_in_process as tip
 
-SKIP = "actor_rollout_ref.actor.skip_old_log_prob=True"
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+SKIP = f"{ACTOR}.skip_old_log_prob=True"
 EOS = 2
 # A temperature far from 1: logits that are not divided by it give other gradients, and entropies differ by token.
-COMMON = ["actor_rollout_ref.rollout.temperature=0.2", "actor_rollout_ref.actor.kl_loss_coef=0.1"]
+COMMON = [f"{ROLLOUT}.temperature=0.2", f"{ACTOR}.kl_loss_coef=0.1"]
+# Settings under which FSDP's and Megatron's actor are both run.
+BOTH_ACTORS = {
+    "plain": [],
+    "entropy_and_kl_loss": [f"{ACTOR}.entropy_coeff=0.01", f"{ACTOR}.use_kl_loss=True"],
+    "dynamic_micro_batches": [
+        f"{ACTOR}.use_dynamic_bsz=True",
+        f"{ACTOR}.ppo_max_token_len_per_gpu=64",
+        f"{ROLLOUT}.log_prob_max_token_len_per_gpu=64",
+    ],
+}
 # What a run logs that is a time, or follows from one.
 TIMES = ("timing", "perf/")
 

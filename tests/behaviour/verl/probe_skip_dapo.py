@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 
 import trainer_in_process as tip
-from probe_skip_common import SKIP, UnevenWorkers, compare, refusal, run
+from probe_skip_common import ACTOR, SKIP, UnevenWorkers, compare, refusal, run
 
 MODEL, MODE = sys.argv[1:]
-ACTOR = "actor_rollout_ref.actor"
 FILTERED = ["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=seq_reward"]
 # Two generated batches make one update: of each batch the groups whose rewards differ are kept, and then four of them.
 CASES = {

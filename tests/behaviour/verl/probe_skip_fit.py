@@ -8,18 +8,11 @@ import json
 import sys
 
 import trainer_in_process as tip
-from probe_skip_common import UnevenWorkers, compare, run
+from probe_skip_common import ACTOR, BOTH_ACTORS, ROLLOUT, UnevenWorkers, compare, run
 
 MODEL, MODE = sys.argv[1:]
-ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 CASES = {
-    "plain": [],
-    "entropy_and_kl_loss": [f"{ACTOR}.entropy_coeff=0.01", f"{ACTOR}.use_kl_loss=True"],
-    "dynamic_micro_batches": [
-        f"{ACTOR}.use_dynamic_bsz=True",
-        f"{ACTOR}.ppo_max_token_len_per_gpu=64",
-        f"{ROLLOUT}.log_prob_max_token_len_per_gpu=64",
-    ],
+    **BOTH_ACTORS,
     "sequence_ratio": [f"{ACTOR}.policy_loss.loss_mode=gspo", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"],
     # What fit reports is over the whole batch, so it does not depend on the size of the micro-batches.
     "other_micro_batches": [

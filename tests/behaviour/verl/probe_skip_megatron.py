@@ -31,19 +31,12 @@ from megatron.core.models.gpt import GPTModel  # noqa: E402
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec  # noqa: E402
 from megatron.core.transformer.dot_product_attention import DotProductAttention  # noqa: E402
 from omegaconf import open_dict  # noqa: E402
-from probe_skip_common import COMMON, SKIP, UnevenWorkers, compare, refusal  # noqa: E402
+from probe_skip_common import ACTOR, BOTH_ACTORS, COMMON, SKIP, UnevenWorkers, compare, refusal  # noqa: E402
 
 MODEL, *NAMES = sys.argv[1:]
-ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 STAGES = int(GROUP["WORLD_SIZE"] or 1)
 CASES = {
-    "plain": [],
-    "entropy_and_kl_loss": [f"{ACTOR}.entropy_coeff=0.01", f"{ACTOR}.use_kl_loss=True"],
-    "dynamic_micro_batches": [
-        f"{ACTOR}.use_dynamic_bsz=True",
-        f"{ACTOR}.ppo_max_token_len_per_gpu=64",
-        f"{ROLLOUT}.log_prob_max_token_len_per_gpu=64",
-    ],
+    **BOTH_ACTORS,
     "other_micro_batches": [f"{ACTOR}.ppo_micro_batch_size_per_gpu=4"],
 }
 

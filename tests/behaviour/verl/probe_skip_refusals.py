@@ -8,10 +8,9 @@ import sys
 
 import torch
 import trainer_in_process as tip
-from probe_skip_common import SKIP, UnevenWorkers, refusal
+from probe_skip_common import ACTOR, ROLLOUT, SKIP, UnevenWorkers, refusal
 
 MODEL = sys.argv[1]
-ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 SETTINGS = {
     "two_epochs": [f"{ACTOR}.ppo_epochs=2"],
     "two_mini_batches": [f"{ACTOR}.ppo_mini_batch_size=2"],
