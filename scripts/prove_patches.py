@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Proves each patch by its behaviour tests: red without it, green with it, red again when its core is taken out.
 
-For every tests/behaviour/<upstream>/test_<feature>.py:
+For every feature, by its tests/behaviour/<upstream>/test_<feature>.py and, of a feature with several parts, its
+test_<feature>_<part>.py:
 
 - on the unpatched trees (--base) every `on` test fails and every `off` test passes;
 - on the patched trees (--patched) every `on`, `off` and `misuse` test passes;
@@ -24,7 +25,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -93,13 +94,18 @@ class Verdict:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     mutants = load_mutants(BEHAVIOUR / "mutants")
-    tests = [path for path in find_tests(BEHAVIOUR) if not options.feature or feature_of(path) in options.feature]
-    if unknown := set(options.feature) - {feature_of(path) for path in tests}:
+    tests = {
+        (upstream, feature): files
+        for (upstream, feature), files in find_tests(BEHAVIOUR, mutants).items()
+        if not options.feature or feature in options.feature
+    }
+    if unknown := set(options.feature) - {feature for _, feature in tests}:
         print(f"no tests of {', '.join(sorted(unknown))} under {BEHAVIOUR.relative_to(REPO)}", file=sys.stderr)
         return 1
     verdicts = []
-    for path in tests:
-        verdict = prove(path, options.base, options.patched, mutants if options.mutants else None)
+    for (upstream, feature), files in tests.items():
+        verdict = Verdict(feature, upstream)
+        prove(verdict, files, options.base, options.patched, mutants if options.mutants else None)
         print(line(verdict), flush=True)
         for text in details(verdict):
             print(f"    {text}", flush=True)
@@ -124,13 +130,19 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def find_tests(folder: Path) -> list[Path]:
-    """The test files of features: those in a folder of an upstream."""
-    return sorted(folder.glob("*/test_*.py"))
+def find_tests(folder: Path, mutants: Sequence[Mutant]) -> dict[tuple[str, str], list[Path]]:
+    """The test files in the folders of upstreams, by upstream and feature."""
+    found: dict[tuple[str, str], list[Path]] = {}
+    for path in sorted(folder.glob("*/test_*.py")):
+        found.setdefault((upstream_of(path), feature_of(path, mutants)), []).append(path)
+    return found
 
 
-def feature_of(test: Path) -> str:
-    return test.stem.removeprefix("test_")
+def feature_of(test: Path, mutants: Sequence[Mutant]) -> str:
+    """The feature that the file is named after; where no mutation is for that one, the feature whose part it tests."""
+    own = test.stem.removeprefix("test_")
+    features = {mutant.feature for mutant in mutants if mutant.upstream == upstream_of(test)}
+    return max((name for name in features if own == name or own.startswith(f"{name}_")), key=len, default=own)
 
 
 def upstream_of(test: Path) -> str:
@@ -151,36 +163,49 @@ def load_mutants(folder: Path) -> list[Mutant]:
     return mutants
 
 
-def orphaned(mutants: Sequence[Mutant], tests: Sequence[Path]) -> list[str]:
+def orphaned(mutants: Sequence[Mutant], tests: Collection[tuple[str, str]]) -> list[str]:
     """One sentence for each mutation that no test file is for."""
-    known = {(upstream_of(path), feature_of(path)) for path in tests}
     return [
         f"mutants/{mutant.name}.yaml: no test_{mutant.feature}.py of {mutant.upstream}"
         for mutant in mutants
-        if (mutant.upstream, mutant.feature) not in known
+        if (mutant.upstream, mutant.feature) not in tests
     ]
 
 
-def prove(test: Path, base: Path, patched: Path, mutants: Sequence[Mutant] | None) -> Verdict:
+def prove(verdict: Verdict, tests: Sequence[Path], base: Path, patched: Path, mutants: Sequence[Mutant] | None) -> None:
     """Runs one feature's tests on all trees; `mutants` is None when mutations are not asked for."""
-    verdict = Verdict(feature_of(test), upstream_of(test))
-    verdict.base = run_tests(test, base, "on or off")
-    verdict.patched = run_tests(test, patched, "")
+    verdict.base = [one for test in tests for one in run_tests(test, base, "on or off")]
+    verdict.patched = [one for test in tests for one in run_tests(test, patched, "")]
     verdict.problems += judge_base(verdict.base) + judge_patched(verdict.patched)
     if mutants is None:
-        return verdict
+        return
     own = [one for one in mutants if (one.feature, one.upstream) == (verdict.feature, verdict.upstream)]
     if not own:
         verdict.problems.append("no mutant")
     for mutant in own:
         try:
             with mutated(patched, mutant) as trees:
-                verdict.mutants[mutant.name] = run_tests(test, trees, "on", "-x")  # one red test is proof
+                verdict.mutants[mutant.name] = run_mutant(mutant, tests, trees)
         except MutationError as error:
             verdict.problems.append(str(error))
             continue
         verdict.problems += judge_mutant(mutant, verdict.mutants[mutant.name])
-    return verdict
+
+
+def run_mutant(mutant: Mutant, tests: Sequence[Path], trees: Path) -> list[Outcome]:
+    """Runs the tests on the mutated trees until one is red, which is proof: first those of the part that it is named for."""
+    variant = mutant.name.partition(".")[2]
+
+    def is_elsewhere(test: Path) -> bool:
+        part = test.stem.removeprefix(f"test_{mutant.feature}").strip("_")
+        return not part or not variant.startswith(part)
+
+    outcomes: list[Outcome] = []
+    for test in sorted(tests, key=is_elsewhere):
+        outcomes += run_tests(test, trees, "on", "-x")
+        if any(one.result == "failed" for one in outcomes):
+            break
+    return outcomes
 
 
 def judge_base(outcomes: Sequence[Outcome]) -> list[str]:

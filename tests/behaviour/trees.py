@@ -43,9 +43,10 @@ class Trees:
         return self._folders[name]
 
     def require(self, upstream: str, feature: str) -> None:
-        """Skips the test when the feature's patch was left out of the tree."""
-        if reason := self._left_out.get((upstream, feature)):
-            pytest.skip(f"{feature} is not in the tree of {upstream}: {reason}")
+        """Skips the test when the patch of the feature, or of the one that it is a part of, was left out of the tree."""
+        for (name, left_out), reason in self._left_out.items():
+            if name == upstream and f"{feature}_".startswith(f"{left_out}_"):
+                pytest.skip(f"{left_out} is not in the tree of {upstream}: {reason}")
 
 
 class LazyTrees(Trees):

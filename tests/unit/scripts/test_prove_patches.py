@@ -125,3 +125,16 @@ def test_mutant_without_tests_is_named(prove: ModuleType, tmp_path: Path, capsys
     (tmp_path / "behaviour/mutants/gone.yaml").write_text(MUTANT.replace("thing", "gone"))
     assert run(prove, tmp_path, "--mutants") == 1
     assert "mutants/gone.yaml: no test_gone.py of up-stream" in capsys.readouterr().out
+
+
+def test_a_part_of_a_feature_has_a_file_of_its_own(prove: ModuleType, tmp_path: Path) -> None:
+    part = 'import pytest\n@pytest.mark.on\ndef test_part(code):\n    assert "more" in code\n'
+    (tmp_path / "behaviour/up_stream/test_thing_part.py").write_text(part)
+    (tmp_path / "behaviour/mutants/thing.part_less.yaml").write_text(MUTANT.replace("fixed", "more"))
+    (tmp_path / "patched/up-stream/code.py").write_text("rest\nfixed\nmore\n")
+    assert run(prove, tmp_path, "--mutants", "--json", str(tmp_path / "out.json")) == 0
+    (feature,) = json.loads((tmp_path / "out.json").read_text())["features"]
+    assert feature["feature"] == "thing"
+    red = {name: [(one["test"], one["result"]) for one in run] for name, run in feature["mutants"].items()}
+    # Only the tests of the part ran for the mutation that is named for it; for the other, the feature's own were enough.
+    assert red == {"thing": [("test_need", "failed")], "thing.part_less": [("test_part", "failed")]}
