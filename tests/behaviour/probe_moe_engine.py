@@ -16,7 +16,7 @@ npu_engine.prepare(device="A2")
 import torch  # noqa: E402  (what imports vllm comes after the preparation)
 import torch.distributed as dist  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
-from vllm import LLM, SamplingParams  # noqa: E402
+from vllm import SamplingParams  # noqa: E402
 
 MODEL = sys.argv[1]
 RANKS = int(os.environ.setdefault("WORLD_SIZE", "1"))
@@ -26,23 +26,6 @@ TOKENS = {0: 12, 1: 5}  # ranks stop at different times
 
 def prompts():
     return [[10 + index, 11, 12, 13, 14 + RANK] for index in range(3 if RANK == 0 else 1)]
-
-
-def engine():
-    """As verl starts it, but that the group of all processes is made here."""
-    return LLM(
-        model=MODEL,
-        dtype="float32",
-        distributed_executor_backend="external_launcher",
-        data_parallel_size=RANKS,
-        enable_expert_parallel=RANKS > 1,
-        max_model_len=64,
-        max_num_seqs=8,
-        max_num_batched_tokens=128,
-        enforce_eager=True,
-        # With it a rank that ends takes one more step, without a forward pass, and the others wait for that for ever.
-        async_scheduling=False,
-    )
 
 
 def hf_tokens():
@@ -61,7 +44,7 @@ def main():
     dist.init_process_group(
         "gloo", **({} if RANKS > 1 else {"init_method": "tcp://127.0.0.1:0", "rank": 0, "world_size": 1})
     )
-    llm = engine()
+    llm = npu_engine.small_llm(MODEL, data_parallel_size=RANKS, enable_expert_parallel=RANKS > 1)
     layer = llm.llm_engine.model_executor.driver_worker.worker.model_runner.model.model.layers[0].mlp.experts
     params = SamplingParams(temperature=0, max_tokens=TOKENS[RANK], ignore_eos=True)
     outputs = llm.generate([{"prompt_token_ids": one} for one in prompts()], params, use_tqdm=False)

@@ -15,28 +15,12 @@ npu_engine.prepare(device="A2")
 
 import torch  # noqa: E402  (what imports vllm comes after the preparation)
 import torch.distributed as dist  # noqa: E402
-from vllm import LLM  # noqa: E402
 from vllm.config import set_current_vllm_config  # noqa: E402
 from vllm.model_executor.layers.fused_moe.layer import determine_expert_map  # noqa: E402
 from vllm.model_executor.model_loader.utils import initialize_model  # noqa: E402
 
 MODEL = sys.argv[1]
 RANKS = int(os.environ["WORLD_SIZE"])
-
-
-def engine():
-    return LLM(
-        model=MODEL,
-        dtype="bfloat16",
-        distributed_executor_backend="external_launcher",
-        data_parallel_size=RANKS,
-        enable_expert_parallel=True,
-        max_model_len=64,
-        max_num_seqs=8,
-        max_num_batched_tokens=128,
-        enforce_eager=True,
-        async_scheduling=False,
-    )
 
 
 def checkpoint():
@@ -109,7 +93,7 @@ def placement():
 
 def main():
     dist.init_process_group("gloo")
-    llm = engine()
+    llm = npu_engine.small_llm(MODEL, dtype="bfloat16", data_parallel_size=RANKS, enable_expert_parallel=True)
     from verl.utils.ep_reshard_setup import engine_experts, engine_model
 
     model = engine_model(SimpleNamespace(inference_engine=llm))

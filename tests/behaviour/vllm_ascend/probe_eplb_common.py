@@ -3,10 +3,11 @@
 import gc
 import os
 
+import npu_engine
 import psutil
 import torch
 import torch.distributed as dist
-from vllm import LLM, SamplingParams
+from vllm import SamplingParams
 
 COLLECT, PLAN = 4, 2  # steps; then one layer moves a step
 UNTIL_FIRST_MOVE = COLLECT + PLAN
@@ -71,16 +72,10 @@ class HuggingFace:
 
 
 def make_llm(model, eplb_config):
-    return LLM(
-        model=model,
-        dtype="float32",
-        distributed_executor_backend="external_launcher",
+    return npu_engine.small_llm(
+        model,
         tensor_parallel_size=int(os.environ["WORLD_SIZE"]),
         enable_expert_parallel=True,
-        max_model_len=64,
-        max_num_seqs=8,
-        max_num_batched_tokens=128,
-        enforce_eager=True,
         enable_prefix_caching=False,
         additional_config={"eplb_config": eplb_config},
     )

@@ -32,6 +32,24 @@ def prepare(device="A3"):
     _moe_answers(device)
 
 
+def small_llm(model, **settings):
+    """vllm's LLM for a tiny model, as a process of a group starts it; `settings` go to LLM beside or instead of these."""
+    from vllm import LLM
+
+    small = {
+        "dtype": "float32",
+        "distributed_executor_backend": "external_launcher",
+        "max_model_len": 64,
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 128,
+        "enforce_eager": True,
+        # With it a data-parallel rank that ends takes one more step, without a forward pass, and the others wait for
+        # that for ever.
+        "async_scheduling": False,
+    }
+    return LLM(model=model, **{**small, **settings})
+
+
 class MemoryPool:
     """Stands for CaMemAllocator, whose pool is C++ on the NPU's memory: it gives nothing back, and contents stay."""
 
