@@ -1,0 +1,111 @@
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Builds the rebalancing of one rollout's engine."""
+
+import hashlib
+import json
+
+import torch
+import torch.distributed as dist
+
+from verl.workers.config.rollout_rebalance import KEY, check_settings
+from verl.workers.rollout.data_parallel import engine_group
+
+from .channel import Column
+from .checks import check_engine
+from .engine_requests import EngineRequests
+from .executor import RebalanceError, Rebalancer
+from .hook import EngineHook
+from .kv_blocks import KVLayoutError, cache_tensors
+from .ledger import Ledger
+from .planner import Policy
+
+
+def install(engine, config) -> EngineHook:
+    """Lets the engine take part in rebalancing. A collective call of the torch world.
+
+    Args:
+        engine: vllm's LLM, of a rollout with data_parallel_size > 1.
+        config: RolloutConfig.
+
+    Raises:
+        ValueError: the configuration or the engine cannot be served; the message says what to set instead.
+    """
+    from vllm.distributed import get_dp_group
+
+    check_settings(config)
+    check_engine(engine)
+    core = engine.llm_engine.engine_core.engine_core
+    runner = engine.llm_engine.model_executor.driver_worker.worker.model_runner
+    settings = config.rollout_rebalance
+    policy = make_policy(settings, engine.llm_engine.vllm_config)
+    tensors = kv_tensors(core, runner)
+    group = engine_group(config, dist.get_rank(), dist.get_world_size())
+    column = Column(group, dist.get_backend(get_dp_group().device_group))
+    ledger = Ledger(column.rank)
+    staging = settings.staging_megabytes << 20
+    requests = EngineRequests(core, runner)
+    rebalancer = Rebalancer(column, requests, ledger, policy, tensors, staging, same_plan(group.tp_size))
+    hook = EngineHook(engine.llm_engine, rebalancer, column, ledger, settings.interval)
+    hook.install()
+    return hook
+
+
+def make_policy(settings, vllm_config) -> Policy:
+    """The planner's policy: graph sizes of the configuration, or those that the engine has captured.
+
+    Raises:
+        ValueError: there are none, or they are smaller than the tokens of one request and step.
+    """
+    speculative = vllm_config.speculative_config
+    tokens = 1 + (speculative.num_speculative_tokens if speculative else 0)
+    sizes = tuple(settings.graph_sizes) or tuple(vllm_config.compilation_config.cudagraph_capture_sizes or ())
+    if not sizes or min(sizes) < tokens:
+        raise ValueError(
+            f"{KEY}: the graph sizes are {list(sizes)}, and a request takes {tokens} tokens a step: name sizes of at "
+            f"least {tokens} in {KEY}.graph_sizes"
+        )
+    return Policy(
+        graph_sizes=sizes,
+        block_size=vllm_config.cache_config.block_size,
+        growth_tokens=settings.interval * tokens,
+        tokens_per_request=tokens,
+    )
+
+
+def kv_tensors(core, runner) -> list[torch.Tensor]:
+    """The engine's KV cache.
+
+    Raises:
+        ValueError: its layout is none that blocks can be copied out of.
+    """
+    try:
+        return cache_tensors(runner, core.scheduler.kv_cache_config.num_blocks, core.scheduler.block_size)
+    except KVLayoutError as error:
+        raise ValueError(f"{KEY}.enable=True: {error}; set {KEY}.enable=False") from error
+
+
+def same_plan(tp_size: int):
+    """A check that all tensor-parallel ranks have made the same plan: each moves its shard of a request's blocks."""
+
+    def check(moves) -> None:
+        if tp_size == 1:
+            return
+        from vllm.distributed import get_tp_group
+
+        digest = int.from_bytes(hashlib.sha256(json.dumps(moves).encode()).digest()[:7], "big")
+        found = torch.tensor([digest, -digest])
+        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=get_tp_group().cpu_group)
+        if found.tolist() != [digest, -digest]:
+            raise RebalanceError("the tensor-parallel ranks of an engine have planned different moves")
+
+    return check
