@@ -123,6 +123,59 @@ def permutation():
     }
 
 
+def quantised_differences():
+    """Products and routing of quantised tokens and weights, against the same with what the integers stand for."""
+    x, ids, _ = routed()
+    quantised, scale = torch_npu.npu_dynamic_quant(x)
+    rows, _, counts, scales = route(quantised, ids, scale=scale)
+    plain = route(quantised.float() * scale[:, None], ids)[0]
+    late, late_scales = route(x, ids, quant_mode=1)[::3]
+    found = {
+        "rounding, in steps": in_steps(quantised, scale, x) - 0.5,
+        "routed": difference(rows * scales[:, None], plain),
+        "quantised when routed": difference(late * late_scales[:, None], plain),
+    }
+    return found | quantised_products(rows, scales, plain, counts)
+
+
+def quantised_products(rows, scales, plain, counts):
+    generator = torch.Generator().manual_seed(3)
+    weight = torch.randint(-127, 128, (EXPERTS, HIDDEN, 2 * WIDTH), generator=generator).to(torch.int8)
+    scale = torch.rand(EXPERTS, 2 * WIDTH, generator=generator) / 100
+    offset = torch.randint(-8, 8, (EXPERTS, 1, 2 * WIDTH), generator=generator).float()
+    group = {"group_list": counts, "group_list_type": 1, "group_type": 0, "split_item": 2}
+    scaled = {"scale": [scale], "per_token_scale": [scales], "output_dtype": torch.float32}
+    product = torch_npu.npu_grouped_matmul(x=[rows], weight=[weight], **group, **scaled)[0]
+    expected = by_expert(plain, counts, weight.float() * scale[:, None])
+    integers = {"antiquant_scale": [scale[:, None]], "antiquant_offset": [offset]}
+    of_integers = torch_npu.npu_grouped_matmul(x=[plain], weight=[weight], **group, **integers)[0]
+    fused, fused_scales, _ = torch_npu.npu_grouped_matmul_swiglu_quant(
+        x=rows, weight=weight, group_list=counts.cumsum(0), weight_scale=scale, x_scale=scales
+    )
+    hidden = torch.nn.functional.silu(expected[:, :WIDTH]) * expected[:, WIDTH:]
+    return {
+        "product": difference(product, expected),
+        "weights of integers": difference(
+            of_integers, by_expert(plain, counts, (weight.float() + offset) * scale[:, None])
+        ),
+        "fused, in steps": in_steps(fused, fused_scales, hidden) - 0.5,
+    }
+
+
+def by_expert(rows, counts, matrices):
+    return torch.cat([part @ matrix for part, matrix in zip(rows.split(counts.tolist()), matrices, strict=True)])
+
+
+def in_steps(quantised, scale, meant):
+    """The largest distance from what is meant, in steps of the quantisation: at most a half."""
+    return ((quantised * scale[:, None] - meant).abs() / scale[:, None].clamp(min=1e-12)).max().item()
+
+
+def counted_integers():
+    ids = torch.tensor([[0, 2], [2, 1]], dtype=torch.int32)
+    return torch.histc(ids, bins=4, min=0, max=4).tolist()
+
+
 def padding_is_left_out():
     """A row of weight zero that is not a number does not reach the token."""
     rows = torch.tensor([[1.0, 2.0], [float("nan")] * 2])
@@ -138,9 +191,9 @@ def refusals():
             x=[x], weight=[torch.zeros(1, WIDTH, HIDDEN)], **group
         ),
         "scales": lambda: torch_npu.npu_grouped_matmul(
-            x=[x], weight=[torch.zeros(1, HIDDEN, WIDTH)], scale=[torch.ones(1)], **group
+            x=[x], weight=[torch.zeros(1, HIDDEN, WIDTH)], scale=[torch.ones(1)], per_token_scale=[x[:, 0]], **group
         ),
-        "quantised routing": lambda: route(x, ids, quant_mode=1),
+        "static quantisation": lambda: route(x, ids, quant_mode=0),
         "capacity": lambda: route(x, ids, drop_pad_mode=1),
         "padded mode": lambda: torch_npu.npu_moe_token_unpermute(x, ids.flatten(), probs=weights, padded_mode=True),
     }
@@ -161,6 +214,8 @@ print(
             "moe": moe_differences(),
             "gating": gating_differences(),
             "permutation": permutation(),
+            "quantised": quantised_differences(),
+            "counted": counted_integers(),
             "padding": padding_is_left_out(),
             "refused": refusals(),
         }

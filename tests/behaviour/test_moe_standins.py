@@ -23,10 +23,14 @@ def operators(upstream: Upstream) -> Any:
     return upstream.run("tests/behaviour/probe_moe_ops.py", standins=["torch_npu"])
 
 
-@pytest.mark.parametrize("kind", ["moe", "gating", "permutation"])
+@pytest.mark.parametrize("kind", ["moe", "gating", "permutation", "quantised"])
 def test_operators_equal_plain_pytorch(operators: Any, kind: str) -> None:
     assert len(operators[kind]) >= 2
     assert {name: size for name, size in operators[kind].items() if not size <= TOLERANCE} == {}
+
+
+def test_integers_are_counted(operators: Any) -> None:
+    assert operators["counted"] == [1, 1, 2, 0]
 
 
 def test_a_row_of_weight_zero_is_left_out(operators: Any) -> None:

@@ -43,6 +43,9 @@ CASES = {
     "ngram": GRAPHS | NGRAM | {"speculative_config.prompt_lookup_max": 4, "speculative_config.prompt_lookup_min": 2},
     "more keys": GRAPHS | NGRAM | {"+speculative_config.disable_by_batch_size": 8},
 }
+SAM = {"sam_min_match_length": 4, "sam_share_in_group": True, "sam_max_memory_mb": 64}
+SAM_CASE = GRAPHS | DRAFTS | {"speculative_config.method": "sam"}
+SAM_CASE |= {f"+speculative_config.{name}": value for name, value in SAM.items()}
 # Nothing is merged into the number, which LLM takes and `vllm serve` does not.
 NUMBERS = {
     "ngram and number": GRAPHS | NGRAM | {f"+{VLLM}.compilation_config": 3},
@@ -156,6 +159,7 @@ def engine_config(arguments):
         "npugraph_ex": npugraph_ex(),
         "additional": config.additional_config.get("enable_cpu_binding"),
         "speculative": {name: getattr(speculative, name) for name in names} if speculative else None,
+        "sam": {name: value for name in SAM if (value := getattr(speculative, name, None)) is not None},
     }
 
 
@@ -164,6 +168,13 @@ def npugraph_ex():
 
     chosen = get_ascend_config().npugraph_ex_config
     return [chosen.enable, chosen.enable_static_kernel]
+
+
+def all_cases():
+    """Those of this engine: `sam` where vllm-ascend has its proposer."""
+    from vllm.platforms import current_platform
+
+    return CASES | ({"sam": SAM_CASE} if getattr(type(current_platform), "has_sam_proposer", False) else {})
 
 
 def engine_configs(arguments, cases):
@@ -206,8 +217,8 @@ def llm_arguments():
 os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
 dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
 MODES = {
-    "sync": lambda: engine_configs(sync_arguments, CASES),
-    "async": lambda: engine_configs(async_arguments, CASES),
+    "sync": lambda: engine_configs(sync_arguments, all_cases()),
+    "async": lambda: engine_configs(async_arguments, all_cases()),
     "numbers": lambda: engine_configs(sync_arguments, NUMBERS),
     "misuse": refusals,
     "arguments": llm_arguments,

@@ -123,6 +123,13 @@ def test_speculative_settings_reach_the_engine_undeclared_ones_too(configs: Any)
     assert ngram | {"method": "ngram", "num_speculative_tokens": 3} == ngram
     assert (ngram["prompt_lookup_max"], ngram["prompt_lookup_min"]) == (4, 2)
     assert configs["more keys"]["speculative"]["disable_by_batch_size"] == 8
+    if "sam" in configs:  # applied with vllm-ascend's sam_proposer
+        assert configs["sam"]["speculative"]["method"] == "sam"
+        assert configs["sam"]["sam"] == {
+            "sam_min_match_length": 4,
+            "sam_share_in_group": True,
+            "sam_max_memory_mb": 64,
+        }
 
 
 @pytest.mark.on

@@ -5,6 +5,8 @@ import json
 import os
 import sys
 import tempfile
+import weakref
+from collections import deque
 
 import npu_engine
 
@@ -26,6 +28,8 @@ SWITCH = "VLLM_PAUSE_GC_IN_STEPS"
 REQUESTS = 6
 TOKENS = 40
 FAILS_AT_STEP = 6
+# Of the pause alone, without an engine: thresholds, steps, and how long an old object lives before it is garbage.
+THRESHOLD, STEPS, LIFE = (700, 4, 4), 2000, 300
 
 
 def engine(model):
@@ -91,6 +95,39 @@ def caller_is_interrupted(llm):
     raise AssertionError("the interruption did not reach the caller")
 
 
+class Cycle:
+    """Garbage that only the collector can free."""
+
+    def __init__(self):
+        self.itself = self
+
+
+def garbage_of_every_age(llm):
+    """Many steps of the pause itself: each leaves a cycle of its own, and one that has lived for LIFE steps.
+
+    Returns the most cycles that waited for the collector at once, young and old, and what bounds them.
+    """
+    pause = getattr(gc_utils, "StepGC", None)
+    if pause is None:
+        return None
+    pause, before = pause(), gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(*THRESHOLD)
+    alive, held, most = {"young": weakref.WeakSet(), "old": weakref.WeakSet()}, deque(), {"young": 0, "old": 0}
+    for _ in range(STEPS):
+        pause.before_step()
+        alive["young"].add(Cycle())
+        held.append(Cycle())
+        if len(held) > LIFE:
+            alive["old"].add(held.popleft())
+        most = {age: max(most[age], len(cycles)) for age, cycles in alive.items()}
+    pause.resume()
+    gc.set_threshold(*before)
+    interval = int(os.environ[SWITCH])
+    # An older generation is collected once its count, of collections of the one before it, exceeds its threshold.
+    return most | {"steps": STEPS, "interval": interval, "bound": interval * (THRESHOLD[1] + 2) * (THRESHOLD[2] + 2)}
+
+
 def step_fails(llm):
     llm.collective_rpc("watch_gc")
     llm.collective_rpc("fail_at", args=(FAILS_AT_STEP,))
@@ -104,7 +141,8 @@ def step_fails(llm):
 
 def in_process(model):
     # step_fails is the last: it leaves an unfinished request behind.
-    actions = (plain_run, caller_has_disabled, within_another_pause, caller_is_interrupted, step_fails)
+    actions = (plain_run, caller_has_disabled, within_another_pause)
+    actions += (garbage_of_every_age, caller_is_interrupted, step_fails)
     llm = engine(model)
     return {action.__name__: action(llm) for action in actions}
 

@@ -91,6 +91,16 @@ def test_a_pause_within_another_does_not_end_it(on: Any) -> None:
 
 
 @pytest.mark.on
+def test_garbage_of_any_age_is_bounded(on: Any) -> None:
+    garbage = on["garbage_of_every_age"]
+    assert garbage["interval"] == INTERVAL
+    assert garbage["young"] <= INTERVAL
+    # Far fewer than have become garbage, and at least once more than what one collection would have left.
+    assert INTERVAL < garbage["old"] <= garbage["bound"]
+    assert garbage["bound"] * 4 < garbage["steps"]
+
+
+@pytest.mark.on
 def test_collection_is_back_after_a_failed_step(on: Any) -> None:
     failed = on["step_fails"]
     assert "out of memory" in failed["error"]

@@ -1,12 +1,14 @@
-"""CPU reference implementations of the NPU operators that vllm-ascend's expert layer calls without quantisation.
+"""CPU reference implementations of the NPU operators that vllm-ascend's expert layer calls.
 
 Schemas are those of vllm-ascend v0.14.0rc1 (csrc/torch_binding.cpp); what the operators compute is what the golden
 functions of its tests/e2e/nightly/single_node/ops/singlecard_ops say, and torch_npu's documentation for the rest. Each
-is checked against plain PyTorch in tests/behaviour/test_moe_standins.py. Quantisation, dropping of tokens and padding
-to a capacity are not implemented and raise NotImplementedError.
+is checked against plain PyTorch in tests/behaviour/test_moe_standins.py. Static quantisation, dropping of tokens and
+padding to a capacity are not implemented and raise NotImplementedError.
 """
 
 import torch
+
+from .reference_quant_ops import dequantized_product, dequantized_weight, dynamic_quant
 
 _ASCEND = torch.library.Library("_C_ascend", "FRAGMENT")
 _ASCEND.define(
@@ -20,6 +22,7 @@ _ASCEND.define(
     "bool out_flag, float routed_scaling_factor, float eps, Tensor? bias_opt=None) -> (Tensor, Tensor, Tensor)"
 )
 UNQUANTISED = -1
+DYNAMIC = 1
 COUNTS = 1
 SUMS = 0
 
@@ -86,10 +89,13 @@ def init_routing(
 
     x: (tokens, hidden); expert_idx: (tokens, k). Returns the copies (tokens * k, hidden), zero from the last copy on
     (there an NPU leaves what was in memory); for each of tokens * k the row of its copy, -1 when its expert is not in
-    the range; the copies of each active expert (int64); and an empty scale.
+    the range; the copies of each active expert (int64); and the scale of each copy: that of its token, when tokens
+    come with scales, or that of its quantisation (`quant_mode` 1), else an empty tensor.
     """
-    if quant_mode != UNQUANTISED or drop_pad_mode or row_idx_type or scale is not None or offset is not None:
-        raise NotImplementedError("the stand-in routes without quantisation, dropping and padding only")
+    if quant_mode not in (UNQUANTISED, DYNAMIC) or (quant_mode == DYNAMIC and scale is not None):
+        raise NotImplementedError("the stand-in routes tokens as they are, or quantises each dynamically")
+    if drop_pad_mode or row_idx_type or offset is not None:
+        raise NotImplementedError("the stand-in routes without dropping and padding only")
     if not expert_tokens_num_flag or expert_tokens_num_type not in (SUMS, COUNTS):
         raise NotImplementedError(
             "the stand-in gives the tokens of each expert as counts or as their running sums only"
@@ -106,12 +112,13 @@ def init_routing(
     rows = torch.full((tokens * k,), -1, dtype=expert_idx.dtype)
     rows[order] = torch.arange(len(order), dtype=expert_idx.dtype)
     counts = torch.bincount(experts[active] - first, minlength=last - first)
-    return (
-        copies,
-        rows,
-        counts.cumsum(0) if expert_tokens_num_type == SUMS else counts,
-        x.new_empty(0, dtype=torch.float),
-    )
+    scales = x.new_empty(0, dtype=torch.float)
+    if scale is not None:
+        scales = scale.new_zeros(tokens * k)
+        scales[: len(order)] = scale[order // k]
+    if quant_mode == DYNAMIC:
+        copies, scales = dynamic_quant(copies)
+    return copies, rows, counts.cumsum(0) if expert_tokens_num_type == SUMS else counts, scales
 
 
 def token_permute(tokens, indices, num_out_tokens=None, padded_mode=False):
@@ -136,17 +143,31 @@ def token_unpermute(permuted_tokens, sorted_indices, probs=None, padded_mode=Fal
     if probs is None:
         return rows
     weights = probs.unsqueeze(-1).to(rows.dtype)
-    rows = rows.view(*probs.shape, -1).masked_fill(weights == 0, 0)
+    rows = rows.view(*probs.shape, rows.shape[-1]).masked_fill(weights == 0, 0)
     return (rows * weights).sum(1)
 
 
 def grouped_matmul(
-    x, weight, *, group_list, group_type, group_list_type=SUMS, split_item=0, output_dtype=None, **unused
+    x,
+    weight,
+    *,
+    group_list,
+    group_type,
+    group_list_type=SUMS,
+    split_item=0,
+    output_dtype=None,
+    scale=None,
+    per_token_scale=None,
+    antiquant_scale=None,
+    antiquant_offset=None,
+    **unused,
 ):
     """Multiplies each expert's rows of x[0] (rows, in) by its matrix in weight[0] (experts, in, out).
 
     `group_list` counts the rows of each expert (`group_list_type` 1) or gives their running sums (0). Rows after the
-    last group are zero. Raises ValueError when a weight does not fit, as an NPU does.
+    last group are zero. int8 rows and matrices come with `scale` (experts, out) and `per_token_scale` (rows), integer
+    matrices for rows of floats with `antiquant_scale` and `antiquant_offset` (experts, 1, out), each in a list of one.
+    Raises ValueError when a weight does not fit, as an NPU does.
     """
     if any(value is not None for value in unused.values()):
         raise NotImplementedError(f"the stand-in multiplies without {', '.join(unused)}")
@@ -159,8 +180,15 @@ def grouped_matmul(
     ends = group_list.cumsum(0) if group_list_type == COUNTS else group_list
     out = rows.new_zeros(len(rows), matrices.shape[2], dtype=output_dtype)
     start = 0
-    for end, matrix in zip(ends.tolist(), matrices, strict=True):
-        out[start:end] = rows[start:end] @ matrix
+    for expert, end in enumerate(ends.tolist()):
+        part = slice(start, end)
+        if scale is not None:
+            out[part] = dequantized_product(rows[part], matrices[expert], scale[0][expert], per_token_scale[0][part])
+        elif antiquant_scale is not None:
+            matrix = dequantized_weight(matrices[expert], antiquant_scale[0][expert], antiquant_offset[0][expert])
+            out[part] = rows[part].float() @ matrix
+        else:
+            out[part] = rows[part] @ matrices[expert]
         start = end
     return [out]
 

@@ -1,10 +1,15 @@
 """CPU reference implementations of the NPU operators that a dense Qwen3 step calls in vllm-ascend."""
 
+from itertools import pairwise
+
 import torch
+
+from . import graphs
 
 # Operators whose schemas upstream code looks up at import time; they have no implementation and fail when called.
 _ASCEND = torch.library.Library("_C_ascend", "FRAGMENT")
 _ASCEND.define("npu_add_rms_norm_bias(Tensor x) -> Tensor")
+_ASCEND.define("weak_ref_tensor(Tensor(a) tensor) -> Tensor(a)")
 _NPU = torch.library.Library("npu", "FRAGMENT")
 _NPU.define("npu_fused_infer_attention_score(Tensor x) -> Tensor")
 
@@ -35,10 +40,11 @@ def fused_infer_attention_score(
     """Causal attention in TND layout, with grouped heads, over packed keys or over a paged cache.
 
     `actual_seq_lengths` holds the end of each request's queries in `query`; `actual_seq_lengths_kv` holds ends in
-    `key` too when there is no `block_table`, and lengths when there is one.
+    `key` too when there is no `block_table`, and lengths when there is one. Raises RuntimeError where CANN 8.5.0 does.
     """
     if input_layout != "TND":
         raise NotImplementedError(f"the stand-in has layout TND only, not {input_layout}")
+    _check_lengths(query, key, block_table, actual_seq_lengths, actual_seq_lengths_kv)
     out = torch.zeros_like(query)
     start = key_start = 0
     for request, end in enumerate(actual_seq_lengths):
@@ -56,6 +62,49 @@ def fused_infer_attention_score(
     return out, None
 
 
+def fused_infer_attention_score_out(*, workspace, out, **arguments):
+    """The same into `out`, which holds the result and an unused one; in a graph, a task that can be updated.
+
+    What is wrong with lengths is found when the operator is called or updated, on the host, as on an NPU.
+    """
+    given = {name: arguments[name] for name in ("query", "key", "block_table")}
+    _check_lengths(**given, ends=arguments["actual_seq_lengths"], keys=arguments["actual_seq_lengths_kv"])
+
+    def into(out, **arguments):
+        out[0].copy_(fused_infer_attention_score(**arguments)[0].view_as(out[0]))
+
+    graphs.run_or_update(into, {"out": out, **arguments})
+
+
+def fused_infer_attention_score_workspace(**arguments):
+    """Nothing is needed to work in."""
+    return torch.empty(0)
+
+
+def _check_lengths(query, key, block_table, ends, keys):
+    """What CANN's operator checks of TND lengths before it runs, with its error code (561002) in the message.
+
+    From CANN's sources (ops-transformer, attention/fused_infer_attention_score/op_host): the last query end is the
+    number of query rows, without a block table the last key end that of key rows (CheckFAISeqlenDataInTND, whose
+    message vllm-ascend's issue 6524 quotes); query lengths, key lengths and rows of the block table are as many
+    (CheckActualSeqLensQ, CheckActualSeqLensKv, CheckBlockTable: A5 demands it, A2 and A3 read beyond otherwise).
+    """
+    if query.shape[0] != ends[-1]:
+        _refuse(f"queryT({query.shape[0]}) must be equal to the last element of actualSequenceLengthQ({ends[-1]})")
+    if block_table is None and key.shape[0] != keys[-1]:
+        _refuse(f"keyT({key.shape[0]}) must be equal to the last element of actualSequenceLengthKV({keys[-1]})")
+    if len(ends) != len(keys):
+        _refuse(f"{len(ends)} query lengths and {len(keys)} key lengths")
+    if block_table is not None and len(block_table) != len(ends):
+        _refuse(f"block table's first dimension({len(block_table)}) should be equal to batch size({len(ends)})")
+    if any(end < start for start, end in pairwise(ends)):
+        _refuse(f"actualSequenceLengthQ {ends} decreases")
+
+
+def _refuse(what):
+    raise RuntimeError(f"aclnnFusedInferAttentionScoreV3 failed, error code is 561002: when layout is TND, {what}")
+
+
 def _paged(cache, blocks, heads, size):
     return cache[blocks].reshape(-1, heads, size)
 
@@ -70,3 +119,8 @@ def _causal(query, key, value, group, scale):
     scores = torch.einsum("qhd,khd->hqk", query, key) * scale
     weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
     return torch.einsum("hqk,khd->qhd", weights, value)
+
+
+# Memory is that of the tensor; a graph's own keeps it alive here.
+_ASCEND.impl("weak_ref_tensor", lambda tensor: tensor.view(tensor.shape), "CPU")
+fused_infer_attention_score.out = fused_infer_attention_score_out

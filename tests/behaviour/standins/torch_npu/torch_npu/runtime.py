@@ -3,6 +3,7 @@
 import torch
 import torch.distributed
 
+from . import graphs
 from .unknown import StandInModule
 
 
@@ -43,6 +44,9 @@ class Event:
     def wait(self, *args):
         pass
 
+    def reset(self, *args):
+        pass
+
     def synchronize(self):
         pass
 
@@ -53,14 +57,13 @@ class Event:
         return 0.0
 
 
-class NPUGraph:
-    """Only a type, for isinstance checks: graphs cannot be captured here."""
-
-
 def make_npu_module():
     """`torch.npu`: no device is there; what sets, waits or empties does nothing."""
     npu = StandInModule("torch_npu.npu")
-    npu.Stream, npu.Event, npu.NPUGraph = Stream, Event, NPUGraph
+    npu.Stream, npu.Event, npu.ExternalEvent = Stream, Event, Event
+    npu.NPUGraph, npu.graph = graphs.NPUGraph, graphs.graph
+    npu.graph_task_group_begin, npu.graph_task_group_end = graphs.task_group_begin, graphs.task_group_end
+    npu.graph_task_update_begin, npu.graph_task_update_end = graphs.task_update_begin, graphs.task_update_end
     npu.is_available = lambda: False
     npu.device_count = lambda: 0
     npu.current_device = lambda: 0
@@ -69,6 +72,19 @@ def make_npu_module():
     for name in ("set_device", "synchronize", "empty_cache", "manual_seed", "manual_seed_all"):
         setattr(npu, name, lambda *args: None)
     return npu
+
+
+def _histc_of_integers_too(histc):
+    """torch.histc as an NPU has it, which counts integers too (TokenDispatcherWithAll2AllV counts expert ids so)."""
+
+    def counted(values, bins=100, **bounds):
+        if values.is_floating_point():
+            return histc(values, bins=bins, **bounds)
+        if bounds != {"min": 0, "max": bins}:
+            raise NotImplementedError("the stand-in counts integers one by one, from 0 on")
+        return torch.bincount(values.flatten().long(), minlength=bins)[:bins].to(values.dtype)
+
+    return counted
 
 
 def extend_torch():
@@ -81,6 +97,7 @@ def extend_torch():
     torch.distributed.Backend.HCCL = "hccl"
     if not hasattr(torch.distributed, "is_hccl_available"):
         torch.distributed.is_hccl_available = lambda: False
+    torch.histc = _histc_of_integers_too(torch.histc)
     torch.Tensor.npu = lambda self, *args, **kwargs: self
     torch.Tensor.is_npu = property(lambda self: False)
     # Without an accelerator there is nothing to pin for, and CPU torch raises.

@@ -1,0 +1,381 @@
+#!/usr/bin/env python3
+"""What sam_proposer's suffix automaton costs and how many of its drafts are accepted, against vllm's own drafters.
+
+    PATCHCTL_TORCH_PYTHON=... benchmarks/bench_sam.py --trees build/trees/patched [--arctic DIR]
+
+In one run, by turns: the automaton (vllm_ascend.spec_decode.suffix_automaton), vllm's n-gram proposer and vllm's suffix
+proposer, which needs arctic-inference (DIR holds an installed copy; without it its columns say so). Streams: sam_streams.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+from markers import write_between_markers
+
+ROOT = Path(__file__).resolve().parent.parent
+BEHAVIOUR = ROOT / "tests" / "behaviour"
+CONTEXTS, BATCHES, STEPS = (1024, 8192, 32768), (1, 64, 256), 20
+DRAFTS = 3  # the practice's number; acceptance is shown for MANY as well
+MANY = 8
+PROMPT_SHARE = 10  # of a stream, its first tenth is the prompt
+SEEN_BEFORE = 24  # tokens of context that suffix decoding looks at: vllm's default
+SEARCHED, BELOW = 8192, "(streams below 8 K)"  # a search of every position takes too long for longer ones
+SUFFIX_LIMIT = 64 * 32768  # tokens; suffix decoding's trees of more would not fit into this machine's memory
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trees", type=Path, required=True, help="patched trees: vllm-ascend, vllm")
+    parser.add_argument("--arctic", type=Path, help="a folder that holds arctic_inference; without it that is left out")
+    parser.add_argument("--out", type=Path, help="a page to write the tables to, between its markers")
+    parser.add_argument("--in-torch", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.in_torch:
+        print(json.dumps(measure(args.trees)))
+        return
+    found = tables(run_with_torch(args.trees.resolve(), args.arctic))
+    print(found)
+    if args.out:
+        write_between_markers(args.out, "bench-sam", found + "\n")
+
+
+def run_with_torch(trees: Path, arctic: Path | None) -> dict:
+    """Runs this script under the interpreter that has torch and numba."""
+    python = os.environ.get("PATCHCTL_TORCH_PYTHON")
+    if not python:
+        sys.exit("PATCHCTL_TORCH_PYTHON is not set: it names a Python 3.11 that has a CPU torch")
+    path = [trees / "vllm-ascend", trees / "vllm", BEHAVIOUR / "vllm_ascend", *([arctic.resolve()] if arctic else [])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path)), "VLLM_LOGGING_LEVEL": "ERROR"}
+    environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    command = [python, str(Path(__file__).resolve()), "--trees", str(trees), "--in-torch"]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def measure(trees: Path) -> dict:
+    import numpy as np
+    import sam_streams
+
+    samples = sam_streams.sampled()
+    streams = sam_streams.recorded(trees)
+    text = np.concatenate([one for some in streams.values() for one in some])
+    streams["small model"] = [one for prompt in samples for one in prompt[:4]]
+    return {
+        "speed": [speed(text, context, batch) for context in CONTEXTS for batch in BATCHES],
+        "streams": {name: [len(some), sum(map(len, some))] for name, some in streams.items()},
+        "accepted": {name: acceptance(some) for name, some in streams.items()},
+        "group": in_groups(samples),
+        "arctic": suffix_cache() is not None,
+    }
+
+
+class Automaton:
+    """Ours. Like every drafter here: `step` is told all histories and returns a list of drafts for each."""
+
+    def __init__(self, batch: int, drafts: int, group: object = None, **settings: int) -> None:
+        from automaton_reference import load_automaton
+
+        self.module = load_automaton()
+        self.pool = self.module.SuffixAutomatonPool(drafts, max_bytes=7 << 30, num_slots=batch, **settings)
+        self.pool.warm_up()
+        import numpy as np
+
+        self.slots = np.array([self.pool.open(group) for _ in range(batch)], np.int32)
+        self.rows, self.limits = np.arange(batch, dtype=np.int32), np.full(batch, drafts, np.int32)
+
+    def step(self, token_ids, lengths, new) -> list[list[int]]:
+        return self.module.as_lists(*self.pool.propose(self.slots, token_ids, self.rows, lengths, self.limits))
+
+
+class NGram:
+    """vllm's n-gram proposer, with the shortest and longest match given."""
+
+    def __init__(self, batch: int, drafts: int, shortest: int, longest: int, width: int) -> None:
+        from vllm.v1.spec_decode.ngram_proposer import NgramProposer
+
+        self.proposer = NgramProposer(
+            SimpleNamespace(
+                speculative_config=SimpleNamespace(
+                    prompt_lookup_min=shortest, prompt_lookup_max=longest, num_speculative_tokens=drafts
+                ),
+                model_config=SimpleNamespace(max_model_len=width),
+                scheduler_config=SimpleNamespace(max_num_seqs=max(batch, 1024)),
+                parallel_config=SimpleNamespace(tensor_parallel_size=1),
+            )
+        )
+        self.requests = list(range(batch))
+
+    def step(self, token_ids, lengths, new) -> list[list[int]]:
+        return self.proposer.batch_propose(len(self.requests), self.requests, lengths, token_ids)
+
+
+class Suffix:
+    """vllm's suffix proposer; `shared` is how many responses its global cache holds (vllm's default: 10,000)."""
+
+    def __init__(self, batch: int, drafts: int, width: int, shared: int = 0) -> None:
+        from vllm.v1.spec_decode.suffix_decoding import SuffixDecodingProposer
+
+        self.proposer = SuffixDecodingProposer(
+            SimpleNamespace(
+                speculative_config=SimpleNamespace(
+                    num_speculative_tokens=drafts,
+                    suffix_decoding_max_tree_depth=SEEN_BEFORE,
+                    suffix_decoding_max_spec_factor=1.0,
+                    suffix_decoding_min_token_prob=0.1,
+                    suffix_decoding_max_cached_requests=shared,
+                ),
+                model_config=SimpleNamespace(max_model_len=width),
+            )
+        )
+        self.names = [str(i) for i in range(batch)]
+
+    def step(self, token_ids, lengths, new) -> list[list[int]]:
+        batch = SimpleNamespace(
+            req_ids=self.names,
+            req_id_to_index={name: i for i, name in enumerate(self.names)},
+            num_tokens_no_spec=lengths,
+            num_prompt_tokens=lengths - [len(some) for some in new],
+            token_ids_cpu=token_ids,
+        )
+        return self.proposer.propose(batch, new)
+
+
+def suffix_cache():
+    """arctic-inference's cache, None where it is not installed."""
+    try:
+        from arctic_inference.suffix_decoding import SuffixDecodingCache
+    except ImportError:
+        return None
+    return SuffixDecodingCache
+
+
+class Chosen:
+    """The longest match found by comparing all places, following one occurrence of it: which one is the question."""
+
+    def __init__(self, drafts: int, choice: str) -> None:
+        self.drafts, self.choice, self.known = drafts, choice, 0
+
+    def step(self, token_ids, lengths, new) -> list[list[int]]:
+        import numpy as np
+
+        history = token_ids[0, : lengths[0]]
+        if self.known == 0:
+            self.common = np.zeros(token_ids.shape[1], np.int64)
+        for at in range(self.known, len(history)):
+            same = history[:at] == history[at]
+            self.common[1 : at + 1] = np.where(same, self.common[:at] + 1, 0)
+        self.known = len(history)
+        common = self.common[: len(history)]
+        longest = common.max(initial=0)
+        if longest == 0:
+            return [[]]
+        at = self.chosen(np.flatnonzero(common == longest), history)
+        return [history[at : at + min(self.drafts, 2 * longest)].tolist()]
+
+    def chosen(self, places, history) -> int:
+        import numpy as np
+
+        if self.choice == "most frequent":
+            tokens, counts = np.unique(history[places], return_counts=True)
+            places = places[history[places] == tokens[counts.argmax()]]
+        return int(places[0] if self.choice == "first" else places[-1])
+
+
+def drafters(drafts: int, width: int) -> dict:
+    """By name: a drafter for one request."""
+    found = {
+        "automaton": lambda: Automaton(1, drafts),
+        "automaton, 1 a matched token": lambda: Automaton(1, drafts, drafts_per_match=1),
+        "automaton, no such limit": lambda: Automaton(1, drafts, drafts_per_match=0),
+        "n-gram 1 to 5": lambda: NGram(1, drafts, 1, 5, width),
+        "n-gram 2 to 5": lambda: NGram(1, drafts, 2, 5, width),
+    }
+    if suffix_cache():
+        found["suffix decoding"] = lambda: Suffix(1, drafts, width)
+    if drafts == DRAFTS:
+        choices = ("first", "most frequent", "latest")
+        found |= {f"{BELOW} search, {choice}": partial(Chosen, drafts, choice) for choice in choices}
+        found[f"{BELOW} automaton"] = found["automaton"]
+    return found
+
+
+def acceptance(streams) -> dict:
+    """Tokens a step, and accepted drafts of those made, by number of drafts and drafter, over all streams."""
+    width = max(map(len, streams)) + 1
+    found: dict = {}
+    for drafts in (DRAFTS, MANY):
+        for name, make in drafters(drafts, width).items():
+            some = [one for one in streams if len(one) < SEARCHED] if name.startswith(BELOW) else streams
+            if some:
+                found[f"{drafts} {name}"] = rates([replay(make(), [one], [len(one) // PROMPT_SHARE]) for one in some])
+    return found
+
+
+def replay(drafter, streams, prompts) -> tuple[int, int, int]:
+    """Goes through the streams as greedy verification does, all a step at a time: steps, drafts made and accepted."""
+    import numpy as np
+
+    token_ids = np.zeros((len(streams), max(map(len, streams))), np.int32)
+    for row, stream in zip(token_ids, streams, strict=True):
+        row[: len(stream)] = stream
+    ends = np.array([len(one) for one in streams])
+    lengths = np.array(prompts, np.int32) + 1
+    new = [[int(row[at - 1])] for row, at in zip(token_ids, lengths, strict=True)]
+    steps = made = accepted = 0
+    while (lengths < ends).any():
+        drafted = drafter.step(token_ids, lengths, new)
+        for i in np.flatnonzero(lengths < ends):
+            some, row = drafted[i][: ends[i] - lengths[i] - 1], token_ids[i]
+            right = prefix(some, row[lengths[i] :])
+            steps, made, accepted = steps + 1, made + len(some), accepted + right
+            new[i] = row[lengths[i] : lengths[i] + right + 1].tolist()
+            lengths[i] += right + 1
+        new = [some if length < end else [] for some, length, end in zip(new, lengths, ends, strict=True)]
+    return steps, made, accepted
+
+
+def prefix(drafted, tokens) -> int:
+    """How many drafts are right."""
+    right = 0
+    while right < len(drafted) and drafted[right] == tokens[right]:
+        right += 1
+    return right
+
+
+def rates(runs) -> list[float]:
+    steps, made, accepted = map(sum, zip(*runs, strict=True))
+    return [1 + accepted / steps, accepted / max(made, 1)]
+
+
+def in_groups(samples) -> dict:
+    """The samples of a prompt generated side by side: each alone, and sharing what they have generated."""
+    width = max(len(one) for prompt in samples for one in prompt) + 1
+    count = len(samples[0])
+    prompt_length = min(prefix(one, samples[0][0]) for one in samples[0][1:])
+    makers = {
+        "automaton, each alone": lambda: Automaton(count, DRAFTS),
+        "automaton, a group": lambda: Automaton(count, DRAFTS, group="prompt"),
+    }
+    if suffix_cache():
+        makers["suffix decoding, each alone"] = lambda: Suffix(count, DRAFTS, width)
+        makers["suffix decoding, shared responses"] = lambda: Suffix(count, DRAFTS, width, 10_000)
+    found = {}
+    for name, make in makers.items():
+        runs, used = [], []
+        for prompt in samples:
+            drafter = make()
+            runs.append(replay(drafter, prompt, [min(prompt_length, len(one) // 2) for one in prompt]))
+            if isinstance(drafter, Automaton):
+                used.append(drafter.pool.used_bytes() / sum(map(len, prompt)))
+        found[name] = [*rates(runs), sum(used) / len(used) if used else None]
+    return found | {"samples": [len(samples), count, prompt_length]}
+
+
+def speed(text, context: int, batch: int) -> dict:
+    """Microseconds a request and step, and bytes a token, for histories from `context` tokens on."""
+    import numpy as np
+
+    width = context + (DRAFTS + 1) * STEPS + 8
+    starts = np.random.default_rng(0).integers(0, len(text) - width, batch)
+    token_ids = np.stack([text[start : start + width] for start in starts])
+    found: dict = {"context": context, "batch": batch}
+    makers = {
+        "automaton": lambda: Automaton(batch, DRAFTS),
+        "n-gram": lambda: NGram(batch, DRAFTS, 2, 5, width),
+    }
+    if suffix_cache() and context * batch <= SUFFIX_LIMIT:
+        makers["suffix decoding"] = lambda: Suffix(batch, DRAFTS, width)
+    for name, make in makers.items():
+        drafter = make()
+        times = stepped(drafter, token_ids, context)
+        print(f"{name}, {context} tokens, {batch} requests: {min(times) * 1e6:.0f} us", file=sys.stderr, flush=True)
+        found[name] = {"least": min(times) / batch * 1e6, "median": sorted(times)[len(times) // 2] / batch * 1e6}
+        if isinstance(drafter, Automaton):
+            found["bytes"] = drafter.pool.used_bytes() / (batch * (context + STEPS))
+    return found
+
+
+def stepped(drafter, token_ids, context: int) -> list[float]:
+    """Seconds of each step; the first, which takes the prompts in, is not among them."""
+    import numpy as np
+
+    batch = len(token_ids)
+    lengths = np.full(batch, context, np.int32)
+    new = [[int(row[context - 1])] for row in token_ids]
+    times = []
+    for _ in range(STEPS):
+        start = time.perf_counter()
+        drafted = drafter.step(token_ids, lengths, new)
+        times.append(time.perf_counter() - start)
+        for i, row in enumerate(token_ids):
+            right = prefix(drafted[i], row[lengths[i] :])
+            new[i] = row[lengths[i] : lengths[i] + right + 1].tolist()
+            lengths[i] += right + 1
+    return times[1:]
+
+
+def tables(found: dict) -> str:
+    missing = "" if found["arctic"] else " arctic-inference is not installed: suffix decoding is left out."
+    head = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+    head += f"load {os.getloadavg()[0]:.1f} at the end.{missing}"
+    return "\n\n".join([head, speed_table(found["speed"]), accepted_table(found), group_table(found["group"])])
+
+
+def speed_table(rows) -> str:
+    lines = [
+        f"Microseconds a request and step, fastest (median) of {STEPS - 1} steps, {DRAFTS} drafts, on code and prose:",
+        "",
+        "| context | batch | automaton | a step | n-gram | ratio | suffix decoding | ratio | bytes a token |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        ours, others = row["automaton"], [row.get("n-gram"), row.get("suffix decoding")]
+        cells = [f"{row['context']:,}", str(row["batch"]), shown(ours), f"{ours['least'] * row['batch'] / 1000:.3f} ms"]
+        for other in others:
+            cells += [shown(other), f"**{other['least'] / ours['least']:.1f}**"] if other else ["not run", ""]
+        lines.append(f"| {' | '.join(cells)} | {row['bytes']:.1f} |")
+    return "\n".join(lines)
+
+
+def shown(times) -> str:
+    return f"{times['least']:.2f} ({times['median']:.2f})"
+
+
+def accepted_table(found: dict) -> str:
+    names = list(found["accepted"])
+    counts = ", ".join(f"{name} {some} of {tokens:,} tokens" for name, (some, tokens) in found["streams"].items())
+    lines = [f"Tokens a step with greedy verification (and accepted of the drafts made). Streams: {counts}.", ""]
+    lines += ["| drafts | | " + " | ".join(names) + " |", "|---|---|" + "---|" * len(names)]
+    for key in found["accepted"][names[0]]:
+        drafts, _, name = key.partition(" ")
+        cells = [found["accepted"][stream].get(key) for stream in names]
+        values = " | ".join(f"{cell[0]:.3f} ({cell[1]:.0%})" if cell else "not run" for cell in cells)
+        lines.append(f"| {drafts} | {name} | {values} |")
+    return "\n".join(lines)
+
+
+def group_table(group: dict) -> str:
+    prompts, samples, length = group.pop("samples")
+    lines = [
+        f"The small model's samples, {samples} of each of {prompts} prompts of {length} tokens, side by side, {DRAFTS} drafts:",
+        "",
+        "| | tokens a step | accepted of the drafts made | bytes a token |",
+        "|---|---|---|---|",
+    ]
+    for name, (tokens, share, used) in group.items():
+        lines.append(f"| {name} | {tokens:.3f} | {share:.0%} | {f'{used:.1f}' if used else ''} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

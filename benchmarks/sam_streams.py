@@ -1,0 +1,198 @@
+"""Token streams for bench_sam.py: text and code that the machine has, and long outputs of a very small model."""
+
+from __future__ import annotations
+
+import random
+import sysconfig
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+VOCABULARY = 32000
+TRAINING_CHARACTERS = 4_000_000
+SHORT, LONG = 1500, 32768
+FILES, LONG_STREAMS = 16, 3
+# The model: trained for a minute or so, then asked for several long samples of each of some prompts.
+LAYERS, WIDTH, HEADS, WINDOW = 2, 128, 4, 256
+MODEL_VOCABULARY = 1500
+STEPS, BATCH, SEGMENT, RATE = 500, 16, 256, 2e-3
+PROMPTS, SAMPLES, SAMPLE_TOKENS, TEMPERATURE = 4, 8, 2000, 0.8
+
+
+def trained_tokenizer(texts: Iterable[str], size: int):
+    """A byte-level BPE tokenizer."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=size, show_progress=False, initial_alphabet=alphabet)
+    )
+    return tokenizer
+
+
+def read(files: Iterable[Path], characters: int) -> list[str]:
+    """Texts of files, in order, until there are that many characters; what is no UTF-8 is left out."""
+    texts, total = [], 0
+    for file in files:
+        try:
+            texts.append(file.read_text(encoding="utf-8"))
+        except (UnicodeDecodeError, OSError):
+            continue
+        total += len(texts[-1])
+        if total >= characters:
+            break
+    return texts
+
+
+def recorded(trees: Path) -> dict[str, list[np.ndarray]]:
+    """`code` and `prose`: one file a stream; `code 32K`: files one after another, as a long context holds them.
+
+    Code is Python's standard library and the trees' vllm, prose the documentation in the trees. The tokenizer is trained
+    on other text: packages of this environment and /usr/share/doc.
+    """
+    order = random.Random(7)
+    packages = Path(sysconfig.get_path("purelib"))
+    other = [f for name in ("transformers", "numpy", "ray", "pandas") for f in (packages / name).rglob("*.py")]
+    documents = sorted(Path("/usr/share/doc").rglob("*README*"))
+    for files in (other, documents):
+        files.sort()
+        order.shuffle(files)
+    texts = read(other, TRAINING_CHARACTERS) + read(documents, TRAINING_CHARACTERS // 2)
+    tokenizer = trained_tokenizer(texts, VOCABULARY)
+    code = [*Path(sysconfig.get_path("stdlib")).glob("*.py"), *(trees / "vllm" / "vllm").rglob("*.py")]
+    prose = [f for kind in ("*.md", "*.rst") for f in trees.rglob(kind)]
+    streams = {}
+    for name, files in (("code", code), ("prose", prose)):
+        files.sort()
+        order.shuffle(files)
+        ids = [np.array(tokenizer.encode(text).ids, np.int32) for text in read(files, 3_000_000)]
+        streams[name] = [one[:LONG] for one in ids if len(one) >= SHORT][:FILES]
+        if name == "code":
+            joined = np.concatenate(ids)
+            streams["code 32K"] = [
+                joined[i * LONG : (i + 1) * LONG] for i in range(min(LONG_STREAMS, len(joined) // LONG))
+            ]
+    return streams
+
+
+def worked_problem(order: random.Random) -> str:
+    """A problem with its solution as reasoning has it: steps, doubts, the same again, a check. Made by rule."""
+    a, b, x = order.randint(2, 12), order.randint(1, 40), order.randint(-9, 15)
+    c = a * x + b
+    steps = (
+        f"we subtract {b} from both sides: {a}x = {c} - {b} = {c - b}. Then we divide by {a}: x = {c - b}/{a} = {x}."
+    )
+    doubts = [
+        "Wait, let me check that again.",
+        "Hmm, is that right?",
+        "Let me verify.",
+        "But wait, I should double check.",
+    ]
+    text = f"Problem: solve {a}x + {b} = {c}.\n" + order.choice(["First, ", "So, ", "Okay, to solve this "]) + steps
+    for _ in range(order.randint(0, 3)):
+        text += f" {order.choice(doubts)} " + order.choice([f"The equation is {a}x + {b} = {c}, so {steps}", steps])
+        text += f" Putting it back: {a} * {x} + {b} = {a * x} + {b} = {c}. " + order.choice(["That is right.", "Yes."])
+    return text + f"\nThe answer is x = {x}.\n\n"
+
+
+def sampled() -> list[list[np.ndarray]]:
+    """Samples, by prompt, of a transformer that was trained briefly on worked problems: real sampling, a toy subject."""
+    import torch
+
+    torch.manual_seed(0)
+    order = random.Random(11)
+    text = [worked_problem(order) for _ in range(12000)]
+    tokenizer = trained_tokenizer(text[:3000], MODEL_VOCABULARY)
+    ids = torch.tensor([token for one in tokenizer.encode_batch(text) for token in one.ids])
+    model = small_model(tokenizer.get_vocab_size())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+    for step in range(STEPS):
+        at = torch.randint(0, len(ids) - SEGMENT - 1, (BATCH,))
+        segment = torch.stack([ids[i : i + SEGMENT + 1] for i in at])
+        loss = torch.nn.functional.cross_entropy(model(segment[:, :-1]).flatten(0, 1), segment[:, 1:].flatten())
+        optimizer.param_groups[0]["lr"] = RATE * (1 - step / STEPS)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    prompts = []
+    for _ in range(PROMPTS):
+        example = "".join(worked_problem(order) for _ in range(3)) + worked_problem(order).split("\n")[0] + "\n"
+        prompts.append(tokenizer.encode(example).ids)
+    shortest = min(map(len, prompts))
+    together = torch.tensor([one[-shortest:] for one in prompts]).repeat_interleave(SAMPLES, 0)
+    streams = model.sample(together).numpy().astype(np.int32)
+    return [list(streams[i : i + SAMPLES]) for i in range(0, len(streams), SAMPLES)]
+
+
+def small_model(vocabulary: int):
+    """A decoder with rotary positions and a window, so that it can be sampled for longer than it was trained on."""
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
+            self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+            self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+
+        def forward(self, hidden, start, past):
+            """`past` are keys and values from before position `start`, at most WINDOW; returns them with the new ones."""
+            batch, length, _ = hidden.shape
+            q, k, v = self.qkv(self.first(hidden)).view(batch, length, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+            q, k = rotated(q, start), rotated(k, start)
+            if past is not None:
+                k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
+            mask = torch.ones(length, k.shape[2], dtype=torch.bool).tril(k.shape[2] - length)
+            attended = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            hidden = hidden + self.out(attended.transpose(1, 2).reshape(batch, length, WIDTH))
+            return hidden + self.mlp(self.second(hidden)), (k[:, :, -WINDOW:], v[:, :, -WINDOW:])
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(vocabulary, WIDTH)
+            self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
+            self.norm, self.head = nn.RMSNorm(WIDTH), nn.Linear(WIDTH, vocabulary, bias=False)
+
+        def forward(self, ids):
+            return self.step(ids, 0, [None] * LAYERS)[0]
+
+        def step(self, ids, start, past):
+            hidden = self.embedding(ids)
+            kept = []
+            for block, before in zip(self.blocks, past, strict=True):
+                hidden, now = block(hidden, start, before)
+                kept.append(now)
+            return self.head(self.norm(hidden)), kept
+
+        @torch.no_grad()
+        def sample(self, prompts):
+            """SAMPLE_TOKENS more for every row."""
+            ids, new, past = prompts, prompts, [None] * LAYERS
+            for _ in range(SAMPLE_TOKENS):
+                logits, past = self.step(new, ids.shape[1] - new.shape[1], past)
+                new = torch.multinomial((logits[:, -1] / TEMPERATURE).softmax(-1), 1)
+                ids = torch.cat([ids, new], 1)
+            return ids
+
+    return Model()
+
+
+def rotated(x, start):
+    """Rotary positions over the second-to-last axis, from `start` on."""
+    import torch
+
+    length, width = x.shape[-2:]
+    frequencies = 10000.0 ** (-torch.arange(0, width, 2) / width)
+    angles = torch.arange(start, start + length)[:, None] * frequencies
+    even, odd = x[..., 0::2], x[..., 1::2]
+    cos, sin = angles.cos(), angles.sin()
+    return torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
+
+
+def total(streams: Sequence[np.ndarray]) -> int:
+    return sum(map(len, streams))
