@@ -136,6 +136,8 @@ class Recorder:
 
         def counted_dummy():
             self.running.append(0)
+            slots = self.engine.model_executor.driver_worker.worker.model_runner.input_batch.block_table[0].slot_mapping
+            self.dummies_would_write.append(bool((slots.gpu >= 0).any()))
             return dummy()
 
         def counted_preempt(*args):
@@ -147,6 +149,7 @@ class Recorder:
 
     def restart(self):
         self.running, self.tokens, self.preemptions = [], 0, 0
+        self.dummies_would_write = []
 
 
 def rebalancing(hook, on):
@@ -173,6 +176,7 @@ def generate(recorder, load, aborted=()):
         "logprobs": [log_probs(one.outputs[0]) for one in outputs],
         "ends": [[one.outputs[0].finish_reason, one.outputs[0].stop_reason] for one in outputs],
         "running": recorder.running,
+        "dummies_would_write": recorder.dummies_would_write,
         "computed": recorder.tokens,
         "preemptions": recorder.preemptions,
         "counts": {name: after[name] - before[name] for name in after},

@@ -148,6 +148,16 @@ def test_an_abort_reaches_the_rank_that_has_the_request(two: Any) -> None:
 
 
 @pytest.mark.on
+def test_a_dummy_step_has_nowhere_to_write(two: Any) -> None:
+    # In a full graph it writes KV to the slots of the last real step, and a rank that has ended may still get requests.
+    def would_write(kind: str) -> list[bool]:
+        return [one for rank in two for one in rank["loads"]["greedy"][kind]["dummies_would_write"]]
+
+    assert any(would_write("without"))
+    assert would_write("with") and not any(would_write("with"))
+
+
+@pytest.mark.on
 def test_generate_sequences_gives_the_same(two: Any) -> None:
     for rank in two:
         assert rank["as_verl_does"]["same"]

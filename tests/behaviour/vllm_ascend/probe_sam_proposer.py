@@ -45,7 +45,7 @@ PROMPTS = [
 LENGTHS = [120, 60, 90, 50, MODEL_LENGTH, 40, 130]  # the fifth goes on until the model's length
 
 
-def engine(speculative, rows=ROWS, blocks=BLOCKS):
+def engine(speculative, rows=ROWS, blocks=BLOCKS, **more):
     return LLM(
         model=MODEL,
         dtype="float32",
@@ -56,6 +56,7 @@ def engine(speculative, rows=ROWS, blocks=BLOCKS):
         enable_prefix_caching=True,
         enforce_eager=True,
         speculative_config=speculative,
+        **more,
     )
 
 
@@ -103,6 +104,22 @@ def sam():
     }
     seen = {name: watched.during(load) for name, load in loads.items()}
     return seen | {"left": watched.left(), "text": repr(llm.llm_engine.vllm_config.speculative_config)}
+
+
+def sam_threshold():
+    """Two requests draft, with more it is paused (spec_batch_threshold)."""
+    llm = engine(SAM, additional_config={"spec_batch_threshold": {"upper": 3, "lower": 2}})
+    watched = Watched(llm)
+    runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
+    drafting, take = [], runner.take_draft_token_ids
+
+    def observed():
+        drafting.append(runner.batch_threshold.drafting)
+        return take()
+
+    runner.take_draft_token_ids = observed
+    seen = watched.during(lambda: mixed(llm))
+    return seen | {"drafting": drafting, "left": watched.left()}
 
 
 def one_choice(length, seed, **more):
@@ -171,7 +188,7 @@ def compile_once():
 
 def run(name):
     try:
-        known = (plain, ngram, sam, sam_group, sam_histories.history)
+        known = (plain, ngram, sam, sam_group, sam_threshold, sam_histories.history)
         return {case.__name__: case for case in known}[name]()
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}

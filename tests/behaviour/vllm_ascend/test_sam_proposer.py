@@ -6,6 +6,7 @@ wrong history the tokens would still be right, for drafts are verified.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -132,6 +133,18 @@ def test_samples_of_a_prompt_share_what_they_have_generated(seen: Any) -> None:
     assert shared["accepted"] > alone["accepted"] + 20 > 20
     assert shared["compared"] < alone["compared"]
     assert shared["followed"] > 5
+
+
+@pytest.mark.on
+@pytest.mark.slow
+def test_it_goes_on_after_each_pause_of_spec_batch_threshold(upstream: Upstream, tiny_models: TinyModels) -> None:
+    seen = upstream.run(PROBE, tiny_models.qwen3, "plain", "sam_threshold", timeout=400, **NPU)
+    load = of(seen, "sam_threshold")
+    assert_speculated(load)
+    assert load["tokens"] == expected(seen, MIXED)
+    switches = sum(one != other for one, other in pairwise(load["drafting"]))
+    assert switches >= 2
+    assert load["left"] == {"runner": 0, "requests": 0, "bytes": 0}
 
 
 @pytest.mark.off

@@ -24,6 +24,7 @@ from vllm.logger import logger
 from vllm.v1.outputs import DraftTokenIds
 
 from vllm_ascend.ascend_config import get_spec_batch_threshold
+from vllm_ascend.utils import is_moe_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,7 +47,9 @@ class BatchThreshold:
     def __init__(self, runner: "NPUModelRunner") -> None:
         """Raises ValueError if spec_batch_threshold is wrong, or if data-parallel ranks exchange nothing in a step."""
         self.upper, self.lower = get_spec_batch_threshold(runner.vllm_config)
-        self.dp_size, self.dp_rank = runner.dp_size, runner.dp_rank
+        # Ranks of a dense model exchange nothing and do not wait for each other: each goes by its own requests.
+        self.dp_size = runner.dp_size if is_moe_model(runner.vllm_config) else 1
+        self.dp_rank = runner.dp_rank
         if self.dp_size > 1 and runner._skip_all_reduce_across_dp_group():
             raise ValueError(
                 "additional_config: spec_batch_threshold cannot be used here: the data-parallel ranks of this engine "

@@ -29,23 +29,26 @@ def padded_for_step(runner: "NPUModelRunner", num_reqs: int, num_tokens: int) ->
         num_reqs: requests in `runner.query_start_loc` and `runner.seq_lens` so far
         num_tokens: tokens of the step, padded as for the graph and over data parallel ranks
     """
-    if not _full_graphs_are_mixed(runner):
+    if not full_graphs_are_mixed(runner):
         return num_reqs
     has_lora = len(runner.input_batch.lora_id_to_lora_request) > 0
-    # A graph for mixed batches is found for uniform ones too. Asking for those may fail: vllm's dispatcher wants sizes
-    # that are multiples of a request's drafts.
     mode, _ = runner.cudagraph_dispatcher.dispatch(num_tokens=num_tokens, uniform_decode=False, has_lora=has_lora)
     return _pad(runner, num_reqs, num_tokens) if mode == CUDAGraphMode.FULL else num_reqs
 
 
 def padded_for_dummy(runner: "NPUModelRunner", num_reqs: int, num_tokens: int, mode: CUDAGraphMode | None) -> int:
     """The same for a dummy run, which captures a graph or replays one; `mode` is that of the run."""
-    if mode != CUDAGraphMode.FULL or not _full_graphs_are_mixed(runner):
+    if mode != CUDAGraphMode.FULL or not full_graphs_are_mixed(runner):
         return num_reqs
     return _pad(runner, num_reqs, num_tokens)
 
 
-def _full_graphs_are_mixed(runner: "NPUModelRunner") -> bool:
+def full_graphs_are_mixed(runner: "NPUModelRunner") -> bool:
+    """Whether a full graph of this engine replays mixed batches (cudagraph_mode FULL), and so uniform ones too.
+
+    Then none may be asked for as a uniform one: vllm's dispatcher asserts that its size is a multiple of a request's
+    tokens, and a dummy run makes as many requests of them, more than there can be.
+    """
     # Context parallel attention has lengths of its own (PCPManager), and other graph parameters.
     if runner.pcp_size * runner.dcp_size > 1:
         return False

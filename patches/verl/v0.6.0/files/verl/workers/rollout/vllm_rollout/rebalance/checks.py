@@ -18,7 +18,8 @@ from packaging.version import Version
 from verl.workers.config.rollout_rebalance import KEY, ROLLOUT
 
 WRITTEN_FOR = {"vllm": (0, 14), "vllm-ascend": (0, 14)}
-# Methods that draft from a request's tokens alone, so a request can go on without what its drafter knew.
+# Methods that draft from a request's tokens alone, so a request can go on without what its drafter knew. `suffix` takes
+# a moved request for a new one, and drafts from its prompt and what comes after the move; the others from all of it.
 DRAFTERS = ("ngram", "suffix", "sam")
 
 
@@ -73,6 +74,7 @@ def _check_settings(vllm_config) -> None:
         "prefill_context_parallel_size > 1": parallel.prefill_context_parallel_size > 1,
         "async_scheduling": vllm_config.scheduler_config.async_scheduling,
         "scheduling_policy=priority": vllm_config.scheduler_config.policy == "priority",
+        "M-RoPE": model.uses_mrope,
         "kv_transfer_config": vllm_config.kv_transfer_config is not None,
         "ec_transfer_config": vllm_config.ec_transfer_config is not None,
         "enable_return_routed_experts": getattr(model, "enable_return_routed_experts", False),

@@ -214,6 +214,14 @@ class EngineRequests:
         self.scheduler.prev_step_scheduled_req_ids.discard(request.request_id)
         self.scheduler.finished_req_ids.add(request.request_id)
 
+    def forget_slots(self) -> None:
+        """Lets a dummy step write no KV.
+
+        In a full graph it writes where the last real step did (_build_dummy_attn_metadata leaves the slots as they are),
+        which does no harm to a rank that has ended. This one may still receive requests that share those blocks.
+        """
+        self._runner.input_batch.block_table[0].slot_mapping.gpu.fill_(-1)
+
     def abort(self, request_ids: Sequence[str]) -> None:
         """Ends requests that nobody waits for any more."""
         self.scheduler.finish_requests(list(request_ids), RequestStatus.FINISHED_ABORTED)

@@ -108,6 +108,10 @@ class Rebalancer:
         self.outbox = [[] for _ in range(self._column.size)]
         self.aborts = [[] for _ in range(self._column.size)]
 
+    def before_dummy(self) -> None:
+        """To be called before a step without requests."""
+        self._engine.forget_slots()
+
     def rebalance(self, planning: bool) -> list:
         """A collective call of the column. Returns EngineCoreOutputs, in order, for this rank's output processor.
 
@@ -122,10 +126,12 @@ class Rebalancer:
         self._end_aborted(reports)
         results = [self._renamed(one) for report in reports for one in report.results]
         self.counts.results_home += len(results)
-        if planning and (moves := plan([report.state for report in reports], self._policy)):
-            self._agree(moves)
-            self.counts.plans += 1
-            self._move(moves)
+        if planning:
+            moves = plan([report.state for report in reports], self._policy)
+            self._agree(moves)  # an empty plan too: a rank with another one waits for the answer
+            if moves:
+                self.counts.plans += 1
+                self._move(moves)
         return results
 
     def _tell(self, prepare: Callable[[], Sequence[Any]]) -> list[Any]:

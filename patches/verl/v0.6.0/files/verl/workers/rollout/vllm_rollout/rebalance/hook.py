@@ -96,8 +96,9 @@ class EngineHook:
         self._steps += 1
         came_home = []
         # When nobody computes, somebody waits for results: there is nothing to wait for.
-        if self._urgent or not self._computing or self._steps % self._interval == 0:
-            came_home = self._rebalancer.rebalance(planning=self._computing)
+        due = self._computing and self._steps % self._interval == 0
+        if due or self._urgent or not self._computing:
+            came_home = self._rebalancer.rebalance(planning=due)
         outputs = self._advance() if self._computing else EngineCoreOutputs()
         outputs.outputs = came_home + [one for one in outputs.outputs if self._is_ours(one)]
         return outputs
@@ -106,6 +107,7 @@ class EngineHook:
         """Computes. A rank that has nothing makes a dummy step: the others need its experts."""
         if self._holds():
             return self._step_output()
+        self._rebalancer.before_dummy()
         self._core.execute_dummy_batch()
         return EngineCoreOutputs()
 

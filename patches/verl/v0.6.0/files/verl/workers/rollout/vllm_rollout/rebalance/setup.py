@@ -51,6 +51,8 @@ def install(engine, config) -> EngineHook:
     tensors = kv_tensors(core, runner)
     group = engine_group(config, dist.get_rank(), dist.get_world_size())
     column = Column(group, dist.get_backend(get_dp_group().device_group))
+    # Makes the communicator of device tensors now: what fails in that is seen at start, not during a generation.
+    column.exchange_elements([tensors[0].new_zeros(1)] * column.size, [1] * column.size)
     ledger = Ledger(column.rank)
     staging = settings.staging_megabytes << 20
     requests = EngineRequests(core, runner)
