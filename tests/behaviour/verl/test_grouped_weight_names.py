@@ -37,6 +37,7 @@ def test_weights_come_back_as_they_were(runs: Runs, model: str) -> None:
 
 
 @pytest.mark.on
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["ep qwen3_moe", "ep deepseek_v3", "pp qwen3_moe", "tp qwen3_moe"])
 def test_every_rank_sends_every_expert(runs: Runs, case: str) -> None:
     for result in runs.loaded_by_two_ranks()[case]:
@@ -49,6 +50,7 @@ def test_a_parameter_with_an_expert_too_few_is_refused(runs: Runs) -> None:
 
 
 @pytest.mark.off
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["qwen3", "qwen3_moe", "deepseek_v3"])
 def test_other_layouts_have_the_names_they_had(runs: Runs, model: str) -> None:
     result = runs.loaded_sequential()[model]

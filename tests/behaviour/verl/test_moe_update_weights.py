@@ -73,6 +73,7 @@ def test_weights_stay_where_they_are(updated: Any, case: str) -> None:
 
 
 @pytest.mark.on
+@pytest.mark.slow
 def test_data_parallel_engines_that_share_the_experts(upstream: Upstream, environment: dict[str, str]) -> None:
     ranks = upstream.run(f"{FOLDER}/probe_moe_update.py", SHARED, procs=2, env=environment, **NPU)
     for out in (rank[SHARED] for rank in ranks):
@@ -83,6 +84,7 @@ def test_data_parallel_engines_that_share_the_experts(upstream: Upstream, enviro
 
 
 @pytest.mark.on
+@pytest.mark.slow
 def test_only_without_it_the_first_update_breaks_the_engine(
     upstream: Upstream, environment: dict[str, str], updated: Any
 ) -> None:

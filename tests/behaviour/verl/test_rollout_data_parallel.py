@@ -158,6 +158,7 @@ def told(upstream: Upstream, tiny_models: TinyModels) -> Any:
 
 
 @pytest.mark.misuse
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "words"),
     [
@@ -184,6 +185,7 @@ def test_what_cannot_work_is_refused_on_every_rank(told: Any, case: str, words: 
 
 
 @pytest.mark.misuse
+@pytest.mark.slow
 def test_without_data_parallelism_only_contradictions_are_refused(told: Any) -> None:
     for rank in told:
         accepted = rank["accepted"]
@@ -196,6 +198,7 @@ def test_without_data_parallelism_only_contradictions_are_refused(told: Any) -> 
 
 
 @pytest.mark.misuse
+@pytest.mark.slow
 def test_groups_of_a_machine_look_at_different_ports(told: Any) -> None:
     assert told[0]["ports"] == {"default": [29502, 29501], "given": [29800, 29801]}
 

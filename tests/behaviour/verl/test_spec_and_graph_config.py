@@ -133,6 +133,7 @@ def test_speculative_settings_reach_the_engine_undeclared_ones_too(configs: Any)
 
 
 @pytest.mark.on
+@pytest.mark.slow
 def test_argument_into_which_nothing_is_merged_is_left_alone(upstream: Upstream, tiny_models: TinyModels) -> None:
     out = upstream.run(f"{FOLDER}/probe_spec_graph_config.py", tiny_models.qwen3, "numbers", timeout=300, **NPU)
     assert out["ngram and number"]["speculative"]["method"] == "ngram"
@@ -141,6 +142,7 @@ def test_argument_into_which_nothing_is_merged_is_left_alone(upstream: Upstream,
 
 
 @pytest.mark.off
+@pytest.mark.slow
 def test_without_the_settings_llm_is_called_as_before(
     upstream: Upstream, tiny_models: TinyModels, tmp_path: Any
 ) -> None:

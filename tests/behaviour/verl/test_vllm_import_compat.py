@@ -68,6 +68,7 @@ def test_lora_tensors_reach_the_engine(upstream: Upstream, tiny_models: TinyMode
 
 
 @pytest.mark.on
+@pytest.mark.slow
 def test_async_rollout_serves_before_and_after_new_weights(upstream: Upstream, tiny_models: TinyModels) -> None:
     out = upstream.run(f"{FOLDER}/probe_vllm_async.py", tiny_models.qwen3, timeout=400, **NPU)
     for step in ("before", "after"):
@@ -84,11 +85,13 @@ def test_calls_fit_this_vllm(upstream: Upstream, tiny_models: TinyModels) -> Non
 
 
 @pytest.mark.off
+@pytest.mark.slow
 def test_calls_fit_old_vllm_as_before(on_old: Any) -> None:
     assert on_old(V0_10_0, *CALLS) == CALLS
 
 
 @pytest.mark.off
+@pytest.mark.slow
 def test_sync_calls_fit_the_oldest_as_before(on_old: Any) -> None:
     out = on_old(V0_9_1, "compilation", "adapter", "modes")
     assert out["compilation"] == CALLS["compilation"]

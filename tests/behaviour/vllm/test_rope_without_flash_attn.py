@@ -94,6 +94,7 @@ def test_npu_without_flash_attn(upstream: Upstream, tmp_path: Path) -> None:
 
 
 @pytest.mark.off
+@pytest.mark.slow
 def test_cpu_with_and_without_flash_attn(
     upstream: Upstream, working: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -106,11 +107,13 @@ def test_cpu_with_and_without_flash_attn(
 
 
 @pytest.mark.off
+@pytest.mark.slow
 def test_cpu_with_a_flash_attn_of_another_device(upstream: Upstream, foreign: Path) -> None:
     assert "libcudart.so.12" in upstream.run(PROBE, foreign, **CPU)["error"]
 
 
 @pytest.mark.off
+@pytest.mark.slow
 def test_rocm_uses_the_kernel(upstream: Upstream, working: Path) -> None:
     seen = upstream.run(PROBE, package(working, ROCM), **CPU)
     assert seen["platform"] == "RocmPlatform"

@@ -186,6 +186,7 @@ def test_wrong_settings_are_refused_at_start(upstream: Upstream) -> None:
 
 
 @pytest.mark.off
+@pytest.mark.slow
 def test_without_balancing_as_upstream(upstream: Upstream, tiny_models: TinyModels) -> None:
     for rank in upstream.run(f"{FOLDER}/probe_eplb_off.py", tiny_models.qwen3_moe, "{}", procs=RANKS, **NPU):
         assert (rank["processes"], rank["balancing"], rank["maps"]) == (0, False, [False] * LAYERS)
@@ -193,6 +194,7 @@ def test_without_balancing_as_upstream(upstream: Upstream, tiny_models: TinyMode
 
 
 @pytest.mark.off
+@pytest.mark.slow
 def test_balancing_from_the_start_as_upstream(upstream: Upstream, tiny_models: TinyModels) -> None:
     # Planner and manager are there with the engine. This release cannot balance experts that are not quantized.
     config = json.dumps({"dynamic_eplb": True})

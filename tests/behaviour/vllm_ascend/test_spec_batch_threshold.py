@@ -134,6 +134,7 @@ def test_without_the_setting_states_and_batches_are_upstreams(one_engine: Any) -
 
 
 @pytest.mark.on
+@pytest.mark.slow
 def test_ranks_with_uneven_load_agree(ranks: Any) -> None:
     steps = [rank["steps"] for rank in ranks]
     busiest = [max(step["running"] for step in together) for together in zip(*steps, strict=True)]
@@ -154,6 +155,7 @@ def test_ranks_with_uneven_load_agree(ranks: Any) -> None:
 
 
 @pytest.mark.on
+@pytest.mark.slow
 def test_ranks_speculate_again_and_go_on_without_requests(ranks: Any) -> None:
     for rank in ranks:
         assert {step["drafting"] for step in rank["steps"]} == {True, False}
@@ -167,6 +169,7 @@ def test_ranks_speculate_again_and_go_on_without_requests(ranks: Any) -> None:
 
 
 @pytest.mark.on
+@pytest.mark.slow
 def test_a_request_that_waits_for_its_turn_loses_its_drafts(ranks: Any) -> None:
     # The second rank is told to pause in a step in which one of its requests waited for tokens, with drafts of its own.
     steps = ranks[1]["steps"]
