@@ -11,8 +11,8 @@ from pathlib import Path
 from patchctl.manifest.problems import InvalidManifest, Problem, quoted, shown
 
 MAX_BYTES = 1 << 18
-# Generated, and read by others: locks, trees, and the schemas.
-OTHERS = frozenset({"locks", "trees", "schema"})
+# Read by others: what is generated (locks, trees, the schemas), and recipes with their rules (patchctl.recipe).
+OTHERS = frozenset({"locks", "trees", "schema", "recipes", "rules.yaml"})
 PRACTICE = "practice.yaml"  # not every distribution has one
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from patchctl.manifest import yamltree
+from patchctl.manifest import shorthand, yamltree
 from patchctl.manifest.files import file_bytes
 from patchctl.manifest.problems import InvalidManifest, Problem, cleaned, did_you_mean, nearest, shown
 from patchctl.manifest.shape import Shape, expects, fields_of, shape_of
@@ -84,6 +84,7 @@ def read(path: Path, model: type[T]) -> Loaded[T]:
 def loads(data: bytes, model: type[T], file: str) -> Loaded[T]:
     """As `read`, from bytes; `file` is the name that messages use."""
     positions, faults = tree(data, file)
+    positions = Positions(file, shorthand.written_out(positions.root, model))
     value, refusals = _validated(positions, model)
     # A key whose value was refused for its form is not missing as well.
     told = {fault.key for fault in faults}

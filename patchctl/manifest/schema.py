@@ -10,11 +10,22 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
+from patchctl.manifest.recipe_types import OneOrMore, Recipe, Rules, Written
 from patchctl.manifest.shape import Shape, doc, fields_of, shape_of
 from patchctl.manifest.types import Only, Pattern, Practice, Profile, Stack, Upstreams
 
 FOLDER = Path("manifests") / "schema"
-MODELS: dict[str, type] = {"upstreams": Upstreams, "stack": Stack, "profile": Profile, "practice": Practice}
+MODELS: dict[str, type] = {
+    "upstreams": Upstreams,
+    "stack": Stack,
+    "profile": Profile,
+    "practice": Practice,
+    "recipe": Recipe,
+    "rules": Rules,
+}
+# What `shorthand` takes for a value that is kept as it is written.
+_SCALAR = {"type": ["string", "number", "boolean", "null"]}
+_WRITTEN = {"anyOf": [_SCALAR, {"type": "array", "items": {"type": ["string", "number", "boolean"]}}]}
 
 
 def schema(model: type) -> dict[str, Any]:
@@ -70,10 +81,13 @@ def _bare(shape: Shape) -> dict[str, Any]:
         return {"type": "string", "pattern": f"^(?:{pattern.regex})$", "patternErrorMessage": says}
     if only is not None:
         return {"const": only.value}
+    if shape.mark(Written):
+        return _WRITTEN
     if shape.is_record:
         return _record(shape.base)
     if shape.origin is list:
-        return {"type": "array", "items": _schema(shape_of(shape.args[0]))}
+        items = {"type": "array", "items": _schema(shape_of(shape.args[0]))}
+        return {"anyOf": [items, _SCALAR]} if shape.mark(OneOrMore) else items
     if shape.origin is dict:
         key, value = (shape_of(a) for a in shape.args)
         return {"type": "object", "propertyNames": _schema(key), "additionalProperties": _schema(value)}
@@ -88,4 +102,6 @@ def _record(record: type) -> dict[str, Any]:
     required = [name for name, f in fields.items() if f.required]
     if required:
         found["required"] = required
-    return {**found, "additionalProperties": False}
+    found["additionalProperties"] = False
+    short = getattr(record, "__shorthand__", None)
+    return {"anyOf": [_schema(fields[short].shape), found]} if short else found

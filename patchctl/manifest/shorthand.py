@@ -1,0 +1,64 @@
+"""Short forms of a manifest, written out before it is validated: one place, so that no type needs a union.
+
+A record that may be written as one of its values alone, a list written as its only item, and values that are kept as
+they are written because another parser reads them. Places stay those of the file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from patchctl.manifest.recipe_types import OneOrMore, Written
+from patchctl.manifest.shape import Shape, fields_of, shape_of
+from patchctl.manifest.yamltree import Entry, Node
+
+
+def written_out(root: Node, model: Any) -> Node:
+    """The tree with every short form in full."""
+    return _expanded(root, shape_of(model))
+
+
+def _expanded(node: Node, shape: Shape) -> Node:
+    if shape.is_record:
+        return _record(node, shape)
+    if shape.origin is list:
+        return _list(node, shape)
+    if shape.origin is dict and node.kind == "mapping":
+        inner = shape_of(shape.args[1])
+        return _with_entries(node, {k: _expanded(e.value, inner) for k, e in node.entries.items()})
+    return _as_written(node) if shape.mark(Written) else node
+
+
+def _record(node: Node, shape: Shape) -> Node:
+    short = getattr(shape.base, "__shorthand__", None)
+    fields = fields_of(shape.base)
+    if node.kind != "mapping":
+        if short is None or node.kind == "refused":
+            return node
+        value = _expanded(node, fields[short].shape)
+        return Node("mapping", node.line, node.column, entries={short: Entry(node.line, node.column, value)})
+    known = {k: _expanded(e.value, fields[k].shape) if k in fields else e.value for k, e in node.entries.items()}
+    return _with_entries(node, known)
+
+
+def _list(node: Node, shape: Shape) -> Node:
+    inner = shape_of(shape.args[0])
+    if node.kind == "list":
+        return replace(node, items=[_expanded(item, inner) for item in node.items])
+    if shape.mark(OneOrMore) and node.kind not in ("mapping", "refused") and (node.kind != "null" or node.text):
+        return Node("list", node.line, node.column, items=[_expanded(node, inner)])
+    return node
+
+
+def _with_entries(node: Node, values: dict[str, Node]) -> Node:
+    return replace(node, entries={k: replace(e, value=values[k]) for k, e in node.entries.items()})
+
+
+def _as_written(node: Node) -> Node:
+    """A scalar's text as it stands, a list of scalars as [a,b]. Nothing at all is no value."""
+    if node.kind in ("number", "boolean") or (node.kind == "null" and node.text):
+        return replace(node, kind="text")
+    if node.kind == "list" and all(item.kind in ("text", "number", "boolean") for item in node.items):
+        return Node("text", node.line, node.column, f"[{','.join(item.text for item in node.items)}]")
+    return node
