@@ -10,6 +10,7 @@ from patchctl.check.counts import check_counts
 from patchctl.check.findings import Finding, Report
 from patchctl.check.locked import check_locks
 from patchctl.check.pages import check_pages
+from patchctl.check.recipes import check_recipes
 from patchctl.check.series import Series, check_series, read_series
 from patchctl.check.sources import check_sources
 from patchctl.manifest.distribution import Distribution
@@ -19,7 +20,7 @@ from patchctl.source.types import SourceOptions
 
 
 def verify_distribution(dist: Distribution, options: SourceOptions | None, progress: Progress) -> Report:
-    """Checks manifests, patches, locks, pages, and with `options` every form of every source that can be had.
+    """Checks manifests, patches, locks, recipes, pages, and with `options` every form of every source that can be had.
 
     Raises SourceMismatch for a source that is not what was pinned, a changed file in the cache included.
     """
@@ -29,6 +30,7 @@ def verify_distribution(dist: Distribution, options: SourceOptions | None, progr
     report.add(check_series(dist, series))
     report.add(check_locks(dist, series))
     report.add(_counts(dist, series))
+    check_recipes(dist, series, report)
     report.add(check_pages(dist, series, strict=False))
     check_sources(dist, series, options, progress, report)
     return report

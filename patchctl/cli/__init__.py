@@ -34,6 +34,8 @@ VERBS = {
     "identify": "Tell which pin a folder of sources is, by its content.",
     "list": "List profiles, stacks and patches.",
     "show": "Show one patch: header, files, switch, tests, upstream status.",
+    "recipe": "List, show, compare and print recipes: what a profile is trained with.",
+    "env": "Print the environment variables of a recipe.",
     "docs": "Write the generated pages and the README's table, or check them.",
     "doctor": "Say what this machine lacks.",
     "completion": "Print the completion script of a shell.",

@@ -1,0 +1,139 @@
+"""What `env` and the verbs below `recipe` share: which recipe, what the user says instead of it, and the refusal of one that
+breaks a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from patchctl.cli.app import App, complete_profile, split_pair
+from patchctl.errors import BadManifest, WrongUse
+
+if TYPE_CHECKING:
+    from patchctl.recipe.read import Recipes
+    from patchctl.recipe.resolve import Given, Run
+    from patchctl.recipe.rules import Broken
+
+_LONGEST_LIST = 5
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A recipe as the command line names it."""
+
+    profile: str | None
+    recipe: str | None
+    nodes: int | None = None
+    settings: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+
+
+class RecipeBook:
+    """The recipes of this run's distribution, resolved and checked when they are asked for."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    @cached_property
+    def recipes(self) -> Recipes:
+        from patchctl.recipe.read import read_recipes
+
+        return read_recipes(self._app.distribution)
+
+    def run(self, asked: Asked) -> Run:
+        """The recipe as it would run. Raises WrongUse for one that is not there."""
+        from patchctl.recipe.resolve import resolve
+
+        profile, recipe = self.names(asked.profile, asked.recipe)
+        return resolve(self.recipes, profile, recipe, _given(asked))
+
+    def names(self, profile: str | None, recipe: str | None) -> tuple[str, str]:
+        """--profile and --recipe, or --recipe PROFILE/RECIPE. Raises WrongUse."""
+        if recipe is None:
+            raise WrongUse("no recipe", hint="name one with --recipe NAME, see `patchctl recipe list`")
+        folder, slash, name = recipe.partition("/")
+        if slash and profile not in (None, folder):
+            raise WrongUse(f"--profile {profile} and the recipe {recipe} are of two profiles")
+        chosen = folder if slash else profile
+        if chosen is None:
+            raise WrongUse(f"which {recipe}?", hint="name the profile too: --profile NAME, or PROFILE/RECIPE")
+        self._app.distribution.profile(chosen)
+        return chosen, name if slash else recipe
+
+    def broken(self, run: Run) -> list[Broken]:
+        """Every rule that the recipe does not keep."""
+        from patchctl.check.recipes import features_and_switches
+        from patchctl.recipe.rules import broken_rules, wrong_needs
+
+        features, switches = features_and_switches(self._app.distribution, run.profile)
+        return [
+            *broken_rules(run, self.recipes.rules),
+            *wrong_needs(run, features, switches, self.recipes.rules),
+        ]
+
+    def sound(self, asked: Asked) -> Run:
+        """As `run`; raises BadManifest, with every rule that is broken, unless it keeps all of them."""
+        run = self.run(asked)
+        broken = self.broken(run)
+        if broken:
+            first, rest = broken[0], broken[1:_LONGEST_LIST]
+            lines = [f"{run.title} breaks {first.rule}: {first}"]
+            lines += [f"{b.where}: {run.title} breaks {b.rule}: {b}" for b in rest]
+            more = len(broken) - len(lines)
+            lines += [f"... and {more} more rules"] if more else []
+            hint = f"`patchctl recipe show {run.title}` tells where each value comes from"
+            raise BadManifest("\n".join(lines), where=first.where, hint=hint)
+        return run
+
+
+def _given(asked: Asked) -> Given:
+    from patchctl.recipe.resolve import NODES, Given
+
+    sizes = _pairs(asked.sizes, "--size")
+    if asked.nodes is not None:
+        sizes[NODES] = str(asked.nodes)
+    return Given(sizes, _pairs(asked.settings, "--set"), _pairs(asked.paths, "--path"))
+
+
+def _pairs(texts: Iterable[str], option: str) -> dict[str, str]:
+    return dict(split_pair(text, option) for text in texts)
+
+
+def complete_recipe(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Shell completion: the recipes of the profile that is named already, else PROFILE/RECIPE of all."""
+    try:
+        params = ctx.find_root().params
+        book = RecipeBook(App(root=params.get("root"), cache=params.get("cache")))
+        profile = ctx.params.get("profile")
+        names = book.recipes.of(profile) if profile else ["/".join(key) for key in book.recipes.runnable()]
+        return [name for name in names if name.startswith(incomplete)]
+    except Exception:  # a completion must never print into the user's command line
+        return []
+
+
+_SAID_INSTEAD = (
+    click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="How many nodes run it [default: the recipe's]."),
+    click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="Another size of the recipe. Repeatable."),
+    click.option("--set", "settings", multiple=True, metavar="KEY=VALUE",
+                 help="An override more, or in place of the recipe's; the rules see it. Repeatable."),
+    click.option("--path", "paths", multiple=True, metavar="NAME=PATH",
+                 help="Where a file of the recipe lies, instead of its variable. Repeatable."),
+)  # fmt: skip
+
+
+def said_instead(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--nodes, --size, --set and --path."""
+    for option in reversed(_SAID_INSTEAD):
+        command = option(command)
+    return command
+
+
+profile_of_recipe = click.option(
+    "--profile", "-p", metavar="NAME", shell_complete=complete_profile, help="The profile, see `patchctl list`."
+)
+recipe_argument = click.argument("recipe", metavar="[PROFILE/]RECIPE", shell_complete=complete_recipe)
