@@ -9,15 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from patchctl.manifest.types import FORBID_UNKNOWN, Doc, Feature, FormatVersion, Name, Pattern, RelativePath, Text
-
-
-class Written:
-    """A value for somebody else's parser, kept as it is written: 1e-6 stays 1e-6, True stays True."""
-
-
-class OneOrMore:
-    """A list that may be written as its only item."""
+from patchctl.manifest.types import (
+    FORBID_UNKNOWN,
+    Doc,
+    Feature,
+    FormatVersion,
+    Name,
+    OneOrMore,
+    Pattern,
+    RelativePath,
+    Text,
+    Written,
+)
 
 
 Value = Annotated[str, Written()]

@@ -10,9 +10,9 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from patchctl.manifest.recipe_types import OneOrMore, Recipe, Rules, Written
+from patchctl.manifest.recipe_types import Recipe, Rules
 from patchctl.manifest.shape import Shape, doc, fields_of, shape_of
-from patchctl.manifest.types import Only, Pattern, Practice, Profile, Stack, Upstreams
+from patchctl.manifest.types import OneOrMore, Only, Pattern, Practice, Profile, Stack, Upstreams, Written
 
 FOLDER = Path("manifests") / "schema"
 MODELS: dict[str, type] = {
@@ -24,8 +24,9 @@ MODELS: dict[str, type] = {
     "rules": Rules,
 }
 # What `shorthand` takes for a value that is kept as it is written.
-_SCALAR = {"type": ["string", "number", "boolean", "null"]}
-_WRITTEN = {"anyOf": [_SCALAR, {"type": "array", "items": {"type": ["string", "number", "boolean"]}}]}
+_PLAIN = [{"type": kind} for kind in ("string", "number", "boolean")]
+_SCALAR = {"anyOf": [*_PLAIN, {"type": "null"}]}
+_WRITTEN = {"anyOf": [*_PLAIN, {"type": "null"}, {"type": "array", "items": {"anyOf": _PLAIN}}]}
 
 
 def schema(model: type) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from patchctl.manifest.recipe_types import OneOrMore, Written
 from patchctl.manifest.shape import Shape, fields_of, shape_of
+from patchctl.manifest.types import OneOrMore, Written
 from patchctl.manifest.yamltree import Entry, Node
 
 

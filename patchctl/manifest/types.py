@@ -63,6 +63,14 @@ class Only:
         return core_schema.no_info_after_validator_function(check, handler(source))
 
 
+class Written:
+    """A value for somebody else's parser, kept as it is written: 1e-6 stays 1e-6, True stays True."""
+
+
+class OneOrMore:
+    """A list that may be written as its only item."""
+
+
 # No part begins with a dot, so neither `..` nor any spelling of `.git` is one (CVE-2014-9390); `git~1` is its Windows
 # alias, and the other names that are left out are run by every interpreter that has the folder on its path.
 _PATH = (

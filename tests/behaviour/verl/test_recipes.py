@@ -1,0 +1,194 @@
+"""Recipes against the patched verl: every override composes, every default of the rules is true, every variable is read.
+
+Configuration files and sources are read; nothing of verl is imported. The source distribution of verl has no recipe/, so
+that DAPO's recipes are skipped there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import REPO, Upstream
+
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.recipe_types import Rules
+from patchctl.recipe.arithmetic import number
+from patchctl.recipe.conditions import ALL, same
+from patchctl.recipe.read import Recipes, read_recipes
+from patchctl.recipe.render import override_text
+from patchctl.recipe.resolve import Run, bare, resolve
+
+PROBE = "tests/behaviour/verl/probe_recipes.py"
+RECIPES: Recipes = read_recipes(Distribution.load(REPO))
+KEYS = RECIPES.runnable()
+DAPO = "recipe.dapo.main_dapo"
+MODULES = {
+    "ppo_trainer": "verl.trainer.main_ppo",
+    "ppo_megatron_trainer": "verl.trainer.main_ppo",
+    "dapo_trainer": DAPO,
+    "dapo_megatron_trainer": DAPO,
+}
+UPSTREAMS = ("verl", "vllm", "vllm-ascend", "megatron-lm", "mindspeed")
+# Where the packages themselves lie: what a test, an example or a document sets, nothing reads.
+NOT_CODE = re.compile(r"(^|/)(tests?|examples|docs?|benchmarks|docker|\.[^/]*)/")
+
+MISTYPED = "actor_rollout_ref.rollout.data_rebalanse"
+
+Composed = Callable[[str], Any]
+
+
+@pytest.fixture(autouse=True)
+def _of_no_feature(upstream: Upstream) -> None:
+    """These tests are of all features at once; there is none that is called "recipes"."""
+    upstream.feature = None
+
+
+@pytest.fixture(scope="module")
+def composed(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Composed:
+    """What the probe says of every job, by its name. One process composes all of them."""
+    upstream.feature = None
+    tree = upstream.tree("verl")
+    jobs = {name: job for name, job in all_jobs().items() if there(tree, job["module"])}
+    file = tmp_path_factory.mktemp("recipes") / "jobs.json"
+    file.write_text(json.dumps(list(jobs.values())))
+    found = dict(zip(jobs, upstream.run(PROBE, tree, file, timeout=300), strict=True))
+
+    def one(name: str) -> Any:
+        if name not in found:
+            module = all_jobs()[name]["module"]
+            pytest.skip(f"{module} is not in this tree of verl: the source distribution has no recipe/")
+        return found[name]
+
+    return one
+
+
+def there(tree: Path, module: str) -> bool:
+    return (tree / f"{module.replace('.', '/')}.py").is_file()
+
+
+@cache
+def all_jobs() -> dict[str, dict[str, Any]]:
+    """Recipes as they are and with a mistyped key, configurations as they are, and two that must fail."""
+    jobs: dict[str, dict[str, Any]] = {}
+    for key in KEYS:
+        run = run_of(key)
+        keys = [bare(name) for name in run.overrides]
+        jobs[run.title] = job_of(run, overrides_of(run), keys)
+        jobs[f"{run.title} mistyped"] = job_of(run, [*overrides_of(run), f"{MISTYPED}=True"], [])
+    run = run_of(("qwen3-235b", "grpo"))
+    jobs["without +"] = job_of(run, [text.removeprefix("+") for text in overrides_of(run)], [])
+    for config, module in MODULES.items():
+        declared = [*rules().defaults[ALL], *rules().defaults[config]]
+        jobs[config] = job(module, config, ["actor_rollout_ref.rollout.name=vllm"], declared)
+    jobs["elsewhere"] = job(DAPO, "dapo_trainer", [], [], "recipe/dapo")
+    return jobs
+
+
+def job_of(run: Run, overrides: list[str], keys: list[str]) -> dict[str, Any]:
+    return job(run.entry.module, run.entry.config, overrides, keys, run.entry.folder or ".")
+
+
+def job(module: str, config: str, overrides: list[str], keys: list[str], folder: str = ".") -> dict[str, Any]:
+    return {"module": module, "folder": folder, "config": config, "overrides": overrides, "keys": keys}
+
+
+def run_of(key: tuple[str, str]) -> Run:
+    return resolve(RECIPES, *key)
+
+
+def overrides_of(run: Run) -> list[str]:
+    return [override_text(key, setting, run).replace("=$", "=/somewhere/") for key, setting in run.overrides.items()]
+
+
+def rules() -> Rules:
+    assert RECIPES.rules is not None
+    return RECIPES.rules.value
+
+
+@pytest.mark.on
+@pytest.mark.parametrize("key", KEYS, ids="/".join)
+def test_the_overrides_of_a_recipe_compose(composed: Composed, key: tuple[str, str]) -> None:
+    run = run_of(key)
+    found = composed(run.title)
+    assert found["error"] is None
+    values = {name: found["values"][bare(name)] for name in run.overrides}
+    wrong = {
+        name: (setting.value, values[name])
+        for name, setting in run.overrides.items()
+        if setting.path is None and not arrived(setting.value, values[name])
+    }
+    assert wrong == {}
+
+
+def arrived(written: str, value: Any) -> bool:
+    if isinstance(value, list):
+        return written.strip("[]").split(",") == [str(item) for item in value]
+    return same(written, "null" if value is None else str(value))
+
+
+@pytest.mark.misuse
+@pytest.mark.parametrize("key", KEYS, ids="/".join)
+def test_a_mistyped_key_does_not_compose(composed: Composed, key: tuple[str, str]) -> None:
+    assert MISTYPED.rpartition(".")[2] in (composed(f"{'/'.join(key)} mistyped")["error"] or "")
+
+
+@pytest.mark.misuse
+def test_an_undeclared_key_needs_its_plus(composed: Composed) -> None:
+    assert "To append to your config use +" in composed("without +")["error"]
+
+
+@pytest.mark.misuse
+def test_dapo_does_not_start_in_its_own_folder(composed: Composed) -> None:
+    assert "ppo_trainer" in composed("elsewhere")["error"]
+
+
+@pytest.mark.on
+@pytest.mark.parametrize("config", MODULES)
+def test_the_defaults_of_the_rules_are_those_of_the_configuration(composed: Composed, config: str) -> None:
+    declared = {**rules().defaults[ALL], **rules().defaults[config]}
+    found = composed(config)
+    assert found["error"] is None
+    wrong = {
+        key: (text, found["values"][key])
+        for key, text in declared.items()
+        if not equal(declared[text[1:].strip()] if text.startswith("=") else text, found["values"][key])
+    }
+    assert wrong == {}
+
+
+def equal(text: str, value: Any) -> bool:
+    if value is None:
+        return text == "null"
+    return number(str(value)) == number(text) if number(text) is not None else same(text, str(value))
+
+
+@pytest.mark.on
+@pytest.mark.parametrize("variable", sorted({v for key in KEYS for v in run_of(key).environment}))
+def test_a_variable_of_a_recipe_is_read_or_documented(upstream: Upstream, variable: str) -> None:
+    if variable in rules().variables:
+        return
+    readers = [name for name in UPSTREAMS if variable in words_of(upstream.tree(name))]
+    assert readers, f"no package of {', '.join(UPSTREAMS)} reads {variable}, and manifests/rules.yaml has no address"
+
+
+@pytest.mark.on
+def test_no_documented_variable_is_without_use() -> None:
+    used = {v for key in KEYS for v in run_of(key).environment}
+    assert set(rules().variables) <= used
+
+
+@cache
+def words_of(tree: Path) -> frozenset[str]:
+    """The names in capitals that stand in quotes in the code of a tree; in C++ those in getenv calls as well."""
+    found: set[str] = set()
+    for path in tree.rglob("*"):
+        relative = path.relative_to(tree).as_posix()
+        if path.suffix in (".py", ".cpp", ".h", ".cc") and not NOT_CODE.search(relative) and path.is_file():
+            found.update(re.findall(r"""["']([A-Z][A-Z0-9_]{3,})["']""", path.read_text(errors="replace")))
+    return frozenset(found)
