@@ -22,7 +22,6 @@ from patchctl.manifest.types import (
     Written,
 )
 
-
 Value = Annotated[str, Written()]
 Values = Annotated[list[Value], OneOrMore()]
 Size = Annotated[str, Pattern(r"[a-z][a-z0-9_]*", "a name of lower-case letters, digits and '_'")]

@@ -52,11 +52,13 @@ def read_recipes(dist: Distribution) -> Recipes:
     """All of them. Raises InvalidManifest with every fault of every file."""
     problems: list[Problem] = []
     files: dict[Key, Loaded[Recipe]] = {}
+    unread: set[Key] = set()
     for path in _paths(dist, problems):
         try:
             loaded = read(path, Recipe)
         except InvalidManifest as error:
             problems.extend(error.problems)
+            unread.add((path.parent.name, path.stem))
             continue
         files[path.parent.name, path.stem] = loaded
         if loaded.value.name != path.stem:
@@ -65,7 +67,7 @@ def read_recipes(dist: Distribution) -> Recipes:
     rules = _rules(dist.root, problems)
     problems += conditions.faults(rules) if rules else []
     for key, loaded in files.items():
-        problems += _parent(key, loaded, files)
+        problems += _parent(key, loaded, files, unread)
     if problems:
         raise InvalidManifest(problems)
     return Recipes(files, rules, tuple(dist.profiles))
@@ -110,12 +112,14 @@ def _rules(root: Path, problems: list[Problem]) -> Loaded[Rules] | None:
         return None
 
 
-def _parent(key: Key, loaded: Loaded[Recipe], files: Mapping[Key, Loaded[Recipe]]) -> Iterator[Problem]:
-    """What it extends is there, and not round in a circle."""
+def _parent(
+    key: Key, loaded: Loaded[Recipe], files: Mapping[Key, Loaded[Recipe]], unread: set[Key]
+) -> Iterator[Problem]:
+    """What it extends is there, and not round in a circle. Who extends a file with faults is not blamed as well."""
     seen = [key]
     while (parent := parent_of(seen[-1], files[seen[-1]].value)) is not None:
         if parent not in files:
-            if len(seen) == 1:  # a fault further up is that file's
+            if len(seen) == 1 and parent not in unread:  # a fault further up is that file's
                 known = [f"{folder}/{name}" for folder, name in files if (folder, name) != key]
                 what = f"no recipe {quoted('/'.join(parent))}{did_you_mean('/'.join(parent), known)}"
                 yield loaded.positions.problem(("extends",), what)

@@ -12,6 +12,7 @@ from typing import Any
 import click
 import pytest
 from distribution import CLOCK, GREETER, REPO, Made, make_distribution
+from recipes import with_recipes
 
 Shape = dict[str, tuple[str, bool]]
 """By key: the type, and whether the key may be absent."""
@@ -69,7 +70,7 @@ def check_shape(value: Any, shape: Shape, where: str) -> None:
 
 def checked(made: Made, verb: str, *args: str, code: int = 0) -> dict[str, Any]:
     """Run a verb and hold what it prints against its table; an error's against that of errors."""
-    done = made.patchctl(verb, *args, "--json")
+    done = made.patchctl(*verb.split("."), *args, "--json")
     assert done.returncode == code, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     schema = found.pop("schema")
@@ -89,11 +90,16 @@ def test_every_verb_with_json_is_documented() -> None:
     from patchctl.cli import VERBS, cli
 
     context = click.Context(cli)
-    commands = {name: cli.get_command(context, name) for name in VERBS}
-    with_json = {n for n, c in commands.items() if c is not None and any(p.name == "as_json" for p in c.params)}
+    commands: dict[str, click.Command] = {}
+    for name in VERBS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        below = command.commands if isinstance(command, click.Group) else {}
+        commands |= {f"{name}.{sub}": c for sub, c in below.items()} or {name: command}
+    with_json = {n for n, c in commands.items() if any(p.name == "as_json" for p in c.params)}
     documented = {name.removeprefix("patchctl.").removesuffix("/1") for name in SHAPES if name.startswith("patchctl.")}
     assert documented == with_json | {"error"}
-    assert set(VERBS) - with_json == {"completion"}
+    assert commands.keys() - with_json == {"completion"}
 
 
 def test_the_verbs_of_a_workspace(made: Made, tmp_path: Path) -> None:
@@ -125,6 +131,18 @@ def test_the_verbs_of_a_distribution(made: Made, tmp_path: Path) -> None:
     checked(made, "export", "greeter", "--check", "--dir", str(tmp_path / "edit"))
     assert checked(made, "export", "greeter", "--mbox", str(tmp_path / "mails"))["files"]
     checked(made, "docs")
+
+
+def test_the_verbs_of_recipes(tmp_path: Path) -> None:
+    made = with_recipes(make_distribution(tmp_path))
+    assert checked(made, "recipe.list")["recipes"]
+    shown = checked(made, "recipe.show", "full/loud")
+    assert shown["overrides"] and shown["environment"] and shown["paths"] and shown["data"]
+    assert checked(made, "recipe.show", "full/loud", "--set", "clock.step=1", code=1)["broken"]
+    assert checked(made, "recipe.command", "full/loud")["overrides"]
+    assert checked(made, "recipe.diff", "full/quiet", "full/loud")["differences"]
+    assert checked(made, "env", "--recipe", "full/loud")["environment"]
+    checked(made, "env", "--recipe", "full/laud", code=2)
 
 
 def test_what_could_not_be_had(tmp_path: Path) -> None:

@@ -25,7 +25,14 @@ def reported() -> set[str]:
 
 
 def test_every_rule_is_reported_by_some_check_and_every_report_is_of_a_rule() -> None:
-    by_table = {"page-stale", "schema-stale", "wrong-base", "wrong-tip", "recipe-rule", "recipe-needs"}  # chosen by a value there
+    by_table = {
+        "page-stale",
+        "schema-stale",
+        "wrong-base",
+        "wrong-tip",
+        "recipe-rule",
+        "recipe-needs",
+    }  # chosen by a value there
     rules = set(all_rules())  # which registers the checks of patch files
     assert reported() | set(PATCH_CHECKS) | by_table == rules
 

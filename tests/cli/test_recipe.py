@@ -1,0 +1,250 @@
+"""`patchctl recipe` and `patchctl env` on a small distribution, and what `verify` says of its recipes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distribution import CLOCK, GREETER, Made, make_distribution, write_files
+from recipes import with_recipes
+
+LOUD = "manifests/recipes/full/loud.yaml"
+QUIET = "manifests/recipes/full/quiet.yaml"
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return with_recipes(make_distribution(tmp_path_factory.mktemp("original"), (GREETER, CLOCK)))
+
+
+@pytest.fixture
+def made(original: Made, tmp_path: Path) -> Made:
+    return replace(original, root=Path(shutil.copytree(original.root, tmp_path / "distribution")))
+
+
+def findings(made: Made) -> list[dict[str, Any]]:
+    report = json.loads(made.patchctl("verify", "--static", "--json").stdout)
+    ours = ("manifest", "recipe-rule", "recipe-needs", "rule-sample")
+    return [f for f in report["findings"] if f["rule"] in ours]
+
+
+def test_list_has_the_recipes_and_not_the_parts(made: Made) -> None:
+    text = made.good("recipe", "list")
+    assert "full/loud" in text and "2 x 8" in text and "shared" not in text
+    assert "has limits" in text
+    assert [r["recipe"] for r in json.loads(made.good("recipe", "list", "--json"))["recipes"]] == ["loud", "quiet"]
+    assert json.loads(made.good("recipe", "list", "--profile", "plain", "--json"))["recipes"] == []
+
+
+def test_show_says_where_each_value_comes_from(made: Made) -> None:
+    shown = json.loads(made.good("recipe", "show", "full/loud", "--json"))
+    tokens, rate = shown["overrides"]["greeter.tokens"], shown["overrides"].get("greeter.rate")
+    assert (tokens["value"], tokens["written"], tokens["recipe"]) == ("400", "= prompt + response", "shared/base")
+    assert tokens["file"].endswith("manifests/recipes/shared/base.yaml") and tokens["line"] == 16
+    assert rate is None
+    assert shown["sizes"]["devices"]["value"] == "16"
+    assert shown["overrides"]["greeter.text"]["source"] == "007, 2"
+    assert (shown["overrides"]["greeter.model"]["value"], shown["environment"]["LD_PRELOAD"]["value"]) == (
+        "$BOOK_PATH",
+        "/voices/low",
+    )
+    assert shown["extends"] == ["full/quiet", "shared/base"]
+    text = made.good("recipe", "show", "full/loud")
+    assert "greeter.tokens = 400   (= prompt + response)" in text
+    assert "limit   Ears: none." in text
+
+
+def test_a_value_of_the_command_line_is_told_as_such(made: Made) -> None:
+    args = ("--nodes", "1", "--size", "prompt=16", "--set", "greeter.text=x", "--path", "model=/m")
+    shown = json.loads(made.good("recipe", "show", "full/loud", *args, "--json"))
+    assert (shown["sizes"]["nodes"]["value"], shown["sizes"]["devices"]["value"]) == ("1", "8")
+    assert shown["overrides"]["greeter.tokens"]["value"] == "304"
+    assert shown["overrides"]["greeter.text"]["recipe"] == "the command line"
+    assert shown["overrides"]["greeter.model"]["value"] == "/m"
+
+
+STAND_IN = '#!/bin/sh\nprintf "%s\\n" "$PWD" "$@"\n'
+
+
+def ran(made: Made, tmp_path: Path, script: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs a printed command with a python3 that prints its arguments, one a line."""
+    write_files(tmp_path, {"bin/python3.sh": STAND_IN})
+    (tmp_path / "bin/python3.sh").rename(tmp_path / "bin/python3")
+    (tmp_path / "ws" / "greeter").mkdir(parents=True, exist_ok=True)
+    own = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "WORKSPACE": str(tmp_path / "ws"), **(env or {})}
+    return subprocess.run(
+        ["sh", "-c", script, "run.sh", "more=1"], env=own, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_command_gives_every_word_as_it_is(made: Made, tmp_path: Path) -> None:
+    script = made.good("recipe", "command", "full/quiet", "--path", "model=/a b/it's $HOME")
+    done = ran(made, tmp_path, script)
+    assert done.returncode == 0, done.stderr
+    folder, *words = done.stdout.splitlines()
+    assert folder == str(tmp_path / "ws" / "greeter")
+    assert words[:3] == ["-m", "greeter.hello", "--config-name=greeting"]
+    assert words[3:] == [
+        "greeter.model='/a b/it\\'s $HOME'",
+        "greeter.tokens=336",
+        "trainer.nodes=2",
+        "greeter.text='hello, it\\'s me'",
+        "greeter.rate=1e-6",
+        "+greeter.sizes=[8,16]",
+        "more=1",
+    ]
+    assert json.loads(made.good("recipe", "command", "full/quiet", "--json"))["overrides"][1:] == words[4:-1]
+
+
+def test_a_path_that_nobody_gave_is_asked_for_when_it_runs(made: Made, tmp_path: Path) -> None:
+    script = made.good("recipe", "command", "full/quiet")
+    refused = ran(made, tmp_path, script)
+    assert refused.returncode != 0 and "BOOK_PATH: the greeters book" in refused.stderr
+    done = ran(made, tmp_path, script, {"BOOK_PATH": "/a, b"})
+    assert "greeter.model='/a, b'" in done.stdout.splitlines()
+
+
+def test_env_in_each_format(made: Made) -> None:
+    script = made.good("env", "-p", "full", "-r", "quiet")
+    assert "# on each node: export GREETER_PORT=...   a free port of this node" in script
+    done = subprocess.run(["sh", "-c", f'{script}echo "$QUEUE $GREETING"'], capture_output=True, text=True, check=True)
+    assert done.stdout == "2 it's ${HOME}\n"
+    assert made.good("env", "-r", "full/loud", "--format", "dotenv").splitlines() == [
+        "QUEUE=1",
+        "GREETER_LOUD=3",
+        "LD_PRELOAD=/voices/low",
+    ]
+    found = json.loads(made.good("env", "-r", "full/quiet", "--format", "json"))
+    assert found["environment"] == {"QUEUE": "2", "GREETING": "it's ${HOME}"}
+    refused = made.patchctl("env", "-r", "full/quiet", "--format", "dotenv")
+    assert refused.returncode == 2 and "cannot be said in a dotenv file" in refused.stderr
+
+
+def test_diff_names_what_only_one_has(made: Made) -> None:
+    rows = json.loads(made.good("recipe", "diff", "full/quiet", "full/loud", "--json"))["differences"]
+    by_name = {row["name"]: (row["one"], row["other"]) for row in rows}
+    assert by_name["greeter.rate"] == ("1e-6", None)
+    assert by_name["greeter.tokens"] == ("336", "400")
+    assert by_name["QUEUE"] == ("2", "1")
+    assert by_name["clock.step"] == (None, "2")
+    assert "greeter.text" not in by_name
+    assert "no difference" in made.good("recipe", "diff", "full/loud", "full/loud")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["recipe", "show", "full/laud"], "full has no recipe 'laud'; did you mean 'loud'?"),
+        (["recipe", "show", "loud"], "which loud?"),
+        (["recipe", "show", "ful/loud"], "no profile 'ful'; did you mean 'full'?"),
+        (["env", "-p", "plain", "-r", "full/loud"], "are of two profiles"),
+        (["recipe", "command", "full/loud", "--size", "promt=1"], "no size 'promt'; did you mean 'prompt'?"),
+        (["recipe", "command", "full/loud", "--size", "prompt=1.5"], "expected a whole number"),
+        (["recipe", "command", "full/loud", "--path", "modl=/m"], "no path 'modl'; did you mean 'model'?"),
+        (["recipe", "command", "full/loud", "--set", "greeter.text"], "--set takes NAME=VALUE"),
+        (["recipe", "command", "full/loud", "--set", "greeter.x== promt"], "greeter.x: no size 'promt'"),
+        (["recipe", "command", "full/loud", "--nodes", "0"], "--nodes"),
+    ],
+)
+def test_a_wrong_request_is_2(made: Made, args: list[str], message: str) -> None:
+    done = made.patchctl(*args)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_a_run_that_breaks_a_rule_is_refused_with_what_to_try(made: Made) -> None:
+    done = made.patchctl("recipe", "command", "full/loud", "--nodes", "3")
+    assert done.returncode == 2 and done.stdout == ""
+    assert "full/loud breaks tokens-fit: tokens fit the devices" in done.stderr
+    assert "greeter.tokens % devices == 0 does not hold: 16 and 0" in done.stderr
+    assert "A device has one ear. Try: other sizes" in done.stderr
+    assert made.patchctl("env", "-r", "full/loud", "--nodes", "3").returncode == 2
+    shown = made.patchctl("recipe", "show", "full/loud", "--nodes", "3")
+    assert shown.returncode == 1 and "[tokens-fit]" in shown.stdout
+
+
+def test_sound_recipes_have_no_findings(made: Made) -> None:
+    assert findings(made) == []
+    report = json.loads(made.patchctl("verify", "--static", "--json").stdout)
+    assert (report["checked"]["recipes"], report["checked"]["recipe rules"]) == (2, 2)
+
+
+def test_verify_names_the_rule_and_the_line(made: Made) -> None:
+    made.edit(LOUD, "QUEUE: 1", "QUEUE: 2")
+    (found,) = findings(made)
+    assert (found["rule"], found["file"], found["line"]) == ("recipe-rule", LOUD, 9)
+    assert "full/loud breaks loud-queue: who is loud has QUEUE=1: QUEUE is 2, not 1. Others wait." in found["message"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("needs: [loud, step]", "needs: [step]", "GREETER_LOUD switches loud on, which is not needed"),
+        ("needs: [loud, step]", "needs: [loud]", "clock.step switches step on, which is not needed"),
+        ("needs: [loud, step]", "needs: [loud, step, polite]", "polite is needed, and env.GREETER_POLITE is not set"),
+        ("needs: [loud, step]", "needs: [loud, step, lout]", "lout is none; did you mean 'loud'?"),
+    ],
+)
+def test_needs_and_switches_belong_together(made: Made, old: str, new: str, message: str) -> None:
+    made.edit(LOUD, old, new)
+    (found,) = findings(made)
+    assert (found["rule"], found["file"], found["line"]) == ("recipe-needs", LOUD, 5)
+    assert message in found["message"]
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "line", "message"),
+    [
+        (LOUD, "extends: quiet", "extends: quite", 4, "no recipe 'full/quite'; did you mean 'full/quiet'?"),
+        (QUIET, "extends: shared/base", "extends: loud", 4, "a circle: full/quiet -> full/loud -> full/quiet"),
+        (LOUD, "greeter.rate", "greeter.rat", 6, "'greeter.rat' is nothing that it inherits"),
+        (LOUD, "name: loud", "name: laud", 2, "expected 'loud', as the file's name"),
+        (LOUD, "response: 288", "response: = 288 / 5", 13, "288 / 5 is 57.6, and a whole number is needed"),
+        (LOUD, "response: 288", "response: = respond", 13, "no size 'respond'; did you mean 'response'?"),
+        (LOUD, "response: 288", "response: = response", 13, "a circle: response -> response"),
+        (LOUD, "response: 288", "response: = open(0)", 13, "the functions are min(...) and max(...)"),
+        (LOUD, "+clock.step: 2", '+clock.step: "@clock"', 15, "no path 'clock'"),
+        (LOUD, "sizes:", "size:", 12, "unknown key; did you mean 'sizes'?"),
+        ("manifests/rules.yaml", "env.GREETER_LOUD]", "greeter.loudness]", 7, "no fact 'greeter.loudness'"),
+        ("manifests/rules.yaml", "% devices == 0", "% devices", 17, "is no comparison of two expressions"),
+    ],
+)  # fmt: skip
+def test_a_wrong_recipe_is_named_with_its_line(
+    made: Made, file: str, old: str, new: str, line: int, message: str
+) -> None:
+    made.edit(file, old, new)
+    found = findings(made)
+    assert (found[0]["file"], found[0]["line"]) == (file, line)
+    assert message in found[0]["message"]
+    done = made.patchctl("recipe", "show", "full/loud")
+    assert done.returncode == 2 and message in done.stderr
+    assert made.patchctl("list").returncode == 0  # a recipe stops nothing that needs none
+
+
+def test_what_would_not_be_read_is_told(made: Made) -> None:
+    write_files(made.root, {"manifests/recipes/fulll/x.yaml": "", "manifests/recipes/full/x.yml": ""})
+    messages = [f["message"] for f in findings(made)]
+    assert any("did you mean 'full'?" in m for m in messages) and any("expected files NAME.yaml" in m for m in messages)
+
+
+def test_a_rule_is_held_against_its_samples(made: Made) -> None:
+    made.edit(
+        "manifests/rules.yaml", "bad: [{greeter.tokens: 17, devices: 8}]", "bad: [{greeter.tokens: 24, devices: 8}]"
+    )
+    made.edit("manifests/rules.yaml", "good: [{env.GREETER_LOUD: 3, env.QUEUE: 1}]", "good: [{env.GREETER_LOUD: 3}]")
+    found = [(f["rule"], f["line"], f["message"]) for f in findings(made)]
+    assert found == [
+        ("rule-sample", 10, "loud-queue is broken by its good sample: QUEUE is not set, not 1"),
+        ("rule-sample", 19, "tokens-fit is kept by its bad sample"),
+    ]
+
+
+def test_a_distribution_without_recipes_has_none(tmp_path: Path) -> None:
+    made = make_distribution(tmp_path)
+    assert made.good("recipe", "list") == "0 recipes; nodes x devices\n"
+    assert made.patchctl("recipe", "show", "full/loud").returncode == 2

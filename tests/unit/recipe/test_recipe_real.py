@@ -1,0 +1,129 @@
+"""The recipes and rules that this repository ships, beyond what `verify` says of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from patchctl.manifest.distribution import Distribution
+from patchctl.recipe.read import FOLDER, Recipes, read_recipes
+from patchctl.recipe.resolve import Given, Run, resolve
+from patchctl.recipe.rules import broken_rules, sample_facts, verdict
+
+REPOSITORY = Path(__file__).parents[3]
+RECIPES: Recipes = read_recipes(Distribution.load(REPOSITORY))
+assert RECIPES.rules is not None
+RULES = RECIPES.rules.value
+EXPECTED = {
+    "qwen3-235b": {"grpo", "grpo-random-init", "dapo", "dapo-longseq", "dapo-longseq-128k"},
+    "qwen3-32b": {"grpo", "dapo", "gspo", "dapo-fsdp2"},
+    "qwen3-8b": {"dapo", "grpo"},
+    "deepseek-r1": {"grpo"},
+    "qwen2.5-1.5b": {"grpo"},
+}
+
+
+def run_of(profile: str, name: str, given: Given | None = None) -> Run:
+    return resolve(RECIPES, profile, name, given)
+
+
+def value(run: Run, key: str) -> str | None:
+    setting = run.override(key)
+    return None if setting is None else setting.value
+
+
+def test_every_recipe_of_the_practice_is_there() -> None:
+    assert {profile: set(RECIPES.of(profile)) for profile in RECIPES.profiles} == EXPECTED
+
+
+@pytest.mark.parametrize("key", RECIPES.runnable(), ids="/".join)
+def test_every_value_names_who_gives_it(key: tuple[str, str]) -> None:
+    run = run_of(*key)
+    values = {**run.sizes, **run.environment, **run.overrides}
+    unnamed = [name for name, v in values.items() if not v.source and not v.ours and v.recipe != "computed"]
+    assert unnamed == []
+
+
+@pytest.mark.parametrize(
+    "path", sorted((REPOSITORY / FOLDER).glob("*/*.yaml")), ids=lambda p: f"{p.parent.name}-{p.stem}"
+)
+def test_editors_find_the_schema(path: Path) -> None:
+    assert path.read_text().startswith("# yaml-language-server: $schema=../../schema/recipe.schema.json\n")
+
+
+@pytest.mark.parametrize("name", RULES.rules)
+def test_a_rule_keeps_its_good_samples_and_refuses_its_bad_ones(name: str) -> None:
+    rule = RULES.rules[name]
+    assert [verdict(rule, sample_facts(sample, RULES)) for sample in rule.good] == [None] * len(rule.good)
+    assert None not in [verdict(rule, sample_facts(sample, RULES)) for sample in rule.bad]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "figures"),
+    [
+        ("qwen3-235b/grpo", ("512", "16", "2048", "32768", "128")),
+        ("qwen3-235b/dapo", ("128", "16", "2048", "34816", "128")),
+        ("qwen3-235b/dapo-longseq", ("256", "16", "2048", "65536", "512")),
+        ("qwen3-235b/dapo-longseq-128k", ("64", "16", "2048", "131072", "512")),
+        ("qwen3-32b/grpo", ("128", "16", "2048", "34816", "32")),
+        ("qwen3-32b/dapo", ("128", "16", "2048", "34816", "32")),
+        ("qwen3-32b/dapo-fsdp2", ("64", "16", "2048", "20480", "64")),
+        ("qwen3-8b/dapo", ("128", "8", "1024", "10000", "16")),
+        ("deepseek-r1/grpo", ("512", "16", "1024", "3072", "256")),
+    ],
+)
+def test_the_sizes_of_the_practice(recipe: str, figures: tuple[str, ...]) -> None:
+    run = run_of(*recipe.split("/"))
+    keys = (
+        "data.train_batch_size",
+        "actor_rollout_ref.rollout.n",
+        "data.max_prompt_length",
+        "data.max_response_length",
+    )
+    assert (*(value(run, key) for key in keys), run.sizes["devices"].value) == figures
+
+
+def test_the_dynamic_batch_of_003_is_5632_tokens() -> None:
+    run = run_of("qwen3-32b", "dapo-fsdp2")
+    assert value(run, "actor_rollout_ref.actor.ppo_max_token_len_per_gpu") == "5632"
+    assert value(run, "actor_rollout_ref.rollout.max_num_batched_tokens") == "22528"
+
+
+def test_grpo_of_8b_is_what_003_takes_out_and_what_it_forgets() -> None:
+    dapo, grpo = run_of("qwen3-8b", "dapo"), run_of("qwen3-8b", "grpo")
+    gone = set(dapo.overrides) - set(grpo.overrides)
+    assert gone == {
+        "data.gen_batch_size",
+        "algorithm.filter_groups.enable",
+        "algorithm.filter_groups.metric",
+        "algorithm.filter_groups.max_num_gen_batches",
+        "actor_rollout_ref.actor.clip_ratio_low",
+        "actor_rollout_ref.actor.clip_ratio_high",
+        "reward_model.overlong_buffer.enable",
+        "reward_model.overlong_buffer.len",
+        "reward_model.overlong_buffer.penalty_factor",
+        "reward_model.reward_manager",
+    }
+    assert grpo.entry.module == "verl.trainer.main_ppo"
+
+
+def test_deepseek_says_that_its_experts_cannot_be_updated() -> None:
+    run = run_of("deepseek-r1", "grpo")
+    assert "moe_update_weights" not in run.needs
+    assert value(run, "actor_rollout_ref.rollout.moe_update_weights") is None
+    assert any("moe_update_weights refuses" in limit for limit in run.limits)
+
+
+def test_another_number_of_nodes_is_computed_and_held_against_the_rules() -> None:
+    run = run_of("qwen3-235b", "grpo", Given(sizes={"nodes": "16"}))
+    assert value(run, "actor_rollout_ref.rollout.data_parallel_size") == "32"  # two engines of 128 devices
+    assert value(run, "trainer.nnodes") == "16"
+    assert list(broken_rules(run, RECIPES.rules)) == []
+    broken = {b.rule for b in broken_rules(run_of("qwen3-235b", "grpo", Given(sizes={"nodes": "4"})), RECIPES.rules)}
+    assert broken == {"experts-divide-devices"}
+    run = run_of("qwen3-32b", "grpo", Given(sizes={"nodes": "1"}))
+    assert {b.rule for b in broken_rules(run, RECIPES.rules)} == {
+        "megatron-divides-devices",
+        "mini-batch-over-megatron",
+    }
