@@ -73,10 +73,10 @@ def sides(text: str, lookup: Lookup) -> tuple[Fraction, Fraction]:
     return _value(node.left, lookup), _value(node.comparators[0], lookup)
 
 
-def names(text: str) -> list[str]:
-    """The names in an expression or a comparison, each once, in order."""
+def compared(text: str) -> list[str]:
+    """The names in a comparison, each once, in order. Raises BadExpression where it is none."""
     found: dict[str, None] = {}
-    _collect(_parsed(text), found)
+    _collect(_comparison(text), found)
     return list(found)
 
 

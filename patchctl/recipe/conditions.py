@@ -12,7 +12,7 @@ from fractions import Fraction
 from patchctl.manifest.load import Loaded
 from patchctl.manifest.problems import Problem, did_you_mean, quoted
 from patchctl.manifest.recipe_types import Condition, Rule, Rules
-from patchctl.recipe.arithmetic import BadExpression, holds, names, number, sides
+from patchctl.recipe.arithmetic import BadExpression, compared, holds, number, sides
 
 RECIPE_FACTS = ("recipe.needs", "recipe.module", "recipe.config", "recipe.folder", "recipe.data_sources")
 SIZES = ("nodes", "devices_per_node", "devices")
@@ -70,7 +70,7 @@ def names_in(condition: Condition) -> list[str]:
     tables = (condition.equals, condition.differs, condition.contains, condition.lacks, condition.among)
     found = [name for table in tables for name in table]
     found += [*condition.given, *condition.absent]
-    return found + [name for text in condition.holds for name in names(text)]
+    return found + [name for text in condition.holds for name in compared(text)]
 
 
 def faults(loaded: Loaded[Rules]) -> Iterator[Problem]:

@@ -138,7 +138,7 @@ def test_the_verbs_of_recipes(tmp_path: Path) -> None:
     assert checked(made, "recipe.list")["recipes"]
     shown = checked(made, "recipe.show", "full/loud")
     assert shown["overrides"] and shown["environment"] and shown["paths"] and shown["data"]
-    assert checked(made, "recipe.show", "full/loud", "--set", "clock.step=1", code=1)["broken"]
+    assert checked(made, "recipe.show", "full/loud", "--nodes", "3", code=1)["broken"]
     assert checked(made, "recipe.command", "full/loud")["overrides"]
     assert checked(made, "recipe.diff", "full/quiet", "full/loud")["differences"]
     assert checked(made, "env", "--recipe", "full/loud")["environment"]

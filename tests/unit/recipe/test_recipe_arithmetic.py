@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from patchctl.recipe.arithmetic import MAX_LENGTH, BadExpression, evaluate, holds, names, number, sides, whole
+from patchctl.recipe.arithmetic import MAX_LENGTH, BadExpression, compared, evaluate, holds, number, sides, whole
 
 SIZES = {"prompt": Fraction(2048), "response": Fraction(20480), "sp": Fraction(4), "a.b": Fraction(3)}
 
@@ -95,6 +95,8 @@ def test_comparisons(text: str, true: bool) -> None:
 def test_what_is_no_comparison(text: str) -> None:
     with pytest.raises(BadExpression):
         holds(text, lookup)
+    with pytest.raises(BadExpression):
+        compared(text)
 
 
 def test_sides_are_what_was_compared() -> None:
@@ -102,7 +104,7 @@ def test_sides_are_what_was_compared() -> None:
 
 
 def test_names_are_found_in_order_and_functions_are_none() -> None:
-    assert names("min(a.b, prompt) + a.b <= 2 * sp") == ["a.b", "prompt", "sp"]
+    assert compared("min(a.b, prompt) + a.b <= 2 * sp") == ["a.b", "prompt", "sp"]
 
 
 @pytest.mark.parametrize(("text", "value"), [("1e-6", Fraction(1, 10**6)), ("-1", -1), ("0.5", Fraction(1, 2))])
