@@ -10,6 +10,7 @@ from patchctl.check.findings import Finding
 from patchctl.check.series import Series
 from patchctl.manifest import schema
 from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.problems import InvalidManifest
 from patchctl.report.pages import FOLDER, GENERATED, entries_of, pages, tables
 
 _WRITE = "`patchctl docs` writes it"
@@ -27,12 +28,25 @@ def plan_documents(dist: Distribution, series: Series) -> Documents:
     """Compares every generated page, table and schema with the disk."""
     entries = entries_of(dist, series.patches)
     wanted = pages(dist.root, entries, dist.practice) | tables(dist.root, entries)
+    wanted |= _coverage(dist)
     if (dist.root / schema.FOLDER).is_dir():
         wanted |= {path.as_posix(): text for path, text in schema.texts().items()}
     changed = {path: text for path, text in wanted.items() if _read(dist.root / path) != text}
     found = (f for f in (dist.root / FOLDER).rglob("*.md") if f.is_file())
     names = (f.relative_to(dist.root).as_posix() for f in found if _is_generated(f))
     return Documents(changed, tuple(sorted(n for n in names if n not in wanted)))
+
+
+def _coverage(dist: Distribution) -> dict[str, str]:
+    """The page of a distribution that has recipes; none while one of them cannot be read."""
+    from patchctl.recipe.read import read_recipes
+    from patchctl.report.coverage import PAGE, coverage_page
+
+    try:
+        recipes = read_recipes(dist)
+    except InvalidManifest:
+        return {}
+    return {PAGE: coverage_page(recipes.files, recipes.rules, dist.practice)} if recipes.files else {}
 
 
 def write_documents(root: Path, documents: Documents) -> None:
