@@ -31,7 +31,7 @@ def command() -> None:
     """
 
 
-@command.command("list")
+@command.command("list", short_help="List them.")
 @click.option(
     "--profile", "-p", metavar="NAME", shell_complete=complete_profile, help="Only the recipes of this profile."
 )
@@ -49,7 +49,7 @@ def list_(app: App, profile: str | None, as_json: bool) -> None:
     app.emit("recipe.list", list_json(runs), lambda style: list_text(runs, style), as_json)
 
 
-@command.command("show")
+@command.command("show", short_help="Show one with where each value comes from.")
 @recipe_argument
 @profile_of_recipe
 @said_instead
@@ -78,7 +78,7 @@ def show(
     return FINDINGS if broken else DONE
 
 
-@command.command("command")
+@command.command("command", short_help="Print the exact command.")
 @recipe_argument
 @profile_of_recipe
 @said_instead
@@ -109,7 +109,7 @@ def command_(
     app.emit("recipe.command", command_json(run), lambda _: command_lines(run), as_json)
 
 
-@command.command("diff")
+@command.command("diff", short_help="Say what differs between two.")
 @click.argument("one", metavar="[PROFILE/]RECIPE", shell_complete=complete_recipe)
 @click.argument("other", metavar="[PROFILE/]RECIPE", shell_complete=complete_recipe)
 @profile_of_recipe

@@ -1,14 +1,14 @@
 """Recipes against the patched verl: every override composes, every default of the rules is true, every variable is read.
 
-Configuration files and sources are read; nothing of verl is imported. The source distribution of verl has no recipe/, so
-that DAPO's recipes are skipped there.
+Then verl's own checks, those of the features among them, take every recipe. The source distribution of verl has no recipe/,
+so that DAPO's recipes are skipped there.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from patchctl.recipe.render import override_text
 from patchctl.recipe.resolve import Run, bare, resolve
 
 PROBE = "tests/behaviour/verl/probe_recipes.py"
+START_PROBE = "tests/behaviour/verl/probe_recipes_start.py"
 RECIPES: Recipes = read_recipes(Distribution.load(REPO))
 KEYS = RECIPES.runnable()
 DAPO = "recipe.dapo.main_dapo"
@@ -40,7 +41,8 @@ NOT_CODE = re.compile(r"(^|/)(tests?|examples|docs?|benchmarks|docker|\.[^/]*)/"
 
 MISTYPED = "actor_rollout_ref.rollout.data_rebalanse"
 
-Composed = Callable[[str], Any]
+Of = Callable[[str], Any]
+"""What a probe found, by the name of a job."""
 
 
 @pytest.fixture(autouse=True)
@@ -50,18 +52,38 @@ def _of_no_feature(upstream: Upstream) -> None:
 
 
 @pytest.fixture(scope="module")
-def composed(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Composed:
-    """What the probe says of every job, by its name. One process composes all of them."""
+def composed(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Of:
+    """What is composed of every job, by its name. One process composes all of them."""
+    file = tmp_path_factory.mktemp("recipes") / "jobs.json"
+    return probed(upstream, all_jobs(), file, PROBE)
+
+
+@pytest.fixture(scope="module")
+def started(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Of:
+    """What verl's own checks before any worker starts say of every recipe, by its title."""
+    jobs = {run.title: job_of(run, overrides_of(run), []) for run in map(run_of, KEYS)}
+    jobs["two mini-batches"] = refused_job("actor_rollout_ref.actor.ppo_mini_batch_size=256")
+    jobs["asynchronous"] = refused_job("actor_rollout_ref.rollout.mode=async")
+    file = tmp_path_factory.mktemp("starts") / "jobs.json"
+    return probed(upstream, jobs, file, START_PROBE, need=["verl"])
+
+
+def refused_job(override: str) -> dict[str, Any]:
+    run = run_of(("qwen3-235b", "grpo"))
+    return job_of(run, [*overrides_of(run), override], [])
+
+
+def probed(upstream: Upstream, jobs: Mapping[str, dict[str, Any]], file: Path, probe: str, **more: Any) -> Of:
+    """Runs a probe on the jobs whose entry module is in the tree; asking for another one skips."""
     upstream.feature = None
     tree = upstream.tree("verl")
-    jobs = {name: job for name, job in all_jobs().items() if there(tree, job["module"])}
-    file = tmp_path_factory.mktemp("recipes") / "jobs.json"
-    file.write_text(json.dumps(list(jobs.values())))
-    found = dict(zip(jobs, upstream.run(PROBE, tree, file, timeout=300), strict=True))
+    here = {name: job for name, job in jobs.items() if there(tree, job["module"])}
+    file.write_text(json.dumps(list(here.values())))
+    found = dict(zip(here, upstream.run(probe, tree, file, timeout=300, **more), strict=True))
 
     def one(name: str) -> Any:
         if name not in found:
-            module = all_jobs()[name]["module"]
+            module = jobs[name]["module"]
             pytest.skip(f"{module} is not in this tree of verl: the source distribution has no recipe/")
         return found[name]
 
@@ -113,7 +135,7 @@ def rules() -> Rules:
 
 @pytest.mark.on
 @pytest.mark.parametrize("key", KEYS, ids="/".join)
-def test_the_overrides_of_a_recipe_compose(composed: Composed, key: tuple[str, str]) -> None:
+def test_the_overrides_of_a_recipe_compose(composed: Of, key: tuple[str, str]) -> None:
     run = run_of(key)
     found = composed(run.title)
     assert found["error"] is None
@@ -132,25 +154,37 @@ def arrived(written: str, value: Any) -> bool:
     return same(written, "null" if value is None else str(value))
 
 
+@pytest.mark.on
+@pytest.mark.parametrize("key", KEYS, ids="/".join)
+def test_verl_and_the_features_take_a_recipe(started: Of, key: tuple[str, str]) -> None:
+    assert started("/".join(key)) is None
+
+
+@pytest.mark.misuse
+def test_verl_and_the_features_refuse_what_the_rules_refuse(started: Of) -> None:
+    assert "an update must be one mini-batch" in started("two mini-batches")
+    assert "sync" in started("asynchronous")
+
+
 @pytest.mark.misuse
 @pytest.mark.parametrize("key", KEYS, ids="/".join)
-def test_a_mistyped_key_does_not_compose(composed: Composed, key: tuple[str, str]) -> None:
+def test_a_mistyped_key_does_not_compose(composed: Of, key: tuple[str, str]) -> None:
     assert MISTYPED.rpartition(".")[2] in (composed(f"{'/'.join(key)} mistyped")["error"] or "")
 
 
 @pytest.mark.misuse
-def test_an_undeclared_key_needs_its_plus(composed: Composed) -> None:
+def test_an_undeclared_key_needs_its_plus(composed: Of) -> None:
     assert "To append to your config use +" in composed("without +")["error"]
 
 
 @pytest.mark.misuse
-def test_dapo_does_not_start_in_its_own_folder(composed: Composed) -> None:
+def test_dapo_does_not_start_in_its_own_folder(composed: Of) -> None:
     assert "ppo_trainer" in composed("elsewhere")["error"]
 
 
 @pytest.mark.on
 @pytest.mark.parametrize("config", MODULES)
-def test_the_defaults_of_the_rules_are_those_of_the_configuration(composed: Composed, config: str) -> None:
+def test_the_defaults_of_the_rules_are_those_of_the_configuration(composed: Of, config: str) -> None:
     declared = {**rules().defaults[ALL], **rules().defaults[config]}
     found = composed(config)
     assert found["error"] is None
