@@ -22,7 +22,9 @@ from patchctl.manifest.types import (
     Written,
 )
 
-Value = Annotated[str, Written()]
+_LINE = "a text of one line, a number, true, false, null or a list of them"
+Value = Annotated[str, Written(), Pattern(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*", _LINE)]
+Word = Annotated[str, Pattern(r"[A-Za-z0-9_][A-Za-z0-9_./-]*", "a word of letters, digits, '_', '.', '/' and '-'")]
 Values = Annotated[list[Value], OneOrMore()]
 Size = Annotated[str, Pattern(r"[a-z][a-z0-9_]*", "a name of lower-case letters, digits and '_'")]
 Variable = Annotated[str, Pattern(r"[A-Z][A-Z0-9_]*", "the name of an environment variable, in capitals")]
@@ -75,7 +77,7 @@ class Entry:
     """The framework's own entry module. Nothing of ours runs in a training process."""
 
     module: Annotated[Module, Doc("What `python -m` runs.")]
-    config: Annotated[Text, Doc("The configuration that the overrides are for (--config-name).")]
+    config: Annotated[Word, Doc("The configuration that the overrides are for (--config-name).")]
     upstream: Annotated[Name, Doc("The upstream whose tree it lies in.")]
     folder: Annotated[RelativePath | None, Doc("Where in that tree it has to be started; null for its top.")] = None
     why: Annotated[Text | None, Doc("Why there.")] = None

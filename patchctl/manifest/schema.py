@@ -23,10 +23,6 @@ MODELS: dict[str, type] = {
     "recipe": Recipe,
     "rules": Rules,
 }
-# What `shorthand` takes for a value that is kept as it is written.
-_PLAIN = [{"type": kind} for kind in ("string", "number", "boolean")]
-_SCALAR = {"anyOf": [*_PLAIN, {"type": "null"}]}
-_WRITTEN = {"anyOf": [*_PLAIN, {"type": "null"}, {"type": "array", "items": {"anyOf": _PLAIN}}]}
 
 
 def schema(model: type) -> dict[str, Any]:
@@ -76,25 +72,31 @@ def _schema(shape: Shape) -> dict[str, Any]:
 
 def _bare(shape: Shape) -> dict[str, Any]:
     pattern, only = shape.mark(Pattern), shape.mark(Only)
+    if shape.mark(Written) and pattern is not None:
+        return _written(pattern)
     if pattern is not None:
         # `patternErrorMessage` is what the YAML language server shows; other readers pass over it.
         says = f"expected {pattern.says}"
         return {"type": "string", "pattern": f"^(?:{pattern.regex})$", "patternErrorMessage": says}
     if only is not None:
         return {"const": only.value}
-    if shape.mark(Written):
-        return _WRITTEN
     if shape.is_record:
         return _record(shape.base)
     if shape.origin is list:
         items = {"type": "array", "items": _schema(shape_of(shape.args[0]))}
-        return {"anyOf": [items, _SCALAR]} if shape.mark(OneOrMore) else items
+        return {"anyOf": [items, items["items"]]} if shape.mark(OneOrMore) else items
     if shape.origin is dict:
         key, value = (shape_of(a) for a in shape.args)
         return {"type": "object", "propertyNames": _schema(key), "additionalProperties": _schema(value)}
     if shape.origin is Literal:
         return {"enum": list(shape.args)}
     return {"type": "string"}
+
+
+def _written(pattern: Pattern) -> dict[str, Any]:
+    """What `shorthand` takes for a value that is kept as it is written."""
+    plain = [{"type": "string", "pattern": f"^(?:{pattern.regex})$"}, {"type": "number"}, {"type": "boolean"}]
+    return {"anyOf": [*plain, {"type": "null"}, {"type": "array", "items": {"anyOf": plain}}]}
 
 
 def _record(record: type) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from patchctl.manifest.types import Doc, Only, Pattern, Written
+from patchctl.manifest.types import Doc, Only, Pattern
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ def _expects_bare(shape: Shape) -> str:
         return "a mapping"
     if shape.origin is Literal:
         return " or ".join(f"'{a}'" for a in shape.args)
-    return "a text, a number, true, false, null or a list of them" if shape.mark(Written) else "a text"
+    return "a text"
 
 
 def build(annotation: Any, data: Any) -> Any:

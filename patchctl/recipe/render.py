@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from patchctl.errors import WrongUse
 from patchctl.recipe.resolve import Resolved, Run
+from patchctl.report.text import one_line
 
 # What Hydra's grammar takes in a value without quotes; commas and brackets make lists and choices there.
 _PLAIN = re.compile(r"[A-Za-z0-9_./@%*+-][A-Za-z0-9_./:@%*+-]*")
@@ -19,7 +20,7 @@ def environment_sh(run: Run) -> Iterator[str]:
     """Lines for `eval` or `source`; what each node sets for itself, and the recipe's limits, as comments."""
     yield from _comments(run)
     for name, what in run.of_each_node.items():
-        yield f"# on each node: export {name}=...   {what}"
+        yield f"# on each node: export {name}=...   {one_line(what)}"
     for name, setting in run.environment.items():
         yield f"export {name}={_environment_value(setting, run)}"
 
@@ -92,9 +93,10 @@ def _from_variable(name: str, run: Run) -> str:
 
 
 def _comments(run: Run) -> Iterator[str]:
-    yield f"# {run.title}: {run.summary}"
+    """What a recipe says of itself. One line each, whatever the text holds: a shell reads what comes after."""
+    yield f"# {run.title}: {one_line(run.summary)}"
     for limit in run.limits:
-        yield f"# limit: {' '.join(limit.split())}"
+        yield f"# limit: {one_line(limit, 1000)}"
 
 
 def _continued(words: list[str]) -> list[str]:

@@ -125,6 +125,18 @@ def test_env_in_each_format(made: Made) -> None:
     assert refused.returncode == 2 and "cannot be said in a dotenv file" in refused.stderr
 
 
+def test_no_text_of_a_recipe_reaches_the_shell(made: Made, tmp_path: Path) -> None:
+    evil = "two\ntouch owned\n$(touch owned)`touch owned`"
+    text = json.dumps(evil)
+    made.edit(LOUD, "summary: Says it aloud.", f"summary: {text}")
+    made.edit(LOUD, 'limits: ["Ears: none."]', f"limits: [{text}]")
+    made.edit("manifests/recipes/shared/base.yaml", "GREETER_PORT: a free port of this node", f"GREETER_PORT: {text}")
+    made.edit("manifests/recipes/shared/base.yaml", "what: the greeter's book", f"what: {text}")
+    for args in (["env", "-r", "full/loud"], ["recipe", "command", "full/loud"]):
+        subprocess.run(["sh", "-c", made.good(*args)], cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, check=False)
+    assert not (tmp_path / "owned").exists()
+
+
 def test_diff_names_what_only_one_has(made: Made) -> None:
     rows = json.loads(made.good("recipe", "diff", "full/quiet", "full/loud", "--json"))["differences"]
     by_name = {row["name"]: (row["one"], row["other"]) for row in rows}

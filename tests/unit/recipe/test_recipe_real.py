@@ -123,7 +123,4 @@ def test_another_number_of_nodes_is_computed_and_held_against_the_rules() -> Non
     broken = {b.rule for b in broken_rules(run_of("qwen3-235b", "grpo", Given(sizes={"nodes": "4"})), RECIPES.rules)}
     assert broken == {"experts-divide-devices"}
     run = run_of("qwen3-32b", "grpo", Given(sizes={"nodes": "1"}))
-    assert {b.rule for b in broken_rules(run, RECIPES.rules)} == {
-        "megatron-divides-devices",
-        "mini-batch-over-megatron",
-    }
+    assert {b.rule for b in broken_rules(run, RECIPES.rules)} == {"megatron-divides-devices"}
