@@ -65,7 +65,7 @@ def started(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Of:
     jobs["two mini-batches"] = refused_job("actor_rollout_ref.actor.ppo_mini_batch_size=256")
     jobs["asynchronous"] = refused_job("actor_rollout_ref.rollout.mode=async")
     file = tmp_path_factory.mktemp("starts") / "jobs.json"
-    return probed(upstream, jobs, file, START_PROBE, need=["verl"])
+    return probed(upstream, jobs, file, START_PROBE, need=["verl", "megatron-lm"], standins=["megatron_cpu"])
 
 
 def refused_job(override: str) -> dict[str, Any]:
