@@ -95,30 +95,34 @@ def wrong_needs(
     run: Run, features: Sequence[str], switches: Sequence[Switch], loaded: Loaded[Rules] | None
 ) -> Iterator[Broken]:
     """Features that the profile does not have, switches of features that are not needed, and the other way round."""
-    rules = loaded.value if loaded else None
     for feature in run.needs:
         name = feature.partition("@")[0]
         if name not in features:
             found = f"{feature} is none{did_you_mean(name, set(features))}"
             yield _need(run, "a recipe needs features of its profile", found, "leave it out, or choose another profile")
-    defaults = defaults_for(rules, run.entry.config) if rules else {}
     needed = {feature.partition("@")[0] for feature in run.needs}
-    acts_on: dict[str, list[str]] = {}
-    for switch in switches:
-        acts_on.setdefault(switch.feature, []).append(switch.name if switch.kind == "config" else f"env.{switch.name}")
-    if rules:
-        for feature, keys in rules.switched_by.items():
-            acts_on.setdefault(feature, []).extend(keys)
-    turned_on = {f: [k for k in keys if _is_on(run, k, defaults)] for f, keys in acts_on.items()}
-    for feature in needed & acts_on.keys():
+    acts_on = _acts_on(switches, loaded.value if loaded else None)
+    defaults = defaults_for(loaded.value, run.entry.config) if loaded else {}
+    turned_on = {feature: [k for k in keys if _is_on(run, k, defaults)] for feature, keys in acts_on.items()}
+    for feature in sorted(needed & acts_on.keys()):
         if not turned_on[feature]:
             found = f"{feature} is needed, and {' or '.join(acts_on[feature])} is not set"
             yield _need(run, "what a recipe needs is switched on", found, "set its switch, or take it out of needs")
     for feature, keys in sorted(turned_on.items()):
-        owners = {f for f, of in turned_on.items() if set(of) & set(keys)}
+        owners = {other for other, of in turned_on.items() if set(of) & set(keys)}
         if keys and not needed & owners:
             found = f"{keys[0]} switches {feature} on, which is not needed"
             yield _need(run, "a recipe needs the features that it switches on", found, f"add {feature} to needs")
+
+
+def _acts_on(switches: Sequence[Switch], rules: Rules | None) -> dict[str, list[str]]:
+    """The names of facts that turn each feature on: its patch's switch, and what the rules name besides."""
+    found: dict[str, list[str]] = {}
+    for switch in switches:
+        found.setdefault(switch.feature, []).append(switch.name if switch.kind == "config" else f"env.{switch.name}")
+    for feature, keys in (rules.switched_by if rules else {}).items():
+        found.setdefault(feature, []).extend(keys)
+    return found
 
 
 def _need(run: Run, says: str, found: str, hint: str) -> Broken:

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 from distribution import REPO, Made, make_distribution
+from recipes import with_recipes
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return make_distribution(tmp_path_factory.mktemp("completion"))
+    return with_recipes(make_distribution(tmp_path_factory.mktemp("completion")))
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +81,12 @@ def test_upstreams_features_and_choices_are_completed(environment: dict[str, str
     assert protocol(environment, "bash", ["patchctl", "show", "po"], 2) == "plain,polite\n"
     assert protocol(environment, "bash", ["patchctl", "list", "st"], 2) == "plain,stacks\n"
     assert protocol(environment, "bash", ["patchctl", "identify", "/us"], 2) == "dir,/us\n"
+
+
+def test_recipes_are_completed(environment: dict[str, str]) -> None:
+    assert protocol(environment, "bash", ["patchctl", "env", "-p", "full", "-r", "q"], 5) == "plain,quiet\n"
+    assert protocol(environment, "bash", ["patchctl", "recipe", "show", "full/l"], 3) == "plain,full/loud\n"
+    assert protocol(environment, "bash", ["patchctl", "recipe", "sh"], 2) == "plain,show\n"
 
 
 def test_where_there_is_no_distribution_nothing_is_printed(environment: dict[str, str], tmp_path: Path) -> None:
