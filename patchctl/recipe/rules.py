@@ -132,11 +132,11 @@ def _need(run: Run, says: str, found: str, hint: str) -> Broken:
 
 
 def _is_on(run: Run, name: str, defaults: Mapping[str, str]) -> bool:
-    """Whether a key has another value than off. The switch of an engine's own configuration is the end of a longer key."""
+    """Whether a key has another value than off. The switch of an engine's own configuration is a part of a longer key."""
     if name.startswith("env."):
         return name.removeprefix("env.") in run.environment
     for key, setting in run.overrides.items():
-        if bare(key) == name or bare(key).endswith(f".{name}"):
+        if f".{name}." in f".{bare(key)}.":
             off = setting.value.lower() in _OFF or same(setting.value, defaults.get(bare(key), "null"))
             return not off
     return False

@@ -16,8 +16,8 @@ RECIPES: Recipes = read_recipes(Distribution.load(REPOSITORY))
 assert RECIPES.rules is not None
 RULES = RECIPES.rules.value
 EXPECTED = {
-    "qwen3-235b": {"grpo", "grpo-random-init", "dapo", "dapo-longseq", "dapo-longseq-128k"},
-    "qwen3-32b": {"grpo", "dapo", "gspo", "dapo-fsdp2"},
+    "qwen3-235b": {"grpo", "grpo-random-init", "grpo-rebalance", "dapo", "dapo-longseq", "dapo-longseq-128k"},
+    "qwen3-32b": {"grpo", "grpo-sam", "dapo", "dapo-sam", "gspo", "dapo-fsdp2"},
     "qwen3-8b": {"dapo", "grpo"},
     "deepseek-r1": {"grpo"},
     "qwen2.5-1.5b": {"grpo"},
