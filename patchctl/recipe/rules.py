@@ -29,7 +29,7 @@ class Broken:
     where: Where
 
     def __str__(self) -> str:
-        return f"{self.says}: {self.found}. {self.why[:1].upper()}{self.why[1:]}. Try: {self.hint}"
+        return f"{self.says}: {self.found} ({self.why}). Try: {self.hint}"
 
 
 @dataclass(frozen=True)

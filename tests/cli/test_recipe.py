@@ -174,7 +174,7 @@ def test_a_run_that_breaks_a_rule_is_refused_with_what_to_try(made: Made) -> Non
     assert done.returncode == 2 and done.stdout == ""
     assert "full/loud breaks tokens-fit: tokens fit the devices" in done.stderr
     assert "greeter.tokens % devices == 0 does not hold: 16 and 0" in done.stderr
-    assert "A device has one ear. Try: other sizes" in done.stderr
+    assert "(a device has one ear). Try: other sizes" in done.stderr
     assert made.patchctl("env", "-r", "full/loud", "--nodes", "3").returncode == 2
     shown = made.patchctl("recipe", "show", "full/loud", "--nodes", "3")
     assert shown.returncode == 1 and "[tokens-fit]" in shown.stdout
@@ -190,7 +190,7 @@ def test_verify_names_the_rule_and_the_line(made: Made) -> None:
     made.edit(LOUD, "QUEUE: 1", "QUEUE: 2")
     (found,) = findings(made)
     assert (found["rule"], found["file"], found["line"]) == ("recipe-rule", LOUD, 9)
-    assert "full/loud breaks loud-queue: who is loud has QUEUE=1: QUEUE is 2, not 1. Others wait." in found["message"]
+    assert "full/loud breaks loud-queue: who is loud has QUEUE=1: QUEUE is 2, not 1 (others wait)." in found["message"]
 
 
 @pytest.mark.parametrize(
