@@ -45,12 +45,6 @@ Of = Callable[[str], Any]
 """What a probe found, by the name of a job."""
 
 
-@pytest.fixture(autouse=True)
-def _of_no_feature(upstream: Upstream) -> None:
-    """These tests are of all features at once; there is none that is called "recipes"."""
-    upstream.feature = None
-
-
 @pytest.fixture(scope="module")
 def composed(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Of:
     """What is composed of every job, by its name. One process composes all of them."""
@@ -75,7 +69,6 @@ def refused_job(override: str) -> dict[str, Any]:
 
 def probed(upstream: Upstream, jobs: Mapping[str, dict[str, Any]], file: Path, probe: str, **more: Any) -> Of:
     """Runs a probe on the jobs whose entry module is in the tree; asking for another one skips."""
-    upstream.feature = None
     tree = upstream.tree("verl")
     here = {name: job for name, job in jobs.items() if there(tree, job["module"])}
     file.write_text(json.dumps(list(here.values())))
@@ -133,7 +126,6 @@ def rules() -> Rules:
     return RECIPES.rules.value
 
 
-@pytest.mark.on
 @pytest.mark.parametrize("key", KEYS, ids="/".join)
 def test_the_overrides_of_a_recipe_compose(composed: Of, key: tuple[str, str]) -> None:
     run = run_of(key)
@@ -154,35 +146,29 @@ def arrived(written: str, value: Any) -> bool:
     return same(written, "null" if value is None else str(value))
 
 
-@pytest.mark.on
 @pytest.mark.parametrize("key", KEYS, ids="/".join)
 def test_verl_and_the_features_take_a_recipe(started: Of, key: tuple[str, str]) -> None:
     assert started("/".join(key)) is None
 
 
-@pytest.mark.misuse
 def test_verl_and_the_features_refuse_what_the_rules_refuse(started: Of) -> None:
     assert "an update must be one mini-batch" in started("two mini-batches")
     assert "sync" in started("asynchronous")
 
 
-@pytest.mark.misuse
 @pytest.mark.parametrize("key", KEYS, ids="/".join)
 def test_a_mistyped_key_does_not_compose(composed: Of, key: tuple[str, str]) -> None:
     assert MISTYPED.rpartition(".")[2] in (composed(f"{'/'.join(key)} mistyped")["error"] or "")
 
 
-@pytest.mark.misuse
 def test_an_undeclared_key_needs_its_plus(composed: Of) -> None:
     assert "To append to your config use +" in composed("without +")["error"]
 
 
-@pytest.mark.misuse
 def test_dapo_does_not_start_in_its_own_folder(composed: Of) -> None:
     assert "ppo_trainer" in composed("elsewhere")["error"]
 
 
-@pytest.mark.on
 @pytest.mark.parametrize("config", MODULES)
 def test_the_defaults_of_the_rules_are_those_of_the_configuration(composed: Of, config: str) -> None:
     declared = {**rules().defaults[ALL], **rules().defaults[config]}
@@ -202,7 +188,6 @@ def equal(text: str, value: Any) -> bool:
     return number(str(value)) == number(text) if number(text) is not None else same(text, str(value))
 
 
-@pytest.mark.on
 @pytest.mark.parametrize("variable", sorted({v for key in KEYS for v in run_of(key).environment}))
 def test_a_variable_of_a_recipe_is_read_or_documented(upstream: Upstream, variable: str) -> None:
     if variable in rules().variables:
@@ -211,7 +196,6 @@ def test_a_variable_of_a_recipe_is_read_or_documented(upstream: Upstream, variab
     assert readers, f"no package of {', '.join(UPSTREAMS)} reads {variable}, and manifests/rules.yaml has no address"
 
 
-@pytest.mark.on
 def test_no_documented_variable_is_without_use() -> None:
     used = {v for key in KEYS for v in run_of(key).environment}
     assert set(rules().variables) <= used
