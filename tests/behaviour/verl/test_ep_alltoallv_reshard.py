@@ -165,6 +165,7 @@ def test_on_8_ranks(on_8: list[dict[str, Any]], case: str) -> None:
 
 
 @pytest.mark.off
+@pytest.mark.slow
 def test_left_alone_every_rank_gets_all_experts(upstream: Upstream) -> None:
     cases = ["qwen3_moe:8:1:1:1:2:0:0", "deepseek_v3:8:1:2:1:1:0:0"]
     for rank in upstream.run(f"{FOLDER}/probe_reshard.py", *cases, procs=2, timeout=200, **MEGATRON):
@@ -246,6 +247,7 @@ def engines(upstream: Upstream, tiny_models: TinyModels) -> list[dict[str, Any]]
 
 
 @pytest.mark.on
+@pytest.mark.slow
 def test_engine_says_which_experts_it_keeps(engines: list[dict[str, Any]]) -> None:
     assert [rank["held"] for rank in engines] == [[0, 1], [2, 3]]
     for rank in engines:
@@ -255,6 +257,7 @@ def test_engine_says_which_experts_it_keeps(engines: list[dict[str, Any]]) -> No
 
 
 @pytest.mark.on
+@pytest.mark.slow
 def test_engine_loads_its_own_experts_without_the_others(engines: list[dict[str, Any]]) -> None:
     for rank in engines:
         loading = rank["loading"]
@@ -263,6 +266,7 @@ def test_engine_loads_its_own_experts_without_the_others(engines: list[dict[str,
 
 
 @pytest.mark.on
+@pytest.mark.slow
 def test_layouts_under_test_are_those_of_vllm(engines: list[dict[str, Any]]) -> None:
     for case, placed in engines[0]["placement"].items():
         experts, size = map(int, case.split(" on "))
@@ -270,6 +274,7 @@ def test_layouts_under_test_are_those_of_vllm(engines: list[dict[str, Any]]) -> 
 
 
 @pytest.mark.misuse
+@pytest.mark.slow
 def test_engine_whose_experts_move_is_refused(engines: list[dict[str, Any]]) -> None:
     for rank in engines:
         assert "balances experts (EPLB)" in rank["refused"]["dynamic_eplb"]
@@ -277,6 +282,7 @@ def test_engine_whose_experts_move_is_refused(engines: list[dict[str, Any]]) -> 
 
 
 @pytest.mark.misuse
+@pytest.mark.slow
 def test_no_rank_waits_for_one_that_failed(engines: list[dict[str, Any]]) -> None:
     for rank in engines:
         assert "rank 1: KeyError: 'experts'" in rank["one rank failed"]

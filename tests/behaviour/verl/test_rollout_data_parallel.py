@@ -204,6 +204,7 @@ def test_groups_of_a_machine_look_at_different_ports(told: Any) -> None:
 
 
 @pytest.mark.off
+@pytest.mark.slow
 def test_other_rollouts_and_size_one_are_as_upstream(
     upstream: Upstream, tiny_models: TinyModels, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -33,18 +33,21 @@ def worlds(upstream: Upstream, tiny_models: TinyModels) -> Any:
 
 
 @pytest.mark.on
+@pytest.mark.slow
 def test_rank_0_shows_a_bar_to_the_end(worlds: Any) -> None:
     for ranks in worlds[:2]:
         assert f"{BAR}: 100%" in ranks[0]["stderr"]
 
 
 @pytest.mark.on
+@pytest.mark.slow
 def test_no_other_rank_writes(worlds: Any) -> None:
     for ranks in worlds[:2]:
         assert ranks[1]["stderr"] == ""
 
 
 @pytest.mark.on
+@pytest.mark.slow
 def test_without_the_switch_nothing_is_written(worlds: Any) -> None:
     assert [rank["stderr"] for rank in worlds[2]] == ["", ""]
 

@@ -205,6 +205,7 @@ def told(upstream: Upstream, tiny_models: TinyModels) -> Any:
 
 
 @pytest.mark.off
+@pytest.mark.slow
 def test_off_the_engine_is_upstreams(told: Any) -> None:
     off = told["off"]
     assert off["tokens"] == off["hf"]

@@ -174,6 +174,7 @@ def test_without_the_settings_llm_is_called_as_before(
 
 
 @pytest.mark.misuse
+@pytest.mark.slow
 def test_what_cannot_work_is_refused_at_start(upstream: Upstream, tiny_models: TinyModels) -> None:
     out = upstream.run(f"{FOLDER}/probe_spec_graph_config.py", tiny_models.qwen3, "misuse", timeout=300, **NPU)
     assert set(out) == REFUSED.keys() | LEFT_TO_OTHERS.keys()

@@ -61,6 +61,7 @@ def test_sync_rollout_equals_hf_before_and_after_new_weights(upstream: Upstream,
 
 
 @pytest.mark.on
+@pytest.mark.slow
 def test_lora_tensors_reach_the_engine(upstream: Upstream, tiny_models: TinyModels) -> None:
     out = upstream.run(f"{FOLDER}/probe_vllm_lora.py", tiny_models.qwen3, **NPU)
     assert out["after"] == out["hf"]
@@ -100,6 +101,7 @@ def test_sync_calls_fit_the_oldest_as_before(on_old: Any) -> None:
 
 
 @pytest.mark.misuse
+@pytest.mark.slow
 def test_async_on_a_vllm_without_its_calls_is_refused(on_old: Any) -> None:
     refused = {
         "refused": "NotImplementedError",

@@ -60,6 +60,7 @@ def test_no_collection_in_steps(on: Any) -> None:
 
 
 @pytest.mark.on
+@pytest.mark.slow
 def test_no_collection_in_steps_of_an_engine_core_of_its_own(on_in_own_process: Any) -> None:
     for run in on_in_own_process:
         assert run["enabled_in_steps"] == [False]
@@ -71,6 +72,7 @@ def test_no_collection_in_steps_of_an_engine_core_of_its_own(on_in_own_process: 
 
 
 @pytest.mark.on
+@pytest.mark.slow
 def test_tokens_are_those_without_the_switch(on: Any, on_in_own_process: Any, off: Any) -> None:
     assert on["plain_run"]["enabled_in_steps"] == [False]
     assert on["plain_run"]["tokens"] == off["plain_run"]["tokens"]
@@ -143,6 +145,7 @@ def test_a_wrong_value_is_refused_at_start(upstream: Upstream, tiny_models: Tiny
 
 
 @pytest.mark.misuse
+@pytest.mark.slow
 def test_a_wrong_value_is_refused_by_an_engine_core_of_its_own(upstream: Upstream, tiny_models: TinyModels) -> None:
     answer = probe(upstream, "start-with", tiny_models.qwen3, "-1", env=OWN_PROCESS)["-1"]
     assert answer is not None, "the engine started"

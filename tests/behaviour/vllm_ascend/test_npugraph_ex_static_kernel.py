@@ -40,6 +40,7 @@ def assert_static(seen: dict[str, Any], shapes: list[int]) -> None:
 
 
 @pytest.mark.on
+@pytest.mark.slow
 def test_shapes_without_speculation(upstream: Upstream, tiny_models: TinyModels) -> None:
     # One token a request and up to 4 requests.
     assert_static(compiled(upstream, tiny_models, STATIC), [1, 2, 4])
@@ -61,6 +62,7 @@ def test_without_static_kernels(upstream: Upstream, tiny_models: TinyModels) -> 
 
 
 @pytest.mark.off
+@pytest.mark.slow
 def test_without_npugraph_ex(upstream: Upstream, tiny_models: TinyModels) -> None:
     # enable_static_kernel has no effect by itself.
     seen = compiled(upstream, tiny_models, {"enable": False, "enable_static_kernel": True})

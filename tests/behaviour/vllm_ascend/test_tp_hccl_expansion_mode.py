@@ -48,11 +48,13 @@ def test_each_engine_in_a_process_has_its_own_mode(upstream: Upstream, tiny_mode
 
 
 @pytest.mark.off
+@pytest.mark.slow
 def test_off_all_groups_are_upstreams(upstream: Upstream, tiny_models: TinyModels) -> None:
     assert groups_made(upstream, tiny_models, {}) == [UPSTREAM] * 2
 
 
 @pytest.mark.misuse
+@pytest.mark.slow
 def test_a_wrong_value_is_refused_at_start(upstream: Upstream, tiny_models: TinyModels) -> None:
     answers = engines_in_turn(upstream, tiny_models, *({KEY: value} for value in WRONG))
     for value, answer in zip(WRONG, answers, strict=True):
