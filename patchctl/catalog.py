@@ -282,10 +282,10 @@ def tests_of(root: Path, feature: str, upstream: str | None) -> tuple[str, ...]:
     own = {"behaviour", (upstream or "").replace("-", "_")}
     features = {f.name.partition(".")[0] for f in (folder / "mutants").glob("*.yaml")} | {feature}
     found = [f for f in folder.glob(f"**/test_{feature}*.py") if f.parent.name in own]
-    return _shown(root, (f for f in found if _tested(f.stem.removeprefix("test_"), features) == feature))
+    return _shown(root, (f for f in found if feature_tested(f.stem.removeprefix("test_"), features) == feature))
 
 
-def _tested(name: str, features: Iterable[str]) -> str:
+def feature_tested(name: str, features: Iterable[str]) -> str:
     """The feature that a test file of this name is about: `rollout_rebalance_planner` tests a part of one."""
     return max((one for one in features if f"{name}_".startswith(f"{one}_")), key=len, default=name)
 

@@ -32,6 +32,8 @@ from pathlib import Path
 
 import yaml
 
+from patchctl.catalog import feature_tested
+
 REPO = Path(__file__).resolve().parents[1]
 BEHAVIOUR = REPO / "tests" / "behaviour"
 MARKS = ("on", "off", "misuse")
@@ -140,9 +142,8 @@ def find_tests(folder: Path, mutants: Sequence[Mutant]) -> dict[tuple[str, str],
 
 def feature_of(test: Path, mutants: Sequence[Mutant]) -> str:
     """The feature that the file is named after; where no mutation is for that one, the feature whose part it tests."""
-    own = test.stem.removeprefix("test_")
     features = {mutant.feature for mutant in mutants if mutant.upstream == upstream_of(test)}
-    return max((name for name in features if own == name or own.startswith(f"{name}_")), key=len, default=own)
+    return feature_tested(test.stem.removeprefix("test_"), features)
 
 
 def upstream_of(test: Path) -> str:

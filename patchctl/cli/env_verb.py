@@ -29,17 +29,7 @@ from patchctl.cli.recipe_options import Asked, RecipeBook, complete_recipe, prof
 @said_instead
 @json_option
 @click.pass_obj
-def command(
-    app: App,
-    profile: str | None,
-    recipe: str,
-    output: str,
-    nodes: int | None,
-    sizes: tuple[str, ...],
-    settings: tuple[str, ...],
-    paths: tuple[str, ...],
-    as_json: bool,
-) -> None:
+def command(app: App, asked: Asked, output: str, as_json: bool) -> None:
     """Print the environment variables of a recipe, the same for every node of a run.
 
     What each node sets for itself (its network interface, the address of the first node) stands there as a comment.
@@ -53,6 +43,6 @@ def command(
     from patchctl.recipe.render import environment_dotenv, environment_sh
     from patchctl.report.recipe import env_json
 
-    run = RecipeBook(app).sound(Asked(profile, recipe, nodes, settings, sizes, paths))
+    run = RecipeBook(app).sound(asked)
     lines = environment_dotenv if output == "dotenv" else environment_sh
     app.emit("env", env_json(run), lambda _: lines(run), as_json or output == "json")

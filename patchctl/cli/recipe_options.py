@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -127,10 +127,24 @@ _SAID_INSTEAD = (
 
 
 def said_instead(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--nodes, --size, --set and --path."""
+    """--nodes, --size, --set and --path; with profile and recipe they reach the command as one `asked`."""
+
+    @wraps(command)
+    def gathered(
+        *args: Any,
+        profile: str | None,
+        recipe: str,
+        nodes: int | None,
+        settings: tuple[str, ...],
+        sizes: tuple[str, ...],
+        paths: tuple[str, ...],
+        **others: Any,
+    ) -> Any:
+        return command(*args, asked=Asked(profile, recipe, nodes, settings, sizes, paths), **others)
+
     for option in reversed(_SAID_INSTEAD):
-        command = option(command)
-    return command
+        option(gathered)
+    return gathered
 
 
 profile_of_recipe = click.option(

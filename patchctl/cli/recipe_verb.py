@@ -55,16 +55,7 @@ def list_(app: App, profile: str | None, as_json: bool) -> None:
 @said_instead
 @json_option
 @click.pass_obj
-def show(
-    app: App,
-    recipe: str,
-    profile: str | None,
-    nodes: int | None,
-    sizes: tuple[str, ...],
-    settings: tuple[str, ...],
-    paths: tuple[str, ...],
-    as_json: bool,
-) -> int:
+def show(app: App, asked: Asked, as_json: bool) -> int:
     """Show a recipe with all that it inherits: each value, its file and line, who gives it and why.
 
     Rules that it breaks come last; exit code 1 with one.
@@ -72,7 +63,7 @@ def show(
     from patchctl.report.recipe import show_json, show_text
 
     book = RecipeBook(app)
-    run = book.run(Asked(profile, recipe, nodes, settings, sizes, paths))
+    run = book.run(asked)
     broken = book.broken(run)
     app.emit("recipe.show", show_json(run, broken), lambda style: show_text(run, broken, style), as_json)
     return FINDINGS if broken else DONE
@@ -84,16 +75,7 @@ def show(
 @said_instead
 @json_option
 @click.pass_obj
-def command_(
-    app: App,
-    recipe: str,
-    profile: str | None,
-    nodes: int | None,
-    sizes: tuple[str, ...],
-    settings: tuple[str, ...],
-    paths: tuple[str, ...],
-    as_json: bool,
-) -> None:
+def command_(app: App, asked: Asked, as_json: bool) -> None:
     """Print the exact command: working directory, entry module, one override a line, quoted for the shell.
 
     Paths that are not given are read from variables (MODEL_PATH, TRAIN_FILE, ...) when it runs, and refused by name where
@@ -105,7 +87,7 @@ def command_(
     from patchctl.recipe.render import command_lines
     from patchctl.report.recipe import command_json
 
-    run = RecipeBook(app).sound(Asked(profile, recipe, nodes, settings, sizes, paths))
+    run = RecipeBook(app).sound(asked)
     app.emit("recipe.command", command_json(run), lambda _: command_lines(run), as_json)
 
 
