@@ -24,13 +24,13 @@ import gc
 import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from time import thread_time
 from typing import Any
 
+from in_torch import run_in_torch, torch_python
 from markers import write_between_markers
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,24 +61,17 @@ def main() -> None:
 def run_with_torch(folder: Path) -> dict[str, Any]:
     """Makes a model, and runs this script under the interpreter that has torch, in the environment of a probe."""
     sys.path.insert(0, str(BEHAVIOUR))
-    from harness import TORCH_PYTHON, clean_environment, torch_python
+    from harness import clean_environment
     from trees import given_trees
 
-    if not os.environ.get(TORCH_PYTHON):
-        sys.exit(f"{TORCH_PYTHON} is not set: it names a Python 3.11 that has a CPU torch")
-    python = torch_python()
+    python = Path(torch_python())
     with tempfile.TemporaryDirectory() as scratch:
         trees = given_trees(folder)
         environment = clean_environment(python, trees, ["vllm", "vllm-ascend"], STANDINS, Path(scratch))
         environment |= {"VLLM_ASCEND_ENABLE_NZ": "0", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-
-        def run(*command: object) -> Any:
-            words = [str(python), *map(str, command)]
-            done = subprocess.run(words, cwd=scratch, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-            return json.loads(done.stdout.strip().splitlines()[-1])
-
-        models = run(BEHAVIOUR / "make_tiny_models.py", scratch)
-        return run(Path(__file__).resolve(), "--trees", folder, "--in-torch", models["qwen3"])
+        models = run_in_torch([BEHAVIOUR / "make_tiny_models.py", scratch], environment, Path(scratch))
+        command = [Path(__file__).resolve(), "--trees", folder, "--in-torch", models["qwen3"]]
+        return run_in_torch(command, environment, Path(scratch))
 
 
 class Watch:

@@ -13,13 +13,13 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import sys
 import time
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+from in_torch import run_in_torch
 from markers import write_between_markers
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,15 +51,10 @@ def main() -> None:
 
 def run_with_torch(trees: Path, arctic: Path | None) -> dict:
     """Runs this script under the interpreter that has torch and numba."""
-    python = os.environ.get("PATCHCTL_TORCH_PYTHON")
-    if not python:
-        sys.exit("PATCHCTL_TORCH_PYTHON is not set: it names a Python 3.11 that has a CPU torch")
     path = [trees / "vllm-ascend", trees / "vllm", BEHAVIOUR / "vllm_ascend", *([arctic.resolve()] if arctic else [])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path)), "VLLM_LOGGING_LEVEL": "ERROR"}
     environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-    command = [python, str(Path(__file__).resolve()), "--trees", str(trees), "--in-torch"]
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    return run_in_torch([Path(__file__).resolve(), "--trees", trees, "--in-torch"], environment)
 
 
 def measure(trees: Path) -> dict:

@@ -16,11 +16,10 @@ import argparse
 import json
 import os
 import platform
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
+from in_torch import run_in_torch
 from markers import write_between_markers
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,21 +51,12 @@ def main() -> None:
 
 def run_with_torch(tree: Path) -> dict:
     """Makes a model folder, and runs this script under the interpreter that has torch."""
-    python = os.environ.get("PATCHCTL_TORCH_PYTHON")
-    if not python:
-        sys.exit("PATCHCTL_TORCH_PYTHON is not set: it names a Python 3.11 that has a CPU torch")
     path = os.pathsep.join(map(str, [tree, BEHAVIOUR / "verl"]))
     environment = os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
-
-        def run(*command: object) -> dict:
-            done = subprocess.run(
-                [python, *map(str, command)], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True
-            )
-            return json.loads(done.stdout.strip().splitlines()[-1])
-
-        models = run(BEHAVIOUR / "make_tiny_models.py", folder)
-        return run(Path(__file__).resolve(), "--tree", tree, "--in-torch", models["qwen3"])
+        models = run_in_torch([BEHAVIOUR / "make_tiny_models.py", folder], environment, Path(folder))
+        command = [Path(__file__).resolve(), "--tree", tree, "--in-torch", models["qwen3"]]
+        return run_in_torch(command, environment, Path(folder))
 
 
 def larger_model(tiny: str) -> str:

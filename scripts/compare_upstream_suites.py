@@ -3,7 +3,8 @@
 
 The suites are listed in tests/upstream_suites/suites.yaml. PATCHCTL_TORCH_PYTHON names the interpreter that runs them.
 A test id whose outcome is not the same is run by itself three times on each side, and is called flaky only if it also
-differs within one tree.
+differs within one tree. After the comparison with every switch off, each suite is run again with each feature on that it
+lists, by a variable or by another default in a copy of the tree, against the unpatched tree.
 
 Exit status: 0 when every suite that ran gave the same, 1 on any difference or when no suite could be run.
 """
@@ -17,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
@@ -24,7 +26,7 @@ SUITES = REPO / "tests" / "upstream_suites"
 sys.path.insert(0, str(SUITES))
 
 from evidence import Comparison, Difference, count, programs, revisions, write  # noqa: E402  (see the line above)
-from suite_runs import Run, Suite, load_suites, missing, run_suite  # noqa: E402
+from suite_runs import Run, Suite, Switch, load_suites, missing, run_suite, switched_on  # noqa: E402
 
 RERUNS = 3
 ABSENT = "absent"
@@ -46,9 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [suite for suite in suites if not options.only or suite.name in options.only]
     comparisons = []
     for suite in chosen:
-        with tempfile.TemporaryDirectory(prefix="suite-", ignore_cleanup_errors=True) as scratch:
-            comparisons.append(compare(suite, sides, Path(python).absolute(), Path(scratch)))
-        print(summary(comparisons[-1]), flush=True)
+        for switch in [None, *([] if options.off_only else suite.switches)]:
+            with tempfile.TemporaryDirectory(prefix="suite-", ignore_cleanup_errors=True) as scratch:
+                comparisons.append(compare(suite, sides, Path(python).absolute(), Path(scratch), switch))
+            print(summary(comparisons[-1]), flush=True)
     if options.out:
         _write_evidence(options, sides, Path(python).absolute(), chosen, comparisons)
     statuses = [one.status for one in comparisons]
@@ -61,17 +64,27 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--base", type=Path, required=True, metavar="DIR", help="unpatched trees: DIR/verl, ...")
     parser.add_argument("--patched", type=Path, required=True, metavar="DIR", help="patched trees: DIR/verl, ...")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this suite only (repeatable)")
+    parser.add_argument("--off-only", action="store_true", help="leave out the runs with a feature on")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write upstream-suites.md and .json there")
     return parser.parse_args(arguments)
 
 
-def compare(suite: Suite, sides: dict[str, Path], python: Path, scratch: Path) -> Comparison:
-    """Runs one suite on both sides, side by side unless it says otherwise, and reruns what differs."""
-    result = Comparison(suite.name, suite.upstream, suite.args, suite.deselect)
+def compare(
+    suite: Suite, sides: dict[str, Path], python: Path, scratch: Path, switch: Switch | None = None
+) -> Comparison:
+    """Runs one suite on both sides, side by side unless it says otherwise, and reruns what differs.
+
+    With a switch its feature is on in the patched tree; a variable is given to both sides, and nothing in the unpatched
+    one reads it.
+    """
+    result = Comparison(suite.name, suite.upstream, suite.args, suite.deselect, switch.feature if switch else "")
     reasons = {side: missing(suite, trees) for side, trees in sides.items()}
     if any(reasons.values()):
         result.skipped = "; ".join(f"{side}: {reason}" for side, reason in reasons.items() if reason)
         return result
+    if switch:
+        suite = replace(suite, env=suite.env | switch.env)
+        sides = sides | {"patched": switched_on(sides["patched"], suite.upstream, switch, scratch / "on")}
     with ThreadPoolExecutor(max_workers=1 if suite.one_at_a_time else len(sides)) as pool:
         running = {side: pool.submit(run_suite, suite, trees, python, scratch / side) for side, trees in sides.items()}
     runs = {side: future.result() for side, future in running.items()}
@@ -81,7 +94,12 @@ def compare(suite: Suite, sides: dict[str, Path], python: Path, scratch: Path) -
     result.not_passed = {test: one for test, one in runs["base"].outcomes.items() if one != "passed"}
     for test in sorted(runs["base"].outcomes | runs["patched"].outcomes):
         outcomes = [runs[side].outcomes.get(test, ABSENT) for side in ("base", "patched")]
-        if outcomes[0] != outcomes[1]:
+        if outcomes[0] == outcomes[1]:
+            continue
+        expected = switch.differs.get(test, "") if switch else ""
+        if expected:
+            result.differences.append(Difference(test, *outcomes, expected=expected))
+        else:
             alone = rerun(suite, test, sides, python, scratch / f"rerun{len(result.differences)}")
             result.differences.append(Difference(test, *outcomes, alone["base"], alone["patched"]))
     return result
@@ -109,11 +127,14 @@ def rerun(suite: Suite, test: str, sides: dict[str, Path], python: Path, scratch
 def summary(one: Comparison) -> str:
     """The lines that are printed for a suite."""
     if one.skipped:
-        return f"skipped: {one.suite}: {one.skipped}"
+        return f"skipped: {one.title}: {one.skipped}"
     counts = [", ".join(f"{number} {name}" for name, number in side.items()) for side in (one.base, one.patched)]
-    lines = [f"{one.status}: {one.suite}: unpatched {counts[0]}; patched {counts[1]}"]
+    lines = [f"{one.status}: {one.title}: unpatched {counts[0]}; patched {counts[1]}"]
     lines += [f"    {text}" for text in one.problems]
     for diff in one.differences:
+        if diff.expected:
+            lines.append(f"    differs as it must: {diff.test}: {diff.base} / {diff.patched}: {diff.expected}")
+            continue
         alone = f"alone {', '.join(diff.alone_base)} / {', '.join(diff.alone_patched)}"
         lines.append(f"    {'flaky' if diff.flaky else 'differs'}: {diff.test}: {diff.base} / {diff.patched}; {alone}")
     return "\n".join(lines)
@@ -128,7 +149,7 @@ def _write_evidence(
 ) -> None:
     names = {name for suite in suites for name in suite.upstreams}
     present = sorted(name for name in names if all((trees / name).is_dir() for trees in sides.values()))
-    only = "".join(f" --only {name}" for name in options.only)
+    only = "".join(f" --only {name}" for name in options.only) + (" --off-only" if options.off_only else "")
     command = f"scripts/compare_upstream_suites.py --base BASE --patched PATCHED{only} --out DIR"
     facts = {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),

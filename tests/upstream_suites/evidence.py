@@ -26,13 +26,15 @@ GIT_ENVIRONMENT = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, 
 
 @dataclass(frozen=True)
 class Difference:
-    """A test id whose outcome is not the same; `alone` holds the outcomes of its reruns by itself on each side."""
+    """A test id whose outcome is not the same; `alone` holds the outcomes of its reruns by itself on each side;
+    `expected` is the reason for which it may differ with a feature on."""
 
     test: str
     base: str
     patched: str
     alone_base: list[str] = field(default_factory=list)
     alone_patched: list[str] = field(default_factory=list)
+    expected: str = ""
 
     @property
     def flaky(self) -> bool:
@@ -48,6 +50,7 @@ class Comparison:
     upstream: str
     pytest_args: list[str]
     deselected: dict[str, str]
+    feature: str = ""  # the feature that was on; empty with every switch off
     skipped: str = ""
     problems: list[str] = field(default_factory=list)
     base: dict[str, int] = field(default_factory=dict)
@@ -58,7 +61,11 @@ class Comparison:
 
     @property
     def real(self) -> list[Difference]:
-        return [one for one in self.differences if not one.flaky]
+        return [one for one in self.differences if not one.flaky and not one.expected]
+
+    @property
+    def title(self) -> str:
+        return f"{self.suite}, {self.feature} on" if self.feature else self.suite
 
     @property
     def status(self) -> str:
@@ -140,22 +147,26 @@ def _markdown(command: str, facts: dict[str, Any], comparisons: list[Comparison]
 
 def _row(one: Comparison) -> str:
     if one.skipped:
-        return f"| {one.suite} | | | | skipped: {one.skipped} |"
+        return f"| {one.title} | | | | skipped: {one.skipped} |"
     counts = [", ".join(f"{number} {name}" for name, number in side.items()) for side in (one.base, one.patched)]
     seconds = " / ".join(f"{one.seconds[side]:.0f}" for side in ("base", "patched"))
-    return f"| {one.suite} | {counts[0]} | {counts[1]} | {seconds} | {one.status}{_flaky(one)} |"
+    return f"| {one.title} | {counts[0]} | {counts[1]} | {seconds} | {one.status}{_besides(one)} |"
 
 
-def _flaky(one: Comparison) -> str:
-    flaky = len(one.differences) - len(one.real)
-    return f", {flaky} flaky" if flaky else ""
+def _besides(one: Comparison) -> str:
+    expected = sum(bool(diff.expected) for diff in one.differences)
+    flaky = len(one.differences) - len(one.real) - expected
+    return (f", {expected} differ as they must" if expected else "") + (f", {flaky} flaky" if flaky else "")
 
 
 def _section(one: Comparison) -> list[str]:
-    lines = ["", f"## {one.suite}", "", f"`pytest {' '.join(one.pytest_args)}`", ""]
+    lines = ["", f"## {one.title}", "", f"`pytest {' '.join(one.pytest_args)}`", ""]
     lines += [f"- not run: `{test}`: {reason}" for test, reason in one.deselected.items()]
     lines += [f"- {problem}" for problem in one.problems]
     for diff in one.differences:
+        if diff.expected:
+            lines.append(f"- differs as it must: `{diff.test}`: {diff.base} / {diff.patched}: {diff.expected}")
+            continue
         kind = "flaky" if diff.flaky else "differs"
         alone = f"alone: {', '.join(diff.alone_base)} / {', '.join(diff.alone_patched)}"
         lines.append(f"- {kind}: `{diff.test}`: {diff.base} / {diff.patched} ({alone})")

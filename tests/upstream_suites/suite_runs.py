@@ -25,6 +25,18 @@ COPY_WITHOUT = shutil.ignore_patterns(".git", "__pycache__")
 
 
 @dataclass(frozen=True)
+class Switch:
+    """How a feature is turned on for tests that know nothing of it: a variable, or another default in one file."""
+
+    feature: str
+    env: dict[str, str] = field(default_factory=dict)
+    file: str = ""
+    replace: str = ""
+    replacement: str = ""
+    differs: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Suite:
     """One entry of suites.yaml, which says what the fields mean."""
 
@@ -38,6 +50,7 @@ class Suite:
     deselect: dict[str, str] = field(default_factory=dict)
     timeout: float = 600.0
     one_at_a_time: bool = False
+    switches: list[Switch] = field(default_factory=list)
 
     @property
     def upstreams(self) -> list[str]:
@@ -60,7 +73,34 @@ def load_suites(path: Path) -> list[Suite]:
         if any(not one.get("reason") for one in deselected):
             raise ValueError(f"{path.name}: {entry['name']}: each deselected test needs a reason")
         entry["deselect"] = {one["id"]: one["reason"] for one in deselected}
+        entry["switches"] = [read_switch(one) for one in entry.get("switches", [])]
     return [Suite(**entry) for entry in entries]
+
+
+def read_switch(entry: dict[str, Any]) -> Switch:
+    """One entry under `switches`; raises ValueError on a test that is to differ without a reason."""
+    differs = entry.pop("differs", [])
+    if any(not one.get("reason") for one in differs):
+        raise ValueError(f"switch {entry['feature']}: each test that differs needs a reason")
+    entry["replacement"] = entry.pop("with", "")
+    return Switch(**entry, differs={one["id"]: one["reason"] for one in differs})
+
+
+def switched_on(trees: Path, upstream: str, switch: Switch, scratch: Path) -> Path:
+    """A folder with the same trees, in which the feature's default is on. Raises ValueError when that is not one place."""
+    if not switch.file:
+        return trees
+    source = trees / upstream / switch.file
+    text = source.read_text(encoding="utf-8")
+    if text.count(switch.replace) != 1:
+        raise ValueError(f"{switch.feature}: {switch.file} holds {switch.replace!r} {text.count(switch.replace)} times")
+    scratch.mkdir(parents=True)
+    for tree in trees.iterdir():
+        if tree.name != upstream:
+            (scratch / tree.name).symlink_to(tree.resolve())
+    shutil.copytree(trees / upstream, scratch / upstream, symlinks=True, ignore=COPY_WITHOUT)
+    (scratch / upstream / switch.file).write_text(text.replace(switch.replace, switch.replacement), encoding="utf-8")
+    return scratch
 
 
 def missing(suite: Suite, trees: Path) -> str:

@@ -84,6 +84,7 @@ def test_difference_is_rerun_and_named(script: ModuleType, tmp_path: Path, capsy
         "patched": "failed",
         "alone_base": ["passed"] * 3,
         "alone_patched": ["failed"] * 3,
+        "expected": "",
     }
     assert "differs: tests/test_it.py::TestValue::test_value[1]: passed / failed" in capsys.readouterr().out
     assert "| thing.py |" in (tmp_path / "out/upstream-suites.md").read_text().replace("`", "")
@@ -110,7 +111,10 @@ def test_flaky():
     assert "1 flaky" in (tmp_path / "out/upstream-suites.md").read_text()
 
 
-def test_file_that_cannot_be_collected_is_a_difference(script: ModuleType, tmp_path: Path) -> None:
+def test_file_that_cannot_be_collected_is_a_difference(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "RERUNS", 1)  # each test of the file differs
     (tmp_path / "patched/thing/thing.py").write_text("raise RuntimeError\n")
     assert run(script, tmp_path) == 1
     assert report(tmp_path)["status"] == "DIFFERENT"
@@ -132,3 +136,55 @@ def test_unknown_suite_names_the_known_ones(
 ) -> None:
     assert run(script, tmp_path, "--only", "big") == 1
     assert "no suite big; there are: small" in capsys.readouterr().err
+
+
+SWITCH = """
+    switches:
+      - feature: larger
+        file: thing.py
+        replace: "VALUE = 1"
+        with: "VALUE = 2"
+        differs: [{id: "tests/test_it.py::TestValue::test_value[1]", reason: it asserts upstream's value}]
+"""
+
+
+def both(folder: Path) -> list[dict[str, object]]:
+    return list(json.loads((folder / "out/upstream-suites.json").read_text())["suites"])
+
+
+def test_feature_on_by_another_default(script: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "suites.yaml").write_text(SUITES + SWITCH.lstrip("\n"))
+    assert run(script, tmp_path) == 0
+    off, on = both(tmp_path)
+    assert (off["feature"], off["status"], off["differences"]) == ("", "same", [])
+    assert (on["feature"], on["status"], on["patched"]) == ("larger", "same", {"failed": 2, "passed": 2})
+    page = (tmp_path / "out/upstream-suites.md").read_text()
+    assert "| small, larger on |" in page and "it asserts upstream's value" in page
+    assert (tmp_path / "patched/thing/thing.py").read_text() == "VALUE = 1\n"
+    assert run(script, tmp_path, "--off-only") == 0
+    assert len(both(tmp_path)) == 1
+
+
+def test_feature_on_that_changes_a_test_is_a_difference(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "RERUNS", 1)
+    switch = SWITCH.replace("test_value[1]", "test_value[2]").lstrip("\n")
+    (tmp_path / "suites.yaml").write_text(SUITES + switch)
+    assert run(script, tmp_path) == 1
+    assert [one["status"] for one in both(tmp_path)] == ["same", "DIFFERENT"]
+
+
+def test_feature_on_by_a_variable(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "RERUNS", 1)
+    (tmp_path / "suites.yaml").write_text(SUITES + "    switches: [{feature: larger, env: {LARGER: '1'}}]\n")
+    (tmp_path / "patched/thing/thing.py").write_text("import os\nVALUE = 2 if os.environ.get('LARGER') else 1\n")
+    assert run(script, tmp_path) == 1
+    assert [one["status"] for one in both(tmp_path)] == ["same", "DIFFERENT"]
+
+
+def test_default_that_is_not_in_one_place(script: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "suites.yaml").write_text(SUITES + SWITCH.lstrip("\n").replace("VALUE = 1", "VALUE"))
+    (tmp_path / "patched/thing/thing.py").write_text("VALUE = 1\nOTHER = VALUE\n")
+    with pytest.raises(ValueError, match="holds 'VALUE' 2 times"):
+        run(script, tmp_path)
