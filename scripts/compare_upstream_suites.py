@@ -3,8 +3,9 @@
 
 The suites are listed in tests/upstream_suites/suites.yaml. PATCHCTL_TORCH_PYTHON names the interpreter that runs them.
 A test id whose outcome is not the same is run by itself three times on each side, and is called flaky only if it also
-differs within one tree. After the comparison with every switch off, each suite is run again with each feature on that it
-lists, by a variable or by another default in a copy of the tree, against the unpatched tree.
+differs within one tree; when many differ none is run again. After the comparison with every switch off, each suite is run
+again with each feature on that it lists, by a variable or by another default in a copy of the tree, against the unpatched
+tree.
 
 Exit status: 0 when every suite that ran gave the same, 1 on any difference or when no suite could be run.
 """
@@ -29,6 +30,7 @@ from evidence import Comparison, Difference, count, programs, revisions, write  
 from suite_runs import Run, Suite, Switch, load_suites, missing, run_suite, switched_on  # noqa: E402
 
 RERUNS = 3
+MANY = 12  # more that differ have one cause, and are not rerun
 ABSENT = "absent"
 # pytest's exit status when tests ran, whether or not all passed.
 RAN = (0, 1)
@@ -92,16 +94,18 @@ def compare(
     result.seconds = {side: run.finished.seconds for side, run in runs.items()}
     result.problems = [text for side, run in runs.items() for text in problems(side, run)]
     result.not_passed = {test: one for test, one in runs["base"].outcomes.items() if one != "passed"}
-    for test in sorted(runs["base"].outcomes | runs["patched"].outcomes):
-        outcomes = [runs[side].outcomes.get(test, ABSENT) for side in ("base", "patched")]
-        if outcomes[0] == outcomes[1]:
-            continue
+    outcomes = {
+        test: tuple(runs[side].outcomes.get(test, ABSENT) for side in ("base", "patched"))
+        for test in sorted(runs["base"].outcomes | runs["patched"].outcomes)
+    }
+    differing = {test: both for test, both in outcomes.items() if both[0] != both[1]}
+    for number, (test, both) in enumerate(differing.items()):
         expected = switch.differs.get(test, "") if switch else ""
-        if expected:
-            result.differences.append(Difference(test, *outcomes, expected=expected))
+        if expected or len(differing) > MANY:
+            result.differences.append(Difference(test, *both, expected=expected))
         else:
-            alone = rerun(suite, test, sides, python, scratch / f"rerun{len(result.differences)}")
-            result.differences.append(Difference(test, *outcomes, alone["base"], alone["patched"]))
+            alone = rerun(suite, test, sides, python, scratch / f"rerun{number}")
+            result.differences.append(Difference(test, *both, alone["base"], alone["patched"]))
     return result
 
 
