@@ -240,10 +240,18 @@ class _Expectation:
                 yield self.at("other-patches", message, applied.feature)
 
     def generated(self) -> Iterator[Finding]:
-        """What the manifest declares against what the state says was written."""
+        """What the manifest declares against what the state says was written.
+
+        In an `--into` checkout a file that upstream's build had made before is the owner's: apply left it, and it is not
+        in the state.
+        """
         for file in self.stack.generated:
-            if self.state.generated.get(file.path) != hashlib.sha256(file.content.encode()).hexdigest():
-                path = self.check.tree.folder / file.path
+            path = self.check.tree.folder / file.path
+            written = self.state.generated.get(file.path)
+            if written is None and self.state.kind == "into":
+                if not path.is_file():
+                    yield self.check.at("generated-changed", "the generated file, which was the owner's, is missing", path)
+            elif written != hashlib.sha256(file.content.encode()).hexdigest():
                 yield self.check.at("generated-changed", f"the manifest generates another file here: {_AGAIN}", path)
 
     def tip(self, patches: Sequence[StackPatch], out: set[str]) -> Iterator[Finding]:

@@ -227,8 +227,14 @@ def test_generated_files_of_the_owner_stay(own_ws: Workspace, checkout: Path) ->
         file.write_text(text)
         apply_into(own_ws, checkout)
         assert file.read_text() == text
+        own_ws.good("verify")
         own_ws.good("revert")
         assert file.read_text() == text
+    apply_into(own_ws, checkout)
+    file.unlink()
+    assert "the owner's, is missing" in own_ws.run("verify").stdout
+    own_ws.good("revert")
+    file.write_text("version = 1\n")
     file.unlink()
     apply_into(own_ws, checkout)
     assert file.read_text() == "version = 1\n"
