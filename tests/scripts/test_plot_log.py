@@ -1,0 +1,450 @@
+"""scripts/plot_log.py on document 003's sample line, and on logs as a cluster writes them."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import math
+import os
+import re
+import resource
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+SCRIPT = REPO / "scripts" / "plot_log.py"
+SAMPLE = Path(__file__).parent / "fixtures" / "003-step1.log"
+RUN = {"critic/rewards/mean": 0.5, "timing_s/step": 10.0, "timing_s/gen": 7.0}
+
+
+def plot_log(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the script as a user does, from a folder that is not the checkout's."""
+    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
+    options = {"cwd": SAMPLE.parent, "capture_output": True, "text": True, "timeout": 120, **options}
+    return subprocess.run(command, check=False, **options)
+
+
+def summary(*arguments: object, **options: Any) -> list[dict[str, Any]]:
+    done = plot_log(*arguments, "--json", **options)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["schema"] == "patchctl.plot_log/1"
+    return list(found["runs"])
+
+
+def refused(*arguments: object, **options: Any) -> str:
+    done = plot_log(*arguments, **options)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert "try: " in done.stderr
+    return done.stderr
+
+
+def printed(step: int, values: Mapping[str, object]) -> str:
+    return " - ".join([f"step:{step}", *(f"{key}:{value}" for key, value in values.items())])
+
+
+def written(path: Path, lines: Iterable[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def values(run: dict[str, Any], key: str) -> list[float]:
+    return [run["metrics"][key][name] for name in ("first", "last", "count")]
+
+
+def rule(run: dict[str, Any], name: str) -> dict[str, str]:
+    (hint,) = [hint for hint in run["hints"] if hint["rule"] == name]
+    return dict(hint)
+
+
+@pytest.fixture(scope="module")
+def sample() -> dict[str, Any]:
+    """The summary of document 003's line."""
+    (run,) = summary(SAMPLE)
+    return run
+
+
+@pytest.fixture(scope="module")
+def of(sample: dict[str, Any]) -> dict[str, float]:
+    """Its metrics."""
+    return {key: figures["last"] for key, figures in sample["metrics"].items()}
+
+
+class TestSample:
+    """The figures of 003's line follow from one another; what its text says of two of them does not."""
+
+    def test_every_figure_of_the_line_is_read_as_it_is_printed(self, of: dict[str, float]) -> None:
+        line = SAMPLE.read_text(encoding="utf-8").splitlines()[-1]
+        items = dict(item.rsplit(":", 1) for item in line.split(" - ")[1:])
+        assert of == {key: float(value) for key, value in items.items()}
+        assert len(of) == 54
+
+    def test_throughput_is_by_device(self, sample: dict[str, Any], of: dict[str, float]) -> None:
+        assert sample["devices"] == 64
+        assert of["perf/total_num_tokens"] / of["perf/time_per_step"] / 64 == pytest.approx(of["perf/throughput"])
+        assert of["perf/throughput"] == pytest.approx(69.3939, abs=5e-5)
+
+    def test_time_a_token_is_by_the_tokens_of_all_devices(self, of: dict[str, float]) -> None:
+        responses = 64 * 16
+        response_tokens = of["response_length/mean"] * responses
+        assert of["timing_s/gen"] * 1000 / response_tokens == pytest.approx(of["timing_per_token_ms/gen"])
+        assert of["timing_per_token_ms/gen"] == pytest.approx(0.17392, abs=5e-6)
+        assert (of["response_length/mean"] + of["prompt_length/mean"]) * responses == of["perf/total_num_tokens"]
+        for phase in ("update_actor", "adv"):
+            by_all = of[f"timing_s/{phase}"] * 1000 / of["perf/total_num_tokens"]
+            assert by_all == pytest.approx(of[f"timing_per_token_ms/{phase}"])
+
+    def test_lengths_before_and_after_balancing(self, of: dict[str, float]) -> None:
+        assert of["global_seqlen/mean"] == of["perf/total_num_tokens"] / 64 == 120608.5
+        assert of["global_seqlen/minmax_diff"] == of["global_seqlen/max"] - of["global_seqlen/min"] == 292795
+        assert of["global_seqlen/balanced_max"] - of["global_seqlen/balanced_min"] == 17
+
+    def test_the_largest_advantage_is_that_of_one_good_answer_in_sixteen(self, of: dict[str, float]) -> None:
+        assert of["critic/advantages/max"] == pytest.approx(15 / math.sqrt(16), rel=1e-5)
+
+    def test_shares_of_the_step(self, sample: dict[str, Any], of: dict[str, float]) -> None:
+        shares = {phase["name"]: round(100 * phase["share"], 1) for phase in sample["phases"]}
+        assert shares == {
+            "gen": 75.7,
+            "reward": 0.1,
+            "old_log_prob": 6.7,
+            "adv": 0.0,
+            "update_actor": 17.5,
+            "other": 0.0,
+        }
+        assert sum(phase["seconds"] for phase in sample["phases"]) == pytest.approx(of["timing_s/step"])
+
+    def test_all_of_it_is_explained(self, sample: dict[str, Any]) -> None:
+        assert sample["unknown_metrics"] == []
+
+    def test_a_card_is_two_devices(self) -> None:
+        (run,) = summary(SAMPLE, "--devices", 32)
+        assert rule(run, "devices")["state"] == "look"
+        assert "A3 card is two devices" in rule(run, "devices")["text"]
+        (run,) = summary(SAMPLE, "--devices", 64)
+        assert rule(run, "devices")["state"] == "ok"
+
+
+class TestRealLogs:
+    def test_lines_as_a_cluster_prints_them(self, tmp_path: Path) -> None:
+        path = tmp_path / "train.log"
+        path.write_bytes(
+            b"\x1b[36m(WorkerDict pid=8, ip=10.0.0.7)\x1b[0m loading step: 7 - of:9\r\n"
+            b"\x1b[36m(TaskRunner pid=9)\x1b[0m step:1 - \x1b[32mactor/entropy:np.float64(0.25)\x1b[0m - a/count:np.int64(3)"
+            b" - flag:np.True_ - small:-1e-05 - odd:nan [repeated 2x across cluster]\r\n"
+            b"Training Progress:   0%|  | 0/9 [00:00<?, ?it/s]\rTraining Progress:  11%|# | 1/9step:2 - actor/entropy:0.5\n"
+            b"\xff\xfe not text \x00 training/global_step:5 - actor/entropy:9\n"
+            b"global_step:6 - actor/entropy:9\nstep:7 - no figure at all\nstep:8 - actor/entropy:None\n"
+            b"step:3 - actor/entropy:1"
+        )
+        (run,) = summary(path)
+        assert values(run, "actor/entropy") == [0.25, 1.0, 3]
+        assert values(run, "a/count") == [3.0, 3.0, 1]
+        assert run["metrics"]["flag"]["first"] == 1.0
+        assert run["metrics"]["small"]["first"] == -1e-05
+        assert run["metrics"]["odd"] == dict.fromkeys(("first", "last", "mean", "min", "max"), None) | {
+            "count": 1,
+            "not_finite": 1,
+        }
+        assert "odd from step 1" in rule(run, "numbers")["text"]
+        assert run["unknown_metrics"] == ["a/count", "flag", "odd", "small"]
+        assert run["notes"] == []
+
+    def test_a_data_source_may_hold_the_separator(self, tmp_path: Path) -> None:
+        path = written(tmp_path / "a.log", ["step:4 - val-core/my - set: v2/acc/mean@16:0.5 - val-aux/x/y:1"])
+        (run,) = summary(path)
+        assert values(run, "val-core/my - set: v2/acc/mean@16")[1] == 0.5
+        assert run["unknown_metrics"] == []
+
+    def test_a_line_that_another_process_wrote_into(self, tmp_path: Path) -> None:
+        torn = "step:2 - timing_s/gen:8 - timing_s/step:9.5(WorkerDict pid=1) loading - 5"
+        (run,) = summary(written(tmp_path / "a.log", [printed(1, RUN), torn, "step:3 - timing_s/gen:8 - perf/thr"]))
+        assert values(run, "timing_s/step") == [10.0, 9.5, 2]
+        assert [note.partition(":")[0] for note in run["notes"]] == ["line 2", "line 3"]
+        assert all("cut off" in note for note in run["notes"])
+
+    def test_a_resumed_run_goes_on_from_its_checkpoint(self, tmp_path: Path) -> None:
+        first = [printed(step, {"critic/rewards/mean": step / 10}) for step in range(1, 8)]
+        second = [printed(step, {"critic/rewards/mean": step}) for step in (5, 6)]
+        (run,) = summary(written(tmp_path / "a.log", [*first, *second]))
+        assert (run["first_step"], run["last_step"], run["steps"]) == (1, 6, 6)
+        assert values(run, "critic/rewards/mean") == [0.1, 6.0, 6]
+        assert run["notes"] == ["line 8: back at step 5, a resumed run: the earlier steps 5 to 7 left out"]
+
+    def test_validation_before_a_resumed_run_belongs_to_the_checkpoint(self, tmp_path: Path) -> None:
+        validated = {**RUN, "val-core/s/acc/mean@1": 0.5}
+        lines = [
+            *(printed(step, validated) for step in (1, 2, 3)),
+            "step:2 - val-core/s/acc/mean@1:0.75",
+            printed(3, RUN),
+        ]
+        (run,) = summary(written(tmp_path / "a.log", lines))
+        assert run["steps"] == 3
+        assert values(run, "val-core/s/acc/mean@1") == [0.5, 0.75, 2]
+        assert values(run, "timing_s/gen")[2] == 3
+        assert run["notes"] == ["line 4: back at step 2, a resumed run: the earlier step 3 left out"]
+
+    def test_a_line_that_is_there_twice_is_one(self, tmp_path: Path) -> None:
+        lines = [printed(step, {**RUN, "x": "nan"}) for step in (1, 2)]
+        (run,) = summary(written(tmp_path / "a.log", [*lines, *lines]))
+        assert run["steps"] == 2
+        assert run["notes"] == []
+
+    def test_the_last_checkpoint_of_a_step_is_added_to_it(self, tmp_path: Path) -> None:
+        (run,) = summary(written(tmp_path / "a.log", [printed(1, RUN), "step:1 - timing/save_checkpoint:3.5"]))
+        assert values(run, "timing/save_checkpoint")[0] == 3.5
+        assert values(run, "timing_s/gen")[0] == 7.0
+        assert run["notes"] == []
+
+    def test_missing_steps_are_named(self, tmp_path: Path) -> None:
+        (run,) = summary(written(tmp_path / "a.log", [printed(step, RUN) for step in (1, 4)]))
+        assert run["notes"] == ["no line for step 2, 3"]
+
+    def test_a_log_without_reshard_or_any_time(self, tmp_path: Path) -> None:
+        (run,) = summary(written(tmp_path / "a.log", ["step:1 - critic/rewards/mean:0.5"]))
+        assert (run["phases"], run["devices"]) == ([], None)
+
+    def test_compressed_and_standard_input(self, tmp_path: Path) -> None:
+        packed = tmp_path / "a.log.gz"
+        packed.write_bytes(gzip.compress(SAMPLE.read_bytes()))
+        (run,) = summary(packed)
+        (piped,) = summary("-", input=SAMPLE.read_text(encoding="utf-8"))
+        assert run["metrics"] == piped["metrics"]
+        assert piped["name"] == "standard input"
+
+    def test_a_large_log_takes_little_memory(self, tmp_path: Path) -> None:
+        """Of 96 MB, half of them one line; a reader that kept that line, or all lines, would not come to its end."""
+        path = tmp_path / "large.log"
+        with path.open("w") as stream:
+            stream.write(f"{'(WorkerDict pid=1) noise of a worker, step: none' * 1_000_000}\n")
+            for step in (1, 2):
+                stream.write("(WorkerDict pid=1) noise of a worker, step: none\n" * 500_000)
+                stream.write(f"{printed(step, RUN)}\n")
+        (run,) = summary(path, preexec_fn=little_memory)
+        assert (run["steps"], run["notes"]) == (2, [])
+
+    def test_control_characters_of_a_log_do_not_reach_the_terminal(self, tmp_path: Path) -> None:
+        path = written(tmp_path / "a.log", ["step:1 - evil\x1b]0;title\x07\x9b2Jkey:1 - timing_s/step:1"])
+        done = plot_log(path)
+        assert done.returncode == 0
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", done.stdout)
+
+
+def little_memory() -> None:
+    limit = 90 << 20  # address space: Python and the script's modules take 60 MB of it
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+class TestHealth:
+    @staticmethod
+    def run(tmp_path: Path, steps: int = 30, **metrics: Any) -> dict[str, Any]:
+        """A run whose metrics are functions of the step; double underscores stand for slashes."""
+        lines = (
+            printed(step, {key.replace("__", "/"): value(step) for key, value in metrics.items()})
+            for step in range(1, steps + 1)
+        )
+        (run,) = summary(written(tmp_path / "a.log", lines))
+        return run
+
+    def test_reward(self, tmp_path: Path) -> None:
+        noise = (0.3, -0.2, 0.1, -0.3, 0.2, -0.1)
+        states = {}
+        for name, slope in (("rises", 0.05), ("flat", 0.0), ("falls", -0.05)):
+            run = self.run(tmp_path, critic__rewards__mean=lambda step, m=slope: m * step + noise[step % 6])
+            states[name] = (rule(run, "reward")["state"], rule(run, "reward")["text"])
+        assert {name: state for name, (state, _) in states.items()} == {"rises": "ok", "flat": "look", "falls": "look"}
+        assert "no clear change" in states["flat"][1]
+        assert "it falls" in states["falls"][1]
+
+    def test_a_short_run_is_not_judged(self, tmp_path: Path) -> None:
+        run = self.run(
+            tmp_path, steps=8, critic__rewards__mean=lambda step: -step, actor__entropy=lambda step: 1 / step
+        )
+        assert {hint["rule"]: hint["state"] for hint in run["hints"]} == {"reward": "unknown", "entropy": "unknown"}
+
+    @pytest.mark.parametrize(
+        ("name", "metric", "bad", "good"),
+        [
+            ("length", "response_length/clip_ratio", lambda step: 0.01 * step, lambda step: 0.05),
+            ("entropy", "actor/entropy", lambda step: math.exp(-step / 4), lambda step: 1 / (1 + step / 30)),
+            ("throughput", "perf/throughput", lambda step: 100 - 2 * step, lambda step: 100 - step / 2),
+            ("aborted", "response/aborted_ratio", lambda step: 0.01 * (step == 7), None),
+            ("device-memory", "perf/max_memory_reserved_gb", lambda step: 40 + 0.55 * step, lambda step: min(step, 4)),
+            ("host-memory", "perf/cpu_memory_used_gb", lambda step: 500 + 10 * step, lambda step: 500),
+            ("numbers", "actor/grad_norm", lambda step: math.nan if step == 9 else 1, None),
+        ],
+    )  # fmt: skip
+    def test_each_rule_has_a_bad_run_and_a_good_one(
+        self, tmp_path: Path, name: str, metric: str, bad: Any, good: Any
+    ) -> None:
+        run = self.run(tmp_path, **{metric.replace("/", "__"): bad})
+        assert rule(run, name)["state"] == "look"
+        assert rule(run, name)["source"]
+        calm = self.run(tmp_path, **{metric.replace("/", "__"): good or (lambda step: 0)})
+        assert all(hint["state"] == "ok" for hint in calm["hints"])
+
+    def test_engines_that_end_far_apart(self, tmp_path: Path) -> None:
+        keys = ("timing_s__generation_timing__min", "timing_s__generation_timing__max")
+        apart = self.run(tmp_path, **{keys[0]: lambda step: 35, keys[1]: lambda step: 100})
+        assert "idle for 65%" in rule(apart, "engines")["text"]
+        assert rule(apart, "engines")["state"] == "look"
+        close = self.run(tmp_path, **{keys[0]: lambda step: 75, keys[1]: lambda step: 100})
+        assert rule(close, "engines")["state"] == "ok"
+
+    def test_check_exits_1_when_a_hint_asks_for_a_look(self, tmp_path: Path) -> None:
+        path = written(tmp_path / "a.log", ["step:1 - response_length/clip_ratio:0.5"])
+        assert plot_log(path).returncode == 0
+        assert plot_log(path, "--check").returncode == 1
+        assert plot_log(SAMPLE, "--check").returncode == 0
+
+
+class TestOutput:
+    @pytest.fixture
+    def two(self, tmp_path: Path) -> list[Path]:
+        slow = [printed(step, {**RUN, "critic/rewards/mean": -0.5, "perf/throughput": 50.0}) for step in range(1, 13)]
+        fast = [printed(step, {**RUN, "perf/throughput": 100.0, "mine": 1}) for step in range(1, 10)]
+        for folder in ("plain", "sam"):
+            (tmp_path / folder).mkdir()
+        return [written(tmp_path / "plain/run.log", slow), written(tmp_path / "sam/run.log", fast)]
+
+    def test_the_table_explains_every_metric(self) -> None:
+        done = plot_log(SAMPLE)
+        assert done.returncode == 0
+        assert re.search(r"global_seqlen/minmax_diff +292795 .* before balancing \[tokens\]", done.stdout)
+        assert re.search(r"update_actor +303\.9 +17\.5%", done.stdout)
+        assert "Not explained here" not in done.stdout
+
+    def test_two_runs_are_compared_over_their_common_steps(self, two: list[Path]) -> None:
+        done = plot_log(*two)
+        assert "mean over the 9 steps that all have, 1 to 9; then by plain/run.log" in done.stdout
+        assert re.search(r"perf/throughput +50 +100 \(2\.00x\)", done.stdout)
+        assert re.search(r"critic/rewards/mean +-0\.5 +0\.5 +what", done.stdout)
+        assert re.search(r"Not explained here.*\n +mine +nan +1", done.stdout)
+
+    def test_csv_has_every_value(self, two: list[Path], tmp_path: Path) -> None:
+        assert plot_log(*two, "--csv", tmp_path / "all.csv").returncode == 0
+        with (tmp_path / "all.csv").open(newline="", encoding="utf-8") as stream:
+            rows = list(csv.DictReader(stream))
+        assert len(rows) == 21
+        assert rows[0] == {
+            "run": "plain/run.log",
+            "step": "1",
+            "critic/rewards/mean": "-0.5",
+            "timing_s/step": "10.0",
+            "timing_s/gen": "7.0",
+            "perf/throughput": "50.0",
+            "mine": "",
+        }
+        assert rows[-1]["mine"] == "1.0"
+
+    def test_svg_shows_all_four_and_is_the_same_every_time(self, two: list[Path], tmp_path: Path) -> None:
+        pytest.importorskip("matplotlib", reason="the picture needs matplotlib (pip install '.[plot]')")
+        pictures = []
+        for name in ("a.svg", "b.svg"):
+            assert plot_log(*two, "--out", tmp_path / name).returncode == 0
+            pictures.append((tmp_path / name).read_bytes())
+        assert pictures[0] == pictures[1]
+        shown = "".join(ElementTree.fromstring(pictures[0]).itertext())
+        for text in ("reward", "response length", "throughput", "time a phase", "plain/run.log", "sam/run.log", "gen"):
+            assert text in shown
+        assert "no response_length/mean in the log" in shown
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["a.svg", "b.svg", "plain", "sam"]
+
+    def test_png_of_one_step_and_of_many(self, two: list[Path], tmp_path: Path) -> None:
+        pytest.importorskip("matplotlib", reason="the picture needs matplotlib (pip install '.[plot]')")
+        for log in (SAMPLE, two[0]):
+            assert plot_log(log, "--out", tmp_path / "run.PNG").returncode == 0
+            assert (tmp_path / "run.PNG").read_bytes().startswith(b"\x89PNG")
+
+    def test_without_matplotlib_there_is_the_table_and_one_line(self, tmp_path: Path) -> None:
+        """An interpreter that cannot see site-packages, but for PyYAML."""
+        import yaml
+
+        (tmp_path / "path").mkdir()
+        (tmp_path / "path/yaml").symlink_to(Path(yaml.__file__).parent)
+        command = [sys.executable, "-S", str(SCRIPT), str(SAMPLE), "--out", str(tmp_path / "run.png")]
+        env = {"PYTHONPATH": str(tmp_path / "path"), "PATH": os.environ["PATH"]}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 2
+        assert "update_actor" in done.stdout
+        assert done.stderr.splitlines()[0] == "patchctl: no picture: matplotlib is not installed"
+        assert not (tmp_path / "run.png").exists()
+
+    def test_explain(self) -> None:
+        done = plot_log("--explain", "train/num_gen_batches", "val-core/aime/acc/mean@16")
+        assert done.returncode == 0
+        assert "max_num_gen_batches, and 0 is none" in done.stdout
+        assert "recipe/dapo/dapo_ray_trainer.py: fit" in done.stdout
+
+    def test_a_reader_that_goes_away(self) -> None:
+        command = f"'{sys.executable}' '{SCRIPT}' '{SAMPLE}' | head -n 1; echo ${{PIPESTATUS[0]}}"
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=60)
+        assert done.stdout.splitlines()[-1] in ("141", "0")
+        assert done.stderr == ""
+
+
+class TestMisuse:
+    def test_no_log(self) -> None:
+        assert "no log is given" in refused()
+
+    def test_a_log_that_is_not_there(self, tmp_path: Path) -> None:
+        assert "none.log: cannot be read: No such file" in refused(tmp_path / "none.log")
+
+    def test_a_folder(self, tmp_path: Path) -> None:
+        assert "Is a directory" in refused(tmp_path)
+
+    def test_a_log_of_a_run_that_never_made_a_step(self, tmp_path: Path) -> None:
+        path = written(tmp_path / "a.log", ["(TaskRunner pid=9) ValueError: out of memory"])
+        assert "no step of verl is in it" in refused(path)
+
+    @pytest.mark.parametrize("content", [b"not gzip", gzip.compress(b"step:1 - a:1\n" * 5000)[:-20]])
+    def test_a_broken_archive(self, tmp_path: Path, content: bytes) -> None:
+        path = tmp_path / "a.log.gz"
+        path.write_bytes(content)
+        assert "a.log.gz: cannot be read: " in refused(path)
+
+    def test_a_picture_of_no_known_kind(self, tmp_path: Path) -> None:
+        assert "neither .png nor .svg" in refused(SAMPLE, "--out", tmp_path / "run.bmp")
+
+    def test_a_folder_that_is_not_there(self, tmp_path: Path) -> None:
+        assert "there is no such folder" in refused(SAMPLE, "--csv", tmp_path / "none/a.csv")
+
+    def test_the_log_is_not_written_over(self, tmp_path: Path) -> None:
+        path = written(tmp_path / "a.svg", [printed(1, RUN)])
+        before = path.read_bytes()
+        assert "that is the log" in refused(path, "--out", path)
+        assert path.read_bytes() == before
+
+    def test_the_same_log_twice(self) -> None:
+        assert "named twice" in refused(SAMPLE, SAMPLE)
+
+    def test_a_number_of_devices_that_is_none(self) -> None:
+        assert "--devices 0" in refused(SAMPLE, "--devices", 0)
+
+    def test_a_metric_that_nobody_knows(self) -> None:
+        assert "not a metric" in refused("--explain", "critic/reward/mean")
+
+    def test_a_python_without_yaml(self) -> None:
+        done = subprocess.run(
+            [sys.executable, "-S", str(SCRIPT), str(SAMPLE)], env={}, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.splitlines()[-1] == "  try: pip install PyYAML"
+
+    def test_an_error_with_json_is_an_object(self, tmp_path: Path) -> None:
+        done = plot_log(tmp_path / "none.log", "--json")
+        assert json.loads(done.stdout)["error"]["exit_code"] == done.returncode == 2
+
+
+def test_the_page_is_what_the_table_says() -> None:
+    command = [sys.executable, str(REPO / "scripts/log_metrics.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
