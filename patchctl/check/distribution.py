@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from patchctl.check.counts import check_counts
+from patchctl.check.coverage import check_coverage
 from patchctl.check.findings import Finding, Report
 from patchctl.check.locked import check_locks
 from patchctl.check.pages import check_pages
@@ -31,6 +32,7 @@ def verify_distribution(dist: Distribution, options: SourceOptions | None, progr
     report.add(check_locks(dist, series))
     report.add(_counts(dist, series))
     check_recipes(dist, series, report)
+    check_coverage(dist, series, report)
     report.add(check_pages(dist, series, strict=False))
     check_sources(dist, series, options, progress, report)
     return report

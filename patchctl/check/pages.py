@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,8 @@ from patchctl.check.series import Series
 from patchctl.manifest import schema
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.problems import InvalidManifest
-from patchctl.report.pages import FOLDER, GENERATED, entries_of, pages, tables
+from patchctl.report import links
+from patchctl.report.pages import FOLDER, GENERATED, Entry, entries_of, pages, tables
 
 _WRITE = "`patchctl docs` writes it"
 
@@ -28,7 +29,9 @@ def plan_documents(dist: Distribution, series: Series) -> Documents:
     """Compares every generated page, table and schema with the disk."""
     entries = entries_of(dist, series.patches)
     wanted = pages(dist.root, entries, dist.practice) | tables(dist.root, entries)
-    wanted |= _coverage(dist)
+    wanted |= _of_practice(dist, entries)
+    if (dist.root / links.PAGE).is_file():
+        wanted[links.PAGE] = links.links_page(dist.root, wanted)
     if (dist.root / schema.FOLDER).is_dir():
         wanted |= {path.as_posix(): text for path, text in schema.texts().items()}
     changed = {path: text for path, text in wanted.items() if _read(dist.root / path) != text}
@@ -37,16 +40,25 @@ def plan_documents(dist: Distribution, series: Series) -> Documents:
     return Documents(changed, tuple(sorted(n for n in names if n not in wanted)))
 
 
-def _coverage(dist: Distribution) -> dict[str, str]:
-    """The page of a distribution that has recipes; none while one of them cannot be read."""
+def _of_practice(dist: Distribution, entries: Sequence[Entry]) -> dict[str, str]:
+    """The pages about recipes and the practice's documents; none while what they are made from cannot be read."""
+    from patchctl.check.coverage import read_coverage, read_parameters
     from patchctl.recipe.read import read_recipes
-    from patchctl.report.coverage import PAGE, coverage_page
+    from patchctl.report import coverage, parameters
 
     try:
-        recipes = read_recipes(dist)
+        recipes, items, explained = read_recipes(dist), read_coverage(dist.root), read_parameters(dist.root)
     except InvalidManifest:
         return {}
-    return {PAGE: coverage_page(recipes.files, recipes.rules, dist.practice)} if recipes.files else {}
+    found = {}
+    if recipes.files:
+        named = {name: e.page for e in entries for name in (e.patch.feature, f"{e.patch.feature}@{e.stack.upstream}")}
+        found[coverage.PAGE] = coverage.coverage_page(
+            recipes.files, recipes.rules, dist.practice, items.value if items else None, named
+        )
+    if explained is not None:
+        found[parameters.PAGE] = parameters.parameters_page(explained.value, recipes.files)
+    return found
 
 
 def write_documents(root: Path, documents: Documents) -> None:

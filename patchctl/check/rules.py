@@ -120,6 +120,8 @@ _OTHERS = (
          "a switch of a feature that is left out does nothing, or stops the run"),
     Rule("rule-sample", "distribution", "every rule keeps its good samples and refuses its bad ones",
          "a rule that refuses nothing looks like one that is kept"),
+    Rule("coverage-item", "distribution", "what coverage.yaml points at is there, and no section is without an item",
+         "a reader of the practice's documents would be sent to a recipe, script or page that does not exist"),
     Rule("preimage-chain", "distribution", "a patch's `index` begins where the one before it in the stack ended",
          "the patch was made on another tree than the one that it is applied to"),
     Rule("lock", "distribution", "every stack has a lock, for this pin and these patches",

@@ -11,8 +11,11 @@ from pathlib import Path
 from patchctl.manifest.problems import InvalidManifest, Problem, quoted, shown
 
 MAX_BYTES = 1 << 18
-# Read by others: what is generated (locks, trees, the schemas), and recipes with their rules (patchctl.recipe).
-OTHERS = frozenset({"locks", "trees", "schema", "recipes", "rules.yaml"})
+# Read by others: what is generated (locks, trees, the schemas), recipes with their rules (patchctl.recipe), and what the
+# pages about the practice are made from (patchctl.check.coverage).
+OTHERS = frozenset(
+    {"locks", "trees", "schema", "recipes", "rules.yaml", "models.yaml", "coverage.yaml", "parameters.yaml"}
+)
 PRACTICE = "practice.yaml"  # not every distribution has one
 
 

@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
+from patchctl.manifest.practice_types import Coverage, Parameters
+from patchctl.manifest.model_types import Models
 from patchctl.manifest.recipe_types import Recipe, Rules
 from patchctl.manifest.shape import Shape, doc, fields_of, shape_of
 from patchctl.manifest.types import OneOrMore, Only, Pattern, Practice, Profile, Stack, Upstreams, Written
@@ -22,6 +24,9 @@ MODELS: dict[str, type] = {
     "practice": Practice,
     "recipe": Recipe,
     "rules": Rules,
+    "models": Models,
+    "coverage": Coverage,
+    "parameters": Parameters,
 }
 
 

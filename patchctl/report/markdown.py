@@ -1,0 +1,57 @@
+"""What a page in Markdown has: its headings as links reach them, and its links."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
+_HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(?P<title>.*?)[ \t]*#*[ \t]*$")
+_LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\([^)]*\)")
+# Of the last kind GitHub makes a link as well; the end of a sentence is no part of it.
+_TARGET = re.compile(
+    r"\]\((?P<target>[^()\s]+(?:\([^()\s]*\)[^()\s]*)?)\)"
+    r"|<(?P<angled>https?://[^>\s]+)>"
+    r"|(?<![\w/])(?P<bare>https?://[^\s<>|()\[\]\"']*[^\s<>|()\[\]\"'.,;:!?])"
+)
+_CODE = re.compile(r"(`+)(?:(?!\1).)+\1")
+_NOT_IN_ANCHOR = re.compile(r"[^\w\- ]")
+
+
+def anchors(text: str) -> set[str]:
+    """The fragments that lead to the headings of a page, as GitHub makes them: `a heading` twice gives a-heading and
+    a-heading-1."""
+    found: set[str] = set()
+    for line in _prose(text):
+        heading = _HEADING.match(line)
+        if heading is None:
+            continue
+        title = _LINK.sub(lambda m: m["text"], heading["title"]).replace("`", "").replace("*", "")
+        anchor = name = _NOT_IN_ANCHOR.sub("", title.lower()).replace(" ", "-")
+        count = 0
+        while anchor in found:
+            count += 1
+            anchor = f"{name}-{count}"
+        found.add(anchor)
+    return found
+
+
+def links(text: str) -> Iterator[str]:
+    """The targets of a page's links, without those in code."""
+    for line in _prose(text):
+        for found in _TARGET.finditer(_CODE.sub("", line)):
+            yield found["target"] or found["angled"] or found["bare"]
+
+
+def _prose(text: str) -> Iterator[str]:
+    """The lines outside fenced code."""
+    fence: str | None = None
+    for line in text.splitlines():
+        mark = _FENCE.match(line)
+        if fence is not None:
+            if mark is not None and mark[1].startswith(fence):
+                fence = None
+        elif mark is not None:
+            fence = mark[1]
+        else:
+            yield line

@@ -1,0 +1,116 @@
+"""Every command that a page shows can be parsed: verbs and options exist, scripts know what they are given, recipes are there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+
+import click
+import pytest
+from distribution import REPO
+
+from patchctl.cli import cli
+from patchctl.manifest.distribution import Distribution
+from patchctl.recipe.read import read_recipes
+
+PAGES = [
+    "README.md", "README.zh-CN.md", "docs/recipes.md", "docs/scripts.md", "docs/preflight.md", "docs/data-and-weights.md",
+    *(str(p.relative_to(REPO)) for p in sorted((REPO / "docs").glob("**/tutorial.md"))),
+    *(str(p.relative_to(REPO)) for p in sorted((REPO / "docs/practice").glob("0*.md"))),
+]  # fmt: skip
+SCRIPT = re.compile(r"^(?:python3? )?(scripts/[a-z_/]+\.(?:py|sh))\b")
+PLACEHOLDERS = {"P", "R", "PROFILE", "RECIPE", "NAME"}
+
+
+def commands(page: str) -> Iterator[str]:
+    """The lines of a page's code blocks that run the tool or a script; one that ends in a backslash goes on."""
+    text = (REPO / page).read_text(encoding="utf-8") if (REPO / page).is_file() else ""
+    for block in re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        for line in re.sub(r"\s*\\\n\s*", " ", block).splitlines():
+            # Beside the command stands what it does, behind a # or three blanks.
+            one = re.split(r" {3,}(?![ -])", line.strip().removeprefix("$ "))[0]
+            for found in re.split(r"&&|\||\$\(|;", one.partition(" #")[0]):
+                command = found.strip().rstrip(')"')
+                if command.startswith("patchctl ") or SCRIPT.match(command):
+                    yield command.partition(" > ")[0].partition(" 2>")[0]
+
+
+ALL = sorted({(page, command) for page in PAGES for command in commands(page)})
+
+
+@cache
+def recipes() -> set[str]:
+    return {"/".join(key) for key in read_recipes(Distribution.load(REPO)).runnable()}
+
+
+@cache
+def usage(script: str) -> str:
+    run = [sys.executable, script, "--help"] if script.endswith(".py") else ["bash", script, "--help"]
+    done = subprocess.run(run, cwd=REPO, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout
+
+
+def words(command: str) -> list[str]:
+    return [word for word in shlex.split(command) if word != "..."]
+
+
+def parsed(args: list[str]) -> None:
+    """Raises click.UsageError where the words do not fit a verb; runs nothing."""
+    command: click.Command | None = cli
+    context = click.Context(cli)
+    while isinstance(command, click.Group) and args[0] != "--help":
+        name, *args = args
+        command = command.get_command(context, name)
+        assert command is not None, f"there is no verb {name}"
+    try:
+        assert command is not None
+        command.make_context("patchctl", args)
+    except click.exceptions.Exit as done:  # --help
+        assert done.exit_code == 0
+
+
+@pytest.mark.parametrize(("page", "command"), [c for c in ALL if c[1].startswith("patchctl ")])
+def test_the_tool_takes_a_command(page: str, command: str) -> None:
+    parsed(words(command)[1:])
+
+
+@pytest.mark.parametrize(("page", "command"), [c for c in ALL if SCRIPT.match(c[1])])
+def test_a_script_knows_its_options(page: str, command: str) -> None:
+    found = SCRIPT.match(command)
+    assert found is not None
+    script, given = found[1], words(command[found.end() :])
+    own = given[: given.index("--")] if "--" in given else given
+    given_options = [w for w in own if re.match(r"--?[a-z]", w) and w != "--help"]
+    text = all_usage(script, own)
+    unknown = [w for w in given_options if not re.search(rf"(?<![\w-]){w}(?![\w-])", text)]
+    assert unknown == []
+
+
+def all_usage(script: str, given: list[str]) -> str:
+    """What the script says of itself, and of the verb that is given."""
+    text = usage(script)
+    verb = next((w for w in given if not w.startswith("-")), "")
+    if script.endswith(".py") and re.search(rf"^ +{re.escape(verb)} ", text, re.MULTILINE) and verb:
+        run = [sys.executable, script, verb, "--help"]
+        text += subprocess.run(run, cwd=REPO, capture_output=True, text=True, timeout=60, check=False).stdout
+    return text
+
+
+@pytest.mark.parametrize(("page", "command"), ALL)
+def test_the_recipe_of_a_command_is_there(page: str, command: str) -> None:
+    text = f"{command} "
+    profile = re.search(r"(?:-p|--profile) (\S+)", text)
+    recipe = re.search(r"(?:-r|--recipe) (\S+)", text)
+    train = re.search(r"train\.sh (\S+) ([a-z]\S*)", text)
+    named = [f"{profile[1]}/{recipe[1]}"] if profile and recipe else []
+    named += [f"{train[1]}/{train[2]}"] if train else []
+    named += re.findall(r"recipe (?:show|command|diff) (\S+/\S+)", text)
+    assert [n for n in named if n not in recipes() and not PLACEHOLDERS & set(n.split("/"))] == []
+
+
+def test_there_are_commands_to_look_at() -> None:
+    assert len({command for page, command in ALL if page == "docs/tutorial.md"}) > 25
