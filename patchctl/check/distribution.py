@@ -16,6 +16,7 @@ from patchctl.check.series import Series, check_series, read_series
 from patchctl.check.sources import check_sources
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.problems import InvalidManifest
+from patchctl.preflight.published import read_models
 from patchctl.report.progress import Progress
 from patchctl.source.types import SourceOptions
 
@@ -33,9 +34,19 @@ def verify_distribution(dist: Distribution, options: SourceOptions | None, progr
     report.add(_counts(dist, series))
     check_recipes(dist, series, report)
     check_coverage(dist, series, report)
+    report.add(_models(dist).findings)
     report.add(check_pages(dist, series, strict=False))
     check_sources(dist, series, options, progress, report)
     return report
+
+
+def _models(dist: Distribution) -> Report:
+    """The table that `preflight` reads, which nothing else loads."""
+    try:
+        read_models(dist)
+    except InvalidManifest as error:
+        return manifest_findings(dist.root, error)
+    return Report()
 
 
 def manifest_findings(root: Path, error: InvalidManifest) -> Report:

@@ -36,6 +36,7 @@ VERBS = {
     "show": "Show one patch: header, files, switch, tests, upstream status.",
     "recipe": "List, show, compare and print recipes: what a profile is trained with.",
     "env": "Print the environment variables of a recipe.",
+    "preflight": "Say whether a machine can run a recipe, before hours are spent.",
     "docs": "Write the generated pages and the README's table, or check them.",
     "doctor": "Say what this machine lacks.",
     "completion": "Print the completion script of a shell.",

@@ -139,33 +139,43 @@ def fits(found: str, wanted: str) -> bool:
         return found == wanted or (wanted.endswith(".*") and found.startswith(wanted[:-1]))
 
 
-def _cann(root: Path) -> tuple[str | None, str]:
-    """CANN's toolkit writes its version beside itself: in <arch>-linux/ascend_toolkit_install.info, since 8.5 below
-    cann/ and before that below ascend-toolkit/latest/. set_env.sh puts the folder into ASCEND_HOME_PATH."""
+def cann_file(root: Path = Path("/")) -> Path | None:
+    """Where CANN's toolkit writes its version, beside itself: <arch>-linux/ascend_toolkit_install.info, since 8.5 below cann/
+    and before that below ascend-toolkit/latest/. set_env.sh puts the folder into ASCEND_HOME_PATH."""
     named = [Path(os.environ[key]) for key in ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME") if os.environ.get(key)]
-    usual = [root / "usr/local/Ascend/cann", root / "usr/local/Ascend/ascend-toolkit/latest"]
-    for folder in (*named, *usual):
+    for folder in (*named, root / "usr/local/Ascend/cann", root / "usr/local/Ascend/ascend-toolkit/latest"):
         for arch in dict.fromkeys((platform.machine(), "aarch64", "x86_64")):
-            version = _version_in(folder / f"{arch}-linux" / "ascend_toolkit_install.info")
-            if version is not None:
-                return version, str(folder)
-    return None, str(usual[0])
+            file = folder / f"{arch}-linux" / "ascend_toolkit_install.info"
+            if _version_in(file) is not None:
+                return file
+    return None
+
+
+def driver_file(root: Path = Path("/")) -> Path:
+    """The version file of the host's driver, which is mounted into containers with it."""
+    return root / "usr/local/Ascend/driver/version.info"
+
+
+def _cann(root: Path) -> tuple[str | None, str]:
+    file = cann_file(root)
+    return (None, str(root / "usr/local/Ascend/cann")) if file is None else (_version_in(file), str(file.parent.parent))
 
 
 def _driver(root: Path) -> tuple[str | None, str]:
-    """The host's driver, mounted into containers with its version file."""
-    file = root / "usr/local/Ascend/driver/version.info"
-    return _version_in(file), str(file)
+    return _version_in(driver_file(root)), str(driver_file(root))
 
 
 _SYSTEM = {"cann": _cann, "driver": _driver}
 
 
 def _version_in(file: Path) -> str | None:
-    """The value of `version=` in one of Ascend's .info files."""
     try:
-        text = file.read_text(encoding="utf-8", errors="replace")
+        return info_version(file.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return None
+
+
+def info_version(text: str) -> str | None:
+    """The value of `version=` in one of Ascend's .info files."""
     found = re.search(r"(?im)^\s*version\s*=\s*\[?([^\]\s]+)", text)
     return one_line(found[1]) if found else None

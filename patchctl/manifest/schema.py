@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from patchctl.manifest.practice_types import Coverage, Parameters
 from patchctl.manifest.model_types import Models
+from patchctl.manifest.practice_types import Coverage, Parameters
 from patchctl.manifest.recipe_types import Recipe, Rules
 from patchctl.manifest.shape import Shape, doc, fields_of, shape_of
 from patchctl.manifest.types import OneOrMore, Only, Pattern, Practice, Profile, Stack, Upstreams, Written

@@ -1,0 +1,109 @@
+"""Caches of compiled operators and graphs: where they lie, which are older than CANN, and how they are taken away.
+
+After a change of CANN they are of another compiler (002). `.cache` and `/root/.cache` also hold downloads from Hugging Face and
+ModelScope, which nobody wants to fetch again: only the folders below them that hold compiled code are looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from patchctl.errors import WrongUse
+
+# Below the folder that training starts in. kernel_meta: operators; .torchair_cache: graphs of TorchAir.
+BELOW_START = ("kernel_meta", ".torchair_cache", ".cache/torchair", ".cache/kernel_meta")
+# Below the home folder. atc_data: operators (ASCEND_CACHE_PATH in CANN's list of variables); the rest are torch's and vllm's.
+BELOW_HOME = (
+    "atc_data",
+    "kernel_meta",
+    ".torchair_cache",
+    ".cache/atc_data",
+    ".cache/kernel_meta",
+    ".cache/torchair",
+    ".cache/torch_extensions",
+    ".cache/torch/inductor",
+    ".cache/vllm/torch_compile_cache",
+)
+# Folders that a variable names, and what lies below them. Never the folder itself: it may be anybody's.
+BELOW_VARIABLES = (
+    ("ASCEND_CACHE_PATH", "kernel_cache"),
+    ("ACL_OP_COMPILER_CACHE_DIR", "kernel_cache"),
+    ("VLLM_CACHE_ROOT", "torch_compile_cache"),
+)
+KEPT = ("huggingface", "modelscope", "pip", "patchctl")
+
+
+@dataclass(frozen=True)
+class Cache:
+    """One cache: its folder, the bytes in it, and the newest of its files, in seconds since 1970."""
+
+    path: str
+    bytes: int
+    modified: float
+
+
+def find_caches(start: Sequence[Path], environment: Mapping[str, str]) -> list[Cache]:
+    """What there is below the folders where training starts, the home folder, and the folders that variables name."""
+    home = [Path(environment["HOME"])] if environment.get("HOME") else []
+    places = [folder / name for folder in start for name in BELOW_START]
+    places += [folder / name for folder in home for name in BELOW_HOME]
+    places += [Path(environment[v]) / below for v, below in BELOW_VARIABLES if environment.get(v)]
+    found: dict[str, Cache] = {}
+    for place in places:
+        if place.is_dir() and not place.is_symlink() and not _kept(place):
+            real = str(place.resolve())
+            found.setdefault(real, _measured(real))
+    return [cache for cache in found.values() if cache.bytes]
+
+
+def _kept(place: Path) -> bool:
+    """Whether a folder is, or holds at its top, somebody's downloads."""
+    return place.name in KEPT or any((place / name).exists() for name in KEPT)
+
+
+def _measured(folder: str) -> Cache:
+    size, newest = 0, 0.0
+    for file in _files(folder):
+        try:
+            found = os.lstat(file)
+        except OSError:
+            continue
+        size, newest = size + found.st_size, max(newest, found.st_mtime)
+    return Cache(folder, size, newest)
+
+
+def _files(folder: str) -> Iterator[str]:
+    for root, _, names in os.walk(folder):
+        yield from (os.path.join(root, name) for name in names)
+
+
+def caches_json(caches: Sequence[Cache]) -> str:
+    """The text of caches.json."""
+    return json.dumps([asdict(cache) for cache in caches], indent=2) + "\n"
+
+
+def caches_of(data: Any) -> list[Cache] | None:
+    """The caches of a recording; None where the text is in no form of ours."""
+    try:
+        return [Cache(str(row["path"]), int(row["bytes"]), float(row["modified"])) for row in data]
+    except (TypeError, KeyError, ValueError, OverflowError):
+        return None
+
+
+def clear(caches: Sequence[Cache]) -> list[str]:
+    """Takes the folders away and returns their paths. Raises WrongUse for one that cannot be; the others are gone then."""
+    gone: list[str] = []
+    for cache in caches:
+        try:
+            shutil.rmtree(cache.path)
+        except OSError as error:
+            what = f"{cache.path} cannot be taken away: {error.strerror}"
+            raise WrongUse(what, hint=f"taken away before it: {', '.join(gone) or 'none'}") from None
+        gone.append(cache.path)
+    return gone

@@ -1,0 +1,40 @@
+"""The checks, each a function of a Case that gives findings; `all_findings` runs them in the order they are printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+
+from patchctl.preflight import Finding
+from patchctl.preflight.case import Case
+from patchctl.preflight.checks.device_memory import check_device_memory
+from patchctl.preflight.checks.devices import check_devices
+from patchctl.preflight.checks.environment import check_environment
+from patchctl.preflight.checks.host import check_host
+from patchctl.preflight.checks.network import check_network
+from patchctl.preflight.checks.software import check_software
+from patchctl.preflight.checks.storage import check_storage
+from patchctl.preflight.checks.workspace import check_workspace
+
+AREAS = {
+    "devices": "devices",
+    "software": "software",
+    "host": "host",
+    "network": "network",
+    "environment": "environment",
+    "storage": "files and disk",
+    "device memory": "memory of a device",
+    "workspace": "patched trees",
+}
+"""The areas by name, with their titles, in the order they are printed."""
+
+CHECKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
+    check_devices, check_software, check_host, check_network, check_environment, check_storage, check_device_memory,
+    check_workspace,
+)  # fmt: skip
+
+
+def all_findings(case: Case, accepted: Collection[str] = ()) -> list[Finding]:
+    """Every finding; those that the user accepts do not block."""
+    found = [finding for check in CHECKS for finding in check(case)]
+    return [replace(f, accepted=True) if f.name in accepted else f for f in found]

@@ -1,0 +1,218 @@
+"""`patchctl preflight` as a user runs it: on this machine, from a recording, and asked wrongly."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distribution import GREETER, REPO, Made, make_distribution, run_patchctl, write_files
+from machines import DAY, NOW, npu_smi, write_machine
+from recipes import with_recipes
+from test_json import SHAPES, check_shape
+
+MODELS = """\
+schema: 1
+models:
+  Parrot-1B:
+    profiles: [full]
+    address: https://example.com/parrot
+    config: {model_type: qwen3, hidden_size: 64, num_hidden_layers: 2, num_attention_heads: 4, num_key_value_heads: 2,
+             head_dim: 16, intermediate_size: 128, vocab_size: 512}
+    bytes: 279296
+    source: made up for this test
+"""
+BIG = ("preflight", "-p", "qwen3-235b", "-r", "grpo")
+
+
+def real(tmp_path: Path, *args: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """The tool on this repository's own recipes."""
+    home = tmp_path / "home"
+    return run_patchctl(f"--root={REPO}", f"--cache={tmp_path / 'cache'}", *args, home=home, env=env)
+
+
+def found_by_name(done: subprocess.CompletedProcess[str], code: int) -> dict[str, list[dict[str, Any]]]:
+    assert done.returncode == code, done.stdout + done.stderr
+    data = json.loads(done.stdout)
+    assert data.pop("schema") == "patchctl.preflight/1"
+    check_shape(data, SHAPES["patchctl.preflight/1"], "preflight")
+    assert data["ready"] == (code == 0) == (not any(f["blocks"] for f in data["findings"]))
+    names: dict[str, list[dict[str, Any]]] = {}
+    for finding in data["findings"]:
+        names.setdefault(finding["name"], []).append(finding)
+    return names
+
+
+def test_a_good_node_is_ready(tmp_path: Path) -> None:
+    folder = write_machine(tmp_path / "node")
+    text = real(tmp_path, *BIG, "--machine", str(folder))
+    assert text.returncode == 0, text.stdout
+    assert "nothing is in the way; 2 more to look at" in text.stdout
+    assert "OK on 16 devices" in text.stdout and "29 of 34,816 tokens" in text.stdout
+    found_by_name(real(tmp_path, *BIG, "--machine", str(folder), "--json"), 0)
+
+
+def test_a_node_with_a_fault_is_not(tmp_path: Path) -> None:
+    folder = write_machine(tmp_path / "node", npu_smi=npu_smi(health={(3, 1): "Critical"}), limits=None)
+    text = real(tmp_path, *BIG, "--machine", str(folder))
+    assert text.returncode == 1
+    assert text.stdout.splitlines()[-1] == "not ready: health, open files; 2 more to look at"
+    assert "wrong      health" in text.stdout and "not known  open files" in text.stdout
+    assert "try: `npu-smi info -t health -i 3 -c 1`" in text.stdout
+
+
+def test_going_on_in_spite_of_a_finding(tmp_path: Path) -> None:
+    folder = write_machine(tmp_path / "node", driver="Version=25.5.0\n")
+    assert real(tmp_path, *BIG, "--machine", str(folder)).returncode == 1
+    found = found_by_name(real(tmp_path, *BIG, "--machine", str(folder), "--accept", "driver", "--json"), 0)
+    assert (found["driver"][0]["level"], found["driver"][0]["accepted"]) == ("wrong", True)
+    done = real(tmp_path, *BIG, "--machine", str(folder), "--accept", "drivr")
+    assert done.returncode == 1 and "--accept drivr: no finding is called so here" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    made = with_recipes(make_distribution(tmp_path_factory.mktemp("preflight"), lock=True))
+    write_files(made.root, {"manifests/models.yaml": MODELS})
+    runtime = 'runtime:\n  torch: "2.9.0"\n  cann: "8.5.0"\n  driver: "25.3.*"\nstacks:'
+    made.edit("manifests/profiles/full.yaml", "stacks:", runtime)
+    upstreams = made.root / "manifests" / "upstreams.yaml"
+    needs = {"torch": "python\n    distribution: torch", "cann": "system", "driver": "system"}
+    lines = [f"  {name}:\n    summary: One.\n    kind: {kind}" for name, kind in needs.items()]
+    upstreams.write_text(upstreams.read_text() + "\n".join(["requirements:", *lines]) + "\n")
+    return made
+
+
+def here(tmp_path: Path) -> dict[str, str]:
+    """A script for npu-smi and CANN's file stand for an NPU's software; all else is this machine."""
+    write_files(tmp_path, {"bin/npu.sh": f"#!/bin/sh\ncat <<'END'\n{npu_smi()}END\n"})
+    (tmp_path / "bin/npu.sh").rename(tmp_path / "bin/npu-smi")
+    write_files(tmp_path, {"cann/aarch64-linux/ascend_toolkit_install.info": "version=8.5.0\n"})
+    path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    return {"PATH": path, "ASCEND_HOME_PATH": str(tmp_path / "cann"), "HF_TOKEN": "hf_not_for_you"}
+
+
+def test_this_machine_and_its_recording_say_the_same(made: Made, tmp_path: Path) -> None:
+    workspace = ("--workspace", str(tmp_path / "ws"))
+    made.good("apply", "--profile", "full", *workspace)
+    env = {**here(tmp_path), "BOOK_PATH": str(made.root), "VLLM_USE_V1": "1"}
+    args = ("preflight", "-r", "full/loud", *workspace, "--json")
+    live = found_by_name(made.patchctl(*args, "--record", str(tmp_path / "node"), env=env), 1)
+    assert live["npu-smi"][0]["level"] == live["cann"][0]["level"] == live["workspace"][0]["level"] == "ok"
+    assert live["greeter"][0]["what"] == "v1, 3 patches, equal to the lock"
+    assert live["driver"][0]["what"].startswith("25.3.rc1")
+    assert live["model"][0]["level"] == "ok" and live["voice"][0]["what"] == "/voices/low: nothing is there"
+    again = found_by_name(made.patchctl(*args, "--machine", str(tmp_path / "node"), env={}), 1)
+    assert again == live
+    assert not any("hf_not_for_you" in p.read_text() for p in (tmp_path / "node").iterdir())
+
+
+def test_without_an_npu_it_says_so(made: Made, tmp_path: Path) -> None:
+    found = found_by_name(made.patchctl("preflight", "-r", "full/loud", "--json", env={"PATH": "/usr/bin:/bin"}), 1)
+    assert found["npu-smi"][0]["level"] == "wrong" and "npu-smi is not on PATH" in found["npu-smi"][0]["what"]
+    assert found["workspace"][0]["what"].startswith("nothing was applied to")
+    assert found["torch"][0]["level"] == "wrong"
+
+
+def test_a_port_in_use_is_seen(made: Made, tmp_path: Path) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        env = {"HCCL_HOST_SOCKET_PORT_RANGE": f"{port}", "HCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "nobody0"}
+        found = found_by_name(made.patchctl("preflight", "-r", "full/loud", "--json", env=env), 1)
+    assert found["ports of HCCL"][0]["what"].endswith(f"{port} in use")
+    assert "lo has no address of this node" in found["HCCL_SOCKET_IFNAME"][0]["what"]
+    assert "no such interface" in found["GLOO_SOCKET_IFNAME"][0]["what"]
+
+
+def test_ulimit_is_that_of_the_shell(made: Made, tmp_path: Path) -> None:
+    import sys
+
+    line = f"ulimit -n 512; exec {sys.executable} -m patchctl --root={made.root} preflight -r full/loud --json"
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(REPO), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(["sh", "-c", line], env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert found_by_name(done, 1)["open files"][0]["what"] == "512 at most; 32768 are wanted"
+
+
+def test_caches_are_cleared_when_somebody_says_so(made: Made, tmp_path: Path) -> None:
+    env = {**here(tmp_path), "HOME": str(tmp_path / "me")}
+    for name in ("atc_data/a.o", ".cache/huggingface/model.safetensors", "kernel_meta/new.o"):
+        write_files(tmp_path / "me", {name: "x"})
+    old = (tmp_path / "cann/aarch64-linux/ascend_toolkit_install.info").stat().st_mtime - 5 * DAY
+    os.utime(tmp_path / "me/atc_data/a.o", (old, old))
+    args = ("preflight", "-r", "full/loud", "--clear-caches")
+    refused = made.patchctl(*args, env=env)
+    assert refused.returncode == 2 and "add --yes" in refused.stderr
+    assert made.patchctl(*args, "--json", env=env).returncode == 2
+    assert (tmp_path / "me/atc_data").exists()
+    done = made.patchctl(*args, "--yes", "--json", env=env)
+    assert json.loads(done.stdout)["cleared"] == [str(tmp_path / "me/atc_data")]
+    assert not (tmp_path / "me/atc_data").exists()
+    assert (tmp_path / "me/.cache/huggingface/model.safetensors").exists() and (
+        tmp_path / "me/kernel_meta/new.o"
+    ).exists()
+
+
+def test_a_recording_is_never_mixed_with_something_else(made: Made, tmp_path: Path) -> None:
+    write_files(tmp_path / "mine", {"thesis.tex": "x"})
+    done = made.patchctl("preflight", "-r", "full/loud", "--record", str(tmp_path / "mine"))
+    assert done.returncode == 2 and "is not empty" in done.stderr
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["-r", "full/laud"], "full has no recipe 'laud'; did you mean 'loud'?"),
+        (["-r", "full/loud", "--nodes", "3"], "breaks tokens-fit"),
+        (["-r", "full/loud", "--machine", "/nowhere"], "which is no folder"),
+        (["-r", "full/loud", "--machine", "."], "holds no recording"),
+        (["-r", "full/loud", "--machine", ".", "--record", "x"], "neither --record nor --clear-caches"),
+        (["-r", "full/loud", "--mean-tokens", "0"], "--mean-tokens"),
+        ([], "--recipe"),
+    ],
+)
+def test_wrong_use_is_2(made: Made, args: list[str], message: str) -> None:
+    done = made.patchctl("preflight", *args)
+    assert done.returncode == 2 and message in done.stderr and done.stdout == ""
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", '{"absent": 3}'])
+def test_a_recording_of_another_kind_is_2(made: Made, tmp_path: Path, text: str) -> None:
+    folder = write_machine(tmp_path / "node", machine=text)
+    done = made.patchctl("preflight", "-r", "full/loud", "--machine", str(folder))
+    assert done.returncode == 2 and "is not what --record writes" in done.stderr
+
+
+def test_what_a_recording_says_steers_no_terminal(made: Made, tmp_path: Path) -> None:
+    evil = "\x1b]0;owned\x07\x1b[31m8.5.0\n::error::x"
+    about = json.dumps({"time": NOW, "absent": {"npu-smi.txt": evil}})
+    folder = write_machine(tmp_path / "node", npu_smi=None, machine=about, cann=f"version={evil}\n")
+    for extra in ([], ["--json"]):
+        done = made.patchctl("preflight", "-r", "full/loud", "--machine", str(folder), *extra)
+        assert done.returncode == 1 and "\x1b" not in done.stdout and "\n::error" not in done.stdout
+
+
+def test_faults_of_the_table_are_told_with_their_line(made: Made, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(made.root, tmp_path / "distribution"))
+    copy = Made(root, made.origins, made.cache)
+    copy.edit("manifests/models.yaml", "profiles: [full]", "profiles: [ful]")
+    copy.edit("manifests/models.yaml", "hidden_size: 64", "hidden_size: wide")
+    done = copy.patchctl("preflight", "-r", "full/loud")
+    assert done.returncode == 2 and "no profile 'ful'; did you mean 'full'?" in done.stderr
+    assert "hidden_size is 'wide'" in done.stderr and "models.yaml:4" in done.stderr
+
+
+def test_without_a_table_memory_is_not_known(tmp_path: Path) -> None:
+    made = with_recipes(make_distribution(tmp_path / "made", (GREETER,)))
+    made.edit("manifests/recipes/full/loud.yaml", "needs: [loud, step]", "needs: [loud]")
+    made.edit("manifests/recipes/full/loud.yaml", "  +clock.step: 2\n", "  greeter.more: 2\n")
+    found = found_by_name(made.patchctl("preflight", "-r", "full/loud", "--json"), 1)
+    assert [f["level"] for f in found["model"] if f["area"] == "device memory"] == ["unknown"]

@@ -1,0 +1,59 @@
+"""Machines and cases for the tests of preflight: the real distribution's recipes on recordings of a good node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from machines import write_machine
+
+from patchctl.check.recipes import features_and_switches
+from patchctl.manifest.distribution import Distribution
+from patchctl.preflight import Finding
+from patchctl.preflight.case import MEAN_TOKENS, Case
+from patchctl.preflight.checks import all_findings
+from patchctl.preflight.machine import Machine, recorded
+from patchctl.preflight.published import model_of, read_models
+from patchctl.recipe.read import read_recipes
+from patchctl.recipe.resolve import Given, resolve
+
+REPOSITORY = Path(__file__).parents[3]
+NOWHERE = Machine({}, "nowhere", 0.0)
+
+Look = Callable[..., dict[str, list[Finding]]]
+
+
+@cache
+def distribution() -> Distribution:
+    return Distribution.load(REPOSITORY)
+
+
+def case_of(title: str, machine: Machine = NOWHERE, given: Given | None = None, mean: int = MEAN_TOKENS) -> Case:
+    """A real recipe on a machine."""
+    profile, name = title.split("/")
+    dist, recipes = distribution(), _recipes()
+    return Case(
+        machine, resolve(recipes, profile, name, given), dist.profile(profile).runtime, dist.requirements, recipes.rules,
+        dist.practice, _switches(profile), model_of(read_models(dist), profile), mean, dist.profile(profile).stacks,
+    )  # fmt: skip
+
+
+_recipes = cache(lambda: read_recipes(distribution()))
+_switches = cache(lambda profile: tuple(features_and_switches(distribution(), profile)[1]))
+
+
+def look_in(folder: Path) -> Look:
+    """Looks at machines that are written below a folder: the findings by name for a recipe on a good node with some files
+    replaced; None leaves a file out."""
+
+    def look(
+        title: str = "qwen3-235b/grpo", given: Given | None = None, mean: int = MEAN_TOKENS, **changed: str | None
+    ) -> dict[str, list[Finding]]:
+        node = write_machine(folder / f"node{len(list(folder.iterdir()))}", title.split("/")[0], **changed)
+        findings: dict[str, list[Finding]] = {}
+        for finding in all_findings(case_of(title, recorded(node), given, mean)):
+            findings.setdefault(finding.name, []).append(finding)
+        return findings
+
+    return look

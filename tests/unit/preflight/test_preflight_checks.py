@@ -1,0 +1,410 @@
+"""Each check on a node that lacks one thing, and on a good one; real recipes, recordings in the forms of machines.py."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from machines import (
+    DAY,
+    ENVIRONMENT,
+    JEMALLOC,
+    MODEL,
+    NOW,
+    TRAIN,
+    df,
+    ip_addr,
+    npu_smi,
+    paths,
+    pip_list,
+    tcp,
+    texts,
+    workspace,
+)
+from preflight_cases import Look, case_of, distribution
+
+from patchctl.preflight import Finding
+from patchctl.preflight.checks import all_findings
+from patchctl.preflight.checks.software import old_caches
+from patchctl.preflight.machine import PROBES, Machine
+from patchctl.recipe.resolve import Given
+
+TIB = 1 << 30  # in KiB, as /proc/meminfo has it
+
+
+def one(findings: dict[str, list[Finding]], name: str) -> Finding:
+    (found,) = findings[name]
+    return found
+
+
+def environment(**more: str) -> str:
+    return json.dumps({**ENVIRONMENT, **more})
+
+
+def meminfo(tib: float) -> str:
+    return f"MemTotal: {int(tib * TIB)} kB\n"
+
+
+def test_a_good_node_has_nothing_in_the_way(look: Look) -> None:
+    findings = [f for rows in look().values() for f in rows]
+    assert [f for f in findings if f.blocks] == []
+    assert {f.name for f in findings if f.level != "ok"} == {"room for checkpoints", "sequences at once"}
+
+
+def test_every_finding_that_is_not_fine_says_what_to_do(look: Look) -> None:
+    nothing = dict.fromkeys(name.partition(".")[0].replace("-", "_") for name in texts() if name != "machine.json")
+    found = [f for rows in look(**nothing).values() for f in rows]
+    assert all(f.todo for f in found if f.blocks)
+    blocking = {f.name for f in found if f.level == "unknown" and f.blocks}
+    assert {"npu-smi", "device files", "driver", "cann", "torch-npu", "/dev/shm", "open files", "controller memory", "ports",
+            "interface", "variables", "workspace"} <= blocking  # fmt: skip
+    fine = {f.name for f in found if f.level == "ok"}
+    assert fine <= {"model", "engine groups", "states on the host"}  # which need no machine
+
+
+def test_what_was_looked_for_in_vain_is_wrong_and_not_unknown(look: Look) -> None:
+    about = json.dumps({"time": NOW, "absent": {"npu-smi.txt": "npu-smi is not on PATH"}})
+    found = one(look(npu_smi=None, machine=about), "npu-smi")
+    assert (found.level, found.what) == ("wrong", "npu-smi is not on PATH")
+    assert one(look(npu_smi=None), "npu-smi").level == "unknown"
+
+
+def test_devices(look: Look) -> None:
+    few = one(look(npu_smi=npu_smi(cards=4)), "number of devices")
+    assert few.blocks and "8 devices; the recipe has 16 a node" in few.what and "devices_per_node=8" in str(few.todo)
+    assert one(look(npu_smi="dcmi module initialize failed. ret is -8005\n"), "npu-smi").level == "unknown"
+    ill = one(look(npu_smi=npu_smi(health={(3, 1): "Alarm"})), "health")
+    assert ill.blocks and ill.what == "NPU 3 chip 1 Alarm" and "-i 3 -c 1" in str(ill.todo)
+    busy = one(look(npu_smi=npu_smi(used={(0, 0): 50000})), "memory in use")
+    assert busy.blocks and "NPU 0 chip 0 48.8 GiB of 64.0 GiB" in busy.what
+    used = one(look(npu_smi=npu_smi(processes={(0, 0): 4711})), "memory in use")
+    assert (used.level, used.blocks) == ("warning", False) and "4711" in used.what
+    files = one(look(davinci="/dev/davinci0\n/dev/davinci_manager\n"), "device files")
+    assert files.blocks and "1 of /dev/davinci*; 16 wanted; without /dev/devmm_svm, /dev/hisi_hdc" in files.what
+
+
+def test_one_device_of_a_smaller_machine(look: Look) -> None:
+    found = look("qwen2.5-1.5b/grpo", npu_smi=npu_smi(cards=8, chips=1))
+    assert one(found, "number of devices").level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "what"),
+    [
+        ("driver", {"driver": "Version=25.2.1\n"}, "25.2.1; 25.3.* is wanted"),
+        ("cann", {"cann": "version=8.3.RC1\n"}, "8.3.RC1; 8.5.0 is wanted"),
+        ("torch-npu", {"pip_list": pip_list(torch_npu="2.9.1")}, "2.9.1; 2.9.0 is wanted"),
+        ("ray", {"pip_list": pip_list(ray="2.49.0")}, "2.49.0; >=2.47.1,<=2.48.0 is wanted"),
+        ("tensordict", {"pip_list": pip_list(tensordict=None)}, "0.11.0 is wanted; not among the packages"),
+        ("python", {"python": "Python 3.10.0\n"}, "3.10.0; 3.11.* is wanted"),
+        ("cann", {"cann": "nothing of the kind\n"}, "8.5.0 is wanted"),
+        ("torch", {"pip_list": "no json"}, "the list of packages cannot be read"),
+    ],
+)
+def test_versions(look: Look, name: str, changed: dict[str, str], what: str) -> None:
+    found = one(look(**changed), name)
+    assert found.blocks and found.level == "wrong" and what in found.what
+
+
+def test_the_driver_by_npu_smi_where_its_file_is_not_mounted(look: Look) -> None:
+    assert one(look(driver=None), "driver").what.startswith("25.3.rc1")
+    assert one(look(driver=None, npu_smi=npu_smi(version="25.2.1")), "driver").level == "wrong"
+    assert one(look(driver=None, npu_smi=None), "driver").level == "unknown"
+
+
+def caches(*days: float) -> str:
+    return json.dumps(
+        [{"path": f"/root/atc_data{n}", "bytes": 5, "modified": NOW - d * DAY} for n, d in enumerate(days)]
+    )
+
+
+def test_caches_that_are_older_than_cann(look: Look) -> None:
+    """CANN is ten days old."""
+    old, new = look(caches=caches(12, 1))["compile caches"]
+    assert (old.level, old.blocks, new.level) == ("warning", False, "ok")
+    assert "2.0 days before this CANN" in old.what and "--clear-caches" in str(old.todo)
+    (unknown,) = look(caches=caches(1), paths=json.dumps({}))["compile caches"]
+    assert unknown.level == "warning" and "when CANN was installed is not known" in unknown.what
+
+
+def test_only_old_caches_would_be_cleared() -> None:
+    machine = Machine({"caches.json": caches(12, 1), "paths.json": json.dumps(paths())}, "here", NOW)
+    assert [c.path for c in old_caches(case_of("qwen3-235b/grpo", machine))] == ["/root/atc_data0"]
+
+
+def test_shared_memory_and_open_files(look: Look) -> None:
+    assert one(look(df=df(_dev_shm=(500, 499))), "/dev/shm").level == "warning"
+    small = df().replace(f"{720 << 20} {1 << 20} {719 << 20}", "65536 0 65536")
+    assert one(look(df=small), "/dev/shm").blocks
+    none = "\n".join(line for line in df().splitlines() if "/dev/shm" not in line)
+    assert one(look(df=none), "/dev/shm").what == "no file system is mounted there"
+    few = one(look(limits="Max open files 1024 1048576 files\n"), "open files")
+    assert few.blocks and "ulimit -n 32768" in str(few.todo)
+    assert one(look(limits="Max open files unlimited unlimited files\n"), "open files").level == "ok"
+
+
+LONG = "qwen3-235b/dapo-longseq"
+
+
+def test_controller_memory_is_the_rules(look: Look) -> None:
+    """256 x 16 answers of 64 K over 512 devices, two fields of 4 bytes: 1 TiB (000)."""
+    enough = one(look(LONG, meminfo=meminfo(2.1)), "controller memory")
+    assert enough.level == "ok" and "1.0 TiB are collected" in enough.what
+    tight = one(look(LONG, meminfo=meminfo(1.9)), "controller memory")
+    assert tight.level == "warning" and "data.train_batch_size=128" in str(tight.todo)
+    little = one(look(LONG, meminfo=meminfo(0.9)), "controller memory")
+    assert little.blocks and "data.train_batch_size=64" in str(little.todo)
+    assert "256 at 64 K" in str(little.todo) and "transfer queue" in str(little.todo)
+
+
+def test_a_containers_limit_counts(look: Look) -> None:
+    found = one(look(LONG, meminfo=meminfo(4), memory_limit=str(900 << 30)), "controller memory")
+    assert found.blocks and "the container's limit is 900.0 GiB" in found.what
+    assert one(look(LONG, meminfo=meminfo(4), memory_limit="max\n"), "controller memory").level == "ok"
+
+
+def test_ports(look: Look) -> None:
+    ray = one(look(tcp=tcp(6766)), "ports of Ray")
+    assert (ray.level, ray.blocks) == ("warning", False)  # it may be this run's
+    hccl = one(look(tcp=tcp(60031)), "ports of HCCL")
+    assert hccl.blocks and "60031 in use" in hccl.what
+    assert one(look(tcp=tcp(60032)), "ports of HCCL").level == "ok"
+    other = environment(HCCL_IF_BASE_PORT="50000")
+    assert one(look(tcp=tcp(60000), environment=other), "ports of HCCL").level == "ok"
+    assert one(look(tcp=tcp(50031), environment=other), "ports of HCCL").blocks
+    ranges = environment(HCCL_HOST_SOCKET_PORT_RANGE="61000-61050,61100")
+    assert one(look(tcp=tcp(61100), environment=ranges), "ports of HCCL").blocks
+    assert one(look(environment=environment(HCCL_HOST_SOCKET_PORT_RANGE="auto")), "ports of HCCL").level == "ok"
+    for wrong in ("x", "70000", "5-1", "0-3"):
+        found = one(look(environment=environment(HCCL_HOST_SOCKET_PORT_RANGE=wrong)), "ports of HCCL")
+        assert found.blocks and "cannot be read" in found.what
+
+
+def test_engine_groups(look: Look) -> None:
+    """16 nodes make two engines of 128 devices, with a port each."""
+    two = Given(sizes={"nodes": "16"})
+    told = one(look(given=two), "engine groups").what
+    assert told.startswith("2 (256 devices, tensor parallel 4 x data parallel 32)")
+    assert "VLLM_DP_SIZE, which is left unset here, would be 64" in told and "a port each, from 29500" in told
+    assert "29501 in use, the next free ones are taken" in one(look(given=two, tcp=tcp(29501)), "engine groups").what
+    given_port = environment(VLLM_DP_MASTER_PORT="31000")
+    assert one(look(given=two, tcp=tcp(31001), environment=given_port), "engine groups").blocks
+
+
+def test_the_interface(look: Look) -> None:
+    assert one(look(), "HCCL_SOCKET_IFNAME").what == "eth0: up, 192.0.2.7"
+    other = one(look(environment=environment(HCCL_SOCKET_IFNAME="bond4")), "HCCL_SOCKET_IFNAME")
+    assert other.blocks and "no such interface" in other.what and "lo, eth0" in str(other.todo)
+    down = one(look(ip_addr=json.dumps(ip_addr(state="DOWN"))), "GLOO_SOCKET_IFNAME")
+    assert down.blocks and "eth0 is down" in down.what
+    bare = one(look(ip_addr=json.dumps(ip_addr(address=""))), "GLOO_SOCKET_IFNAME")
+    assert bare.blocks and "eth0 has no address of this node" in bare.what
+    assert one(look(environment=environment(GLOO_SOCKET_IFNAME="lo")), "GLOO_SOCKET_IFNAME").blocks
+    differ = look(environment=environment(GLOO_SOCKET_IFNAME="eth0,eth1"))
+    assert one(differ, "interface").level == "warning"
+    unset = {k: v for k, v in ENVIRONMENT.items() if "IFNAME" not in k}
+    told = one(look(environment=json.dumps(unset)), "interface")
+    assert (told.level, told.blocks) == ("warning", False) and "eth0 (192.0.2.7)" in told.what
+    assert one(look("qwen2.5-1.5b/grpo", environment=json.dumps(unset)), "interface").level == "ok"
+
+
+def test_the_first_nodes_address(look: Look) -> None:
+    assert one(look(environment=environment(MASTER_ADDR="127.0.0.1")), "MASTER_ADDR").blocks
+    assert "this node" in one(look(environment=environment(MASTER_ADDR="192.0.2.7")), "MASTER_ADDR").what
+
+
+def test_switches_of_the_documents_that_do_nothing_here(look: Look) -> None:
+    """Told with what does their work, and no reason to stop."""
+    seeds = {"VLLM_USE_V1": "1", "USE_HDP": "1", "ROLLOUT_REBALANCE_ENABLE": "1", "HCCL_BUFFERSIZE": "300",
+             "ASCEND_NPU_SLEEP_DISABLE": "1"}  # fmt: skip
+    found = [f for rows in look(environment=environment(**seeds)).values() for f in rows if f.area == "environment"]
+    assert sorted(f.name for f in found) == sorted(seeds)
+    assert {(f.level, f.blocks) for f in found} == {("warning", False)}
+    by_name = {f.name: f for f in found}
+    assert "does nothing here" in by_name["VLLM_USE_V1"].what
+    assert "rollout.rollout_rebalance.enable" in str(by_name["ROLLOUT_REBALANCE_ENABLE"].todo)
+    assert "HCCL_BUFFSIZE" in by_name["HCCL_BUFFERSIZE"].what
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "what"),
+    [
+        ("VLLM_ATTENTION_BACKEND", "XFORMERS", "VLLM_ATTENTION_BACKEND is XFORMERS"),
+        ("VLLM_DP_SIZE", "32", "VLLM_DP_SIZE is 32"),
+        ("PYTORCH_NPU_ALLOC_CONF", "expandable_segments:True", "with expandable_segments:True"),
+        ("PYTORCH_NPU_ALLOC_CONF", "expandable_segments:True,max_split_size_mb:24", "with max_split_size_mb"),
+    ],
+)
+def test_variables_that_stop_a_run(look: Look, name: str, value: str, what: str) -> None:
+    found = look(environment=environment(**{name: value}))[name]
+    assert any(f.blocks and what in f.what for f in found) and all(f"unset {name}" in str(f.todo) for f in found)
+
+
+def test_a_variable_that_the_recipe_sets_is_the_recipes(look: Look) -> None:
+    found = look(environment=environment(TASK_QUEUE_ENABLE="2"))
+    told = one(found, "TASK_QUEUE_ENABLE")
+    assert (told.level, told.blocks, told.what) == ("warning", False, "2 here, 1 in the recipe")
+    assert "ray start" in str(told.todo)
+
+
+def test_a_misspelt_variable(look: Look) -> None:
+    found = one(look(environment=environment(HCCL_CONECT_TIMEOUT="3600")), "HCCL_CONECT_TIMEOUT")
+    assert found.what == "did you mean HCCL_CONNECT_TIMEOUT?" and not found.blocks
+    assert "HCCL_OP_EXPANSION_MODE" not in look(environment=environment(HCCL_OP_EXPANSION_MODE="AIV"))
+
+
+def test_files_of_the_recipe(look: Look) -> None:
+    gone = one(look(paths=json.dumps(paths(**{TRAIN: None}))), "train")
+    assert gone.blocks and gone.what == f"{TRAIN}: nothing is there" and "TRAIN_FILE" in str(gone.todo)
+    library = one(look("qwen3-32b/gspo", paths=json.dumps(paths(**{JEMALLOC: None}))), "jemalloc")
+    assert library.blocks and JEMALLOC in library.what
+    elsewhere = one(look(environment=environment(TRAIN_FILE="/other")), "train")
+    assert (elsewhere.level, elsewhere.blocks) == ("unknown", False)
+    hub = look(environment=environment(MODEL_PATH="Qwen/Qwen3-8B"), paths=json.dumps(paths(**{"Qwen/Qwen3-8B": None})))
+    assert hub["model"][0].level == "warning" and "taken for a name on a hub" in hub["model"][0].what
+
+
+def test_weights(look: Look) -> None:
+    part = look("qwen3-32b/gspo", paths=json.dumps(paths(20 << 30)))
+    assert (
+        one(part, "weights").blocks and "20.0 GiB in /data/model, and 61.0 GiB are wanted" in one(part, "weights").what
+    )
+    whole = look("qwen3-32b/gspo", paths=json.dumps(paths(65_600_000_000)))
+    assert one(whole, "weights").level == "ok"
+    unfetched = json.dumps(paths(**{MODEL: None}))
+    assert one(look("qwen3-32b/gspo", paths=unfetched), "room for weights").level == "ok"
+    assert one(look("qwen3-32b/gspo", paths=unfetched, df=df(_data=(100, 50))), "room for weights").blocks
+
+
+def test_random_weights_need_none(look: Look) -> None:
+    found = look("qwen3-235b/grpo-random-init", paths=json.dumps(paths(2 << 20)))
+    assert not {"weights", "converted weights", "room for weights"} & found.keys()
+
+
+def test_deepseek_needs_room_for_three(look: Look) -> None:
+    """The download in fp8, bf16 of it, and the converted checkpoint."""
+    empty = json.dumps(paths(**{MODEL: None, "/data/mcore": None}))
+    found = one(look("deepseek-r1/grpo", paths=empty, df=df(_data=(9000, 3000))), "room for converted weights")
+    assert found.blocks and "641.3 GiB to fetch and 1.2 TiB as bf16 and 1.2 TiB as Megatron's" in found.what
+
+
+def test_room_for_checkpoints(look: Look) -> None:
+    full = one(look(df=df(_ckpt=(1000, 900))), "room for checkpoints")
+    assert full.blocks and "3.0 TiB each" in full.what and "900.0 GiB are free on /ckpt" in full.what
+    kept = Given(overrides={"trainer.max_actor_ckpt_to_keep": "2"})
+    assert one(look(given=kept), "room for checkpoints").level == "ok"
+    assert one(look("qwen3-235b/grpo-random-init"), "room for checkpoints").what.startswith("none are written")
+
+
+def test_memory_of_a_device(look: Look) -> None:
+    small = look(npu_smi=npu_smi(total=8192))
+    assert one(small, "rollout weights").blocks
+    assert one(small, "update").blocks
+    none_fits = look(npu_smi=npu_smi(total=12000))
+    assert (
+        one(none_fits, "sequences at once").blocks
+        and "the engine does not start" in one(none_fits, "sequences at once").what
+    )
+
+
+def test_context_parallelism_of_two_runs_out_of_memory(look: Look) -> None:
+    """As it did in the practice, where four and eight trained (linked from 002)."""
+    levels = {cp: one(look(given=Given(sizes={"cp": cp})), "update").level for cp in ("1", "2", "4", "8")}
+    assert levels == {"1": "warning", "2": "warning", "4": "ok", "8": "ok"}
+
+
+def test_sequences_by_the_mean(look: Look) -> None:
+    """256 are asked for: too many by 7,419 tokens, and enough by 3,000."""
+    assert one(look(), "sequences at once").level == "warning"
+    assert "256 ran" in str(one(look(), "sequences at once").todo)
+    fits = one(look(mean=3000), "sequences at once")
+    assert fits.level == "ok" and "as long as few are long" in fits.what
+    few = Given(overrides={"actor_rollout_ref.rollout.max_num_seqs": "16"})
+    assert one(look(given=few), "sequences at once").what.endswith("max_num_seqs is 16")
+
+
+def test_a_rank_has_no_more_sequences_than_it_is_given(look: Look) -> None:
+    """64 x 8 answers on the only rank, and verl's own limit of 1,024."""
+    found = one(look("qwen2.5-1.5b/grpo"), "sequences at once")
+    assert found.level == "ok" and found.what.endswith("max_num_seqs is 1024, and a rank is given 512")
+
+
+def test_the_models_own_configuration() -> None:
+    own: dict[str, Any] = {"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+                           "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "vocab_size": 512}  # fmt: skip
+    case = case_of("qwen3-8b/grpo", Machine({"config.json": json.dumps(own)}, "here", NOW))
+    assert case.model_source == "its config.json" and case.model.parameters == 139_648  # type: ignore[union-attr]
+    other = case_of("qwen3-8b/grpo", Machine({"config.json": json.dumps({**own, "model_type": "mamba"})}, "here", NOW))
+    (told,) = [f for f in all_findings(other) if f.area == "device memory"]
+    assert told.level == "unknown" and "model_type is mamba" in told.what
+
+
+def test_sizes_that_do_not_divide_the_model(look: Look) -> None:
+    """23 layers in the first and 23 in the last stage leave 48: for five stages, or for none."""
+    for stages in ("7", "2"):
+        found = one(look(given=Given(sizes={"pp": stages})), "parallel sizes")
+        assert found.blocks and f"94 layers over {stages} pipeline stages (first 23, last 23)" in found.what
+
+
+def tree(**changed: Any) -> str:
+    return json.dumps(workspace(trees=[{**workspace()["trees"][0], **changed}]))
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "what"),
+    [
+        (json.dumps(workspace("qwen3-32b")), "workspace", "/ws holds qwen3-32b, not qwen3-235b"),
+        (json.dumps(workspace(interrupted="apply")), "workspace", "an interrupted apply"),
+        (json.dumps(workspace(without=["moe_update_weights"])), "features", "needs moe_update_weights"),
+        (tree(edits=["verl/a.py"]), "verl", "changed since: verl/a.py"),
+        (tree(lock="differs from the lock: apply again"), "verl", "differs from the lock"),
+        (tree(problem="HEAD is abc"), "verl", "HEAD is abc"),
+        (
+            tree(imports=[{"package": "verl", "place": "/usr/lib/verl", "ours": False}]),
+            "verl",
+            "imported from /usr/lib/verl",
+        ),
+        (tree(left_out=[{"feature": "grouped_weight_names"}]), "features", "needs grouped_weight_names"),
+    ],
+)
+def test_the_workspace(look: Look, text: str, name: str, what: str) -> None:
+    found = one(look(workspace=text), name)
+    assert found.blocks and what in found.what and "patchctl apply --profile qwen3-235b" in str(found.todo)
+
+
+def test_a_workspace_of_another_profile_with_the_same_stacks(look: Look) -> None:
+    stacks = distribution().profile("qwen3-235b").stacks
+    trees = [{**workspace()["trees"][0], "upstream": upstream, "stack": stack} for upstream, stack in stacks.items()]
+    held = workspace("qwen3-32b", trees=trees)
+    found = one(look(workspace=json.dumps(held)), "workspace")
+    assert (found.level, found.what) == ("ok", "/ws holds qwen3-32b, which has the stacks of qwen3-235b")
+    for fewer in (trees[1:], [{**trees[0], "stack": "v9"}, *trees[1:]], [{**trees[0], "patches": []}, *trees[1:]]):
+        assert one(look(workspace=json.dumps({**held, "trees": fewer})), "workspace").blocks
+
+
+def test_a_workspace_below_home(look: Look) -> None:
+    assert one(look(workspace=json.dumps(workspace(workspace="/home/me/ws"))), "place").level == "warning"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | st.text(max_size=9),
+    lambda x: st.lists(x, max_size=3) | st.dictionaries(st.sampled_from(
+        [MODEL, TRAIN, "kind", "bytes", "modified", "trees", "edits", "left_out", "without", "flags", "addr_info", "ifname",
+         "path", "model_type", "num_hidden_layers", "HCCL_IF_BASE_PORT", "patches", "imports", "name", "version"]), x, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(sorted(PROBES)), st.one_of(JSON.map(json.dumps), st.text(max_size=80)))
+def test_no_recording_ends_in_a_traceback(name: str, text: str) -> None:
+    machine = Machine({**texts(), name: text}, "a folder", NOW, live=False)
+    assert all_findings(case_of("qwen3-235b/grpo", machine))
+
+
+def test_sizes_that_are_none(look: Look) -> None:
+    negative = Given(overrides={"actor_rollout_ref.rollout.tensor_model_parallel_size": "-4"})
+    assert "tensor_model_parallel_size is -4" in one(look(given=negative), "parallel sizes").what

@@ -1,0 +1,122 @@
+"""Looking at this machine: real tools and files, programs that fail, and what must not be kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from patchctl.preflight import machine as m
+from patchctl.preflight.live import Questions, _interface, look
+from patchctl.preflight.read import interfaces, listening, mount_of, mounts, packages, python_version
+
+
+def program(folder: Path, name: str, script: str) -> str:
+    """A PATH whose first folder has this program."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
+def questions(**changed: object) -> Questions:
+    return Questions(**{"python": sys.executable, "environment": {**os.environ, "HOME": "/nobody"}, **changed})  # type: ignore[arg-type]
+
+
+def test_what_this_machine_has() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        found = look(questions())
+        assert server.getsockname()[1] in listening(found.texts[m.SOCKETS])
+    assert python_version(found.texts[m.PYTHON]) == sys.version.split()[0]
+    assert "pytest" in (packages(found.texts[m.PACKAGES]) or {})
+    assert mount_of("/", mounts(found.texts[m.DISKS])) is not None
+    assert any(i.name == "lo" for i in interfaces(found.data(m.ADDRESSES)))
+    assert found.data(m.CACHES) == [] and found.live
+
+
+def test_interfaces_without_ip() -> None:
+    (lo,) = interfaces([_interface("lo")])
+    assert (lo.name, lo.up, lo.addresses) == ("lo", True, ("127.0.0.1",))
+    (none,) = interfaces([_interface("nobody0")])
+    assert (none.up, none.addresses) == (False, ())
+
+
+def test_no_secret_is_kept() -> None:
+    named = {"HCCL_BUFFSIZE": "300", "VLLM_API_KEY": "s1", "RAY_AUTH_TOKEN": "s2", "HF_TOKEN": "s3", "HOME": "/me",
+             "HF_ENDPOINT": "https://me:s4@mirror.example.com/x", "AWS_SECRET_ACCESS_KEY": "s5", "DB_PASSWORD": "s6"}  # fmt: skip
+    found = look(questions(environment=named, variables=frozenset(named) - {"HOME"}))
+    assert found.data(m.ENVIRONMENT) == {"HCCL_BUFFSIZE": "300", "HF_ENDPOINT": "https://mirror.example.com/x"}
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("echo dcmi failed >&2; exit 255", "npu-smi info ended with 255: dcmi failed"),
+        ("exit 1", "npu-smi info ended with 1"),
+    ],
+)
+def test_an_npu_smi_that_fails_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
+) -> None:  # fmt: skip
+    monkeypatch.setenv("PATH", program(tmp_path / "bin", "npu-smi", script))
+    found = look(questions())
+    assert found.text(m.NPU_SMI) is None and found.known_to_lack(m.NPU_SMI) and why in found.why_not(m.NPU_SMI)
+
+
+def test_an_interpreter_that_cannot_be_asked(tmp_path: Path) -> None:
+    for python in ("/nowhere/python", str(tmp_path)):
+        found = look(questions(python=python))
+        assert f"{python} cannot be asked" in found.why_not(m.PACKAGES) and found.known_to_lack(m.PYTHON)
+
+
+def test_paths_and_the_model(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text("{}")
+    (tmp_path / "model/weights").write_bytes(b"12345")
+    (tmp_path / "link").symlink_to(tmp_path / "model")
+    paths = tuple(str(tmp_path / name) for name in ("model", "link", "none", "model/weights"))
+    found = look(questions(paths=paths, model=str(tmp_path / "link")))
+    there = found.data(m.PATHS)
+    assert [there[p] and (there[p]["kind"], there[p]["bytes"]) for p in paths] == [
+        ("folder", 7), ("folder", 7), None, ("file", 5)
+    ]  # fmt: skip
+    assert there[paths[1]]["real"] == paths[0] and found.text(m.CONFIG) == "{}"
+
+
+def test_a_config_that_is_no_file_stops_nothing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    assert "not a regular file" in look(questions(model=str(tmp_path))).why_not(m.CONFIG)
+
+
+def test_files_of_driver_and_cann(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    files = {
+        "usr/local/Ascend/driver/version.info": "Version=25.3.rc1\n",
+        "usr/local/Ascend/ascend-toolkit/latest/aarch64-linux/ascend_toolkit_install.info": "version=8.5.0\n",
+        "dev/davinci0": "", "dev/davinci_manager": "", "dev/other": "", "dev/devmm_svm": "",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "1024\n",
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = look(questions(root=tmp_path))
+    assert (found.text(m.DRIVER), found.text(m.CANN)) == ("Version=25.3.rc1\n", "version=8.5.0\n")
+    assert [Path(p).name for p in found.texts[m.DEVICES].split()] == ["davinci0", "davinci_manager", "devmm_svm"]
+    assert found.text(m.MEMORY_LIMIT) == "1024\n"
+    assert any(path.endswith("ascend_toolkit_install.info") for path in found.data(m.PATHS))
+    assert "no such file" in found.why_not(m.MEMORY)
+
+
+def test_a_recording_is_read_back(tmp_path: Path) -> None:
+    live = look(questions())
+    m.record(live, tmp_path / "node")
+    again = m.recorded(tmp_path / "node")
+    assert (again.texts, again.absent, again.time) == (live.texts, live.absent, live.time)
+    assert json.loads((tmp_path / "node/machine.json").read_text())["schema"] == "patchctl.machine/1"
