@@ -250,7 +250,9 @@ class _Expectation:
             written = self.state.generated.get(file.path)
             if written is None and self.state.kind == "into":
                 if not path.is_file():
-                    yield self.check.at("generated-changed", "the generated file, which was the owner's, is missing", path)
+                    yield self.check.at(
+                        "generated-changed", "the generated file, which was the owner's, is missing", path
+                    )
             elif written != hashlib.sha256(file.content.encode()).hexdigest():
                 yield self.check.at("generated-changed", f"the manifest generates another file here: {_AGAIN}", path)
 

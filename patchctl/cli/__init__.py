@@ -25,6 +25,7 @@ from patchctl.errors import CLOSED_PIPE, INTERRUPTED, PatchctlError, WrongUse
 VERBS = {
     "fetch": "Bring every pinned source of a profile into the cache and prove it.",
     "apply": "Build every stack of a profile and put the patched trees into a workspace.",
+    "bundle": "Carry a profile to machines without a network: one file, made, checked, shown, unpacked.",
     "revert": "Take a workspace back to the unpatched base, byte for byte.",
     "status": "Say what a workspace holds: profile, pins, patches, edits, and what Python imports.",
     "verify": "Check the distribution, or with --workspace the trees on disk.",

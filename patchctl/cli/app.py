@@ -38,6 +38,19 @@ class App:
 
         return Distribution.load(find_root(self.root, Path.cwd()), self.cache_folder)
 
+    def root_of(self, workspace: Path) -> Path | None:
+        """The distribution that is named or around, else the one that the workspace was made from, else None."""
+        from patchctl.manifest.distribution import MARKER, find_root
+        from patchctl.workspace.state import load_state
+
+        try:
+            return find_root(self.root, Path.cwd())
+        except WrongUse:
+            if self.root is not None:
+                raise
+        state = load_state(workspace)
+        return Path(state.root) if state is not None and (Path(state.root) / MARKER).is_file() else None
+
     @cached_property
     def user_config(self) -> UserConfig:
         from patchctl.source.config import read_user_config

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from patchctl.cli.app import App, json_option, profile_option, source_options, split_pair, workspace_option
+from patchctl.cli.bundle_options import bundle_options, take_bundle, with_bundle
 from patchctl.errors import WrongUse
 
 
@@ -14,6 +15,7 @@ from patchctl.errors import WrongUse
 @profile_option
 @workspace_option
 @source_options
+@bundle_options
 @click.option("--into", "into", multiple=True, metavar="NAME=DIR",
               help="Patch this existing checkout or installed package in place of a tree in the workspace. Repeatable.")  # fmt: skip
 @click.option(
@@ -32,6 +34,8 @@ def command(
     source: str,
     mirrors: tuple[str, ...],
     offline: bool,
+    bundle: Path | None,
+    bundle_sha256: str | None,
     into: tuple[str, ...],
     without: tuple[str, ...],
     skip_unavailable: bool,
@@ -44,11 +48,14 @@ def command(
     All stacks are built and compared with the lock before the first file is written; then all trees are changed, or
     none. Applying again changes nothing; applying another profile switches. A run that was killed is finished by the
     next one.
+
+    With --bundle FILE nothing else is needed: no distribution, no cache and no network.
     """
     from patchctl.report.trees import plan_json, plan_text
     from patchctl.stack.plan import make_plan, select
     from patchctl.workspace.apply import apply_plan, preview
 
+    opened = take_bundle(app, bundle, bundle_sha256, as_json=as_json)
     dist = app.distribution
     folders = {name: Path(folder) for name, folder in (split_pair(i, "--into") for i in into)}
     chosen = dist.profile(profile)
@@ -58,7 +65,7 @@ def command(
                 f"--into {name}: the profile {profile} has no stack for it", hint=f"it has {', '.join(chosen.stacks)}"
             )
     own = [f"{name}={folder.absolute()}" for name, folder in folders.items() if (folder / ".git").exists()]
-    options = app.source_options(source, [*mirrors, *own], offline)
+    options = with_bundle(app.source_options(source, [*mirrors, *own], offline), opened)
     progress = app.progress(as_json)
     selection = select(dist, chosen, without)
     plan = make_plan(dist, selection, options, progress, without=without, skip_unavailable=skip_unavailable)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 import click
 
 from patchctl.cli.app import App, Style, json_option, profile_option, source_options
+from patchctl.cli.bundle_options import bundle_options, take_bundle, with_bundle
 from patchctl.errors import SourceUnavailable, Tried
 
 
 @click.command("fetch")
 @profile_option
 @source_options
+@bundle_options
 @click.option("--refresh", is_flag=True, help="Pass the cache by, and put what is fetched in its place.")
 @click.option("--skip-unavailable", is_flag=True, help="Go on without sources that cannot be had, and list them.")
 @json_option
@@ -24,6 +27,8 @@ def command(
     source: str,
     mirrors: tuple[str, ...],
     offline: bool,
+    bundle: Path | None,
+    bundle_sha256: str | None,
     refresh: bool,
     skip_unavailable: bool,
     as_json: bool,
@@ -33,12 +38,15 @@ def command(
     A git source is proven by its commit id, a source distribution by its sha256; sources that are in the cache already
     are read again and proven too. Tried in this order: cache, --mirror, the user configuration's mirrors, the manifest's
     remotes, the package index that pip is configured for.
+
+    With --bundle the sources come from there, and its distribution is put beside them: the last line says where.
     """
     from patchctl.report.progress import size_text
-    from patchctl.source.obtain import check_base, obtain
+    from patchctl.source.obtain import BUNDLE_HINT, check_base, obtain
 
+    opened = take_bundle(app, bundle, bundle_sha256, as_json=as_json)
     dist = app.distribution
-    options = app.source_options(source, mirrors, offline, refresh)
+    options = with_bundle(app.source_options(source, mirrors, offline, refresh), opened)
     progress = app.progress(as_json)
     rows: list[dict[str, object]] = []
     missing: list[tuple[str, SourceUnavailable]] = []
@@ -57,7 +65,7 @@ def command(
         })  # fmt: skip
     if missing and not skip_unavailable:
         tried = [Tried(t.place, t.reason) for _, f in missing for t in f.tried]
-        hint = "--mirror NAME=URL adds places; --skip-unavailable goes on without them"
+        hint = BUNDLE_HINT if opened else "--mirror NAME=URL adds places; --skip-unavailable goes on without them"
         raise SourceUnavailable("\n".join(f.what for _, f in missing), tried, hint=hint)
     skipped = [{"upstream": n, "tried": [[t.place, t.reason] for t in f.tried]} for n, f in missing]
 
@@ -69,5 +77,8 @@ def command(
         for name, failure in missing:
             yield f"{name:<12} {style.note('skipped')}"
             yield from (f"    tried {t.place}: {t.reason}" for t in failure.tried)
+        if opened is not None:
+            yield f"distribution {dist.root}: patchctl --root {dist.root} apply --profile {profile}"
 
-    app.emit("fetch", {"profile": profile, "sources": rows, "skipped": skipped}, text, as_json)
+    data = {"profile": profile, "root": str(dist.root), "sources": rows, "skipped": skipped}
+    app.emit("fetch", data, text, as_json)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from patchctl.cli.app import App, json_option, source_options
-from patchctl.errors import WrongUse
+from patchctl.cli.bundle_options import bundle_options, take_bundle, with_bundle
 
 if TYPE_CHECKING:
+    from patchctl.bundle.read import Bundle
     from patchctl.check.findings import Report
-    from patchctl.manifest.distribution import Distribution
 
 
 @click.command("verify")
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     help="Verify the trees of this workspace on disk, instead of the distribution.",
 )
 @source_options
+@bundle_options
 @click.option("--skip-unavailable", is_flag=True, help="Exit 0 although a stack had no form whose source could be had.")
 @click.option("--static", is_flag=True, help="Only what needs no source: patches, names, headers, digests, pages.")
 @click.option(
@@ -43,6 +44,8 @@ def command(
     source: str,
     mirrors: tuple[str, ...],
     offline: bool,
+    bundle: Path | None,
+    bundle_sha256: str | None,
     skip_unavailable: bool,
     static: bool,
     output: str,
@@ -58,21 +61,26 @@ def command(
     A workspace: every file read back, HEAD, generated files, and the last commit computed again from the distribution's
     patches. Takes no lock, writes nothing and needs no cache.
 
+    With --bundle FILE it is the bundle's distribution, with the bundle's sources, or a workspace against it.
+
     Exit code 1 with findings; 3 when a stack had no form that could be had.
     """
     from patchctl.report.findings import print_report
 
     output = "json" if as_json else output
+    opened = take_bundle(app, bundle, bundle_sha256, as_json=output == "json")
     if workspace is not None:
         root, report = _workspace(app, workspace.absolute(), silent=output == "json")
     else:
-        options = (source, mirrors, offline)
+        options = (source, mirrors, offline, opened)
         root, report = _distribution(app, None if static else options, silent=output == "json")
     print_report(report, output, app, root, quiet=quiet)
     return report.exit_code(skip_unavailable=skip_unavailable or static)
 
 
-def _distribution(app: App, source: tuple[str, tuple[str, ...], bool] | None, *, silent: bool) -> tuple[Path, Report]:
+def _distribution(
+    app: App, source: tuple[str, tuple[str, ...], bool, Bundle | None] | None, *, silent: bool
+) -> tuple[Path, Report]:
     from patchctl.check.distribution import manifest_findings, verify_distribution
     from patchctl.manifest.distribution import Distribution, find_root
     from patchctl.manifest.problems import InvalidManifest
@@ -83,28 +91,13 @@ def _distribution(app: App, source: tuple[str, tuple[str, ...], bool] | None, *,
         app.distribution = dist = Distribution.load(root)
     except InvalidManifest as error:
         return root, manifest_findings(root, error)
-    options = None if source is None else app.source_options(*source)
+    options = None if source is None else with_bundle(app.source_options(*source[:3]), source[3])
     return root, verify_distribution(dist, options, app.progress(silent))
 
 
 def _workspace(app: App, workspace: Path, *, silent: bool) -> tuple[Path, Report]:
     from patchctl.check.workspace import verify_workspace
+    from patchctl.manifest.distribution import Distribution
 
-    return workspace, verify_workspace(workspace, _distribution_of(app, workspace), app.progress(silent))
-
-
-def _distribution_of(app: App, workspace: Path) -> Distribution | None:
-    """The one that is named or around, else the one that the workspace was made from, else none."""
-    from patchctl.manifest.distribution import MARKER, Distribution, find_root
-    from patchctl.workspace.state import load_state
-
-    try:
-        root = find_root(app.root, Path.cwd())
-    except WrongUse:
-        if app.root is not None:
-            raise
-        state = load_state(workspace)
-        if state is None or not (Path(state.root) / MARKER).is_file():
-            return None
-        root = Path(state.root)
-    return Distribution.load(root)
+    root = app.root_of(workspace)
+    return workspace, verify_workspace(workspace, Distribution.load(root) if root else None, app.progress(silent))

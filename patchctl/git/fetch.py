@@ -195,3 +195,14 @@ def proven_tree(repo: Path, commit: str) -> str:
         raise GitFailed(["rev-parse", commit], 1, f"{commit} is not a commit: it leads to {out}")
     run_git(["rev-list", "--objects", "--quiet", "--no-object-names", commit, "--"], repo=repo)
     return run_git(["rev-parse", "--verify", f"{commit}^{{tree}}"], repo=repo).decode().strip()
+
+
+def take_pack(repo: Path, pack: bytes, commit: str) -> None:
+    """Put a pack into the empty bare repository `repo`, as a fetch of `commit` with depth 1 leaves it. Raises GitFailed.
+
+    git computes every object's id anew. Parents of the commit are not in the pack: `shallow` says where history ends.
+    """
+    run_git(["index-pack", "--stdin"], repo=repo, stdin=pack, config=_FETCH_CONFIG)
+    head = run_git(["cat-file", "commit", commit], repo=repo).partition(b"\n\n")[0]
+    if b"\nparent " in head:
+        (repo / "shallow").write_text(f"{commit}\n", encoding="ascii")

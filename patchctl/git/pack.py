@@ -29,9 +29,13 @@ _LARGEST_DELTA = 64 * 1024 * 1024
 
 
 class PackWriter:
-    """Collects objects, packed, and writes them as one pack with its index."""
+    """Collects objects, packed, and writes them as one pack with its index.
 
-    def __init__(self) -> None:
+    With `stored` nothing is compressed: the same objects give the same bytes whatever zlib Python was built with.
+    """
+
+    def __init__(self, *, stored: bool = False) -> None:
+        self._deflate = _store if stored else _deflate
         self._chunks: list[bytes] = []
         self._at = 12  # the pack's header
         self._places: dict[str, tuple[int, int]] = {}
@@ -55,7 +59,7 @@ class PackWriter:
             return
         chunk = self._as_delta(oid, data, *origin) if origin is not None else None
         if chunk is None:
-            chunk = _object_header(_KINDS[kind], len(data)) + _deflate(data)
+            chunk = _object_header(_KINDS[kind], len(data)) + self._deflate(data)
         self._places[oid] = (self._at, zlib.crc32(chunk))
         self._chunks.append(chunk)
         self._at += len(chunk)
@@ -70,7 +74,7 @@ class PackWriter:
             return None
         self._depths[oid] = depth
         back = _distance(self._at - self._places[origin][0])
-        return _object_header(_OFFSET_DELTA, len(made)) + back + _deflate(made)
+        return _object_header(_OFFSET_DELTA, len(made)) + back + self._deflate(made)
 
     def write(self, folder: Path) -> Path | None:
         """Write pack-<id>.pack and .idx into `folder` and return the pack's path; None when there is no object.
@@ -90,14 +94,17 @@ class PackWriter:
 
 def _deflate(data: bytes) -> bytes:
     """A zlib stream. Small data becomes one stored block: setting up the compressor would take longer than anything else."""
-    if len(data) > _STORED:
-        return zlib.compress(data, _COMPRESSION)
-    return (
-        b"\x78\x01\x01"
-        + struct.pack("<HH", len(data), len(data) ^ 0xFFFF)
-        + data
-        + struct.pack(">I", zlib.adler32(data))
-    )
+    return zlib.compress(data, _COMPRESSION) if len(data) > _STORED else _store(data)
+
+
+def _store(data: bytes) -> bytes:
+    """A zlib stream (RFC 1950, 1951) of stored blocks: as many as it takes, since a block's length has 16 bits."""
+    blocks = [data[at : at + 0xFFFF] for at in range(0, len(data), 0xFFFF)] or [b""]
+    parts = [b"\x78\x01"]
+    for number, block in enumerate(blocks, 1):
+        last = b"\x01" if number == len(blocks) else b"\x00"
+        parts += [last, struct.pack("<HH", len(block), len(block) ^ 0xFFFF), block]
+    return b"".join([*parts, struct.pack(">I", zlib.adler32(data))])
 
 
 def _distance(back: int) -> bytes:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from patchctl.errors import SourceMismatch, Tried
-from patchctl.git.fetch import fetch_commit, is_diverted, proven_tree
+from patchctl.git.fetch import fetch_commit, is_diverted, proven_tree, take_pack
 from patchctl.git.run import GitFailed
 from patchctl.manifest.types import Pin, Upstream
 from patchctl.report.progress import Progress
-from patchctl.report.text import one_line
+from patchctl.report.text import one_line, visible_line
 from patchctl.source import cache
 from patchctl.source.places import (
     Place,
@@ -21,6 +22,9 @@ from patchctl.source.places import (
     why_unreachable,
 )
 from patchctl.source.types import Base, SourceOptions
+
+if TYPE_CHECKING:
+    from patchctl.bundle.read import Bundle
 
 # What git and ssh say when nobody is there, as against somebody who refuses.
 _NOBODY = (
@@ -45,7 +49,13 @@ def cached(name: str, pin: Pin, root: Path) -> Base | None:
 def fetch(
     name: str, upstream: Upstream, pin: Pin, options: SourceOptions, progress: Progress, tried: list[Tried]
 ) -> Base | None:
-    """Fetch from the first place that has the commit. None when none has, with the reasons added to `tried`."""
+    """Fetch from the first place that has the commit, a bundle before all others. None when none has, with the reasons
+    added to `tried`.
+    """
+    if options.bundle is not None:
+        base = _from_bundle(options.bundle, name, pin, options, progress, tried)
+        if base is not None:
+            return base
     places = [parse_place(address) for address in (*options.mirrors.get(name, ()), *upstream.git)]
     if not places:
         tried.append(Tried("git", "the manifest names no remote, and no mirror was given"))
@@ -63,6 +73,27 @@ def fetch(
             remember_unreachable(place.host, reason)
         tried.append(Tried(place.shown, reason))
     return None
+
+
+def _from_bundle(
+    bundle: Bundle, name: str, pin: Pin, options: SourceOptions, progress: Progress, tried: list[Tried]
+) -> Base | None:
+    """The base from the bundle's pack, proven as a fetched one is. None, and the reason, when it has another commit."""
+    source = bundle.index.source(name, "git")
+    shown = visible_line(f"bundle {bundle.path}")
+    if source is None or source.commit != pin.commit:
+        tried.append(Tried(shown, f"it holds commit {source.commit}" if source else "it does not hold it in form git"))
+        return None
+    data = bundle.read(source.member)
+    with cache.staging(options.cache) as folder:
+        repo = cache.new_repository(folder / "base.git")
+        progress.note(f"unpacking {name}")
+        try:
+            take_pack(repo, data, pin.commit)
+            return _proven(repo, name, pin, options, shown, len(data))
+        except GitFailed as failure:
+            what = f"{source.member} does not hold commit {pin.commit}: {one_line(_said(failure))}"
+            raise SourceMismatch(what, where=str(bundle.path)) from failure
 
 
 def why_not_asked(place: Place, offline: bool) -> str | None:
@@ -97,14 +128,19 @@ def _fetch_from(place: Place, name: str, pin: Pin, options: SourceOptions, progr
         fetch_commit(repo, place.address, pin.commit, place.local, report)
         size = sum(pack.stat().st_size for pack in (repo / "objects" / "pack").glob("*.pack"))
         report(size, "")
-        tree = proven_tree(repo, pin.commit)
+        return _proven(repo, name, pin, options, place.shown, size)
     finally:
         progress.finish()
-    _check_tree(tree, pin, place.shown)
-    cache.seal(repo, cache.Record(name, "git", pin.commit, tree, place.shown))
+
+
+def _proven(repo: Path, name: str, pin: Pin, options: SourceOptions, origin: str, size: int) -> Base:
+    """The base that `repo` was filled with, put in its place after the commit proved the tree. Raises GitFailed."""
+    tree = proven_tree(repo, pin.commit)
+    _check_tree(tree, pin, origin)
+    cache.seal(repo, cache.Record(name, "git", pin.commit, tree, origin))
     final = cache.git_place(options.cache, name, pin.commit)
     cache.place(repo, final, replace=options.refresh)
-    return Base(name, "git", final, pin.commit, tree, place.shown, size)
+    return Base(name, "git", final, pin.commit, tree, origin, size)
 
 
 def _check_tree(tree: str, pin: Pin, where: str) -> None:

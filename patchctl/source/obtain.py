@@ -14,6 +14,8 @@ from patchctl.source import git_form, sdist
 from patchctl.source.cache import REFRESH, REPOSITORY_CONFIG
 from patchctl.source.types import FORMS, Base, Form, SourceOptions
 
+BUNDLE_HINT = "with --bundle no other place is asked but local mirrors: make a bundle of this profile, at these pins"
+
 
 def obtain(name: str, upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress) -> Base:
     """The base of a stack's pin, in the form that `options.source` asks for; with "auto" the first that can be had.
@@ -35,7 +37,8 @@ def _obtain(
     forms: tuple[Form, ...], name: str, upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress
 ) -> Base:
     tried: list[Tried] = []
-    for step, form in _order(forms, mirrored=bool(options.mirrors.get(name))):
+    bundled = options.bundle is not None and options.bundle.index.source(name, "git") is not None
+    for step, form in _order(forms, mirrored=bundled or bool(options.mirrors.get(name))):
         if step == "fetch":
             base = _fetch(form, name, upstream, stack, options, progress, tried)
         else:
@@ -48,7 +51,9 @@ def _obtain(
 
 
 def _order(forms: tuple[Form, ...], mirrored: bool) -> list[tuple[str, Form]]:
-    """The cache comes first, but who names a mirror wants git: its cached sdist does not stand in the way then."""
+    """The cache comes first, but who names a mirror, or a bundle with a pack, wants git: its cached sdist does not stand
+    in the way then.
+    """
     cached: list[tuple[str, Form]] = [("cache", form) for form in forms]
     fetched: list[tuple[str, Form]] = [("fetch", form) for form in forms]
     if mirrored and len(forms) > 1:
@@ -86,6 +91,8 @@ def _pin_text(stack: Stack, forms: tuple[Form, ...]) -> str:
 
 
 def _hint(name: str, forms: tuple[Form, ...], options: SourceOptions) -> str:
+    if options.bundle is not None:
+        return BUNDLE_HINT
     if options.offline:
         return "the run is offline: fetch before, where there is a network"
     if "git" in forms:

@@ -15,6 +15,7 @@ from patchctl.git.objects import Entry, Files, Person, TreeBuilder, object_id, r
 from patchctl.git.pack import PackWriter
 from patchctl.manifest.types import GeneratedFile, Sdist, Stack, Upstream
 from patchctl.report.progress import Progress
+from patchctl.report.text import visible_line
 from patchctl.source import cache
 from patchctl.source.archive import ArchivedFile, read_archive
 from patchctl.source.types import Base, Download, SourceOptions
@@ -95,7 +96,7 @@ def cached(name: str, upstream: Upstream, stack: Stack, root: Path) -> Base | No
 def fetch(
     name: str, upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress, tried: list[Tried]
 ) -> Base | None:
-    """Get the archive (kept beside the cache's base, else from the package indexes) and make its commit.
+    """Get the archive (beside the cache's base, else from a bundle, else from the package indexes), make its commit.
 
     None when no place has it, with the reasons added to `tried`; SourceMismatch when what is there is not the pin's.
     """
@@ -104,7 +105,7 @@ def fetch(
         tried.append(Tried("package index", "no source distribution is pinned for it"))
         return None
     with cache.staging(options.cache) as folder:
-        found = _kept(name, sdist, options)
+        found = _kept(name, sdist, options) or _bundled(name, sdist, options, folder, tried)
         if found is None and options.offline:
             tried.append(Tried("package index", "the run is offline"))
             return None
@@ -123,6 +124,23 @@ def _kept(name: str, sdist: Sdist, options: SourceOptions) -> Download | None:
         return None
     record = cache.read_record(repo)
     return Download(archive, record.origin if record else str(archive), 0)
+
+
+def _bundled(name: str, sdist: Sdist, options: SourceOptions, folder: Path, tried: list[Tried]) -> Download | None:
+    """The archive of a bundle, in `folder`; None, with the reason, when there is another one in it or none."""
+    bundle = options.bundle
+    if bundle is None:
+        return None
+    source = bundle.index.source(name, "sdist")
+    shown = visible_line(f"bundle {bundle.path}")
+    if source is None or bundle.sha256_of(source.member) != sdist.sha256:
+        reason = f"its sha256 is {bundle.sha256_of(source.member)}" if source else "it does not hold it in form sdist"
+        tried.append(Tried(shown, reason))
+        return None
+    data = bundle.read(source.member)
+    target = folder / ("download.zip" if source.member.endswith(".zip") else "download.tar.gz")
+    target.write_bytes(data)
+    return Download(target, shown, len(data))
 
 
 def _make_base(

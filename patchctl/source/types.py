@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from patchctl.bundle.read import Bundle
 
 Form = Literal["git", "sdist"]
 FORMS: tuple[Form, ...] = ("git", "sdist")
@@ -31,7 +34,7 @@ class Base:
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
     """How a run wants its sources: `mirrors` (upstream to addresses or local paths) come before the manifest's remotes;
-    `refresh` passes the cache by and puts what it gets there in its place.
+    `refresh` passes the cache by and puts what it gets there in its place; a `bundle` is asked before any other place.
     """
 
     source: Literal["auto", "git", "sdist"] = "auto"
@@ -39,6 +42,7 @@ class SourceOptions:
     offline: bool = False
     cache: Path
     refresh: bool = False
+    bundle: Bundle | None = None
 
 
 @dataclass(frozen=True)

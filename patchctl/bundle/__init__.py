@@ -1,0 +1,1 @@
+"""Bundles: one file with everything that a profile needs, for machines that reach no network."""

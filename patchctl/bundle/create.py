@@ -1,0 +1,285 @@
+"""Makes a bundle: proves the profile here, collects every form of its sources that can be had, and writes one file."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from patchctl.bundle.layout import (
+    DIGEST,
+    DISTRIBUTION,
+    END,
+    INDEX,
+    BundledSource,
+    Index,
+    Member,
+    fits,
+    header,
+    padding,
+    render_digest,
+    render_index,
+)
+from patchctl.errors import BadManifest, SourceMismatch, SourceUnavailable, WrongUse
+from patchctl.git.catfile import ObjectReader
+from patchctl.git.objects import FOLDER, GITLINK, parse_tree
+from patchctl.git.pack import PackWriter
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.types import Profile, Stack
+from patchctl.patch.names import why_refused
+from patchctl.report.progress import Progress
+from patchctl.source import cache
+from patchctl.source.obtain import check_base, obtain_form
+from patchctl.source.types import Base, Form, SourceOptions
+from patchctl.stack.locking import forms_of
+from patchctl.stack.plan import Plan, make_plan, select
+
+# A distribution as it is used: what is applied, the scripts that start a run, the pages, and the tests that pages and
+# `show` name. The tool itself is installed, and is no part of it.
+_FOLDERS = ("manifests", "patches", "licenses", "docs", "scripts", "tests/behaviour")
+_FILES = ("LICENSE", "NOTICE", "README*.md", "Dockerfile*", "examples/README.md")
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class MissingForm:
+    """A form that no place has, and the error that names the places."""
+
+    upstream: str
+    form: Form
+    failure: SourceUnavailable
+
+
+@dataclass(frozen=True)
+class Created:
+    """A bundle that was written. `skipped` are upstreams that are not in it at all, as --skip-unavailable allows."""
+
+    path: Path
+    size: int
+    sha256: str
+    index: Index
+    missing: tuple[MissingForm, ...]
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A member, and the file whose bytes it gets."""
+
+    member: Member
+    file: Path
+
+
+def create_bundle(
+    dist: Distribution,
+    profile: Profile,
+    out: Path,
+    options: SourceOptions,
+    progress: Progress,
+    *,
+    skip_unavailable: bool = False,
+) -> Created:
+    """Write the bundle of a profile to `out`, which is replaced by rename when everything is written.
+
+    What cannot be applied here is not bundled: the stacks are built and compared with the lock. Raises what `apply`
+    raises; SourceMismatch for a changed cache; WrongUse when `out` cannot be written.
+    """
+    plan = make_plan(dist, select(dist, profile, ()), options, progress, skip_unavailable=skip_unavailable)
+    with cache.staging(options.cache) as folder:
+        parts = [_own_part(dist.root, path) for path in distribution_files(dist.root)]
+        sources: list[BundledSource] = []
+        missing: list[MissingForm] = []
+        for planned in plan.stacks:
+            for form in forms_of(planned.stack):
+                try:
+                    source, part = _source(dist, planned.stack, form, options, progress, folder)
+                except SourceUnavailable as failure:
+                    missing.append(MissingForm(planned.upstream, form, failure))
+                    continue
+                sources.append(source)
+                parts.append(part)
+        gone = [(m.upstream, m.form) for m in missing]
+        gone += [(s.upstream, f) for s in plan.skipped for f in forms_of(dist.stacks_of(profile)[s.upstream])]
+        parts.sort(key=lambda part: part.member.name)
+        index = Index(profile.name, tuple(sources), tuple(sorted(gone)), tuple(p.member for p in parts))
+        progress.start(f"writing {out.name}", index.size)
+        try:
+            size, digest = _write(out, index, parts, progress)
+        finally:
+            progress.finish()
+    return Created(out, size, digest, index, tuple(missing), plan)
+
+
+def distribution_files(root: Path) -> list[Path]:
+    """The files of a distribution that go into a bundle, below the root, sorted. Raises BadManifest for links, devices.
+
+    Hidden files and what editors and Python leave are not among them: two checkouts of one revision give one bundle.
+    """
+    found = [path.relative_to(root) for pattern in _FILES for path in sorted(root.glob(pattern))]
+    found = [path for path in found if not path.name.endswith("~")]
+    for top in _FOLDERS:
+        found += (path.relative_to(root) for path in _walk(root / top))
+    for path in found:
+        reason = why_refused(path.as_posix().encode("utf-8", "surrogateescape"))
+        if reason is None and not fits(DISTRIBUTION + path.as_posix()):
+            reason = "its name is too long for a bundle"
+        if (root / path).is_symlink() or not (root / path).is_file():
+            reason = "it is a link, or no regular file"
+        if reason:
+            raise BadManifest(f"this file cannot be bundled: {reason}", where=str(root / path))
+    return sorted(found)
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    if not folder.is_dir():
+        return
+    with os.scandir(folder) as entries:
+        ordered = sorted(entries, key=lambda e: e.name)
+    for entry in ordered:
+        if entry.name.startswith(".") or entry.name.endswith(("~", ".pyc")) or entry.name == "__pycache__":
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(Path(entry.path))
+        else:
+            yield Path(entry.path)
+
+
+def _own_part(root: Path, path: Path) -> _Part:
+    """A file of the distribution, with its run bit."""
+    executable = bool((root / path).stat().st_mode & stat.S_IXUSR)
+    return _part(DISTRIBUTION + path.as_posix(), root / path, executable=executable)
+
+
+def _part(name: str, file: Path, *, executable: bool = False) -> _Part:
+    digest = hashlib.sha256()
+    size = 0
+    with file.open("rb") as content:
+        while chunk := content.read(_CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+    return _Part(Member(name, size, digest.hexdigest(), executable), file)
+
+
+def _source(
+    dist: Distribution, stack: Stack, form: Form, options: SourceOptions, progress: Progress, folder: Path
+) -> tuple[BundledSource, _Part]:
+    """One form of a pin, proven again, and the member that holds it. Raises SourceUnavailable."""
+    name = stack.upstream
+    if options.source not in ("auto", form):
+        raise SourceUnavailable(f"{name}: only form {options.source} was asked for", [])
+    base = obtain_form(form, name, dist.upstream(name), stack, options, progress)
+    progress.note(f"proving {name}, {form}")
+    check_base(base)
+    if form == "git":
+        member = f"sources/git/{name}/{base.commit}.pack"
+        source = BundledSource(name, form, member, commit=base.commit, tree=base.tree)
+        return source, _part(member, write_pack(base, folder / f"{name}.git"))
+    archive, sdist = cache.kept_archive(base.repo), stack.pin.sdist
+    assert archive is not None and sdist is not None
+    suffix = ".zip" if archive.name.endswith(".zip") else ".tar.gz"
+    member = f"sources/sdist/{name}/{dist.upstream(name).sdist}-{sdist.version}{suffix}"
+    return BundledSource(name, form, member, version=sdist.version, sha256=sdist.sha256), _part(member, archive)
+
+
+def write_pack(base: Base, folder: Path) -> Path:
+    """The base's commit and everything of its tree as one pack in `folder`; returns the pack's path.
+
+    Written anew and not copied: how the cache's pack is compressed and in which order depends on who sent it.
+    """
+    writer = PackWriter(stored=True)
+    with ObjectReader(base.repo) as reader:
+        kind, data = reader.read(base.commit)
+        writer.add_known(base.commit, kind, data)
+        blobs: set[str] = set()
+        level, seen = [base.tree], {base.tree}
+        while level:
+            deeper: list[str] = []
+            for oid, (kind, data) in zip(level, reader.read_many(level), strict=True):
+                writer.add_known(oid, kind, data)
+                entries = [entry for _, entry in parse_tree(data)]
+                deeper += [e.id for e in entries if e.mode == FOLDER]
+                blobs |= {e.id for e in entries if e.mode not in (FOLDER, GITLINK)}
+            level = [oid for oid in dict.fromkeys(deeper) if oid not in seen]
+            seen |= set(level)
+        ordered = sorted(blobs)
+        for oid, (kind, data) in zip(ordered, reader.read_many(ordered), strict=True):
+            writer.add_known(oid, kind, data)
+    pack = writer.write(folder)
+    assert pack is not None
+    return pack
+
+
+def _write(out: Path, index: Index, parts: Sequence[_Part], progress: Progress) -> tuple[int, str]:
+    """Write the file; returns its size and sha256."""
+    if out.is_dir():
+        raise WrongUse("a bundle is a file, and this is a folder", where=str(out), hint="name a file with --out")
+    try:
+        handle, temporary = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
+    except OSError as error:
+        raise WrongUse(f"the bundle cannot be written: {error.strerror}", where=str(out)) from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            writing = _Writing(file, progress)
+            writing.all(index, parts)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, out)
+    except OSError as error:
+        _discard(temporary)
+        raise WrongUse(f"the bundle cannot be written: {error.strerror}", where=str(out)) from error
+    except BaseException:
+        _discard(temporary)
+        raise
+    return writing.size, writing.digest.hexdigest()
+
+
+def _discard(temporary: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(temporary)
+
+
+class _Writing:
+    """The bytes of a bundle, in order."""
+
+    def __init__(self, file: IO[bytes], progress: Progress) -> None:
+        self._file = file
+        self._progress = progress
+        self.size = 0
+        self.digest = hashlib.sha256()
+
+    def all(self, index: Index, parts: Sequence[_Part]) -> None:
+        text = render_index(index)
+        self._whole(INDEX, text)
+        self._whole(DIGEST, render_digest(hashlib.sha256(text).hexdigest()))
+        for part in parts:
+            self._part(part)
+        self._put(END)
+
+    def _whole(self, name: str, data: bytes) -> None:
+        self._put(header(Member(name, len(data), "")) + data + bytes(padding(len(data))))
+
+    def _part(self, part: _Part) -> None:
+        member, digest = part.member, hashlib.sha256()
+        self._put(header(member))
+        with part.file.open("rb") as content:
+            while chunk := content.read(_CHUNK):
+                digest.update(chunk)
+                self._put(chunk)
+                self._progress.advance(len(chunk))
+        if digest.hexdigest() != member.sha256:  # of another length, too
+            raise SourceMismatch("the file was changed while it was bundled", where=str(part.file))
+        self._put(bytes(padding(member.size)))
+
+    def _put(self, data: bytes) -> None:
+        self._file.write(data)
+        self.digest.update(data)
+        self.size += len(data)

@@ -1,0 +1,263 @@
+"""What a bundle is, byte for byte: a plain tar archive of which no byte is left to chance.
+
+    patchctl-bundle/index.json          every other member with its size and sha256, and what the sources are
+    patchctl-bundle/index.json.sha256   the digest of the index, as `sha256sum -c` reads it
+    patchctl-bundle/distribution/...    manifests, locks, patches, carried files, licences
+    patchctl-bundle/sources/git/...     a pack for each base in form git: one commit and its tree, not compressed
+    patchctl-bundle/sources/sdist/...   source distributions as the package index serves them
+
+Members stand in the index's order (sorted by name), each header follows from the index, padding is zeros, and two blocks
+of zeros end the file. So the same content gives the same bytes on every machine, whatever its zlib, clock and user; and a
+byte that differs lies in a header, a member, a padding or behind the end, which can be told.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from patchctl.patch.names import collision_key, why_refused
+
+VERSION = 1
+BLOCK = 512
+TOP = "patchctl-bundle/"
+INDEX = "index.json"
+DIGEST = "index.json.sha256"
+DISTRIBUTION = "distribution/"
+SOURCES = "sources/"
+END = bytes(2 * BLOCK)
+# Generous against the largest profile that we have: 90 MB in 240 members, an index of 40 kB.
+INDEX_LIMIT = 16 << 20
+MEMBER_LIMIT = 2 << 30
+TOTAL_LIMIT = 16 << 30
+COUNT_LIMIT = 100_000
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_ID = re.compile(r"[0-9a-f]{40}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*")
+
+
+class BadIndex(Exception):
+    """The index is not one that we take. `member` is the name it is about, where it is about one."""
+
+    def __init__(self, reason: str, member: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.member = member
+
+
+class NewerBundle(Exception):
+    """The index has a version that this patchctl does not know."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file of the bundle: its name below the top folder, its size in bytes, its digest, whether it is a program."""
+
+    name: str
+    size: int
+    sha256: str
+    executable: bool = False
+
+
+@dataclass(frozen=True)
+class BundledSource:
+    """One form of one upstream's pin. Form git: `commit` and its `tree`. Form sdist: `version` and `sha256`."""
+
+    upstream: str
+    form: str
+    member: str
+    commit: str | None = None
+    tree: str | None = None
+    version: str | None = None
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Index:
+    """What a bundle says of itself. `missing` names (upstream, form) that could not be had when it was made."""
+
+    profile: str
+    sources: tuple[BundledSource, ...]
+    missing: tuple[tuple[str, str], ...]
+    members: tuple[Member, ...]
+
+    def source(self, upstream: str, form: str) -> BundledSource | None:
+        """The source of an upstream in this form, or None."""
+        return next((s for s in self.sources if (s.upstream, s.form) == (upstream, form)), None)
+
+    @property
+    def size(self) -> int:
+        """How many bytes the members have."""
+        return sum(m.size for m in self.members)
+
+
+def render_index(index: Index) -> bytes:
+    """The index as a member: the same index gives the same bytes."""
+    data = {"bundle": VERSION, **asdict(index)}
+    return (json.dumps(data, indent=1, sort_keys=True) + "\n").encode("ascii")
+
+
+def render_digest(index_sha256: str) -> bytes:
+    """The member that holds the index's digest."""
+    return f"{index_sha256}  {INDEX}\n".encode("ascii")
+
+
+def parse_index(data: bytes) -> Index:
+    """Read an index strictly. Raises BadIndex, and NewerBundle for a version that is not known here."""
+    try:
+        held = json.loads(data.decode("ascii"))
+        version = held["bundle"]
+        if version != VERSION:
+            raise NewerBundle(str(version)[:20])
+        index = _index(held)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise BadIndex(f"it cannot be read: {type(error).__name__}") from error
+    if render_index(index) != data:  # keys twice, unknown keys, other blanks: two readers could read two things
+        raise BadIndex("it is not as patchctl writes it")
+    _check_members(index.members)
+    _check_sources(index)
+    return index
+
+
+def _index(held: Mapping[str, Any]) -> Index:
+    sources = tuple(BundledSource(**s) for s in held["sources"])
+    missing = tuple((u, f) for u, f in held["missing"])
+    return Index(held["profile"], sources, missing, tuple(Member(**m) for m in held["members"]))
+
+
+def _check_members(members: Sequence[Member]) -> None:
+    if len(members) > COUNT_LIMIT:
+        raise BadIndex(f"it names more than {COUNT_LIMIT} members")
+    names = _Names()
+    for member in members:
+        names.take(member.name)
+        right = isinstance(member.size, int) and not isinstance(member.size, bool) and 0 <= member.size <= MEMBER_LIMIT
+        if not right:
+            raise BadIndex(f"its size is none, or above {MEMBER_LIMIT} bytes", member.name)
+        if not isinstance(member.executable, bool):
+            raise BadIndex("it does not say whether it is a program", member.name)
+        if not isinstance(member.sha256, str) or not _SHA256.fullmatch(member.sha256):
+            raise BadIndex("its digest is no sha256", member.name)
+    if sum(m.size for m in members) > TOTAL_LIMIT:
+        raise BadIndex(f"its members hold more than {TOTAL_LIMIT} bytes")
+    if [m.name for m in members] != sorted(m.name for m in members):
+        raise BadIndex("its members are not sorted by name")
+
+
+class _Names:
+    """The names so far: each once, none outside, none that is another one where case or Unicode form is ignored."""
+
+    def __init__(self) -> None:
+        self._files: set[str] = set()
+        self._folders: set[str] = set()
+        self._keys: dict[str, str] = {}
+
+    def take(self, name: str) -> None:
+        if not isinstance(name, str):
+            raise BadIndex("a name is no text")
+        reason = why_refused(name.encode("utf-8", "surrogatepass"))
+        if reason is None and not name.startswith((DISTRIBUTION, SOURCES)):
+            reason = f"it lies neither in {DISTRIBUTION} nor in {SOURCES}"
+        if reason is None and not fits(name):
+            reason = "its name is too long for a tar header"
+        if reason:
+            raise BadIndex(reason, name)
+        if name in self._files:
+            raise BadIndex("it is there twice", name)
+        parts = name.split("/")
+        above = {"/".join(parts[:end]) for end in range(1, len(parts))}
+        if name in self._folders or above & self._files:
+            raise BadIndex("one name is a file and a folder", name)
+        for path in sorted(above | {name}):
+            other = self._keys.setdefault(collision_key(path.encode()), path)
+            if other != path:
+                raise BadIndex(f"it is one file with {other} where case or Unicode form is ignored", name)
+        self._files.add(name)
+        self._folders |= above
+
+
+def _check_sources(index: Index) -> None:
+    texts = [index.profile, *(v for s in index.sources for v in (s.upstream, s.form))]
+    texts += [text for pair in index.missing for text in pair]
+    if not all(isinstance(t, str) and _NAME.fullmatch(t) for t in texts):
+        raise BadIndex("a profile, an upstream or a form is no name")
+    known = {m.name for m in index.members}
+    seen: set[tuple[str, str]] = set()
+    for source in index.sources:
+        if (source.upstream, source.form) in seen or source.form not in ("git", "sdist"):
+            raise BadIndex(f"it names {source.upstream} in form {source.form} twice, or the form is unknown")
+        if source.member not in known or not source.member.startswith(SOURCES):
+            raise BadIndex(f"{source.upstream} in form {source.form} is no member")
+        ids = (source.commit, source.tree)
+        if source.form == "git" and not all(isinstance(i, str) and _ID.fullmatch(i) for i in ids):
+            raise BadIndex(f"{source.upstream} in form git names no commit and tree")
+        seen.add((source.upstream, source.form))
+    if {s.member for s in index.sources} != {n for n in known if n.startswith(SOURCES)}:
+        raise BadIndex("a member below sources/ is no source")
+
+
+def fits(name: str) -> bool:
+    """Whether a tar header can hold this name."""
+    return _split(TOP + name) is not None
+
+
+def _split(name: str) -> tuple[bytes, bytes] | None:
+    """(prefix, name) of a ustar header; the prefix is as short as it can be. None when the name is too long."""
+    if len(name.encode()) <= 100:
+        return b"", name.encode()
+    parts = name.split("/")
+    for cut in range(1, len(parts)):
+        prefix, rest = "/".join(parts[:cut]).encode(), "/".join(parts[cut:]).encode()
+        if len(rest) <= 100:
+            return (prefix, rest) if len(prefix) <= 155 else None
+    return None
+
+
+def header(member: Member) -> bytes:
+    """The tar header (POSIX.1-1988 ustar) of a member. Not by tarfile, whose bytes differ by Python's version."""
+    split = _split(TOP + member.name)
+    assert split is not None
+    prefix, rest = split
+    block = bytearray(BLOCK)
+    block[: len(rest)] = rest
+    block[100:124] = (b"0000755\0" if member.executable else b"0000644\0") + b"0000000\0" * 2
+    block[124:136] = b"%011o\0" % member.size
+    block[136:148] = b"00000000000\0"
+    block[148:156] = b" " * 8
+    block[156:157] = b"0"
+    block[257:265] = b"ustar\00000"
+    block[345 : 345 + len(prefix)] = prefix
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+def padding(size: int) -> int:
+    """How many zeros follow a member of this size."""
+    return -size % BLOCK
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Where a member lies in the file: its header at `at`, its bytes at `start`, the next header at `after`."""
+
+    member: Member
+    at: int
+
+    @property
+    def start(self) -> int:
+        return self.at + BLOCK
+
+    @property
+    def after(self) -> int:
+        return self.start + self.member.size + padding(self.member.size)
+
+
+def extents(members: Sequence[Member], at: int) -> Iterator[Extent]:
+    """Where these members lie when the first one's header is at `at`."""
+    for member in members:
+        extent = Extent(member, at)
+        yield extent
+        at = extent.after

@@ -1,0 +1,236 @@
+"""Opens a bundle: every byte of it is looked at before anything in it is used, and again when it is used."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from patchctl.bundle.layout import (
+    BLOCK,
+    DIGEST,
+    END,
+    INDEX,
+    INDEX_LIMIT,
+    BadIndex,
+    Extent,
+    Index,
+    Member,
+    NewerBundle,
+    extents,
+    header,
+    padding,
+    parse_index,
+    render_digest,
+)
+from patchctl.errors import SourceMismatch, WrongUse
+from patchctl.report.progress import Progress, SilentProgress
+from patchctl.report.text import visible_line
+
+_CHUNK = 1 << 20
+_SHOWN = 20
+_HEX = re.compile(r"[0-9a-f]{64}")
+_AGAIN = "copy it again, and compare its sha256 with the one that `patchctl bundle create` printed"
+_DIGEST_MEMBER = Member(DIGEST, len(render_digest("0" * 64)), "")
+# What the size and the checksum of the first header cannot change.
+_FIXED = (slice(0, 124), slice(136, 148), slice(156, BLOCK))
+_STRAY_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle that was found whole. `sha256` is that of the file; nothing is kept open."""
+
+    path: Path
+    sha256: str
+    index: Index
+    places: Mapping[str, Extent]
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a member. Raises SourceMismatch when they are no longer those that were checked."""
+        extent = self.places[name]
+        with _opened(self.path) as (file, _):
+            file.seek(extent.start)
+            data = file.read(extent.member.size)
+        if hashlib.sha256(data).hexdigest() != extent.member.sha256:
+            raise SourceMismatch(f"{name} was changed while the bundle was in use", where=str(self.path), hint=_AGAIN)
+        return data
+
+    def sha256_of(self, name: str) -> str:
+        """The digest of a member, as the index has it."""
+        return self.places[name].member.sha256
+
+
+def open_bundle(path: Path, sha256: str | None = None, progress: Progress | None = None) -> Bundle:
+    """Check a bundle from the first byte to the last; with `sha256`, the file's digest before anything else.
+
+    Raises WrongUse for what is no bundle (or one of a newer patchctl), SourceMismatch for one that was changed, with
+    what was changed by name.
+    """
+    if sha256 is not None and not _HEX.fullmatch(sha256 := sha256.strip().lower()):
+        raise WrongUse(f"{sha256!r} is no sha256", hint="it has 64 hexadecimal digits")
+    progress = progress or SilentProgress()
+    with _opened(path) as (file, size):
+        progress.start(f"checking {path.name}", size)
+        try:
+            if sha256 is not None:
+                _check_digest(path, file, sha256)
+            bundle = _Reading(path, file, size, progress).bundle()
+        finally:
+            progress.finish()
+    if sha256 is not None and bundle.sha256 != sha256:
+        raise SourceMismatch("the bundle was changed while it was read", where=str(path), hint=_AGAIN)
+    return bundle
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[IO[bytes], int]]:
+    """The file and its size. Only a regular file is opened: reading a pipe would wait for ever."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise WrongUse("a bundle is a regular file", where=str(path))
+        with path.open("rb") as file:
+            yield file, os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise WrongUse(f"the bundle cannot be read: {error.strerror}", where=str(path)) from error
+
+
+def _check_digest(path: Path, file: IO[bytes], wanted: str) -> None:
+    total = hashlib.sha256()
+    while chunk := file.read(_CHUNK):
+        total.update(chunk)
+    if total.hexdigest() != wanted:
+        what = f"the bundle's sha256 is {total.hexdigest()}, and {wanted} was asked for"
+        raise SourceMismatch(what, where=str(path), hint="nothing of it was read; get the bundle, or its digest, again")
+    file.seek(0)
+
+
+class _Reading:
+    """One pass from the first byte to the last."""
+
+    def __init__(self, path: Path, file: IO[bytes], size: int, progress: Progress) -> None:
+        self._path = path
+        self._file = file
+        self._size = size
+        self._progress = progress
+        self._total = hashlib.sha256()
+        self._faults: list[str] = []
+
+    def bundle(self) -> Bundle:
+        index, after = self._index()
+        places = {e.member.name: e for e in extents(index.members, after)}
+        self._check_size(list(places.values()), after)
+        for extent in places.values():
+            self._member(extent)
+        if self._take(len(END)) != END:
+            self._faults.append("the two blocks of zeros at its end")
+        behind = 0
+        while rest := self._take(_CHUNK):
+            behind += len(rest)
+        if behind:
+            self._faults.append(f"{behind} bytes behind its end, which do not belong there")
+        if self._faults:
+            raise self._changed(self._faults)
+        return Bundle(self._path.absolute(), self._total.hexdigest(), index, places)
+
+    def _index(self) -> tuple[Index, int]:
+        """The index, checked, and where the first member's header is. Nothing of it is believed before its digest."""
+        head = self._take(BLOCK)
+        self._check_ours(head)
+        size = self._index_size(head)
+        data = self._exactly(size, INDEX)
+        self._padding(size, INDEX)
+        digest_header = self._exactly(BLOCK, DIGEST)
+        said = self._exactly(_DIGEST_MEMBER.size, DIGEST)
+        if digest_header != header(_DIGEST_MEMBER):
+            raise self._changed([f"the header of {DIGEST}"])
+        self._padding(_DIGEST_MEMBER.size, DIGEST)
+        if not re.fullmatch(rb"[0-9a-f]{64}  index\.json\n", said):
+            raise self._changed([DIGEST])
+        if said != render_digest(hashlib.sha256(data).hexdigest()):
+            raise self._changed([f"{INDEX}, or the digest of it in {DIGEST}"])
+        if self._faults:
+            raise self._changed(self._faults)
+        first = Extent(Member(INDEX, size, ""), 0)
+        return self._parsed(data), Extent(_DIGEST_MEMBER, first.after).after
+
+    def _parsed(self, data: bytes) -> Index:
+        try:
+            return parse_index(data)
+        except NewerBundle as newer:
+            what = f"it is a bundle of version {visible_line(str(newer))}, and this patchctl knows version 1"
+            raise WrongUse(what, where=str(self._path), hint="install the patchctl that made it") from newer
+        except BadIndex as fault:
+            named = f"member {visible_line(fault.member)}: " if fault.member is not None else f"{INDEX}: "
+            hint = "its digests agree: whoever made it made it so. Do not use it"
+            raise SourceMismatch(f"{named}{fault.reason}", where=str(self._path), hint=hint) from fault
+
+    def _check_ours(self, head: bytes) -> None:
+        """Tells a bundle with a changed byte from a file that is something else."""
+        wanted = header(Member(INDEX, 0, ""))
+        pairs = ((a, b) for part in _FIXED for a, b in zip(head[part], wanted[part], strict=False))
+        if len(head) == BLOCK and sum(a != b for a, b in pairs) <= _STRAY_BYTES:
+            return
+        if len(head) < BLOCK and head and wanted.startswith(head[:124]):
+            raise self._changed([f"it ends in the middle of the header of {INDEX}"])
+        raise WrongUse("it is no bundle of patchctl", where=str(self._path), hint="`patchctl bundle create` makes one")
+
+    def _index_size(self, head: bytes) -> int:
+        digits = head[124:135]
+        size = int(digits, 8) if re.fullmatch(rb"[0-7]{11}", digits) else -1
+        if size < 0 or head != header(Member(INDEX, size, "")):
+            raise self._changed([f"the header of {INDEX}"])
+        if size > INDEX_LIMIT:
+            what = f"{INDEX} says that it has {size} bytes; at most {INDEX_LIMIT} are taken"
+            raise SourceMismatch(what, where=str(self._path))
+        return size
+
+    def _check_size(self, places: Sequence[Extent], after: int) -> None:
+        """A file that is too short is not read on: each member that follows would be named."""
+        end = (places[-1].after if places else after) + len(END)
+        if self._size >= end:
+            return
+        cut = next((e.member.name for e in places if e.after > self._size), "the two blocks of zeros at its end")
+        raise self._changed([f"it ends in the middle of {visible_line(cut)}: {self._size} of {end} bytes"])
+
+    def _member(self, extent: Extent) -> None:
+        member = extent.member
+        shown = visible_line(member.name)
+        if self._take(BLOCK) != header(member):
+            self._faults.append(f"the header of {shown}")
+        digest = hashlib.sha256()
+        left = member.size
+        while left:
+            chunk = self._exactly(min(left, _CHUNK), shown)
+            digest.update(chunk)
+            left -= len(chunk)
+        if digest.hexdigest() != member.sha256:
+            self._faults.append(shown)
+        self._padding(member.size, shown)
+
+    def _padding(self, size: int, name: str) -> None:
+        if self._exactly(padding(size), name).strip(b"\0"):
+            self._faults.append(f"the padding behind {name}")
+
+    def _exactly(self, n: int, name: str) -> bytes:
+        data = self._take(n)
+        if len(data) != n:
+            raise self._changed([f"it ends in the middle of {name}"])
+        return data
+
+    def _take(self, n: int) -> bytes:
+        data = self._file.read(n)
+        self._total.update(data)
+        self._progress.advance(len(data))
+        return data
+
+    def _changed(self, faults: Sequence[str]) -> SourceMismatch:
+        more = [f"and {len(faults) - _SHOWN} more"] if len(faults) > _SHOWN else []
+        what = "the bundle was changed: " + "; ".join([*faults[:_SHOWN], *more])
+        return SourceMismatch(what, where=str(self._path), hint=_AGAIN)

@@ -1,0 +1,92 @@
+"""Takes the distribution out of a bundle, into a new folder, whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from patchctl.bundle.layout import DISTRIBUTION, Member
+from patchctl.bundle.read import Bundle
+from patchctl.errors import SourceMismatch, WrongUse
+from patchctl.source import cache
+
+
+def distribution_members(bundle: Bundle) -> dict[str, Member]:
+    """The files of the distribution by their path below its root."""
+    members = bundle.index.members
+    return {m.name.removeprefix(DISTRIBUTION): m for m in members if m.name.startswith(DISTRIBUTION)}
+
+
+def distribution_id(bundle: Bundle) -> str:
+    """Names the distribution by its content: bundles of one distribution share it."""
+    members = sorted(distribution_members(bundle).items())
+    lines = (f"{m.sha256} {'x' if m.executable else '-'} {path}\n" for path, m in members)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
+
+
+def cached_distribution(bundle: Bundle, root: Path) -> Path:
+    """The bundle's distribution in the cache, <cache>/bundles/<id>, unpacked there unless it is; read back either way.
+
+    Raises SourceMismatch when what is there was changed.
+    """
+    place = root / "bundles" / distribution_id(bundle)
+    if not place.exists():
+        with cache.staging(root) as folder:
+            staged = folder / "distribution"
+            _write(bundle, staged)
+            place.parent.mkdir(exist_ok=True)
+            with contextlib.suppress(OSError):  # another run put the same there
+                os.rename(staged, place)
+    _check(place, distribution_members(bundle))
+    return place
+
+
+def unpack_distribution(bundle: Bundle, folder: Path) -> int:
+    """Write the distribution to `folder`, which is not there yet or empty; returns the number of files.
+
+    Raises WrongUse when there is something, or when it cannot be written.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise WrongUse("there is something already", where=str(folder), hint="name a folder that is new or empty")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        try:
+            _write(bundle, staged / "distribution")
+            os.rename(staged / "distribution", folder)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+    except OSError as error:
+        what = f"the folder cannot be written: {error.strerror or errno.errorcode.get(error.errno or 0, 'error')}"
+        raise WrongUse(what, where=str(folder)) from error
+    return len(distribution_members(bundle))
+
+
+def _write(bundle: Bundle, folder: Path) -> None:
+    """Every name was checked with the index: none leads out of a folder that only we write to."""
+    for path, member in distribution_members(bundle).items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(bundle.read(member.name))
+        if member.executable:
+            target.chmod(target.stat().st_mode | 0o111)
+
+
+def _check(folder: Path, wanted: Mapping[str, Member]) -> None:
+    hint = f"move {folder} away; the bundle has it as it was"
+    for top, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(top, name)
+            shown = path.relative_to(folder).as_posix()
+            if path.is_symlink() or (not path.is_dir() and shown not in wanted):
+                raise SourceMismatch("this was added to the bundle's distribution", where=str(path), hint=hint)
+    for shown, member in wanted.items():
+        path = folder / shown
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != member.sha256:
+            raise SourceMismatch("this file of the bundle's distribution was changed", where=str(path), hint=hint)

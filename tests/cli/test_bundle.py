@@ -1,0 +1,334 @@
+"""`patchctl bundle`, and the verbs that take one: everything works in an empty home that reaches no network."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distribution import CLOCK, GREETER, REPO, Made, git, make_distribution, run_patchctl
+from on_disk import copy_of, snapshot
+from test_example import Example
+
+WITH_SDIST = ("greeter/__init__.py", "greeter/hello.py", "README.md", "run.sh")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """greeter in both forms, clock in git alone, with a page, a script and what editors leave behind. Read only."""
+    from dataclasses import replace
+
+    large = {"greeter/words.txt": "".join(f"word {n}\n" for n in range(20_000))}
+    greeter = replace(GREETER, files={**GREETER.files, **large}, sdist=WITH_SDIST)
+    made = make_distribution(tmp_path_factory.mktemp("bundle"), (greeter, CLOCK), lock=True)
+    (made.root / "LICENSE").write_text("do what you like\n")
+    (made.root / "scripts").mkdir()
+    (made.root / "scripts" / "train.sh").write_text("#!/bin/sh\necho trained\n")
+    (made.root / "scripts" / "train.sh").chmod(0o755)
+    (made.root / "patches" / "greeter" / "v1" / ".0001.swp").write_text("an editor's")
+    (made.root / "patches" / "greeter" / "v1" / "files" / "__pycache__").mkdir()
+    (made.root / "patches" / "greeter" / "v1" / "files" / "__pycache__" / "manners.pyc").write_bytes(b"\0")
+    return made
+
+
+@pytest.fixture(scope="module")
+def bundle(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle of profile full. Read only."""
+    out = tmp_path_factory.mktemp("out") / "full.tar"
+    made.good("bundle", "create", "--profile", "full", "--out", str(out))
+    return out
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port on which nobody answers, kept from others for the time of the test."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+@dataclass(frozen=True)
+class Behind:
+    """A machine behind a firewall: an empty home, no distribution, every proxy and index at a port that is closed."""
+
+    home: Path
+    port: int
+    cut: tuple[str, ...]
+
+    def run(self, *args: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        self.home.mkdir(exist_ok=True)
+        nobody = f"http://127.0.0.1:{self.port}"
+        proxies = {f"{n}_proxy": nobody for n in ("http", "https", "all")}
+        own = {"HOME": str(self.home), "PATH": os.environ["PATH"], "PYTHONPATH": str(REPO), "PIP_INDEX_URL": nobody}
+        line = [*self.cut, sys.executable, "-m", "patchctl", *args]
+        return subprocess.run(
+            line, env={**own, **proxies, **(env or {})}, cwd=self.home, capture_output=True, text=True, timeout=120,
+            check=False,
+        )  # fmt: skip
+
+    def good(self, *args: str) -> str:
+        done = self.run(*args)
+        assert done.returncode == 0, f"{args} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+
+def without_network() -> tuple[str, ...]:
+    """What to put before a command so that it has no network at all; nothing where the kernel does not let us."""
+    unshare = shutil.which("unshare")
+    cut = (unshare, "--map-root-user", "--net") if unshare else ()
+    return cut if subprocess.run([*cut, "true"], capture_output=True, check=False).returncode == 0 else ()
+
+
+@pytest.fixture
+def behind(made: Made, closed_port: int, tmp_path: Path) -> Iterator[Behind]:
+    """The origins are away for the time of the test. Where the kernel allows, the processes have no network at all."""
+    away = made.origins.rename(tmp_path / "away")
+    index = made.index.rename(tmp_path / "index-away")
+    try:
+        yield Behind(tmp_path / "home", closed_port, without_network())
+    finally:
+        away.rename(made.origins)
+        index.rename(made.index)
+
+
+def shown(path: Path, *args: str) -> dict[str, Any]:
+    done = run_patchctl("bundle", "show", str(path), "--json", *args, home=path.parent / "home")
+    assert done.returncode == 0, done.stderr
+    data: dict[str, Any] = json.loads(done.stdout)
+    return data
+
+
+def test_what_is_in_it(made: Made, bundle: Path) -> None:
+    data = shown(bundle, "--members")
+    assert [(s["upstream"], s["form"]) for s in data["sources"]] == [
+        ("greeter", "git"), ("greeter", "sdist"), ("clock", "git"),
+    ]  # fmt: skip
+    assert data["missing"] == [] and data["profile"] == "full"
+    names = {m["name"] for m in data["members"]}
+    patch = "distribution/patches/greeter/v1/0002-feature-polite.patch"
+    assert {"distribution/manifests/locks/greeter/v1.json", patch, "distribution/LICENSE"} <= names
+    assert "distribution/patches/greeter/v1/files/greeter/manners.py" in names
+    assert not any(".swp" in n or "pycache" in n for n in names)
+    assert data["sha256"] == hashlib.sha256(bundle.read_bytes()).hexdigest()
+    assert data["size"] == bundle.stat().st_size
+
+
+def test_other_tools_read_it(made: Made, bundle: Path, tmp_path: Path) -> None:
+    """tar, sha256sum and git are enough to get everything out again."""
+    subprocess.run(["tar", "-xf", str(bundle), "-C", str(tmp_path)], check=True)
+    top = tmp_path / "patchctl-bundle"
+    subprocess.run(["sha256sum", "--check", "--quiet", "index.json.sha256"], cwd=top, check=True)
+    assert os.access(top / "distribution/scripts/train.sh", os.X_OK)
+    (pack,) = (top / "sources/git/greeter").iterdir()
+    git(tmp_path, "init", "--quiet", "--bare", "repo")
+    with pack.open("rb") as data:
+        subprocess.run(["git", "--git-dir=repo", "unpack-objects", "-q"], stdin=data, cwd=tmp_path, check=True)
+    tree = git(tmp_path / "repo", "ls-tree", "-r", pack.stem)
+    assert tree == git(made.origins / "greeter", "ls-tree", "-r", "HEAD")
+    with tarfile.open(bundle) as tar:
+        members = tar.getmembers()
+    assert {(m.uid, m.gid, m.uname, m.gname, m.mtime) for m in members} == {(0, 0, "", "", 0)}
+    assert {m.mode for m in members} == {0o644, 0o755}
+
+
+def test_the_same_content_gives_the_same_bytes(made: Made, bundle: Path, tmp_path: Path) -> None:
+    """Another folder, another cache filled from other places, another time: one file."""
+    other = copy_of(made, tmp_path)
+    shutil.rmtree(other.cache)
+    mirror = tmp_path / "mirror"
+    git(tmp_path, "clone", "--quiet", "--bare", str(made.origins / "greeter"), str(mirror))
+    git(mirror, "repack", "-adfq", "--depth=0")
+    os.utime(other.root / "LICENSE", (0, 0))
+    out = tmp_path / "other.tar"
+    other.good("bundle", "create", "-p", "full", "-o", str(out), "--mirror", f"greeter={mirror}")
+    assert out.read_bytes() == bundle.read_bytes()
+
+
+def test_an_empty_home_without_a_network_needs_the_bundle_alone(behind: Behind, bundle: Path) -> None:
+    ws = behind.home / "ws"
+    applied = behind.good("apply", "--bundle", str(bundle), "--profile", "full", "--workspace", str(ws))
+    assert applied.count("as locked") == 2 and applied.count("git ") >= 2
+    assert behind.good("status", "--workspace", str(ws)).count("as locked") == 2
+    assert "no errors" in behind.good("verify", "--workspace", str(ws))
+    assert "2 git trees" in behind.good("verify", "--bundle", str(bundle))
+    assert "unchanged" in behind.good("apply", "--bundle", str(bundle), "--profile", "full", "--workspace", str(ws))
+    behind.good("apply", "--bundle", str(bundle), "--profile", "plain", "--workspace", str(ws))
+    behind.good("revert", "--workspace", str(ws))
+
+
+def test_fetch_fills_the_cache_and_says_where_the_distribution_is(behind: Behind, bundle: Path) -> None:
+    data = json.loads(behind.good("fetch", "--bundle", str(bundle), "--profile", "full", "--json"))
+    assert [(s["form"], s["from_cache"]) for s in data["sources"]] == [("git", False), ("git", False)]
+    assert all(str(bundle) in s["origin"] for s in data["sources"])
+    root = data["root"]
+    assert "as locked" in behind.good("--root", root, "apply", "--offline", "--profile", "full")
+    assert "greeter" in behind.good("--root", root, "list")
+    again = json.loads(behind.good("fetch", "--bundle", str(bundle), "--profile", "full", "--json"))
+    assert all(s["from_cache"] for s in again["sources"]) and again["root"] == root
+    refreshed = json.loads(behind.good("fetch", "--bundle", str(bundle), "-p", "full", "--refresh", "--json"))
+    assert not any(s["from_cache"] for s in refreshed["sources"])
+
+
+def test_the_source_distribution_comes_from_it_too(behind: Behind, bundle: Path) -> None:
+    line = ("apply", "--bundle", str(bundle), "--profile", "full", "--source", "sdist", "--skip-unavailable")
+    out = behind.good(*line, "--workspace", str(behind.home / "ws"))
+    assert "v1  sdist  applied  3 patches" in out and "clock" in out and "skipped" in out
+    assert (
+        f"tried bundle {bundle}: it does not hold it in form sdist" in out or "no source distribution is pinned" in out
+    )
+
+
+def test_unpack(made: Made, behind: Behind, bundle: Path) -> None:
+    to = behind.home / "mine"
+    behind.good("bundle", "unpack", str(bundle), "--to", str(to))
+    wanted = {p: s for p, s in snapshot(made.root).items() if "pycache" not in p and ".swp" not in p}
+    files = {p: s for p, s in wanted.items() if s[1]}
+    assert {p: s for p, s in snapshot(to).items() if s[1]} == files
+    behind.good("--root", str(to), "apply", "--bundle", str(bundle), "--profile", "full")
+    again = behind.home / "again.tar"
+    line = ("--root", str(to), "bundle", "create", "--profile", "full", "--out", str(again))
+    assert behind.run(*line, "--offline", "--source", "git").returncode == 0
+    done = behind.run("bundle", "unpack", str(bundle), "--to", str(to))
+    assert done.returncode == 2 and "there is something already" in done.stderr
+
+
+def test_a_named_root_wins_and_takes_only_sources(made: Made, behind: Behind, bundle: Path, tmp_path: Path) -> None:
+    other = copy_of(made, tmp_path / "other")
+    other.edit("manifests/stacks/clock/v2.yaml", git_commit(bundle, "clock"), "1" * 40)
+    other.edit("manifests/upstreams.yaml", (made.origins / "clock").as_uri(), "https://no-such-host.invalid/clock.git")
+    done = behind.run("--root", str(other.root), "fetch", "--bundle", str(bundle), "--profile", "full")
+    assert done.returncode == 3
+    assert f"bundle {bundle}: it holds commit {git_commit(bundle, 'clock')}" in done.stderr
+    assert "clock.git: the run is offline" in done.stderr and "make a bundle of this profile" in done.stderr
+
+
+def git_commit(bundle: Path, upstream: str) -> str:
+    found = (s for s in shown(bundle)["sources"] if (s["upstream"], s["form"]) == (upstream, "git"))
+    return str(next(found)["commit"])
+
+
+def test_the_digest_is_checked_before_anything_is_read(made: Made, bundle: Path, tmp_path: Path) -> None:
+    right = hashlib.sha256(bundle.read_bytes()).hexdigest()
+    home = tmp_path / "home"
+    ws = ("--workspace", str(tmp_path / "ws"))
+    assert run_patchctl("bundle", "verify", str(bundle), "--sha256", right.upper(), home=home).returncode == 0
+    wrong = run_patchctl("apply", "--bundle", str(bundle), "--sha256", "0" * 64, "-p", "full", *ws, home=home)
+    assert wrong.returncode == 3 and right in wrong.stderr and "0" * 64 in wrong.stderr
+    garbage = tmp_path / "garbage"
+    garbage.write_bytes(b"no bundle")
+    assert "was asked for" in run_patchctl("bundle", "show", str(garbage), "--sha256", right, home=home).stderr
+    assert run_patchctl("bundle", "show", str(bundle), "--sha256", "12", home=home).returncode == 2
+    alone = made.patchctl("fetch", "--sha256", right, "--profile", "full")
+    assert alone.returncode == 2 and "--bundle FILE" in alone.stderr
+    assert not (tmp_path / "ws").exists() and not (home / ".cache").exists()
+
+
+def test_what_cannot_be_had(made: Made, tmp_path: Path) -> None:
+    own = copy_of(made, tmp_path)
+    shutil.rmtree(own.cache)
+    upstreams = own.root / "manifests/upstreams.yaml"
+    upstreams.write_text(upstreams.read_text().replace("/origins/clock", "/gone/clock"))
+    out = tmp_path / "out.tar"
+    done = own.patchctl("bundle", "create", "-p", "full", "-o", str(out))
+    assert done.returncode == 3 and "gone/clock" in done.stderr and not out.exists()
+    data = json.loads(own.good("bundle", "create", "-p", "full", "-o", str(out), "--skip-unavailable", "--json"))
+    assert data["missing"][0]["upstream"] == "clock" and data["skipped"][0]["tried"]
+    assert shown(out)["missing"] == [{"upstream": "clock", "form": "git"}]
+    assert [(s["upstream"], s["form"]) for s in shown(out)["sources"]] == [("greeter", "git"), ("greeter", "sdist")]
+    line = ("apply", "--bundle", str(out), "-p", "full", "--workspace", str(tmp_path / "ws"), "--skip-unavailable")
+    assert "clock        skipped" in own.good(*line)
+
+
+def test_what_does_not_apply_is_not_bundled(made: Made, tmp_path: Path) -> None:
+    own = copy_of(made, tmp_path)
+    own.edit(own.patch("typo"), '+    text = "Hello', '+    text = "Hallo')
+    out = tmp_path / "out.tar"
+    assert own.patchctl("bundle", "create", "-p", "full", "-o", str(out)).returncode in (2, 4)
+    assert not out.exists()
+
+
+def test_a_changed_cache_is_not_bundled(made: Made, tmp_path: Path) -> None:
+    own = copy_of(made, tmp_path)
+    (pack,) = (own.cache / "git/greeter").rglob("*.pack")
+    data = bytearray(pack.read_bytes())
+    data[len(data) // 2] ^= 1
+    pack.chmod(0o644)
+    pack.write_bytes(data)
+    out = tmp_path / "out.tar"
+    assert own.patchctl("bundle", "create", "-p", "full", "-o", str(out)).returncode == 3
+    assert not out.exists()
+
+
+def test_a_file_that_was_there_is_replaced_whole(made: Made, bundle: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.tar"
+    out.write_text("old")
+    made.good("bundle", "create", "--profile", "full", "--out", str(out))
+    assert out.read_bytes() == bundle.read_bytes()
+    assert [p.name for p in tmp_path.iterdir()] == ["out.tar"]
+    (tmp_path / "folder").mkdir()
+    assert made.patchctl("bundle", "create", "-p", "full", "-o", str(tmp_path / "folder")).returncode == 2
+    assert made.patchctl("bundle", "create", "-p", "full", "-o", str(tmp_path / "no" / "out.tar")).returncode == 2
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "control"])
+def test_a_distribution_with_a_file_that_no_bundle_takes(made: Made, kind: str, tmp_path: Path) -> None:
+    own = copy_of(made, tmp_path)
+    odd = own.root / "scripts" / ("a\x1bb" if kind == "control" else "odd")
+    odd.parent.mkdir(exist_ok=True)
+    if kind == "link":
+        odd.symlink_to("/etc/passwd")
+    elif kind == "pipe":
+        os.mkfifo(odd)
+    else:
+        odd.write_text("")
+    done = own.patchctl("bundle", "create", "-p", "full", "-o", str(tmp_path / "out.tar"))
+    assert done.returncode == 2 and "cannot be bundled" in done.stderr and "\x1b" not in done.stderr
+
+
+def test_a_changed_distribution_in_the_cache_is_found(behind: Behind, bundle: Path) -> None:
+    root = Path(json.loads(behind.good("fetch", "--bundle", str(bundle), "-p", "full", "--json"))["root"])
+    added = root / "manifests" / "profiles" / "evil.yaml"
+    added.write_text("schema: 1\n")
+    done = behind.run("apply", "--bundle", str(bundle), "--profile", "full")
+    assert done.returncode == 3 and str(added) in done.stderr
+    added.unlink()
+    (root / "manifests/profiles/full.yaml").write_text("schema: 1\n")
+    done = behind.run("apply", "--bundle", str(bundle), "--profile", "full")
+    assert done.returncode == 3 and "full.yaml" in done.stderr
+    assert not (behind.home / "workspace").exists()
+
+
+def test_what_is_no_bundle(tmp_path: Path, made: Made) -> None:
+    (archive,) = made.index.glob("*.tar.gz")
+    other = tmp_path / "other.tar"
+    with tarfile.open(other, "w") as tar:
+        tar.add(archive, "a")
+    (tmp_path / "empty").write_bytes(b"")
+    for path in (archive, other, tmp_path / "empty", tmp_path, tmp_path / "nowhere", Path(os.devnull)):
+        done = run_patchctl("bundle", "verify", str(path), home=tmp_path / "home")
+        assert done.returncode == 2 and "Traceback" not in done.stderr, f"{path}: {done.stderr}"
+
+
+def test_the_example_distribution_from_its_bundle_alone(tmp_path: Path, closed_port: int) -> None:
+    (tmp_path / "made").mkdir()
+    example = Example(tmp_path / "made")
+    example.good("python make_sources.py")
+    mirrors = "--mirror weather=sources/weather --mirror units=sources/units"
+    example.good(f"patchctl bundle create --profile harbour {mirrors} --out {tmp_path}/harbour.tar")
+    shutil.rmtree(tmp_path / "made")
+    behind = Behind(tmp_path / "home", closed_port, without_network())
+    bundle = ("--bundle", str(tmp_path / "harbour.tar"))
+    assert behind.good("apply", *bundle, "--profile", "harbour").count("as locked") == 2
+    assert behind.good("status").count("as locked") == 2
+    behind.good("verify", *bundle)
+    behind.good("verify", "--workspace", "workspace")
