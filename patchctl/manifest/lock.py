@@ -7,7 +7,9 @@ by some profile. A form that nobody could compute is "unknown".
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,16 @@ class Lock:
 def lock_file(root: Path, upstream: str, stack: str) -> Path:
     """Where the lock of a stack lies."""
     return root / "manifests" / "locks" / upstream / f"{stack}.json"
+
+
+def lock_digest(root: Path, stacks: Iterable[Stack]) -> str | None:
+    """One sha256 for the locks of several stacks: of a line `UPSTREAM/STACK SHA256` each, in order; None if one has none."""
+    lines = []
+    for name, file in sorted((f"{s.upstream}/{s.name}", lock_file(root, s.upstream, s.name)) for s in stacks):
+        if not file.is_file():
+            return None
+        lines.append(f"{name} {hashlib.sha256(file.read_bytes()).hexdigest()}\n")
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def pin_record(pin: Pin) -> dict[str, str | None]:

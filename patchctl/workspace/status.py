@@ -84,7 +84,8 @@ def _tree(workspace: Path, name: str, state: TreeState, dist: Distribution | Non
             problem = f"HEAD is {head}, not the stack's last commit"
     except (PatchctlError, OSError) as error:
         problem = f"cannot be read: {error}"
-    imports = find_imports(python, name, tree.folder, dist) if python and dist else ()
+    tip = None if problem else lambda: tree.files(state.tip_commit)
+    imports = find_imports(python, name, tree.folder, dist, tip) if python and dist else ()
     return TreeStatus(
         upstream=name, kind=state.kind, folder=str(tree.folder), stack=state.stack, form=state.form,
         pin=_pin(dist, name, state), base_commit=state.base_commit, tip_commit=state.tip_commit, tip_tree=state.tip_tree,

@@ -27,7 +27,7 @@ def read_shapes() -> dict[str, Shape]:
     name = ""
     for line in TEXT.splitlines():
         heading = re.fullmatch(r"##+ `?([A-Za-z./0-9]+)`?", line)
-        row = re.fullmatch(r"\| ([a-z_]+) \| ([^|]+) \| (.+) \|", line)
+        row = re.fullmatch(r"\| ([a-z0-9_]+) \| ([^|]+) \| (.+) \|", line)
         if heading:
             name = heading[1]
         elif row and row[2] != "type":
@@ -107,6 +107,7 @@ def test_the_verbs_of_a_workspace(made: Made, tmp_path: Path) -> None:
     assert checked(made, "fetch", "--profile", "full")["sources"]
     assert checked(made, "apply", "--profile", "full", *workspace, "--dry-run")["trees"]
     checked(made, "apply", "--profile", "full", *workspace, "--without", "polite")
+    assert checked(made, "labels", *workspace)["labels"]["patchctl.lock"]
     (tmp_path / "ws" / "greeter" / "README.md").write_text("mine\n")
     found = checked(made, "status", *workspace, "--python", shutil.which("python3") or "python3", code=1)
     greeter = found["trees"][1]
@@ -145,6 +146,17 @@ def test_the_verbs_of_recipes(tmp_path: Path) -> None:
     checked(made, "env", "--recipe", "full/laud", code=2)
 
 
+def test_bundles(made: Made, tmp_path: Path) -> None:
+    file = str(tmp_path / "full.tar")
+    assert checked(made, "bundle.create", "--profile", "full", "--out", file)["sources"]
+    checked(made, "bundle.verify", file)
+    assert checked(made, "bundle.show", file, "--members")["members"]
+    checked(made, "bundle.unpack", file, "--to", str(tmp_path / "unpacked"))
+    assert checked(made, "fetch", "--bundle", file, "--profile", "full")["root"]
+    (tmp_path / "full.tar").write_bytes(Path(file).read_bytes() + b"more")
+    assert checked(made, "bundle.verify", file, code=3)["error"]["kind"] == "source-mismatch"
+
+
 def test_what_could_not_be_had(tmp_path: Path) -> None:
     made = make_distribution(tmp_path)
     shutil.rmtree(made.origins / "clock")
@@ -152,6 +164,9 @@ def test_what_could_not_be_had(tmp_path: Path) -> None:
     workspace = ("--workspace", str(tmp_path / "ws"))
     assert checked(made, "apply", "--profile", "full", *workspace, "--skip-unavailable")["skipped"]
     assert checked(made, "status", *workspace)["skipped"]
+    line = ("bundle.create", "--profile", "full", "--out", str(tmp_path / "full.tar"), "--skip-unavailable")
+    assert checked(made, *line)["missing"] and checked(made, *line)["skipped"]
+    assert checked(made, "bundle.show", str(tmp_path / "full.tar"))["missing"]
     assert checked(made, "lock")["stacks"][0]["unavailable"]
     assert checked(made, "verify", code=3)["not_checked"]
     assert any(f["tried"] for f in checked(made, "doctor", code=1)["findings"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -83,13 +84,17 @@ def test_it_writes_nothing(ws: Workspace) -> None:
     assert (stamps(ws.folder), snapshot(ws.folder)) == before
 
 
-def test_without_a_distribution(ws: Workspace, tmp_path: Path) -> None:
-    ws.apply()
-    env = environment(ws.made)
-    line = [sys.executable, "-m", "patchctl", "status", "--workspace", str(ws.folder)]
-    done = subprocess.run(line, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "not in the lock" in done.stdout
+def test_without_a_distribution_here(own_ws: Workspace, tmp_path: Path) -> None:
+    """The one that the workspace was made from counts; when that is gone, nothing is said of the lock."""
+    own_ws.apply()
+    env = environment(own_ws.made)
+    line = [sys.executable, "-m", "patchctl", "status", "--workspace", str(own_ws.folder)]
+    for root, said in ((own_ws.made.root, "as locked"), (None, "not in the lock")):
+        if root is None:
+            shutil.rmtree(own_ws.made.root)
+        done = subprocess.run(line, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count(said) == 2
 
 
 def test_no_workspace(ws: Workspace) -> None:

@@ -1,0 +1,151 @@
+"""The environment that packages go into: what it has, what would stand before them, and pip."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from patchctl.errors import WrongUse
+from patchctl.install.metadata import Metadata, normalised
+from patchctl.install.trees import InstallTree
+from patchctl.report.text import one_line
+from patchctl.workspace.imports import Import
+
+_SECONDS = 600
+_HINT = "name an interpreter with --python, for example .venv/bin/python"
+# Runs in the user's interpreter. What is found first on the path is what imports see.
+_PROBE = """
+import importlib.metadata, json, re, sys, sysconfig
+if not sys.path[0]:
+    del sys.path[0]  # the current folder, which -c puts first
+found = {}
+for there in importlib.metadata.distributions():
+    name = re.sub(r"[-_.]+", "-", there.metadata["Name"] or "").lower()
+    if not name or name in found:
+        continue
+    folder = there.read_text("direct_url.json")
+    url = json.loads(folder) if folder else {}
+    own = there.read_text("patchctl.json")
+    editable = json.loads(own)["folder"] if own and json.loads(own)["editable"] else None
+    if url.get("dir_info", {}).get("editable") and url["url"].startswith("file://"):
+        from urllib.request import url2pathname
+        editable = url2pathname(url["url"][len("file://"):])
+    found[name] = [there.version, str(there.locate_file("")), editable]
+paths = sysconfig.get_paths()
+print(json.dumps({"path": sys.path, "site": [paths["purelib"], paths["platlib"]], "found": found}))
+"""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A distribution that an environment has: its version, the folder it is in, and the tree that it leads to."""
+
+    version: str
+    folder: Path
+    editable: Path | None
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One interpreter: its path, in order, where pip installs to, and its distributions by normalised name."""
+
+    python: str
+    path: tuple[Path, ...]
+    site: tuple[Path, ...]
+    found: Mapping[str, Installed]
+
+    def version(self, name: str) -> str | None:
+        """The version of a distribution that imports see, or None."""
+        there = self.found.get(normalised(name))
+        return there.version if there is not None else None
+
+    def replaced(self, name: str) -> Installed | None:
+        """The distribution of this name that pip takes away: one in the environment itself."""
+        there = self.found.get(normalised(name))
+        return there if there is not None and there.folder in self.site else None
+
+
+def interpreter(named: str) -> str:
+    """The full path of an interpreter that is named by a path or found on PATH; links stay, an environment's is one."""
+    return os.path.abspath(named) if os.sep in named else shutil.which(named) or named
+
+
+def read_environment(python: str) -> Environment:
+    """Ask an interpreter. Raises WrongUse when it cannot be asked, or has no pip."""
+    told = json.loads(_said(python, ["-c", _PROBE]).splitlines()[-1])
+    _said(python, ["-m", "pip", "--version"])
+    found = {
+        name: Installed(version, Path(folder).resolve(), Path(editable).resolve() if editable else None)
+        for name, (version, folder, editable) in told["found"].items()
+    }
+    site = tuple(dict.fromkeys(Path(p).resolve() for p in told["site"]))
+    return Environment(python, tuple(Path(p).resolve() for p in told["path"]), site, found)
+
+
+def _said(python: str, args: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(
+            [python, *args], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise WrongUse(f"--python {python} cannot be run: {error}", hint=_HINT) from error
+    if done.returncode != 0 and "pip" in args:
+        hint = f"`{python} -m ensurepip` brings it; uv's environments have it with `uv venv --seed`"
+        raise WrongUse(f"{python} has no pip", hint=hint)
+    if done.returncode != 0 or not done.stdout.strip():
+        raise WrongUse(f"--python {python} cannot be asked: {one_line(done.stderr) or 'it said nothing'}", hint=_HINT)
+    return done.stdout
+
+
+def check_shadows(environment: Environment, item: InstallTree, metadata: Metadata, now: Sequence[Import]) -> None:
+    """Raise WrongUse when a package of the tree is imported from a place that stays before what is installed."""
+    old = environment.replaced(metadata.name)
+    for package in now:
+        if package.place is None or package.ours:
+            continue
+        place = Path(package.place).resolve()
+        if old is not None and any(place.is_relative_to(p) for p in (old.folder, old.editable) if p is not None):
+            continue  # pip takes it away
+        if _stays_before(environment, place):
+            what = f"{environment.python} imports {package.package} from {place}, which would hide what is installed"
+            hint = "take it off PYTHONPATH, or uninstall or delete it there"
+            raise WrongUse(what, hint=hint)
+
+
+def _stays_before(environment: Environment, place: Path) -> bool:
+    """Whether imports look there before, or in, the folder that pip installs to. A hook's place is on no path."""
+    path = environment.path
+    holders = [n for n, folder in enumerate(path) if place.is_relative_to(folder)]
+    if not holders:
+        return True
+    at = max(holders, key=lambda n: len(path[n].parts))  # site-packages lies below a folder that may be there, too
+    own = next((n for n, folder in enumerate(path) if folder in environment.site), len(path))
+    return at <= own
+
+
+def pip_install(environment: Environment, wheels: Sequence[Path]) -> None:
+    """Install wheels in place of what has their names, without their dependencies. Raises WrongUse with pip's words."""
+    command = [
+        environment.python, "-m", "pip", "install", "--no-deps", "--no-index", "--force-reinstall", "--no-cache-dir",
+        "--disable-pip-version-check", *map(str, wheels),
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS, check=False
+    )
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        said = [line for line in lines if line.lower().startswith("error")] or lines[-3:]
+        raise WrongUse(f"pip could not install: {one_line('; '.join(said))}", hint=_pip_hint(done.stderr))
+
+
+def _pip_hint(said: str) -> str | None:
+    if "externally-managed" in said:
+        return "this Python belongs to the system: make an environment with `python3 -m venv`"
+    if "Permission denied" in said:
+        return "the environment belongs to somebody else"
+    return None

@@ -1,0 +1,152 @@
+"""Installs a workspace: everything is checked and built first, then pip is called once, then Python is asked."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from patchctl.errors import WrongUse
+from patchctl.install.environment import Environment, check_shadows, pip_install, read_environment
+from patchctl.install.metadata import (
+    Metadata,
+    build_tools,
+    check_tools,
+    native_wheel,
+    read_metadata,
+    write_copy,
+)
+from patchctl.install.trees import InstallTree, install_trees
+from patchctl.install.wheel import complete_wheel, write_wheel
+from patchctl.manifest.distribution import Distribution
+from patchctl.report.progress import Progress
+from patchctl.workspace.imports import Import, find_imports
+
+
+@dataclass(frozen=True)
+class InstallOptions:
+    """How to install. `isolated`: what setup.py needs comes from the package indexes and goes again."""
+
+    python: str
+    editable: bool = False
+    native: bool = False
+    isolated: bool = True
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class InstalledTree:
+    """One tree as a package. `replaced` is the version that was there; `imports` is what Python finds, afterwards."""
+
+    upstream: str
+    distribution: str
+    version: str
+    replaced: str | None
+    tip_commit: str
+    imports: tuple[Import, ...]
+
+
+@dataclass(frozen=True)
+class Installation:
+    """What an install did; in a dry run, what it would do. `passed_by` says by upstream why it was not installed."""
+
+    trees: tuple[InstalledTree, ...]
+    passed_by: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class _Built:
+    item: InstallTree
+    metadata: Metadata
+    wheel: Path
+
+
+def install(workspace: Path, dist: Distribution, options: InstallOptions, progress: Progress) -> Installation:
+    """Put the trees of a workspace into an environment.
+
+    Raises LocalEdits or WrongUse for a workspace that is not as it was applied, WrongUse for an environment in which
+    another place would hide a package, SourceUnavailable when setuptools cannot be had.
+    """
+    if options.native and options.editable:
+        what = "--build-native compiles in a copy of the tree, and --editable leads to the tree itself"
+        raise WrongUse(what, hint="give one of them")
+    items, passed_by = install_trees(workspace, dist)
+    environment = read_environment(options.python)
+    with tempfile.TemporaryDirectory(prefix="patchctl-install-") as name:
+        built = list(_build_all(items, environment, options, Path(name), progress))
+        before = {b.item.upstream: _imports(b.item, dist, options.python) for b in built}
+        for one in built:
+            check_shadows(environment, one.item, one.metadata, before[one.item.upstream])
+        if not options.dry_run:
+            progress.note("pip install")
+            pip_install(environment, [b.wheel for b in built])
+    progress.finish()
+    after = before if options.dry_run else _proven(built, dist, options.python)
+    return Installation(tuple(_result(b, environment, after[b.item.upstream]) for b in built), passed_by)
+
+
+def _build_all(
+    items: Sequence[InstallTree], environment: Environment, options: InstallOptions, folder: Path, progress: Progress
+) -> Iterator[_Built]:
+    tools = None
+    if options.native or not options.isolated:
+        check_tools(options.python, {n: i.version for n, i in environment.found.items()})
+    else:
+        progress.note("fetching what setup.py needs")
+        tools = build_tools(options.python, folder / "tools")
+    for item in items:
+        progress.note(f"building {item.upstream}")
+        own = folder / item.upstream
+        with _source(item, own / "tree") as copy:
+            metadata = read_metadata(item, copy, options.python, tools, own / "metadata")
+        (own / "wheel").mkdir()
+        if options.native:
+            with _source(item, own / "native") as copy:
+                (own / "built").mkdir()
+                wheel = complete_wheel(item, native_wheel(item, copy, options.python, own / "built"), own / "wheel")
+        else:
+            wheel = write_wheel(item, metadata, own / "wheel", editable=options.editable)
+        yield _Built(item, metadata, wheel)
+
+
+@contextmanager
+def _source(item: InstallTree, folder: Path) -> Iterator[Path]:
+    """A copy for one use: setup.py writes into it."""
+    with tempfile.TemporaryDirectory(dir=_made(folder.parent), prefix=folder.name) as name:
+        yield write_copy(item, Path(name))
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _imports(item: InstallTree, dist: Distribution, python: str) -> tuple[Import, ...]:
+    return find_imports(python, item.upstream, item.folder, dist, lambda: item.tree.files(item.state.tip_commit))
+
+
+def _proven(built: Sequence[_Built], dist: Distribution, python: str) -> dict[str, tuple[Import, ...]]:
+    """What Python finds now. Raises WrongUse when that is not what was installed."""
+    environment = read_environment(python)
+    found = {b.item.upstream: _imports(b.item, dist, python) for b in built}
+    for one in built:
+        version = environment.version(one.metadata.name)
+        if version != one.metadata.version:
+            what = f"pip ended well, and {python} has {one.metadata.name} {version or 'nowhere'}"
+            raise WrongUse(
+                f"{what}; {one.metadata.version} was installed", hint="another one stands before it on its path"
+            )
+        for package in found[one.item.upstream]:
+            if not package.ours:
+                what = f"pip ended well, and {python} imports {package.package} from {package.place or 'nowhere'}"
+                raise WrongUse(what, hint=package.error or "take that place off its path, and install again")
+    return found
+
+
+def _result(built: _Built, environment: Environment, imports: tuple[Import, ...]) -> InstalledTree:
+    old = environment.replaced(built.metadata.name)
+    item, metadata = built.item, built.metadata
+    version = old.version if old is not None else None
+    return InstalledTree(item.upstream, metadata.name, metadata.version, version, item.state.tip_commit, imports)

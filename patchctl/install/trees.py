@@ -1,0 +1,93 @@
+"""Which trees of a workspace can be installed: those that are exactly what the lock and the state say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from patchctl.errors import LocalEdits, WrongUse
+from patchctl.git.catfile import ObjectReader
+from patchctl.git.objects import REGULAR, SYMLINK, Files
+from patchctl.manifest.distribution import Distribution
+from patchctl.workspace.state import State, TreeState, load_state
+from patchctl.workspace.status import Status, read_status
+from patchctl.workspace.trees import STASH_HINT, Tree, commit_tree
+
+_AGAIN = "apply again, then install"
+
+
+@dataclass(frozen=True)
+class InstallTree:
+    """A tree to install. `packages` maps an import package to its folder; `version` is the pin's, where it has one."""
+
+    upstream: str
+    tree: Tree
+    state: TreeState
+    packages: Mapping[str, str]
+    version: str | None
+
+    @property
+    def folder(self) -> Path:
+        """The work tree."""
+        return self.tree.folder
+
+    def files(self, *, generated: bool = True) -> Iterator[tuple[str, int, bytes]]:
+        """(path, mode, content) of the tip's files, from the tree's own objects, and of the generated ones on the disk.
+
+        What was edited since the check does not get in. Links and submodules are passed over.
+        """
+        with ObjectReader(self.tree.git_dir) as reader:
+            found: Files = reader.files(commit_tree(reader, self.state.tip_commit))
+            wanted = sorted(p for p in found if found[p].mode != SYMLINK)
+            for path, data in reader.blobs(found, wanted):
+                yield path.decode("utf-8"), found[path].mode, data
+        for name in sorted(self.state.generated) if generated else ():
+            yield name, REGULAR, (self.folder / name).read_bytes()
+
+
+def install_trees(workspace: Path, dist: Distribution) -> tuple[list[InstallTree], dict[str, str]]:
+    """The trees to install, and by upstream why one is not.
+
+    Raises LocalEdits when a tree was edited, WrongUse when it is not what the lock says or a run was interrupted.
+    """
+    status = read_status(workspace, dist, None)
+    state = load_state(workspace)
+    if status.interrupted is not None:
+        raise WrongUse(f"an {status.interrupted} of {workspace} was interrupted", hint=_AGAIN)
+    if state is None or status.profile is None:
+        raise WrongUse(f"no profile is applied to {workspace}", hint=_AGAIN)
+    _check(status, state, workspace)
+    trees, passed_by = [], {s.upstream: "its source could not be had at the apply" for s in state.skipped}
+    for name, tree_state in sorted(state.trees.items()):
+        packages = dist.upstream(name).packages
+        if tree_state.kind == "into":
+            passed_by[name] = f"it was patched where it is, in {tree_state.folder}"
+        elif not packages:
+            passed_by[name] = "the distribution names no import package of it"
+        elif not tree_state.patches and tree_state.tip_commit == tree_state.base_commit and not tree_state.locked:
+            passed_by[name] = "the profile does not have it"
+        else:
+            sdist = dist.stack(name, tree_state.stack).pin.sdist
+            version = sdist.version if sdist is not None else None
+            trees.append(InstallTree(name, Tree.of(workspace, name, tree_state), tree_state, packages, version))
+    if not trees:
+        reasons = "; ".join(f"{n}: {why}" for n, why in passed_by.items())
+        raise WrongUse(f"{workspace} has no tree to install", hint=reasons or None)
+    return trees, passed_by
+
+
+def _check(status: Status, state: State, workspace: Path) -> None:
+    edited = [f"{t.folder}/{path}" for t in status.trees for path in t.edits]
+    for name, tree_state in state.trees.items():
+        tree = Tree.of(workspace, name, tree_state)
+        edited += tree.shown(tree.edited_generated({}, tree_state.generated))
+        gone = [p for p in tree_state.generated if not tree.holds(p.encode())]
+        edited += tree.shown(p.encode() for p in gone)
+    if edited:
+        raise LocalEdits("trees were edited since they were applied", sorted(edited), hint=STASH_HINT)
+    for found in status.trees:
+        if found.problem is not None:
+            raise LocalEdits(f"{found.upstream}: {found.problem}", [found.folder], hint=_AGAIN)
+        if found.lock not in ("equal", "silent"):
+            raise WrongUse(f"{found.upstream}: {found.lock}", where=found.folder, hint=_AGAIN)

@@ -1,0 +1,42 @@
+"""What `install` prints. Computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from patchctl.report.text import visible_line
+
+if TYPE_CHECKING:
+    from patchctl.cli.app import Style
+    from patchctl.install.run import Installation, InstallOptions
+
+
+def install_json(found: Installation, options: InstallOptions, workspace: Path) -> dict[str, Any]:
+    """The shape patchctl.install/1 (docs/json.md)."""
+    return {
+        "workspace": str(workspace),
+        "python": options.python,
+        "editable": options.editable,
+        "build_native": options.native,
+        "dry_run": options.dry_run,
+        "trees": [asdict(tree) for tree in found.trees],
+        "passed_by": dict(found.passed_by),
+    }
+
+
+def install_text(found: Installation, options: InstallOptions, workspace: Path, style: Style) -> Iterator[str]:
+    """One line a package with where Python finds it; then what was not installed, and how all of it goes away again."""
+    word = "would install" if options.dry_run else "installed"
+    for tree in found.trees:
+        how = "editable" if options.editable else "copied"
+        replaced = f", in place of {visible_line(tree.replaced)}" if tree.replaced else ""
+        yield f"{tree.distribution:<14} {tree.version:<14} {style.good(word)}, {how}, {tree.tip_commit[:12]}{replaced}"
+        if not options.dry_run:
+            yield from (f"    {package.describe(style)}" for package in tree.imports)
+    yield from (f"{n:<14} {style.note('not installed')}: {visible_line(why)}" for n, why in found.passed_by.items())
+    names = " ".join(tree.distribution for tree in found.trees)
+    if not options.dry_run:
+        yield f"`{options.python} -m pip uninstall {names}` takes them away again"

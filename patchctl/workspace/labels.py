@@ -1,0 +1,36 @@
+"""What a workspace holds, as labels of an image: profile, lock, and a tree for each upstream."""
+
+from __future__ import annotations
+
+from patchctl import __version__
+from patchctl.errors import WrongUse
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.lock import lock_digest
+from patchctl.workspace.status import Status
+
+
+def labels(status: Status, dist: Distribution) -> dict[str, str]:
+    """Names and values, sorted: `patchctl.lock` is patchctl.manifest.lock.lock_digest over the profile's stacks, and
+    `patchctl.tree.UPSTREAM` is `FORM:TREE`, where TREE is git's id of the patched tree.
+
+    Raises WrongUse when the workspace holds no profile, or not what its lock says: a label would then be untrue.
+    """
+    if status.profile is None:
+        raise WrongUse("no profile is applied here", where=status.workspace, hint="`patchctl apply` first")
+    if not status.clean:
+        raise WrongUse(
+            "the workspace is not as it should be, and labels would say that it is",
+            where=status.workspace,
+            hint="`patchctl status` names what is not",
+        )
+    profile = dist.profile(status.profile)
+    stacks = [dist.stack(upstream, stack) for upstream, stack in profile.stacks.items()]
+    found = {
+        "patchctl.version": __version__,
+        "patchctl.profile": status.profile,
+        "patchctl.without": ",".join(sorted(status.without)),
+        "patchctl.lock": lock_digest(dist.root, stacks) or "",
+        "patchctl.skipped": ",".join(sorted(one.upstream for one in status.skipped)),
+    }
+    found |= {f"patchctl.tree.{tree.upstream}": f"{tree.form}:{tree.tip_tree}" for tree in status.trees}
+    return dict(sorted(found.items()))

@@ -1,0 +1,334 @@
+"""`patchctl install`, with real environments, a real pip and the real setuptools: what Python finds, and what is refused.
+
+The four real upstreams are installed by tests/behaviour/test_install_upstreams.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distribution import CLOCK, GREETER, REPO, Made, git, make_distribution
+from on_disk import Workspace, copy_of, snapshot
+from test_json import SHAPES, check_shape
+
+from patchctl.install.metadata import REQUIREMENTS
+
+# As vllm's and vllm-ascend's: a version by setuptools-scm, which writes into the tree, entry points, an extension.
+SETUP = """from setuptools import Extension, find_packages, setup
+from setuptools_scm import get_version
+
+setup(
+    name="greeter",
+    version=get_version(write_to="greeter/_version.py"),
+    packages=find_packages(),
+    entry_points={"console_scripts": ["greet = greeter.hello:main"], "greeters": ["plain = greeter.hello:hello"]},
+    ext_modules=[Extension("greeter.fast", ["fast.c"])],
+)
+"""
+FAST = """#include <Python.h>
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "fast", NULL, -1, NULL, NULL, NULL, NULL, NULL};
+PyMODINIT_FUNC PyInit_fast(void) { return PyModule_Create(&module); }
+"""
+PROJECT = '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
+GREETER_FILES = {"setup.py": SETUP, "pyproject.toml": PROJECT, "fast.c": FAST, "greeter/sizes/E=8,N=64.json": "{}\n"}
+CLOCK_FILES = {"pyproject.toml": f'{PROJECT}[project]\nname = "The.Clock"\nversion = "2.5"\n'}
+ASK = """
+import importlib.metadata as m, importlib.util as u, json, sys
+del sys.path[0]
+names = {"greeter": "greeter", "the-clock": "clock"}
+found = {}
+for name, package in names.items():
+    try:
+        found[package] = [m.version(name), u.find_spec(package).origin]
+    except m.PackageNotFoundError:
+        found[package] = None
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True)
+class Env:
+    """A virtual environment."""
+
+    folder: Path
+
+    @property
+    def python(self) -> str:
+        return str(self.folder / "bin" / "python")
+
+    @property
+    def site(self) -> Path:
+        (found,) = (self.folder / "lib").glob("python3*/site-packages")
+        return found
+
+    def run(self, *args: str) -> str:
+        clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        done = subprocess.run([self.python, *args], env=clean, capture_output=True, text=True, check=False, cwd="/")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def packages(self) -> dict[str, Any]:
+        """By import package: version and place; None for a distribution that is not there."""
+        found: dict[str, Any] = json.loads(self.run("-c", ASK))
+        return found
+
+    def snapshot(self) -> dict[str, tuple[str, str]]:
+        return {p: s for p, s in snapshot(self.site).items() if "__pycache__" not in p}
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What setup.py files need, from the real package index; later runs take it from here."""
+    folder = tmp_path_factory.mktemp("wheels")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder), *REQUIREMENTS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"the package index cannot be reached: {done.stderr[-300:]}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("fresh") / "env"
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tooled(fresh: Path, wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = Path(shutil.copytree(fresh, tmp_path_factory.mktemp("tooled") / "env", symlinks=True))
+    Env(folder).run("-m", "pip", "install", "--quiet", "--no-index", "--find-links", str(wheels), *REQUIREMENTS)
+    return folder
+
+
+@pytest.fixture
+def env(fresh: Path, tmp_path: Path) -> Env:
+    """A fresh environment: pip and what venv puts beside it."""
+    return Env(Path(shutil.copytree(fresh, tmp_path / "env", symlinks=True)))
+
+
+@pytest.fixture
+def tools(tooled: Path, tmp_path: Path) -> Env:
+    """An environment that has what setup.py files need: a tenth of a second instead of one and a half to build in."""
+    return Env(Path(shutil.copytree(tooled, tmp_path / "tools", symlinks=True)))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    greeter = replace(GREETER, files={**GREETER.files, **GREETER_FILES}, sdist=("greeter/__init__.py",))
+    clock = replace(CLOCK, files={**CLOCK.files, **CLOCK_FILES})
+    return make_distribution(tmp_path_factory.mktemp("made"), (greeter, clock), lock=True)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workspace with profile full, an environment, and where pip finds packages."""
+
+    ws: Workspace
+    env: Env
+    wheels: Path
+    always: tuple[str, ...] = ()
+
+    def run(self, verb: str, *args: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        own = {"PIP_FIND_LINKS": str(self.wheels), "PIP_NO_INDEX": "1", **(env or {})}
+        args = (*self.always, *args) if verb == "install" else args
+        return self.ws.run(verb, "--python", self.env.python, *args, env=own)
+
+    def good(self, verb: str, *args: str, env: Mapping[str, str] | None = None) -> str:
+        done = self.run(verb, *args, env=env)
+        assert done.returncode == 0, f"{args} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def refused(self, code: int, *args: str, env: Mapping[str, str] | None = None) -> str:
+        """The message of an install that must end with `code`, after which environment and workspace are as before."""
+        before = self.env.snapshot(), self.ws.everything()
+        done = self.run("install", *args, env=env)
+        assert done.returncode == code and "Traceback" not in done.stderr, done.stdout + done.stderr
+        assert (self.env.snapshot(), self.ws.everything()) == before
+        return done.stderr
+
+
+@pytest.fixture
+def bare(made: Made, env: Env, wheels: Path, tmp_path: Path) -> Case:
+    """With a fresh environment."""
+    ws = Workspace(made, tmp_path / "ws")
+    ws.apply()
+    return Case(ws, env, wheels)
+
+
+@pytest.fixture
+def case(made: Made, tools: Env, wheels: Path, tmp_path: Path) -> Case:
+    """With an environment that has what setup.py files need, which is used without isolation."""
+    ws = Workspace(made, tmp_path / "ws")
+    ws.apply()
+    return Case(ws, tools, wheels, ("--no-build-isolation",))
+
+
+def test_copied_into_a_fresh_environment(bare: Case) -> None:
+    """Name, version, place are right, nothing was compiled, the workspace is as it was, pip takes it away again."""
+    case = bare
+    before, empty = case.ws.everything(), case.env.snapshot()
+    assert "would install" in case.good("install", "--dry-run")
+    assert case.env.snapshot() == empty
+    out = case.good("install")
+    assert "greeter" in out and "The.Clock" in out and "pip uninstall" in out
+    site = case.env.site
+    places = {"greeter": ["1.0", str(site / "greeter/__init__.py")], "clock": ["2.5", str(site / "clock/__init__.py")]}
+    assert case.env.packages() == places
+    assert (site / "greeter/sizes/E=8,N=64.json").is_file() and not list((site / "greeter").glob("fast*.so"))
+    assert case.env.run("-c", "from greeter.hello import hello; print(hello('you'))") == "Hello, you\n"
+    script = subprocess.run(
+        [str(case.env.folder / "bin/greet")], capture_output=True, text=True, env={"USER": "me"}, check=True
+    )
+    assert script.stdout == "Hello, me\n"
+    groups = "import importlib.metadata as m; print([e.value for e in m.entry_points(group='greeters')])"
+    assert case.env.run("-c", groups) == "['greeter.hello:hello']\n"
+    assert case.good("status").count("imports ") == 2
+    assert case.ws.everything() == before
+    case.ws.assert_healthy()
+    case.env.run("-m", "pip", "check")
+    case.env.run("-m", "pip", "uninstall", "--yes", "greeter", "The.Clock")
+    assert {p: s for p, s in case.env.snapshot().items() if s[1]} == {p: s for p, s in empty.items() if s[1]}
+
+
+def test_editable_follows_every_apply_and_a_copy_does_not(case: Case) -> None:
+    before = case.ws.everything()
+    data = json.loads(case.good("install", "--editable", "--json"))
+    assert data.pop("schema") == "patchctl.install/1"
+    check_shape(data, SHAPES["patchctl.install/1"], "install")
+    assert [(t["distribution"], t["version"], t["replaced"]) for t in data["trees"]] == [
+        ("The.Clock", "2.5", None), ("greeter", "1.0", None),
+    ]  # fmt: skip
+    tree = str(case.ws.folder / "greeter/greeter/__init__.py")
+    assert case.env.packages()["greeter"] == ["1.0", tree]
+    assert case.ws.everything() == before
+    polite = "import os; os.environ['GREETER_POLITE'] = '1'; from greeter.hello import hello; print(hello('you'))"
+    assert case.env.run("-B", "-c", polite) == "Hello, you, please\n"
+    case.ws.apply("plain")
+    assert case.env.run("-B", "-c", polite) == "Hello, you\n"
+    assert case.good("status").count("imports ") == 2
+    assert "in place of 1.0" in case.good("install")  # and back to a copy: pip takes the other away
+    assert case.env.packages()["greeter"] == ["1.0", str(case.env.site / "greeter/__init__.py")]
+    assert not list(case.env.site.glob("__editable__*"))
+    case.good("status")
+    case.ws.apply("full")  # a copy does not follow, which is told by its files
+    stale = case.run("status")
+    assert stale.returncode == 1 and "files differ, the first is hello.py" in stale.stdout
+
+
+def test_what_a_workspace_must_be(case: Case, tmp_path: Path) -> None:
+    hello = case.ws.folder / "greeter/greeter/hello.py"
+    text = hello.read_text()
+    hello.write_text("# mine\n")
+    assert str(hello) in case.refused(5)
+    hello.write_text(text)
+    git(case.ws.folder / "greeter", "commit", "--quiet", "--allow-empty", "-m", "mine")
+    assert "HEAD is" in case.refused(5)
+    nowhere = replace(case, ws=Workspace(case.ws.made, tmp_path / "nowhere"))
+    assert "nothing was applied" in nowhere.refused(2)
+
+
+def test_a_reverted_workspace_is_not_installed(case: Case) -> None:
+    case.ws.good("revert")
+    assert "no profile is applied" in case.refused(2)
+
+
+def test_another_lock(case: Case, tmp_path: Path) -> None:
+    """The distribution moved on since the apply: the tree is not what it promises now."""
+    own = copy_of(case.ws.made, tmp_path)
+    own.edit("manifests/stacks/greeter/v1.yaml", "  - 0003-feature-loud.patch\n", "")
+    own.good("lock", "--offline")
+    assert "differs from the lock" in replace(case, ws=Workspace(own, case.ws.folder)).refused(2)
+
+
+def test_what_would_hide_a_package_is_named(case: Case, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (other / "greeter").mkdir(parents=True)
+    (other / "greeter/__init__.py").write_text("")
+    said = case.refused(2, env={"PYTHONPATH": f"{other}{os.pathsep}{REPO}"})
+    assert str(other / "greeter/__init__.py") in said and "PYTHONPATH" in said
+    stray = case.env.site / "clock"
+    stray.mkdir()
+    (stray / "__init__.py").write_text("")
+    assert str(stray) in case.refused(2, "--editable")
+
+
+def test_an_editable_install_of_another_tree_is_replaced(case: Case, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    (old / "greeter").mkdir(parents=True)
+    (old / "greeter/__init__.py").write_text("OLD = True\n")
+    (old / "pyproject.toml").write_text(f'{PROJECT}[project]\nname = "greeter"\nversion = "0.1"\n')
+    case.env.run("-m", "pip", "install", "--quiet", "--no-index", "--no-build-isolation", "--editable", str(old))
+    assert case.env.packages()["greeter"] == ["0.1", str(old / "greeter/__init__.py")]
+    assert "in place of 0.1" in case.good("install", "--editable")
+    assert case.env.packages()["greeter"][1] == str(case.ws.folder / "greeter/greeter/__init__.py")
+    assert not (case.env.site / "greeter").exists()
+
+
+def test_without_isolation_the_environment_must_have_what_it_takes(bare: Case) -> None:
+    said = bare.refused(2, "--no-build-isolation")
+    assert "setuptools-scm>=8" in said and "pip install" in said
+
+
+def test_without_isolation_no_index_is_asked(case: Case) -> None:
+    case.good("install", "--dry-run", env={"PIP_FIND_LINKS": ""})
+
+
+def test_no_index(bare: Case) -> None:
+    said = bare.refused(3, env={"PIP_FIND_LINKS": "", "PIP_NO_INDEX": "1"})
+    assert "--no-build-isolation" in said and "setuptools" in said
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_native_builds_only_when_asked(case: Case) -> None:
+    assert "give one of them" in case.refused(2, "--build-native", "--editable")
+    before = case.ws.everything()
+    case.good("install", "--build-native")
+    assert case.env.run("-c", "import greeter.fast; print(greeter.fast.__name__)") == "greeter.fast\n"
+    assert case.env.packages()["greeter"][0] == "1.0" and case.ws.everything() == before
+    case.good("status")
+
+
+def test_setup_py_that_fails_is_quoted(tools: Env, wheels: Path, tmp_path: Path) -> None:
+    broken = replace(GREETER, files={**GREETER.files, "setup.py": "raise SystemExit('no compiler today')\n"})
+    other = make_distribution(tmp_path / "other", (broken,), lock=True)
+    ws = Workspace(other, tmp_path / "ws")
+    ws.apply()
+    assert "no compiler today" in Case(ws, tools, wheels, ("--no-build-isolation",)).refused(2)
+
+
+def test_a_tree_that_calls_itself_another_version(tools: Env, wheels: Path, tmp_path: Path) -> None:
+    project = f'{PROJECT}[project]\nname = "greeter"\nversion = "9.9"\n'
+    odd = replace(GREETER, files={**GREETER.files, "pyproject.toml": project}, sdist=("greeter/__init__.py",))
+    other = make_distribution(tmp_path / "other", (odd,), lock=True)
+    ws = Workspace(other, tmp_path / "ws")
+    ws.apply()
+    assert "calls itself greeter 9.9, and 1.0 is pinned" in Case(ws, tools, wheels, ("--no-build-isolation",)).refused(
+        3
+    )
+
+
+def test_what_is_patched_where_it_is_stays_there(case: Case, tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    git(tmp_path, "clone", "--quiet", str(case.ws.made.origins / "clock"), str(checkout))
+    ws = Workspace(case.ws.made, tmp_path / "into")
+    ws.apply("full", "--into", f"clock={checkout}")
+    data = json.loads(replace(case, ws=ws).good("install", "--json"))
+    assert [t["upstream"] for t in data["trees"]] == ["greeter"]
+    assert str(checkout) in data["passed_by"]["clock"]
+
+
+def test_wrong_interpreters(case: Case, tmp_path: Path) -> None:
+    for python in ("/no/such/python", "no-such-python", "/bin/false", str(tmp_path)):
+        done = case.ws.run("install", "--python", python)
+        assert done.returncode == 2 and "--python" in done.stderr and "Traceback" not in done.stderr
+    shutil.rmtree(case.env.site / "pip")
+    assert "has no pip" in case.refused(2)

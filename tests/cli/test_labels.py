@@ -1,0 +1,70 @@
+"""`patchctl labels`: what an image says that it holds is what it holds, or nothing is said."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from on_disk import Workspace
+
+
+def labels(ws: Workspace) -> dict[str, str]:
+    return dict(ws.json("labels")["labels"])
+
+
+def expected_lock(root: Path, stacks: list[str]) -> str:
+    """The digest again, as a shell would: the lock files' sha256 in order, a line each."""
+    lines = ""
+    for name in sorted(stacks):
+        data = (root / f"manifests/locks/{name}.json").read_bytes()
+        lines += f"{name} {hashlib.sha256(data).hexdigest()}\n"
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def test_what_they_say(ws: Workspace) -> None:
+    ws.apply()
+    found, status = labels(ws), ws.json("status")
+    stacks = [f"{tree['upstream']}/{tree['stack']}" for tree in status["trees"]]
+    assert found["patchctl.lock"] == expected_lock(ws.made.root, stacks)
+    assert (found["patchctl.profile"], found["patchctl.without"], found["patchctl.skipped"]) == ("full", "", "")
+    assert {name: value for name, value in found.items() if ".tree." in name} == {
+        f"patchctl.tree.{tree['upstream']}": f"git:{tree['tip_tree']}" for tree in status["trees"]
+    }
+    assert ws.good("labels").splitlines() == [f"{name}={value}" for name, value in found.items()]
+
+
+def test_what_was_left_out_is_said(ws: Workspace) -> None:
+    ws.apply("full", "--without", "loud")
+    assert labels(ws)["patchctl.without"] == "loud"
+
+
+def test_the_lock_label_is_the_profiles(own_ws: Workspace) -> None:
+    own_ws.apply()
+    before = labels(own_ws)
+    lock = own_ws.made.root / "manifests/locks/clock"
+    (file,) = lock.iterdir()
+    data = json.loads(file.read_text())
+    file.write_text(json.dumps(data))  # the same for a reader, other bytes
+    after = labels(own_ws)
+    assert {name for name in before if before[name] != after[name]} == {"patchctl.lock"}
+
+
+@pytest.mark.parametrize("spoil", ["edit", "delete", "lock", "revert", "nothing"])
+def test_nothing_untrue_is_said(own_ws: Workspace, spoil: str) -> None:
+    if spoil != "nothing":
+        own_ws.apply()
+    if spoil == "edit":
+        (own_ws.folder / "greeter/README.md").write_text("mine\n")
+    elif spoil == "delete":
+        shutil.rmtree(own_ws.folder / "clock/clock")
+    elif spoil == "lock":
+        (file,) = (own_ws.made.root / "manifests/locks/clock").iterdir()
+        tip = own_ws.state["trees"]["clock"]["tip_commit"]
+        file.write_text(file.read_text().replace(tip, "0" * 40))
+    elif spoil == "revert":
+        own_ws.good("revert")
+    message = own_ws.refused(2, "labels")
+    assert "try:" in message or "`patchctl" in message
