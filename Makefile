@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 TREES := build/trees
 EVIDENCE ?= docs/evidence
 
-.PHONY: help apply test test-tool test-behaviour test-slow test-suites test-upstream test-mutants test-crash lint bench bench-patches docs clean trees
+.PHONY: help apply test test-tool test-behaviour test-slow test-suites test-upstream test-mutants test-crash image-test lint bench bench-patches docs clean trees
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 18
@@ -65,6 +65,10 @@ test-mutants: trees  ## each patch: red on the unpatched tree, green on the patc
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
 	$(RUN) scripts/prove_patches.py --base $(TREES)/base --patched $(TREES)/patched --mutants --json build/mutants.json
 
+# The stand-in base is kept in build/, and its making is most of the time.
+image-test: trees  ## build both images with buildah on a stand-in base, and run them; root, a few minutes
+	$(RUN) -m pytest -q tests/image --base-trees $(TREES)/base --base-tar build/image/base.tar
+
 lint: $(VENV)/.ready  ## ruff, mypy, and the patch lint
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -86,6 +90,7 @@ bench-patches: trees  ## what patches gain, as far as a CPU can tell: a simulati
 
 docs: $(VENV)/.ready  ## generated pages, README table, JSON schemas
 	$(PATCHCTL) docs
+	$(RUN) scripts/log_metrics.py
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .venv-torch build

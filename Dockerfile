@@ -1,0 +1,62 @@
+# One image a profile: the patched trees, installed, with what they run on. docs/images.md explains it; scripts/build_image.sh
+# builds it and labels it with what it holds. It builds with docker 20.10 and buildah 1.28: no heredoc, no COPY --link.
+ARG BASE_IMAGE=quay.io/ascend/cann:8.5.0-a3-openeuler24.03-py3.11
+
+# The system's packages, and patchctl in an environment of its own.
+FROM ${BASE_IMAGE} AS system
+SHELL ["/bin/bash", "-o", "pipefail", "-c"]
+ENV PATCHCTL_ROOT=/opt/patchctl/distribution \
+    PATCHCTL_WORKSPACE=/opt/patched \
+    PIP_DISABLE_PIP_VERSION_CHECK=1
+# For a package index of one's own; docker takes PIP_INDEX_URL and proxies as predefined or declared arguments.
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ARG PYTHON=python3
+COPY scripts/image /opt/patchctl/image
+RUN /opt/patchctl/image/system_packages.sh
+COPY pyproject.toml README.md LICENSE NOTICE /opt/patchctl/distribution/
+COPY patchctl /opt/patchctl/distribution/patchctl
+COPY manifests /opt/patchctl/distribution/manifests
+COPY patches /opt/patchctl/distribution/patches
+COPY licenses /opt/patchctl/distribution/licenses
+COPY scripts /opt/patchctl/distribution/scripts
+COPY docs /opt/patchctl/distribution/docs
+RUN --mount=type=cache,target=/root/.cache/pip \
+    "${PYTHON}" -m venv /opt/patchctl/venv \
+    && /opt/patchctl/venv/bin/pip install --quiet /opt/patchctl/distribution \
+    && ln -s /opt/patchctl/venv/bin/patchctl /usr/local/bin/patchctl
+
+# The sources, patched and verified. BUNDLE names a file of the build context, made by `patchctl bundle create`: then nothing
+# is fetched. APPLY_OPTIONS are given to `patchctl apply`: --skip-unavailable, --without FEATURE, --source sdist ...
+FROM system AS patched
+ARG PROFILE=qwen3-235b
+ARG BUNDLE=
+ARG APPLY_OPTIONS=
+RUN --mount=type=cache,target=/root/.cache/patchctl --mount=type=bind,target=/context \
+    /opt/patchctl/image/apply.sh "${PROFILE}" "${BUNDLE}" "${APPLY_OPTIONS}"
+
+# What the trees run on, then the trees themselves. RUNTIME=no leaves the former out, for a base that has it; NATIVE=yes builds
+# vllm-ascend's operators, which needs CANN's compilers.
+FROM system AS image
+ARG PROFILE=qwen3-235b
+ARG RUNTIME=yes
+ARG NATIVE=yes
+ARG PYTHON=python3
+COPY --from=patched /opt/patched /opt/patched
+RUN --mount=type=cache,target=/root/.cache \
+    RUNTIME="${RUNTIME}" NATIVE="${NATIVE}" /opt/patchctl/image/install.sh "${PROFILE}" "${PYTHON}"
+ENV PATCHCTL_TORCH_PYTHON=${PYTHON}
+LABEL org.opencontainers.image.title="patchctl" \
+      org.opencontainers.image.licenses="Apache-2.0 AND BSD-3-Clause" \
+      patchctl.profile="${PROFILE}"
+# Reads every byte of the trees, hence the interval, takes no lock, and asks the interpreter whether it imports them. A shell,
+# since docker knows no exit code but 0 and 1.
+# hadolint ignore=DL3025
+HEALTHCHECK --interval=10m --timeout=5m --start-period=1m \
+    CMD patchctl verify --workspace /opt/patched --quiet && patchctl status --python "${PATCHCTL_TORCH_PYTHON}" >/dev/null || exit 1
+# Training needs the devices' group or root; `docker run --user` and RUN_AS choose another, and the trees are for all to read.
+ARG RUN_AS=root
+USER ${RUN_AS}
+WORKDIR /opt/patched
+ENTRYPOINT ["/opt/patchctl/image/entrypoint.sh"]
+CMD ["/bin/bash"]

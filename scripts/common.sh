@@ -1,0 +1,147 @@
+# shellcheck shell=bash
+# What the shell scripts of this folder share. Sourced, never run: `SCRIPT` is the name that messages begin with.
+
+# As patchctl's own (docs/exit-codes.md).
+# shellcheck disable=SC2034
+readonly FINDINGS=1 WRONG_USE=2 BUSY=6 INTERRUPTED=130 TERMINATED=143
+
+# shellcheck disable=SC2153
+say() {
+  printf '%s: %s\n' "$SCRIPT" "$*" >&2
+}
+
+# die CODE WHAT [HINT]
+die() {
+  say "$2"
+  [[ -z ${3-} ]] || printf '  try: %s\n' "$3" >&2
+  exit "$1"
+}
+
+wrong_use() {
+  die "$WRONG_USE" "$1" "${2:-$SCRIPT --help}"
+}
+
+# take NAME "$@": the word after the option that comes first, into NAME. Not by substitution, where an error would end only
+# the subshell.
+take() {
+  [[ $# -ge 3 ]] || wrong_use "$2 wants a value"
+  printf -v "$1" '%s' "$3"
+}
+
+# value_of "$@": the same, printed. Only as `x=$(value_of "$@")` alone on a line: before `&&` its error ends nothing.
+value_of() {
+  [[ $# -ge 2 ]] || wrong_use "$1 wants a value"
+  printf '%s' "$2"
+}
+
+# whole OPTION TEXT: a whole number of at least 0.
+whole() {
+  [[ $2 =~ ^[0-9]{1,9}$ ]] || wrong_use "$1 $2: a whole number is wanted"
+}
+
+need_command() {
+  command -v -- "$1" >/dev/null || die "$WRONG_USE" "there is no $1 on PATH" "$2"
+}
+
+# patchctl, wherever it is: PATCHCTL, PATH, or the environment that `make` made beside these scripts; with the recipes that
+# belong to these scripts, from whatever folder they are called.
+patchctl() {
+  local root made
+  root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+  made=$root/.venv/bin/patchctl
+  local -x PATCHCTL_ROOT=${PATCHCTL_ROOT:-$root}
+  if [[ -n ${PATCHCTL-} ]]; then
+    "$PATCHCTL" "$@"
+  elif [[ -n $(type -P patchctl) ]]; then
+    command patchctl "$@"
+  elif [[ -x $made ]]; then
+    "$made" "$@"
+  else
+    die "$WRONG_USE" "patchctl was not found" "pip install it, put it on PATH, or set PATCHCTL to its path"
+  fi
+}
+
+# npus: the NPUs that this machine or container has, one path a line. PATCHCTL_HOST_ROOT: another root, for tests.
+npus() {
+  local path
+  for path in "${PATCHCTL_HOST_ROOT-}"/dev/davinci[0-9]*; do
+    [[ ! -e $path ]] || printf '%s\n' "$path"
+  done | sort -V
+}
+
+# load_environment TEXT: evals what `patchctl env` printed. A path that nobody has set ends the script by its name.
+load_environment() {
+  local missing
+  if ! missing=$( (eval "$1") 2>&1); then
+    die "$WRONG_USE" "the environment is incomplete: ${missing#*line *: }" "export it, or give it with --path NAME=PATH"
+  fi
+  eval "$1"
+  [[ -z ${LD_PRELOAD-} || -e ${LD_PRELOAD%%:*} ]] ||
+    die "$WRONG_USE" "LD_PRELOAD=$LD_PRELOAD: there is no such library" "install it, or leave it out of the recipe"
+}
+
+# The names that an environment exports, one a line.
+names_of() {
+  sed -n 's/^export \([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p' <<<"$1"
+}
+
+# find_way HEAD: this node's address and interface on the way to the first node, into NODE_IP and INTERFACE unless they are
+# said; exported for HCCL and gloo (003, 4.5). Without a head the way out decides: to an address that is no one's (RFC 5737).
+find_way() {
+  local found=''
+  if [[ -z $NODE_IP || -z $INTERFACE ]]; then
+    found=$(python3 "$HERE/ray_nodes.py" local "${NODE_IP:-${1:-192.0.2.1}}") ||
+      die "$WRONG_USE" "the way to ${1:-other machines} was not found" "--node-ip ADDRESS --interface NAME"
+    NODE_IP=${NODE_IP:-${found% *}} INTERFACE=${INTERFACE:-${found##* }}
+  fi
+  export HCCL_SOCKET_IFNAME=$INTERFACE GLOO_SOCKET_IFNAME=$INTERFACE SOCKET_IFNAME=$INTERFACE MASTER_ADDR=${1:-$NODE_IP}
+}
+
+# Ray opens many files for each worker (003, 4.5).
+raise_file_limit() {
+  local now wanted=32768
+  now=$(ulimit -Sn)
+  [[ $now == unlimited || $now -ge $wanted ]] || ulimit -Sn "$wanted" 2>/dev/null ||
+    say "warning: ulimit -n is $now and cannot be raised to $wanted: Ray runs out of files with many workers"
+}
+
+# answers URL: whether it answers with success, asked directly: a proxy of the environment knows no local server.
+answers() {
+  python3 -c 'import sys; from urllib.request import ProxyHandler, build_opener
+build_opener(ProxyHandler({})).open(sys.argv[1], timeout=5)' "$1" 2>/dev/null
+}
+
+# source_cann FOLDER: CANN's own variables, where this shell has not got them yet. A raylet's children inherit them.
+source_cann() {
+  local script
+  [[ -z ${ASCEND_HOME_PATH-} ]] || return 0
+  for script in "$1/ascend-toolkit/set_env.sh" "$1/nnal/atb/set_env.sh"; do
+    [[ -r $script ]] || continue
+    say "sourcing $script"
+    set +eu # they read unset variables, and use the status of tests
+    # shellcheck disable=SC1090
+    source "$script"
+    set -eu
+  done
+}
+
+# in_group COMMAND...: runs it in a process group of its own, and passes on INT, TERM and HUP to all of it.
+# In the background of a script without job control, INT would be ignored by everything that it starts.
+in_group() {
+  local status=0 caught=''
+  set -m
+  (trap : INT TERM HUP && "$@") & # this shell stays until what it started has ended
+  local group=$!
+  set +m
+  trap 'caught=INT; kill -INT -- "-$group" 2>/dev/null' INT
+  trap 'caught=TERM; kill -TERM -- "-$group" 2>/dev/null' TERM HUP
+  # wait returns early for a signal that is trapped: then the group is still ending.
+  while :; do
+    wait "$group" && status=0 || status=$?
+    kill -0 "$group" 2>/dev/null || break
+  done
+  trap - INT TERM HUP
+  [[ $caught != INT ]] || return "$INTERRUPTED"
+  [[ $caught != TERM ]] || return "$TERMINATED"
+  return "$status"
+}
