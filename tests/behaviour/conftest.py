@@ -18,31 +18,18 @@ MARKS = {
     "off": "switched off or left alone: the same result on the unpatched and on the patched tree",
     "misuse": "a wrong setting is refused with a clear message",
 }
-SLOW = "takes minutes, many processes or a matrix of cases: run with --slow (make test-slow, make test-mutants)"
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--trees",
-        metavar="DIR",
-        default=None,
-        help="a folder with the upstream trees to test (DIR/verl, DIR/vllm, ...); without it patchctl builds them",
-    )
-    parser.addoption("--slow", action="store_true", help="run the tests marked slow as well")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for name, meaning in (MARKS | {"slow": SLOW}).items():
+    for name, meaning in MARKS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}")
     # A mark misspelt is a test that prove_patches.py would not run.
     config.option.strict_markers = True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Writes each test's marks into the JUnit report, where prove_patches.py reads them; passes over slow ones."""
+    """Writes each test's marks into the JUnit report, where prove_patches.py reads them."""
     for item in items:
-        if item.get_closest_marker("slow") and not config.getoption("--slow"):
-            item.add_marker(pytest.mark.skip(reason="slow: make test-slow runs it"))
         item.user_properties += [("mark", mark.name) for mark in item.iter_markers() if mark.name in MARKS]
 
 

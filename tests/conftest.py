@@ -1,0 +1,27 @@
+"""What every folder of tests knows: the options --slow and --trees, and the mark `slow`."""
+
+from __future__ import annotations
+
+import pytest
+
+SLOW = "takes minutes, many processes or a matrix of cases: run with --slow (make test-slow, make test-mutants)"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--trees",
+        metavar="DIR",
+        default=None,
+        help="a folder with the upstream trees to test (DIR/verl, DIR/vllm, ...); without it patchctl builds them",
+    )
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow as well")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", f"slow: {SLOW}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow") and not config.getoption("--slow"):
+            item.add_marker(pytest.mark.skip(reason="slow: make test-slow runs it"))
