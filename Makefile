@@ -13,6 +13,7 @@ MIRROR_FLAGS := $(if $(MIRRORS),$(foreach u,$(UPSTREAMS),$(foreach d,$(wildcard 
 export PATCHCTL_MIRRORS := $(if $(MIRRORS),$(abspath $(MIRRORS)))
 export PYTHONDONTWRITEBYTECODE := 1
 TREES := build/trees
+SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
 
 .PHONY: help apply test test-tool test-behaviour test-slow test-suites test-upstream test-mutants test-crash image-test lint bench bench-patches docs clean trees
@@ -44,13 +45,13 @@ trees: $(VENV)/.ready
 	$(PATCHCTL) apply --profile $(PROFILE) --workspace $(TREES)/base --skip-unavailable $(MIRROR_FLAGS)
 	$(PATCHCTL) revert --workspace $(TREES)/base
 
-test-behaviour: trees  ## the patched upstream code, running on a CPU torch
+test-behaviour: trees  ## the patched upstream code on a CPU torch; scripts and clusters with its ray
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) -m pytest -q -n 2 --dist loadfile tests/behaviour --trees $(TREES)/patched
+	$(RUN) -m pytest -q -n 2 --dist loadfile tests/behaviour tests/scripts tests/cluster --trees $(TREES)/patched
 
-test-slow: trees  ## the behaviour tests that take minutes: more processes, larger matrices
+test-slow: trees  ## those of them that take minutes: more processes, larger matrices
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) -m pytest -q tests/behaviour -m slow --slow --trees $(TREES)/patched
+	$(RUN) -m pytest -q tests/behaviour tests/scripts tests/cluster -m slow --slow --trees $(TREES)/patched
 
 test-suites: trees  ## upstream's own suites that source distributions carry, unpatched against patched
 	@PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)" || { echo "upstream's suites skipped: no CPU torch"; exit 0; }; \
@@ -69,10 +70,12 @@ test-mutants: trees  ## each patch: red on the unpatched tree, green on the patc
 image-test: trees  ## build both images with buildah on a stand-in base, and run them; root, a few minutes
 	$(RUN) -m pytest -q tests/image --base-trees $(TREES)/base --base-tar build/image/base.tar
 
-lint: $(VENV)/.ready  ## ruff, mypy, and the patch lint
+lint: $(VENV)/.ready  ## ruff, mypy, shellcheck, shfmt, and the patch lint
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/shellcheck -x $(SHELL_SCRIPTS)
+	$(VENV)/bin/shfmt -d -i 2 -ci $(SHELL_SCRIPTS)
 	$(PATCHCTL) verify --static --quiet
 
 bench: $(VENV)/.ready  ## apply against git am and git apply, memory, start-up; REPO=DIR for real history
