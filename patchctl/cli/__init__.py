@@ -41,6 +41,7 @@ VERBS = {
     "env": "Print the environment variables of a recipe.",
     "preflight": "Say whether a machine can run a recipe, before hours are spent.",
     "docs": "Write the generated pages and the README's table, or check them.",
+    "cluster": "Say what every node of a Ray cluster holds, name the odd one, and apply to all.",
     "doctor": "Say what this machine lacks.",
     "completion": "Print the completion script of a shell.",
 }

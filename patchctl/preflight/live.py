@@ -25,7 +25,7 @@ _OURS = re.compile(
     r"|\w*SOCKET_IFNAME|TASK_QUEUE_\w+|CPU_AFFINITY_CONF|CUDA_DEVICE_MAX_CONNECTIONS|LD_PRELOAD|LD_LIBRARY_PATH|USE_\w+"
     r"|HF_ENDPOINT|HF_HOME|WORLD_SIZE|RANK"
 )
-_SECRET = re.compile(r"(?i)key|token|secret|passw|credential|auth")
+SECRET = re.compile(r"(?i)key|token|secret|passw|credential|auth")
 # Runs in the training environment: its version, and what pip would list. Without pip, which not every environment has.
 _PYTHON_PROBE = """
 import importlib.metadata, json, platform
@@ -176,7 +176,7 @@ def _environment(questions: Questions) -> dict[str, str]:
     """The variables that are somebody's business here, without credentials."""
     ours = [
         name for name in questions.environment
-        if (name in questions.variables or _OURS.fullmatch(name)) and not _SECRET.search(name)
+        if (name in questions.variables or _OURS.fullmatch(name)) and not SECRET.search(name)
     ]  # fmt: skip
     return {name: redact_text(questions.environment[name]) for name in sorted(ours)}
 

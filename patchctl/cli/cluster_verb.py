@@ -1,0 +1,233 @@
+"""patchctl cluster: verify, status and apply on every node of a Ray cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from patchctl.cli.app import App, complete_profile, json_option, profile_option, source_options, split_pair
+from patchctl.cli.bundle_options import bundle_options, take_bundle
+from patchctl.cli.recipe_options import Asked, RecipeBook, complete_recipe
+from patchctl.errors import DONE, FINDINGS
+
+if TYPE_CHECKING:
+    from patchctl.cluster.facts import Verb
+
+_ADDRESS = click.option(
+    "--address", "-a", default="auto", envvar="RAY_ADDRESS", show_default=True, metavar="A",
+    help="The cluster: HOST:PORT of its head, ray://HOST:10001 from outside, or auto for the one on this machine.",
+)  # fmt: skip
+_WORKSPACE = click.option(
+    "--workspace", "-w", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+    help="The workspace on every node [default: each node's own PATCHCTL_WORKSPACE, else the one here, else ./workspace].",
+)  # fmt: skip
+_NODES = click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="How many nodes have to be there.")
+_LOOKING = (
+    _ADDRESS,
+    _WORKSPACE,
+    click.option("--profile", "-p", metavar="NAME", shell_complete=complete_profile,
+                 help="The profile that every node should hold [default: what most of them hold]."),
+    click.option("--recipe", "-r", metavar="NAME", shell_complete=complete_recipe,
+                 help="Hold the environment against this recipe, or PROFILE/RECIPE."),
+    click.option("--python", metavar="PY",
+                 help="The interpreter on every node whose packages are looked at [default: the workers' own]."),
+    _NODES,
+)  # fmt: skip
+
+
+def _timeout(seconds: int) -> Callable[..., Any]:
+    return click.option("--timeout", type=click.FloatRange(min=1), default=seconds, show_default=True, metavar="S",
+                        help="How long a node may take, in seconds.")  # fmt: skip
+
+
+def _options(*options: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def add(wrapped: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            wrapped = option(wrapped)
+        return wrapped
+
+    return add
+
+
+@click.group("cluster")
+def command() -> None:
+    """Say what every node of a Ray cluster holds, name the odd one, and apply to all.
+
+    One task is pinned to each node; patchctl travels with it, so that nodes need Python and git alone. Needs ray in the
+    cluster's version, and none of its CPUs or NPUs. Nothing in the cluster is started or stopped.
+
+    \b
+    patchctl cluster verify --address 10.0.0.1:6766 --profile qwen3-235b --recipe grpo --nodes 64
+    patchctl cluster status --address 10.0.0.1:6766
+    patchctl cluster apply --address 10.0.0.1:6766 --profile qwen3-235b --bundle qwen3-235b.bundle.tar
+
+    Exit code 1 when a node differs, is dead or does not answer; 3 when there is no cluster at the address.
+    """
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What both verbs that look are told."""
+
+    address: str
+    workspace: Path | None
+    profile: str | None
+    recipe: str | None
+    python: str | None
+    nodes: int | None
+    timeout: float
+    as_json: bool
+
+
+@command.command("verify", short_help="Read every byte on every node, and name the odd one.")
+@_options(*_LOOKING, _timeout(600), json_option)
+@click.pass_obj
+def verify(app: App, /, **told: Any) -> int:
+    """Read every file of every tree on every node, compute the trees again, and hold the nodes against the lock.
+
+    Compared as well: the profile, the locks of a distribution that is on the node, package versions, environment, and
+    where a worker and a process spawned from it (an engine) find the patched packages. Writes nothing.
+
+    \b
+    patchctl cluster verify --address 10.0.0.1:6766
+    patchctl cluster verify --address 10.0.0.1:6766 --profile qwen3-235b --recipe grpo --nodes 64 --json
+
+    Exit code 1 when a node differs, is dead or does not answer.
+    """
+    return _look(app, "verify", _Look(**told))
+
+
+@command.command("status", short_help="The same, trusting file times as `git status` does.")
+@_options(*_LOOKING, _timeout(120), json_option)
+@click.pass_obj
+def status(app: App, /, **told: Any) -> int:
+    """As verify, and faster: files whose size and times are those of git's index are not read.
+
+    Exit code 1 when a node differs, is dead or does not answer.
+    """
+    return _look(app, "status", _Look(**told))
+
+
+def _look(app: App, verb: Verb, told: _Look) -> int:
+    from patchctl.cluster.compare import compare
+    from patchctl.cluster.fanout import NoAnswer, joined
+    from patchctl.cluster.kit import make_kit
+    from patchctl.cluster.question import looking_request, plain_request, wanted_of
+    from patchctl.report.cluster import compared_json, compared_text
+
+    book, dist = RecipeBook(app), app.distribution
+    run = book.sound(Asked(told.profile, told.recipe)) if told.recipe else None
+    profile = run.profile if run else told.profile
+    kit = make_kit(dist)
+    wanted = wanted_of(dist, kit, profile, run, told.nodes)
+    plain = plain_request(verb, dist, told.workspace, _here(), told.timeout)
+    request = looking_request(plain, dist, book.recipes, profile, run, told.python)
+    progress = app.progress(told.as_json)
+    with joined(told.address) as cluster:
+        nodes = cluster.nodes()
+        progress.start(f"cluster {verb}", None)
+        try:
+            found = cluster.ask({n: request for n in nodes if n.alive}, cluster.put(kit.data), progress)
+        finally:
+            progress.finish()
+        version = cluster.version
+    compared = compare({n: found[n] if n.alive else NoAnswer("dead", n.reason) for n in nodes}, wanted)
+    data = compared_json(compared, told.address, version)
+    app.emit(f"cluster.{verb}", data, lambda style: compared_text(compared, told.address, style), told.as_json)
+    return DONE if compared.clean else FINDINGS
+
+
+def _here() -> Path:
+    """The workspace that this machine would use: for nodes that say nothing of their own."""
+    return Path(os.environ.get("PATCHCTL_WORKSPACE") or "workspace")
+
+
+@dataclass(frozen=True)
+class _Apply:
+    """What `apply` is told."""
+
+    address: str
+    profile: str
+    workspace: Path | None
+    source: str
+    mirrors: tuple[str, ...]
+    offline: bool
+    bundle: Path | None
+    bundle_sha256: str | None
+    nodes: int | None
+    timeout: float
+    without: tuple[str, ...]
+    skip_unavailable: bool
+    skip_unreachable: bool
+    stash: bool
+    dry_run: bool
+    as_json: bool
+
+
+@command.command("apply", short_help="Put a profile's trees on every node, or on none.")
+@_options(_ADDRESS, profile_option, _WORKSPACE, source_options, bundle_options, _NODES, _timeout(3600))
+@click.option("--without", multiple=True, metavar="FEATURE[@UPSTREAM]", help="Leave a feature out. Repeatable.")
+@click.option("--skip-unavailable", is_flag=True,
+              help="Go on without upstreams and patches whose source cannot be had; they are listed.")  # fmt: skip
+@click.option("--skip-unreachable", is_flag=True, help="Go on without nodes that do not answer; they are listed.")
+@click.option("--stash", is_flag=True, help="Keep local edits on a branch of their tree instead of stopping at them.")
+@click.option("--dry-run", is_flag=True, help="Build and prove everything on every node, and write nothing.")
+@json_option
+@click.pass_obj
+def apply(app: App, /, **told: Any) -> int:
+    """Put the patched trees of a profile into the workspace of every node.
+
+    Every node builds and proves everything first; then all write, or, when one of them could not, none. Nodes that share
+    a workspace over a network file system are found, and one of them writes. Sources come from each node's own cache,
+    from the places that --mirror and the manifests name (as the node reaches them), or out of a bundle, which is sent
+    to the nodes through Ray.
+
+    \b
+    patchctl cluster apply --address 10.0.0.1:6766 --profile qwen3-235b --mirror verl=/shared/git/verl
+    patchctl cluster apply --address 10.0.0.1:6766 --profile qwen3-235b --bundle qwen3-235b.bundle.tar --dry-run
+
+    Exit code: that of `patchctl apply` where all nodes that fail have the same one, else 1.
+    """
+    return _apply(app, _Apply(**told))
+
+
+def _apply(app: App, told: _Apply) -> int:
+    from patchctl.cluster.facts import ApplyOptions
+    from patchctl.cluster.fanout import joined
+    from patchctl.cluster.question import Applying, plain_request
+    from patchctl.cluster.rollout import roll_out
+    from patchctl.report.cluster import rolled_json, rolled_text
+
+    opened = take_bundle(app, told.bundle, told.bundle_sha256, as_json=told.as_json)
+    dist = app.distribution
+    dist.profile(told.profile)
+    options = ApplyOptions(
+        app.source_options(told.source).source, _mirrors(app, told.mirrors), told.offline, list(told.without),
+        told.skip_unavailable, told.stash, opened.sha256 if opened else None,
+    )  # fmt: skip
+    with joined(told.address) as cluster:
+        plain = replace(plain_request("look", dist, told.workspace, _here(), told.timeout), profile=told.profile)
+        sent = opened.path.read_bytes() if opened else None
+        ask = Applying(cluster, dist, plain, options, sent, app.progress(told.as_json))
+        nodes = cluster.nodes()
+        out = roll_out(ask, nodes, expected=told.nodes, dry_run=told.dry_run, skip_unreachable=told.skip_unreachable)
+        data = rolled_json(out, told.address, cluster.version, told.profile, dry_run=told.dry_run)
+    app.emit(
+        "cluster.apply", data, lambda style: rolled_text(out, told.profile, style, dry_run=told.dry_run), told.as_json
+    )
+    return out.exit_code
+
+
+def _mirrors(app: App, given: Iterable[str]) -> dict[str, list[str]]:
+    """--mirror for every node; a folder of this machine by its full path, since a task starts elsewhere."""
+    found: dict[str, list[str]] = {}
+    for text in given:
+        name, url = split_pair(text, "--mirror")
+        app.distribution.upstream(name)
+        found.setdefault(name, []).append(str(Path(url).absolute()) if Path(url).exists() else url)
+    return found

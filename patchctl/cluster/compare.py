@@ -1,0 +1,343 @@
+"""The answers of all nodes -> what differs, and which nodes have it. Pure functions of facts.
+
+What a node should hold is what the lock says, where it speaks; else what more than half of the nodes hold. Where neither
+tells, every value is named with the nodes that have it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+from patchctl.cluster.facts import SPAWNED, WORKER, NodeFacts, Seen
+from patchctl.cluster.fanout import Answer, NoAnswer, Node
+from patchctl.doctor.runtime import fits
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.lock import lock_digest, read_lock
+
+T = TypeVar("T", bound=Hashable)
+_NO_ANSWER = {"dead": "node-dead", "silent": "node-silent", "broken": "node-broken"}
+_VIEWS = {WORKER: "a worker", SPAWNED: "a process spawned from a worker", "python": "--python"}
+_APPLY = "`patchctl cluster apply`; --stash keeps what was edited on a branch"
+_TODO = {
+    "node-dead": "look at its raylet and at the machine; `ray start` joins it again",
+    "node-silent": "a longer --timeout; look whether the machine hangs, or its disk",
+    "node-broken": "the raylet's logs are in /tmp/ray/session_latest/logs on that node",
+    "nodes-missing": "start Ray there, or ask for fewer with --nodes",
+    "not-applied": "`patchctl cluster apply`, or --workspace DIR",
+    "other-profile": "`patchctl cluster apply --profile NAME`",
+    "tree-differs": _APPLY,
+    "file-changed": _APPLY,
+    "other-lock": "bring the same distribution to that node, or take it away there",
+    "package-differs": "install the same version on every node, or use one image",
+    "environment-differs": "set it before `ray start`, as `patchctl env` prints it, and start Ray again on that node",
+    "environment-unset": "each node sets it before `ray start`; scripts/ray_cluster.sh does",
+    "imports-elsewhere": "PYTHONPATH at `ray start`, or `patchctl install`; with --recipe the folder counts that training "
+    "starts in",
+    "views-differ": "a spawned engine gets environment and sys.path of its worker: set PYTHONPATH before `ray start`",
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that is not as it should be, or with severity "note" something to know, and the nodes that have it.
+
+    `file` is below the workspace; `reference` what it was held against: lock, profile, recipe, majority or nothing.
+    """
+
+    rule: str
+    message: str
+    nodes: tuple[str, ...]
+    severity: Literal["error", "note"] = "error"
+    upstream: str | None = None
+    file: str | None = None
+    reference: str | None = None
+
+    @property
+    def todo(self) -> str | None:
+        return _TODO.get(self.rule)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the nodes are held against beyond each other. `environment` and `of_each_node` are a recipe's."""
+
+    dist: Distribution
+    distribution_digest: str
+    profile: str | None = None
+    nodes: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    of_each_node: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The outcome: every node's answer, and what differs. `profile` is the one that was asked for, or most nodes hold."""
+
+    answers: Mapping[Node, Answer]
+    differences: tuple[Difference, ...]
+    profile: str | None
+
+    @property
+    def clean(self) -> bool:
+        return not any(d.severity == "error" for d in self.differences)
+
+    def state(self, node: Node) -> str:
+        """ok, odd, dead, silent or broken."""
+        answer = self.answers[node]
+        if isinstance(answer, NoAnswer):
+            return answer.kind
+        mine = any(d.severity == "error" and node.title in d.nodes for d in self.differences)
+        return "odd" if mine else "ok"
+
+
+def compare(answers: Mapping[Node, Answer], wanted: Wanted) -> Compared:
+    """Hold the nodes against what is wanted and against each other."""
+    facts = {n.title: a for n, a in answers.items() if isinstance(a, NodeFacts) and a.failed is None}
+    applied = {t: f for t, f in facts.items() if f.applied}
+    profile = wanted.profile or majority({t: f.profile for t, f in applied.items()})
+    found = [
+        *_absent(answers, wanted),
+        *_grouped(
+            "not-applied", [(t, f"nothing was applied to {f.workspace}") for t, f in facts.items() if not f.applied]
+        ),
+        *_selection(applied, profile, wanted),
+        *_trees(applied, profile, wanted.dist),
+        *_faults(applied),
+        *_distributions(applied, wanted),
+        *_packages(facts, profile, wanted.dist),
+        *_environment(facts, wanted),
+        *_imports(applied),
+    ]
+    return Compared(answers, tuple(found), profile)
+
+
+def majority(values: Mapping[str, T]) -> T | None:
+    """What more than half of the nodes have, or None."""
+    if not values:
+        return None
+    value, count = Counter(values.values()).most_common(1)[0]
+    return value if 2 * count > len(values) else None
+
+
+def _groups(values: Mapping[str, T]) -> dict[T, tuple[str, ...]]:
+    """The nodes that have each value, in the order of the nodes."""
+    found: dict[T, list[str]] = {}
+    for title, value in values.items():
+        found.setdefault(value, []).append(title)
+    return {value: tuple(titles) for value, titles in found.items()}
+
+
+def _grouped(rule: str, rows: Iterable[tuple[str, str]]) -> Iterator[Difference]:
+    """A difference for each message, with the nodes that say it."""
+    for message, nodes in _groups(dict(rows)).items():
+        yield Difference(rule, message, nodes)
+
+
+def _absent(answers: Mapping[Node, Answer], wanted: Wanted) -> Iterator[Difference]:
+    alive = sum(not isinstance(a, NoAnswer) or a.kind != "dead" for a in answers.values())
+    enough = wanted.nodes is not None and alive >= wanted.nodes
+    for node, answer in answers.items():
+        if isinstance(answer, NoAnswer):
+            level: Literal["error", "note"] = "note" if enough and not node.alive else "error"
+            yield Difference(_NO_ANSWER[answer.kind], answer.what, (node.title,), level)
+        elif answer.failed is not None:
+            failed = answer.failed
+            what = failed.what if failed.hint is None else f"{failed.what} (try: {failed.hint})"
+            yield Difference("node-failed", what, (node.title,))
+    if wanted.nodes is not None and not enough:
+        yield Difference("nodes-missing", f"{alive} of {wanted.nodes} nodes are there", ())
+
+
+def _selection(facts: Mapping[str, NodeFacts], profile: str | None, wanted: Wanted) -> Iterator[Difference]:
+    """Profile and features left out by hand."""
+    by = "profile" if wanted.profile else "majority"
+    held = {t: f.profile or "no profile (reverted)" for t, f in facts.items()}
+    for value, nodes in _groups(held).items():
+        if value != profile:
+            other = (
+                f"{profile} is {'asked for' if wanted.profile else 'what most nodes hold'}"
+                if profile
+                else "nodes differ"
+            )
+            yield Difference("other-profile", f"holds {value}; {other}", nodes, reference=by)
+    without = {t: ", ".join(sorted(f.without)) or "nothing" for t, f in facts.items()}
+    most = majority(without)
+    for left, nodes in _groups(without).items():
+        if left != most and len(set(without.values())) > 1:
+            message = f"leaves {left} out; most nodes leave {most} out" if most else f"leaves {left} out"
+            yield Difference("other-profile", message, nodes, reference="majority")
+
+
+def _trees(facts: Mapping[str, NodeFacts], profile: str | None, dist: Distribution) -> Iterator[Difference]:
+    """The id that the files give, against the lock, else among the nodes. Other forms of a source are other trees."""
+    names = list(dist.profiles[profile].stacks) if profile is not None and profile in dist.profiles else []
+    names += sorted({t.upstream for f in facts.values() for t in f.trees} - set(names))
+    for upstream in names:
+        trees = {title: f.tree(upstream) for title, f in facts.items()}
+        lacking = tuple(title for title, tree in trees.items() if tree is None)
+        if lacking:
+            yield Difference("tree-differs", "has no tree of it", lacking, upstream=upstream)
+        for form in sorted({t.form for t in trees.values() if t}):
+            same_form = {title: t for title, t in trees.items() if t and t.form == form}
+            left_out = majority({title: tuple(t.left_out) for title, t in same_form.items()})
+            stack = majority({title: t.stack for title, t in same_form.items()})
+            locked = _locked(dist, upstream, stack, form, left_out)
+            ids = {title: t.tree for title, t in same_form.items()}
+            yield from _odd_trees(upstream, ids, locked)
+
+
+def _locked(
+    dist: Distribution, upstream: str, stack: str | None, form: str, left_out: Sequence[str] | None
+) -> str | None:
+    """The tree that the lock promises for what most nodes hold, where it speaks of it."""
+    if stack is None or left_out is None or (upstream, stack) not in dist.stacks:
+        return None
+    lock = read_lock(dist.root, dist.stacks[upstream, stack])
+    expected = lock.expected(form, frozenset(left_out)) if lock else None
+    return expected.tip_tree if expected else None
+
+
+def _odd_trees(upstream: str, ids: Mapping[str, str | None], locked: str | None) -> Iterator[Difference]:
+    reference = locked or majority(ids)
+    by = "lock" if locked else "majority" if reference else None
+    if locked is None and len(set(ids.values())) == 1 and reference is not None:
+        return
+    for value, nodes in _groups(ids).items():
+        if value == reference and value is not None:
+            continue
+        says = {"lock": "the lock says", "majority": "most nodes hold"}.get(by or "")
+        other = f", {says} {reference[:12]}" if reference and says else ""
+        what = f"holds tree {value[:12]}{other}" if value else f"its files cannot be read{other}"
+        yield Difference("tree-differs", what, nodes, upstream=upstream, reference=by)
+
+
+def _faults(facts: Mapping[str, NodeFacts]) -> Iterator[Difference]:
+    """What each node's own check found, once for all nodes that say the same."""
+    said: dict[tuple[str, str, str, str, str | None], list[str]] = {}
+    for title, f in facts.items():
+        for fault in f.faults:
+            said.setdefault((fault.rule, fault.message, fault.file, fault.severity, fault.upstream), []).append(title)
+    for (rule, message, file, severity, upstream), nodes in said.items():
+        level: Literal["error", "note"] = "note" if severity == "note" else "error"
+        yield Difference(rule, message, tuple(nodes), level, upstream, file, None)
+    rows = ((title, text) for title, f in facts.items() for text in f.not_checked)
+    for text, titles in _by_text(rows).items():
+        yield Difference("not-checked", text, titles, "note")
+
+
+def _by_text(rows: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, list[str]] = {}
+    for title, text in rows:
+        found.setdefault(text, []).append(title)
+    return {text: tuple(titles) for text, titles in found.items()}
+
+
+def _distributions(facts: Mapping[str, NodeFacts], wanted: Wanted) -> Iterator[Difference]:
+    """The distribution that a workspace was made from, where it is on its node: `patchctl verify` there reads that one."""
+    for title, f in facts.items():
+        known = wanted.dist.profiles.get(f.profile or "")
+        ours = lock_digest(wanted.dist.root, wanted.dist.stacks_of(known).values()) if known else None
+        if f.lock_digest is not None and ours is not None and f.lock_digest != ours:
+            what = f"the distribution on this node, {f.root}, has other locks (digest {f.lock_digest[:12]})"
+            yield Difference("other-lock", what, (title,), reference="lock")
+        elif f.distribution_digest not in (None, wanted.distribution_digest):
+            what = f"the distribution on this node, {f.root}, is another one than here; its locks are the same"
+            yield Difference("other-distribution", what, (title,), "note")
+
+
+def _packages(facts: Mapping[str, NodeFacts], profile: str | None, dist: Distribution) -> Iterator[Difference]:
+    """Versions, of what the profile runs on against what it says, and of everything among the nodes."""
+    wanted = dist.profiles[profile].runtime if profile is not None and profile in dist.profiles else {}
+    names = list(dict.fromkeys(n for f in facts.values() for n in f.packages))
+    for name in names:
+        yield from _versions(name, {t: f.packages.get(name) for t, f in facts.items()}, wanted.get(name))
+    for name, of in (("the interpreter", "python_version"), ("ray of the workers", "ray")):
+        yield from _versions(name, {t: getattr(f, of) for t, f in facts.items()}, None)
+    installed: dict[str, dict[str, str | None]] = {}
+    for title, f in facts.items():
+        for seen in f.seen:
+            if seen.view == SPAWNED:
+                installed.setdefault(seen.package, {})[title] = seen.version
+    for name, versions in installed.items():
+        yield from _versions(f"the metadata of {name}", versions, None)
+
+
+def _versions(name: str, versions: Mapping[str, str | None], wanted: str | None) -> Iterator[Difference]:
+    suits = f"; the profile was chosen for {wanted}" if wanted else ""
+    if len(set(versions.values())) < 2:
+        value = next(iter(versions.values()), None)
+        if wanted and (value is None or not fits(value, wanted)):
+            what = f"{name} is {value or 'not installed'} on every node{suits}"
+            yield Difference("other-runtime", what, tuple(versions), "note", reference="profile")
+        return
+    fitting = {t: v for t, v in versions.items() if wanted and v is not None and fits(v, wanted)}
+    most = majority(fitting) or majority(versions)
+    if fitting and most not in fitting.values():
+        most = None
+    for value, nodes in _groups(versions).items():
+        if value != most:
+            other = f"; {most} on the others" if most else ""
+            by = "profile" if fitting and most else "majority" if most else None
+            what = f"{name} is {value or 'not installed'}{other}{suits}"
+            yield Difference("package-differs", what, nodes, reference=by)
+
+
+def _environment(facts: Mapping[str, NodeFacts], wanted: Wanted) -> Iterator[Difference]:
+    """A recipe's variables against the recipe; the others among the nodes."""
+    for name, what in wanted.of_each_node.items():
+        unset = tuple(t for t, f in facts.items() if f.environment.get(name) is None)
+        if unset:
+            yield Difference("environment-unset", f"{name} is not set: {what}", unset, reference="recipe")
+    names = dict.fromkeys(n for f in facts.values() for n in f.environment if n not in wanted.of_each_node)
+    for name in names:
+        values = {t: f.environment.get(name) for t, f in facts.items()}
+        says = wanted.environment.get(name)
+        if says is None and len(set(values.values())) < 2:
+            continue
+        reference = says if says is not None else majority(values)
+        by = "recipe" if says is not None else "majority"
+        severity: Literal["error", "note"] = "note" if name == "PYTHONPATH" else "error"
+        for value, nodes in _groups(values).items():
+            if value == reference and (value is not None or 2 * len(nodes) > len(values)):
+                continue
+            is_now = f"{name} is {value!r}" if value is not None else f"{name} is not set"
+            other = f"; the recipe says {says!r}" if says is not None else _most(reference)
+            yield Difference("environment-differs", f"{is_now}{other}", nodes, severity, reference=by)
+
+
+def _most(reference: str | None) -> str:
+    return f"; most nodes have {reference!r}" if reference is not None else "; not all nodes have the same"
+
+
+def _imports(facts: Mapping[str, NodeFacts]) -> Iterator[Difference]:
+    """Which tree is imported, by workers and by what they spawn: a driver may see one and its engines another."""
+    elsewhere: dict[tuple[str, str, str], list[str]] = {}
+    apart: dict[tuple[str, str, str], list[str]] = {}
+    for title, f in facts.items():
+        places: dict[tuple[str, str], dict[str, str]] = {}
+        for seen in f.seen:
+            place = _place(seen, f.workspace)
+            places.setdefault((seen.upstream, seen.package), {})[seen.view] = place
+            if not seen.ours:
+                what = f"{_VIEWS[seen.view]} finds {seen.package} at {place}, which is not the workspace's tree"
+                what = what if seen.place else f"{_VIEWS[seen.view]} does not find {seen.package}: {place}"
+                elsewhere.setdefault((seen.view, seen.upstream, what), []).append(title)
+        for (upstream, package), found in places.items():
+            if found.get(SPAWNED, found.get(WORKER)) != found.get(WORKER):
+                what = f"{package}: a worker finds it at {found[WORKER]}, what it spawns at {found[SPAWNED]}"
+                apart.setdefault((SPAWNED, upstream, what), []).append(title)
+        for view, error in f.unseen.items():
+            apart.setdefault((view, "", f"{_VIEWS[view]} could not be asked what it imports: {error}"), []).append(
+                title
+            )
+    for rule, found_rows in (("imports-elsewhere", elsewhere), ("views-differ", apart)):
+        for (_, upstream, what), nodes in found_rows.items():
+            yield Difference(rule, what, tuple(nodes), upstream=upstream or None)
+
+
+def _place(seen: Seen, workspace: str) -> str:
+    """Where a package is, the same text on nodes whose workspaces are called otherwise."""
+    return seen.place.replace(workspace, "WORKSPACE") if seen.place else seen.error or "not found"

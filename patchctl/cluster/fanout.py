@@ -1,0 +1,248 @@
+"""The only module that knows Ray: joins a cluster as a driver, and runs one task pinned to each node, with a time limit.
+
+Nothing is started, stopped or changed in the cluster. Every task asks for no CPU, so that a busy node answers as well, and
+is tried once: what happened to it is the answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import re
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from patchctl.cluster import task
+from patchctl.cluster.facts import NodeFacts, Request, facts_of
+from patchctl.errors import SourceUnavailable, Tried, WrongUse
+from patchctl.report.progress import Progress
+from patchctl.report.text import one_line
+
+CLIENT = "ray://"
+AUTO = "auto"
+_CONNECT_SECONDS = 5.0
+_LAST_PORT = 65535
+_POLL_SECONDS = 0.5
+_ASKED_AT_ONCE = 64
+_RUN_ON_A_NODE = "run patchctl on a node of the cluster, or name its client port: --address ray://HOST:10001"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A raylet as the cluster knows it. `title` is its name, with a part of its id where others have the same name."""
+
+    id: str
+    title: str
+    address: str
+    port: int
+    alive: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class NoAnswer:
+    """Why a node has none. dead: its raylet is gone; silent: the time is over; broken: its task or patchctl failed there."""
+
+    kind: Literal["dead", "silent", "broken"]
+    what: str
+
+
+Answer = NodeFacts | NoAnswer
+
+
+class Cluster:
+    """A joined cluster."""
+
+    def __init__(self, ray: Any, address: str) -> None:
+        self._ray = ray
+        self.address = address
+        self.version = str(ray.__version__)
+
+    def nodes(self) -> list[Node]:
+        """Every node that the cluster remembers, by title; one that died and came back only as it is now."""
+        rows = self._ray.nodes()
+        names = [_name(r) for r in rows if r["Alive"]]
+        there = {(_name(r), r["NodeManagerAddress"]) for r in rows if r["Alive"]}
+        found = []
+        for row in rows:
+            name, address = _name(row), row["NodeManagerAddress"]
+            if row["Alive"] or (name, address) not in there:
+                title = name if names.count(name) < 2 else f"{name} ({row['NodeID'][:8]})"
+                reason = one_line(str(row.get("DeathReasonMessage") or "")) or "the cluster lost it"
+                found.append(Node(row["NodeID"], title, address, row["NodeManagerPort"], row["Alive"], reason))
+        return sorted(found, key=lambda n: (n.title, n.id))
+
+    def put(self, data: bytes) -> Any:
+        """Into the object store once; nodes copy it from each other."""
+        return self._ray.put(data)
+
+    def ask(
+        self, requests: Mapping[Node, Request], kit: Any, progress: Progress, *, bundle: Any = None
+    ) -> dict[Node, Answer]:
+        """What each node answers. `kit` and `bundle` are what `put` gave. Ends when all have, or their time is over."""
+        pinned = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
+        self._ray.cloudpickle.register_pickle_by_value(task)
+        remote = self._ray.remote(num_cpus=0, max_retries=0)(task.answer)
+        end = time.monotonic()
+        waiting: dict[Any, Node] = {}
+        for node, request in requests.items():
+            end = max(end, time.monotonic() + request.seconds)
+            strategy = pinned(node_id=node.id, soft=False)
+            options = {"scheduling_strategy": strategy, "name": f"patchctl cluster {request.verb}"}
+            waiting[remote.options(**options).remote(kit, request.as_json(), bundle)] = node
+        answers: dict[Node, Answer] = {}
+        lost: dict[Node, NoAnswer] = {}
+        while waiting and time.monotonic() < end:
+            progress.note(f"{len(answers) + len(lost)} of {len(requests)} nodes answered")
+            done, _ = self._ray.wait(list(waiting), num_returns=1, timeout=_POLL_SECONDS)
+            for ref in done:
+                node = waiting.pop(ref)
+                try:
+                    answers[node] = _read(self._ray.get(ref))
+                except Exception as error:  # whatever Ray says of a task that failed, it is about this node alone
+                    what = f"its task failed: {type(error).__name__}: {one_line(str(error))}"
+                    lost[node] = NoAnswer("broken", what)
+        for ref, node in waiting.items():
+            with contextlib.suppress(Exception):  # the node may be gone by now, and with it what there was to cancel
+                self._ray.cancel(ref, force=True)
+            lost[node] = NoAnswer("silent", f"no answer in {requests[node].seconds:.0f} s")
+        answers.update(self._judged(lost))
+        return {node: answers[node] for node in requests}
+
+    def _judged(self, lost: Mapping[Node, NoAnswer]) -> dict[Node, Answer]:
+        """Whether nodes without an answer are still there. The cluster learns of a death up to half a minute late; a
+        raylet's port tells at once, but for a host that is gone, where it takes the time of a connection: asked together."""
+        if not lost:
+            return {}
+        now = {n.id: n for n in self.nodes()}
+        inside = not self.address.startswith(CLIENT)  # from outside, raylets are behind the client's port
+        with ThreadPoolExecutor(min(len(lost), _ASKED_AT_ONCE)) as pool:
+            reasons = list(pool.map(lambda node: _gone(node, now.get(node.id), inside), lost))
+        return {
+            node: answer if why is None else NoAnswer("dead", f"it died during the run: {why}")
+            for (node, answer), why in zip(lost.items(), reasons, strict=True)
+        }
+
+
+def _read(told: Any) -> Answer:
+    if "facts" not in told:
+        return NoAnswer("broken", one_line(str(told.get("broken", "its answer cannot be read"))))
+    try:
+        return facts_of(told["facts"])
+    except (KeyError, TypeError) as error:
+        return NoAnswer("broken", f"its answer cannot be read: {one_line(str(error))}")
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return str(row.get("NodeName") or row["NodeManagerAddress"])
+
+
+def _gone(node: Node, now: Node | None, reachable: bool) -> str | None:
+    """Why a node is no longer there, or None. `reachable`: raylets' ports can be asked from here."""
+    if now is not None and not now.alive:
+        return now.reason
+    reason = _refuses(node.address, node.port) if reachable else None
+    return None if reason is None else f"its raylet at {node.address}:{node.port} is gone ({reason})"
+
+
+def own_paths() -> list[str]:
+    """What Ray puts on every worker's sys.path because this driver was started here, and the training will not be."""
+    return [os.path.dirname(os.path.realpath(sys.argv[0])), os.path.abspath(os.curdir)]
+
+
+@contextmanager
+def joined(address: str) -> Iterator[Cluster]:
+    """Join the cluster for the block. Raises WrongUse without ray, or with another one than the cluster's;
+    SourceUnavailable, with the places tried, when nothing is there."""
+    ray = _ray()
+    tried = _reach(address)
+    # Ray prints to standard output what it hears of raylets that die, whatever log_to_driver says (2.60); here it is an
+    # answer, and standard output belongs to the result.
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, namespace="patchctl")
+        except Exception as error:
+            raise _refused(address, ray, error, tried) from error
+        try:
+            yield Cluster(ray, address)
+        finally:
+            ray.shutdown()
+
+
+def _ray() -> Any:
+    # Ray's own advice for people who write to it; who runs this verb did not.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Where something else listens, Ray would try for ten minutes.
+    os.environ.setdefault("RAY_py_gcs_connect_timeout_s", "5")
+    os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "2")
+    try:
+        return importlib.import_module("ray")
+    except ImportError as error:
+        raise WrongUse(
+            f"`patchctl cluster` needs ray, which {sys.executable} cannot import ({one_line(str(error))})",
+            hint="install the cluster's version of it beside patchctl, pip install 'patchctl[cluster]' 'ray==VERSION', or "
+            "run patchctl with the Python that has it: PYTHON -m patchctl cluster ...",
+        ) from error
+
+
+def _reach(address: str) -> list[Tried]:
+    """The places behind an address, each asked whether anything listens. Raises unless one does."""
+    if address == AUTO:
+        return [Tried(AUTO, "RAY_ADDRESS is not set, and no Ray runs on this machine")]
+    found = re.fullmatch(r"(?:ray://)?(?:\[([0-9A-Fa-f:.]+)\]|([^:/\[\]\s]+)):(\d{1,5})", address)
+    if found is None or int(found[3]) > _LAST_PORT:
+        raise WrongUse(
+            f"{one_line(address)!r} is no address of a Ray cluster",
+            hint="--address HOST:PORT as `ray start` prints it, ray://HOST:10001, or auto for the one on this machine",
+        )
+    host, port = found[1] or found[2], int(found[3])
+    try:
+        places = sorted({str(row[4][0]) for row in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)})
+    except (OSError, OverflowError) as error:
+        raise _nothing(address, [Tried(f"{host}:{port}", one_line(str(error)))]) from error
+    reasons = [(place, _refuses(place, port)) for place in places]
+    tried = [Tried(f"{place} port {port}", reason or "something listens") for place, reason in reasons]
+    if all(reason is not None for _, reason in reasons):
+        raise _nothing(address, tried)
+    return tried
+
+
+def _refuses(host: str, port: int) -> str | None:
+    """Why nobody can connect there, or None."""
+    try:
+        socket.create_connection((host, port), timeout=_CONNECT_SECONDS).close()
+    except OSError as error:
+        return one_line(error.strerror or str(error)).lower()
+    return None
+
+
+def _nothing(address: str, tried: list[Tried]) -> SourceUnavailable:
+    hint = "is it up (`ray status --address A`), is this its head's address, is the port open from here?"
+    return SourceUnavailable(f"no Ray cluster at {one_line(address)}", tried, hint=hint)
+
+
+def _refused(address: str, ray: Any, error: Exception, tried: list[Tried]) -> Exception:
+    """What ray.init says, as an error of ours."""
+    text = str(error)
+    if type(error).__name__ == "AuthenticationError":
+        hint = "the cluster wants a token: RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH=FILE, as on its nodes"
+        return WrongUse(f"the Ray cluster at {one_line(address)} does not let us in", hint=hint)
+    if "ersion mismatch" in text or "was started with" in text:
+        return WrongUse(
+            f"the cluster's Ray or Python is not ours: {one_line(text)}",
+            hint=f"here are ray {ray.__version__} and Python {sys.version.split()[0]}: run patchctl with the cluster's own "
+            "Python, PYTHON -m patchctl cluster ...",
+        )
+    what = [*tried, Tried(address, f"{type(error).__name__}: {one_line(text)}")]
+    if address == AUTO:
+        what = tried
+    return SourceUnavailable(f"the Ray cluster at {one_line(address)} cannot be joined", what, hint=_RUN_ON_A_NODE)

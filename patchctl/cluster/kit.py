@@ -1,0 +1,70 @@
+"""What travels to every node: patchctl's own modules and the distribution, in one archive.
+
+A node needs Python and git, and nothing else of ours: the manifests travel validated (manifest.cache), so that neither
+pydantic nor yaml is imported there, and verify, status and apply from git, a cache or a bundle use the standard library
+alone. The same distribution and the same patchctl give the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from patchctl.manifest.distribution import Distribution
+
+PACKAGE = Path(__file__).resolve().parent.parent
+CODE, DISTRIBUTION, CACHE = "code", "distribution", "cache"
+_NOT_NEEDED = ("manifests/trees/", "manifests/schema/")  # what `identify` and editors read
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Kit:
+    """The archive, and the digest of the distribution in it."""
+
+    data: bytes
+    distribution_digest: str
+
+
+def make_kit(dist: Distribution) -> Kit:
+    """Reads everything once. Raises InvalidManifest when the manifests are no longer what they were."""
+    members = {f"{CODE}/patchctl/{p.relative_to(PACKAGE).as_posix()}": p for p in _sources()}
+    members |= {f"{DISTRIBUTION}/{name}": path for name, path in distribution_files(dist.root)}
+    with tempfile.TemporaryDirectory(prefix="patchctl-kit-") as name:
+        cache = Path(name)
+        Distribution.load(dist.root, cache)
+        members |= {f"{CACHE}/{p.relative_to(cache).as_posix()}": p for p in cache.rglob("*") if p.is_file()}
+        return Kit(_archive(members), distribution_digest(dist.root))
+
+
+def distribution_files(root: Path) -> Iterator[tuple[str, Path]]:
+    """What makes trees what they are: manifests, locks, patches and carried files, by their path below the root."""
+    for top in ("manifests", "patches"):
+        for path in sorted((root / top).rglob("*")):
+            name = path.relative_to(root).as_posix()
+            hidden = any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(root).parts)
+            if path.is_file() and not hidden and not name.startswith(_NOT_NEEDED):
+                yield name, path
+
+
+def distribution_digest(root: Path) -> str:
+    """One sha256 over path and content of `distribution_files`."""
+    lines = (f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {name}\n" for name, p in distribution_files(root))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _sources() -> list[Path]:
+    return sorted(p for p in PACKAGE.rglob("*.py") if "__pycache__" not in p.parts)
+
+
+def _archive(members: dict[str, Path]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, path in sorted(members.items()):
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), path.read_bytes(), zipfile.ZIP_DEFLATED)
+    return out.getvalue()

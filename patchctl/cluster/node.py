@@ -1,0 +1,303 @@
+"""Answers on a node, in a process of its own beside the Ray worker: `status`, `verify` and `apply` with the patchctl and
+the distribution that travelled. What the workspace's state says is not believed: trees are computed from their files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from patchctl.check.findings import Finding, Report
+from patchctl.check.workspace import verify_workspace
+from patchctl.cluster.facts import (
+    SPAWNED,
+    WORKER,
+    Failed,
+    Fault,
+    NodeFacts,
+    Request,
+    Seen,
+    TreeFacts,
+    request_of,
+)
+from patchctl.cluster.kit import CACHE, DISTRIBUTION, distribution_digest
+from patchctl.errors import PatchctlError
+from patchctl.git.objects import TreeBuilder
+from patchctl.manifest.distribution import MARKER, Distribution
+from patchctl.manifest.lock import lock_digest
+from patchctl.report.progress import SilentProgress
+from patchctl.report.text import one_line, redact_text, visible_line
+from patchctl.workspace.files import TreeFiles
+from patchctl.workspace.imports import find_imports
+from patchctl.workspace.state import State, TreeState, load_state
+from patchctl.workspace.status import Status, TreeStatus, read_status
+from patchctl.workspace.trees import Tree
+
+_MOST_FAULTS = 20  # of a rule in a tree: an answer stays small whatever a node holds
+_WATCH_SECONDS = 1.0
+_LOCAL = frozenset(
+    {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "overlay", "tmpfs", "ramfs", "squashfs", "vfat"}
+)
+
+
+def main() -> None:
+    """Reads the question from standard input and prints the answer, as JSON."""
+    _end_with(os.getppid())
+    asked = json.load(sys.stdin)
+    facts = answer(request_of(asked["request"]), asked["here"], Path(sys.argv[2]))
+    json.dump({"facts": facts.as_json()}, sys.stdout)
+
+
+def _end_with(parent: int) -> None:
+    """End when the worker that started this is gone: a run that was interrupted writes nothing on any node afterwards."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_WATCH_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def answer(request: Request, here: dict[str, Any], place: Path) -> NodeFacts:
+    """The facts of this node. `here` is what the worker knows of itself, `place` where the kit was unpacked."""
+    began = time.monotonic()
+    workspace = Path(here["workspace"])
+    facts = NodeFacts(
+        host=here["host"], workspace=str(workspace), identity=_identity(workspace), python=here["python"],
+        python_version=here["python_version"], ray=here["ray"], interpreter=request.python or here["python"],
+        packages={}, environment={n: _clean(v, workspace) for n, v in here["environment"].items()},
+    )  # fmt: skip
+    if request.verb == "look":
+        return facts
+    try:
+        dist = Distribution.load(place / DISTRIBUTION, place / CACHE)
+        if request.apply is not None:
+            facts = _applied(facts, request, dist, workspace, place)
+        else:
+            facts = _held(replace(facts, packages=_packages(request, facts.interpreter)), request, dist, here["views"])
+    except PatchctlError as error:
+        facts = replace(facts, failed=Failed(error.kind, error.code, visible_line(str(error)), error.hint))
+    except ModuleNotFoundError as error:
+        what = f"the Python of this node has no module {error.name}, which this needs"
+        hint = f"install it into {sys.executable}, or bring the sources with --bundle"
+        facts = replace(facts, failed=Failed("usage", 2, what, hint))
+    return replace(facts, seconds={**facts.seconds, "patchctl": time.monotonic() - began})
+
+
+def _identity(workspace: Path) -> list[str]:
+    """Equal on two nodes that see the same folder of a network file system, whatever they call it: the inode, when it was
+    last changed to the nanosecond, and what of the path is not there yet. Device numbers are each node's own.
+
+    A local file system belongs to its machine: images of one disk have the same inodes and times on every node.
+    """
+    missing: list[str] = []
+    folder = workspace
+    while not folder.exists() and folder != folder.parent:
+        missing.append(folder.name)
+        folder = folder.parent
+    found = folder.stat()
+    return [_machine_of(found.st_dev), str(found.st_ino), str(found.st_ctime_ns), "/".join(reversed(missing))]
+
+
+def _machine_of(device: int) -> str:
+    """This machine since it was started, for a device of a local file system; else nothing. Containers share it."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    kinds = {line.partition(" - ")[2].split(" ")[0] for line in mounts if line.split(" ")[2] == number}
+    return boot if kinds and kinds <= _LOCAL else ""
+
+
+def _clean(value: str | None, workspace: Path) -> str | None:
+    """A variable's value without credentials, and with the workspace's folder, which may be another on each node, by name."""
+    return None if value is None else redact_text(value).replace(str(workspace), "WORKSPACE")
+
+
+def _packages(request: Request, interpreter: str) -> dict[str, str | None]:
+    """What a profile runs on: the versions that this node has."""
+    from patchctl.doctor.runtime import Interpreter, cann_file, driver_file, info_version
+
+    python = Interpreter(interpreter, [d for d in request.requirements.values() if d])
+    files = {"cann": cann_file(), "driver": driver_file()}
+    found: dict[str, str | None] = {}
+    for name, distribution in request.requirements.items():
+        if distribution:
+            found[name] = python.installed(distribution)
+        elif name == "python":
+            found[name] = python.version
+        elif name in files:
+            file = files[name]
+            found[name] = info_version(file.read_text(errors="replace")) if file and file.is_file() else None
+    return found
+
+
+def _held(facts: NodeFacts, request: Request, dist: Distribution, views: dict[str, Any]) -> NodeFacts:
+    workspace = Path(facts.workspace)
+    state = load_state(workspace)
+    unseen = {view: found["error"] for view, found in views.items() if "error" in found}
+    facts = replace(facts, unseen=unseen)
+    if state is None:
+        return facts
+    began = time.monotonic()
+    status = read_status(workspace, dist, None)
+    read = time.monotonic()
+    report = verify_workspace(workspace, dist, SilentProgress()) if request.verb == "verify" else _from(status)
+    trees = [_tree(workspace, t, state.trees[t.upstream], report) for t in status.trees]
+    seen = [s for t in status.trees for s in _seen(request, t, dist, views)]
+    return replace(
+        facts, applied=True, profile=state.profile, without=list(state.without), root=state.root, trees=trees, seen=seen,
+        lock_digest=_own_lock(state, dist), distribution_digest=_own_distribution(state),
+        faults=list(_faults(report, workspace)),
+        not_checked=[f"{n.what}: {'; '.join(f'{t.place} ({t.reason})' for t in n.tried)}" for n in report.not_checked],
+        seconds={"status": read - began, "verify": time.monotonic() - read},
+    )  # fmt: skip
+
+
+def _from(status: Status) -> Report:
+    """What `status` finds, in the words of `verify`."""
+    report = Report()
+    if status.interrupted:
+        message = f"an {status.interrupted} was interrupted: the next apply or revert finishes it"
+        report.findings.append(Finding("interrupted", message, status.workspace))
+    for tree in status.trees:
+        for path in tree.edits:
+            message = "the file differs from the stack's last commit"
+            report.findings.append(Finding("file-changed", message, f"{tree.folder}/{path}", upstream=tree.upstream))
+        if tree.lock not in ("equal", "silent"):
+            report.findings.append(Finding("wrong-tip", tree.lock, tree.folder, upstream=tree.upstream))
+        if tree.problem:
+            rule = "head-moved" if tree.problem.startswith("HEAD is") else "repository"
+            report.findings.append(Finding(rule, tree.problem, tree.folder, upstream=tree.upstream))
+    return report
+
+
+def _tree(workspace: Path, status: TreeStatus, state: TreeState, report: Report) -> TreeFacts:
+    mine = [f for f in report.findings if f.upstream == status.upstream]
+    changed = [f.file for f in mine if f.rule == "file-changed"]
+    try:
+        broken = any(f.rule in ("tree-missing", "repository") for f in mine) and not os.path.isdir(status.folder)
+        found = None if broken else _tree_on_disk(Tree.of(workspace, status.upstream, state), state, changed)
+    except (PatchctlError, OSError, ValueError, KeyError):
+        found = None
+    return TreeFacts(
+        upstream=status.upstream, stack=status.stack, form=status.form, folder=status.folder,
+        tip_commit=status.tip_commit, tip_tree=status.tip_tree, tree=found, patches=len(status.patches),
+        left_out=sorted(o.feature for o in status.left_out), lock=status.lock,
+    )  # fmt: skip
+
+
+def _tree_on_disk(tree: Tree, state: TreeState, changed: list[str]) -> str:
+    """The id of the tree that the files make: the commit's files, with those that were found changed as they are."""
+    builder = TreeBuilder(tree.files(state.tip_commit))
+    on_disk = TreeFiles(tree.folder)
+    top = len(os.fsencode(tree.folder)) + 1
+    for path in (os.fsencode(full)[top:] for full in changed):
+        entry = on_disk.entry(path)
+        if entry is not None and entry.id:
+            builder.put(path, entry)
+        else:
+            builder.remove(path)
+    return builder.write()
+
+
+def _seen(request: Request, tree: TreeStatus, dist: Distribution, views: dict[str, Any]) -> Iterator[Seen]:
+    """The tree's packages in every view."""
+    packages = request.packages.get(tree.upstream, {})
+    for view in (WORKER, SPAWNED):
+        found = views.get(view, {})
+        for name, inner in packages.items():
+            if name in found:
+                place, error, version = found[name]
+                wanted = (Path(tree.folder) / inner).resolve()
+                ours = place is not None and wanted in (Path(place).resolve(), *Path(place).resolve().parents)
+                yield Seen(view, tree.upstream, name, place, ours, version, error and one_line(error))
+    if request.python is not None:
+        for one in find_imports(request.python, tree.upstream, Path(tree.folder), dist):
+            yield Seen("python", tree.upstream, one.package, one.place, one.ours, None, one.error)
+
+
+def _own_lock(state: State, dist: Distribution) -> str | None:
+    """The digest of the locks in the distribution that the workspace was made from, where that is on this node."""
+    profile = dist.profiles.get(state.profile or "")
+    return lock_digest(Path(state.root), dist.stacks_of(profile).values()) if profile else None
+
+
+def _own_distribution(state: State) -> str | None:
+    root = Path(state.root)
+    try:
+        return distribution_digest(root) if (root / MARKER).is_file() else None
+    except OSError:
+        return None
+
+
+def _faults(report: Report, workspace: Path) -> Iterator[Fault]:
+    """The findings, cut where there are very many of one kind, with their files below the workspace."""
+    counted: Counter[tuple[str, str | None]] = Counter()
+    top = f"{workspace}/"
+    for found in report.sorted():
+        counted[found.rule, found.upstream] += 1
+        if counted[found.rule, found.upstream] <= _MOST_FAULTS:
+            file = visible_line(found.file.removeprefix(top))
+            message = one_line(found.message.replace(top, ""), 1000)
+            yield Fault(found.rule, message, file, found.severity, found.upstream)
+    for (rule, upstream), count in counted.items():
+        if count > _MOST_FAULTS:
+            severity = next(f.severity for f in report.findings if f.rule == rule)
+            yield Fault(rule, f"... and {count - _MOST_FAULTS} more", upstream or "", severity, upstream)
+
+
+def _applied(facts: NodeFacts, request: Request, dist: Distribution, workspace: Path, place: Path) -> NodeFacts:
+    """`apply` here, or with the verb preview all of it but the writing."""
+    from patchctl.stack.plan import make_plan, select
+    from patchctl.workspace.apply import apply_plan, preview
+
+    options = request.apply
+    assert options is not None and request.profile is not None
+    chosen = dist.profile(request.profile)
+    plan = make_plan(
+        dist, select(dist, chosen, options.without), _sources(request, place), SilentProgress(),
+        without=options.without, skip_unavailable=options.skip_unavailable,
+    )  # fmt: skip
+    run = apply_plan if request.verb == "apply" else preview
+    outcome = run(workspace, plan, Path(request.root), {}, stash=options.stash)
+    trees = [
+        TreeFacts(name, t.stack, t.form, t.folder, t.tip_commit, t.tip_tree, None, len(t.patches),
+                  sorted(o.feature for o in t.left_out), "equal" if t.locked else "silent")
+        for name, t in sorted(outcome.state.trees.items())
+    ]  # fmt: skip
+    skipped = [f"{s.upstream}: {'; '.join(f'{p} ({r})' for p, r in s.tried)}" for s in outcome.state.skipped]
+    return replace(
+        facts, applied=True, profile=outcome.state.profile, without=list(outcome.state.without), trees=trees,
+        changed=list(outcome.changed), stashed=dict(outcome.stashed), not_checked=skipped,
+    )  # fmt: skip
+
+
+def _sources(request: Request, place: Path) -> Any:
+    """The node's own configuration and cache, with what the command line says in front."""
+    from patchctl.bundle.read import open_bundle
+    from patchctl.source.cache import cache_root
+    from patchctl.source.config import read_user_config
+    from patchctl.source.types import SourceOptions
+
+    options = request.apply
+    assert options is not None
+    config = read_user_config()
+    names = {*options.mirrors, *config.mirrors}
+    mirrors = {n: [*options.mirrors.get(n, ()), *config.mirrors.get(n, ())] for n in names}
+    bundle = open_bundle(place / "bundle.tar", options.bundle_sha256) if options.bundle_sha256 else None
+    return SourceOptions(
+        source=options.source, mirrors=mirrors, offline=options.offline or bundle is not None,
+        cache=cache_root(configured=config.cache).absolute(), bundle=bundle,
+    )  # fmt: skip

@@ -1,0 +1,155 @@
+"""`apply` on every node. All nodes are looked at, then those that write prepare everything (sources had, stacks built and held
+against the lock, edits looked for), and only when all of them could is the first file written.
+
+Nodes that share a workspace over a network file system are told by the folder's identity; one of them writes, the others
+are asked afterwards whether they see it. A node that does not (its folder only looked the same) writes then. Two that
+write into one folder after all meet at its lock, and the one that came late is asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from patchctl.cluster.facts import NodeFacts, Verb
+from patchctl.cluster.fanout import Answer, NoAnswer, Node
+from patchctl.errors import DONE, FINDINGS, WorkspaceBusy
+
+Ask = Callable[[Verb, Sequence[Node]], Mapping[Node, Answer]]
+State = Literal["applied", "unchanged", "would-change", "shared", "held-back", "failed"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one node. `writer` is the node that wrote a shared workspace; `why` of one that failed or was held
+    back, `code` its exit code."""
+
+    state: State
+    facts: NodeFacts | None = None
+    writer: str | None = None
+    why: str | None = None
+    code: int = DONE
+
+
+@dataclass
+class RollOut:
+    """The results by node. `gone` are nodes that were passed by, and why: dead before the run, or unreachable on request.
+    `missing` says that there are too few nodes."""
+
+    results: dict[Node, Result] = field(default_factory=dict)
+    gone: dict[Node, str] = field(default_factory=dict)
+    missing: str | None = None
+
+    @property
+    def failed(self) -> dict[Node, Result]:
+        return {n: r for n, r in self.results.items() if r.state == "failed"}
+
+    @property
+    def exit_code(self) -> int:
+        """0; the code that all failures share; else 1."""
+        codes = {r.code for r in self.failed.values()} | ({FINDINGS} if self.missing else set())
+        return DONE if not codes else codes.pop() if len(codes) == 1 else FINDINGS
+
+
+def roll_out(
+    ask: Ask, nodes: Sequence[Node], *, expected: int | None, dry_run: bool, skip_unreachable: bool
+) -> RollOut:
+    """Apply to the nodes that are alive. Nothing is written anywhere unless every one of them is ready for it.
+
+    With `expected`, nothing is written when there are fewer.
+    """
+    out = RollOut(gone={n: n.reason for n in nodes if not n.alive})
+    alive = [n for n in nodes if n.alive]
+    if expected is not None and len(alive) < expected:
+        out.missing = f"{len(alive)} of {expected} nodes are there"
+        return _held_back(out, alive)
+    looked = ask("look", alive)
+    for node, answer in looked.items():
+        if isinstance(answer, NoAnswer) and skip_unreachable:
+            out.gone[node] = answer.what
+        elif (failure := _failure(answer)) is not None:
+            out.results[node] = failure
+    if out.failed:
+        return _held_back(out, alive)
+    groups = _groups(looked)
+    writers = [group[0] for group in groups]
+    prepared = ask("preview", writers)
+    out.results.update({n: r for n, a in prepared.items() if (r := _failure(a)) is not None})
+    if out.failed:
+        return _held_back(out, alive)
+    if dry_run:
+        out.results.update({n: _done(a, "would-change") for n, a in prepared.items()})
+        shared = {n: Result("shared", writer=g[0].title) for g in groups for n in g[1:]}
+        out.results.update(shared)
+        return out
+    _write(out, ask, writers)
+    _look_again(out, ask, groups)
+    return out
+
+
+def _groups(looked: Mapping[Node, Answer]) -> list[list[Node]]:
+    """The nodes that see the same folder."""
+    found: dict[tuple[str, ...], list[Node]] = {}
+    for node, answer in looked.items():
+        if isinstance(answer, NodeFacts):
+            found.setdefault(tuple(answer.identity), []).append(node)
+    return list(found.values())
+
+
+def _write(out: RollOut, ask: Ask, writers: Sequence[Node]) -> None:
+    answers = dict(ask("apply", writers))
+    busy = [
+        n for n, a in answers.items() if isinstance(a, NodeFacts) and a.failed and a.failed.kind == WorkspaceBusy.kind
+    ]
+    if busy:
+        answers.update(ask("apply", busy))
+    for node, answer in answers.items():
+        out.results[node] = _failure(answer) or _done(answer, "applied")
+
+
+def _look_again(out: RollOut, ask: Ask, groups: Iterable[Sequence[Node]]) -> None:
+    """Whether those who did not write see what the writer of their group wrote."""
+    writer_of = {node: group[0] for group in groups for node in group[1:]}
+    wrote = {n: w for n, w in writer_of.items() if out.results[w].state != "failed"}
+    for node in writer_of.keys() - wrote.keys():
+        writer = writer_of[node]
+        out.results[node] = Result("held-back", writer=writer.title, why=f"shares the workspace of {writer.title}")
+    not_there = []
+    for node, answer in (ask("status", list(wrote)) if wrote else {}).items():
+        if isinstance(answer, NodeFacts) and _tips(answer) == _tips(out.results[wrote[node]].facts):
+            out.results[node] = Result("shared", answer, writer=wrote[node].title)
+        elif isinstance(answer, NoAnswer):
+            out.results[node] = Result("failed", why=answer.what, code=FINDINGS)
+        else:
+            not_there.append(node)
+    if not_there:
+        _write(out, ask, not_there)
+
+
+def _tips(facts: NodeFacts | None) -> dict[str, str]:
+    return {t.upstream: t.tip_commit for t in facts.trees} if facts else {}
+
+
+def _failure(answer: Answer) -> Result | None:
+    if isinstance(answer, NoAnswer):
+        return Result("failed", why=answer.what, code=FINDINGS)
+    if answer.failed is None:
+        return None
+    failed = answer.failed
+    why = failed.what if failed.hint is None else f"{failed.what} (try: {failed.hint})"
+    return Result("failed", answer, why=why, code=failed.exit_code)
+
+
+def _done(answer: Answer, word: State) -> Result:
+    assert isinstance(answer, NodeFacts)
+    return Result(word if answer.changed else "unchanged", answer)
+
+
+def _held_back(out: RollOut, nodes: Iterable[Node]) -> RollOut:
+    """Nobody writes: the nodes that were ready say so."""
+    for node in nodes:
+        if node not in out.results and node not in out.gone:
+            why = out.missing or "nothing is written while another node cannot"
+            out.results[node] = Result("held-back", why=why)
+    return out

@@ -1,0 +1,158 @@
+"""What runs in a Ray worker: looks at what this worker, and a process spawned from it, would import; then starts the
+patchctl that travelled with the task, in a process of its own.
+
+Sent by value, because a node need not have patchctl: the standard library alone, and nothing of this package.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import multiprocessing
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+# Run in the worker and in the spawned process alike. Finds packages as `import` would, editable finders included, and
+# imports none of them: vllm and torch_npu take seconds, and end in tracebacks of their own without a device.
+_LOOK = """
+import importlib.metadata, importlib.util
+
+def place_of(name):
+    try:
+        spec = importlib.util.find_spec(name)
+    except Exception as error:
+        return None, f"{type(error).__name__}: {error}"
+    places = list(spec.submodule_search_locations or []) if spec else []
+    return (spec.origin or (places[0] if places else None)) if spec else None, None
+
+def version_of(name):
+    try:
+        return importlib.metadata.version(name)
+    except Exception:
+        return None
+
+send({name: [*place_of(name), version_of(distribution)] for name, distribution in packages.items()})
+"""
+# -I: neither PYTHONPATH nor the user's site-packages reach patchctl's own process. Both are what is looked at, not used.
+_START = "import sys; sys.path.insert(0, sys.argv[1]); from patchctl.cluster.node import main; main()"
+_SPAWN_SECONDS = 60.0
+
+
+def answer(kit: bytes, request: dict[str, Any], bundle: bytes | None) -> dict[str, Any]:
+    """What this node has to say to `request`. `kit` and `bundle` are files, as bytes.
+
+    `request` is a facts.Request as JSON. The answer is {"facts": ...} as facts.NodeFacts, or {"broken": why there are none}.
+    """
+    began = time.monotonic()
+    here: dict[str, Any] = {
+        "host": platform.node(),
+        "python": sys.executable,
+        "python_version": platform.python_version(),
+        "ray": _ray_version(),
+        "environment": _environment(request["variables"], request["secret"]),
+        "workspace": request["workspace"] or os.environ.get("PATCHCTL_WORKSPACE") or request["fallback"],
+    }
+    here["views"] = _views(request, here["workspace"]) if request["names"] else {}
+    looked = time.monotonic() - began
+    with tempfile.TemporaryDirectory(prefix="patchctl-cluster-") as name:
+        place = Path(name)
+        with zipfile.ZipFile(io.BytesIO(kit)) as archive:
+            archive.extractall(place)
+        if bundle is not None:
+            (place / "bundle.tar").write_bytes(bundle)
+        told = _patchctl(place, {"request": request, "here": here}, request["seconds"] - looked)
+    if "facts" in told:
+        told["facts"]["seconds"].update(views=looked, whole=time.monotonic() - began)
+    return told
+
+
+def _ray_version() -> str:
+    return str(getattr(sys.modules.get("ray"), "__version__", "unknown"))
+
+
+def _environment(names: list[str], secret: list[str]) -> dict[str, str | None]:
+    values = {name: os.environ.get(name) for name in names}
+    return {name: "(set)" if value is not None and name in secret else value for name, value in values.items()}
+
+
+def _views(request: dict[str, Any], workspace: str) -> dict[str, Any]:
+    """By view: what was found, or under "error" why nobody could tell."""
+    start = [str(Path(workspace, request["start"][0], request["start"][1]))] if request["start"] else []
+    own: dict[str, Any] = {}
+    with _as_training_starts(start, request["drop"]):
+        exec(_LOOK, {"packages": request["names"], "send": own.update})
+        return {"worker": own, "spawned": _spawned(request["names"])}
+
+
+@contextmanager
+def _as_training_starts(start: list[str], drop: list[str]) -> Iterator[None]:
+    """sys.path as a worker of the training has it: Ray puts the folder that a driver is started in before all others."""
+    kept = sys.path[:]
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # these are the node's, wherever the driver was started
+    for path in drop:
+        if sys.path.count(path) > (path in named):
+            sys.path.remove(path)
+    sys.path[:0] = start
+    try:
+        yield
+    finally:
+        sys.path[:] = kept
+
+
+def _spawned(names: dict[str, str]) -> dict[str, Any]:
+    """As an engine is started: multiprocessing's spawn, which hands on environment, folder and sys.path.
+
+    The target is `exec`, so that the new process needs no module of ours to be found.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    mine, its = spawn.Pipe(duplex=False)
+    process = spawn.Process(target=exec, args=(_LOOK, {"packages": names, "send": its.send}), daemon=True)
+    try:
+        process.start()
+        its.close()
+        if not mine.poll(_SPAWN_SECONDS):
+            return {"error": f"a spawned process said nothing in {_SPAWN_SECONDS:.0f} s"}
+        found: dict[str, Any] = mine.recv()
+        return found
+    except (OSError, EOFError) as error:
+        return {"error": f"a spawned process ended before it could tell: {type(error).__name__} {error}".strip()}
+    finally:
+        if process.pid is not None:
+            process.kill()
+            process.join(5)
+
+
+def _patchctl(place: Path, question: dict[str, Any], seconds: float) -> dict[str, Any]:
+    command = [sys.executable, "-I", "-c", _START, str(place / "code"), str(place)]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(json.dumps(question), timeout=max(seconds, 1.0))
+    except subprocess.TimeoutExpired:
+        return {"broken": f"patchctl did not end in {seconds:.0f} s on this node"}
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    try:
+        told: dict[str, Any] = json.loads(out)
+        return told
+    except ValueError:
+        said = err.strip().splitlines()[-1:] or [f"it ended with {process.returncode}"]
+        return {"broken": f"patchctl failed on this node: {said[0]}"}

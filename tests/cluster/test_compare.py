@@ -1,0 +1,319 @@
+"""Answers of nodes held against the lock, the recipe and each other. The answers are made here; what real nodes answer is in
+test_node.py, and all of it together over Ray in test_raylets.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distribution import Made, make_distribution
+
+from patchctl.cli.app import Style
+from patchctl.cluster.compare import Compared, Wanted, compare
+from patchctl.cluster.facts import Failed, Fault, NodeFacts, Seen, TreeFacts
+from patchctl.cluster.fanout import Answer, NoAnswer, Node
+from patchctl.cluster.rollout import Result, RollOut, roll_out
+from patchctl.manifest.distribution import Distribution
+from patchctl.report.cluster import compared_text, rolled_text
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    made = make_distribution(tmp_path_factory.mktemp("compare"), lock=True)
+    made.edit(
+        "manifests/upstreams.yaml",
+        "schema: 1\n",
+        "schema: 1\nrequirements:\n  words: {summary: Words., kind: python}\n",
+    )
+    made.edit("manifests/profiles/full.yaml", "stacks:\n", 'runtime: {words: "1.*"}\nstacks:\n')
+    return made
+
+
+@pytest.fixture(scope="module")
+def wanted(made: Made) -> Wanted:
+    return Wanted(Distribution.load(made.root), "d" * 64)
+
+
+@pytest.fixture(scope="module")
+def good(made: Made, tmp_path_factory: pytest.TempPathFactory) -> NodeFacts:
+    """A node as it should be, with the trees that the lock promises."""
+    found = []
+    for name, stack in (("greeter", "v1"), ("clock", "v2")):
+        lock = json.loads((made.root / "manifests" / "locks" / name / f"{stack}.json").read_text())
+        form = next(r for r in lock["results"] if not r["without"])["forms"]["git"]
+        tree = form["tip_tree"]
+        found.append(TreeFacts(name, stack, "git", name, form["tip_commit"], tree, tree, 1, [], "equal"))
+    seen = [
+        Seen(v, n, n, f"/ws/{n}/{n}/__init__.py", True, None, None)
+        for n in ("greeter", "clock")
+        for v in ("worker", "spawned")
+    ]
+    return NodeFacts(
+        host="h", workspace="/ws", identity=["1", "2", ""], python="/py", python_version="3.11.7", ray="2.48.0",
+        interpreter="/py", packages={"words": "1.0"}, environment={"QUEUE": "1"}, seen=seen, applied=True, profile="full",
+        root="/nowhere", trees=found,
+    )  # fmt: skip
+
+
+def node(name: str, *, alive: bool = True) -> Node:
+    return Node(f"{name}-id", name, "10.0.0.1", 1, alive, "it was stopped")
+
+
+def compared(wanted: Wanted, answers: Mapping[str, Answer]) -> Compared:
+    return compare({node(n): a for n, a in answers.items()}, wanted)
+
+
+def rows(found: Compared, severity: str = "error") -> set[tuple[str, str]]:
+    """Rule and nodes of every difference."""
+    return {(d.rule, " ".join(d.nodes)) for d in found.differences if d.severity == severity}
+
+
+def one_odd(wanted: Wanted, good: NodeFacts, odd: Answer) -> Compared:
+    return compared(wanted, {"a": good, "b": good, "c": odd})
+
+
+def with_tree(facts: NodeFacts, upstream: str, **changes: Any) -> NodeFacts:
+    return replace(facts, trees=[replace(t, **changes) if t.upstream == upstream else t for t in facts.trees])
+
+
+def test_nodes_that_are_alike(wanted: Wanted, good: NodeFacts) -> None:
+    found = compared(wanted, {"a": good, "b": good})
+    assert (found.clean, found.differences, found.profile) == (True, (), "full")
+
+
+def test_the_lock_is_the_truth_and_not_the_majority(wanted: Wanted, good: NodeFacts) -> None:
+    wrong = with_tree(good, "greeter", tree="0" * 40)
+    found = compared(wanted, {"a": wrong, "b": wrong, "c": good})
+    assert rows(found) == {("tree-differs", "a b")}
+    assert found.differences[0].reference == "lock"
+    assert [found.state(n) for n in found.answers] == ["odd", "odd", "ok"]
+
+
+def test_without_a_lock_it_is_the_majority(good: NodeFacts, made: Made, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(made.root, tmp_path / "d")
+    shutil.rmtree(tmp_path / "d" / "manifests" / "locks")
+    bare = Wanted(Distribution.load(tmp_path / "d"), "d" * 64)
+    odd = with_tree(good, "clock", tree="0" * 40)
+    found = compare({node("a"): odd, node("b"): good, node("c"): good}, bare)
+    assert rows(found) == {("tree-differs", "a")}
+    assert found.differences[0].reference == "majority"
+    found = compare({node("a"): odd, node("b"): good}, bare)
+    assert rows(found) == {("tree-differs", "a"), ("tree-differs", "b")}, "nobody can tell which of two is right"
+
+
+def test_the_file_is_named_once_for_all_nodes_that_have_it(wanted: Wanted, good: NodeFacts) -> None:
+    fault = Fault("file-changed", "the file differs", "greeter/greeter/hello.py", upstream="greeter")
+    odd = replace(with_tree(good, "greeter", tree="0" * 40), faults=[fault])
+    found = compared(wanted, {"a": odd, "b": good, "c": odd, "d": good})
+    assert rows(found) == {("tree-differs", "a c"), ("file-changed", "a c")}
+    assert {d.file for d in found.differences} == {None, "greeter/greeter/hello.py"}
+
+
+@pytest.mark.parametrize(
+    ("version", "rule"), [("0.9", "package-differs"), (None, "package-differs"), ("1.1", "package-differs")]
+)
+def test_another_package(wanted: Wanted, good: NodeFacts, version: str | None, rule: str) -> None:
+    found = one_odd(wanted, good, replace(good, packages={"words": version}))
+    assert rows(found) == {(rule, "c")}
+
+
+def test_the_profile_says_which_version_is_right(wanted: Wanted, good: NodeFacts) -> None:
+    old = replace(good, packages={"words": "0.9"})
+    assert rows(compared(wanted, {"a": old, "b": old, "c": good})) == {("package-differs", "a b")}
+
+
+def test_a_version_that_all_share_is_a_note(wanted: Wanted, good: NodeFacts) -> None:
+    old = replace(good, packages={"words": "0.9"})
+    found = compared(wanted, {"a": old, "b": old})
+    assert found.clean and rows(found, "note") == {("other-runtime", "a b")}
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"profile": "plain"}, "other-profile"),
+        ({"profile": None}, "other-profile"),
+        ({"without": ["loud"]}, "other-profile"),
+        ({"applied": False}, "not-applied"),
+        ({"python_version": "3.10.1"}, "package-differs"),
+        ({"environment": {"QUEUE": "2"}}, "environment-differs"),
+        ({"environment": {"QUEUE": None}}, "environment-differs"),
+        ({"lock_digest": "e" * 64}, "other-lock"),
+        ({"failed": Failed("manifest", 2, "the state cannot be used")}, "node-failed"),
+    ],
+)
+def test_one_thing_is_another(wanted: Wanted, good: NodeFacts, change: dict[str, Any], rule: str) -> None:
+    found = one_odd(wanted, good, replace(good, **change))
+    assert rows(found) == {(rule, "c")}
+    assert [found.state(n) for n in found.answers] == ["ok", "ok", "odd"]
+
+
+def test_the_profile_that_is_asked_for(wanted: Wanted, good: NodeFacts) -> None:
+    found = compare({node(n): good for n in "ab"}, replace(wanted, profile="plain"))
+    assert ("other-profile", "a b") in rows(found)
+
+
+def test_a_recipe_says_what_the_environment_is(wanted: Wanted, good: NodeFacts) -> None:
+    recipe = replace(wanted, environment={"QUEUE": "2"}, of_each_node={"PORT": "a free port"})
+    set_port = replace(good, environment={"QUEUE": "1", "PORT": "1"})
+    right = replace(good, environment={"QUEUE": "2", "PORT": "2"})
+    found = compare(
+        {node("a"): set_port, node("b"): right, node("c"): replace(right, environment={"QUEUE": "2"})}, recipe
+    )
+    assert rows(found) == {("environment-differs", "a"), ("environment-unset", "c")}
+
+
+def test_an_engine_that_imports_another_tree_than_its_worker(wanted: Wanted, good: NodeFacts) -> None:
+    seen = [replace(s, place="/usr/greeter/__init__.py", ours=False) if (s.view, s.package) == ("spawned", "greeter") else s
+            for s in good.seen]  # fmt: skip
+    found = one_odd(wanted, good, replace(good, seen=seen))
+    assert rows(found) == {("imports-elsewhere", "c"), ("views-differ", "c")}
+    found = one_odd(wanted, good, replace(good, unseen={"spawned": "it said nothing"}))
+    assert rows(found) == {("views-differ", "c")}
+
+
+def test_workspaces_of_other_names_are_no_difference(wanted: Wanted, good: NodeFacts) -> None:
+    seen = [replace(s, place=(s.place or "").replace("/ws/", "/other/"), ours=False) for s in good.seen]
+    elsewhere = [replace(s, ours=False) for s in good.seen]
+    found = compared(wanted, {"a": replace(good, seen=elsewhere), "b": replace(good, workspace="/other", seen=seen)})
+    assert rows(found) == {("imports-elsewhere", "a b")}
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule"), [("dead", "node-dead"), ("silent", "node-silent"), ("broken", "node-broken")]
+)
+def test_a_node_without_an_answer(wanted: Wanted, good: NodeFacts, kind: Any, rule: str) -> None:
+    found = one_odd(wanted, good, NoAnswer(kind, "why"))
+    assert rows(found) == {(rule, "c")} and not found.clean
+    assert found.state(list(found.answers)[2]) == kind
+
+
+def test_how_many_nodes_there_have_to_be(wanted: Wanted, good: NodeFacts) -> None:
+    gone = {node("a"): good, node("b"): good, node("c", alive=False): NoAnswer("dead", "it was stopped")}
+    assert rows(compare(gone, replace(wanted, nodes=3))) == {("node-dead", "c"), ("nodes-missing", "")}
+    enough = compare(gone, replace(wanted, nodes=2))
+    assert enough.clean and rows(enough, "note") == {("node-dead", "c")}, "one that was replaced"
+
+
+def test_the_table_names_the_odd_one(wanted: Wanted, good: NodeFacts) -> None:
+    answers: dict[str, Answer] = {f"n{i:03}": good for i in range(100)}
+    answers["n050"] = with_tree(good, "greeter", tree="0" * 40)
+    answers["n051"] = NoAnswer("dead", "its raylet \x1b[31mis gone")
+    text = "\n".join(compared_text(compared(wanted, answers), "10.0.0.1:1", Style(False)))
+    assert len(text.splitlines()) < 15, text
+    assert "n000 and 97 more" in text and "n050" in text and "000000000000" in text and "\x1b" not in text
+    assert "98 of 100 nodes as they should be" in text
+
+
+def test_what_all_nodes_lack_does_not_hide_the_odd_one(wanted: Wanted, good: NodeFacts) -> None:
+    recipe = replace(wanted, of_each_node={"PORT": "a free port"})
+    answers: dict[Node, Answer] = {node(f"n{i:03}"): good for i in range(100)}
+    answers[node("n050")] = replace(good, python_version="3.10.1")
+    lines = list(compared_text(compare(answers, recipe), "10.0.0.1:1", Style(False)))
+    assert [line.split("  ")[0] for line in lines[2:4]] == ["n000 and 98 more", "n050"], lines
+    assert any("all 100 nodes" in line and "PORT" in line for line in lines)
+
+
+def in_groups(good: NodeFacts, groups: Sequence[str]) -> dict[Node, NodeFacts]:
+    return {node(n): replace(good, identity=[str(i)]) for i, names in enumerate(groups) for n in names}
+
+
+class Asked:
+    """Nodes that answer from a table, and what they were asked, in order."""
+
+    def __init__(self, found: Mapping[Node, NodeFacts], **special: Mapping[str, list[Answer]]) -> None:
+        self.found = found
+        self.special = {verb: {n: list(a) for n, a in of.items()} for verb, of in special.items()}
+        self.log: list[tuple[str, str]] = []
+
+    def __call__(self, verb: Any, nodes: Sequence[Node]) -> dict[Node, Answer]:
+        self.log.append((verb, "".join(n.title for n in nodes)))
+        special = self.special.get(verb, {})
+        done = {n: replace(self.found[n], changed=["greeter"]) for n in nodes}
+        return {n: special[n.title].pop(0) if special.get(n.title) else a for n, a in done.items()}
+
+
+def rolled(ask: Asked, *, dead: str = "", **options: Any) -> RollOut:
+    defaults = {"expected": None, "dry_run": False, "skip_unreachable": False}
+    nodes = [*ask.found, *(node(n, alive=False) for n in dead)]
+    return roll_out(ask, nodes, **{**defaults, **options})
+
+
+def states(out: RollOut) -> dict[str, str]:
+    return {n.title: r.state for n, r in out.results.items()}
+
+
+def test_all_are_prepared_before_one_is_written(good: NodeFacts) -> None:
+    ask = Asked(in_groups(good, ["a", "b"]))
+    out = rolled(ask)
+    assert ask.log == [("look", "ab"), ("preview", "ab"), ("apply", "ab")]
+    assert states(out) == {"a": "applied", "b": "applied"} and out.exit_code == 0
+
+
+@pytest.mark.parametrize("verb", ["look", "preview"])
+def test_one_that_cannot_holds_all_back(good: NodeFacts, verb: str) -> None:
+    edits: Answer = replace(good, failed=Failed("local-edits", 5, "hello.py", "stash"))
+    ask = Asked(in_groups(good, ["a", "b"]), **{verb: {"b": [edits]}})
+    out = rolled(ask)
+    assert [v for v, _ in ask.log] == ["look", "preview"][: 1 + (verb == "preview")]
+    assert states(out) == {"a": "held-back", "b": "failed"} and out.exit_code == 5
+    text = "\n".join(rolled_text(out, "full", Style(False), dry_run=False))
+    assert "nothing was written on any node" in text and "hello.py" in text
+
+
+def test_a_node_that_does_not_answer_holds_all_back_unless_told(good: NodeFacts) -> None:
+    silent: Answer = NoAnswer("silent", "no answer in 5 s")
+    assert states(rolled(Asked(in_groups(good, ["a", "b"]), look={"b": [silent]}))) == {"a": "held-back", "b": "failed"}
+    out = rolled(Asked(in_groups(good, ["a", "b"]), look={"b": [silent]}), skip_unreachable=True)
+    assert states(out) == {"a": "applied"} and [n.title for n in out.gone] == ["b"] and out.exit_code == 0
+
+
+def test_one_of_those_that_share_a_workspace_writes(good: NodeFacts) -> None:
+    ask = Asked(in_groups(good, ["abc", "d"]))
+    out = rolled(ask)
+    assert ask.log == [("look", "abcd"), ("preview", "ad"), ("apply", "ad"), ("status", "bc")]
+    assert states(out) == {"a": "applied", "d": "applied", "b": "shared", "c": "shared"}
+
+
+def test_a_folder_that_only_looked_the_same_is_written_too(good: NodeFacts) -> None:
+    other: Answer = with_tree(good, "greeter", tip_commit="0" * 40)
+    ask = Asked(in_groups(good, ["abc"]), status={"b": [other]})
+    out = rolled(ask)
+    assert ask.log[-1] == ("apply", "b")
+    assert states(out) == {"a": "applied", "b": "applied", "c": "shared"}
+
+
+def test_two_that_met_at_the_lock_are_asked_again(good: NodeFacts) -> None:
+    busy: Answer = replace(good, failed=Failed("busy", 6, "another run holds the workspace"))
+    out = rolled(Asked(in_groups(good, ["a", "b"]), apply={"b": [busy]}))
+    assert states(out) == {"a": "applied", "b": "applied"}
+    out = rolled(Asked(in_groups(good, ["a", "b"]), apply={"b": [busy, busy]}))
+    assert states(out) == {"a": "applied", "b": "failed"} and out.exit_code == 6
+
+
+def test_too_few_nodes_and_dead_ones(good: NodeFacts) -> None:
+    ask = Asked(in_groups(good, ["a"]))
+    out = rolled(ask, dead="b", expected=2)
+    assert (ask.log, out.exit_code, states(out)) == ([], 1, {"a": "held-back"})
+    out = rolled(ask, dead="b")
+    assert (states(out), [n.title for n in out.gone]) == ({"a": "applied"}, ["b"])
+
+
+def test_a_dry_run_asks_nobody_to_write(good: NodeFacts) -> None:
+    ask = Asked(in_groups(good, ["ab"]))
+    assert states(rolled(ask, dry_run=True)) == {"a": "would-change", "b": "shared"}
+    assert "apply" not in [v for v, _ in ask.log]
+
+
+def test_other_failures_are_findings(good: NodeFacts) -> None:
+    edits: Answer = replace(good, failed=Failed("local-edits", 5, "hello.py"))
+    lost: Answer = NoAnswer("dead", "it died during the run")
+    out = rolled(Asked(in_groups(good, ["a", "b", "c"]), apply={"a": [edits], "b": [lost]}))
+    assert (states(out), out.exit_code) == ({"a": "failed", "b": "failed", "c": "applied"}, 1)
+    assert isinstance(next(iter(out.failed.values())), Result)
