@@ -7,6 +7,7 @@ FROM ${BASE_IMAGE} AS system
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 ENV PATCHCTL_ROOT=/opt/patchctl/distribution \
     PATCHCTL_WORKSPACE=/opt/patched \
+    WORKSPACE=/opt/patched \
     PIP_DISABLE_PIP_VERSION_CHECK=1
 # For a package index of one's own; docker takes PIP_INDEX_URL and proxies as predefined or declared arguments.
 ARG PIP_INDEX_URL

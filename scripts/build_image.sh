@@ -42,7 +42,7 @@ main() {
       --no-native) native=no ;;
       --) shift && break ;;
       -p | --profile | -t | --tag | -b | --base | --bundle | --apply | --tool)
-        value=$(value_of "$@")
+        take value "$@"
         case $1 in
           -p | --profile) profile=$value ;;
           -t | --tag) tag=$value ;;

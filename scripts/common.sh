@@ -28,12 +28,6 @@ take() {
   printf -v "$1" '%s' "$3"
 }
 
-# value_of "$@": the same, printed. Only as `x=$(value_of "$@")` alone on a line: before `&&` its error ends nothing.
-value_of() {
-  [[ $# -ge 2 ]] || wrong_use "$1 wants a value"
-  printf '%s' "$2"
-}
-
 # whole OPTION TEXT: a whole number of at least 0.
 whole() {
   [[ $2 =~ ^[0-9]{1,9}$ ]] || wrong_use "$1 $2: a whole number is wanted"

@@ -24,7 +24,7 @@ pipeline stage each (002); other models by one, because the script supports no m
                              several nodes, the same command on each, on a file system that all see
       --test                 let the script compare what it wrote with what it read
       --trust-remote-code    for models that bring code of their own
-      --workspace D          where the patched trees are [default: $WORKSPACE, else workspace]
+      --workspace D          where the patched trees are [default: $WORKSPACE, $PATCHCTL_WORKSPACE or workspace]
       --cann D               CANN's folder [default: /usr/local/Ascend]
       --dry-run              check, print the command, and stop
 
@@ -69,13 +69,13 @@ parse() {
       --test) EXTRA+=(--test) ;;
       --trust-remote-code) EXTRA+=(--trust_remote_code) ;;
       --dry-run) DRY=yes ;;
-      --nproc) NPROC=$(value_of "$@") && whole "$1" "$NPROC" && shift ;;
-      --nnodes) NNODES=$(value_of "$@") && whole "$1" "$NNODES" && shift ;;
-      --node-rank) NODE_RANK=$(value_of "$@") && whole "$1" "$NODE_RANK" && shift ;;
-      --master-addr) MASTER_ADDR_GIVEN=$(value_of "$@") && shift ;;
-      --master-port) MASTER_PORT_GIVEN=$(value_of "$@") && whole "$1" "$MASTER_PORT_GIVEN" && shift ;;
-      --workspace) WORKSPACE=$(value_of "$@") && shift ;;
-      --cann) CANN=$(value_of "$@") && shift ;;
+      --nproc) take NPROC "$@" && whole "$1" "$NPROC" && shift ;;
+      --nnodes) take NNODES "$@" && whole "$1" "$NNODES" && shift ;;
+      --node-rank) take NODE_RANK "$@" && whole "$1" "$NODE_RANK" && shift ;;
+      --master-addr) take MASTER_ADDR_GIVEN "$@" && shift ;;
+      --master-port) take MASTER_PORT_GIVEN "$@" && whole "$1" "$MASTER_PORT_GIVEN" && shift ;;
+      --workspace) take WORKSPACE "$@" && shift ;;
+      --cann) take CANN "$@" && shift ;;
       -*) wrong_use "$1: no such option" ;;
       *) folders+=("$1") ;;
     esac
@@ -85,7 +85,7 @@ parse() {
   ((NNODES == 1)) || [[ -n $MASTER_ADDR_GIVEN ]] || wrong_use "--nnodes $NNODES wants --master-addr, the first node's"
   ((NODE_RANK < NNODES)) || wrong_use "--node-rank $NODE_RANK: ranks of $NNODES nodes begin with 0"
   PYTHON=${PYTHON:-python3}
-  WORKSPACE=$(absolute "${WORKSPACE:-workspace}")
+  WORKSPACE=$(absolute "${WORKSPACE:-${PATCHCTL_WORKSPACE:-workspace}}")
   SOURCE=$(absolute "${folders[0]}") TARGET=$(absolute "${folders[1]}")
 }
 

@@ -17,7 +17,7 @@ Usage: merge_fsdp.sh ACTOR_DIR TARGET_DIR [options]
 ACTOR_DIR is global_step_N/actor of a run. Every node wrote the shards of its own ranks: copy them into one folder first.
 It is refused, with the ranks that are missing or cut off, before the merger starts. TARGET_DIR appears when all is done.
 
-      --workspace D          where the patched verl is [default: $WORKSPACE, else workspace]
+      --workspace D          where the patched verl is [default: $WORKSPACE, $PATCHCTL_WORKSPACE or workspace]
       --trust-remote-code    for models that bring code of their own
       --dry-run              check, print the command, and stop
 
@@ -34,7 +34,7 @@ main() {
   while (($#)); do
     case $1 in
       -h | --help) usage && exit 0 ;;
-      --workspace) WORKSPACE=$(value_of "$@") && shift ;;
+      --workspace) take WORKSPACE "$@" && shift ;;
       --trust-remote-code) remote=(--trust-remote-code) ;;
       --dry-run) dry=yes ;;
       -*) wrong_use "$1: no such option" ;;
@@ -44,7 +44,7 @@ main() {
   done
   ((${#folders[@]} == 2)) || wrong_use "ACTOR_DIR and TARGET_DIR are wanted"
   PYTHON=${PYTHON:-python3}
-  WORKSPACE=$(absolute "${WORKSPACE:-workspace}")
+  WORKSPACE=$(absolute "${WORKSPACE:-${PATCHCTL_WORKSPACE:-workspace}}")
   local actor target
   actor=$(absolute "${folders[0]}") target=$(absolute "${folders[1]}")
   need_command "$PYTHON" "set PYTHON to the training environment's Python"

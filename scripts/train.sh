@@ -1,0 +1,199 @@
+#!/usr/bin/env bash
+# Trains a recipe: checks the machine, loads the environment, waits for the cluster, then runs the framework's own entry
+# module with the recipe's overrides. docs/scripts.md
+set -euo pipefail
+
+HERE=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+SCRIPT=train.sh
+# shellcheck source=scripts/common.sh
+source "$HERE/common.sh"
+
+usage() {
+  cat <<'TEXT'
+Usage: train.sh PROFILE RECIPE [options] [KEY=VALUE ...]
+
+Run it on the first node, after ray_cluster.sh on every node. In this order, and each step only if the one before is sound:
+the recipe keeps its rules, KEY=VALUE included; its paths are set (MODEL_PATH, TRAIN_FILE, ...); `patchctl preflight`; all
+nodes and NPUs are in the cluster, and Ray was started with this environment; then the training, printed by
+`patchctl recipe command`.
+
+  -n, --nodes N           how many nodes [default: the recipe's]
+      --workspace D       where the patched trees are, the same on every node
+                          [default: $WORKSPACE, $PATCHCTL_WORKSPACE or workspace]
+      --path NAME=PATH    a file of the recipe, instead of its variable; repeatable
+      --size NAME=N       another size of the recipe; repeatable
+      --head A[:PORT]     the cluster [default: RAY_ADDRESS, else what ray_cluster.sh started on this machine, else
+                          for one node: the framework starts Ray by itself]
+      --wait SECONDS      for the nodes [default: 600]
+      --log-dir D         [default: logs]; the file is PROFILE-RECIPE-TIME.log
+      --accept NAME       go on in spite of this finding of preflight; repeatable
+      --no-preflight      do not look at the machine at all
+      --node-ip A, --interface I   this node's, where they are not found; --cann D: CANN's folder
+      --dry-run           print all of it as a script, and stop
+
+Exit codes: those of the training once it runs; before: 1 preflight found something, or nodes are missing; 2 wrong use, a
+recipe that breaks a rule, a path that is not set; 130 interrupted, 143 terminated.
+
+  train.sh qwen3-235b grpo --nodes 8 --path model=/data/Qwen3-235B-A22B trainer.total_epochs=1
+  MODEL_PATH=... TRAIN_FILE=... VAL_FILE=... CKPTS_DIR=... train.sh qwen3-32b dapo --dry-run
+TEXT
+}
+
+parse() {
+  local names=() word='' name=''
+  WORKSPACE=${WORKSPACE:-${PATCHCTL_WORKSPACE:-workspace}}
+  NODES='' ASKED=() HEAD='' WAIT=600 LOG_DIR=logs ACCEPTED=() PREFLIGHT=1 DRY_RUN=''
+  NODE_IP='' INTERFACE='' CANN=/usr/local/Ascend
+  while (($#)); do
+    case $1 in
+      -h | --help) usage && exit 0 ;;
+      -n | --nodes) take NODES "$@" && shift 2 ;;
+      --workspace) take WORKSPACE "$@" && shift 2 ;;
+      --path) take word "$@" && name=${word%%=*} && ASKED+=(--path "$name=$(absolute "$name" "${word#*=}")") && shift 2 ;;
+      --size) take word "$@" && ASKED+=(--size "$word") && shift 2 ;;
+      --head) take HEAD "$@" && shift 2 ;;
+      --wait) take WAIT "$@" && shift 2 ;;
+      --log-dir) take LOG_DIR "$@" && shift 2 ;;
+      --accept) take word "$@" && ACCEPTED+=(--accept "$word") && shift 2 ;;
+      --no-preflight) PREFLIGHT='' && shift ;;
+      --node-ip) take NODE_IP "$@" && shift 2 ;;
+      --interface) take INTERFACE "$@" && shift 2 ;;
+      --cann) take CANN "$@" && shift 2 ;;
+      --dry-run) DRY_RUN=1 && shift ;;
+      -*) wrong_use "unknown option $1" ;;
+      *=*) ASKED+=(--set "$1") && shift ;;
+      *) names+=("$1") && shift ;;
+    esac
+  done
+  ((${#names[@]} == 2)) || wrong_use "PROFILE and RECIPE are wanted, then KEY=VALUE; given: ${names[*]:-nothing}"
+  PROFILE=${names[0]} RECIPE=${names[1]}
+}
+
+# What patchctl says of the recipe. A rule that is broken ends the script here, with patchctl's own words.
+read_recipe() {
+  whole --wait "$WAIT"
+  [[ -z $NODES ]] || { whole --nodes "$NODES" && ASKED+=(--nodes "$NODES"); }
+  COMMAND=$(patchctl recipe command --profile "$PROFILE" "$RECIPE" "${ASKED[@]}")
+  ENVIRONMENT=$(patchctl env --profile "$PROFILE" --recipe "$RECIPE" "${ASKED[@]}")
+  NODES=$(override trainer.nnodes) DEVICES=$(override trainer.n_gpus_per_node)
+  WORKSPACE=$(realpath -m -- "$WORKSPACE")
+  # shellcheck disable=SC2016
+  FOLDER=$WORKSPACE/$(sed -n 's|^cd "${WORKSPACE:-workspace}/\(.*\)"$|\1|p' <<<"$COMMAND")
+  PREFLIGHT_COMMAND=(preflight --profile "$PROFILE" --recipe "$RECIPE" "${ASKED[@]}" --workspace "$WORKSPACE"
+    --python "$(command -v python3)" "${ACCEPTED[@]}")
+}
+
+# override KEY: its number in the command.
+override() {
+  sed -n "s/^ *$1=\([0-9]*\) .*/\1/p" <<<"$COMMAND"
+}
+
+# RAY_ADDRESS as the driver gets it; `local` is Ray's word for a cluster of its own.
+find_cluster() {
+  local state=${PATCHCTL_RAY_STATE_DIR:-${TMPDIR:-/tmp}/patchctl-ray-$UID}/address
+  if [[ -n $HEAD ]]; then
+    [[ $HEAD == *:* ]] || HEAD+=:6766
+  elif [[ ${RAY_ADDRESS-} == *:* ]]; then
+    HEAD=$RAY_ADDRESS
+  elif [[ -r $state ]]; then
+    HEAD=$(<"$state")
+  elif ((NODES > 1)); then
+    wrong_use "no cluster is known for $NODES nodes" "ray_cluster.sh head and worker first; or --head ADDRESS[:PORT]"
+  fi
+  STATUS_COMMAND=("$HERE/ray_cluster.sh" status --head "$HEAD" --nodes "$NODES" --devices "$DEVICES" --wait "$WAIT"
+    --profile "$PROFILE" --recipe "$RECIPE" "${ASKED[@]}")
+}
+
+# Variables that the command or the environment reads, each with what it stands for: NAME:?WHAT
+variables() {
+  grep -ohE '\$\{[A-Z_][A-Z0-9_]*:\?[^}]*\}' <<<"$COMMAND"$'\n'"$ENVIRONMENT" | sed 's/^..//; s/}$//' | sort -u
+}
+
+# All that are missing at once. Training starts in another folder, so that relative paths are made absolute.
+check_paths() {
+  local line name missing=()
+  while IFS= read -r line; do
+    name=${line%%:\?*}
+    if [[ -z ${!name-} ]]; then
+      missing+=("  $name: ${line#*:\?}")
+    else
+      export "$name=$(absolute "$name" "${!name}")"
+    fi
+  done < <(variables)
+  ((${#missing[@]} == 0)) || die "$WRONG_USE" "$PROFILE/$RECIPE needs paths that are not set:
+$(printf '%s\n' "${missing[@]}")" "export NAME=PATH, or --path NAME=PATH (patchctl recipe show $PROFILE/$RECIPE)"
+  [[ -d $FOLDER ]] || die "$WRONG_USE" "$FOLDER: there is no such folder" "patchctl apply --profile $PROFILE --workspace D, --workspace D"
+}
+
+# absolute NAME PATH: a model may also be a name on a hub, which is no path; checkpoints may not be there yet.
+absolute() {
+  if [[ $1 == CKPTS_DIR || $1 == checkpoints || -e $2 ]]; then
+    realpath -m -- "$2"
+  else
+    printf '%s' "$2"
+  fi
+}
+
+print_plan() {
+  check_paths_aloud
+  if [[ -n $PREFLIGHT ]]; then printf 'patchctl' && printf ' %q' "${PREFLIGHT_COMMAND[@]}" && echo ' || exit'; fi
+  if [[ -n $HEAD ]]; then printf '%q ' "${STATUS_COMMAND[@]}" && echo '|| exit'; fi
+  printf '%s\nexport RAY_ADDRESS=%q WORKSPACE=%q\n%s\n' "$ENVIRONMENT" "${HEAD:-local}" "$WORKSPACE" "$COMMAND"
+}
+
+check_paths_aloud() {
+  (check_paths) || say "this is what the printed script would stop at"
+}
+
+preflight() {
+  if [[ -z $PREFLIGHT ]]; then
+    say "warning: --no-preflight: nobody has looked at this machine; what is missing shows up in hours, not now"
+    return
+  fi
+  patchctl "${PREFLIGHT_COMMAND[@]}" >&2 || {
+    local status=$?
+    die "$status" "preflight says no: nothing was started" "what it says above; --accept NAME; --no-preflight to go on blindly"
+  }
+}
+
+wait_for_cluster() {
+  [[ -z $HEAD ]] || in_group "${STATUS_COMMAND[@]}" >&2
+}
+
+train() {
+  set +e
+  bash -euc "$COMMAND" train.sh 2>&1 </dev/null | (trap '' INT TERM HUP && exec tee -a -- "$LOG")
+  exit "${PIPESTATUS[0]}"
+}
+
+start_log() {
+  mkdir -p -- "$LOG_DIR"
+  LOG=$(realpath -- "$LOG_DIR")/$PROFILE-$RECIPE-$(date +%Y%m%d_%H%M%S).log
+  printf '%s\n' "$ENVIRONMENT" "$COMMAND" | sed 's/^/# /' >"$LOG"
+  say "the log: $LOG"
+}
+
+main() {
+  parse "$@"
+  read_recipe
+  find_cluster
+  if [[ -n $DRY_RUN ]]; then
+    print_plan
+    return
+  fi
+  check_paths
+  source_cann "$CANN"
+  ((NODES == 1)) || find_way "${HEAD%:*}"
+  load_environment "$ENVIRONMENT"
+  raise_file_limit
+  preflight
+  wait_for_cluster
+  export RAY_ADDRESS=${HEAD:-local} WORKSPACE
+  start_log
+  local status=0
+  in_group train || status=$?
+  say "the training ended with $status; the log: $LOG"
+  return "$status"
+}
+
+main "$@"

@@ -1,0 +1,237 @@
+"""scripts/train.sh with the real patchctl and recipes. The entry module in the workspace is a stand-in for verl's, which needs
+NPUs: it records how it was started. Where preflight has to be content, a stand-in of that one verb says so."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import free_port
+from shells import Program, Shell, alive, program, wait_until
+
+ENTRY = """
+# Stands for verl.trainer.main_ppo: says how it was started, and does what ENTRY_DOES says.
+import json, os, sys, time
+print(json.dumps({"argv": sys.argv[1:], "cwd": os.getcwd(), "pid": os.getpid(), "env": dict(os.environ)}), flush=True)
+print("step:1 - critic/rewards/mean:0.5", file=sys.stderr, flush=True)
+exec(os.environ.get("ENTRY_DOES", ""))
+"""
+CONTENT = """#!/bin/sh
+# Stands for a machine that has everything: preflight is content and says what it was asked. All else is the real patchctl.
+[ "$1" = preflight ] && { echo "asked: $*" >&2; exit "${PREFLIGHT_ENDS:-0}"; }
+exec patchctl "$@"
+"""
+IN_RAY = """
+import ray
+ray.init(log_to_driver=False, logging_level="ERROR")
+look = ray.remote(num_cpus=0, resources={"NPU": 1})(lambda: dict(os.environ))
+print(json.dumps({"npu": ray.cluster_resources()["NPU"], "seen": ray.get(look.remote())}), flush=True)
+"""
+
+
+@pytest.fixture
+def run(shell: Shell) -> Training:
+    return Training(shell)
+
+
+class Training:
+    """A workspace, the files of qwen3-8b/grpo, and train.sh."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.shell = shell
+        folder = shell.folder
+        module = folder / "workspace" / "verl" / "verl" / "trainer"
+        module.mkdir(parents=True, exist_ok=True)
+        (module / "main_ppo.py").write_text(ENTRY)
+        for name in ("model", "train.parquet", "reward.py"):
+            (folder / name).touch()
+        self.env = {
+            "PATCHCTL": str(program(folder / "tools", "content", CONTENT)),
+            "PATCHCTL_RAY_STATE_DIR": str(folder / "no-ray"),
+            "MODEL_PATH": str(folder / "model"),
+            "TRAIN_FILE": str(folder / "train.parquet"),
+            "REWARD_PATH": str(folder / "reward.py"),
+            "CKPTS_DIR": str(folder / "ckpts"),
+        }
+
+    def start(self, *args: object, **env: str) -> Program:
+        return self.shell.start("train.sh", "qwen3-8b", "grpo", *args, **(self.env | env))
+
+    def to_the_end(self, *args: object, **env: str) -> tuple[int, Program]:
+        program = self.start(*args, **env)
+        return program.wait(), program
+
+    def logs(self) -> list[Path]:
+        return sorted((self.shell.folder / "logs").glob("*.log"))
+
+
+def started(program: Program) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(next(line for line in program.out.splitlines() if line.startswith("{")))
+    return found
+
+
+def test_the_entry_module_gets_the_recipes_command(run: Training) -> None:
+    code, program = run.to_the_end("trainer.total_epochs=7")
+    assert code == 0, program.err
+    found = started(program)
+    assert found["cwd"] == str(run.shell.folder / "workspace" / "verl")
+    assert "--config-name=ppo_trainer" in found["argv"]
+    assert found["argv"].count("trainer.total_epochs=7") == 1
+    assert not [word for word in found["argv"] if word.startswith("trainer.total_epochs=") and word[-1] != "7"]
+    assert f"actor_rollout_ref.model.path='{run.shell.folder / 'model'}'" in found["argv"]
+    assert found["env"]["TASK_QUEUE_ENABLE"] == "1"
+    assert found["env"]["RAY_ADDRESS"] == "local"
+
+
+def test_preflight_is_asked_about_this_very_run(run: Training) -> None:
+    _, program = run.to_the_end("trainer.total_epochs=7", "--accept", "/dev/shm")
+    (line,) = [line for line in program.err.splitlines() if line.startswith("asked: ")]
+    assert "--profile qwen3-8b --recipe grpo --set trainer.total_epochs=7" in line
+    assert f"--workspace {run.shell.folder}/workspace" in line
+    assert "--accept /dev/shm" in line
+
+
+def test_nothing_starts_when_preflight_finds_something(run: Training) -> None:
+    """The real preflight, on this machine, which is no A3."""
+    code, program = run.to_the_end(PATCHCTL="")
+    assert code == 1
+    assert "npu-smi" in program.err
+    assert "preflight says no: nothing was started" in program.err
+    assert (program.out, run.logs()) == ("", [])
+
+
+def test_preflight_is_passed_over_aloud_only(run: Training) -> None:
+    code, program = run.to_the_end("--no-preflight", PREFLIGHT_ENDS="1")
+    assert code == 0
+    assert "warning: --no-preflight: nobody has looked at this machine" in program.err
+    assert "asked: " not in program.err
+
+
+def test_the_log_has_all_of_it_and_the_status_is_the_trainings(run: Training) -> None:
+    code, program = run.to_the_end(ENTRY_DOES="sys.exit(7)")
+    assert code == 7
+    (log,) = run.logs()
+    assert log.name.startswith("qwen3-8b-grpo-")
+    text = log.read_text()
+    assert "# export TASK_QUEUE_ENABLE=1\n" in text
+    assert "#   trainer.device=npu \\\n" in text
+    assert text.endswith(program.out)
+    assert "step:1 - critic/rewards/mean:0.5\n" in program.out
+    assert f"the training ended with 7; the log: {log}" in program.err
+
+
+@pytest.mark.parametrize(
+    ("how", "status"), [("interrupt", 130), (signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)]
+)
+def test_a_signal_reaches_the_training(run: Training, how: signal.Signals | str, status: int) -> None:
+    """Ctrl-C of a terminal, or a signal to the script alone. The training's last words are in the log."""
+    last = "try:\n time.sleep(60)\nfinally:\n print('last words', flush=True)"
+    program = run.start(ENTRY_DOES=f"import signal\nsignal.signal(15, lambda *_: sys.exit(1))\n{last}")
+    wait_until(lambda: "step:1" in program.out)
+    program.interrupt() if how == "interrupt" else program.signal(signal.Signals(how))
+    assert program.wait(20) == status, program.err
+    assert not alive(started(program)["pid"])
+    assert "last words" in run.logs()[0].read_text()
+
+
+def test_every_path_that_is_not_set_is_named_at_once(run: Training) -> None:
+    code, program = run.to_the_end(MODEL_PATH="", REWARD_PATH="")
+    assert code == 2
+    assert "  MODEL_PATH: the model as Hugging Face has it" in program.err
+    assert "  REWARD_PATH: " in program.err
+    assert "TRAIN_FILE" not in program.err and "asked: " not in program.err
+    assert run.logs() == []
+
+
+def test_relative_paths_are_of_the_folder_of_the_call(run: Training) -> None:
+    code, program = run.to_the_end("--path", "train=train.parquet", MODEL_PATH="model", CKPTS_DIR="new/ckpts")
+    assert code == 0, program.err
+    argv, folder = started(program)["argv"], run.shell.folder
+    assert f"actor_rollout_ref.model.path='{folder}/model'" in argv
+    assert f"data.train_files={folder}/train.parquet" in argv
+    assert f"trainer.default_local_dir='{folder}/new/ckpts'" in argv
+
+
+def test_an_override_that_breaks_a_rule_is_refused(run: Training) -> None:
+    code, program = run.to_the_end("trainer.nnodes=5")
+    assert code == 2
+    assert "breaks devices-of-a-run" in program.err
+    assert (program.out, run.logs()) == ("", [])
+
+
+def test_a_dry_run_prints_a_script_that_does_the_same(run: Training) -> None:
+    code, printed = run.to_the_end("--dry-run", "trainer.total_epochs=7")
+    assert (code, run.logs()) == (0, [])
+    script = program(run.shell.folder / "tools", "printed.sh", f"patchctl() {{ :; }}\n{printed.out}")
+    again = run.shell.start("/bin/bash", script, **run.env)
+    assert again.wait() == 0, again.err
+    _, direct = run.to_the_end("trainer.total_epochs=7")
+    assert started(again)["argv"] == started(direct)["argv"]
+    assert started(again)["cwd"] == started(direct)["cwd"]
+    assert "patchctl preflight --profile qwen3-8b --recipe grpo" in printed.out
+
+
+def test_a_dry_run_says_what_it_would_stop_at(run: Training) -> None:
+    code, program = run.to_the_end("--dry-run", MODEL_PATH="")
+    assert code == 0
+    assert "MODEL_PATH" in program.err and "this is what the printed script would stop at" in program.err
+    assert "model.path=\"'${MODEL_PATH:?" in program.out
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("", "PROFILE and RECIPE are wanted, then KEY=VALUE; given: nothing"),
+        ("qwen3-8b", "given: qwen3-8b"),
+        ("qwen3-8b grpo more", "given: qwen3-8b grpo more"),
+        ("qwen3-8b grpo --nope", "unknown option --nope"),
+        ("qwen3-8b grpo --nodes", "--nodes wants a value"),
+        ("qwen3-8b grpo --nodes two", "--nodes two: a whole number is wanted"),
+        ("qwen3-8b grppo", "did you mean 'grpo'?"),
+        ("qwen3-32b dapo", "no cluster is known for 2 nodes"),
+        ("qwen3-8b grpo --workspace nowhere", "nowhere/verl: there is no such folder"),
+    ],
+)
+def test_wrong_use(run: Training, line: str, told: str) -> None:
+    done = run.shell.run("train.sh", *line.split(), **run.env)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+
+
+def test_it_waits_for_the_cluster_and_gives_up(ray_shell: Shell) -> None:
+    run = Training(ray_shell)
+    code, program = run.to_the_end("--head", "127.0.0.2:1", "--wait", 1)
+    assert code == 1
+    assert "nothing listens at 127.0.0.2:1" in program.err
+    assert (program.out, run.logs()) == ("", [])
+
+
+@pytest.mark.slow
+def test_training_runs_in_the_cluster_that_was_started(ray_shell: Shell) -> None:
+    """All of it: the head with the recipe's environment, then the training, whose tasks have it."""
+    run = Training(ray_shell)
+    state, port = ray_shell.folder / "state", free_port()
+    head = ray_shell.start(
+        "ray_cluster.sh", "head", "-p", "qwen3-8b", "-r", "grpo", "--node-ip", "127.0.0.2", "--interface", "lo", "--devices",
+        16, "--port", port, "--state", state, "--temp-dir", ray_shell.folder / "r", "--", "--num-cpus", 2,
+        "--object-store-memory", 80000000, "--dashboard-agent-listen-port", 0, "--include-dashboard=false",
+        "--ray-client-server-port", free_port(),
+    )  # fmt: skip
+    try:
+        assert head.wait(120) == 0, head.err
+        code, program = run.to_the_end(PATCHCTL_RAY_STATE_DIR=str(state), ENTRY_DOES=IN_RAY)
+        assert code == 0, program.err + program.out
+        found = json.loads(program.out.splitlines()[-1])
+        assert found["npu"] == 16
+        assert found["seen"]["HCCL_SOCKET_IFNAME"] == "lo"
+        assert found["seen"]["HYDRA_FULL_ERROR"] == "1"
+        assert "1 of 1 nodes, 16 of 16 NPU" in program.err
+        few = ("--size", "devices_per_node=32", "--wait", 1)
+        code, program = run.to_the_end(*few, PATCHCTL_RAY_STATE_DIR=str(state))
+        assert (code, program.out) == (1, "")
+        assert "too few NPU: 127.0.0.2" in program.err
+    finally:
+        ray_shell.run("ray_cluster.sh", "stop", "--state", state)
