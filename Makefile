@@ -84,6 +84,7 @@ bench: $(VENV)/.ready  ## apply against git am and git apply, memory, start-up; 
 bench-patches: trees  ## what patches gain, as far as a CPU can tell: a simulation, counted bytes, a step's parts
 	$(RUN) benchmarks/bench_data_rebalance.py --out docs/benchmarks.md
 	$(RUN) benchmarks/bench_rollout_rebalance.py --out docs/benchmarks.md
+	$(RUN) benchmarks/bench_hdp.py --out docs/benchmarks.md
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
 	$(RUN) benchmarks/bench_skip_old_log_prob.py --tree $(TREES)/patched/verl --out docs/benchmarks.md && \
 	$(RUN) benchmarks/bench_ep_reshard.py --trees $(TREES)/patched --out docs/benchmarks.md && \

@@ -1,0 +1,64 @@
+# Copyright 2026 The patchctl contributors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The process groups of all blocks that a layout may have (packing.py).
+
+They are made once, by all ranks in the same order, and kept: what is in here is which groups exist, never which one is
+in use. A micro-batch carries its own (PackedSeqParams.cp_group).
+"""
+
+from typing import NamedTuple
+
+import torch.distributed as dist
+from megatron.core import parallel_state as mpu
+from torch.distributed import ProcessGroup
+
+
+class BlockGroups(NamedTuple):
+    """The group of a block's ranks, and a second one of the same ranks for messages that overlap."""
+
+    group: ProcessGroup
+    overlap: ProcessGroup | None
+
+
+# By the global ranks of the context parallel group and whether there are second groups; then by (first rank, ranks).
+_MADE: dict[tuple[tuple[int, ...], bool], dict[tuple[int, int], BlockGroups]] = {}
+
+
+def make_groups(overlap: bool) -> dict[tuple[int, int], BlockGroups]:
+    """The groups that this rank is in. The first call is collective: every rank of the world has to make it.
+
+    The whole context parallel group is none of them: there Megatron's own groups are used.
+    """
+    own = tuple(dist.get_process_group_ranks(mpu.get_context_parallel_group()))
+    if (own, overlap) not in _MADE:
+        everyone: list = [None] * dist.get_world_size()
+        dist.all_gather_object(everyone, own)
+        made: dict[tuple[int, int], BlockGroups] = {}
+        # Sorted, because ranks that make groups in different orders wait for each other for ever.
+        for ranks in sorted(set(everyone)):
+            made |= _groups_of(ranks, overlap)
+        _MADE[own, overlap] = made
+    return _MADE[own, overlap]
+
+
+def _groups_of(ranks: tuple[int, ...], overlap: bool) -> dict[tuple[int, int], BlockGroups]:
+    """Makes the groups of one context parallel group; returns those that this rank is in."""
+    own: dict[tuple[int, int], BlockGroups] = {}
+    for size in (size for size in range(1, len(ranks)) if len(ranks) % size == 0):
+        for first in range(0, len(ranks), size):
+            members = list(ranks[first : first + size])
+            groups = BlockGroups(dist.new_group(members), dist.new_group(members) if overlap and size > 1 else None)
+            if dist.get_rank() in members:
+                own[first, size] = groups
+    return own

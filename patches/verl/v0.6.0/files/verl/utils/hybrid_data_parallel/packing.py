@@ -1,0 +1,335 @@
+# Copyright 2026 The patchctl contributors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Which ranks of a context parallel group take which sequences of a micro-batch: pure functions, no torch.
+
+A layout cuts the ranks of the group into blocks. A block's size divides that of the group and its first rank is a
+multiple of its size, so a rank is in one block of each size and needs one process group for each, seven for 64 ranks.
+The sequences of a block are split over all of its ranks, as context parallelism splits them over the whole group; a
+block of one rank splits nothing and needs no ring.
+
+A layout is found by halving (or cutting by another prime factor): the sequences of a block, longest first, go to the
+part that has least to do, each part is laid out in the same way, and the cut is kept if the slowest part is faster than
+the whole block. What is left as it was is plain context parallelism. Then sequences move from the slowest block to
+others as long as that helps. Everything goes by lengths and their order, so every rank finds the same layout.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+# Bounds on what is tried after the cut, so that a call stays under 10 ms: changes, blocks that a sequence may move to
+# (those with least to do), pairs that may change places, and how near to the mean the slowest block is good enough.
+ROUNDS, TARGETS, PAIRS, NEAR = 16, 3, 100, 1.005
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """How long a block is busy, in the time that one token takes for all but attention on one rank.
+
+    Args:
+        quadratic_length: length in tokens at which a sequence's attention costs as much as everything else; 28,000 is
+            Qwen3-235B's by its count of operations (22 billion active parameters, 94 layers, 64 heads of 128).
+        ring_share: what a token of a rank adds in each step of a ring (its keys and values are sent and received, and
+            the step's output is merged). 0.3 follows from a published pair of training times of that model with
+            context parallel sizes 8 and 4, 1,654 s and 1,057 s, if nothing but the ring made the difference.
+        ring_step: what a step costs whatever is in it, in the same unit.
+    """
+
+    quadratic_length: float = 28_000.0
+    ring_share: float = 0.3
+    ring_step: float = 50.0
+
+    def sequences(self, lengths: Sequence[int], ranks: int) -> list[float]:
+        """What each sequence of these lengths (padding included), split over `ranks`, adds to each of them."""
+        linear = (1.0 + (ranks - 1) * self.ring_share) / ranks
+        attention = 1.0 / (ranks * self.quadratic_length)
+        return [length * (linear + length * attention) for length in lengths]
+
+    def block(self, ranks: int) -> float:
+        """What the ring of a block of `ranks` costs whatever its sequences are."""
+        return (ranks - 1) * self.ring_step
+
+
+@dataclass(frozen=True)
+class Group:
+    """Sequences (indices, ascending) that ranks `first` to `first + ranks - 1` of the group share."""
+
+    first: int
+    ranks: int
+    sequences: tuple[int, ...]
+
+
+def alignment(ranks: int, tensor_parallel: int) -> int:
+    """What a sequence is padded to a multiple of, for `ranks` to have equal parts that tensor parallelism divides.
+
+    Two chunks a rank, the n-th and the n-th from the end, balance causal attention (upstream: preprocess_packed_seqs).
+    """
+    return tensor_parallel * (2 * ranks if ranks > 1 else 1)
+
+
+def padded_length(length: int, ranks: int, tensor_parallel: int) -> int:
+    """Tokens of a sequence, padding included, when it is split over `ranks`."""
+    align = alignment(ranks, tensor_parallel)
+    return -(-length // align) * align
+
+
+def tokens_of_rank(lengths: Sequence[int], ranks: int, tensor_parallel: int) -> int:
+    """Tokens that each of `ranks` holds when sequences of these lengths are split over all of them."""
+    return sum(padded_length(length, ranks, tensor_parallel) for length in lengths) // ranks
+
+
+def layout(
+    lengths: Sequence[int], ranks: int, max_tokens: int, tensor_parallel: int = 1, cost: CostModel | None = None
+) -> list[Group]:
+    """Lays the sequences of one micro-batch out on `ranks` ranks; no rank gets more than `max_tokens`.
+
+    It is never slower, by `cost`, than plain context parallelism, which is the layout with one group; every group has a
+    sequence. Raises ValueError for no sequences, a length below 1, and where no layout is found that fits.
+    """
+    if not lengths or min(lengths) < 1 or ranks < 1:
+        raise ValueError(f"there must be sequences of 1 token or more, and 1 rank or more: {list(lengths)}, {ranks}")
+    groups = find_layout(lengths, ranks, max_tokens, tensor_parallel, cost)
+    if groups is None:
+        needed = tokens_of_rank(lengths, ranks, tensor_parallel)
+        raise ValueError(
+            f"{len(lengths)} sequences of up to {max(lengths)} tokens need {needed} tokens on each of {ranks} ranks, "
+            f"and {max_tokens} are allowed; raise the maximum of tokens or make the micro-batch smaller"
+        )
+    return groups
+
+
+def find_layout(
+    lengths: Sequence[int], ranks: int, max_tokens: int, tensor_parallel: int = 1, cost: CostModel | None = None
+) -> list[Group] | None:
+    """`layout`, or None where none is found that fits."""
+    packer = _Packer(lengths, max_tokens, tensor_parallel, cost or CostModel())
+    order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
+    slowest_cost, blocks = packer.cut(0, ranks, order)
+    if slowest_cost == math.inf:
+        return None
+    return [Group(block.first, block.ranks, tuple(sorted(block.sequences))) for block in packer.improved(blocks)]
+
+
+def slowest(
+    groups: Sequence[Group], lengths: Sequence[int], tensor_parallel: int = 1, cost: CostModel | None = None
+) -> float:
+    """The time of the slowest group, in the unit of the cost model: the others wait for it."""
+    return max(group_costs(groups, lengths, tensor_parallel, cost))
+
+
+def group_costs(
+    groups: Sequence[Group], lengths: Sequence[int], tensor_parallel: int = 1, cost: CostModel | None = None
+) -> list[float]:
+    """The time of each group, in the unit of the cost model."""
+    model, found = cost or CostModel(), []
+    for group in groups:
+        padded = [padded_length(lengths[index], group.ranks, tensor_parallel) for index in group.sequences]
+        found.append(model.block(group.ranks) + sum(model.sequences(padded, group.ranks)))
+    return found
+
+
+def plain(lengths: Sequence[int], ranks: int) -> list[Group]:
+    """Plain context parallelism as a layout: every sequence is split over all ranks."""
+    return [Group(0, ranks, tuple(range(len(lengths))))]
+
+
+class _Block:
+    """A group that is being worked on: `cost` and `tokens` are those of each of its ranks."""
+
+    __slots__ = ("cost", "first", "ranks", "sequences", "tokens")
+
+    def __init__(self, first: int, ranks: int, cost: float) -> None:
+        self.first, self.ranks, self.cost, self.tokens = first, ranks, cost, 0
+        self.sequences: list[int] = []
+
+    def add_load(self, cost: float, tokens: int) -> None:
+        self.cost += cost
+        self.tokens += tokens
+
+
+class _Packer:
+    def __init__(self, lengths: Sequence[int], max_tokens: int, tensor_parallel: int, cost: CostModel) -> None:
+        self.lengths, self.max_tokens, self.tensor_parallel, self.cost = lengths, max_tokens, tensor_parallel, cost
+        self.tables: dict[int, tuple[list[float], list[int]]] = {}
+
+    def table(self, ranks: int) -> tuple[list[float], list[int]]:
+        """What each sequence costs a rank, and its tokens there, when it is split over `ranks`."""
+        if ranks not in self.tables:
+            align = alignment(ranks, self.tensor_parallel)
+            padded = [-(-length // align) * align for length in self.lengths]
+            self.tables[ranks] = (self.cost.sequences(padded, ranks), [length // ranks for length in padded])
+        return self.tables[ranks]
+
+    def cut(self, first: int, ranks: int, order: list[int]) -> tuple[float, list[_Block]]:
+        """The best layout found of the sequences (longest first) on a block, and the cost of its slowest group."""
+        whole = _Block(first, ranks, self.cost.block(ranks))
+        costs, tokens = self.table(ranks)
+        whole.sequences = list(order)
+        whole.add_load(sum([costs[index] for index in order]), sum([tokens[index] for index in order]))
+        best, blocks = whole.cost if whole.tokens <= self.max_tokens else math.inf, [whole]
+        # All prime factors where that costs little: 12 ranks are 2 x 6 and 3 x 4, which is not the same.
+        for parts in _prime_factors(ranks)[: None if ranks <= 16 else 1]:
+            dealt = self.deal(first, ranks // parts, parts, order)
+            if dealt is None:
+                continue
+            cuts = [self.cut(part.first, part.ranks, part.sequences) for part in dealt]
+            slowest_part = max(cost for cost, _ in cuts)
+            if slowest_part < best:
+                best, blocks = slowest_part, [block for _, found in cuts for block in found]
+        return best, blocks
+
+    def deal(self, first: int, ranks: int, parts: int, order: list[int]) -> list[_Block] | None:
+        """The sequences, longest first, each to the part with least to do that has room; None if one finds none.
+
+        Sequences are padded less where a part is cut further, so room is looked for without padding if there is none.
+        """
+        if len(order) < parts:
+            return None
+        tokens = self.table(ranks)[1]
+        dealt = self._deal(first, ranks, parts, order, tokens)
+        return dealt or self._deal(first, ranks, parts, order, [-(-length // ranks) for length in self.lengths])
+
+    def _deal(self, first: int, ranks: int, parts: int, order: list[int], tokens: list[int]) -> list[_Block] | None:
+        costs = self.table(ranks)[0]
+        dealt = [_Block(first + part * ranks, ranks, 0.0) for part in range(parts)]
+        for index in order:
+            room, target = self.max_tokens - tokens[index], None
+            for block in dealt:
+                if block.tokens <= room and (target is None or block.cost < target.cost):
+                    target = block
+            if target is None:
+                return None
+            target.sequences.append(index)
+            target.cost += costs[index]
+            target.tokens += tokens[index]
+        return dealt
+
+    def improved(self, blocks: list[_Block]) -> list[_Block]:
+        """Moves and exchanges sequences of the slowest block while that makes it faster, ROUNDS times at most."""
+        total = sum(block.cost * block.ranks for block in blocks)
+        ranks = sum(block.ranks for block in blocks)
+        for _ in range(ROUNDS):
+            source = max(blocks, key=lambda block: block.cost)
+            if source.cost * ranks < total * NEAR:
+                break
+            targets = sorted((block for block in blocks if block is not source), key=lambda block: block.cost)
+            found = min(
+                (change for target in targets[:TARGETS] for change in self.changes(source, target)), default=None
+            )
+            if found is None or found[0] >= source.cost:
+                break
+            _, first, give, take = found
+            target = next(block for block in targets if block.first == first)
+            self.move(give, source, target)
+            if take >= 0:
+                self.move(take, target, source)
+        return blocks
+
+    def changes(self, source: _Block, target: _Block) -> Iterator[tuple[float, int, int, int]]:
+        """(cost of the slower of both afterwards, target's first rank, sequence given, sequence taken or -1)."""
+        own_costs, own_tokens = self.table(source.ranks)
+        costs, tokens = self.table(target.ranks)
+        if len(source.sequences) > 1:
+            for give in source.sequences:
+                if target.tokens + tokens[give] <= self.max_tokens:
+                    after = max(target.cost + costs[give], source.cost - own_costs[give])
+                    yield after, target.first, give, -1
+        if len(source.sequences) * len(target.sequences) > PAIRS:
+            return
+        for give in source.sequences:
+            for take in target.sequences:
+                if (
+                    self.lengths[take] < self.lengths[give]
+                    and target.tokens + tokens[give] - tokens[take] <= self.max_tokens
+                    and source.tokens + own_tokens[take] - own_tokens[give] <= self.max_tokens
+                ):
+                    grown = target.cost + costs[give] - costs[take]
+                    yield max(grown, source.cost + own_costs[take] - own_costs[give]), target.first, give, take
+
+    def move(self, sequence: int, source: _Block, target: _Block) -> None:
+        costs, tokens = self.table(source.ranks)
+        source.sequences.remove(sequence)
+        source.add_load(-costs[sequence], -tokens[sequence])
+        costs, tokens = self.table(target.ranks)
+        target.sequences.append(sequence)
+        target.add_load(costs[sequence], tokens[sequence])
+
+
+def _prime_factors(number: int) -> list[int]:
+    """The different ones, smallest first."""
+    found, rest, factor = [], number, 2
+    while rest > 1:
+        if rest % factor == 0:
+            found.append(factor)
+            while rest % factor == 0:
+                rest //= factor
+        factor += 1
+    return found
+
+
+Partition = Callable[[list[int], int], list[list[int]]]
+
+
+@dataclass(frozen=True)
+class Packing:
+    """What all micro-batches of a run have in common: ranks, the most tokens of one, and the tensor parallel size."""
+
+    ranks: int
+    max_tokens: int
+    tensor_parallel: int = 1
+
+    def layout(self, lengths: Sequence[int]) -> list[Group]:
+        """See `layout`."""
+        return layout(lengths, self.ranks, self.max_tokens, self.tensor_parallel)
+
+    def partition(self, lengths: Sequence[int], count: int, partition: Partition) -> list[list[int]]:
+        """Indices of `count` micro-batches or, where the tokens need them, of more, each with a layout that fits.
+
+        `partition` (upstream's Karmarkar-Karp) balances lengths but knows no maximum. It is asked for more and more
+        parts until each fits, so micro-batches are upstream's wherever those fit. Raises ValueError where a sequence
+        fits nowhere, or where there are fewer sequences than `count`.
+        """
+        if count > len(lengths):
+            raise ValueError(f"{len(lengths)} sequences cannot fill {count} micro-batches")
+        self.layout([max(lengths)])
+        parts = count
+        while parts < len(lengths):
+            found = partition(list(lengths), parts)
+            if all(self._fits(lengths, part) for part in found):
+                return found
+            # One by one it would take hundreds of partitions where nearly every sequence needs its own.
+            parts += max(1, parts // 16)
+        return [[index] for index in range(len(lengths))]
+
+    def exactly(self, lengths: Sequence[int], count: int, partition: Partition) -> list[list[int]]:
+        """Indices of exactly `count` micro-batches: what all data parallel ranks agreed on, and enough for this one.
+
+        Where that many parts happen not to fit, fewer that do are made, and the longest of those divided.
+        """
+        found: list[list[int]] = []
+        for parts in range(count, 0, -1):
+            found = partition(list(lengths), parts)
+            if all(self._fits(lengths, part) for part in found):
+                break
+        else:
+            raise ValueError(f"no {count} micro-batches or fewer of {list(lengths)} tokens fit")
+        while len(found) < count:
+            largest = max(found, key=lambda part: (len(part) > 1, sum(lengths[index] for index in part), -part[0]))
+            found.remove(largest)
+            found += [sorted(largest)[0::2], sorted(largest)[1::2]]
+        return found
+
+    def _fits(self, lengths: Sequence[int], part: list[int]) -> bool:
+        chosen = [lengths[index] for index in part]
+        return find_layout(chosen, self.ranks, self.max_tokens, self.tensor_parallel) is not None

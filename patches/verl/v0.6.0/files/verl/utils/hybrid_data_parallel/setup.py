@@ -1,0 +1,109 @@
+# Copyright 2026 The patchctl contributors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What hybrid data parallelism does not go with is refused at the start, with what to set instead."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+ACTOR = "actor_rollout_ref.actor"
+KEY = f"{ACTOR}.megatron.hybrid_data_parallel"
+
+
+def check_config(config: Any, mindspeed_is_there: bool) -> None:
+    """Raises ValueError for a configuration of actor, rollout and reference that the switch does not go with."""
+    actor = config.actor
+    reference = (config.get("ref") or {}).get("megatron") or {}
+    megatron = actor.get("megatron") or {}
+    if not megatron.get("hybrid_data_parallel", False):
+        if reference.get("hybrid_data_parallel", False):
+            raise ValueError(f"actor_rollout_ref.ref.megatron.hybrid_data_parallel=True needs {KEY}=True")
+        return
+    size = megatron.context_parallel_size
+    transformer = megatron.get("override_transformer_config") or {}
+    refusals = [
+        (size < 2, f"needs {ACTOR}.megatron.context_parallel_size of 2 or more: its ranks are shared out"),
+        (not mindspeed_is_there, "needs MindSpeed, whose ring attention takes the ranks of a micro-batch"),
+        (
+            int(transformer.get("context_parallel_size", 1)) != size,
+            f"needs +{ACTOR}.megatron.override_transformer_config.context_parallel_size={size}, or MindSpeed does not "
+            "put its ring attention in",
+        ),
+        (
+            config.model.get("use_fused_kernels", False) or actor.get("use_fused_kernels", False),
+            "needs actor_rollout_ref.model.use_fused_kernels=False",
+        ),
+    ]
+    for wrong, instead in refusals:
+        if wrong:
+            raise ValueError(f"{KEY}=True {instead}; or set it to False")
+
+
+def refuse(megatron: Any, who: str) -> None:
+    """Raises ValueError where a worker that does not know the switch was given it."""
+    if megatron.get("hybrid_data_parallel", False):
+        raise ValueError(f"hybrid_data_parallel is for the actor and the reference policy; set it to False for {who}")
+
+
+def prepare(modules: Any, tf_config: Any) -> bool:
+    """Checks the model and makes the process groups; all ranks call it. Whether messages overlap is returned.
+
+    Raises:
+        ValueError: on every rank, for a model that does not take the ranks of a micro-batch.
+    """
+    from megatron.core.packed_seq_params import PackedSeqParams
+
+    if "cp_group" not in {field.name for field in dataclasses.fields(PackedSeqParams)}:
+        raise ValueError(f"{KEY}=True needs Megatron-LM with the patch hdp: its PackedSeqParams has no cp_group")
+    attentions = list(_attentions(modules))
+    reason = _why_not(tf_config) or next(filter(None, map(_why_attention_cannot, attentions)), None)
+    if reason is not None:
+        raise ValueError(f"{KEY}=True does not go with {reason}")
+    from .groups import make_groups
+
+    overlap = bool(getattr(attentions[0].config, "use_cp_send_recv_overlap", False)) if attentions else False
+    make_groups(overlap)
+    return overlap
+
+
+def _attentions(modules: Any) -> Iterator[Any]:
+    for chunk in modules:
+        for module in chunk.modules():
+            if hasattr(module, "core_attention"):
+                yield module.core_attention
+
+
+def _why_attention_cannot(attention: Any) -> str | None:
+    if not getattr(attention, "takes_packed_cp_group", False):
+        return (
+            f"the attention {type(attention).__name__}, which takes no ranks with a micro-batch; MindSpeed's with the "
+            "patch hdp does, for a context parallel size of 2 or more"
+        )
+    return attention.why_not_packed_cp_group()
+
+
+def _why_not(tf_config: Any) -> str | None:
+    if getattr(tf_config, "multi_latent_attention", False):
+        return "latent attention (multi_latent_attention), whose rotary embedding takes no ranks"
+    if getattr(tf_config, "mtp_num_layers", None):
+        return "multi-token prediction (mtp_num_layers)"
+    if not getattr(tf_config, "variable_seq_lengths", False) and tf_config.pipeline_model_parallel_size > 1:
+        return "variable_seq_lengths=False: micro-batches have as many tokens as they need"
+    if tf_config.num_moe_experts:
+        if tf_config.moe_token_dispatcher_type == "allgather":
+            return "moe_token_dispatcher_type=allgather, which needs as many tokens on every rank; set alltoall"
+        balanced = getattr(tf_config, "moe_router_load_balancing_type", "none") != "none"
+        if balanced and getattr(tf_config, "moe_aux_loss_coeff", 0.0):
+            return "moe_aux_loss_coeff above 0, which counts as many tokens on every rank; set it to 0"
+    return None

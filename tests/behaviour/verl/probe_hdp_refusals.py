@@ -1,0 +1,94 @@
+"""Probe: what the switch refuses, with its messages: configurations, models, and workers that do not know it."""
+
+import copy
+import json
+from types import SimpleNamespace
+
+import probe_hdp_model as tiny
+import torch
+from hydra import compose, initialize_config_dir
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.hybrid_data_parallel import setup
+from verl.workers import megatron_workers
+
+MEGATRON = "actor_rollout_ref.actor.megatron"
+ON = [f"{MEGATRON}.hybrid_data_parallel=True", f"{MEGATRON}.context_parallel_size=2"]
+PATCHED = f"+{MEGATRON}.override_transformer_config.context_parallel_size=2"
+CONFIGURATIONS = {
+    "accepted": [*ON, PATCHED],
+    "one rank": [ON[0]],
+    "MindSpeed left as it was": ON,
+    "fused kernels": [*ON, PATCHED, "actor_rollout_ref.model.use_fused_kernels=True"],
+    "reference alone": ["actor_rollout_ref.ref.megatron.hybrid_data_parallel=True"],
+}
+TRANSFORMERS = {
+    "latent attention": {"multi_latent_attention": True},
+    "multi-token prediction": {"mtp_num_layers": 1},
+    "fixed lengths": {"variable_seq_lengths": False, "pipeline_model_parallel_size": 2},
+    "allgather": {"num_moe_experts": 4, "moe_token_dispatcher_type": "allgather"},
+    "auxiliary loss": {
+        "num_moe_experts": 4,
+        "moe_router_load_balancing_type": "aux_loss",
+        "moe_aux_loss_coeff": 0.01,
+    },
+}
+
+
+def composed(*overrides):
+    folder = tiny.os.path.join(tiny.os.path.dirname(tiny.verl.__file__), "trainer/config")
+    with initialize_config_dir(folder, version_base=None):
+        return compose("ppo_megatron_trainer", overrides=["actor_rollout_ref.model.path=none", *overrides])
+
+
+def said(call):
+    """The message of a refusal; None where there is none."""
+    try:
+        call()
+    except (ValueError, NotImplementedError) as error:
+        return str(error)
+    return None
+
+
+def models():
+    """An actor of one process: its attention is no ring, and settings of its transformer are varied."""
+    tiny.use_parallel()
+    config = tiny.transformer_config()
+    ddp = tiny.model(config, one_process=True)
+    found = {"attention": said(lambda: setup.prepare([ddp], config))}
+    for name, changes in TRANSFORMERS.items():
+        other = copy.copy(config)
+        vars(other).update(changes)
+        found[name] = said(lambda other=other: setup.prepare([ddp], other))
+    return found
+
+
+def mindspeed():
+    """Settings of MindSpeed's own that its attention refuses."""
+    from mindspeed.core.context_parallel.packed_group import why_not_packed_cp_group
+
+    settings = {
+        "accepted": {},
+        "algorithm": {"context_parallel_algo": "ulysses_cp_algo"},
+        "mask": {"attention_mask_type": "general"},
+        "reset": {"reset_attention_mask": True},
+        "2d": {"tp_2d": True},
+    }
+    return {name: why_not_packed_cp_group(SimpleNamespace(**one)) for name, one in settings.items()}
+
+
+def main():
+    tiny.use_reference_operators()
+    configurations = {
+        name: said(lambda lines=lines: setup.check_config(composed(*lines).actor_rollout_ref, True))
+        for name, lines in CONFIGURATIONS.items()
+    }
+    critic = omega_conf_to_dataclass(
+        composed("critic.megatron.hybrid_data_parallel=True", "critic.ppo_micro_batch_size_per_gpu=1").critic
+    )
+    found = {"critic": said(lambda: megatron_workers.CriticWorker(critic))}
+    result = {"configurations": configurations, "models": models(), "mindspeed": mindspeed(), "workers": found}
+    torch.distributed.destroy_process_group()
+    return result
+
+
+print(json.dumps(main()))

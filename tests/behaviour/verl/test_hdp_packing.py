@@ -1,0 +1,237 @@
+"""hdp, its packing: pure functions, held against all layouts that there are on small groups. Needs no torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import math
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from harness import Upstream
+
+FILE = "verl/utils/hybrid_data_parallel/packing.py"
+Blocks = tuple[tuple[int, int], ...]
+
+
+def packing_of(upstream: Upstream) -> Any:
+    """The module, without its package, whose neighbours import torch."""
+    path = upstream.tree("verl") / FILE
+    assert path.is_file(), f"the tree has no {FILE}"
+    return load(path)
+
+
+@cache
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("hdp_packing", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def log_normal(rng: random.Random, count: int, median: float, sigma: float, longest: int = 32768) -> list[int]:
+    return [max(1, min(longest, round(median * math.exp(sigma * rng.gauss(0, 1))))) for _ in range(count)]
+
+
+def tilings(first: int, ranks: int) -> Iterator[Blocks]:
+    """Every way to cut a block into blocks whose sizes divide it, each at a multiple of its size."""
+    yield ((first, ranks),)
+    for parts in (n for n in range(2, ranks + 1) if ranks % n == 0):
+        size = ranks // parts
+        for inner in itertools.product(*(list(tilings(first + n * size, size)) for n in range(parts))):
+            yield tuple(itertools.chain.from_iterable(inner))
+
+
+def optimum(packing: Any, lengths: list[int], ranks: int, most: int) -> float:
+    """The time of the slowest group in the best of all layouts, by the module's cost model."""
+    best, seen = math.inf, set()
+    for tiling in tilings(0, ranks):
+        sizes = tuple(sorted(size for _, size in tiling))
+        if sizes in seen or len(sizes) > len(lengths):
+            continue
+        seen.add(sizes)
+        for assigned in itertools.product(range(len(sizes)), repeat=len(lengths)):
+            groups = [
+                packing.Group(0, size, tuple(i for i, group in enumerate(assigned) if group == number))
+                for number, size in enumerate(sizes)
+            ]
+            if all(group.sequences for group in groups) and fits(packing, groups, lengths, most):
+                best = min(best, packing.slowest(groups, lengths))
+    return best
+
+
+def fits(packing: Any, groups: list[Any], lengths: list[int], most: int, tensor_parallel: int = 1) -> bool:
+    return all(
+        packing.tokens_of_rank([lengths[i] for i in group.sequences], group.ranks, tensor_parallel) <= most
+        for group in groups
+    )
+
+
+def check(packing: Any, lengths: list[int], ranks: int, most: int, tensor_parallel: int = 1) -> list[Any]:
+    """A layout that has been checked: ranks and sequences all there once, the maximum kept, not slower than plain."""
+    groups = packing.layout(lengths, ranks, most, tensor_parallel)
+    covered = [rank for group in groups for rank in range(group.first, group.first + group.ranks)]
+    assert sorted(covered) == list(range(ranks))
+    assert sorted(i for group in groups for i in group.sequences) == list(range(len(lengths)))
+    assert all(ranks % group.ranks == 0 == group.first % group.ranks and group.sequences for group in groups)
+    assert fits(packing, groups, lengths, most, tensor_parallel)
+    plain = packing.plain(lengths, ranks)
+    if fits(packing, plain, lengths, most, tensor_parallel):
+        assert packing.slowest(groups, lengths, tensor_parallel) <= packing.slowest(plain, lengths, tensor_parallel)
+    return list(groups)
+
+
+@pytest.mark.on
+def test_small_groups_are_near_the_best_of_all_layouts(upstream: Upstream) -> None:
+    packing, rng, ratios = packing_of(upstream), random.Random(3), []
+    for _ in range(150):
+        ranks, count = rng.choice([2, 3, 4]), rng.randint(1, 6)
+        lengths = log_normal(rng, count, 1500, rng.choice([0.3, 1.0, 1.5]), 16000)
+        most = max(packing.tokens_of_rank(lengths, ranks, 1), rng.choice([1, 4096, 30000]))
+        found = packing.slowest(check(packing, lengths, ranks, most), lengths)
+        ratios.append(found / optimum(packing, lengths, ranks, most))
+    ratios.sort()
+    assert ratios[0] > 1 - 1e-9, "better than the best of all: the reference missed a layout"
+    assert sum(ratio > 1.001 for ratio in ratios) <= 6 and ratios[-1] < 1.35, ratios[-8:]
+
+
+@pytest.mark.on
+def test_every_layout_is_whole_and_keeps_the_maximum(upstream: Upstream) -> None:
+    packing, rng = packing_of(upstream), random.Random(4)
+    for _ in range(400):
+        ranks, tensor_parallel = rng.choice([1, 2, 3, 4, 6, 8, 12, 16, 60, 64]), rng.choice([1, 2, 4])
+        lengths = log_normal(rng, rng.choice([1, 2, 3, 8, 64]), 1000, rng.choice([0.0, 1.0, 2.0]))
+        needed = packing.tokens_of_rank(lengths, ranks, tensor_parallel)
+        check(packing, lengths, ranks, round(needed * rng.choice([1, 1.05, 1.5, 4])), tensor_parallel)
+
+
+@pytest.mark.on
+def test_short_sequences_go_to_one_rank_each_and_long_ones_to_several(upstream: Upstream) -> None:
+    packing = packing_of(upstream)
+    assert [g.ranks for g in check(packing, [500] * 8, 4, 1000)] == [1, 1, 1, 1]
+    both = check(packing, [4000, 500, 500, 500, 500], 4, 2000)
+    assert [(g.ranks, len(g.sequences)) for g in both] == [(2, 1), (1, 2), (1, 2)]
+    # One sequence, and two of which each needs all ranks: plain context parallelism.
+    assert [g.ranks for g in check(packing, [500], 4, 1000)] == [4]
+    assert [g.ranks for g in check(packing, [3900, 3900], 4, 2000)] == [2, 2]
+    assert [g.ranks for g in check(packing, [6000, 1900], 4, 2000)] == [4]
+
+
+@pytest.mark.on
+def test_other_processes_find_the_same_layout(upstream: Upstream) -> None:
+    packing, rng = packing_of(upstream), random.Random(5)
+    lengths = log_normal(rng, 64, 1000, 1.0)
+    most = round(packing.tokens_of_rank(lengths, 8, 2) * 1.2)
+    here = [[g.first, g.ranks, list(g.sequences)] for g in packing.layout(lengths, 8, most, 2)]
+    code = (
+        "import importlib.util, json, sys\n"
+        "spec = importlib.util.spec_from_file_location('p', sys.argv[1])\n"
+        "p = importlib.util.module_from_spec(spec); sys.modules['p'] = p; spec.loader.exec_module(p)\n"
+        "print(json.dumps([[g.first, g.ranks, list(g.sequences)] for g in p.layout(*json.loads(sys.argv[2]))]))\n"
+    )
+    for seed in ("1", "2"):
+        command = [sys.executable, "-c", code, str(upstream.tree("verl") / FILE), json.dumps([lengths, 8, most, 2])]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed})
+        assert json.loads(done.stdout) == here
+
+
+def in_turn(lengths: list[int], parts: int) -> list[list[int]]:
+    """A partition that knows no maximum, as upstream's."""
+    return [list(range(part, len(lengths), parts)) for part in range(parts)]
+
+
+@pytest.mark.on
+def test_micro_batches_are_as_many_as_the_maximum_needs(upstream: Upstream) -> None:
+    packing, rng = packing_of(upstream), random.Random(6)
+    for _ in range(60):
+        ranks, count = rng.choice([2, 4, 8]), rng.randint(2, 24)
+        lengths = log_normal(rng, count, 800, 1.0, 1800 * ranks)
+        setting = packing.Packing(ranks, 2048, 1)
+        parts = setting.partition(lengths, 1, in_turn)
+        assert sorted(itertools.chain.from_iterable(parts)) == list(range(count))
+        for agreed in {len(parts), min(count, len(parts) + 2), count}:
+            chosen = setting.exactly(lengths, agreed, in_turn)
+            assert len(chosen) == agreed and all(chosen)
+            assert sorted(itertools.chain.from_iterable(chosen)) == list(range(count))
+            for part in chosen:
+                check(packing, [lengths[i] for i in part], ranks, 2048)
+
+
+@pytest.mark.on
+def test_micro_batches_are_upstreams_where_those_fit(upstream: Upstream) -> None:
+    setting = packing_of(upstream).Packing(2, 2048, 1)
+    assert setting.partition([1000, 1000, 1000, 1000], 2, in_turn) == [[0, 2], [1, 3]]
+    assert setting.exactly([1000, 1000, 1000, 1000], 2, in_turn) == [[0, 2], [1, 3]]
+
+
+@pytest.mark.on
+def test_a_number_that_happens_not_to_fit_is_reached_by_dividing(upstream: Upstream) -> None:
+    def awkward(lengths: list[int], parts: int) -> list[list[int]]:
+        """Even numbers of parts are unbalanced: all but one a part are in the first."""
+        if parts % 2:
+            return in_turn(lengths, parts)
+        first = len(lengths) - parts + 1
+        return [list(range(first)), *([index] for index in range(first, len(lengths)))]
+
+    packing, lengths = packing_of(upstream), [1000] * 12
+    setting = packing.Packing(2, 2048, 1)
+    assert len(setting.partition(lengths, 3, awkward)) == 3
+    chosen = setting.exactly(lengths, 4, awkward)
+    assert sorted(map(len, chosen)) == [2, 2, 4, 4]
+    assert sorted(itertools.chain.from_iterable(chosen)) == list(range(12))
+
+
+@pytest.mark.on
+def test_few_partitions_are_tried_where_every_sequence_needs_its_own(upstream: Upstream) -> None:
+    calls = []
+
+    def counted(lengths: list[int], parts: int) -> list[list[int]]:
+        calls.append(parts)
+        return in_turn(lengths, parts)
+
+    setting = packing_of(upstream).Packing(2, 1024, 1)
+    assert len(setting.partition([1100] * 512, 275, counted)) == 512
+    assert len(calls) < 15
+
+
+@pytest.mark.misuse
+def test_what_fits_nowhere_is_refused_with_its_figures(upstream: Upstream) -> None:
+    packing = packing_of(upstream)
+    with pytest.raises(
+        ValueError, match="1 sequences of up to 9000 tokens need 2250 tokens on each of 4 ranks, and 2000"
+    ):
+        packing.layout([9000], 4, 2000)
+    with pytest.raises(ValueError, match="9000 tokens"):
+        packing.Packing(4, 2000).partition([100, 9000], 1, in_turn)
+    for wrong in ([], [0], [5, -1]):
+        with pytest.raises(ValueError, match="1 token or more"):
+            packing.layout(wrong, 4, 2000)
+    with pytest.raises(ValueError, match="2 sequences cannot fill 3 micro-batches"):
+        packing.Packing(2, 2000).partition([5, 5], 3, in_turn)
+
+
+@pytest.mark.on
+def test_a_call_takes_less_than_ten_milliseconds_of_processor_time(upstream: Upstream) -> None:
+    packing, rng, times = packing_of(upstream), random.Random(7), {}
+    for ranks in (8, 16, 32, 64):
+        lengths = log_normal(rng, 1024, 1000, 1.0)
+        most = round(packing.tokens_of_rank(lengths, ranks, 1) * 1.1)
+        times[ranks] = min(processor_time(packing, lengths, ranks, most) for _ in range(5))
+    assert max(times.values()) < 0.010, times
+
+
+def processor_time(packing: Any, lengths: list[int], ranks: int, most: int) -> float:
+    start = time.process_time()
+    packing.layout(lengths, ranks, most)
+    return time.process_time() - start

@@ -1,0 +1,64 @@
+"""hybrid_data_parallel switched off, and with what it does not go: refused at the start, with what to set instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from harness import Upstream
+
+WHERE: dict[str, Any] = {
+    "need": ["verl", "megatron-lm", "mindspeed"],
+    "standins": ["torch_npu", "megatron_cpu", "npu_attention"],
+}
+
+
+@pytest.mark.off
+def test_without_the_switch_and_mindspeed_a_batch_is_cut_as_upstream_does(upstream: Upstream) -> None:
+    where = {"need": ["verl", "megatron-lm"], "standins": ["megatron_cpu"]}
+    result = upstream.run("tests/behaviour/verl/probe_hdp_off.py", **where)
+    assert result["indices"] == [[0, 2, 6], [1, 3, 4, 5, 7]]
+    assert result["keys"] == ["attention_mask", "input_ids"]
+    assert result["mindspeed"] == []
+    if "packing" in result:
+        assert not result["packing"], "the packing is imported although it is switched off"
+        assert "needs MindSpeed" in result["refused"]
+
+
+@pytest.fixture(scope="module")
+def refusals(upstream: Upstream) -> dict[str, dict[str, str | None]]:
+    return dict(upstream.run("tests/behaviour/verl/probe_hdp_refusals.py", **WHERE))
+
+
+@pytest.mark.misuse
+@pytest.mark.parametrize(
+    ("kind", "name", "words"),
+    [
+        ("configurations", "one rank", "context_parallel_size of 2 or more"),
+        ("configurations", "MindSpeed left as it was", "override_transformer_config.context_parallel_size=2"),
+        ("configurations", "fused kernels", "use_fused_kernels=False"),
+        ("configurations", "reference alone", "actor.megatron.hybrid_data_parallel=True"),
+        ("models", "attention", "attention PackedAttention, which takes no ranks"),
+        ("models", "latent attention", "multi_latent_attention"),
+        ("models", "multi-token prediction", "mtp_num_layers"),
+        ("models", "fixed lengths", "variable_seq_lengths"),
+        ("models", "allgather", "set alltoall"),
+        ("models", "auxiliary loss", "moe_aux_loss_coeff"),
+        ("mindspeed", "algorithm", "only megatron_cp_algo does"),
+        ("mindspeed", "mask", "only causal does"),
+        ("mindspeed", "reset", "reset_attention_mask=True"),
+        ("mindspeed", "2d", "tp_2d=True"),
+        ("workers", "critic", "set it to False for the critic"),
+    ],
+)
+def test_what_it_does_not_go_with_is_refused(
+    refusals: dict[str, dict[str, str | None]], kind: str, name: str, words: str
+) -> None:
+    message = refusals[kind][name]
+    assert message is not None and words in message, message
+
+
+@pytest.mark.misuse
+def test_what_it_goes_with_is_not_refused(refusals: dict[str, dict[str, str | None]]) -> None:
+    assert refusals["configurations"]["accepted"] is None
+    assert refusals["mindspeed"]["accepted"] is None

@@ -1,0 +1,75 @@
+"""What benchmarks/bench_hdp.py compares with, on cases small enough to work out by hand."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "bench_hdp.py"
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[ModuleType]:
+    spec = importlib.util.spec_from_file_location("bench_hdp", SCRIPT)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    before = list(sys.path)
+    sys.path.insert(0, str(SCRIPT.parent))  # as when it runs as a script: it imports its neighbours
+    try:
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        sys.path[:] = before
+        del sys.modules[spec.name]
+
+
+@pytest.fixture(scope="module")
+def packing(bench: ModuleType) -> ModuleType:
+    return bench.load_packing()
+
+
+def test_first_fit_takes_the_first_rank_with_room(bench: ModuleType) -> None:
+    assert bench.first_fit([4, 7, 3, 2], 2, 10) == [[0, 2, 3], [1]]
+    assert bench.first_fit([4, 7, 9], 2, 10) is None
+
+
+def test_karmarkar_karp_finds_the_textbook_partition(bench: ModuleType) -> None:
+    # The differences of 8, 7, 6, 5, 4 by largest differencing end at 2: sums of 14 and 16.
+    parts = bench.karmarkar_karp([8, 7, 6, 5, 4], 2)
+    assert sorted(sum([8, 7, 6, 5, 4][i] for i in part) for part in parts) == [14, 16]
+    assert bench.karmarkar_karp([5, 5], 1) == [[0, 1]]
+    rng = random.Random(1)
+    for count, ranks in itertools.product((3, 10, 100), (2, 3)):
+        weights = [rng.randint(1, 1000) for _ in range(count)]
+        parts = bench.karmarkar_karp(weights, ranks)
+        assert sorted(itertools.chain.from_iterable(parts)) == list(range(count))
+        sums = [sum(weights[i] for i in part) for part in parts]
+        assert max(sums) - min(sums) <= max(weights)
+
+
+def test_imbalance_counts_ranks_that_wait(bench: ModuleType, packing: ModuleType) -> None:
+    groups = bench.whole_on_ranks(packing, [[0], []])
+    assert bench.imbalance(packing, groups, [1000], 2) == pytest.approx(2)
+    assert bench.imbalance(packing, None, [1000], 2) is None
+    both = [packing.Group(0, 1, (0,)), packing.Group(1, 1, (1,))]
+    assert bench.imbalance(packing, both, [1000, 1000], 2) == pytest.approx(1)
+
+
+def test_published_lengths_have_their_means_and_limits(bench: ModuleType) -> None:
+    drawn = bench.published(7345, 74, 32768)(1024, 1)
+    assert len(drawn) == 1024 and max(drawn) <= 32768 + 74
+    assert sum(drawn) / 1024 == pytest.approx(7345 + 74, rel=2e-3)
+    assert len(bench.published(7345, 74, 32768)(8, 1)) == 8
+
+
+def test_what_does_not_fit_is_counted(bench: ModuleType) -> None:
+    assert bench.median_or_not([None, None]) == "fits never"
+    assert bench.median_or_not([1.5, None, 1.1]) == "1.30 (1 of 3 do not fit)"
