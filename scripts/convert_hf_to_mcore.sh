@@ -47,6 +47,8 @@ main() {
   "$PYTHON" "$HERE/weights.py" check "$SOURCE" >&2 || die "$WRONG_USE" "$SOURCE is no whole model" "weights.py fetch"
   local experts
   experts=$(ours data.convertible "$SOURCE")
+  [[ $experts == yes ]] || grep -qs copy_dense_weights "$converter" ||
+    wrong_use "$WORKSPACE/verl is without hf_to_mcore_dense_cpu" "patchctl apply"
 
   PARTIAL=$TARGET.partial
   build_command "$converter" "$experts"
@@ -95,10 +97,13 @@ build_command() {
   if [[ $2 == yes ]]; then
     processes=${NPROC:-$(npus | wc -l)}
     ((processes)) || wrong_use "there is no NPU here" "--nproc N"
-    EXTRA+=(--use_cpu_initialization)
   elif ((NNODES > 1 || ${NPROC:-1} > 1)); then
     wrong_use "verl converts a model without experts with one process" "leave --nproc and --nnodes out"
+  elif [[ -n $SEQUENTIAL && " ${EXTRA[*]} " == *" --test "* ]]; then
+    # With --grouped_experts verl compares in the host's memory, without it on the device.
+    wrong_use "--test of a model without experts needs the grouped layout's comparison" "leave --sequential out: it changes nothing here"
   fi
+  EXTRA+=(--use_cpu_initialization)
   ((NNODES == 1)) || where=(--nnodes "$NNODES" --node_rank "$NODE_RANK" --master_addr "$MASTER_ADDR_GIVEN" --master_port "$MASTER_PORT_GIVEN")
   [[ -n $SEQUENTIAL ]] || EXTRA+=(--grouped_experts)
   COMMAND=("$PYTHON" -m torch.distributed.run "${where[@]}" --nproc_per_node "$processes" "$1"

@@ -6,12 +6,10 @@ import sys
 from pathlib import Path
 
 from data.checkpoint import read_config
-from data.ending import WrongUse, finish, gigabytes
+from data.ending import WrongUse, finish
 
 # support_distributed_convert of verl v0.6.0, scripts/converter_hf_to_mcore.py.
 EXPERTS = ("DeepseekV3ForCausalLM", "Qwen3MoeForCausalLM", "Qwen2MoeForCausalLM")
-# Bytes that fit into a device of 64 GB beside what the runtime takes (megatron_utils.get_model moves the model there).
-ONE_DEVICE = 58_000_000_000
 
 
 def main() -> int:
@@ -24,11 +22,6 @@ def main() -> int:
             hint=f"fp8_to_bf16.py {folder} {folder}-bf16",
         )
     experts = set(config.get("architectures") or []) & set(EXPERTS)
-    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-    if not experts and size > ONE_DEVICE:
-        print(
-            f"warning: verl v0.6.0 puts a model without experts on one device, {gigabytes(size)} of it", file=sys.stderr
-        )
     print("yes" if experts else "no")
     return 0
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from weight_files import safetensors_file, small_model
+from weight_files import small_model
 
 if TYPE_CHECKING:
     from data_and_weights import Ended, Scripts
@@ -325,17 +325,8 @@ def test_the_command_fits_the_model(scripts: Scripts, named: dict[str, Path], tm
     assert "--nnodes 4 --node_rank 3 --master_addr 10.0.0.1 --master_port 29500" in several
     dense = command("dense")
     assert "--nproc_per_node 1 " in dense
-    assert "--use_cpu_initialization" not in dense
+    assert "--use_cpu_initialization" in dense
     assert not (tmp_path / "out").exists()
-
-
-def test_a_dense_model_that_fits_no_device_is_warned_of(
-    scripts: Scripts, named: dict[str, Path], tmp_path: Path
-) -> None:
-    safetensors_file(named["dense"] / "model.safetensors", {"lm_head.weight": 65_524_246_528}, sparse=True)
-    ended = convert(scripts, tmp_path, named["dense"], tmp_path / "out", "--dry-run")
-    assert ended.code == 0
-    assert "on one device, 65.5 GB of it" in ended.err
 
 
 def test_a_folder_with_files_is_not_converted_into(scripts: Scripts, named: dict[str, Path], tmp_path: Path) -> None:
