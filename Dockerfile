@@ -4,12 +4,15 @@ ARG BASE_IMAGE=quay.io/ascend/cann:8.5.0-a3-openeuler24.03-py3.11
 
 # The system's packages, and patchctl in an environment of its own.
 FROM ${BASE_IMAGE} AS system
+# A base may name another user; RUN_AS is the image's.
+# hadolint ignore=DL3002
+USER 0
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 ENV PATCHCTL_ROOT=/opt/patchctl/distribution \
     PATCHCTL_WORKSPACE=/opt/patched \
     WORKSPACE=/opt/patched \
     PIP_DISABLE_PIP_VERSION_CHECK=1
-# For a package index of one's own; docker takes PIP_INDEX_URL and proxies as predefined or declared arguments.
+# For a package index of one's own. Each stage declares them: podman and buildah 1.28 hand no argument on.
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 ARG PYTHON=python3
@@ -30,6 +33,8 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 # The sources, patched and verified. BUNDLE names a file of the build context, made by `patchctl bundle create`: then nothing
 # is fetched. APPLY_OPTIONS are given to `patchctl apply`: --skip-unavailable, --without FEATURE, --source sdist ...
 FROM system AS patched
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
 ARG PROFILE=qwen3-235b
 ARG BUNDLE=
 ARG APPLY_OPTIONS=
@@ -37,15 +42,21 @@ RUN --mount=type=cache,target=/root/.cache/patchctl --mount=type=bind,target=/co
     /opt/patchctl/image/apply.sh "${PROFILE}" "${BUNDLE}" "${APPLY_OPTIONS}"
 
 # What the trees run on, then the trees themselves. RUNTIME=no leaves the former out, for a base that has it; NATIVE=yes builds
-# vllm-ascend's operators, which needs CANN's compilers.
+# vllm-ascend's operators, which needs CANN's compilers and what docs/images.md says.
 FROM system AS image
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+# Two more indexes for RUNTIME=yes; empty where a mirror of one's own has everything.
+ARG CPU_WHEELS=https://download.pytorch.org/whl/cpu/
+ARG ASCEND_WHEELS=https://mirrors.huaweicloud.com/ascend/repos/pypi
 ARG PROFILE=qwen3-235b
 ARG RUNTIME=yes
-ARG NATIVE=yes
+ARG NATIVE=no
 ARG PYTHON=python3
 COPY --from=patched /opt/patched /opt/patched
 RUN --mount=type=cache,target=/root/.cache \
-    RUNTIME="${RUNTIME}" NATIVE="${NATIVE}" /opt/patchctl/image/install.sh "${PROFILE}" "${PYTHON}"
+    RUNTIME="${RUNTIME}" NATIVE="${NATIVE}" CPU_WHEELS="${CPU_WHEELS}" ASCEND_WHEELS="${ASCEND_WHEELS}" \
+    /opt/patchctl/image/install.sh "${PROFILE}" "${PYTHON}"
 ENV PATCHCTL_TORCH_PYTHON=${PYTHON}
 LABEL org.opencontainers.image.title="patchctl" \
       org.opencontainers.image.licenses="Apache-2.0 AND BSD-3-Clause" \
@@ -54,7 +65,7 @@ LABEL org.opencontainers.image.title="patchctl" \
 # since docker knows no exit code but 0 and 1.
 # hadolint ignore=DL3025
 HEALTHCHECK --interval=10m --timeout=5m --start-period=1m \
-    CMD patchctl verify --workspace /opt/patched --quiet && patchctl status --python "${PATCHCTL_TORCH_PYTHON}" >/dev/null || exit 1
+    CMD patchctl verify --workspace /opt/patched --quiet && /opt/patchctl/image/imports.sh || exit 1
 # Training needs the devices' group or root; `docker run --user` and RUN_AS choose another, and the trees are for all to read.
 ARG RUN_AS=root
 USER ${RUN_AS}

@@ -22,7 +22,7 @@ Builds Dockerfile for a profile with docker, podman or buildah, then asks the im
       --bundle FILE    a file of `patchctl bundle create`, for a build without a network
       --apply OPTIONS  for `patchctl apply`, as one word: "--skip-unavailable --without FEATURE"
       --no-runtime     the base has torch_npu and what else the trees run on
-      --no-native      vllm-ascend's operators are not built
+      --native         vllm-ascend's operators are built too (docs/images.md)
       --tool NAME      docker, podman or buildah [default: the first that works]
   -h, --help
 
@@ -32,14 +32,14 @@ TEXT
 }
 
 main() {
-  local profile=qwen3-235b tag='' base='' file=Dockerfile bundle='' tool='' native=yes value
+  local profile=qwen3-235b tag='' base='' file=Dockerfile bundle='' tool='' native=no value
   local -a arguments=()
   while [[ $# -gt 0 ]]; do
     case $1 in
       -h | --help) usage && exit 0 ;;
-      --into) file=Dockerfile.into && native=no ;;
+      --into) file=Dockerfile.into ;;
       --no-runtime) arguments+=(--build-arg RUNTIME=no) ;;
-      --no-native) native=no ;;
+      --native) native=yes ;;
       --) shift && break ;;
       -p | --profile | -t | --tag | -b | --base | --bundle | --apply | --tool)
         take value "$@"
@@ -66,20 +66,23 @@ main() {
   if [[ -n $base ]]; then arguments+=(--build-arg "BASE_IMAGE=$base"); fi
   if [[ -n $bundle ]]; then
     take_bundle "$bundle"
-    arguments+=(--build-arg BUNDLE=image.bundle)
+    arguments+=(--build-arg "BUNDLE=$COPY")
   fi
   # A HEALTHCHECK is in docker's format alone.
-  if [[ $tool != docker ]]; then arguments+=(--format docker); fi
+  if [[ ${tool##*/} != docker ]]; then arguments+=(--format docker); fi
+  # docker 20.10's older builder knows no mounts.
+  export DOCKER_BUILDKIT=1
   "$tool" build -f "$file" -t "$tag-unlabelled" "${arguments[@]}" "$@" .
   label "$tool" "$tag"
   say "$tag: built with $tool, labelled as \`patchctl labels\` says in it"
 }
 
-# A build sees nothing outside its context.
+# A build sees nothing outside its context: a copy in it, in COPY.
 take_bundle() {
   [[ -f $1 ]] || wrong_use "there is no bundle $1" "patchctl bundle create --profile PROFILE"
-  trap 'rm -f image.bundle' EXIT
-  cp "$1" image.bundle
+  COPY=$(mktemp image-XXXXXX.bundle)
+  trap 'rm -f -- "$COPY"' EXIT
+  cp -- "$1" "$COPY"
 }
 
 building() {
@@ -103,7 +106,7 @@ building() {
 label() {
   local tool=$1 tag=$2 found line container
   local -a labels=()
-  if [[ $tool == buildah ]]; then
+  if [[ ${tool##*/} == buildah ]]; then
     # Asked in a container of its own: what a run leaves behind is not for the image.
     container=$(buildah from --pull-never "$tag-unlabelled")
     found=$(buildah run "$container" -- patchctl labels) || { buildah rm "$container" >/dev/null && exit 1; }
@@ -115,9 +118,10 @@ label() {
     buildah rmi "$tag-unlabelled" >/dev/null
     return
   fi
-  found=$("$tool" run --rm "$tag-unlabelled" patchctl labels)
+  # Not through the entry point: CANN's scripts print.
+  found=$("$tool" run --rm --entrypoint patchctl "$tag-unlabelled" labels)
   while IFS= read -r line; do labels+=(--label "$line"); done <<<"$found"
-  if [[ $tool == podman ]]; then labels+=(--format docker); fi
+  if [[ ${tool##*/} == podman ]]; then labels+=(--format docker); fi
   echo "FROM $tag-unlabelled" | "$tool" build "${labels[@]}" -t "$tag" -f - .
   "$tool" rmi "$tag-unlabelled" >/dev/null
 }

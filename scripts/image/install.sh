@@ -4,28 +4,34 @@
 # and all trees are copied into the environment with them; without, it leads to the trees.
 set -euo pipefail
 
-# With vllm's metadata for no device, as its plugin's own image does (002): without CUDA's packages.
-readonly CPU_WHEELS=https://download.pytorch.org/whl/cpu/
-readonly ASCEND_WHEELS=https://mirrors.huaweicloud.com/ascend/repos/pypi
 readonly ASCEND=/usr/local/Ascend
+# What upstream's builds import, which `install --build-native` does not fetch by itself.
+readonly BUILD=('setuptools>=77.0.3,<81' 'setuptools-scm>=8' wheel 'packaging>=24.2' pybind11)
 
 main() {
   local profile=$1 python=$2
   patchctl install --editable --workspace "$PATCHCTL_WORKSPACE" --python "$python"
   if [[ ${RUNTIME:-yes} == yes ]]; then runtime "$profile" "$python"; fi
-  if [[ ${NATIVE:-yes} == yes ]]; then native "$python"; fi
+  if [[ ${NATIVE:-no} == yes ]]; then native "$python"; fi
   patchctl status --workspace "$PATCHCTL_WORKSPACE" --python "$python"
 }
 
 # What the trees declare, with the profile's versions in place of theirs: they do not agree with each other.
 runtime() {
-  local profile=$1 python=$2 list
+  local profile=$1 python=$2 list index
+  local -a indexes=()
+  for index in "${CPU_WHEELS-}" "${ASCEND_WHEELS-}"; do
+    if [[ -n $index ]]; then indexes+=(--extra-index-url "$index"); fi
+  done
   list=$(mktemp)
   /opt/patchctl/venv/bin/python /opt/patchctl/image/requirements.py "$profile" "$python" >"$list"
-  "$python" -m pip install --extra-index-url "$CPU_WHEELS" --extra-index-url "$ASCEND_WHEELS" -r "$list" modelscope
-  # vllm brings it on x86; on an NPU it is in the way of triton-ascend (002).
+  "$python" -m pip install "${indexes[@]}" -r "$list" modelscope
+  # vllm brings triton on x86, where it is in the way of triton-ascend (002); both own the same files.
   "$python" -m pip uninstall -y triton
-  rm "$list"
+  if grep -i '^triton-ascend' "$list" >"$list.triton"; then
+    "$python" -m pip install "${indexes[@]}" --force-reinstall --no-deps -r "$list.triton"
+  fi
+  rm "$list" "$list.triton"
 }
 
 native() {
@@ -43,6 +49,7 @@ native() {
   done
   export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}:$ASCEND/ascend-toolkit/latest/$machine-linux/devlib"
   export CPLUS_INCLUDE_PATH="${CPLUS_INCLUDE_PATH:-}:/usr/include/c++/12:/usr/include/c++/12/$machine-openEuler-linux"
+  "$python" -m pip install "${BUILD[@]}"
   patchctl install --build-native --workspace "$PATCHCTL_WORKSPACE" --python "$python"
 }
 

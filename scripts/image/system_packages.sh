@@ -29,14 +29,14 @@ with_rpm() {
 with_apt() {
   apt-get update
   DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-    ca-certificates git iproute2 net-tools libjemalloc2
+    ca-certificates git iproute2 net-tools libjemalloc2 gcc g++ make cmake libnuma-dev
   rm -rf /var/lib/apt/lists/*
 }
 
 link_jemalloc() {
   local found
   [[ -e $JEMALLOC ]] && return
-  found=$(find /usr/lib /usr/lib64 -name 'libjemalloc.so.2' -print -quit 2>/dev/null)
+  found=$(find /usr/lib /usr/lib64 -name 'libjemalloc.so.2' -print -quit 2>/dev/null || true)
   if [[ -z $found ]]; then
     echo "system_packages.sh: libjemalloc.so.2 is not under /usr/lib or /usr/lib64" >&2
     exit 1

@@ -74,7 +74,7 @@ def build(name: str, *options: str) -> Image:
     index = [word for variable in ("PIP_INDEX_URL",) if variable in os.environ
              for word in ("--build-arg", f"{variable}={os.environ[variable]}")]  # fmt: skip
     command: Sequence[str] = [
-        str(REPO / "scripts/build_image.sh"), "--tool", "buildah", "--tag", name, "--no-runtime", "--no-native",
+        str(REPO / "scripts/build_image.sh"), "--tool", "buildah", "--tag", name, "--no-runtime",
         *options, "--", "--pull-never", *mounted, *index,
     ]  # fmt: skip
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
