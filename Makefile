@@ -70,12 +70,13 @@ test-mutants: trees  ## each patch: red on the unpatched tree, green on the patc
 image-test: trees  ## build both images with buildah on a stand-in base, and run them; root, a few minutes
 	$(RUN) -m pytest -q tests/image --base-trees $(TREES)/base --base-tar build/image/base.tar
 
-lint: $(VENV)/.ready  ## ruff, mypy, shellcheck, shfmt, and the patch lint
+lint: $(VENV)/.ready  ## ruff, mypy, shellcheck, shfmt, hadolint, and the patch lint
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/shellcheck -x $(SHELL_SCRIPTS)
 	$(VENV)/bin/shfmt -d -i 2 -ci $(SHELL_SCRIPTS)
+	$(VENV)/bin/hadolint Dockerfile Dockerfile.into
 	$(PATCHCTL) verify --static --quiet
 
 bench: $(VENV)/.ready  ## apply against git am and git apply, memory, start-up; REPO=DIR for real history
