@@ -25,6 +25,7 @@ _MAY_BE_STEP = re.compile(rb"step:\d+ - ")
 _NUMBER = r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|inf|nan)|True|False"
 # numpy 2 writes np.float64(0.5) and np.True_ where numpy 1 wrote 0.5 and True.
 _VALUE = rf"(?:np\.(?P<truth>True|False)_|np\.\w+\((?P<repr>{_NUMBER})\)|(?P<plain>{_NUMBER}))"
+_PLAIN = re.compile(rf"(?P<key>[^\s:]+):{_VALUE}")
 _ITEM = re.compile(rf"(?P<key>\S.*):{_VALUE}")
 _TORN = re.compile(rf"(?P<key>[^\s:]+):{_VALUE}(?![0-9A-Za-z_.])")
 # Ray's note on lines that it did not repeat, with and without colours.
@@ -148,9 +149,13 @@ def parse_line(text: str, number: int) -> StepLine | None:
         return None
     values: dict[str, float] = {}
     held = rest = ""
-    for piece in text[begin.end() :].split(" - "):
-        item = _ITEM.fullmatch(held + piece)
-        if item is None and (held or piece).startswith(_NAMED_BY_DATA):
+    # Another step in the same line: what follows is that step's, even where a data set's name could hold it.
+    other = _STEP.search(text, begin.end())
+    end = other.start() if other else len(text)
+    for piece in text[begin.end() : end].split(" - "):
+        by_data = (held or piece).startswith(_NAMED_BY_DATA)
+        item = (_ITEM if by_data else _PLAIN).fullmatch(held + piece)
+        if item is None and by_data:
             held += piece + " - "
             continue
         if item is None:
@@ -161,7 +166,7 @@ def parse_line(text: str, number: int) -> StepLine | None:
         held = ""
         if rest:
             break
-    return StepLine(number, int(begin["step"]), values, rest or held) if values else None
+    return StepLine(number, int(begin["step"]), values, rest or held or text[end:]) if values else None
 
 
 def _number(item: re.Match[str]) -> float:

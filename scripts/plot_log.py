@@ -85,18 +85,20 @@ def _summarise(args: argparse.Namespace) -> int:
     names = _names(args.logs)
     runs = [_read(path, name, as_json=args.json) for path, name in zip(args.logs, names, strict=True)]
     found = [(run, hints(run, args.devices)) for run in runs]
+    # Files before the table: who reads that may go away (| head), and the files are wanted all the same.
+    no_picture = bool(args.out) and importlib.util.find_spec("matplotlib") is None
+    if args.csv:
+        _write(args.csv, lambda target: _write_csv(runs, target))
+    if args.out and not no_picture:
+        _write(args.out, lambda target: draw(runs, args.out, target))
     if args.json:
         print(json.dumps(log_summary.as_json(found), indent=2, allow_nan=False))
     else:
         for line in log_summary.text(found):
             print(visible_line(line))
     sys.stdout.flush()
-    if args.csv:
-        _write(args.csv, lambda target: _write_csv(runs, target))
-    if args.out:
-        if importlib.util.find_spec("matplotlib") is None:
-            raise WrongUse(NO_MATPLOTLIB, hint=HOW_MATPLOTLIB)
-        _write(args.out, lambda target: draw(runs, args.out, target))
+    if no_picture:
+        raise WrongUse(NO_MATPLOTLIB, hint=HOW_MATPLOTLIB)
     return _status(found) if args.check else DONE
 
 

@@ -7,6 +7,7 @@ ModelScope, which nobody wants to fetch again: only the folders below them that 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,11 +42,12 @@ KEPT = ("huggingface", "modelscope", "pip", "patchctl")
 
 @dataclass(frozen=True)
 class Cache:
-    """One cache: its folder, the bytes in it, and the newest of its files, in seconds since 1970."""
+    """One cache: its folder, the bytes in it, and the newest and the oldest of its files, in seconds since 1970."""
 
     path: str
     bytes: int
     modified: float
+    oldest: float
 
 
 def find_caches(start: Sequence[Path], environment: Mapping[str, str]) -> list[Cache]:
@@ -68,14 +70,14 @@ def _kept(place: Path) -> bool:
 
 
 def _measured(folder: str) -> Cache:
-    size, newest = 0, 0.0
+    size, newest, oldest = 0, 0.0, math.inf
     for file in _files(folder):
         try:
             found = os.lstat(file)
         except OSError:
             continue
-        size, newest = size + found.st_size, max(newest, found.st_mtime)
-    return Cache(folder, size, newest)
+        size, newest, oldest = size + found.st_size, max(newest, found.st_mtime), min(oldest, found.st_mtime)
+    return Cache(folder, size, newest, oldest)
 
 
 def _files(folder: str) -> Iterator[str]:
@@ -91,9 +93,15 @@ def caches_json(caches: Sequence[Cache]) -> str:
 def caches_of(data: Any) -> list[Cache] | None:
     """The caches of a recording; None where the text is in no form of ours."""
     try:
-        return [Cache(str(row["path"]), int(row["bytes"]), float(row["modified"])) for row in data]
-    except (TypeError, KeyError, ValueError, OverflowError):
+        return [_cache_of(row) for row in data]
+    except (TypeError, KeyError, ValueError, OverflowError, AttributeError):
         return None
+
+
+def _cache_of(row: Mapping[str, Any]) -> Cache:
+    """A row; recordings from before the oldest file was looked at have the newest alone."""
+    modified = float(row["modified"])
+    return Cache(str(row["path"]), int(row["bytes"]), modified, float(row.get("oldest", modified)))
 
 
 def clear(caches: Sequence[Cache]) -> list[str]:

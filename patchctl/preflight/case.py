@@ -112,6 +112,10 @@ class Case:
         """Whether a key is true."""
         return (self.text(key) or "").lower() == "true"
 
+    def off(self, key: str) -> bool:
+        """Whether a key is false; one that nobody sets is not."""
+        return (self.text(key) or "").lower() == "false"
+
     def path(self, name: str) -> str | None:
         """Where a path of the recipe lies: by --path, by its variable, or by its default."""
         parameter = self.run.paths[name]

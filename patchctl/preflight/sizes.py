@@ -28,6 +28,7 @@ ACTOR = "actor_rollout_ref.actor"
 MEGATRON = f"{ACTOR}.megatron"
 OVERRIDES = f"{MEGATRON}.override_transformer_config"
 UTILISATION = Fraction(1, 2)  # verl v0.6.0, rollout.yaml
+MOE_RECOMPUTED = ("level0", "level1")  # of MindSpeed's choices; the third is "disable"
 _CHUNK = f"{ROLLOUT}.engine_kwargs.vllm.additional_config.moe_chunk_tokens"
 
 
@@ -152,9 +153,9 @@ def _megatron(case: Case, model: Model, layout: Layout, stage: int) -> Training:
     optimizer = optimizer_bytes(counted, layout)
     swapped = case.on(f"{OVERRIDES}.swap_optimizer")
     one = layer_activations(model, layout, tokens)
-    kept, how = _kept(case, one, layer_input(model, layout, tokens))
+    kept, at_work, how = _kept(case, one, layer_input(model, layout, tokens), layout.stage_layers)
     in_flight = layout.pipeline - stage
-    activations = in_flight * layout.stage_layers * kept + one.attention + one.mlp
+    activations = in_flight * kept + at_work * (one.attention + one.mlp)
     if stage == layout.pipeline - 1:
         activations += logits_bytes(model, layout, tokens)
     return Training(
@@ -164,31 +165,53 @@ def _megatron(case: Case, model: Model, layout: Layout, stage: int) -> Training:
     )  # fmt: skip
 
 
-def _kept(case: Case, one: Activations, layer_input: int) -> tuple[int, str]:
-    """What a layer keeps between its forward and its backward pass, and how it was told."""
-    if case.text(f"{OVERRIDES}.recompute_granularity") == "full":
-        return layer_input, "layers recomputed"
-    if case.text(f"{OVERRIDES}.moe_zero_memory") is not None:
-        return one.attention, "MoE layers recomputed (moe_zero_memory)"
-    return one.attention + one.mlp, "nothing recomputed"
+def _kept(case: Case, one: Activations, layer_input: int, layers: int) -> tuple[int, int, str]:
+    """What a stage keeps of a micro-batch between its forward and its backward pass, how many of its layers are at work at
+    once, and how it was told.
+
+    Megatron's two methods: `block` recomputes the first N layers of a stage, `uniform` all of them, N at a time.
+    """
+    zero_memory = case.text(f"{OVERRIDES}.moe_zero_memory") in MOE_RECOMPUTED
+    each = one.attention if zero_memory else one.attention + one.mlp
+    how = "MoE layers recomputed (moe_zero_memory)" if zero_memory else "nothing recomputed"
+    if case.text(f"{OVERRIDES}.recompute_granularity") != "full":
+        return layers * each, 1, how
+    asked = max(1, min(_size(case, f"{OVERRIDES}.recompute_num_layers"), layers))
+    if case.text(f"{OVERRIDES}.recompute_method") != "block":
+        return -(-layers // asked) * layer_input, asked, "layers recomputed" + (f", {asked} at a time" * (asked > 1))
+    if asked >= layers:
+        return layers * layer_input, 1, "layers recomputed"
+    rest = f", {how}" if zero_memory else ""
+    return asked * layer_input + (layers - asked) * each, 1, f"{asked} of them recomputed{rest}"
 
 
 def _fsdp(case: Case, model: Model) -> Training:
     context = _size(case, f"{ACTOR}.ulysses_sequence_parallel_size")
     layout = Layout(devices=case.devices, context=context, stage_layers=model.layers)
     tokens = _tokens(case, context)
-    parts = sharded_training(model, case.devices)
-    checkpointed = case.text("actor_rollout_ref.model.enable_gradient_checkpointing") != "False"
+    shards = _fsdp_shards(case)
+    parts = sharded_training(model, shards)
+    checkpointed = not case.off("actor_rollout_ref.model.enable_gradient_checkpointing")
     one = layer_activations(model, layout, tokens)
     kept = layer_input(model, layout, tokens) if checkpointed else one.attention + one.mlp
     activations = (
         model.layers * kept + one.attention + one.mlp + logits_bytes(model, layout, tokens) + gathered_layer(model)
     )
-    how = f"FSDP over {case.devices} devices, {'layers recomputed' if checkpointed else 'nothing recomputed'}"
-    elsewhere = parts["weights"] + parts["optimizer"] + BF16 * -(-model.parameters // case.devices)
+    how = f"FSDP over {shards} devices, {'layers recomputed' if checkpointed else 'nothing recomputed'}"
+    elsewhere = parts["weights"] + parts["optimizer"] + BF16 * -(-model.parameters // shards)
     return Training(
         parts["weights"], parts["gradients"], parts["optimizer"], activations, one.worst - one.mlp, elsewhere, how
     )
+
+
+def _fsdp_shards(case: Case) -> int:
+    """Over how many devices a copy of the model is cut: verl v0.6.0, fsdp_workers.py, create_device_mesh. Raises BadSizes."""
+    size = case.number(f"{ACTOR}.fsdp_config.fsdp_size") or -1
+    if not 0 < size < case.devices:
+        return case.devices
+    if case.devices % size:
+        raise BadSizes(f"{case.devices} devices over an fsdp_size of {size}")
+    return size
 
 
 def _tokens(case: Case, context: int) -> int:

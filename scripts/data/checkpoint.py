@@ -104,6 +104,8 @@ def _weight_faults(folder: Path) -> list[str]:
         mapping = weight_map(folder)
     except WrongUse as error:
         return [str(error)]
+    if not mapping:
+        return [f"{folder / (INDEX if (folder / INDEX).is_file() else SINGLE)}: lists no tensor"]
     found: list[str] = []
     for file in sorted(set(mapping.values())):
         expected = {name for name, holder in mapping.items() if holder == file}

@@ -15,14 +15,17 @@ from typing import Any
 BOX = "\\boxed{"
 # A letter beside another Latin one belongs to a word or to a command of LaTeX: \text{B} is B, "D. EBITDA" is D.
 LETTERS = re.compile(r"(?<![A-Za-z])[A-G]+(?![A-Za-z])")
+# "B. A company" is choice B with its text, "A. 一; C. 三" two such; "C、A" is a list of letters alone.
+NAMED = re.compile(r"(?:^|[,，、;；和与及\n])\s*([A-G]+)\s*[.．、:：]")
+LISTED = re.compile(r"(?:[A-G\s,，.．、;；:：和与及&{}$]|and\b|\\[a-z]+)+")
 
 
 def compute_score(
     data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None, unanswered: float = 0.0
 ) -> float:
-    """1.0 for exactly the right letters, 0.0 for any other answer, `unanswered` where there is no box to read.
+    """1.0 for exactly the right letters, 0.0 for any other answer, `unanswered` where no last box names a choice.
 
-    An answer that was cut off has no box: `+custom_reward_function.reward_kwargs.unanswered=-1` gives it the -1 that 003
+    An answer that was cut off has none: `+custom_reward_function.reward_kwargs.unanswered=-1` gives it the -1 that 003
     (7.2) names for GRPO. Several letters count as a set: AC, "A, C" and CA are the same.
     """
     given = letters_of_last_box(solution_str)
@@ -40,8 +43,9 @@ def letters_of_last_box(text: str) -> str:
 
 
 def letters(text: str) -> str:
-    """The choices A to G that a text names, in alphabetical order, each once."""
-    return "".join(sorted(set("".join(LETTERS.findall(text)))))
+    """The choices A to G that a text names, in alphabetical order, each once; not what stands in the text of a choice."""
+    told = NAMED.match(text.lstrip()) and not LISTED.fullmatch(text)
+    return "".join(sorted(set("".join((NAMED if told else LETTERS).findall(text)))))
 
 
 def _until_closed(text: str) -> str:

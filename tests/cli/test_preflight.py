@@ -160,6 +160,17 @@ def test_caches_are_cleared_when_somebody_says_so(made: Made, tmp_path: Path) ->
     ).exists()
 
 
+def test_no_cache_is_cleared_where_the_age_of_cann_is_not_known(made: Made, tmp_path: Path) -> None:
+    write_files(tmp_path / "me", {"atc_data/a.o": "x"})
+    os.utime(tmp_path / "me/atc_data/a.o", (1e9, 1e9))
+    env = {**here(tmp_path), "HOME": str(tmp_path / "me"), "ASCEND_HOME_PATH": str(tmp_path / "nowhere")}
+    done = made.patchctl("preflight", "-r", "full/loud", "--clear-caches", "--yes", "--json", env=env)
+    data = json.loads(done.stdout)
+    assert data["cleared"] == [] and (tmp_path / "me/atc_data/a.o").exists()
+    (told,) = [f for f in data["findings"] if f["name"] == "compile caches"]
+    assert told["level"] == "warning" and "when CANN was installed is not known" in told["what"]
+
+
 def test_a_recording_is_never_mixed_with_something_else(made: Made, tmp_path: Path) -> None:
     write_files(tmp_path / "mine", {"thesis.tex": "x"})
     done = made.patchctl("preflight", "-r", "full/loud", "--record", str(tmp_path / "mine"))

@@ -171,6 +171,22 @@ class TestRealLogs:
         assert [note.partition(":")[0] for note in run["notes"]] == ["line 2", "line 3"]
         assert all("cut off" in note for note in run["notes"])
 
+    @pytest.mark.parametrize("between", ["(TaskRunner pid=9) ", ""])
+    @pytest.mark.parametrize("last", ["x:10", "val-core/s/acc:10"])
+    def test_a_step_that_runs_into_the_next_keeps_its_own_values(self, tmp_path: Path, between: str, last: str) -> None:
+        line = f"step:5 - r:0.1 - {last}{between}step:6 - r:0.9 - x:12"
+        (run,) = summary(written(tmp_path / "a.log", [line]))
+        assert run["metrics"]["r"]["last"] == 0.1
+        assert set(run["metrics"]) <= {"r", last.partition(":")[0]}
+        assert [note.partition(";")[0] for note in run["notes"]] == ["line 1: step 5 runs into other text"]
+
+    def test_two_logs_in_one_of_which_the_first_ends_in_no_line_end(self, tmp_path: Path) -> None:
+        path = tmp_path / "both.log"
+        path.write_text("step:1 - r:0.1\nstep:2 - r:0.2step:3 - r:0.3\nstep:4 - r:0.4\n")
+        (run,) = summary(path)
+        assert values(run, "r") == [0.1, 0.4, 3]
+        assert run["notes"][0].startswith("line 2: step 2 runs into other text")
+
     def test_a_resumed_run_goes_on_from_its_checkpoint(self, tmp_path: Path) -> None:
         first = [printed(step, {"critic/rewards/mean": step / 10}) for step in range(1, 8)]
         second = [printed(step, {"critic/rewards/mean": step}) for step in (5, 6)]
@@ -389,6 +405,19 @@ class TestOutput:
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=60)
         assert done.stdout.splitlines()[-1] in ("141", "0")
         assert done.stderr == ""
+
+    def test_files_are_written_though_the_reader_goes_away(self, two: list[Path], tmp_path: Path) -> None:
+        pytest.importorskip("matplotlib", reason="the picture needs matplotlib (pip install '.[plot]')")
+        command = [sys.executable, str(SCRIPT), str(two[0]), "--csv", str(tmp_path / "f.csv")]
+        command += ["--out", str(tmp_path / "run.svg")]
+        gone, writes = os.pipe()
+        os.close(gone)  # before the first line is printed
+        try:
+            done = subprocess.run(command, stdout=writes, stderr=subprocess.PIPE, text=True, check=False, timeout=120)
+        finally:
+            os.close(writes)
+        assert (done.returncode, done.stderr) == (141, "")
+        assert (tmp_path / "f.csv").is_file() and (tmp_path / "run.svg").is_file()
 
 
 class TestMisuse:

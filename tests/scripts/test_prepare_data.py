@@ -176,7 +176,14 @@ def test_repeats_of_dapo_math_are_taken_once_and_aime_is_kept_as_published(scrip
 
 def test_choice_questions_of_dianjin(scripts: Scripts, tmp_path: Path) -> None:
     asked = "假设你是一位金融行业专家,请回答下列问题。\nA. 一\nB. 二\nC. 三\nD. 四"
-    boxes = ["\\boxed{D}", "\\boxed{AC}", "\\boxed{C、A}", "\\boxed{\\text{B}}", "\\boxed{D. 980万元}"]
+    boxes = [
+        "\\boxed{D}",
+        "\\boxed{AC}",
+        "\\boxed{C、A}",
+        "\\boxed{\\text{B}}",
+        "\\boxed{D. 980万元}",
+        "\\boxed{B. A股}",
+    ]
     rows = [
         {"instruction": f"{n} {asked}", "output": f"<think>\\boxed{{A}}</think><answer>{b}</answer> \\boxed{{E}}"}
         for n, b in enumerate(boxes)
@@ -187,7 +194,7 @@ def test_choice_questions_of_dianjin(scripts: Scripts, tmp_path: Path) -> None:
 
     result = written(scripts, "DianJin-R1", "--input", source, "--out", tmp_path / "out")
     (made,) = scripts.read_table(tmp_path / "out/train.parquet")
-    assert [row["reward_model"]["ground_truth"] for row in made] == ["D", "AC", "AC", "B", "D"]
+    assert [row["reward_model"]["ground_truth"] for row in made] == ["D", "AC", "AC", "B", "D", "B"]
     assert made[0]["prompt"] == [{"role": "user", "content": rows[0]["instruction"]}]
     # 003's script writes the path of its input here, for which verl has no reward and says so at the first step only.
     assert result["data_source"] == ["cflue_mcq"]
@@ -196,7 +203,7 @@ def test_choice_questions_of_dianjin(scripts: Scripts, tmp_path: Path) -> None:
     source.write_text(lines + '\n{"instruction": "?", "output": "<answer>\\\\boxed{}</answer>"}', encoding="utf-8")
     ended = prepare(scripts, "DianJin-R1", "--input", source, "--out", tmp_path / "more")
     assert ended.code == 2
-    assert "row 6: its output has no \\boxed{} with a choice" in ended.err
+    assert "row 7: its output has no \\boxed{} with a choice" in ended.err
 
 
 def test_math_500_is_for_validation(scripts: Scripts, tmp_path: Path) -> None:

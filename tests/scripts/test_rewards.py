@@ -193,6 +193,30 @@ def test_an_answer_that_sympy_never_finishes_is_given_up(scripts: Scripts, tmp_p
     assert time.monotonic() - started < 45
 
 
+def test_the_form_of_an_answer_that_loops_is_read_at_once(scripts: Scripts, tmp_path: Path) -> None:
+    """128,000 characters; and the same verdict as the form's definition on short texts of its parts."""
+    script = tmp_path / "form.py"
+    script.write_text(
+        "import importlib.util, json, random, re, time\n"
+        f"spec = importlib.util.spec_from_file_location('reward', {str(REWARDS / 'deepscaler.py')!r})\n"
+        "reward = importlib.util.module_from_spec(spec); spec.loader.exec_module(reward)\n"
+        "loop = '<think>' + 'Wait. </think><answer>\\\\boxed{17}' * 4000\n"
+        "form = re.compile(r'<think>.*</think>.*<answer>.*\\\\boxed\\{.*\\}.*</answer>', re.DOTALL)\n"
+        "parts = ['<think>', '</think>', '<answer>', '</answer>', '\\\\boxed{', '}', 'x', '\\n']\n"
+        "started = time.monotonic()\n"
+        "scores = [reward.compute_score('deepscaler', t, '17')['form'] for t in (loop, loop + '</answer>')]\n"
+        "took = time.monotonic() - started\n"
+        "draw = random.Random(5)\n"
+        "texts = [''.join(draw.choices(parts, k=draw.randint(0, 9))) for _ in range(9000)]\n"
+        "texts += ['<think>' + text + '</answer>' for text in texts]\n"
+        "other = [t for t in texts if reward.compute_score('deepscaler', t, '1')['form'] != bool(form.fullmatch(t.strip()))]\n"
+        "print(json.dumps([scores, took, other]))\n"
+    )
+    scores, took, other = scripts.run(script, timeout=120).json
+    assert (scores, other) == ([0.0, 1.0], [])
+    assert took < 5
+
+
 def test_a_node_without_mathruler_says_so(scripts: Scripts, tmp_path: Path) -> None:
     (tmp_path / "mathruler.py").write_text("raise ImportError('not here')\n")
     ended = scripts.run(REWARDS / "deepscaler.py", env={"PYTHONPATH": str(tmp_path)})
@@ -208,6 +232,12 @@ def test_letters_are_read_as_a_person_reads_them() -> None:
         "A和C": "AC",
         "选项D": "D",
         "\\text{B}": "B",
+        "A、C和D": "ACD",
+        "B. A company": "B",
+        "B、A股市场": "B",
+        "D: E. F. Hutton": "D",
+        "A. 一; C. 三": "AC",
+        "A、\\text{C}": "AC",
         "bad": "",
         "EBITDA": "",
     }.items():

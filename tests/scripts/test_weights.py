@@ -186,6 +186,10 @@ def test_a_whole_folder(scripts: Scripts, model: Path) -> None:
         (lambda f: (f / "model.safetensors.index.json").write_text("{"), "no index"),
         (lambda f: (f / "model.safetensors.index.json").unlink(), "has neither"),
         (
+            lambda f: (f / "model.safetensors.index.json").write_text('{"weight_map": {}}'),
+            "model.safetensors.index.json: lists no tensor",
+        ),
+        (
             lambda f: (f / "model-00001-of-00002.safetensors").write_text("version https://git-lfs.git"),
             "no safetensors file",
         ),

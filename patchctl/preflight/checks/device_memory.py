@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from patchctl.preflight import Finding
-from patchctl.preflight import machine as m
 from patchctl.preflight.case import Case
+from patchctl.preflight.checks.host import host_memory
 from patchctl.preflight.memory import Engine, engine_weights, kv_bytes, prefill_bytes, sequences_that_fit
 from patchctl.preflight.model import Model, UnknownModel
-from patchctl.preflight.read import memory_total
 from patchctl.preflight.sizes import (
     ROLLOUT,
     BadSizes,
@@ -54,7 +53,11 @@ def _rollout(case: Case, model: Model, engine: Engine, total: int | None) -> Ite
         yield _unknown("sequences at once", f"KV cache: {size_text(kv_bytes(model, engine.tensor))} a token")
         return
     share = utilisation(case)
-    taken = int(total * share)
+    taken, free = int(total * share), _free(case)
+    if free is not None and taken > free:
+        what_it_takes = f"{float(share):g} x {size_text(total)} are {size_text(taken)}, and {size_text(free)} are free"
+        todo = f"--set {ROLLOUT}.gpu_memory_utilization={int(100 * free / total) / 100:g}, or end what else is on the devices"
+        yield Finding(_AREA, "gpu_memory_utilization", "wrong", f"{what_it_takes}: the engine does not start", todo)
     if weights >= taken:
         todo = "a larger rollout tensor parallel, data parallel or expert parallel size"
         yield Finding(_AREA, "rollout weights", "wrong", f"{what}, and the engine has {size_text(taken)}", todo)
@@ -108,21 +111,35 @@ def _training(case: Case, training: Training) -> Iterator[Finding]:
     if training.uneven:
         what += f", {size_text(training.uneven)} more while one device gets all tokens of a layer"
     todo = "larger tensor, pipeline, context or expert parallel sizes, recomputation, or swap_optimizer"
-    # What an idle device has in use is the driver's, and stays so.
-    free = min((d.total - d.used for d in case.smi.devices), default=None) if case.smi else None
-    yield _update(what, todo, training, free)
-    has = memory_total(case.machine.text(m.MEMORY) or "")
-    kept = training.elsewhere * case.devices_per_node
+    yield _update(case, what, todo, training)
+    yield _on_the_host(case, training.elsewhere * case.devices_per_node)
+
+
+def _on_the_host(case: Case, kept: int) -> Finding:
+    name, (has, of) = "states on the host", host_memory(case)
     said = f"{size_text(kept)} a node for weights, reference and optimizer while they are off the devices"
-    if has is not None and kept > has:
-        yield Finding(_AREA, "states on the host", "wrong", f"{said}; the machine has {size_text(has)}", "more nodes")
-    else:
-        yield Finding(_AREA, "states on the host", "ok", said)
+    if has is None:
+        return Finding(_AREA, name, "unknown", f"{said}; {of}", "look whether the machine has as much")
+    said += f"; {of} is {size_text(has)}"
+    if kept > has:
+        return Finding(_AREA, name, "wrong", said, "more nodes, or a larger limit of the container")
+    return Finding(_AREA, name, "ok", said)
 
 
-def _update(what: str, todo: str, training: Training, free: int | None) -> Finding:
-    if free is None:
+def _free(case: Case) -> int | None:
+    """What an idle device has free: what is in use then is the driver's, and stays so."""
+    return min((d.total - d.used for d in case.smi.devices), default=None) if case.smi else None
+
+
+def _update(case: Case, what: str, todo: str, training: Training) -> Finding:
+    free, left_by_rollout = _free(case), LEFT_BY_ROLLOUT
+    if case.smi is None or free is None:
         return _unknown("update", what)
+    if case.off(f"{ROLLOUT}.free_cache_engine"):
+        engine = int(min(d.total for d in case.smi.devices) * utilisation(case))
+        free, left_by_rollout = max(0, free - engine), 0
+        what += f"; the engine keeps {size_text(engine)} of it (free_cache_engine is off)"
+        todo = f"--set {ROLLOUT}.free_cache_engine=True, or {todo}"
     if training.states > free:
         return Finding(
             _AREA,
@@ -132,8 +149,10 @@ def _update(what: str, todo: str, training: Training, free: int | None) -> Findi
             todo,
         )
     left = f"{size_text(training.total)} of {size_text(free)} that are free"
-    if training.total + LEFT_BY_ROLLOUT > free:
-        said = f"{what}: {left}, and the rollout leaves 8 to 9 GB behind (linked from 002)"
+    if training.total + left_by_rollout > free:
+        said = f"{what}: {left}"
+        if left_by_rollout:
+            said += ", and the rollout leaves 8 to 9 GB behind (linked from 002)"
         return Finding(_AREA, "update", "warning", said, todo, needed=False)
     return Finding(_AREA, "update", "ok", f"{what}: {left}")
 

@@ -19,6 +19,8 @@ SHARED_MEMORY = 720 * GIB  # --shm-size of 003's container
 LEAST_SHARED_MEMORY = GIB  # a container's default is 64 MiB
 OPEN_FILES = 32768  # 003, 4.5
 RULE = "controller-memory"
+# 000's limit is for a host of 2 TiB, of which its own batch takes half; the kernel keeps up to a tenth of that memory.
+WELL_WITHIN = Fraction(11, 20)
 BATCH = "data.train_batch_size"
 
 
@@ -66,19 +68,20 @@ def _controller(case: Case) -> Iterator[Finding]:
     except BadExpression as error:
         yield Finding("host", "controller memory", "unknown", f"cannot be computed: {error}", needed=False)
         return
-    has, of = _memory(case)
+    has, of = host_memory(case)
     what = f"{size_text(needed)} are collected on the first node, besides what all else there needs"
     if has is None:
         todo = f"look whether it has as much; {rule.hint}"
         yield Finding("host", "controller memory", "unknown", f"{what}; {of}", todo)
         return
     what = f"{what}; {of} is {size_text(has)}"
-    batch = _largest_batch(case, rule, has // 2)
-    advice = f"the largest power of two whose data takes half of it at most is {BATCH}={batch}; {rule.hint}"
+    budget, share = int(has * WELL_WITHIN), f"{float(WELL_WITHIN):.0%}"
+    batch = _largest_batch(case, rule, budget)
+    advice = f"the largest power of two whose data takes {share} of it at most is {BATCH}={batch}; {rule.hint}"
     if needed > has:
         yield Finding("host", "controller memory", "wrong", what, advice)
-    elif needed > has // 2:
-        yield Finding("host", "controller memory", "warning", f"{what}: more than half", advice)
+    elif needed > budget:
+        yield Finding("host", "controller memory", "warning", f"{what}: more than {share}", advice)
     else:
         yield Finding("host", "controller memory", "ok", what)
 
@@ -99,7 +102,7 @@ def _largest_batch(case: Case, rule: Rule, budget: int) -> int:
     return 1 << (int(fits).bit_length() - 1) if fits else 0
 
 
-def _memory(case: Case) -> tuple[int | None, str]:
+def host_memory(case: Case) -> tuple[int | None, str]:
     """What the machine or its container has, and which of both that is."""
     text = case.machine.text(m.MEMORY)
     total = memory_total(text) if text is not None else None

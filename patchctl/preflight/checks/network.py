@@ -129,7 +129,9 @@ def _interfaces(case: Case) -> Iterator[Finding]:
         return
     known = interfaces(data)
     asked = {name: case.in_effect[name] for name in IFNAMES if case.in_effect.get(name)}
-    if not asked:
+    if not asked and case.environment is None:
+        yield Finding("network", "interface", "unknown", case.machine.why_not(m.ENVIRONMENT), needed=False)
+    elif not asked:
         yield _unnamed(case, known)
     for name, value in asked.items():
         yield _named(name, value, known)

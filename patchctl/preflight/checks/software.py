@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from patchctl.doctor.runtime import fits, info_version
@@ -81,10 +82,10 @@ def cann_time(case: Case) -> float | None:
 
 
 def old_caches(case: Case) -> list[Cache]:
-    """The caches whose newest file is older than CANN; all of them where CANN's age is not known."""
+    """The caches with a file that is older than CANN; none where CANN's age is not known."""
     installed = cann_time(case)
     caches = caches_of(case.machine.data(m.CACHES)) or []
-    return [c for c in caches if installed is None or c.modified < installed]
+    return [] if installed is None else [c for c in caches if c.oldest < installed]
 
 
 def _caches(case: Case) -> Iterator[Finding]:
@@ -103,9 +104,11 @@ def _caches(case: Case) -> Iterator[Finding]:
         what = f"{cache.path}: {size_text(cache.bytes)}, last written {days:.1f} days ago"
         if installed is None:
             what += "; when CANN was installed is not known"
-            yield Finding("software", "compile caches", "warning", what, f"after a change of CANN, {todo}")
-        elif cache.modified < installed:
-            age = (installed - cache.modified) / _DAY
-            yield Finding("software", "compile caches", "warning", f"{what}, {age:.1f} days before this CANN", todo)
+            by_hand = f"after a change of CANN: rm -r {shlex.quote(cache.path)}"
+            yield Finding("software", "compile caches", "warning", what, by_hand)
+        elif cache.oldest < installed:
+            age = (installed - cache.oldest) / _DAY
+            what += f", its oldest file {age:.1f} days before this CANN"
+            yield Finding("software", "compile caches", "warning", what, todo)
         else:
             yield Finding("software", "compile caches", "ok", f"{what}, after this CANN was installed")

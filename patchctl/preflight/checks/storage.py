@@ -52,7 +52,7 @@ def _path(case: Case, name: str) -> Finding:
 def _weights(case: Case) -> Iterator[Finding]:
     """The weights that this recipe loads, or room for them."""
     model = case.model
-    if not isinstance(model, Model) or case.text(f"{_ACTOR}.load_weight") in ("False", "false"):
+    if not isinstance(model, Model) or case.off(f"{_ACTOR}.load_weight"):
         return  # with random weights config and tokenizer are enough
     converted = case.on(f"{_ACTOR}.megatron.use_dist_checkpointing")
     size = model.parameters * BF16
@@ -63,26 +63,31 @@ def _weights(case: Case) -> Iterator[Finding]:
     if there and there["kind"] == "folder" and there["bytes"] >= _WHOLE * size:
         yield Finding("storage", kind, "ok", f"{size_text(there['bytes'])} in {path}; {size_text(size)} in bf16")
         return
-    if there and name == MODEL:
+    if there:
         what = f"{size_text(there['bytes'])} in {path}, and {size_text(size)} are wanted in bf16"
-        todo = "fetch the rest (a download that was cut off goes on), or a recipe with random weights"
-        yield Finding("storage", kind, "wrong", what, todo)
-        return
-    if there:  # a converted checkpoint may have its files in folders below
+        again = "fetch the rest (a download that was cut off goes on)" if name == MODEL else "convert again"
+        yield Finding("storage", kind, "wrong", what, f"{again}, or a recipe with random weights")
         return
     yield from _room(case, kind, path, _wanted(case, size, converted))
 
 
 def _wanted(case: Case, size: int, converted: bool) -> tuple[int, str]:
-    """How many bytes are still to come, and what they are."""
+    """How many bytes are still to come, and what they are: not what lies there already in bf16."""
     download = int(case.published[1].bytes) if case.published and case.published[1].bytes.isdigit() else size
-    parts = [f"{size_text(download)} to fetch"]
-    total = download
-    if download < _WHOLE * size:  # published in fp8
-        total, parts = total + size, [*parts, f"{size_text(size)} as bf16"]
+    total, parts = 0, list[str]()
+    if not _model_is_there(case, size):
+        total, parts = download, [f"{size_text(download)} to fetch"]
+        if download < _WHOLE * size:  # published in fp8
+            total, parts = total + size, [*parts, f"{size_text(size)} as bf16"]
     if converted:
         total, parts = total + size, [*parts, f"{size_text(size)} as Megatron's checkpoint"]
     return total, " and ".join(parts)
+
+
+def _model_is_there(case: Case, size: int) -> bool:
+    path = case.path(MODEL) if MODEL in case.run.paths else None
+    there = case.there(path) if path else None
+    return there is not None and there.get("kind") == "folder" and there["bytes"] >= _WHOLE * size
 
 
 def _room(case: Case, kind: str, path: str | None, wanted: tuple[int, str]) -> Iterator[Finding]:
@@ -92,9 +97,7 @@ def _room(case: Case, kind: str, path: str | None, wanted: tuple[int, str]) -> I
         return
     mount = _mount(case, path)
     if mount is None:
-        yield Finding(
-            "storage", f"room for {kind}", "unknown", f"{parts}; {case.machine.why_not(m.DISKS)}", needed=False
-        )
+        yield Finding("storage", f"room for {kind}", "unknown", f"{parts}; {_no_mount(case, path)}", needed=False)
         return
     what = f"{parts}; {size_text(mount.free)} are free on {mount.point}"
     if mount.free < total:
@@ -120,7 +123,7 @@ def _checkpoints(case: Case) -> Finding:
         return Finding("storage", name, "unknown", f"{what}; where is not given", todo, needed=False)
     mount = _mount(case, path)
     if mount is None:
-        return Finding("storage", name, "unknown", f"{what}; {case.machine.why_not(m.DISKS)}", needed=False)
+        return Finding("storage", name, "unknown", f"{what}; {_no_mount(case, path)}", needed=False)
     what = f"{what}; {size_text(mount.free)} are free on {mount.point}"
     if mount.free < total:
         keep = "trainer.max_actor_ckpt_to_keep=2, a larger trainer.save_freq, or another disk"
@@ -138,3 +141,12 @@ def _mount(case: Case, path: str) -> Mount | None:
     there = case.there(path)
     real = there.get("real", path) if isinstance(there, dict) else path
     return mount_of(posixpath.normpath(str(real)), mounts(text))
+
+
+def _no_mount(case: Case, path: str) -> str:
+    """Why it is not known on which file system a path lies."""
+    if not path.startswith("/"):
+        return f"{path} is relative: give it absolute"
+    return (
+        case.machine.why_not(m.DISKS) if case.machine.text(m.DISKS) is None else f"df names no file system for {path}"
+    )

@@ -37,10 +37,10 @@ def test_compiled_code_is_found_and_downloads_are_not(places: tuple[Path, Path, 
     start, home, environment = places
     found = find_caches([start], environment)
     assert found == [
-        Cache(str(start / "kernel_meta"), 7, 2000.0),
-        Cache(str(home / "atc_data"), 3, 1000.0),
-        Cache(str(home / ".cache/torch_extensions"), 3, 1000.0),
-        Cache(str(home / ".cache/vllm/torch_compile_cache"), 3, 1000.0),
+        Cache(str(start / "kernel_meta"), 7, 2000.0, 1000.0),
+        Cache(str(home / "atc_data"), 3, 1000.0, 1000.0),
+        Cache(str(home / ".cache/torch_extensions"), 3, 1000.0, 1000.0),
+        Cache(str(home / ".cache/vllm/torch_compile_cache"), 3, 1000.0, 1000.0),
     ]
 
 
@@ -78,12 +78,14 @@ def test_a_cache_that_cannot_be_taken_away_is_told(places: tuple[Path, Path, dic
     start, home, environment = places
     found = find_caches([start], environment)
     with pytest.raises(WrongUse, match="nothing/there cannot be taken away: No such file") as refused:
-        clear([found[0], Cache(str(home / "nothing/there"), 1, 1.0), found[1]])
+        clear([found[0], Cache(str(home / "nothing/there"), 1, 1.0, 1.0), found[1]])
     assert refused.value.hint == f"taken away before it: {found[0].path}"
     assert (home / "atc_data").exists()
 
 
 def test_caches_of_a_recording() -> None:
-    assert caches_of([{"path": "/a", "bytes": 1, "modified": 2.5}]) == [Cache("/a", 1, 2.5)]
+    row = {"path": "/a", "bytes": 1, "modified": 2.5}
+    assert caches_of([{**row, "oldest": 1.5}]) == [Cache("/a", 1, 2.5, 1.5)]
+    assert caches_of([row]) == [Cache("/a", 1, 2.5, 2.5)]  # as it was recorded before the oldest file was looked at
     for data in (None, {"path": "/a"}, [1], [{"path": "/a"}], [{"path": "/a", "bytes": "x", "modified": 1}]):
         assert caches_of(data) is None

@@ -12,6 +12,7 @@ from machines import (
     DAY,
     ENVIRONMENT,
     JEMALLOC,
+    MCORE,
     MODEL,
     NOW,
     TRAIN,
@@ -128,11 +129,22 @@ def test_caches_that_are_older_than_cann(look: Look) -> None:
     assert "2.0 days before this CANN" in old.what and "--clear-caches" in str(old.todo)
     (unknown,) = look(caches=caches(1), paths=json.dumps({}))["compile caches"]
     assert unknown.level == "warning" and "when CANN was installed is not known" in unknown.what
+    assert "--clear-caches" not in str(unknown.todo) and "rm -r /root/atc_data0" in str(unknown.todo)
 
 
 def test_only_old_caches_would_be_cleared() -> None:
     machine = Machine({"caches.json": caches(12, 1), "paths.json": json.dumps(paths())}, "here", NOW)
     assert [c.path for c in old_caches(case_of("qwen3-235b/grpo", machine))] == ["/root/atc_data0"]
+    unknown = Machine({"caches.json": caches(12, 1), "paths.json": "{}"}, "here", NOW)
+    assert old_caches(case_of("qwen3-235b/grpo", unknown)) == []
+
+
+def test_one_new_file_makes_no_new_cache(look: Look) -> None:
+    row = {"path": "/root/atc_data", "bytes": 5, "modified": NOW - DAY, "oldest": NOW - 12 * DAY}
+    found = one(look(caches=json.dumps([row])), "compile caches")
+    assert found.level == "warning" and "2.0 days before this CANN" in found.what
+    machine = Machine({"caches.json": json.dumps([row]), "paths.json": json.dumps(paths())}, "here", NOW)
+    assert [c.path for c in old_caches(case_of("qwen3-235b/grpo", machine))] == ["/root/atc_data"]
 
 
 def test_shared_memory_and_open_files(look: Look) -> None:
@@ -153,11 +165,25 @@ def test_controller_memory_is_the_rules(look: Look) -> None:
     """256 x 16 answers of 64 K over 512 devices, two fields of 4 bytes: 1 TiB (000)."""
     enough = one(look(LONG, meminfo=meminfo(2.1)), "controller memory")
     assert enough.level == "ok" and "1.0 TiB are collected" in enough.what
-    tight = one(look(LONG, meminfo=meminfo(1.9)), "controller memory")
+    tight = one(look(LONG, meminfo=meminfo(1.8)), "controller memory")
     assert tight.level == "warning" and "data.train_batch_size=128" in str(tight.todo)
     little = one(look(LONG, meminfo=meminfo(0.9)), "controller memory")
     assert little.blocks and "data.train_batch_size=64" in str(little.todo)
     assert "256 at 64 K" in str(little.todo) and "transfer queue" in str(little.todo)
+
+
+def test_a_host_of_two_tib_has_a_little_less_and_is_enough(look: Look) -> None:
+    """The kernel keeps a part: 000's own batch of 256 at 64 K for 2 TiB stays without a warning."""
+    found = one(look(LONG, meminfo="MemTotal: 2113929216 kB\n"), "controller memory")
+    assert found.level == "ok" and "1.0 TiB are collected" in found.what
+
+
+def test_states_on_the_host_count_what_the_container_may_have(look: Look) -> None:
+    enough = one(look(), "states on the host")
+    assert enough.level == "ok" and "the memory of the machine is 2.0 TiB" in enough.what
+    small = one(look(memory_limit=str(100 << 30)), "states on the host")
+    assert small.blocks and "the container's limit is 100.0 GiB" in small.what
+    assert one(look(meminfo=None, memory_limit=None), "states on the host").level == "unknown"
 
 
 def test_a_containers_limit_counts(look: Look) -> None:
@@ -209,6 +235,8 @@ def test_the_interface(look: Look) -> None:
     told = one(look(environment=json.dumps(unset)), "interface")
     assert (told.level, told.blocks) == ("warning", False) and "eth0 (192.0.2.7)" in told.what
     assert one(look("qwen2.5-1.5b/grpo", environment=json.dumps(unset)), "interface").level == "ok"
+    nobody_looked = one(look(environment=None), "interface")
+    assert nobody_looked.level == "unknown" and "environment.json" in nobody_looked.what
 
 
 def test_the_first_nodes_address(look: Look) -> None:
@@ -279,6 +307,23 @@ def test_weights(look: Look) -> None:
     assert one(look("qwen3-32b/gspo", paths=unfetched, df=df(_data=(100, 50))), "room for weights").blocks
 
 
+def test_a_converted_checkpoint_that_is_empty_is_none(look: Look) -> None:
+    empty = {**paths()[MCORE], "bytes": 0}
+    found = one(look(paths=json.dumps(paths(**{MCORE: empty}))), "converted weights")
+    assert found.blocks and "0 B in /data/mcore, and 437.9 GiB are wanted" in found.what
+    assert "convert again" in str(found.todo)
+
+
+def test_a_download_that_is_there_needs_no_room(look: Look) -> None:
+    """600 GiB take the converted checkpoint, and would not take the download as well."""
+    to_convert = json.dumps(paths(**{MCORE: None}))
+    found = one(look(paths=to_convert, df=df(_data=(2000, 600))), "room for converted weights")
+    assert found.level == "ok" and found.what.startswith("437.9 GiB as Megatron's checkpoint; 600.0 GiB are free")
+    nothing = json.dumps(paths(**{MODEL: None, MCORE: None}))
+    both = one(look(paths=nothing, df=df(_data=(2000, 600))), "room for converted weights")
+    assert both.blocks and both.what.startswith("437.9 GiB to fetch and 437.9 GiB as Megatron's checkpoint")
+
+
 def test_random_weights_need_none(look: Look) -> None:
     found = look("qwen3-235b/grpo-random-init", paths=json.dumps(paths(2 << 20)))
     assert not {"weights", "converted weights", "room for weights"} & found.keys()
@@ -297,6 +342,10 @@ def test_room_for_checkpoints(look: Look) -> None:
     kept = Given(overrides={"trainer.max_actor_ckpt_to_keep": "2"})
     assert one(look(given=kept), "room for checkpoints").level == "ok"
     assert one(look("qwen3-235b/grpo-random-init"), "room for checkpoints").what.startswith("none are written")
+    relative = one(look(environment=environment(CKPTS_DIR="ckpt/run")), "room for checkpoints")
+    assert relative.level == "unknown" and "ckpt/run is relative: give it absolute" in relative.what
+    unseen = "\n".join(line for line in df().splitlines() if not line.endswith(("/", "/ckpt")))
+    assert "df names no file system for /ckpt/run" in one(look(df=unseen), "room for checkpoints").what
 
 
 def test_memory_of_a_device(look: Look) -> None:
@@ -308,6 +357,20 @@ def test_memory_of_a_device(look: Look) -> None:
         one(none_fits, "sequences at once").blocks
         and "the engine does not start" in one(none_fits, "sequences at once").what
     )
+
+
+def test_an_engine_that_keeps_its_memory_leaves_less_for_the_update(look: Look) -> None:
+    kept = Given(overrides={"actor_rollout_ref.rollout.free_cache_engine": "False"})
+    found = one(look(given=kept), "update")
+    assert one(look(), "update").level == "ok"
+    assert found.blocks and "the engine keeps 55.7 GiB of it (free_cache_engine is off)" in found.what
+
+
+def test_an_engine_cannot_take_more_than_is_free(look: Look) -> None:
+    greedy = Given(overrides={"actor_rollout_ref.rollout.gpu_memory_utilization": "0.98"})
+    found = one(look(given=greedy), "gpu_memory_utilization")
+    assert found.blocks and "0.98 x 64.0 GiB are 62.7 GiB, and 60.9 GiB are free" in found.what
+    assert "gpu_memory_utilization" not in look()
 
 
 def test_context_parallelism_of_two_runs_out_of_memory(look: Look) -> None:

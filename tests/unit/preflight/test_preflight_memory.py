@@ -27,7 +27,8 @@ from patchctl.preflight.memory import (
     stage_weights,
     worst_imbalance,
 )
-from patchctl.preflight.sizes import BadSizes, engine_of, training_of
+from patchctl.preflight.model import Model
+from patchctl.preflight.sizes import BadSizes, Training, engine_of, training_of
 from patchctl.recipe.resolve import Given
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -177,3 +178,68 @@ def test_less_context_parallelism_needs_more() -> None:
     by_cp = {n: training_of(case_of("qwen3-235b/grpo", given=Given(sizes={"cp": str(n)})), BIG) for n in (2, 4, 8)}
     assert by_cp[8].total < by_cp[4].total < by_cp[2].total
     assert by_cp[2].activations == pytest.approx(2 * by_cp[4].activations, rel=0.01)
+
+
+ACTOR = "actor_rollout_ref.actor"
+
+
+def update(title: str, **overrides: str) -> Training:
+    """The update of a recipe with other values; double underscores stand for dots below the actor."""
+    keys = {f"{ACTOR}.{name.replace('__', '.')}": value for name, value in overrides.items()}
+    case = case_of(title, given=Given(overrides=keys))
+    assert isinstance(case.model, Model)
+    return training_of(case, case.model)
+
+
+def test_fsdp_shards_over_its_own_size() -> None:
+    """verl's create_device_mesh: groups of fsdp_size devices, each of which has the whole model."""
+    whole, eighth = update("qwen3-32b/dapo-fsdp2"), update("qwen3-32b/dapo-fsdp2", fsdp_config__fsdp_size="8")
+    assert eighth.states / GIB == pytest.approx(16 * 32_762_123_264 / 8 / GIB, abs=0.1)
+    assert eighth.states == pytest.approx(8 * whole.states, rel=1e-6)
+    assert eighth.elsewhere == pytest.approx(8 * whole.elsewhere, rel=1e-6)
+    assert "FSDP over 8 devices" in eighth.how
+    assert update("qwen3-32b/dapo-fsdp2", fsdp_config__fsdp_size="4096").states == whole.states
+    with pytest.raises(BadSizes, match="64 devices over an fsdp_size of 7"):
+        update("qwen3-32b/dapo-fsdp2", fsdp_config__fsdp_size="7")
+
+
+@pytest.mark.parametrize("off", ["False", "false"])
+def test_fsdp_without_checkpointing_keeps_all(off: str) -> None:
+    case = case_of(
+        "qwen3-32b/dapo-fsdp2",
+        given=Given(overrides={"actor_rollout_ref.model.enable_gradient_checkpointing": off}),
+    )
+    assert isinstance(case.model, Model)
+    kept = training_of(case, case.model)
+    assert "nothing recomputed" in kept.how
+    assert kept.activations > 2 * update("qwen3-32b/dapo-fsdp2").activations
+
+
+def recomputed(method: str, layers: int) -> Training:
+    return update(
+        "qwen3-32b/grpo",
+        megatron__override_transformer_config__recompute_granularity="full",
+        megatron__override_transformer_config__recompute_method=method,
+        megatron__override_transformer_config__recompute_num_layers=str(layers),
+    )
+
+
+def test_only_the_first_layers_of_a_block_are_recomputed() -> None:
+    """Megatron's method block: the first N layers of a stage; all others keep what they have."""
+    one, two, three = (recomputed("block", n) for n in (1, 2, 3))
+    assert one.activations > two.activations > three.activations
+    assert one.activations - two.activations == two.activations - three.activations
+    assert recomputed("block", 999).activations == recomputed("uniform", 1).activations
+
+
+def test_layers_that_are_recomputed_together_are_at_work_together() -> None:
+    """Method uniform: one input is kept for N layers, and N layers are there while they go back."""
+    alone, pair, all_of_it = (recomputed("uniform", n) for n in (1, 2, 999))
+    assert alone.activations < pair.activations < all_of_it.activations
+
+
+@pytest.mark.parametrize(("value", "recomputes"), [("level0", True), ("level1", True), ("disable", False)])
+def test_moe_zero_memory_can_be_disabled(value: str, recomputes: bool) -> None:
+    found = update("qwen3-235b/grpo", megatron__override_transformer_config__moe_zero_memory=value)
+    assert ("MoE layers recomputed" in found.how) == recomputes
+    assert ("nothing recomputed" in found.how) != recomputes
