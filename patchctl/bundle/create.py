@@ -30,6 +30,7 @@ from patchctl.errors import BadManifest, SourceMismatch, SourceUnavailable, Wron
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import FOLDER, GITLINK, parse_tree
 from patchctl.git.pack import PackWriter
+from patchctl.git.run import GitFailed, run_git
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Stack
 from patchctl.patch.names import why_refused
@@ -41,9 +42,9 @@ from patchctl.stack.locking import forms_of
 from patchctl.stack.plan import Plan, make_plan, select
 
 # A distribution as it is used: what is applied, the scripts that start a run, the pages, and the tests that pages and
-# `show` name. The tool itself is installed, and is no part of it.
+# `show` name. The tool itself is installed, and is no part of it; nor are Dockerfiles, which copy it from a checkout.
 _FOLDERS = ("manifests", "patches", "licenses", "docs", "scripts", "tests/behaviour")
-_FILES = ("LICENSE", "NOTICE", "README*.md", "Dockerfile*", "examples/README.md")
+_FILES = ("LICENSE", "NOTICE", "README*.md", "examples/README.md")
 _CHUNK = 1 << 20
 
 
@@ -117,14 +118,16 @@ def create_bundle(
 
 
 def distribution_files(root: Path) -> list[Path]:
-    """The files of a distribution that go into a bundle, below the root, sorted. Raises BadManifest for links, devices.
+    """The files of a distribution that go into a bundle, below the root, sorted.
 
-    Hidden files and what editors and Python leave are not among them: two checkouts of one revision give one bundle.
+    Hidden files, what editors and Python leave, and in a git checkout what git ignores are not among them: two checkouts
+    of one revision give one bundle. Raises BadManifest for links and devices, WrongUse for files that git does not have.
     """
     found = [path.relative_to(root) for pattern in _FILES for path in sorted(root.glob(pattern))]
     found = [path for path in found if not path.name.endswith("~")]
     for top in _FOLDERS:
         found += (path.relative_to(root) for path in _walk(root / top))
+    found = _kept_by_git(root, found)
     for path in found:
         reason = why_refused(path.as_posix().encode("utf-8", "surrogateescape"))
         if reason is None and not fits(DISTRIBUTION + path.as_posix()):
@@ -134,6 +137,32 @@ def distribution_files(root: Path) -> list[Path]:
         if reason:
             raise BadManifest(f"this file cannot be bundled: {reason}", where=str(root / path))
     return sorted(found)
+
+
+def _kept_by_git(root: Path, found: list[Path]) -> list[Path]:
+    """Those that git tracks; all of them outside of a checkout. Raises WrongUse for one that is neither tracked nor
+    ignored, and for an ignored one that a stack may need: nobody decided that it goes to other machines.
+    """
+    listed = _listed(root, "--cached")
+    tracked = [path for path in found if path in listed]
+    if not tracked:  # no checkout, or one of something else around it
+        return found
+    ignored = _listed(root, "--others", "--ignored", "--exclude-standard")
+    stray = [p for p in found if p not in listed and (p not in ignored or p.parts[0] in ("manifests", "patches"))]
+    if stray:
+        more = f", and {len(stray) - 1} more" if len(stray) > 1 else ""
+        what = f"git does not track this file{more}, and it would go into the bundle"
+        raise WrongUse(what, where=str(root / stray[0]), hint="`git add` it, or move it away")
+    return tracked
+
+
+def _listed(root: Path, *which: str) -> set[Path]:
+    """What `git ls-files` names below the root; nothing where there is no checkout."""
+    try:
+        out = run_git(["ls-files", "-z", *which], cwd=root, config=[("safe.directory", "*")])
+    except GitFailed:
+        return set()
+    return {Path(os.fsdecode(path)) for path in out.split(b"\0") if path}
 
 
 def _walk(folder: Path) -> Iterator[Path]:

@@ -191,12 +191,22 @@ def _check_sources(index: Index) -> None:
             raise BadIndex(f"it names {source.upstream} in form {source.form} twice, or the form is unknown")
         if source.member not in known or not source.member.startswith(SOURCES):
             raise BadIndex(f"{source.upstream} in form {source.form} is no member")
-        ids = (source.commit, source.tree)
-        if source.form == "git" and not all(isinstance(i, str) and _ID.fullmatch(i) for i in ids):
-            raise BadIndex(f"{source.upstream} in form git names no commit and tree")
+        _check_pin(source)
         seen.add((source.upstream, source.form))
     if {s.member for s in index.sources} != {n for n in known if n.startswith(SOURCES)}:
         raise BadIndex("a member below sources/ is no source")
+
+
+def _check_pin(source: BundledSource) -> None:
+    """What names the source in its form is there and well formed, and what names the other form is not."""
+    ids, archive = (source.commit, source.tree), (source.version, source.sha256)
+    if source.form == "git":
+        if not all(isinstance(i, str) and _ID.fullmatch(i) for i in ids) or archive != (None, None):
+            raise BadIndex(f"{source.upstream} in form git names no commit and tree, or more than them")
+        return
+    pairs = zip(archive, (_NAME, _SHA256), strict=True)
+    if not all(isinstance(text, str) and known.fullmatch(text) for text, known in pairs) or ids != (None, None):
+        raise BadIndex(f"{source.upstream} in form sdist names no version and sha256, or more than them")
 
 
 def fits(name: str) -> bool:

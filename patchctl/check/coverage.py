@@ -19,7 +19,6 @@ from patchctl.report.markdown import anchors
 
 COVERAGE = Path("manifests") / "coverage.yaml"
 PARAMETERS = Path("manifests") / "parameters.yaml"
-RULE = "coverage-item"
 T = TypeVar("T")
 
 
@@ -86,7 +85,7 @@ def _findings(loaded: Loaded[Coverage], known: _Known) -> Iterator[Finding]:
 
 
 def _finding(loaded: Loaded[Coverage], path: tuple[str | int, ...], what: str) -> Finding:
-    return Finding(RULE, what, COVERAGE.as_posix(), loaded.positions.place(path)[0])
+    return Finding("coverage-item", what, COVERAGE.as_posix(), loaded.positions.place(path)[0])
 
 
 def _faults(item: Item, known: _Known) -> Iterator[str]:

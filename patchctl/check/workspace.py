@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from patchctl.stack.build import Built, StackBuilder
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import load_patches
 from patchctl.workspace.files import TreeFiles
+from patchctl.workspace.imports import shadows
 from patchctl.workspace.journal import read_journal
 from patchctl.workspace.state import FOLDER, AppliedPatch, State, TreeState, load_state
 from patchctl.workspace.trees import Tree, changed_paths, commit_tree
@@ -33,7 +34,8 @@ _SHOWN_UNTRACKED = 20
 
 
 def verify_workspace(workspace: Path, dist: Distribution | None, progress: Progress) -> Report:
-    """Every tree of the state. Without a distribution only the trees themselves are checked, and the report says so.
+    """Every tree of the state. Without a distribution only the trees themselves are checked; the report says so, and
+    its exit code is 3.
 
     Raises WrongUse when nothing was applied there, BadManifest for a state or journal that cannot be used.
     """
@@ -48,7 +50,9 @@ def verify_workspace(workspace: Path, dist: Distribution | None, progress: Progr
         return report
     if dist is None:
         absent = Tried(state.root, "the distribution that was applied is not there")
-        report.not_checked.append(NotChecked("what the trees should be", (absent,)))
+        what = "what the trees should be"
+        report.not_checked.append(NotChecked(what, (absent,)))
+        report.unseen.append(what)  # nothing was compared: a job must not take that for a pass
     for name, tree in sorted(state.trees.items()):
         progress.note(f"reading {name}")
         report.counts["trees"] += 1
@@ -84,7 +88,9 @@ class _TreeCheck:
         try:
             yield from self.files()
             yield from self.head()
-            yield from self.untracked()
+            hidden = dict(self.hidden())
+            yield from (self.instead(path, module) for path, module in hidden.items())
+            yield from self.untracked(hidden)
             yield from self.expected()
         except (SourceMismatch, GitFailed, OSError, ValueError) as error:
             what = error.what if isinstance(error, PatchctlError) else str(error)
@@ -119,10 +125,20 @@ class _TreeCheck:
             message = f"HEAD is {head or 'nothing'}, the stack's last commit is {self.state.tip_commit}"
             yield self.at("head-moved", message, self.tree.folder)
 
-    def untracked(self) -> Iterator[Finding]:
+    def hidden(self) -> Iterator[tuple[bytes, bytes]]:
+        """Files that Python imports in place of the stack's; git may ignore them."""
+        known = {os.fsencode(p) for p in self.state.generated}
+        yield from shadows(self.tree.folder, self.tree.files(self.state.tip_commit), known)
+
+    def instead(self, path: bytes, module: bytes) -> Finding:
+        message = f"the file is not the stack's, and Python imports it in place of {os.fsdecode(module)}"
+        return self.at("untracked-file", message, self.tree.folder / os.fsdecode(path))
+
+    def untracked(self, hidden: Container[bytes]) -> Iterator[Finding]:
         if self.state.kind != "managed":
             return
-        found = [p for p in self.tree.work.untracked() if os.fsdecode(p) not in self.state.generated]
+        others = (p for p in self.tree.work.untracked() if p not in hidden)
+        found = [p for p in others if os.fsdecode(p) not in self.state.generated]
         for path in found[:_SHOWN_UNTRACKED]:
             full = self.tree.folder / os.fsdecode(path)
             yield Finding("untracked-file", "the file is not the stack's", str(full), None, "note", self.name)

@@ -39,17 +39,21 @@ class App:
         return Distribution.load(find_root(self.root, Path.cwd()), self.cache_folder)
 
     def root_of(self, workspace: Path) -> Path | None:
-        """The distribution that is named or around, else the one that the workspace was made from, else None."""
-        from patchctl.manifest.distribution import MARKER, find_root
+        """The distribution that is named or around, else the one that the workspace was made from, else None.
+
+        Raises WrongUse when what is named with --root or PATCHCTL_ROOT is none.
+        """
+        from patchctl.manifest.distribution import MARKER, VARIABLE, find_root
         from patchctl.workspace.state import load_state
 
         try:
             return find_root(self.root, Path.cwd())
         except WrongUse:
-            if self.root is not None:
+            if self.root is not None or os.environ.get(VARIABLE):
                 raise
         state = load_state(workspace)
-        return Path(state.root) if state is not None and (Path(state.root) / MARKER).is_file() else None
+        # os.path and not pathlib, which raises where a folder above may not be entered: another user's cache
+        return Path(state.root) if state is not None and os.path.isfile(Path(state.root) / MARKER) else None
 
     @cached_property
     def user_config(self) -> UserConfig:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.errors import WrongUse
-from patchctl.install.metadata import Metadata, normalised
+from patchctl.install.metadata import Metadata, in_environment, normalised
 from patchctl.install.trees import InstallTree
 from patchctl.report.text import one_line
 from patchctl.workspace.imports import Import
@@ -134,9 +134,14 @@ def pip_install(environment: Environment, wheels: Sequence[Path]) -> None:
         environment.python, "-m", "pip", "install", "--no-deps", "--no-index", "--force-reinstall", "--no-cache-dir",
         "--disable-pip-version-check", *map(str, wheels),
     ]  # fmt: skip
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS, check=False
-    )
+    try:
+        done = subprocess.run(
+            command, env=in_environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS,
+            check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        what = f"pip did not end in {error.timeout:g} seconds, and was stopped"
+        raise WrongUse(what, hint=f"`{environment.python} -m pip list` says what is there; install again") from error
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         said = [line for line in lines if line.lower().startswith("error")] or lines[-3:]

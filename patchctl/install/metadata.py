@@ -63,18 +63,29 @@ def normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def in_environment() -> dict[str, str]:
+    """For pip: install where it is told to. In the user's own site, which it falls back to when it may not write, every
+    environment of that Python would have the packages.
+    """
+    return {**os.environ, "PIP_USER": "0"}
+
+
 def build_tools(python: str, folder: Path) -> Path:
     """Install REQUIREMENTS into `folder` from pip's package indexes, for this run alone.
 
     Raises SourceUnavailable when they cannot be had.
     """
     command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", str(folder)]
-    done = subprocess.run(
-        [*command, *REQUIREMENTS], env={**os.environ, "PIP_USER": "0"}, stdin=subprocess.DEVNULL, capture_output=True,
-        text=True, timeout=_SECONDS, check=False,
-    )  # fmt: skip
-    if done.returncode != 0:
-        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()[-3:]
+    try:
+        done = subprocess.run(
+            [*command, *REQUIREMENTS], env=in_environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=_SECONDS, check=False,
+        )  # fmt: skip
+        lines = done.stderr.splitlines() if done.returncode != 0 else None
+    except subprocess.TimeoutExpired as error:
+        lines = [f"pip did not end in {error.timeout:g} seconds"]
+    if lines is not None:
+        said = [line for line in lines if line.startswith("ERROR")] or lines[-3:]
         tried = [Tried("the package indexes of pip's configuration", one_line("; ".join(said) or "no message"))]
         wanted = " ".join(f"'{r}'" for r in REQUIREMENTS)
         hint = f"`--no-build-isolation` uses those that {python} has; it needs {wanted}"
@@ -82,7 +93,7 @@ def build_tools(python: str, folder: Path) -> Path:
     return folder
 
 
-def check_tools(python: str, installed: Mapping[str, str]) -> None:
+def check_tools(python: str, installed: Mapping[str, str], *, native: bool) -> None:
     """Whether the environment itself has REQUIREMENTS; `installed` is version by normalised name. Raises WrongUse."""
     from packaging.requirements import Requirement
 
@@ -94,7 +105,8 @@ def check_tools(python: str, installed: Mapping[str, str]) -> None:
             missing.append(f"'{text}'" + (f" (it has {version})" if version else ""))
     if missing:
         wanted = " ".join(m.partition(" (")[0] for m in missing)
-        hint = f"{python} -m pip install {wanted}; or leave --no-build-isolation out"
+        other = "--build-native takes what the environment has" if native else "or leave --no-build-isolation out"
+        hint = f"{python} -m pip install {wanted}; {other}"
         raise WrongUse(f"{python} lacks what setup.py needs to run: {', '.join(missing)}", hint=hint)
 
 
@@ -109,10 +121,17 @@ def write_copy(item: InstallTree, folder: Path) -> Path:
     return folder
 
 
-def build_environment(item: InstallTree, python: str, tools: Path | None, more: Mapping[str, str]) -> dict[str, str]:
-    """The environment for upstream's setup.py. What the user set of ENVIRONMENT, or of `more`, stays."""
+def build_environment(
+    item: InstallTree, python: str, tools: Path | None, more: Mapping[str, str], *, native: bool = False
+) -> dict[str, str]:
+    """The environment for upstream's setup.py. What the user set of ENVIRONMENT, or of `more`, stays.
+
+    PYTHONPATH goes, since it may lead to the very tree; a native build keeps the rest of it, where CANN's packages are.
+    """
     env = {**ENVIRONMENT, **more, **os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    env.pop("PYTHONPATH", None)  # it may lead to the very tree
+    path = env.pop("PYTHONPATH", "")
+    if native and (kept := _outside(path, item.folder)):
+        env["PYTHONPATH"] = kept
     env["PATH"] = os.pathsep.join([os.path.dirname(os.path.abspath(python)), env.get("PATH", os.defpath)])
     if tools is not None:
         env["PYTHONPATH"] = str(tools)
@@ -121,6 +140,12 @@ def build_environment(item: InstallTree, python: str, tools: Path | None, more: 
         env["SETUPTOOLS_SCM_PRETEND_VERSION"] = item.version
         env[f"SETUPTOOLS_SCM_PRETEND_VERSION_FOR_{re.sub(r'[-_.]+', '_', item.upstream).upper()}"] = item.version
     return env
+
+
+def _outside(path: str, folder: Path) -> str:
+    """A PYTHONPATH without the entries that are the folder or lie below it."""
+    inner = folder.resolve()
+    return os.pathsep.join(p for p in path.split(os.pathsep) if p and not Path(p).resolve().is_relative_to(inner))
 
 
 def read_metadata(item: InstallTree, copy: Path, python: str, tools: Path | None, folder: Path) -> Metadata:
@@ -187,7 +212,11 @@ def native_wheel(item: InstallTree, copy: Path, python: str, folder: Path) -> Pa
         "--wheel-dir", str(folder), str(copy),
     ]  # fmt: skip
     done = subprocess.run(
-        command, env=build_environment(item, python, None, {}), stdin=subprocess.DEVNULL, stdout=2, check=False
+        command,
+        env=build_environment(item, python, None, {}, native=True),
+        stdin=subprocess.DEVNULL,
+        stdout=2,
+        check=False,
     )
     wheels = sorted(folder.glob("*.whl"))
     if done.returncode != 0 or len(wheels) != 1:

@@ -18,6 +18,7 @@ from patchctl.install.metadata import (
     read_metadata,
     write_copy,
 )
+from patchctl.install.submodules import Submodule, submodules, write_submodules
 from patchctl.install.trees import InstallTree, install_trees
 from patchctl.install.wheel import complete_wheel, write_wheel
 from patchctl.manifest.distribution import Distribution
@@ -74,8 +75,9 @@ def install(workspace: Path, dist: Distribution, options: InstallOptions, progre
         raise WrongUse(what, hint="give one of them")
     items, passed_by = install_trees(workspace, dist)
     environment = read_environment(options.python)
+    modules = {item.upstream: submodules(item, dist) for item in items} if options.native else {}
     with tempfile.TemporaryDirectory(prefix="patchctl-install-") as name:
-        built = list(_build_all(items, environment, options, Path(name), progress))
+        built = list(_build_all(items, modules, environment, options, Path(name), progress))
         before = {b.item.upstream: _imports(b.item, dist, options.python) for b in built}
         for one in built:
             check_shadows(environment, one.item, one.metadata, before[one.item.upstream])
@@ -88,11 +90,17 @@ def install(workspace: Path, dist: Distribution, options: InstallOptions, progre
 
 
 def _build_all(
-    items: Sequence[InstallTree], environment: Environment, options: InstallOptions, folder: Path, progress: Progress
+    items: Sequence[InstallTree],
+    modules: Mapping[str, Sequence[Submodule]],
+    environment: Environment,
+    options: InstallOptions,
+    folder: Path,
+    progress: Progress,
 ) -> Iterator[_Built]:
     tools = None
     if options.native or not options.isolated:
-        check_tools(options.python, {n: i.version for n, i in environment.found.items()})
+        installed = {n: i.version for n, i in environment.found.items()}
+        check_tools(options.python, installed, native=options.native)
     else:
         progress.note("fetching what setup.py needs")
         tools = build_tools(options.python, folder / "tools")
@@ -104,6 +112,7 @@ def _build_all(
         (own / "wheel").mkdir()
         if options.native:
             with _source(item, own / "native") as copy:
+                write_submodules(modules[item.upstream], copy)
                 (own / "built").mkdir()
                 wheel = complete_wheel(item, native_wheel(item, copy, options.python, own / "built"), own / "wheel")
         else:

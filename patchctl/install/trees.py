@@ -11,7 +11,7 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import REGULAR, SYMLINK, Files
 from patchctl.manifest.distribution import Distribution
 from patchctl.workspace.state import State, TreeState, load_state
-from patchctl.workspace.status import Status, read_status
+from patchctl.workspace.status import Status, in_profile, read_status
 from patchctl.workspace.trees import STASH_HINT, Tree, commit_tree
 
 _AGAIN = "apply again, then install"
@@ -65,7 +65,7 @@ def install_trees(workspace: Path, dist: Distribution) -> tuple[list[InstallTree
             passed_by[name] = f"it was patched where it is, in {tree_state.folder}"
         elif not packages:
             passed_by[name] = "the distribution names no import package of it"
-        elif not tree_state.patches and tree_state.tip_commit == tree_state.base_commit and not tree_state.locked:
+        elif not in_profile(tree_state):
             passed_by[name] = "the profile does not have it"
         else:
             sdist = dist.stack(name, tree_state.stack).pin.sdist

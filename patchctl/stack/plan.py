@@ -15,7 +15,7 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import Lock, LockedForm, lock_file, pin_record, read_lock
 from patchctl.manifest.types import Profile, Stack
 from patchctl.report.progress import Progress
-from patchctl.source.obtain import obtain, obtain_form
+from patchctl.source.obtain import BUNDLE_HINT, obtain, obtain_form
 from patchctl.source.types import Base, SourceOptions
 from patchctl.stack.build import StackBuilder
 from patchctl.stack.memo import StackResult, memo_key, recall, remember
@@ -166,18 +166,19 @@ def _obtain_all(
             failures.append(failure)
             skipped.append(Skipped(upstream, tuple(failure.tried)))
     if failures and not skip:
-        raise _together(failures)
+        raise _together(failures, options)
     return bases, skipped
 
 
-def _together(failures: Sequence[SourceUnavailable]) -> SourceUnavailable:
+def _together(failures: Sequence[SourceUnavailable], options: SourceOptions) -> SourceUnavailable:
     """One error for all upstreams that are missing: a user should not meet them one run at a time."""
     if len(failures) == 1:
         only = failures[0]
         hint = "; ".join([*([only.hint] if only.hint else []), "--skip-unavailable goes on without it and lists it"])
         return SourceUnavailable(only.what, only.tried, hint=hint)
     tried = [Tried(t.place, t.reason) for f in failures for t in f.tried]
-    hint = "--mirror NAME=URL adds places; --skip-unavailable goes on without them and lists them"
+    more = BUNDLE_HINT if options.bundle is not None else "--mirror NAME=URL adds places"
+    hint = f"{more}; --skip-unavailable goes on without them and lists them"
     return SourceUnavailable("\n".join(f.what for f in failures), tried, hint=hint)
 
 
@@ -206,7 +207,7 @@ def _unavailable(
             except SourceUnavailable as error:
                 failure = error
         if not skip:
-            raise _lacking(upstream, base, missing, failure)
+            raise _lacking(upstream, base, missing, failure, options)
         found += [
             Omission(upstream, p, f"not in the {base.form} of {upstream}: {', '.join(files)}") for p, files in missing
         ]
@@ -234,13 +235,16 @@ def missing_files(base: Base, patches: Sequence[StackPatch]) -> list[tuple[Stack
 
 
 def _lacking(
-    upstream: str, base: Base, missing: list[tuple[StackPatch, list[str]]], failure: SourceUnavailable | None
+    upstream: str,
+    base: Base,
+    missing: list[tuple[StackPatch, list[str]]],
+    failure: SourceUnavailable | None,
+    options: SourceOptions,
 ) -> SourceUnavailable:
     lines = [f"{p.feature} ({p.shown}) needs {', '.join(files)}" for p, files in missing]
     what = f"{upstream}: the {base.form} lacks files of these patches, and git could not be reached\n  " + "\n  ".join(
         lines
     )
     tried = list(failure.tried) if failure else [Tried(base.origin, f"form {base.form} has no such file")]
-    return SourceUnavailable(
-        what, tried, hint=f"--mirror {upstream}=URL names a git repository; --skip-unavailable leaves them out"
-    )
+    more = BUNDLE_HINT if options.bundle is not None else f"--mirror {upstream}=URL names a git repository"
+    return SourceUnavailable(what, tried, hint=f"{more}; --skip-unavailable leaves them out")

@@ -6,8 +6,10 @@ A package that was copied out of the tree is told by its files, each by its blob
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,8 @@ for name in sys.argv[1:]:
 print(json.dumps(found))
 """
 _TIMEOUT_SECONDS = 60
+# The end of an extension's name: .so, .abi3.so, .cpython-311-aarch64-linux-gnu.so, ...
+_EXTENSION = re.compile(rb"(\..+)?\.(so|pyd)")
 
 
 @dataclass(frozen=True)
@@ -84,26 +88,77 @@ def _import(package: str, found: list[str | None], folder: Path, inner: str, tip
     if place is None:
         return Import(package, None, False, error)
     resolved = Path(place).resolve()
-    if (folder / inner).resolve() in (resolved, *resolved.parents):
-        return Import(package, place, True, None)
+    ours = (folder / inner).resolve() in (resolved, *resolved.parents)
     if tip is None:
-        return Import(package, place, False, None)
+        return Import(package, place, ours, None)
+    if ours:
+        hidden = next(shadows(folder / inner, _below(tip(), inner)), None)
+        return Import(package, place, hidden is None, hidden and _instead(*hidden))
     difference = _difference(resolved.parent if resolved.is_file() else resolved, tip(), inner)
     return Import(package, place, difference is None, difference)
 
 
-def _difference(folder: Path, files: Files, inner: str) -> str | None:
-    """How the package in `folder` differs from the one in `files`; None for an exact copy. Files beyond are no matter:
-    byte code, and what a build made.
+def shadows(folder: Path, files: Iterable[bytes], known: Container[bytes] = ()) -> Iterator[tuple[bytes, bytes]]:
+    """What `import` finds in `folder` before one of these modules: (its path, the module's), neither one of `files` nor
+    of `known`. A package and an extension come before a module of their name (importlib's FileFinder).
     """
+    files = set(files)
+    modules: dict[bytes, set[bytes]] = {}
+    for path in files:
+        if path.endswith(b".py"):
+            above, _, name = path.rpartition(b"/")
+            modules.setdefault(above, set()).add(name.removesuffix(b".py"))
+    for above, names in sorted(modules.items()):
+        for name in _names(os.path.join(os.fsencode(folder), above)):
+            stem, _, rest = name.partition(b".")
+            if stem not in names:
+                continue
+            path = above + b"/" + name if above else name
+            found = [path] if rest and _EXTENSION.fullmatch(b"." + rest) else []
+            found += [] if rest else _package(os.fsencode(folder), path)
+            module = path.removesuffix(name) + stem + b".py"
+            yield from ((one, module) for one in found if one not in files and one not in known)
+
+
+def _package(folder: bytes, path: bytes) -> list[bytes]:
+    """The files that make a package of a folder."""
+    inside = (name for name in _names(os.path.join(folder, path)) if name.startswith(b"__init__."))
+    made = (n for n in inside if n[8:] in (b".py", b".pyc") or _EXTENSION.fullmatch(n[8:]))
+    return [path + b"/" + name for name in made]
+
+
+def _names(folder: bytes) -> list[bytes]:
+    """What lies in a folder; nothing where it is none, or may not be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _instead(path: bytes, module: bytes) -> str:
+    return f"{_text(path)} is imported in place of {_text(module)}"
+
+
+def _text(path: bytes) -> str:
+    return path.decode("utf-8", "backslashreplace")
+
+
+def _below(files: Files, inner: str) -> Files:
+    """The files of a package, by their path in it."""
     prefix = inner.encode() + b"/"
-    links = (GITLINK, SYMLINK)
-    wanted = {p.removeprefix(prefix): e for p, e in files.items() if p.startswith(prefix)}
-    wanted = {p: e for p, e in wanted.items() if e.mode not in links}
+    return {p.removeprefix(prefix): e for p, e in files.items() if p.startswith(prefix)}
+
+
+def _difference(folder: Path, files: Files, inner: str) -> str | None:
+    """How the package in `folder` differs from the one in `files`; None for an exact copy. Files beyond are no matter
+    (byte code, and what a build made), unless they are imported in place of one.
+    """
+    package, links = _below(files, inner), (GITLINK, SYMLINK)
+    wanted = {p: e for p, e in package.items() if e.mode not in links}
     on_disk = TreeFiles(folder)
     present = {p: on_disk.entry(p) for p in wanted}
     other = sorted(p for p, e in wanted.items() if (have := present[p]) is None or have.id != e.id)
-    if not other:
-        return None
-    first = other[0].decode("utf-8", "backslashreplace")
-    return f"another one: {len(other)} of {len(wanted)} files differ, the first is {first}"
+    if other:
+        return f"another one: {len(other)} of {len(wanted)} files differ, the first is {_text(other[0])}"
+    hidden = next(shadows(folder, package), None)
+    return hidden and _instead(*hidden)

@@ -11,7 +11,7 @@ from patchctl.workspace.status import Status
 
 def labels(status: Status, dist: Distribution) -> dict[str, str]:
     """Names and values, sorted: `patchctl.lock` is patchctl.manifest.lock.lock_digest over the profile's stacks, and
-    `patchctl.tree.UPSTREAM` is `FORM:TREE`, where TREE is git's id of the patched tree.
+    `patchctl.tree.UPSTREAM` is `FORM:TREE`, where TREE is git's id of the patched tree, for each tree of the profile.
 
     Raises WrongUse when the workspace holds no profile, or not what its lock says: a label would then be untrue.
     """
@@ -32,5 +32,6 @@ def labels(status: Status, dist: Distribution) -> dict[str, str]:
         "patchctl.lock": lock_digest(dist.root, stacks) or "",
         "patchctl.skipped": ",".join(sorted(one.upstream for one in status.skipped)),
     }
-    found |= {f"patchctl.tree.{tree.upstream}": f"{tree.form}:{tree.tip_tree}" for tree in status.trees}
+    held = [tree for tree in status.trees if tree.upstream in profile.stacks]
+    found |= {f"patchctl.tree.{tree.upstream}": f"{tree.form}:{tree.tip_tree}" for tree in held}
     return dict(sorted(found.items()))

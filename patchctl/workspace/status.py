@@ -68,9 +68,15 @@ def read_status(workspace: Path, dist: Distribution | None, python: str | None) 
         if journal is None:
             raise WrongUse(f"nothing was applied to {workspace}", hint="name the workspace with --workspace DIR")
         return Status(str(workspace), None, (), journal.verb, (), ())
-    trees = tuple(_tree(workspace, name, tree, dist, python) for name, tree in sorted(state.trees.items()))
+    asked = {name: python if state.profile is None or in_profile(tree) else None for name, tree in state.trees.items()}
+    trees = tuple(_tree(workspace, name, tree, dist, asked[name]) for name, tree in sorted(state.trees.items()))
     interrupted = journal.verb if journal else None
     return Status(str(workspace), state.profile, state.without, interrupted, trees, state.skipped)
+
+
+def in_profile(tree: TreeState) -> bool:
+    """Whether the applied profile has this tree. What only another one had stays, at its base: nothing installs it."""
+    return bool(tree.patches) or tree.locked or tree.tip_commit != tree.base_commit
 
 
 def _tree(workspace: Path, name: str, state: TreeState, dist: Distribution | None, python: str | None) -> TreeStatus:

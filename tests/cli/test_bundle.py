@@ -308,6 +308,72 @@ def test_a_changed_distribution_in_the_cache_is_found(behind: Behind, bundle: Pa
     assert not (behind.home / "workspace").exists()
 
 
+def test_byte_code_in_the_cached_distribution_is_no_change(behind: Behind, bundle: Path) -> None:
+    """Scripts of it that import one another leave it there."""
+    root = Path(json.loads(behind.good("fetch", "--bundle", str(bundle), "-p", "full", "--json"))["root"])
+    (root / "scripts" / "__pycache__").mkdir()
+    (root / "scripts" / "__pycache__" / "torch_env.cpython-311.pyc").write_bytes(b"\0")
+    behind.good("fetch", "--bundle", str(bundle), "--profile", "full")
+
+
+def test_an_empty_folder_is_filled_and_stays_the_same_folder(bundle: Path, tmp_path: Path) -> None:
+    """It may be where somebody stands, or a mount point, in a folder that nobody may write to."""
+    to = tmp_path / "here"
+    to.mkdir()
+    before = to.stat().st_ino
+    done = subprocess.run(
+        [sys.executable, "-m", "patchctl", "bundle", "unpack", str(bundle), "--to", "."],
+        env={"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PYTHONPATH": str(REPO)}, cwd=to,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert to.stat().st_ino == before and (to / "manifests/upstreams.yaml").is_file()
+    assert sorted(p.name for p in to.iterdir()) == ["LICENSE", "manifests", "patches", "scripts"]
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".here")] == []
+
+
+@pytest.mark.parametrize("kind", ["untracked", "ignored", "ignored-patch"])
+def test_in_a_checkout_only_what_git_keeps_is_bundled(made: Made, kind: str, tmp_path: Path) -> None:
+    """One revision, one digest; and no file that happens to lie there goes to other machines."""
+    own = copy_of(made, tmp_path)
+    (own.root / ".gitignore").write_text("*.secret\n__pycache__/\n*.swp\n")
+    (own.root / "Dockerfile").write_text("FROM scratch\n")
+    git(own.root, "init", "--quiet")
+    git(own.root, "add", "--all")
+    git(own.root, "commit", "--quiet", "-m", "all")
+    names = {
+        "untracked": "scripts/token.txt",
+        "ignored": "scripts/a.secret",
+        "ignored-patch": "patches/greeter/a.secret",
+    }
+    stray = own.root / names[kind]
+    stray.write_text("a token")
+    out = tmp_path / "out.tar"
+    done = own.patchctl("bundle", "create", "-p", "full", "-o", str(out))
+    if kind == "ignored":
+        assert done.returncode == 0, done.stderr
+        assert not [m for m in shown(out, "--members")["members"] if "secret" in m["name"] or "Dockerfile" in m["name"]]
+    else:
+        assert done.returncode == 2 and str(stray) in done.stderr and "git add" in done.stderr and not out.exists()
+
+
+def test_without_a_network_more_mirrors_are_no_way_out(behind: Behind, bundle: Path) -> None:
+    line = ("apply", "--bundle", str(bundle), "--profile", "full", "--workspace", str(behind.home / "ws"))
+    alone = behind.run(*line, "--source", "sdist")
+    assert alone.returncode == 3 and "make a bundle of this profile" in alone.stderr
+    away = behind.home / "none.tar"
+    shutil.copy(bundle, away)
+    root = Path(json.loads(behind.good("fetch", "--bundle", str(bundle), "-p", "full", "--json"))["root"])
+    shutil.copytree(root, behind.home / "moved")
+    for name in ("greeter/v1", "clock/v2"):
+        file = behind.home / "moved/manifests/stacks" / f"{name}.yaml"
+        file.write_text(file.read_text().replace(git_commit(bundle, name.partition("/")[0]), "1" * 40))
+    shutil.rmtree(behind.home / ".cache")
+    both = behind.run("--root", str(behind.home / "moved"), *line, "--source", "git")
+    assert both.returncode == 3 and "make a bundle of this profile" in both.stderr, both.stderr
+    assert "--mirror NAME=URL adds places" not in both.stderr
+
+
 def test_what_is_no_bundle(tmp_path: Path, made: Made) -> None:
     (archive,) = made.index.glob("*.tar.gz")
     other = tmp_path / "other.tar"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,11 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distribution import CLOCK, GREETER, REPO, Made, git, make_distribution
+from distribution import CLOCK, GREETER, REPO, Made, git, make_distribution, write_files
 from on_disk import Workspace, copy_of, snapshot
 from test_json import SHAPES, check_shape
 
+from patchctl.errors import SourceUnavailable, WrongUse
+from patchctl.install import environment, metadata
 from patchctl.install.metadata import REQUIREMENTS
+from patchctl.install.trees import InstallTree, install_trees
+from patchctl.manifest.distribution import Distribution
 
 # As vllm's and vllm-ascend's: a version by setuptools-scm, which writes into the tree, entry points, an extension.
 SETUP = """from setuptools import Extension, find_packages, setup
@@ -314,6 +319,97 @@ def test_a_tree_that_calls_itself_another_version(tools: Env, wheels: Path, tmp_
     assert "calls itself greeter 9.9, and 1.0 is pinned" in Case(ws, tools, wheels, ("--no-build-isolation",)).refused(
         3
     )
+
+
+def test_a_copy_with_a_package_that_hides_a_module(case: Case) -> None:
+    case.good("install")
+    hides = case.env.site / "greeter" / "hello"
+    hides.mkdir()
+    (hides / "__init__.py").write_text("EVIL = 1\n")
+    done = case.run("status")
+    assert done.returncode == 1 and "hello/__init__.py" in done.stdout
+
+
+def test_the_users_own_site_gets_nothing(case: Case) -> None:
+    """Every environment of a Python shares it; pip falls back to it, and PIP_USER asks for it."""
+    settings = case.env.folder / "pyvenv.cfg"
+    settings.write_text(settings.read_text().replace("site-packages = false", "site-packages = true"))
+    case.good("install", env={"PIP_USER": "1"})
+    assert not list((case.ws.made.cache.parent / "home").rglob("greeter"))
+    assert case.env.packages()["greeter"][1] == str(case.env.site / "greeter/__init__.py")
+
+
+def test_a_pip_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 30\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(environment, "_SECONDS", 0.2)
+    monkeypatch.setattr(metadata, "_SECONDS", 0.2)
+    with pytest.raises(WrongUse, match="pip did not end"):
+        environment.pip_install(environment.Environment(str(slow), (), (), {}), [tmp_path / "a.whl"])
+    with pytest.raises(SourceUnavailable) as caught:
+        metadata.build_tools(str(slow), tmp_path / "tools")
+    assert "did not end" in caught.value.tried[0].reason
+
+
+def test_a_native_build_names_what_it_needs(bare: Case) -> None:
+    said = bare.refused(2, "--build-native")
+    assert all(requirement in said for requirement in REQUIREMENTS) and "--no-build-isolation" not in said
+
+
+def test_a_native_build_keeps_what_the_user_has_on_the_path(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CANN's set_env.sh puts its Python packages there; only the tree itself must not be found."""
+    (item,) = (i for i in items_of(case) if i.upstream == "greeter")
+    monkeypatch.setenv("PYTHONPATH", f"/cann/python/site-packages{os.pathsep}{item.folder}/sub{os.pathsep}/cann/tbe")
+    native = metadata.build_environment(item, case.env.python, None, {}, native=True)
+    assert native["PYTHONPATH"] == f"/cann/python/site-packages{os.pathsep}/cann/tbe"
+    assert "PYTHONPATH" not in metadata.build_environment(item, case.env.python, None, {})
+
+
+def items_of(case: Case) -> list[InstallTree]:
+    return install_trees(case.ws.folder, Distribution.load(case.ws.made.root))[0]
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_a_native_build_wants_the_submodules(tools: Env, wheels: Path, tmp_path: Path) -> None:
+    """As vllm-ascend's catlass: a header of a submodule, which no form of the source holds."""
+    headers = tmp_path / "headers"
+    write_files(headers, {"include/fast.h": '#define NAME "fast"\n'})
+    git(headers, "init", "--quiet")
+    git(headers, "add", "--all")
+    git(headers, "commit", "--quiet", "-m", "one")
+    commit = git(headers, "rev-parse", "HEAD").strip()
+    fast = '#include "third/headers/include/fast.h"\n' + FAST.replace('"fast"', "NAME")
+    files = {**GREETER.files, **GREETER_FILES, "fast.c": fast}
+    files["setup.py"] = SETUP.replace('["fast.c"]', '["fast.c"], include_dirs=["."]')
+    made = make_distribution(tmp_path / "made", (replace(GREETER, files=files, sdist=("greeter/__init__.py",)),))
+    origin = made.origins / "greeter"
+    old = git(origin, "rev-parse", "HEAD").strip()
+    git(origin, "update-index", "--add", "--cacheinfo", f"160000,{commit},third/headers")
+    git(origin, "commit", "--quiet", "--amend", "--no-edit")
+    stack = made.root / "manifests/stacks/greeter/v1.yaml"
+    new = git(origin, "rev-parse", "HEAD").strip()
+    tree = git(origin, "rev-parse", "HEAD^{tree}").strip()
+    stack.write_text(re.sub('tree: "[0-9a-f]+"', f'tree: "{tree}"', stack.read_text().replace(old, new)))
+    made.good("lock")
+    ws = Workspace(made, tmp_path / "ws")
+    ws.apply()
+    case = Case(ws, tools, wheels)
+    folder = ws.folder / "greeter/third/headers"
+    said = case.refused(2, "--build-native")
+    assert str(folder) in said and commit in said and "git clone" in said
+    case.good("install", "--no-build-isolation")
+    shutil.rmtree(folder, ignore_errors=True)
+    git(tmp_path, "clone", "--quiet", str(headers), str(folder))
+    (folder / "include/fast.h").write_text("#error edited\n")  # what the commit has is taken
+    case.good("install", "--build-native")
+    assert case.env.run("-c", "import greeter.fast; print(greeter.fast.__name__)") == "greeter.fast\n"
+    assert "no errors" in ws.good("verify") and ws.json("status")["clean"]
+    shutil.rmtree(folder)
+    git(tmp_path, "clone", "--quiet", str(made.origins / "greeter"), str(folder))
+    assert commit in case.refused(2, "--build-native")
 
 
 def test_what_is_patched_where_it_is_stays_there(case: Case, tmp_path: Path) -> None:

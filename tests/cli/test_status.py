@@ -116,6 +116,35 @@ def test_what_an_interpreter_imports(ws: Workspace, tmp_path: Path) -> None:
     assert "cannot be asked" in ws.run("status", "--python", "/no/such/python").stderr
 
 
+def test_a_package_that_hides_a_module_is_not_the_tree(ws: Workspace, tmp_path: Path) -> None:
+    ws.apply()
+    path = os.pathsep.join(str(ws.folder / n) for n in ("greeter", "clock"))
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH="{path}" exec "{sys.executable}" "$@"\n')
+    wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
+    hides = ws.folder / "greeter/greeter/hello"
+    hides.mkdir()
+    (hides / "__init__.py").write_text("EVIL = 1\n")
+    done = ws.run("status", "--python", str(wrapper))
+    assert done.returncode == 1, done.stdout
+    assert "does not import greeter" in done.stdout and "hello/__init__.py" in done.stdout
+
+
+def test_a_tree_that_the_profile_does_not_have_is_not_asked_for(own_ws: Workspace, tmp_path: Path) -> None:
+    """What another profile left here is at its base: nobody installs it, and an image does not hold it."""
+    profile = own_ws.made.root / "manifests/profiles/alone.yaml"
+    text = (own_ws.made.root / "manifests/profiles/full.yaml").read_text()
+    profile.write_text("".join(line for line in text.replace("full", "alone").splitlines(True) if "clock" not in line))
+    own_ws.apply("full")
+    own_ws.apply("alone")
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH="{own_ws.folder}/greeter" exec "{sys.executable}" "$@"\n')
+    wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
+    assert own_ws.json("status", "--python", str(wrapper))["clean"] is True
+    found = own_ws.json("labels")["labels"]
+    assert [name for name in found if ".tree." in name] == ["patchctl.tree.greeter"]
+
+
 # The other user may be unable to read the interpreter's own folders: the first run, as root, imports everything.
 AS_NOBODY = f"""
 import os, sys

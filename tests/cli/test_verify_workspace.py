@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from distribution import Made, git, make_distribution, run_patchctl, write_files
+from distribution import REPO, Made, git, make_distribution, run_patchctl, write_files
 
 GENERATED = 'generated:\n  - path: greeter/_version.py\n    content: "version = 1\\n"\n    why: greeter asks for it\n'
 
@@ -133,11 +135,48 @@ def test_the_distribution_that_was_applied_is_found_from_the_state(place: Place,
     shutil.rmtree(place.made.root)
     done = run_patchctl(*command, home=tmp_path / "home")
     report = json.loads(done.stdout)
-    assert (done.returncode, report["checked"]) == (0, {"files": 7, "trees": 2})
+    assert (done.returncode, report["checked"]) == (3, {"files": 7, "trees": 2})
     assert [n["what"] for n in report["not_checked"]] == ["what the trees should be"]
+    assert run_patchctl(*command, "--skip-unavailable", home=tmp_path / "home").returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user can be taken on by root only")
+@pytest.mark.parametrize(("verb", "code"), [("verify", 3), ("status", 0), ("labels", 2)])
+def test_a_distribution_that_others_may_not_read_is_gone(place: Place, verb: str, code: int) -> None:
+    """Root's cache, where a bundle's distribution lies, and a health check as another user."""
+    with tempfile.TemporaryDirectory(prefix="patchctl-test-") as top:  # pytest's own folders are closed to others
+        os.chmod(top, 0o755)
+        closed = Path(top) / "closed"
+        root = shutil.copytree(place.made.root, closed / "distribution")
+        workspace = shutil.copytree(place.workspace, Path(top) / "ws", symlinks=True)
+        Place(place.made, workspace).change_state(lambda s: s.update(root=str(root)))
+        line = [sys.executable, "-c", AS_NOBODY, verb, "--workspace", str(workspace)]
+        env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(REPO), "HOME": "/nonexistent"}
+        os.chmod(closed, 0o700)
+        done = subprocess.run(line, env=env, cwd="/", capture_output=True, text=True, check=False)
+        assert done.returncode == code and "Traceback" not in done.stderr, done.stderr + done.stdout
+
+
+def test_a_wrong_variable_is_not_passed_by(place: Place, tmp_path: Path) -> None:
+    """The distribution that the workspace was made from is not what was named."""
+    for verb in ("labels", "status", "verify"):
+        line = (verb, "--workspace", str(place.workspace))
+        done = run_patchctl(*line, home=tmp_path / "home", env={"PATCHCTL_ROOT": str(tmp_path / "typo")})
+        assert done.returncode == 2 and "PATCHCTL_ROOT names" in done.stderr, verb
 
 
 HELLO = "greeter/greeter/hello.py"
+# The other user may be unable to read the interpreter's own folders: the first run, as root, imports everything.
+AS_NOBODY = """
+import os, sys
+from patchctl.cli import run
+for warm_up in ("status", "labels", "verify"):
+    run([warm_up, *sys.argv[2:]])
+import patchctl.report.failure, patchctl.git.run
+patchctl.git.run._config_folder.cache_clear()  # that folder is root's
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+sys.exit(run(sys.argv[1:]))
+"""
 
 
 @dataclass(frozen=True)
@@ -246,6 +285,22 @@ def test_a_file_that_is_not_ours_is_a_note(place: Place) -> None:
     write_files(place.workspace, {"greeter/greeter/mine.py": ""})
     code, report = place.verify()
     assert (code, rules(report)) == (0, {"untracked-file"})
+
+
+@pytest.mark.parametrize("name", ["hello/__init__.py", "hello/__init__.pyc", "hello.abi3.so", "__init__.so"])
+def test_what_python_imports_in_place_of_a_module_is_a_fault(place: Place, name: str) -> None:
+    """Packages and extensions are found before modules, ignored by git or not."""
+    (place.workspace / "greeter" / ".git" / "info" / "exclude").write_text("*.so\n*.pyc\n_version.py\n")
+    write_files(place.workspace, {f"greeter/greeter/{name}": "EVIL = 1\n"})
+    code, report = place.verify()
+    (found,) = report["findings"]
+    assert (code, found["rule"], found["severity"]) == (1, "untracked-file", "error")
+    assert found["file"] == str(place.workspace / "greeter/greeter" / name) and "in place of" in found["message"]
+
+
+def test_what_stands_behind_a_module_is_no_fault(place: Place) -> None:
+    write_files(place.workspace, {"greeter/greeter/hello/data.py": "", "greeter/greeter/other.abi3.so": ""})
+    assert place.verify()[0] == 0
 
 
 def test_a_file_that_git_takes_for_unchanged_is_found(place: Place) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -215,6 +217,10 @@ FORGED: dict[str, tuple[Change, tuple[tuple[str, bytes], ...], str]] = {
     "source_is_no_member": (in_form("git", member=f"{S}git/nowhere.pack"), (), "no member"),
     "source_in_the_distribution": (in_form("git", member=f"{D}manifests/upstreams.yaml"), (), "no member"),
     "member_is_no_source": (nothing, ((f"{S}git/extra.pack", b"x"),), "is no source"),
+    "version_has_a_line_of_its_own": (in_form("sdist", version="1.0\nsha256 " + "0" * 64), (), "no version and sha256"),
+    "archive_digest_no_digest": (in_form("sdist", sha256="0"), (), "no version and sha256"),
+    "sdist_with_a_commit": (in_form("sdist", commit="1" * 40), (), "no version and sha256"),
+    "git_with_a_version": (in_form("git", version="1.0\n"), (), "no commit"),
     "commit_is_an_option": (in_form("git", commit="--upload-pack=sh"), (), "no commit"),
 }  # fmt: skip
 
@@ -316,6 +322,26 @@ def test_a_pack_that_is_not_the_pinned_commit(made: Made, good: bytes, content: 
     path.write_bytes(replaced(good, "git", pack))
     code, said = taken(path, tmp_path)
     assert code == 3 and greeter.member in said and str(path) in said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
+def test_a_full_disk_is_not_a_wrong_pack(made: Made, good: bytes, tmp_path: Path) -> None:
+    path, disk = tmp_path / "b.tar", tmp_path / "disk"
+    disk.mkdir()
+    path.write_bytes(good)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("no file system can be mounted here")
+    try:
+        for size in ("12k", "16k", "20k", "24k", "28k"):
+            subprocess.run(["mount", "-o", f"remount,size={size}", str(disk)], check=True)
+            line = (f"--root={made.root}", f"--cache={disk}/c", "fetch", "--bundle", str(path), "-p", "full")
+            done = run_patchctl(*line, home=tmp_path / "home")
+            assert done.returncode == 2 and "No space left" in done.stderr, (size, done.stderr)
+    finally:
+        subprocess.run(["umount", str(disk)], check=False)
 
 
 def test_an_archive_that_is_not_the_pinned_one(good: bytes, tmp_path: Path) -> None:
