@@ -95,7 +95,7 @@ bench-patches: trees  ## what patches gain, as far as a CPU can tell: a simulati
 
 docs: $(VENV)/.ready  ## generated pages, README table, JSON schemas
 	$(PATCHCTL) docs
-	$(RUN) scripts/log_metrics.py
+	$(RUN) scripts/log/metrics.py
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .venv-torch build

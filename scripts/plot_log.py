@@ -36,11 +36,11 @@ if importlib.util.find_spec("yaml") is None:
     print("  try: pip install PyYAML", file=sys.stderr)
     sys.exit(2)
 
-import log_summary
-from console_log import Run, read_run
-from log_health import Hint, hints, worth_a_look
-from log_metrics import explanation
-from log_picture import FORMATS, draw
+from log import summary
+from log.console import Run, read_run
+from log.health import Hint, hints, worth_a_look
+from log.metrics import explanation
+from log.picture import FORMATS, draw
 
 from patchctl.errors import CLOSED_PIPE, DONE, FINDINGS, INTERRUPTED, PatchctlError, WrongUse
 from patchctl.report.failure import render_error
@@ -92,9 +92,9 @@ def _summarise(args: argparse.Namespace) -> int:
     if args.out and not no_picture:
         _write(args.out, lambda target: draw(runs, args.out, target))
     if args.json:
-        print(json.dumps(log_summary.as_json(found), indent=2, allow_nan=False))
+        print(json.dumps(summary.as_json(found), indent=2, allow_nan=False))
     else:
-        for line in log_summary.text(found):
+        for line in summary.text(found):
             print(visible_line(line))
     sys.stdout.flush()
     if no_picture:
@@ -171,7 +171,7 @@ def _write(file: Path, write: Callable[[Path], None]) -> None:
 
 def _write_csv(runs: Sequence[Run], target: Path) -> None:
     with target.open("w", encoding="utf-8", newline="") as stream:
-        log_summary.write_csv(runs, stream)
+        summary.write_csv(runs, stream)
 
 
 def _explain(names: Sequence[str]) -> int:

@@ -19,7 +19,7 @@ from models import TinyModels
 
 sys.path.insert(0, str(REPO / "scripts"))
 
-from log_metrics import Metric, explanation, names, sections
+from log.metrics import Metric, explanation, names, sections
 
 PROBE = "tests/behaviour/verl/probe_log_metrics.py"
 DAPO = "recipe/dapo/dapo_ray_trainer.py"

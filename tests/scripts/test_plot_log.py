@@ -474,6 +474,6 @@ class TestMisuse:
 
 
 def test_the_page_is_what_the_table_says() -> None:
-    command = [sys.executable, str(REPO / "scripts/log_metrics.py"), "--check"]
+    command = [sys.executable, str(REPO / "scripts/log/metrics.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from console_log import Run
-from log_summary import OTHER, PHASES, phases
+from log.console import Run
+from log.summary import OTHER, PHASES, phases
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import IO, Any
 
-from console_log import Run
-from log_health import Hint, counted_devices
-from log_metrics import explanation, order, sections
+from log.console import Run
+from log.health import Hint, counted_devices
+from log.metrics import explanation, order, sections
 
 # What the timer of a step encloses (ray_trainer.py and dapo_ray_trainer.py, fit), in the order in which it happens.
 PHASES = (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean, median, variance
 from typing import Literal
 
-from console_log import Run
+from log.console import Run
 
 # A third of this many steps is the least that says anything about a trend.
 ENOUGH_STEPS = 9
