@@ -74,7 +74,15 @@ def given_trees(folder: Path) -> Trees:
     if not folder.is_dir():
         raise pytest.UsageError(f"--trees {folder}: no such folder")
     folders = {path.name: path for path in folder.iterdir() if path.is_dir()}
-    return Trees(folders, otherwise="the folder given with --trees has none")
+    otherwise = "the folder given with --trees has none"
+    state = folder / ".patchctl" / "state.json"
+    if not state.is_file():
+        return Trees(folders, otherwise=otherwise)
+    # A workspace: what could not be had from its sources, or was left out, is known.
+    applied = json.loads(state.read_text(encoding="utf-8"))
+    left_out = {(n, one["feature"]): one["reason"] for n, tree in applied["trees"].items() for one in tree["left_out"]}
+    missing = {one["upstream"]: _places(one["tried"]) for one in applied["skipped"]}
+    return Trees(folders, missing, left_out, otherwise)
 
 
 def built_trees(workspace: Path) -> Trees:

@@ -89,9 +89,11 @@ def test_the_rows_are_those_of_verls_own_script(
     train, test = folder_of_set(scripts, tmp_path / "set", name, rows, rows[:2])
     theirs = tmp_path / "theirs"
     theirs.mkdir()
-    verl = scripts.trees.path("verl")
+    theirs_script = scripts.trees.path("verl") / "examples/data_preprocess" / script
+    if not theirs_script.is_file():
+        pytest.skip("examples/ is not in this tree of verl: the source distribution has none")
     ended = scripts.run(
-        verl / "examples/data_preprocess" / script,
+        theirs_script,
         *("--local_dataset_path", tmp_path / "set", "--local_save_dir", theirs),
         need=["verl"],
     )
