@@ -31,6 +31,8 @@ TRANSFORMERS = {
         "moe_router_load_balancing_type": "aux_loss",
         "moe_aux_loss_coeff": 0.01,
     },
+    "z loss": {"num_moe_experts": 4, "moe_z_loss_coeff": 0.001},
+    "capacity": {"num_moe_experts": 4, "moe_expert_capacity_factor": 1.0},
 }
 
 

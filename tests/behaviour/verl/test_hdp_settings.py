@@ -44,6 +44,8 @@ def refusals(upstream: Upstream) -> dict[str, dict[str, str | None]]:
         ("models", "fixed lengths", "variable_seq_lengths"),
         ("models", "allgather", "set alltoall"),
         ("models", "auxiliary loss", "moe_aux_loss_coeff"),
+        ("models", "z loss", "moe_z_loss_coeff"),
+        ("models", "capacity", "moe_expert_capacity_factor"),
         ("mindspeed", "algorithm", "only megatron_cp_algo does"),
         ("mindspeed", "mask", "only causal does"),
         ("mindspeed", "reset", "reset_attention_mask=True"),
