@@ -5,19 +5,12 @@ from __future__ import annotations
 import click
 
 from patchctl.cli.app import App, json_option
-from patchctl.cli.recipe_options import Asked, RecipeBook, complete_recipe, profile_of_recipe, said_instead
+from patchctl.cli.recipe_options import Asked, RecipeBook, profile_of_recipe, recipe_option, said_instead
 
 
 @click.command("env")
 @profile_of_recipe
-@click.option(
-    "--recipe",
-    "-r",
-    required=True,
-    metavar="NAME",
-    shell_complete=complete_recipe,
-    help="The recipe, or PROFILE/RECIPE.",
-)
+@recipe_option
 @click.option(
     "--format",
     "output",

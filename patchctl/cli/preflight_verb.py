@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from patchctl.cli.app import App, json_option, workspace_option
-from patchctl.cli.recipe_options import Asked, RecipeBook, complete_recipe, profile_of_recipe, said_instead
+from patchctl.cli.recipe_options import Asked, RecipeBook, profile_of_recipe, recipe_option, said_instead
 from patchctl.errors import DONE, FINDINGS, PatchctlError, WrongUse
 
 if TYPE_CHECKING:
@@ -24,14 +24,7 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 
 @click.command("preflight")
 @profile_of_recipe
-@click.option(
-    "--recipe",
-    "-r",
-    required=True,
-    metavar="NAME",
-    shell_complete=complete_recipe,
-    help="The recipe, or PROFILE/RECIPE.",
-)
+@recipe_option
 @said_instead
 @workspace_option
 @click.option(

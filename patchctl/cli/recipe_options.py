@@ -150,4 +150,12 @@ def said_instead(command: Callable[..., Any]) -> Callable[..., Any]:
 profile_of_recipe = click.option(
     "--profile", "-p", metavar="NAME", shell_complete=complete_profile, help="The profile, see `patchctl list`."
 )
+recipe_option = click.option(
+    "--recipe",
+    "-r",
+    required=True,
+    metavar="NAME",
+    shell_complete=complete_recipe,
+    help="The recipe, or PROFILE/RECIPE.",
+)
 recipe_argument = click.argument("recipe", metavar="[PROFILE/]RECIPE", shell_complete=complete_recipe)

@@ -73,16 +73,11 @@ def given_trees(folder: Path) -> Trees:
     folder = folder.resolve()
     if not folder.is_dir():
         raise pytest.UsageError(f"--trees {folder}: no such folder")
-    folders = {path.name: path for path in folder.iterdir() if path.is_dir()}
-    otherwise = "the folder given with --trees has none"
     state = folder / ".patchctl" / "state.json"
-    if not state.is_file():
-        return Trees(folders, otherwise=otherwise)
-    # A workspace: what could not be had from its sources, or was left out, is known.
-    applied = json.loads(state.read_text(encoding="utf-8"))
-    left_out = {(n, one["feature"]): one["reason"] for n, tree in applied["trees"].items() for one in tree["left_out"]}
-    missing = {one["upstream"]: _places(one["tried"]) for one in applied["skipped"]}
-    return Trees(folders, missing, left_out, otherwise)
+    if state.is_file():  # a workspace, which knows what could not be had from its sources, in the report's words
+        return trees_of_report(folder, json.loads(state.read_text(encoding="utf-8")))
+    folders = {path.name: path for path in folder.iterdir() if path.is_dir()}
+    return Trees(folders, otherwise="the folder given with --trees has none")
 
 
 def built_trees(workspace: Path) -> Trees:
@@ -104,7 +99,7 @@ def built_trees(workspace: Path) -> Trees:
 
 
 def trees_of_report(workspace: Path, report: dict[str, Any]) -> Trees:
-    """Reads what `apply --json` prints (patchctl.apply/1, or patchctl.error/1 when nothing could be had)."""
+    """Reads what `apply --json` prints (patchctl.apply/1, or patchctl.error/1 when nothing could be had), or the state."""
     trees: dict[str, Any] = report.get("trees", {})
     return Trees(
         folders={name: workspace / tree["folder"] for name, tree in trees.items()},

@@ -8,8 +8,8 @@ and full recomputation, whose backward passes come in the order of the forward p
 
 import dataclasses
 import json
-from itertools import pairwise
 
+import npu_attention
 import tiny_megatron  # before megatron: it replaces torch.cuda
 import torch
 import torch.distributed as dist
@@ -24,16 +24,6 @@ WIDTH = 16
 SEEN = []
 
 
-def own_tokens(lengths, place, ranks):
-    found, start = [], 0
-    for length in lengths:
-        chunk = length // (2 * ranks)
-        for first in (place, 2 * ranks - 1 - place):
-            found += range(start + first * chunk, start + (first + 1) * chunk)
-        start += length
-    return torch.tensor(found)
-
-
 def functions(config):
     """Largest difference of apply_rotary_pos_emb on a pair of ranks, which has sequences of its own."""
     rank = dist.get_rank()
@@ -44,7 +34,7 @@ def functions(config):
     angles = torch.outer(torch.arange(16.0), 10000 ** (-torch.arange(0, WIDTH, 2) / WIDTH))
     frequencies = torch.cat([angles, angles], -1)[:, None, None, :]
     bounds = torch.tensor([0, *lengths]).cumsum(0).int()
-    tokens = own_tokens(lengths, rank % 2, 2)
+    tokens = npu_attention.tokens_of_rank(lengths, rank % 2, 2)
     mine = rope_utils.apply_rotary_pos_emb(whole[tokens], frequencies, config, cu_seqlens=bounds, cp_group=group)
     parts = whole.split(lengths)
     expected = torch.cat(
@@ -61,15 +51,7 @@ class PackedAttention(torch.nn.Module):
 
     def forward(self, query, key, value, attention_mask, packed_seq_params=None, **unused):
         SEEN.append(getattr(packed_seq_params, "cp_group", None))
-        bounds = packed_seq_params.cu_seqlens_q.tolist()
-        return torch.cat([self._causal(query[a:b], key[a:b], value[a:b]) for a, b in pairwise(bounds)])
-
-    def _causal(self, query, key, value):
-        repeats = query.shape[1] // key.shape[1]
-        query, key, value = (tensor.transpose(0, 1) for tensor in (query, key, value))
-        key, value = key.repeat_interleave(repeats, 0), value.repeat_interleave(repeats, 0)
-        out = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return out.transpose(0, 1).reshape(query.shape[1], -1)
+        return tiny_megatron.packed_attention(query, key, value, packed_seq_params.cu_seqlens_q)
 
 
 def gpt(config):

@@ -13,7 +13,7 @@ CLOSE = 1e-5
 
 @pytest.fixture(scope="module")
 def ranks(upstream: Upstream) -> list[dict[str, Any]]:
-    return list(upstream.run(PROBE, need=["megatron-lm"], standins=["megatron_cpu"], procs=4))
+    return list(upstream.run(PROBE, need=["megatron-lm"], standins=["megatron_cpu", "npu_attention"], procs=4))
 
 
 @pytest.mark.on

@@ -27,17 +27,6 @@ def use_settings():
     return ring.ringattn_context_parallel
 
 
-def own_tokens(lengths, rank, ranks):
-    """Where the tokens of this rank are in the whole: of every sequence the n-th chunk and the n-th from the end."""
-    found, start = [], 0
-    for length in lengths:
-        chunk = length // (2 * ranks)
-        for first in (rank, 2 * ranks - 1 - rank):
-            found += range(start + first * chunk, start + (first + 1) * chunk)
-        start += length
-    return torch.tensor(found)
-
-
 def full_attention(query, key, value, lengths):
     ends = torch.tensor(lengths).cumsum(0).tolist()
     return npu_attention.fusion_attention(
@@ -65,7 +54,7 @@ def main():
     torch.manual_seed(0)
     inputs = [torch.randn(sum(lengths), heads, WIDTH) for heads in (HEADS, KEY_HEADS, KEY_HEADS)]
     gradient = torch.randn(sum(lengths), HEADS, WIDTH)
-    tokens = own_tokens(lengths, rank, ranks)
+    tokens = npu_attention.tokens_of_rank(lengths, rank, ranks)
     bounds = torch.tensor([0, *lengths]).cumsum(0)
     place = {
         "causal": True,

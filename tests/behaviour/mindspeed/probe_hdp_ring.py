@@ -44,17 +44,6 @@ def use_parallel(window, overlap):
     mpu.initialize_model_parallel(context_parallel_size=dist.get_world_size())
 
 
-def own_positions(lengths, place, ranks):
-    """Which of all tokens a rank has: of every sequence the n-th chunk and the n-th from the end."""
-    found, start = [], 0
-    for length in lengths:
-        chunk = length // (2 * ranks)
-        for first in (place, 2 * ranks - 1 - place):
-            found += range(start + first * chunk, start + (first + 1) * chunk)
-        start += length
-    return torch.tensor(found)
-
-
 def whole(lengths, query, key, value, frequencies):
     """Rotary embedding and attention of whole sequences on one rank."""
     ends = torch.tensor(lengths).cumsum(0).tolist()
@@ -100,7 +89,7 @@ class MicroBatch:
             cp_group=group,
             cp_overlap_group=overlap,
         )
-        self.tokens = own_positions(self.lengths, rank - self.first, self.ranks)
+        self.tokens = npu_attention.tokens_of_rank(self.lengths, rank - self.first, self.ranks)
         if self.ranks == 1:
             self.tokens = torch.arange(shape[0])
 

@@ -12,7 +12,6 @@ mindspeed_on_cpu.use_gloo_in_verl()
 
 import os  # noqa: E402
 import zlib  # noqa: E402
-from itertools import pairwise  # noqa: E402
 from types import SimpleNamespace  # noqa: E402
 
 import npu_attention  # noqa: E402
@@ -76,15 +75,7 @@ class PackedAttention(torch.nn.Module):
         super().__init__()
 
     def forward(self, query, key, value, attention_mask, packed_seq_params=None, **unused):
-        bounds = packed_seq_params.cu_seqlens_q_padded.tolist()
-        return torch.cat([self._causal(query[a:b], key[a:b], value[a:b]) for a, b in pairwise(bounds)])
-
-    def _causal(self, query, key, value):
-        repeats = query.shape[1] // key.shape[1]
-        query, key, value = (tensor.transpose(0, 1) for tensor in (query, key, value))
-        key, value = key.repeat_interleave(repeats, 0), value.repeat_interleave(repeats, 0)
-        out = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return out.transpose(0, 1).reshape(query.shape[1], -1)
+        return tiny_megatron.packed_attention(query, key, value, packed_seq_params.cu_seqlens_q_padded)
 
 
 def transformer_config(bf16=False, recompute=False):

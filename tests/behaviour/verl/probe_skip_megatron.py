@@ -12,7 +12,6 @@ import copy
 import json
 import os
 import sys
-from itertools import pairwise
 from types import SimpleNamespace
 
 GROUP = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")}
@@ -45,15 +44,7 @@ class PackedAttention(DotProductAttention):
     """Attention over packed sequences, which Megatron leaves to Transformer Engine: PyTorch's, a sequence at a time."""
 
     def forward(self, query, key, value, attention_mask, packed_seq_params=None, **unused):
-        bounds = packed_seq_params.cu_seqlens_q_padded.tolist()
-        return torch.cat([self._causal(query[a:b], key[a:b], value[a:b]) for a, b in pairwise(bounds)])
-
-    def _causal(self, query, key, value):
-        repeats = query.shape[1] // key.shape[1]
-        query, key, value = (tensor.transpose(0, 1) for tensor in (query, key, value))
-        key, value = key.repeat_interleave(repeats, 0), value.repeat_interleave(repeats, 0)
-        out = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return out.transpose(0, 1).reshape(query.shape[1], -1)
+        return tiny_megatron.packed_attention(query, key, value, packed_seq_params.cu_seqlens_q_padded)
 
 
 def gpt(transformer_config):

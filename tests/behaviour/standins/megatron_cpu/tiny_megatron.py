@@ -1,6 +1,7 @@
 """A tiny GPT model under Megatron's own DDP and distributed optimizer, on CPU and gloo. Needs `megatron_cpu`."""
 
 import os
+from itertools import pairwise
 
 import megatron_cpu
 import torch
@@ -28,6 +29,22 @@ def initialise(tensor_parallel=1, context_parallel=1, expert_parallel=1):
         expert_tensor_parallel_size=1 if expert_parallel > 1 else None,
     )
     megatron_cpu.adapt_megatron()
+
+
+def packed_attention(query, key, value, bounds):
+    """PyTorch's causal attention over packed sequences, one at a time, which Megatron leaves to Transformer Engine.
+
+    query [tokens, heads, width], key and value [tokens, groups, width]; `bounds` int [sequences + 1], the cumulated
+    lengths. Returns [tokens, heads * width].
+    """
+    outputs = []
+    for first, end in pairwise(bounds.tolist()):
+        heads, keys, values = (tensor[first:end].transpose(0, 1) for tensor in (query, key, value))
+        repeats = len(heads) // len(keys)
+        keys, values = keys.repeat_interleave(repeats, 0), values.repeat_interleave(repeats, 0)
+        out = torch.nn.functional.scaled_dot_product_attention(heads, keys, values, is_causal=True)
+        outputs.append(out.transpose(0, 1).reshape(end - first, -1))
+    return torch.cat(outputs)
 
 
 def config(**changes):

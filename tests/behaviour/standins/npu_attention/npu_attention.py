@@ -44,6 +44,20 @@ def _on_the_cpu(factory):
     return made
 
 
+def tokens_of_rank(lengths, place, ranks):
+    """Which of all tokens the rank at `place` has in a ring: of every sequence the n-th chunk and the n-th from the end.
+
+    `lengths` are multiples of 2 * ranks. Returns int64 [tokens of this rank].
+    """
+    found, start = [], 0
+    for length in lengths:
+        chunk = length // (2 * ranks)
+        for first in (place, 2 * ranks - 1 - place):
+            found += range(start + first * chunk, start + (first + 1) * chunk)
+        start += length
+    return torch.tensor(found)
+
+
 def fusion_attention(
     query,
     key,
