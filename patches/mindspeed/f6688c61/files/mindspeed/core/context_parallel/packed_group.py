@@ -130,6 +130,8 @@ def _ring_of_gradients(ranks, size):
 def _alone(attention, query, key, value, attention_mask, sparse_mode, scale, packed_seq_params):
     """One rank holds its sequences whole: no ring, as with a context parallel size of 1."""
     config = attention.config
+    # Queries and keys are of the same tokens; each list is a copy from the device that waits for it.
+    bounds = packed_seq_params.cu_seqlens_q_padded.tolist()
     settings = {
         "padding_mask": None,
         "atten_mask": attention_mask,
@@ -137,8 +139,8 @@ def _alone(attention, query, key, value, attention_mask, sparse_mode, scale, pac
         "keep_prob": 1 - attention.attention_dropout.p,
         "inner_precise": 0,
         "sparse_mode": sparse_mode,
-        "actual_seq_qlen": packed_seq_params.cu_seqlens_q_padded.tolist(),
-        "actual_seq_kvlen": packed_seq_params.cu_seqlens_kv_padded.tolist(),
+        "actual_seq_qlen": bounds,
+        "actual_seq_kvlen": bounds,
     }
     # The two operators spell the window in two ways.
     if config.use_fusion_attn_v2:

@@ -17,6 +17,7 @@ They are made once, by all ranks in the same order, and kept: what is in here is
 in use. A micro-batch carries its own (PackedSeqParams.cp_group).
 """
 
+from datetime import timedelta
 from typing import NamedTuple
 
 import torch.distributed as dist
@@ -31,8 +32,11 @@ class BlockGroups(NamedTuple):
     overlap: ProcessGroup | None
 
 
-# By the global ranks of the context parallel group and whether there are second groups; then by (first rank, ranks).
-_MADE: dict[tuple[tuple[int, ...], bool], dict[tuple[int, int], BlockGroups]] = {}
+# By the world, which may be destroyed and made anew, the ranks of the context parallel group in it, and whether there
+# are second groups; then by (first rank, ranks).
+_MADE: dict[tuple[ProcessGroup, tuple[int, ...], bool], dict[tuple[int, int], BlockGroups]] = {}
+# Megatron's default (distributed_timeout_minutes), which verl leaves to its groups.
+_TIMEOUT = timedelta(minutes=30)
 
 
 def make_groups(overlap: bool) -> dict[tuple[int, int], BlockGroups]:
@@ -41,15 +45,16 @@ def make_groups(overlap: bool) -> dict[tuple[int, int], BlockGroups]:
     The whole context parallel group is none of them: there Megatron's own groups are used.
     """
     own = tuple(dist.get_process_group_ranks(mpu.get_context_parallel_group()))
-    if (own, overlap) not in _MADE:
+    key = (dist.group.WORLD, own, overlap)
+    if key not in _MADE:
         everyone: list = [None] * dist.get_world_size()
         dist.all_gather_object(everyone, own)
         made: dict[tuple[int, int], BlockGroups] = {}
         # Sorted, because ranks that make groups in different orders wait for each other for ever.
         for ranks in sorted(set(everyone)):
             made |= _groups_of(ranks, overlap)
-        _MADE[own, overlap] = made
-    return _MADE[own, overlap]
+        _MADE[key] = made
+    return _MADE[key]
 
 
 def _groups_of(ranks: tuple[int, ...], overlap: bool) -> dict[tuple[int, int], BlockGroups]:
@@ -58,7 +63,13 @@ def _groups_of(ranks: tuple[int, ...], overlap: bool) -> dict[tuple[int, int], B
     for size in (size for size in range(1, len(ranks)) if len(ranks) % size == 0):
         for first in range(0, len(ranks), size):
             members = list(ranks[first : first + size])
-            groups = BlockGroups(dist.new_group(members), dist.new_group(members) if overlap and size > 1 else None)
+            groups = BlockGroups(_group(members), _group(members) if overlap and size > 1 else None)
             if dist.get_rank() in members:
                 own[first, size] = groups
     return own
+
+
+def _group(members: list[int]) -> ProcessGroup:
+    """A group with the options of Megatron's own context parallel groups; MindSpeed puts HCCL's in."""
+    options = mpu.get_nccl_options("cp", {})
+    return mpu.create_group(members, timeout=_TIMEOUT, pg_options=options, group_desc="HYBRID_DATA_PARALLEL_GROUP")

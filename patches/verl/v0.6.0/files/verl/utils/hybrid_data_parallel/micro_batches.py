@@ -15,6 +15,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.distributed as dist
@@ -35,6 +36,12 @@ class MicroBatches:
     """Cuts a batch into micro-batches and chooses the ranks of each sequence. `max_token_len` is that of all ranks."""
 
     max_token_len: int
+
+    @classmethod
+    def of_rows(cls, count: int, width: int) -> "MicroBatches":
+        """For micro-batches of `count` rows of `width` tokens, all of which may be filled."""
+        ranks, tensor_parallel = mpu.get_context_parallel_world_size(), mpu.get_tensor_model_parallel_world_size()
+        return cls(count * padded_length(width, ranks, tensor_parallel))
 
     def packing(self) -> Packing:
         ranks, tensor_parallel = mpu.get_context_parallel_world_size(), mpu.get_tensor_model_parallel_world_size()
@@ -95,8 +102,7 @@ class PackedMicroBatch:
         if not pre_process:
             return rows, self._packed_seq_params()
         packed = torch.zeros((self.own.tokens, *rows.shape[2:]), dtype=rows.dtype, device=rows.device)
-        source = self.valid[self.own.source.to(self.device)]
-        packed[self.own.target.to(self.device)] = rows.flatten(0, 1)[source]
+        packed[self._target] = rows.flatten(0, 1)[self._source]
         return packed.unsqueeze(0), self._packed_seq_params()
 
     def postprocess(self, output, packed_seq_params, attention_mask, batch_size, seq_len, post_process=True):
@@ -108,11 +114,10 @@ class PackedMicroBatch:
         """
         if not post_process:
             return output
-        own = output[0][self.own.target.to(self.device)]
-        rows = [self.own if place == self.place else self._rows_of(place) for place in range(self.cp_size)]
-        parts = self._received(own.detach(), [len(row.source) for row in rows])
+        own = output[0][self._target]
+        counts, where = self._results
+        parts = self._received(own.detach(), counts)
         parts[self.place] = own
-        where = self.valid[torch.cat([row.source for row in rows]).to(self.device)]
         whole = torch.zeros((batch_size * seq_len, *output.shape[2:]), dtype=output.dtype, device=output.device)
         return whole.index_copy(0, where, torch.cat(parts)).view(batch_size, seq_len, *output.shape[2:])
 
@@ -129,6 +134,27 @@ class PackedMicroBatch:
             group=mpu.get_context_parallel_group(),
         )
         return list(received.split(counts))
+
+    # Kept on the device, since each of ids, labels, log-probabilities and entropies asks for them.
+
+    @cached_property
+    def _target(self) -> torch.Tensor:
+        return self.own.target.to(self.device)
+
+    @cached_property
+    def _source(self) -> torch.Tensor:
+        return self.valid[self.own.source.to(self.device)]
+
+    @cached_property
+    def _bounds(self) -> torch.Tensor:
+        return torch.tensor(self.own.bounds, dtype=torch.int32, device=self.device)
+
+    @cached_property
+    def _results(self) -> tuple[list[int], torch.Tensor]:
+        """How many valid tokens each rank has, and where they go in the batch, rank after rank."""
+        rows = [self.own if place == self.place else self._rows_of(place) for place in range(self.cp_size)]
+        where = self.valid[torch.cat([row.source for row in rows]).to(self.device)]
+        return [len(row.source) for row in rows], where
 
     def _rows_of(self, place: int) -> Rows:
         """Where the tokens of a rank come from: of each sequence the n-th chunk and the n-th from the end."""
@@ -153,15 +179,14 @@ class PackedMicroBatch:
         return None if block[1] == self.cp_size else make_groups(overlap)[block]
 
     def _packed_seq_params(self) -> PackedSeqParams:
-        bounds = torch.tensor(self.own.bounds, dtype=torch.int32, device=self.device)
         params = PackedSeqParams(
             qkv_format="thd",
-            cu_seqlens_q=bounds,
+            cu_seqlens_q=self._bounds,
             max_seqlen_q=self.own.longest,
-            cu_seqlens_kv=bounds,
+            cu_seqlens_kv=self._bounds,
             max_seqlen_kv=self.own.longest,
-            cu_seqlens_q_padded=bounds,
-            cu_seqlens_kv_padded=bounds,
+            cu_seqlens_q_padded=self._bounds,
+            cu_seqlens_kv_padded=self._bounds,
         )
         if self.groups is not None:
             params.cp_group, params.cp_overlap_group = self.groups

@@ -17,6 +17,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+import torch.distributed as dist
+
 ACTOR = "actor_rollout_ref.actor"
 KEY = f"{ACTOR}.megatron.hybrid_data_parallel"
 
@@ -44,6 +46,12 @@ def check_config(config: Any, mindspeed_is_there: bool) -> None:
             config.model.get("use_fused_kernels", False) or actor.get("use_fused_kernels", False),
             "needs actor_rollout_ref.model.use_fused_kernels=False",
         ),
+        (
+            # Upstream gives the reference this times log_prob_max_token_len_per_gpu, whatever groups there are.
+            reference.get("hybrid_data_parallel", False) and reference.get("context_parallel_size", 1) != size,
+            f"needs actor_rollout_ref.ref.megatron.context_parallel_size={size}, or the reference gets a part of its "
+            "tokens a rank",
+        ),
     ]
     for wrong, instead in refusals:
         if wrong:
@@ -60,21 +68,24 @@ def prepare(modules: Any, tf_config: Any) -> bool:
     """Checks the model and makes the process groups; all ranks call it. Whether messages overlap is returned.
 
     Raises:
-        ValueError: on every rank, for a model that does not take the ranks of a micro-batch.
+        ValueError: on every rank, for a model that does not take the ranks of a micro-batch on one of them.
     """
-    from megatron.core.packed_seq_params import PackedSeqParams
-
-    if "cp_group" not in {field.name for field in dataclasses.fields(PackedSeqParams)}:
-        raise ValueError(f"{KEY}=True needs Megatron-LM with the patch hdp: its PackedSeqParams has no cp_group")
-    attentions = list(_attentions(modules))
-    reason = _why_not(tf_config) or next(filter(None, map(_why_attention_cannot, attentions)), None)
+    reasons: list = [None] * dist.get_world_size()
+    # A pipeline stage sees its own layers only; the others must not wait for it while it raises.
+    dist.all_gather_object(reasons, _why_not(tf_config) or _why_layers_cannot(modules))
+    reason = next(filter(None, reasons), None)
     if reason is not None:
         raise ValueError(f"{KEY}=True does not go with {reason}")
     from .groups import make_groups
 
-    overlap = bool(getattr(attentions[0].config, "use_cp_send_recv_overlap", False)) if attentions else False
+    # Of the configuration, because a stage may have no attention to ask, and has to make as many groups.
+    overlap = bool(getattr(tf_config, "use_cp_send_recv_overlap", False))
     make_groups(overlap)
     return overlap
+
+
+def _why_layers_cannot(modules: Any) -> str | None:
+    return next(filter(None, map(_why_attention_cannot, _attentions(modules))), None)
 
 
 def _attentions(modules: Any) -> Iterator[Any]:
@@ -94,6 +105,10 @@ def _why_attention_cannot(attention: Any) -> str | None:
 
 
 def _why_not(tf_config: Any) -> str | None:
+    from megatron.core.packed_seq_params import PackedSeqParams
+
+    if "cp_group" not in {field.name for field in dataclasses.fields(PackedSeqParams)}:
+        return "a Megatron-LM without the patch hdp, whose PackedSeqParams has no cp_group"
     if getattr(tf_config, "multi_latent_attention", False):
         return "latent attention (multi_latent_attention), whose rotary embedding takes no ranks"
     if getattr(tf_config, "mtp_num_layers", None):
