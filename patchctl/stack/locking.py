@@ -25,7 +25,7 @@ from patchctl.source.types import Base, Form, SourceOptions
 from patchctl.stack.memo import StackResult
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import build_stack, load_patches, missing_files
-from patchctl.stack.select import dependents, leave_out
+from patchctl.stack.select import Omission, dependents, leave_out
 
 
 @dataclass(frozen=True)
@@ -111,14 +111,32 @@ def _still_valid(old: Lock | None, stack: Stack, patches: Sequence[StackPatch]) 
 
 
 def _selections(dist: Distribution, stack: Stack, patches: Sequence[StackPatch]) -> list[tuple[str, ...]]:
-    """Every set of this stack's features that some profile leaves out, the empty one first."""
+    """Every set of this stack's features that some profile leaves out, the empty one first.
+
+    Of each profile there are two: its own, and what is left where git hosts are out of reach.
+    """
     features = {p.feature for p in patches}
     found: set[tuple[str, ...]] = {()}
+    without_git: dict[tuple[tuple[str, str], ...], set[str]] = {}
     for profile in dist.profiles.values():
         if profile.stacks.get(stack.upstream) == stack.name:
             named = [f.partition("@") for f in profile.without]
-            found.add(tuple(sorted({n for n, _, u in named if n in features and u in ("", stack.upstream)})))
+            own = {n for n, _, u in named if n in features and u in ("", stack.upstream)}
+            stacks = tuple(sorted(profile.stacks.items()))
+            if stacks not in without_git:
+                without_git[stacks] = _lost_without_git(dist, stack, list(dist.stacks_of(profile).values()))
+            found |= {tuple(sorted(own)), tuple(sorted(own | without_git[stacks]))}
     return sorted(found, key=lambda names: (len(names), names))
+
+
+def _lost_without_git(dist: Distribution, stack: Stack, stacks: Sequence[Stack]) -> set[str]:
+    """This stack's features that require one of an upstream that no package index has; none if it is one itself."""
+    if "sdist" not in forms_of(stack):
+        return set()
+    series = {other.upstream: load_patches(dist, other) for other in stacks}
+    gone = [other for other in stacks if "sdist" not in forms_of(other)]
+    omitted = [Omission(other.upstream, patch, "in git only") for other in gone for patch in series[other.upstream]]
+    return {o.patch.feature for o in dependents(series, omitted) if o.upstream == stack.upstream}
 
 
 def _result(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from distribution import GREETER, Made, git, make_distribution, write_files
+from distribution import CLOCK, GREETER, Made, git, make_distribution, write_files
 from on_disk import Workspace, snapshot, stamps
 
 GENERATED = 'generated:\n  - path: greeter/_version.py\n    content: "version = 1\\n"\n    why: greeter asks for it\n'
@@ -185,6 +185,18 @@ def test_skip_unavailable_is_said_everywhere(own_ws: Workspace) -> None:
     assert "left out step: requires typo@greeter" in status
     text = own_ws.good("apply", "--profile", "full", "--skip-unavailable")
     assert "skipped" in text and "origins/gone" in text
+
+
+def test_what_a_machine_without_git_hosts_gets_is_locked(tmp_path: Path) -> None:
+    """An upstream in git alone is out of reach there, and with it what requires its features; the others have an sdist."""
+    clock = replace(CLOCK, sdist=tuple(CLOCK.files))
+    made = make_distribution(tmp_path, (GREETER, clock), lock=True)
+    shutil.rmtree(made.cache)
+    shutil.rmtree(made.origins)
+    result = Workspace(made, tmp_path / "ws").json("apply", "--profile", "full", "--skip-unavailable")
+    tree = result["trees"]["clock"]
+    assert [o["feature"] for o in tree["left_out"]] == ["step"] and tree["form"] == "sdist"
+    assert tree["locked"] is True
 
 
 def test_a_profile_without_an_upstream_takes_it_back(own_ws: Workspace) -> None:

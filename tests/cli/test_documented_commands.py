@@ -15,6 +15,7 @@ from distribution import REPO
 
 from patchctl.cli import cli
 from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.lock import LockedForm, read_lock
 from patchctl.recipe.read import read_recipes
 
 PAGES = [
@@ -114,3 +115,19 @@ def test_the_recipe_of_a_command_is_there(page: str, command: str) -> None:
 
 def test_there_are_commands_to_look_at() -> None:
     assert len({command for page, command in ALL if page == "docs/tutorial.md"}) > 25
+
+
+def test_the_first_example_is_of_the_stacks_as_they_are() -> None:
+    """README.md shows what `make apply` prints without git hosts; a changed stack wants it run again and put there."""
+    text = (REPO / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^(\S+) +(\S+)  sdist  applied  \d+ patch\w*  tip (\w+)  as locked$", text, re.MULTILINE)
+    assert [upstream for upstream, _, _ in shown] == ["verl", "vllm", "vllm-ascend", "megatron-lm"]
+    dist = Distribution.load(REPO)
+    for upstream, name, tip in shown:
+        lock = read_lock(REPO, dist.stacks[upstream, name])
+        tips = (
+            [r.forms["sdist"].tip_commit for r in lock.results if isinstance(r.forms["sdist"], LockedForm)]
+            if lock
+            else []
+        )
+        assert any(one.startswith(tip) for one in tips), f"{upstream}: {tip} is shown, {tips} are locked"
