@@ -80,6 +80,7 @@ def compare(
     one reads it.
     """
     result = Comparison(suite.name, suite.upstream, suite.args, suite.deselect, switch.feature if switch else "")
+    result.ranks, result.edited = suite.procs, suite.edited
     reasons = {side: missing(suite, trees) for side, trees in sides.items()}
     if any(reasons.values()):
         result.skipped = "; ".join(f"{side}: {reason}" for side, reason in reasons.items() if reason)

@@ -74,7 +74,7 @@ class Upstream:
             self.tree(name)
         cwd = self._new_folder()
         base = clean_environment(python, self._trees, need, standins, self._scratch) | dict(env or {})
-        environments = [base] if procs == 1 else [base | ranks for ranks in _rank_variables(procs)]
+        environments = [base] if procs == 1 else [base | ranks for ranks in rank_variables(procs)]
         command = [str(python), str(REPO / script), *map(str, args)]
         results = run_group(command, environments, cwd, timeout)
         values = [_value(script, rank, result, timeout) for rank, result in _failures_first(results)]
@@ -127,7 +127,7 @@ def _standin_folder(name: str) -> Path:
     return folder
 
 
-def _rank_variables(procs: int) -> list[dict[str, str]]:
+def rank_variables(procs: int) -> list[dict[str, str]]:
     port = str(free_port())
     return [
         {

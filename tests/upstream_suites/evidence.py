@@ -58,6 +58,8 @@ class Comparison:
     seconds: dict[str, float] = field(default_factory=dict)
     not_passed: dict[str, str] = field(default_factory=dict)
     differences: list[Difference] = field(default_factory=list)
+    ranks: int = 1
+    edited: dict[str, str] = field(default_factory=dict)  # file of the tests -> why it is changed, on both sides
 
     @property
     def real(self) -> list[Difference]:
@@ -160,7 +162,9 @@ def _besides(one: Comparison) -> str:
 
 
 def _section(one: Comparison) -> list[str]:
-    lines = ["", f"## {one.title}", "", f"`pytest {' '.join(one.pytest_args)}`", ""]
+    ranks = f", in {one.ranks} ranks" if one.ranks > 1 else ""
+    lines = ["", f"## {one.title}", "", f"`pytest {' '.join(one.pytest_args)}`{ranks}", ""]
+    lines += [f"- edited on both sides: `{file}`: {reason}" for file, reason in one.edited.items()]
     lines += [f"- not run: `{test}`: {reason}" for test, reason in one.deselected.items()]
     lines += [f"- {problem}" for problem in one.problems]
     for diff in one.differences:

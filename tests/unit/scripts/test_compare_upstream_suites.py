@@ -125,7 +125,7 @@ def test_absent_tree_or_tests_are_skipped_with_the_reason(
 ) -> None:
     (tmp_path / "patched/thing/tests").rename(tmp_path / "elsewhere")
     assert run(script, tmp_path) == 1
-    assert "skipped: small: patched: the tree of thing carries no tests" in capsys.readouterr().out
+    assert "skipped: small: patched: the tree of thing carries no tests\n" in capsys.readouterr().out
     (tmp_path / "base/thing").rename(tmp_path / "else")
     assert run(script, tmp_path) == 1
     assert "base: no tree of thing" in capsys.readouterr().out
@@ -187,4 +187,40 @@ def test_default_that_is_not_in_one_place(script: ModuleType, tmp_path: Path) ->
     (tmp_path / "suites.yaml").write_text(SUITES + SWITCH.lstrip("\n").replace("VALUE = 1", "VALUE"))
     (tmp_path / "patched/thing/thing.py").write_text("VALUE = 1\nOTHER = VALUE\n")
     with pytest.raises(ValueError, match="holds 'VALUE' 2 times"):
+        run(script, tmp_path)
+
+
+def test_plugin_edits_and_ranks(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plugin on the path of two ranks that share a folder; an edited test; one that is red on one rank only."""
+    monkeypatch.setattr(sys.modules["suite_runs"], "SUITES", tmp_path)
+    plugin = tmp_path / "plugins/quiet/quiet_plugin.py"
+    plugin.parent.mkdir(parents=True)
+    plugin.write_text("SEEN = 1\n")
+    ranks = """
+import os, quiet_plugin
+def test_edited(tmp_path_factory):
+    ranks = tmp_path_factory.mktemp("any").parent.parent
+    assert quiet_plugin.SEEN == 2 and os.environ["WORLD_SIZE"] == "2" and ranks.name == "tmp"
+def test_one_rank(): assert os.environ["RANK"] == "0"
+"""
+    for side in ("base", "patched"):
+        (tmp_path / side / "thing/tests/test_ranks.py").write_text(ranks)
+    edit = '[{file: tests/test_ranks.py, replace: "SEEN == 2", with: "SEEN == 1", reason: the plugin has one}]'
+    own = SUITES.replace("args: [tests]", f"args: [tests/test_ranks.py]\n    edits: {edit}")
+    (tmp_path / "suites.yaml").write_text(own + "    plugin: quiet\n    procs: 2\n")
+    assert run(script, tmp_path) == 0
+    suite = report(tmp_path)
+    assert suite["base"] == suite["patched"] == {"failed": 1, "passed": 1}
+    assert suite["not_passed"] == {"tests/test_ranks.py::test_one_rank": "failed"}
+    page = (tmp_path / "out/upstream-suites.md").read_text()
+    assert "the plugin has one" in page and "in 2 ranks" in page
+
+
+def test_edit_that_upstream_has_overtaken(script: ModuleType, tmp_path: Path) -> None:
+    edit = "[{file: tests/test_it.py, replace: nothing like it, with: more, reason: it is slow}]"
+    (tmp_path / "suites.yaml").write_text(SUITES + f"    edits: {edit}\n")
+    with pytest.raises(ValueError, match="does not hold 'nothing like it'"):
+        run(script, tmp_path)
+    (tmp_path / "suites.yaml").write_text(SUITES + "    edits: [{file: a, replace: b, with: c, reason: ''}]\n")
+    with pytest.raises(ValueError, match="each edit needs a reason"):
         run(script, tmp_path)

@@ -1,0 +1,5 @@
+"""Stands for transformer_engine.common."""
+
+from . import recipe
+
+__all__ = ["recipe"]
