@@ -6,8 +6,9 @@ test_<feature>_<part>.py:
 
 - on the unpatched trees (--base) every `on` test fails and every `off` test passes;
 - on the patched trees (--patched) every `on`, `off` and `misuse` test passes;
-- with --mutants, on a copy of the patched tree with one mutation of tests/behaviour/mutants/*.yaml at least one `on`
-  test fails, for each mutation.
+- with --mutants, on a copy of the patched tree with one mutation of tests/behaviour/mutants/*.yaml at least one `on` or
+  `misuse` test fails, for each mutation. A file's `misuse` tests, which alone see a refusal that is taken out, run where
+  its `on` tests pass; how many mutations only they saw is said.
 
 Exit status: 0 when all that could be run is so, 1 when something is not or when nothing could be run. What was skipped
 is listed with its reason and counted apart.
@@ -203,9 +204,10 @@ def run_mutant(mutant: Mutant, tests: Sequence[Path], trees: Path) -> list[Outco
 
     outcomes: list[Outcome] = []
     for test in sorted(tests, key=is_elsewhere):
-        outcomes += run_tests(test, trees, "on", "-x")
-        if any(one.result == "failed" for one in outcomes):
-            break
+        for mark in ("on", "misuse"):
+            outcomes += run_tests(test, trees, mark, "-x")
+            if any(one.result == "failed" for one in outcomes):
+                return outcomes
     return outcomes
 
 
@@ -233,7 +235,7 @@ def judge_patched(outcomes: Sequence[Outcome]) -> list[str]:
 def judge_mutant(mutant: Mutant, outcomes: Sequence[Outcome]) -> list[str]:
     if any(one.result in ("failed", "skipped") for one in outcomes):
         return []
-    return [f"mutant {mutant.name}: no `on` test fails ({dict(Counter(one.result for one in outcomes))})"]
+    return [f"mutant {mutant.name}: no `on` or `misuse` test fails ({dict(Counter(one.result for one in outcomes))})"]
 
 
 def run_tests(test: Path, trees: Path, marks: str, *options: str) -> list[Outcome]:
@@ -331,8 +333,9 @@ def line(verdict: Verdict) -> str:
         *(_ratio(verdict.patched, mark, "passed", f"{mark} green patched") for mark in MARKS),
     ]
     if verdict.mutants:
-        red = sum(any(one.result == "failed" for one in run) for run in verdict.mutants.values())
-        shown.append(f"{red}/{len(verdict.mutants)} mutants red")
+        red = [next((one.mark for one in run if one.result == "failed"), None) for run in verdict.mutants.values()]
+        by_misuse = f", {count} by misuse tests" if (count := red.count("misuse")) else ""
+        shown.append(f"{len(red) - red.count(None)}/{len(red)} mutants red{by_misuse}")
     if verdict.skipped:
         shown.append(f"{len(verdict.skipped)} skipped")
     return f"{verdict.status}: {verdict.upstream} {verdict.feature}: {', '.join(filter(None, shown))}"

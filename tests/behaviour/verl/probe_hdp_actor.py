@@ -2,13 +2,16 @@
 
 Usage: probe_hdp_actor.py FOLDER JOBS   (JOBS is a JSON object: name -> job)
 
-A job: `lengths` of the sequences, or a list of them for each data parallel rank; `tp`, `cp`, `pp`; `hdp`; `tokens` a
-rank of dynamic micro-batches, or `rows` of fixed ones; `bf16`; `recompute`; `overlap` for a second group; `global` keeps
-the groups of the micro-batch in a global of the module, as a reference of what must not be done. Results of a job are
-saved in FOLDER/NAME.STAGE.pt; printed are the layouts of each job's micro-batches, how often attention took which way,
-and what was sent to gather results.
+A job: `lengths` of the sequences, or a list of them for each data parallel rank; sizes `tp`, `cp`, `pp`, `vpp`, `ep`;
+`hdp`; `tokens` a rank of dynamic micro-batches, or `rows` of fixed ones; `bf16`; `recompute`; `overlap` for a second
+group and `window` for inner rings of so many ranks; `experts`; `mean`, the way a micro-batch's loss is averaged; `kl`
+for a loss with a reference policy, `unclipped` for one that is smooth. `global` keeps `groups` or `all` of the
+micro-batch in a global of the module, as a reference of what must not be done. Results of a job are saved in
+FOLDER/NAME.RANK.pt by the ranks that have the same sequences; printed are the layouts of each job's micro-batches, how
+often attention took which way, and what was sent to gather results.
 """
 
+import dataclasses
 import json
 import sys
 from collections import Counter
@@ -49,9 +52,12 @@ def batch_of(lengths):
     return DataProto.from_dict(rows)
 
 
+SIZES = ("tp", "cp", "pp", "vpp", "ep", "overlap", "window")
+
+
 def run(job):
     """What a job gives: tensors to be compared, and what was seen on the way."""
-    tiny.use_parallel(*(job.get(size, 1) for size in ("tp", "cp", "pp")), job.get("overlap", False))
+    tiny.use_parallel(**{name: job[name] for name in SIZES if name in job})
     lengths = job["lengths"]
     data = batch_of(lengths[mpu.get_data_parallel_rank()] if isinstance(lengths[0], list) else lengths)
     seen = watch(job)
@@ -62,19 +68,26 @@ def run(job):
         "micro_batch_size": job.get("rows", len(data)),
         "max_token_len": job.get("tokens"),
     }
+    found = of_the_reference(job, data) if job.get("kl") else {}
     for chunk in actor.actor_module:
         chunk.train()
     log_probs, entropies = actor.compute_log_prob(data, calculate_entropy=True)
     noise = torch.randn(log_probs.shape, generator=torch.Generator().manual_seed(5))
     data.batch["old_log_probs"] = torch.zeros_like(log_probs) - 6 + 0.1 * noise
     metrics = actor.update_policy(dataloader=actor.make_minibatch_iterator(data))
-    found = {
-        "log_probs": log_probs,
-        "entropies": entropies,
-        "losses": torch.tensor(metrics.get("actor/pg_loss", [])),
-        **{f"gradient of {name}": grad for name, grad in actor.actor_optimizer.gradients.items()},
-    }
+    found |= {"log_probs": log_probs, "entropies": entropies}
+    names = {"losses": "actor/pg_loss"} | ({"kl_losses": "actor/kl_loss"} if job.get("kl") else {})
+    found |= {name: torch.tensor(metrics.get(key, [])) for name, key in names.items()}
+    found["loss"] = found["losses"].mean(0, keepdim=True) if len(found["losses"]) else found["losses"]
+    found |= {f"gradient of {name}": grad for name, grad in actor.actor_optimizer.gradients.items()}
     return found, {"layouts": seen["layouts"], "ways": dict(seen["ways"])}
+
+
+def of_the_reference(job, data):
+    """Adds the log-probabilities of a reference policy to the batch, as the worker does."""
+    log_probs, _ = tiny.make_reference(job, len(data)).compute_log_prob(data, calculate_entropy=False)
+    data.batch["ref_log_prob"] = log_probs
+    return {"ref_log_probs": log_probs}
 
 
 def watch(job):
@@ -82,11 +95,13 @@ def watch(job):
     seen = {"layouts": [], "ways": Counter()}
     if not job.get("hdp"):
         return seen
-    from mindspeed.core.context_parallel import packed_group
+    from mindspeed.core.context_parallel import dot_product_attention, packed_group
     from verl.utils.hybrid_data_parallel import groups, micro_batches
 
+    micro_batches.PackedSeqParams = PackedSeqParams
     counted(packed_group, "_alone", "alone", seen["ways"])
     counted(packed_group, "ringattn_context_parallel", "part of the ring", seen["ways"])
+    counted(dot_product_attention, "ringattn_context_parallel", "double ring", seen["ways"], has_windows)
     counted(groups, "_groups_of", "groups made", seen["ways"])
     counted(dist, "all_to_all_single", "values sent", seen["ways"], lambda received, sent, **sizes: sent.numel())
     made = getattr(micro_batches.PackedMicroBatch, "made", micro_batches.PackedMicroBatch.__init__)
@@ -98,8 +113,12 @@ def watch(job):
 
     micro_batches.PackedMicroBatch.__init__ = noted
     if job.get("global"):
-        keep_in_a_global(micro_batches)
+        keep_in_a_global(micro_batches, GLOBALS[job["global"]])
     return seen
+
+
+def has_windows(query, key, value, heads, ranks, *rest):
+    return len(ranks["cp_inner_ranks"]) > 1
 
 
 def counted(module, name, way, ways, count=lambda *args, **kwargs: 1):
@@ -114,36 +133,20 @@ def counted(module, name, way, ways, count=lambda *args, **kwargs: 1):
     setattr(module, name, counting)
 
 
-def keep_in_a_global(micro_batches):
-    """The published way: whoever asks for the group gets that of the micro-batch that was packed last."""
+GLOBALS = {
+    "groups": ["cp_group", "cp_overlap_group"],
+    "all": [field.name for field in dataclasses.fields(PackedSeqParams)],
+}
 
-    class Current(PackedSeqParams):
-        groups = (None, None)
 
-        @property
-        def cp_group(self):
-            return Current.groups[0]
+def keep_in_a_global(micro_batches, names):
+    """The published way: whoever asks for one of these gets that of the micro-batch that was packed last."""
+    last = {}
 
-        @property
-        def cp_overlap_group(self):
-            return Current.groups[1]
+    def in_the_global(name):
+        return property(lambda self: last[name], lambda self, value: last.update({name: value}))
 
-        @cp_group.setter
-        def cp_group(self, value):
-            pass
-
-        @cp_overlap_group.setter
-        def cp_overlap_group(self, value):
-            pass
-
-    make = micro_batches.PackedMicroBatch._packed_seq_params
-
-    def remembered(self):
-        Current.groups = self.groups or (None, None)
-        return make(self)
-
-    micro_batches.PackedSeqParams = Current
-    micro_batches.PackedMicroBatch._packed_seq_params = remembered
+    micro_batches.PackedSeqParams = type("Current", (PackedSeqParams,), {name: in_the_global(name) for name in names})
 
 
 def main():
@@ -151,8 +154,8 @@ def main():
     reports = {}
     for name, job in JOBS.items():
         found, reports[name] = run(job)
-        if mpu.get_tensor_model_parallel_rank() == 0 == mpu.get_data_parallel_rank(with_context_parallel=True):
-            torch.save(found, FOLDER / f"{name}.{mpu.get_pipeline_model_parallel_rank()}.pt")
+        if mpu.get_data_parallel_rank() == 0:
+            torch.save(found, FOLDER / f"{name}.{dist.get_rank()}.pt")
     dist.barrier()
     dist.destroy_process_group()
     return reports

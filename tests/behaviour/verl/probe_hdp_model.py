@@ -33,7 +33,7 @@ from verl.utils.config import omega_conf_to_dataclass  # noqa: E402
 from verl.workers.actor.megatron_actor import MegatronPPOActor  # noqa: E402
 
 LAYERS = 4
-ACTOR = "actor_rollout_ref.actor"
+ACTOR, REFERENCE = "actor_rollout_ref.actor", "actor_rollout_ref.ref"
 
 
 def use_reference_operators():
@@ -49,8 +49,11 @@ def _rms_norm(x, weight, epsilon):
     return (normed * weight.float()).to(x.dtype)
 
 
-def use_parallel(tp=1, cp=1, pp=1, overlap=False, window=1):
-    """MindSpeed's patches for these sizes, and Megatron's groups; the process group is made once."""
+def use_parallel(tp=1, cp=1, pp=1, vpp=None, ep=1, overlap=False, window=1):
+    """MindSpeed's patches for these sizes, and Megatron's groups; the process group is made once.
+
+    `vpp` virtual stages a pipeline stage, `ep` ranks that share out the experts, `window` ranks in an inner ring.
+    """
     mindspeed_on_cpu.forget_attention_backend()
     ADAPTOR.repatch(
         {
@@ -65,7 +68,14 @@ def use_parallel(tp=1, cp=1, pp=1, overlap=False, window=1):
         dist.init_process_group("gloo")
     if mpu.model_parallel_is_initialized():
         mpu.destroy_model_parallel()
-    mpu.initialize_model_parallel(tp, pp, context_parallel_size=cp)
+    mpu.initialize_model_parallel(
+        tp,
+        pp,
+        vpp,
+        context_parallel_size=cp,
+        expert_model_parallel_size=ep,
+        expert_tensor_parallel_size=1 if ep > 1 else None,
+    )
 
 
 class PackedAttention(torch.nn.Module):
@@ -78,8 +88,9 @@ class PackedAttention(torch.nn.Module):
         return tiny_megatron.packed_attention(query, key, value, packed_seq_params.cu_seqlens_q_padded)
 
 
-def transformer_config(bf16=False, recompute=False):
+def transformer_config(bf16=False, recompute=False, experts=None):
     pipeline = mpu.get_pipeline_model_parallel_world_size()
+    virtual = mpu.get_virtual_pipeline_model_parallel_world_size()
     dtype = torch.bfloat16 if bf16 else torch.float32
     changes = {
         "num_layers": LAYERS,
@@ -88,18 +99,38 @@ def transformer_config(bf16=False, recompute=False):
         "pipeline_model_parallel_size": pipeline,
         "sequence_parallel": mpu.get_tensor_model_parallel_world_size() > 1,
         "variable_seq_lengths": True,
-        "moe_token_dispatcher_type": "alltoall",  # there are no experts, but variable lengths refuse the default
+        "moe_token_dispatcher_type": "alltoall",  # also without experts: variable lengths refuse the default
     }
     if pipeline > 1:
         changes |= {"pipeline_dtype": dtype, "deallocate_pipeline_outputs": False, "batch_p2p_comm": False}
+    if virtual:
+        # As verl sets them (mcore/config_converter.py).
+        changes |= {"virtual_pipeline_model_parallel_size": virtual, "overlap_p2p_comm": True}
+    if experts:
+        changes |= {
+            "num_moe_experts": experts,
+            "moe_router_topk": 2,
+            "moe_router_load_balancing_type": "none",
+            "expert_tensor_parallel_size": mpu.get_expert_tensor_parallel_world_size(),
+        }
     if recompute:
         changes |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     return tiny_megatron.config(**changes)
 
 
-def model(config, one_process):
-    """This rank's part of the model, under Megatron's DDP."""
-    spec = get_gpt_layer_local_spec(normalization="RMSNorm")
+def model_chunks(config, one_process, salt=""):
+    """This rank's parts of the model: as many as there are virtual stages."""
+    chunks = []
+    for stage in range(mpu.get_virtual_pipeline_model_parallel_world_size() or 1):
+        if mpu.get_virtual_pipeline_model_parallel_world_size():
+            mpu.set_virtual_pipeline_model_parallel_rank(stage)
+        chunks.append(model(config, one_process, salt))
+    return chunks
+
+
+def model(config, one_process, salt=""):
+    """This rank's part of the model, under Megatron's DDP; another `salt` makes other weights."""
+    spec = get_gpt_layer_local_spec(num_experts=config.num_moe_experts, normalization="RMSNorm")
     if one_process:
         spec.submodules.self_attention.submodules.core_attention = PackedAttention
     part = GPTModel(
@@ -115,7 +146,8 @@ def model(config, one_process):
     )
     with torch.no_grad():
         for name, parameter in part.named_parameters():
-            parameter.copy_(own_part(made_weight(global_name(name, part), whole_shape(parameter)), name, parameter))
+            whole = made_weight(salt + global_name(name, part), whole_shape(name, parameter))
+            parameter.copy_(own_part(whole, name, parameter))
     part.model_type = ModelType.encoder_or_decoder
     wrapped = Float16Module(config, part) if config.bf16 else part
     ddp = DistributedDataParallel(config, DistributedDataParallelConfig(grad_reduce_in_fp32=True), wrapped)
@@ -124,20 +156,27 @@ def model(config, one_process):
 
 
 def global_name(name, part):
-    """The parameter's name with its layer counted from the first stage."""
+    """The parameter's name with its layer counted from the first stage, and its expert from the first rank."""
     pieces = name.split(".")
     if "layers" in pieces:
         at = pieces.index("layers") + 1
         pieces[at] = str(part.decoder.layers[int(pieces[at])].layer_number - 1)
+    if "local_experts" in pieces:
+        at = pieces.index("local_experts") + 1
+        own = part.config.num_moe_experts // mpu.get_expert_model_parallel_world_size()
+        pieces[at] = str(int(pieces[at]) + own * mpu.get_expert_model_parallel_rank())
     return ".".join(pieces)
 
 
-def _cut_dimension(parameter):
-    return parameter.partition_dim if getattr(parameter, "tensor_model_parallel", False) else None
+def _cut_dimension(name, parameter):
+    """The dimension that tensor parallelism cuts; None where this rank has the whole. Experts are not cut here."""
+    if not getattr(parameter, "tensor_model_parallel", False) or "local_experts" in name:
+        return None
+    return parameter.partition_dim
 
 
-def whole_shape(parameter):
-    shape, cut = list(parameter.shape), _cut_dimension(parameter)
+def whole_shape(name, parameter):
+    shape, cut = list(parameter.shape), _cut_dimension(name, parameter)
     if cut is not None:
         shape[cut] *= mpu.get_tensor_model_parallel_world_size()
     return shape
@@ -151,7 +190,7 @@ def made_weight(name, shape):
 
 
 def own_part(whole, name, parameter):
-    cut, size = _cut_dimension(parameter), mpu.get_tensor_model_parallel_world_size()
+    cut, size = _cut_dimension(name, parameter), mpu.get_tensor_model_parallel_world_size()
     if cut is None:
         return whole
     rank = mpu.get_tensor_model_parallel_rank()
@@ -161,10 +200,10 @@ def own_part(whole, name, parameter):
 
 
 def whole_gradients(ddp):
-    """{name: gradient} of the whole model, on the ranks of this stage: the parts of tensor parallel ranks together."""
+    """{name: gradient} of this rank's parameters: the parts of tensor parallel ranks together."""
     part, found = ddp.module.module if ddp.config.bf16 else ddp.module, {}
     for name, parameter in part.named_parameters():
-        grad, cut = parameter.main_grad.float(), _cut_dimension(parameter)
+        grad, cut = parameter.main_grad.float(), _cut_dimension(name, parameter)
         if cut is not None:
             parts = [torch.empty_like(grad) for _ in range(mpu.get_tensor_model_parallel_world_size())]
             dist.all_gather(parts, grad.contiguous(), group=mpu.get_tensor_model_parallel_group())
@@ -177,28 +216,33 @@ def whole_gradients(ddp):
 class RecordingOptimizer:
     """Takes no step; keeps the gradients that it would step with."""
 
-    def __init__(self, ddp):
-        self.ddp, self.gradients = ddp, None
+    def __init__(self, chunks):
+        self.chunks, self.gradients = chunks, {}
 
     def zero_grad(self):
         pass
 
     def step(self):
-        self.gradients = whole_gradients(self.ddp)
+        self.gradients = {name: grad for ddp in self.chunks for name, grad in whole_gradients(ddp).items()}
         return True, 1.0, 0
 
 
 def actor_config(job, rows):
-    sizes = {name: job.get(key, 1) for key, name in SIZES.items()}
+    tokens, fixed = job.get("tokens"), job.get("rows", rows)
     overrides = {
         "actor_rollout_ref.model.path": "none",
         f"{ACTOR}.ppo_mini_batch_size": rows,
-        f"{ACTOR}.ppo_micro_batch_size_per_gpu": job.get("rows", rows),
-        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": job.get("rows", rows),
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu": fixed,
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": fixed,
         f"{ACTOR}.entropy_coeff": 0.01,
-        f"{ACTOR}.use_dynamic_bsz": bool(job.get("tokens")),
-        f"{ACTOR}.ppo_max_token_len_per_gpu": job.get("tokens") or 1,
-        **{f"{ACTOR}.megatron.{name}": size for name, size in sizes.items()},
+        f"{ACTOR}.use_dynamic_bsz": bool(tokens),
+        f"{ACTOR}.ppo_max_token_len_per_gpu": tokens or 1,
+        f"{ACTOR}.loss_agg_mode": job.get("mean", "token-mean"),
+        f"{ACTOR}.use_kl_loss": job.get("kl", False),
+        f"{ACTOR}.kl_loss_coef": 0.5,
+        **({f"{ACTOR}.{name}": 1000.0 for name in CLIPS} if job.get("unclipped") else {}),
+        **{f"{who}.megatron.{name}": job.get(key, 1) for key, name in SIZES.items() for who in (ACTOR, REFERENCE)},
+        # The reference's follows this one.
         **({f"{ACTOR}.megatron.hybrid_data_parallel": True} if job.get("hdp") else {}),
     }
     folder = os.path.join(os.path.dirname(verl.__file__), "trainer/config")
@@ -207,6 +251,7 @@ def actor_config(job, rows):
         return compose("ppo_megatron_trainer", overrides=lines).actor_rollout_ref
 
 
+CLIPS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
 SIZES = {
     "tp": "tensor_model_parallel_size",
     "cp": "context_parallel_size",
@@ -216,14 +261,29 @@ SIZES = {
 
 def make_actor(job, rows):
     """The actor of a job (see probe_hdp_actor.py), after MindSpeed's patches and Megatron's groups are in place."""
-    config = transformer_config(job.get("bf16", False), job.get("recompute", False))
-    ddp = model(config, one_process=dist.get_world_size() == 1)
-    section = actor_config(job, rows)
+    config = job_config(job)
+    chunks = model_chunks(config, one_process=dist.get_world_size() == 1)
+    section = omega_conf_to_dataclass(actor_config(job, rows).actor)
+    return _actor(section, config, chunks, RecordingOptimizer(chunks))
+
+
+def make_reference(job, rows):
+    """The reference policy, with other weights; the worker too gives it the configuration as it was composed."""
+    config = job_config(job)
+    chunks = model_chunks(config, one_process=dist.get_world_size() == 1, salt="reference ")
+    return _actor(actor_config(job, rows).ref, config, chunks, None)
+
+
+def job_config(job):
+    return transformer_config(job.get("bf16", False), job.get("recompute", False), job.get("experts"))
+
+
+def _actor(section, config, chunks, optimizer):
     return MegatronPPOActor(
-        config=omega_conf_to_dataclass(section.actor),
+        config=section,
         model_config=SimpleNamespace(),
         hf_config=Qwen3Config(architectures=["Qwen3ForCausalLM"]),
         tf_config=config,
-        actor_module=[ddp],
-        actor_optimizer=RecordingOptimizer(ddp),
+        actor_module=chunks,
+        actor_optimizer=optimizer,
     )

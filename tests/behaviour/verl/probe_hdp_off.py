@@ -1,16 +1,16 @@
-"""Probe: verl's Megatron code without MindSpeed and with the switch off; what is imported, and how a batch is cut.
-
-On a patched tree also: what the switch says without MindSpeed.
+"""Probe: verl's Megatron code without MindSpeed and with the switch off; what is imported, how a batch is cut, and the
+workers and the engine that are made. On a patched tree also: what the switch says without MindSpeed.
 """
 
 import json
 import os
 import sys
 
-import megatron_cpu  # noqa: F401  (before megatron)
+import megatron_cpu  # before megatron
 import torch
-import verl
-from hydra import compose, initialize_config_dir
+import torch.distributed as dist
+from hdp_settings import RANKS, RANKS_OF_REFERENCE, SWITCH, composed, make, place, said
+from megatron.core import mpu
 from tensordict import TensorDict
 from verl.utils.seqlen_balancing import rearrange_micro_batches
 
@@ -25,31 +25,37 @@ def cut():
     return indices, sorted(micro_batches[0].keys())
 
 
-def config(*overrides):
-    folder = os.path.join(os.path.dirname(verl.__file__), "trainer/config")
-    with initialize_config_dir(folder, version_base=None):
-        return compose("ppo_megatron_trainer", overrides=["actor_rollout_ref.model.path=none", *overrides])
+def workers():
+    """The places of all that can be made; the process groups are there, so that workers look for no device."""
+    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    dist.init_process_group("gloo")
+    mpu.initialize_model_parallel()
+    megatron_cpu.adapt_megatron()
+    names = ("actor_rollout", "ref", "critic", "reward model")
+    places = {name: place(name, make(name, composed())) for name in names}
+    mpu.destroy_model_parallel()  # an engine makes them itself
+    places["MegatronEngine"] = place("MegatronEngine", make("MegatronEngine", composed()))
+    dist.destroy_process_group()
+    return places
 
 
-def main():
-    import verl.workers.megatron_workers  # noqa: F401  (as a worker does; it imports MindSpeed where there is one)
-
-    indices, keys = cut()
-    names = [name for name in sys.modules if name.split(".")[0] == "mindspeed"]
-    result = {"indices": indices, "keys": keys, "mindspeed": names, "refused": None}
+def refused():
+    """What is said where there is no MindSpeed: None for the switch off. Nothing of a tree without the switch."""
     try:
         from verl.utils.hybrid_data_parallel.setup import check_config
     except ModuleNotFoundError:
-        return result
-    check_config(config().actor_rollout_ref, mindspeed_is_there=False)
-    megatron = "actor_rollout_ref.actor.megatron"
-    on = config(f"{megatron}.hybrid_data_parallel=True", f"{megatron}.context_parallel_size=2")
-    try:
-        check_config(on.actor_rollout_ref, mindspeed_is_there=False)
-    except ValueError as error:
-        result["refused"] = str(error)
-    packing = "verl.utils.hybrid_data_parallel.packing"
-    return result | {"packing": packing in sys.modules, "torch": torch.__version__}
+        return {}
+    cases = {"off": [], "on": [SWITCH, RANKS, RANKS_OF_REFERENCE]}
+    sections = {name: composed(*lines).actor_rollout_ref for name, lines in cases.items()}
+    return {name: said(lambda one=one: check_config(one, mindspeed_is_there=False)) for name, one in sections.items()}
+
+
+def main():
+    indices, keys = cut()
+    result = {"indices": indices, "keys": keys, "workers": workers()}
+    result["mindspeed"] = [name for name in sys.modules if name.split(".")[0] == "mindspeed"]
+    result["packing"] = "verl.utils.hybrid_data_parallel.packing" in sys.modules
+    return result | {"refused": refused()}
 
 
 print(json.dumps(main()))

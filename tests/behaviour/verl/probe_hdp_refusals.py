@@ -1,4 +1,4 @@
-"""Probe: what the switch refuses, with its messages: configurations, models, and workers that do not know it."""
+"""Probe: what the switch refuses, with its messages: configurations, and models."""
 
 import copy
 import json
@@ -6,20 +6,17 @@ from types import SimpleNamespace
 
 import probe_hdp_model as tiny
 import torch
-from hydra import compose, initialize_config_dir
-from verl.utils.config import omega_conf_to_dataclass
+from hdp_settings import ACCEPTED, PATCHED, RANKS, RANKS_OF_REFERENCE, SWITCH, composed, said
 from verl.utils.hybrid_data_parallel import setup
-from verl.workers import megatron_workers
 
-MEGATRON = "actor_rollout_ref.actor.megatron"
-ON = [f"{MEGATRON}.hybrid_data_parallel=True", f"{MEGATRON}.context_parallel_size=2"]
-PATCHED = f"+{MEGATRON}.override_transformer_config.context_parallel_size=2"
 CONFIGURATIONS = {
-    "accepted": [*ON, PATCHED],
-    "one rank": [ON[0]],
-    "MindSpeed left as it was": ON,
-    "fused kernels": [*ON, PATCHED, "actor_rollout_ref.model.use_fused_kernels=True"],
+    "accepted": ACCEPTED,
+    "one rank": [SWITCH],
+    "MindSpeed left as it was": [SWITCH, RANKS, RANKS_OF_REFERENCE],
+    "fused kernels": [*ACCEPTED, "actor_rollout_ref.model.use_fused_kernels=True"],
     "reference alone": ["actor_rollout_ref.ref.megatron.hybrid_data_parallel=True"],
+    "reference on one rank": [SWITCH, RANKS, PATCHED],
+    "reference that is plain": [SWITCH, RANKS, PATCHED, "actor_rollout_ref.ref.megatron.hybrid_data_parallel=False"],
 }
 TRANSFORMERS = {
     "latent attention": {"multi_latent_attention": True},
@@ -34,21 +31,6 @@ TRANSFORMERS = {
     "z loss": {"num_moe_experts": 4, "moe_z_loss_coeff": 0.001},
     "capacity": {"num_moe_experts": 4, "moe_expert_capacity_factor": 1.0},
 }
-
-
-def composed(*overrides):
-    folder = tiny.os.path.join(tiny.os.path.dirname(tiny.verl.__file__), "trainer/config")
-    with initialize_config_dir(folder, version_base=None):
-        return compose("ppo_megatron_trainer", overrides=["actor_rollout_ref.model.path=none", *overrides])
-
-
-def said(call):
-    """The message of a refusal; None where there is none."""
-    try:
-        call()
-    except (ValueError, NotImplementedError) as error:
-        return str(error)
-    return None
 
 
 def models():
@@ -84,11 +66,7 @@ def main():
         name: said(lambda lines=lines: setup.check_config(composed(*lines).actor_rollout_ref, True))
         for name, lines in CONFIGURATIONS.items()
     }
-    critic = omega_conf_to_dataclass(
-        composed("critic.megatron.hybrid_data_parallel=True", "critic.ppo_micro_batch_size_per_gpu=1").critic
-    )
-    found = {"critic": said(lambda: megatron_workers.CriticWorker(critic))}
-    result = {"configurations": configurations, "models": models(), "mindspeed": mindspeed(), "workers": found}
+    result = {"configurations": configurations, "models": models(), "mindspeed": mindspeed()}
     torch.distributed.destroy_process_group()
     return result
 

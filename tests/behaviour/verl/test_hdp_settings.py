@@ -13,16 +13,34 @@ WHERE: dict[str, Any] = {
 }
 
 
-@pytest.mark.off
-def test_without_the_switch_and_mindspeed_a_batch_is_cut_as_upstream_does(upstream: Upstream) -> None:
+@pytest.fixture(scope="module")
+def off(upstream: Upstream) -> dict[str, Any]:
     where = {"need": ["verl", "megatron-lm"], "standins": ["megatron_cpu"]}
-    result = upstream.run("tests/behaviour/verl/probe_hdp_off.py", **where)
-    assert result["indices"] == [[0, 2, 6], [1, 3, 4, 5, 7]]
-    assert result["keys"] == ["attention_mask", "input_ids"]
-    assert result["mindspeed"] == []
-    if "packing" in result:
-        assert not result["packing"], "the packing is imported although it is switched off"
-        assert "needs MindSpeed" in result["refused"]
+    return dict(upstream.run("tests/behaviour/verl/probe_hdp_off.py", **where))
+
+
+@pytest.mark.off
+def test_without_the_switch_and_mindspeed_a_batch_is_cut_as_upstream_does(off: dict[str, Any]) -> None:
+    assert off["indices"] == [[0, 2, 6], [1, 3, 4, 5, 7]]
+    assert off["keys"] == ["attention_mask", "input_ids"]
+
+
+@pytest.mark.off
+def test_without_the_switch_and_mindspeed_all_workers_are_made(off: dict[str, Any]) -> None:
+    names = ["actor_rollout", "ref", "critic", "reward model", "MegatronEngine"]
+    assert off["workers"] == {name: [0, True] for name in names}
+
+
+@pytest.mark.off
+def test_without_the_switch_nothing_of_it_is_imported(off: dict[str, Any]) -> None:
+    assert off["mindspeed"] == []
+    assert not off["packing"], "the packing is imported although it is switched off"
+
+
+@pytest.mark.misuse
+def test_without_mindspeed_the_switch_is_refused(off: dict[str, Any]) -> None:
+    assert off["refused"]["off"] is None
+    assert "needs MindSpeed" in off["refused"]["on"]
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +56,7 @@ def refusals(upstream: Upstream) -> dict[str, dict[str, str | None]]:
         ("configurations", "MindSpeed left as it was", "override_transformer_config.context_parallel_size=2"),
         ("configurations", "fused kernels", "use_fused_kernels=False"),
         ("configurations", "reference alone", "actor.megatron.hybrid_data_parallel=True"),
+        ("configurations", "reference on one rank", "actor_rollout_ref.ref.megatron.context_parallel_size=2"),
         ("models", "attention", "attention PackedAttention, which takes no ranks"),
         ("models", "latent attention", "multi_latent_attention"),
         ("models", "multi-token prediction", "mtp_num_layers"),
@@ -50,7 +69,6 @@ def refusals(upstream: Upstream) -> dict[str, dict[str, str | None]]:
         ("mindspeed", "mask", "only causal does"),
         ("mindspeed", "reset", "reset_attention_mask=True"),
         ("mindspeed", "2d", "tp_2d=True"),
-        ("workers", "critic", "set it to False for the critic"),
     ],
 )
 def test_what_it_does_not_go_with_is_refused(
@@ -63,4 +81,5 @@ def test_what_it_does_not_go_with_is_refused(
 @pytest.mark.misuse
 def test_what_it_goes_with_is_not_refused(refusals: dict[str, dict[str, str | None]]) -> None:
     assert refusals["configurations"]["accepted"] is None
+    assert refusals["configurations"]["reference that is plain"] is None
     assert refusals["mindspeed"]["accepted"] is None

@@ -95,7 +95,7 @@ def test_red_green_and_red_mutant_is_a_proof(
         ("behaviour/up_stream/test_thing.py", TESTS + "def test_unmarked(): pass\n", "test_unmarked needs exactly one"),
         ("behaviour/up_stream/test_thing.py", "import nothing_of_this_name\n", "error"),
         ("behaviour/mutants/thing.yaml", MUTANT.replace("fixed", "absent"), "occurs 0 times in code.py"),
-        ("behaviour/mutants/thing.yaml", MUTANT.replace("broken", "fixed, too"), "no `on` test fails"),
+        ("behaviour/mutants/thing.yaml", MUTANT.replace("broken", "fixed, too"), "no `on` or `misuse` test fails"),
         ("behaviour/mutants/thing.yaml", MUTANT.replace("thing", "else"), "no mutant"),
         ("behaviour/up_stream/test_thing.py", TESTS.replace("(code)", "(nothing)"), "base: on test_need error"),
     ],
@@ -138,3 +138,26 @@ def test_a_part_of_a_feature_has_a_file_of_its_own(prove: ModuleType, tmp_path: 
     red = {name: [(one["test"], one["result"]) for one in run] for name, run in feature["mutants"].items()}
     # Only the tests of the part ran for the mutation that is named for it; for the other, the feature's own were enough.
     assert red == {"thing": [("test_need", "failed")], "thing.part_less": [("test_part", "failed")]}
+
+
+MISUSE = """@pytest.mark.misuse
+def test_refusal(code):
+    assert "refused" in code
+"""
+
+
+def test_a_refusal_taken_out_is_seen_by_misuse_tests(
+    prove: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "behaviour/up_stream/test_thing.py").write_text(TESTS + MISUSE)
+    (tmp_path / "behaviour/mutants/thing.refuse.yaml").write_text(MUTANT.replace("fixed", "refused"))
+    (tmp_path / "patched/up-stream/code.py").write_text("rest\nfixed\nrefused\n")
+    assert run(prove, tmp_path, "--mutants", "--json", str(tmp_path / "out.json")) == 0
+    assert "2/2 mutants red, 1 by misuse tests" in capsys.readouterr().out
+    (feature,) = json.loads((tmp_path / "out.json").read_text())["features"]
+    red = {name: [(one["test"], one["result"]) for one in run] for name, run in feature["mutants"].items()}
+    # The misuse tests ran for the mutation that the `on` test passes, and for that one only.
+    assert red == {
+        "thing": [("test_need", "failed")],
+        "thing.refuse": [("test_need", "passed"), ("test_refusal", "failed")],
+    }

@@ -71,5 +71,11 @@ def _groups_of(ranks: tuple[int, ...], overlap: bool) -> dict[tuple[int, int], B
 
 def _group(members: list[int]) -> ProcessGroup:
     """A group with the options of Megatron's own context parallel groups; MindSpeed puts HCCL's in."""
-    options = mpu.get_nccl_options("cp", {})
-    return mpu.create_group(members, timeout=_TIMEOUT, pg_options=options, group_desc="HYBRID_DATA_PARALLEL_GROUP")
+    return mpu.create_group(
+        members,
+        timeout=_TIMEOUT,
+        pg_options=mpu.get_nccl_options("cp", {}),
+        # There is one for each rank of the world, which need not wait for each other.
+        use_local_synchronization=len(members) == 1,
+        group_desc="HYBRID_DATA_PARALLEL_GROUP",
+    )

@@ -14,7 +14,7 @@
 """Micro-batches whose sequences are on different ranks: which, how they are packed there, and how results come back."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -36,6 +36,8 @@ class MicroBatches:
     """Cuts a batch into micro-batches and chooses the ranks of each sequence. `max_token_len` is that of all ranks."""
 
     max_token_len: int
+    # What was found for the number that this rank needs, which mostly is the one that all agree on.
+    _found: dict[int, list[list[int]]] = field(default_factory=dict, init=False, compare=False)
 
     @classmethod
     def of_rows(cls, count: int, width: int) -> "MicroBatches":
@@ -50,12 +52,14 @@ class MicroBatches:
         return Packing(ranks, math.ceil(self.max_token_len / ranks / align) * align, tensor_parallel)
 
     def enough(self, lengths: list[int], count: int) -> int:
-        """How many micro-batches this data parallel rank needs, `count` or more."""
-        return len(self.packing().partition(lengths, count, _balanced))
+        """How many micro-batches this data parallel rank needs, `count` or more. `partition` of them comes next."""
+        found = self.packing().partition(lengths, count, _balanced)
+        self._found[len(found)] = found
+        return len(found)
 
     def partition(self, lengths: list[int], count: int) -> list[list[int]]:
         """Indices of the sequences of each of `count` micro-batches."""
-        return self.packing().exactly(lengths, count, _balanced)
+        return self._found.pop(count, None) or self.packing().exactly(lengths, count, _balanced)
 
     def with_ranks(self, micro_batch):
         """The micro-batch with the column of ranks."""

@@ -24,6 +24,7 @@ the whole block. What is left as it was is plain context parallelism. Then seque
 others as long as that helps. Everything goes by lengths and their order, so every rank finds the same layout.
 """
 
+import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from dataclasses import dataclass
 # Bounds on what is tried after the cut, so that a call stays under 10 ms: changes, blocks that a sequence may move to
 # (those with least to do), pairs that may change places, and how near to the mean the slowest block is good enough.
 ROUNDS, TARGETS, PAIRS, NEAR = 16, 3, 100, 1.005
+# Sequences times ranks up to which whole sequences on single ranks are tried too: 2 ms; larger ones have no need of it.
+WHOLE = 2048
 
 
 @dataclass(frozen=True)
@@ -116,9 +119,13 @@ def find_layout(
     packer = _Packer(lengths, max_tokens, tensor_parallel, cost or CostModel())
     order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
     slowest_cost, blocks = packer.cut(0, ranks, order)
-    if slowest_cost == math.inf:
+    blocks = packer.improved(blocks) if slowest_cost < math.inf else []
+    whole = packer.whole(ranks, max((block.cost for block in blocks), default=math.inf))
+    if whole:
+        blocks = packer.improved(whole)
+    if not blocks:
         return None
-    return [Group(block.first, block.ranks, tuple(sorted(block.sequences))) for block in packer.improved(blocks)]
+    return [Group(block.first, block.ranks, tuple(sorted(block.sequences))) for block in blocks]
 
 
 def slowest(
@@ -215,6 +222,23 @@ class _Packer:
             target.tokens += tokens[index]
         return dealt
 
+    def whole(self, ranks: int, beat: float) -> list[_Block] | None:
+        """Each sequence whole on a rank, by the largest differencing method, if that fits and is faster than `beat`.
+
+        Cutting finds no room where whole sequences just fit, since it deals them one by one.
+        """
+        costs, tokens = self.table(1)
+        if not ranks <= len(costs) <= WHOLE // ranks or beat * ranks <= sum(costs) * NEAR:
+            return None
+        blocks = []
+        for rank, part in enumerate(_differencing(costs, ranks)):
+            block = _Block(rank, 1, self.cost.block(1))
+            block.sequences = part
+            block.add_load(sum([costs[index] for index in part]), sum([tokens[index] for index in part]))
+            blocks.append(block)
+        fits = all(block.sequences and block.tokens <= self.max_tokens for block in blocks)
+        return blocks if fits and max(block.cost for block in blocks) < beat else None
+
     def improved(self, blocks: list[_Block]) -> list[_Block]:
         """Moves and exchanges sequences of the slowest block while that makes it faster, ROUNDS times at most."""
         total = sum(block.cost * block.ranks for block in blocks)
@@ -266,6 +290,19 @@ class _Packer:
         target.add_load(costs[sequence], tokens[sequence])
 
 
+def _differencing(weights: Sequence[float], parts: int) -> list[list[int]]:
+    """Indices in `parts` parts of similar weight, by Karmarkar and Karp's method (upstream's, which imports torch)."""
+    heap = [(-weight, order, [(weight, [order])] + [(0.0, [])] * (parts - 1)) for order, weight in enumerate(weights)]
+    heapq.heapify(heap)
+    for order in range(len(heap), 2 * len(heap) - 1):
+        left, right = heapq.heappop(heap)[2], heapq.heappop(heap)[2]
+        # The heaviest of one joins the lightest of the other.
+        merged = [(a + b, one + other) for (a, one), (b, other) in zip(left, reversed(right), strict=True)]
+        merged.sort(key=lambda part: -part[0])
+        heapq.heappush(heap, (merged[-1][0] - merged[0][0], order, merged))
+    return [indices for _, indices in heap[0][2]]
+
+
 def _prime_factors(number: int) -> list[int]:
     """The different ones, smallest first."""
     found, rest, factor = [], number, 2
@@ -296,40 +333,58 @@ class Packing:
     def partition(self, lengths: Sequence[int], count: int, partition: Partition) -> list[list[int]]:
         """Indices of `count` micro-batches or, where the tokens need them, of more, each with a layout that fits.
 
-        `partition` (upstream's Karmarkar-Karp) balances lengths but knows no maximum. It is asked for more and more
-        parts until each fits, so micro-batches are upstream's wherever those fit. Raises ValueError where a sequence
-        fits nowhere, or where there are fewer sequences than `count`.
+        `partition` (upstream's Karmarkar-Karp) balances lengths but knows no maximum, and takes seconds for thousands
+        of sequences. So the number is found by dealing, and `partition` is asked once: micro-batches are upstream's
+        wherever those fit. Raises ValueError where a sequence fits nowhere, for fewer sequences than `count`, and for
+        a maximum that two tokens of each rank's chunks exceed: then a part of what fits need not fit.
         """
+        least = alignment(self.ranks, self.tensor_parallel)
+        if self.max_tokens < least:
+            what = f"a maximum of {self.max_tokens} tokens on a rank is too small"
+            raise ValueError(f"{what}; it has to be {least} or more")
         if count > len(lengths):
             raise ValueError(f"{len(lengths)} sequences cannot fill {count} micro-batches")
         self.layout([max(lengths)])
         parts = count
-        while parts < len(lengths):
-            found = partition(list(lengths), parts)
-            if all(self._fits(lengths, part) for part in found):
-                return found
-            # One by one it would take hundreds of partitions where nearly every sequence needs its own.
-            parts += max(1, parts // 16)
-        return [[index] for index in range(len(lengths))]
+        while parts < len(lengths) and not self._all_fit(lengths, _dealt(lengths, parts)):
+            parts += max(1, parts // 64)
+        if parts >= len(lengths):
+            return [[index] for index in range(len(lengths))]
+        return self._as_many(lengths, parts, partition) or _dealt(lengths, parts)
 
     def exactly(self, lengths: Sequence[int], count: int, partition: Partition) -> list[list[int]]:
         """Indices of exactly `count` micro-batches: what all data parallel ranks agreed on, and enough for this one.
 
         Where that many parts happen not to fit, fewer that do are made, and the longest of those divided.
         """
-        found: list[list[int]] = []
-        for parts in range(count, 0, -1):
-            found = partition(list(lengths), parts)
-            if all(self._fits(lengths, part) for part in found):
-                break
-        else:
+        found = self._as_many(lengths, count, partition) or self.partition(lengths, 1, _dealt)
+        if len(found) > count:
             raise ValueError(f"no {count} micro-batches or fewer of {list(lengths)} tokens fit")
         while len(found) < count:
             largest = max(found, key=lambda part: (len(part) > 1, sum(lengths[index] for index in part), -part[0]))
             found.remove(largest)
-            found += [sorted(largest)[0::2], sorted(largest)[1::2]]
+            found += [largest[0::2], largest[1::2]]
         return found
+
+    def _as_many(self, lengths: Sequence[int], count: int, partition: Partition) -> list[list[int]] | None:
+        """`count` micro-batches by `partition` or, where those do not fit, by dealing; None where neither do."""
+        tried = (method(list(lengths), count) for method in (partition, _dealt))
+        return next((found for found in tried if self._all_fit(lengths, found)), None)
+
+    def _all_fit(self, lengths: Sequence[int], parts: list[list[int]]) -> bool:
+        return all(self._fits(lengths, part) for part in parts)
 
     def _fits(self, lengths: Sequence[int], part: list[int]) -> bool:
         chosen = [lengths[index] for index in part]
         return find_layout(chosen, self.ranks, self.max_tokens, self.tensor_parallel) is not None
+
+
+def _dealt(lengths: Sequence[int], parts: int) -> list[list[int]]:
+    """Indices in `parts` parts, ascending: each sequence, longest first, to the part with the fewest tokens so far."""
+    found: list[list[int]] = [[] for _ in range(parts)]
+    heap = [(0, part) for part in range(parts)]
+    for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
+        tokens, part = heap[0]
+        found[part].append(index)
+        heapq.heapreplace(heap, (tokens + lengths[index], part))
+    return [sorted(part) for part in found]

@@ -121,6 +121,8 @@ def _why_not(tf_config: Any) -> str | None:
         for key in ("moe_z_loss_coeff", "moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity"):
             if getattr(tf_config, key, None):
                 return f"{key}, which counts as many tokens on every rank; leave it out"
+        if getattr(tf_config, "moe_router_load_balancing_type", "none") == "sinkhorn":
+            return "moe_router_load_balancing_type=sinkhorn, which routes by all tokens of a rank; set none"
         balanced = getattr(tf_config, "moe_router_load_balancing_type", "none") != "none"
         if balanced and getattr(tf_config, "moe_aux_loss_coeff", 0.0):
             return "moe_aux_loss_coeff above 0, which counts as many tokens on every rank; set it to 0"
