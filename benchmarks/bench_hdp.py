@@ -4,7 +4,8 @@
 Measured is the time of a call. Everything else is computed: the layouts are those of the patch's own packing, and their
 times those of its cost model, which nobody has fitted to an NPU beyond what docs/hdp.md says. Compared on the same
 sequences: first-fit (each sequence to the first rank with room) and Karmarkar-Karp (upstream's partition, one part a
-rank); both put a sequence on one rank, whole.
+rank); both put a sequence on one rank, whole. Lengths are log-normal, or drawn from quantiles of measured ones, one by
+one: that the answers to a prompt are alike, and requests that come together too, is not in them.
 
 Plain Python, seeded, some seconds: `python benchmarks/bench_hdp.py [--out docs/benchmarks.md]`.
 """
@@ -12,6 +13,7 @@ Plain Python, seeded, some seconds: `python benchmarks/bench_hdp.py [--out docs/
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import platform
 import random
@@ -57,11 +59,31 @@ def published(mean: float, prompt: int, longest: int) -> Callable[[int, int], li
     return draw
 
 
+def trace(name: str) -> dict[str, Any]:
+    """What lengths/make.py kept of a published trace."""
+    found: dict[str, Any] = json.loads((Path(__file__).parent / "lengths" / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def measured(name: str) -> Callable[[int, int], list[int]]:
+    """Lengths of a published trace: each is the middle one of a part of its requests, all parts alike likely."""
+    quantiles = trace(name)["quantiles"]
+
+    def draw(count: int, seed: int) -> list[int]:
+        return random.Random(seed).choices(quantiles, k=count)
+
+    return draw
+
+
+MEASURED = {
+    "measured: conversation": "azure_conversation",
+    "measured: DeepSeek-R1's answers": "deepseek_r1_answers",
+    "measured: long contexts": "mooncake_conversation",
+}
 DISTRIBUTIONS: dict[str, Callable[[int, int], list[int]]] = {
     "log-normal, median 1,000, sigma 1, at most 16,384": log_normal(1000, 1.0, 16384),
     "log-normal, median 4,000, sigma 0.5, at most 16,384": log_normal(4000, 0.5, 16384),
-    "GRPO run: prompts 74, answers 7,345 in the mean, at most 32,768": published(7345, 74, 32768),
-    "DAPO run: prompts 133, answers 10,119 in the mean, at most 34,816": published(10119, 133, 34816),
+    **{label: measured(name) for label, name in MEASURED.items()},
 }
 
 
@@ -108,6 +130,20 @@ def median_or_not(values: Sequence[float | None]) -> str:
     return f"{statistics.median(found):.2f}" + (f" ({missing} of {len(values)} do not fit)" if missing else "")
 
 
+def measured_table() -> list[list[object]]:
+    """What the measured lengths are, in tokens, and where they come from."""
+    rows: list[list[object]] = [["lengths", "of", "requests", "mean", "median", "99 %", "longest", "source"]]
+    for label, name in MEASURED.items():
+        found = trace(name)
+        spread = [found["mean"], *(found["quantiles"][int(at * len(found["quantiles"]))] for at in (0.5, 0.99))]
+        source = (
+            f"{found['repository'].removeprefix('https://github.com/')} at {found['commit'][:12]}, {found['licence']}"
+        )
+        numbers = [f"{number:,.0f}" for number in (found["requests"], *spread, found["longest"])]
+        rows.append([label, found["what"], *numbers, source])
+    return rows
+
+
 def balance_table(packing: Any, seeds: int) -> list[list[object]]:
     """Medians over seeds. `time` is that of the layout's slowest group, in plain context parallelism's."""
     rows: list[list[object]] = [["lengths", "sequences", "ranks", "first-fit", "Karmarkar-Karp", "packing", "time"]]
@@ -123,7 +159,7 @@ def balance(packing: Any, draw: Callable[[int, int], list[int]], count: int, ran
     times = []
     for seed in range(seeds):
         lengths = draw(count, seed)
-        room = round(packing.tokens_of_rank(lengths, ranks, 1) * ROOM)
+        room = room_for(packing, lengths, ranks, ROOM)
         groups = packing.layout(lengths, ranks, room)
         fitted = whole_on_ranks(packing, first_fit(lengths, ranks, room))
         differenced = whole_on_ranks(packing, balanced(packing, lengths, ranks, room))
@@ -134,6 +170,45 @@ def balance(packing: Any, draw: Callable[[int, int], list[int]], count: int, ran
     return [*map(median_or_not, kinds), f"{statistics.median(times):.2f}"]
 
 
+def room_for(packing: Any, lengths: Sequence[int], ranks: int, room: float) -> int:
+    """Tokens a rank at most: `room` times what each needs with plain context parallelism."""
+    return round(packing.tokens_of_rank(lengths, ranks, 1) * room)
+
+
+def whole_table(packing: Any, seeds: int) -> list[list[object]]:
+    """The packing's time in Karmarkar-Karp's, of batches that fit there; the hardest case, few sequences and no room."""
+    rows: list[list[object]] = [["room", "batches", "fit", "median", "slowest", "slower by more than 2 %"]]
+    for room in (1.02, 1.1, 1.3):
+        sizes = [(4 * ranks, ranks) for ranks in (2, 4, 8, 16)]
+        drawn = [
+            (draw(count, seed), ranks)
+            for draw in DISTRIBUTIONS.values()
+            for count, ranks in sizes
+            for seed in range(seeds)
+        ]
+        found = [over_whole(packing, lengths, ranks, room) for lengths, ranks in drawn]
+        ratios = [ratio for ratio in found if ratio is not None]
+        slower = sum(ratio > 1.02 for ratio in ratios)
+        rows.append(
+            [
+                f"{room - 1:.0%}",
+                len(drawn),
+                len(ratios),
+                f"{statistics.median(ratios):.2f}",
+                f"{max(ratios):.2f}",
+                slower,
+            ]
+        )
+    return rows
+
+
+def over_whole(packing: Any, lengths: Sequence[int], ranks: int, room: float) -> float | None:
+    """The time of the packing's layout in that of Karmarkar-Karp's; None where the latter does not fit."""
+    tokens = room_for(packing, lengths, ranks, room)
+    whole = whole_on_ranks(packing, balanced(packing, lengths, ranks, tokens))
+    return whole and packing.slowest(packing.layout(lengths, ranks, tokens), lengths) / packing.slowest(whole, lengths)
+
+
 def call_table(packing: Any, repeats: int = 5) -> list[list[object]]:
     """Processor time of a call, the best of some: it is what the call itself takes on a busy machine too."""
     rows: list[list[object]] = [["sequences", *(f"{ranks} ranks" for ranks in (*RANKS, 60))]]
@@ -142,7 +217,7 @@ def call_table(packing: Any, repeats: int = 5) -> list[list[object]]:
         row: list[object] = [f"{count:,}"]
         for ranks in (*RANKS, 60):
             lengths = draw(count, 1)
-            room = round(packing.tokens_of_rank(lengths, ranks, 1) * ROOM)
+            room = room_for(packing, lengths, ranks, ROOM)
             row.append(f"{min(call_ms(packing, lengths, ranks, room) for _ in range(repeats)):.2f} ms")
         rows.append(row)
     return rows
@@ -154,12 +229,23 @@ def call_ms(packing: Any, lengths: Sequence[int], ranks: int, room: int) -> floa
     return (time.process_time() - start) * 1000
 
 
+def measured_cases() -> dict[str, tuple[int, int, Callable[[int, int], list[int]]]]:
+    """Tokens a rank: the least power of two with which the trace's longest sequence fits on all ranks."""
+    found = {}
+    for label, name in MEASURED.items():
+        for ranks in (8, 4):
+            needed = -(-trace(name)["longest"] // ranks)
+            found[f"{label}, {ranks} ranks"] = (ranks, 1 << (needed - 1).bit_length(), measured(name))
+    return found
+
+
 # The two published results (docs/hdp.md): 25 % with eight ranks where most sequences are short, 5 % with four where most
 # have more than 3,000 tokens. Neither lengths nor maximum of tokens were published; these are examples of both kinds.
 CASES: dict[str, tuple[int, int, Callable[[int, int], list[int]]]] = {
     "many short: median 700 of at most 16,000, 8 ranks": (8, 2048, log_normal(700, 1.0, 16000)),
     "mostly long: median 5,000 of at most 8,192, 4 ranks": (4, 2560, log_normal(5000, 0.4, 8192)),
     "the same, twice the tokens a rank": (4, 5120, log_normal(5000, 0.4, 8192)),
+    **measured_cases(),
     "GRPO run's means, 4 ranks": (4, 9216, published(7345, 74, 32768)),
     "GRPO run's means, 8 ranks": (8, 9216, published(7345, 74, 32768)),
     "DAPO run's means, 4 ranks": (4, 9216, published(10119, 133, 34816)),
@@ -188,8 +274,11 @@ def markdown(rows: Sequence[Sequence[object]]) -> list[str]:
 
 
 TABLES: dict[str, Callable[[Any, int], list[list[object]]]] = {
+    "The measured lengths, in tokens (benchmarks/lengths):": lambda packing, seeds: measured_table(),
     "The slowest group over the mean of the ranks, one micro-batch that is nearly full (a tenth of room), and its time in "
     "plain context parallelism's:": balance_table,
+    "The packing's time in Karmarkar-Karp's where that fits, all of these lengths, four sequences a rank on 2, 4, 8 and 16 "
+    "ranks:": whole_table,
     "Processor time of a call, log-normal lengths:": lambda packing, seeds: call_table(packing),
     "Forward and backward passes saved, by the cost model, batches of 64 sequences, for three costs of a ring's step "
     "(docs/hdp.md):": pays_table,

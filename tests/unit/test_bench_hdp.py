@@ -73,3 +73,51 @@ def test_published_lengths_have_their_means_and_limits(bench: ModuleType) -> Non
 def test_what_does_not_fit_is_counted(bench: ModuleType) -> None:
     assert bench.median_or_not([None, None]) == "fits never"
     assert bench.median_or_not([1.5, None, 1.1]) == "1.30 (1 of 3 do not fit)"
+
+
+def test_measured_lengths_are_those_of_the_trace(bench: ModuleType) -> None:
+    for name in bench.MEASURED.values():
+        kept, draw = bench.trace(name), bench.measured(name)
+        drawn = draw(50_000, 1)
+        assert set(drawn) <= set(kept["quantiles"]) and drawn == draw(50_000, 1) != draw(50_000, 2)
+        assert sum(drawn) / len(drawn) == pytest.approx(kept["mean"], rel=0.03)
+
+
+def test_measured_lengths_are_laid_out_within_the_cap_and_never_slower_than_plain(
+    bench: ModuleType, packing: ModuleType
+) -> None:
+    for name, (count, ranks), seed in itertools.product(
+        bench.MEASURED.values(), ((8, 4), (8, 64), (64, 8), (256, 60)), range(3)
+    ):
+        lengths = bench.measured(name)(count, seed)
+        room = bench.room_for(packing, lengths, ranks, 1.02)
+        groups = packing.layout(lengths, ranks, room)
+        assert sorted(itertools.chain.from_iterable(group.sequences for group in groups)) == list(range(count))
+        for group in groups:
+            assert packing.tokens_of_rank([lengths[index] for index in group.sequences], group.ranks, 1) <= room
+        assert packing.slowest(groups, lengths) <= packing.slowest(packing.plain(lengths, ranks), lengths)
+
+
+def test_the_time_of_whole_sequences_is_compared_where_they_fit(bench: ModuleType, packing: ModuleType) -> None:
+    assert bench.over_whole(packing, [4000, 8, 8], 2, 1.1) is None
+    # Two of each length: both methods put one of each on a rank.
+    assert bench.over_whole(packing, [3000, 3000, 1000, 1000], 2, 1.1) == pytest.approx(1)
+    assert bench.over_whole(packing, [8000, 1000], 2, 2.0) < 1, "a long sequence on both ranks is faster than on one"
+
+
+def test_measured_short_sequences_pay_and_measured_long_ones_on_four_ranks_hardly(
+    bench: ModuleType, packing: ModuleType
+) -> None:
+    """The direction of the two published results, on lengths that were measured, for a ring that costs little."""
+    cases = {name: case for name, case in bench.CASES.items() if name.startswith("measured")}
+    gains = {
+        name: bench.answer(packing, ranks, tokens, draw(256, 1), 0.05).gain
+        for name, (ranks, tokens, draw) in cases.items()
+    }
+    assert {ranks * tokens for ranks, tokens, _ in cases.values()} == {16384, 32768, 131072}
+    assert gains["measured: conversation, 8 ranks"] > 0.15
+    assert 0 <= gains["measured: long contexts, 4 ranks"] < 0.05
+    assert all(
+        gains[f"measured: {kind}, 8 ranks"] > gains[f"measured: {kind}, 4 ranks"]
+        for kind in ("conversation", "DeepSeek-R1's answers", "long contexts")
+    )
