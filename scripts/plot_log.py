@@ -32,7 +32,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 if importlib.util.find_spec("yaml") is None:
-    print("patchctl: PyYAML is not installed, which the table of metrics is read with", file=sys.stderr)
+    print("plot_log.py: PyYAML is not installed, which the table of metrics is read with", file=sys.stderr)
     print("  try: pip install PyYAML", file=sys.stderr)
     sys.exit(2)
 
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _explain(args.explain) if args.explain else _summarise(args)
     except PatchctlError as error:
-        render_error(error, as_json=args.json)
+        render_error(error, as_json=args.json, program="plot_log.py")
         return error.code
     except KeyboardInterrupt:
         return INTERRUPTED

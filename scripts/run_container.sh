@@ -9,6 +9,7 @@ source "$HERE/common.sh"
 
 # Of the practice's two commands (002 and 003, container). A folder mounted over one of the image hides what the image has
 # there: so neither /home (003) nor /tmp, where Ray of several containers would meet.
+readonly MACHINE_NPUS=16 # of an Atlas A3 machine (002, container)
 readonly MANAGERS=(davinci_manager devmm_svm hisi_hdc)
 readonly DRIVER=/usr/local/Ascend/driver
 readonly READ_ONLY=("$DRIVER" /usr/local/dcmi /usr/local/bin/npu-smi /usr/bin/msnpureport /usr/local/sbin /etc/localtime)
@@ -31,7 +32,7 @@ driver's files, the host's network and enough shared memory; COMMAND is /bin/bas
       --privileged        every device and every right, as 002 and 003 do. Without it, the container has the NPUs and no more
       --tool NAME         docker or podman [default: the one that is found]
       --option OPTION     for the tool, as it is; repeatable: --option --cap-add=SYS_PTRACE lets pystack look at processes
-      --dry-run           print the command, and stop
+      --dry-run           print the command, and stop; on any machine: what is missing is said, and assumed
 
 Exit codes: 2 wrong use, or a device or the driver is missing; otherwise the tool's.
 
@@ -43,7 +44,7 @@ TEXT
 parse() {
   local word=''
   IMAGE='' MOUNTS=() VARIABLES=() LIST='' SHM=720g NAME=patchctl INTERFACE='' PRIVILEGED='' TOOL='' OPTIONS=() DRY_RUN=''
-  COMMAND=(/bin/bash)
+  COMMAND=(/bin/bash) ELSEWHERE=''
   while (($#)); do
     case $1 in
       -h | --help) usage && exit 0 ;;
@@ -66,9 +67,15 @@ parse() {
   ((${#COMMAND[@]})) || wrong_use "-- is followed by a command"
 }
 
-# On this machine; a test has another root.
+# On this machine; a test has another root. A dry run without the driver is for another machine, which has everything.
 there() {
-  [[ -e ${PATCHCTL_HOST_ROOT-}$1 ]]
+  [[ -n $ELSEWHERE || -e ${PATCHCTL_HOST_ROOT-}$1 ]]
+}
+
+# absent WHAT ASSUMED HINT: the end, or what a dry run goes on with.
+absent() {
+  [[ -n $DRY_RUN ]] || die "$WRONG_USE" "$1" "$3"
+  say "$1; a dry run assumes $2"
 }
 
 find_tool() {
@@ -77,9 +84,11 @@ find_tool() {
     for tool in docker podman; do
       [[ -z $(type -P "$tool") ]] || { TOOL=$tool && return; }
     done
-    die "$WRONG_USE" "neither docker nor podman is on PATH" "install one, or --tool PATH"
+    absent "neither docker nor podman is on PATH" docker "install one, or --tool PATH"
+    TOOL=docker
+  elif ! command -v -- "$TOOL" >/dev/null; then
+    absent "there is no $TOOL on PATH" "that there is" "--tool docker or podman"
   fi
-  need_command "$TOOL" "--tool docker or podman"
 }
 
 # Into DEVICES: what is asked for, or all; and the three that every process on an NPU opens.
@@ -90,13 +99,17 @@ find_devices() {
   else
     wanted=$(npus | sed 's|.*/||')
   fi
-  [[ -n $wanted ]] || die "$WRONG_USE" "no NPU was found (/dev/davinci*)" "install the driver; is this an A2 or A3 machine?"
+  if [[ -z $wanted ]]; then
+    absent "no NPU was found (/dev/davinci*)" "$MACHINE_NPUS" "install the driver; is this an A2 or A3 machine?"
+    wanted=$(seq -f 'davinci%.0f' 0 $((MACHINE_NPUS - 1)))
+  fi
   DEVICES=()
   for name in $wanted "${MANAGERS[@]}"; do
     there "/dev/$name" || missing+=("/dev/$name")
     DEVICES+=(--device "/dev/$name")
   done
-  ((${#missing[@]} == 0)) || die "$WRONG_USE" "not there: ${missing[*]}" "the driver makes them: npu-smi info tells whether it runs"
+  ((${#missing[@]} == 0)) ||
+    absent "not there: ${missing[*]}" "that they are" "the driver makes them: npu-smi info tells whether it runs"
 }
 
 # numbers LIST: 0,2-4 as 0 2 3 4, one a line.
@@ -112,7 +125,10 @@ numbers() {
 find_mounts() {
   local path mount source target
   VOLUMES=()
-  there "$DRIVER" || die "$WRONG_USE" "$DRIVER is not there: containers use the host's driver" "install Ascend HDK 25.3 or newer"
+  there "$DRIVER" || {
+    absent "$DRIVER is not there: containers use the host's driver" "it and its files" "install Ascend HDK 25.3 or newer"
+    ELSEWHERE=1
+  }
   for path in "${READ_ONLY[@]}" "${SHARED[@]}"; do
     if ! there "$path"; then
       say "$path is not there, and is not mounted"
@@ -126,7 +142,7 @@ find_mounts() {
     IFS=: read -r source target _ <<<"$mount"
     [[ $source == /* && $target == /* ]] || wrong_use "-v $mount: SOURCE:TARGET, both from / on"
     # docker would make an empty folder for it, which belongs to root
-    [[ -e $source ]] || die "$WRONG_USE" "-v $mount: $source is not there" "make the folder first"
+    [[ -e $source ]] || absent "-v $mount: $source is not there" "that it is" "make the folder first"
     [[ $(realpath -m -- "$target") != @(/home|/) ]] ||
       die "$WRONG_USE" "-v $mount: this hides what the image has in $target (003, 4.2)" "-v $source:/data"
     VOLUMES+=(-v "$mount")

@@ -29,13 +29,13 @@ nodes and NPUs are in the cluster, and Ray was started with this environment; th
       --accept NAME       go on in spite of this finding of preflight; repeatable
       --no-preflight      do not look at the machine at all
       --node-ip A, --interface I   this node's, where they are not found; --cann D: CANN's folder
-      --dry-run           print all of it as a script, and stop
+      --dry-run           print all of it as a script, and stop; on any machine: what is not here is said, and assumed
 
 Exit codes: those of the training once it runs; before: 1 preflight found something, or nodes are missing; 2 wrong use, a
 recipe that breaks a rule, a path that is not set; 130 interrupted, 143 terminated.
 
   train.sh qwen3-235b grpo --nodes 8 --path model=/data/Qwen3-235B-A22B trainer.total_epochs=1
-  MODEL_PATH=... TRAIN_FILE=... VAL_FILE=... CKPTS_DIR=... train.sh qwen3-32b dapo --dry-run
+  MODEL_PATH=... MCORE_MODEL_PATH=... TRAIN_FILE=... VAL_FILE=... CKPTS_DIR=... train.sh qwen3-32b dapo --dry-run
 TEXT
 }
 
@@ -97,6 +97,8 @@ find_cluster() {
     HEAD=$RAY_ADDRESS
   elif [[ -r $state ]]; then
     HEAD=$(<"$state")
+  elif ((NODES > 1)) && [[ -n $DRY_RUN ]]; then
+    say "no cluster is known for $NODES nodes; a dry run assumes one, and its script wants HEAD=HOST:PORT"
   elif ((NODES > 1)); then
     wrong_use "no cluster is known for $NODES nodes" "ray_cluster.sh head and worker first; or --head ADDRESS[:PORT]"
   fi
@@ -137,8 +139,21 @@ absolute() {
 print_plan() {
   check_paths_aloud
   if [[ -n $PREFLIGHT ]]; then printf 'patchctl' && printf ' %q' "${PREFLIGHT_COMMAND[@]}" && echo ' || exit'; fi
-  if [[ -n $HEAD ]]; then printf '%q ' "${STATUS_COMMAND[@]}" && echo '|| exit'; fi
-  printf '%s\nexport RAY_ADDRESS=%q WORKSPACE=%q\n%s\n' "$ENVIRONMENT" "${HEAD:-local}" "$WORKSPACE" "$COMMAND"
+  # Only what is known now is quoted; a cluster that is not there yet is the script's own HEAD.
+  local head=local
+  if [[ -n $HEAD ]]; then
+    printf -v head %q "$HEAD"
+  elif ((NODES > 1)); then
+    # shellcheck disable=SC2016
+    head='$HEAD'
+    # shellcheck disable=SC2016
+    echo ': "${HEAD:?HOST:PORT of the first node, where ray_cluster.sh head runs}"'
+  fi
+  if [[ $head != local ]]; then
+    printf '%q ' "${STATUS_COMMAND[@]:0:2}" && printf -- '--head %s ' "$head"
+    printf '%q ' "${STATUS_COMMAND[@]:4}" && echo '|| exit'
+  fi
+  printf '%s\nexport RAY_ADDRESS=%s WORKSPACE=%q\n%s\n' "$ENVIRONMENT" "$head" "$WORKSPACE" "$COMMAND"
 }
 
 check_paths_aloud() {

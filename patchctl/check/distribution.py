@@ -14,6 +14,7 @@ from patchctl.check.pages import check_pages
 from patchctl.check.recipes import check_recipes
 from patchctl.check.series import Series, check_series, read_series
 from patchctl.check.sources import check_sources
+from patchctl.check.tested import check_tested
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.problems import InvalidManifest
 from patchctl.preflight.published import read_models
@@ -32,6 +33,7 @@ def verify_distribution(dist: Distribution, options: SourceOptions | None, progr
     report.add(check_series(dist, series))
     report.add(check_locks(dist, series))
     report.add(_counts(dist, series))
+    report.add(check_tested(dist, series))
     check_recipes(dist, series, report)
     check_coverage(dist, series, report)
     report.add(_models(dist).findings)

@@ -112,6 +112,8 @@ _OTHERS = (
          "a file that nobody carries is not in the patched tree, although it looks so"),
     Rule("unlisted-file", "distribution", "everything in patches/ belongs to a stack",
          "a patch that no manifest lists is not applied, although it looks so"),
+    Rule("tested", "distribution", "every patch has a behaviour test and a mutation, where there is tests/behaviour",
+         "nobody would notice when the patch does nothing, or when upstream breaks it"),
     Rule("practice-feature", "distribution", "practice.yaml names features that a stack has",
          "a reader of the practice's documents would look for a switch that is not there"),
     Rule("recipe-rule", "distribution", "every recipe keeps the rules of manifests/rules.yaml",

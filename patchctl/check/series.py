@@ -66,9 +66,9 @@ def check_series(dist: Distribution, series: Series) -> Iterator[Finding]:
     for stack in dist.stacks.values():
         yield from _gaps(dist, stack)
     blamed: set[tuple[str, int | None]] = set()
-    for (upstream, _), patches in series.stacks.items():
+    for (upstream, stack_name), patches in series.stacks.items():
         yield from _features_twice(upstream, patches)
-        for finding in _requirements(upstream, patches, series):
+        for finding in _requirements((upstream, stack_name), patches, series):
             blamed.add((finding.file, finding.line))
             yield finding
         yield from _chain(upstream, patches)
@@ -107,8 +107,9 @@ def _features_twice(upstream: str, patches: Sequence[StackPatch]) -> Iterator[Fi
             )
 
 
-def _requirements(upstream: str, patches: Sequence[StackPatch], series: Series) -> Iterator[Finding]:
+def _requirements(key: Key, patches: Sequence[StackPatch], series: Series) -> Iterator[Finding]:
     """Of its own stack a patch can require only what comes before it; of another upstream, what some stack has."""
+    upstream, stack = key
     elsewhere = {(u, p.feature) for (u, _), found in series.stacks.items() for p in found}
     unread = {u for u, _ in series.broken}
     own = {p.feature for p in patches}
@@ -120,8 +121,10 @@ def _requirements(upstream: str, patches: Sequence[StackPatch], series: Series) 
                 continue
             if other in (None, upstream) and feature in own and feature not in earlier:
                 what = f"requires {feature}, which does not come before it in the stack"
-            elif (feature not in own) if other in (None, upstream) else ((other, feature) not in elsewhere):
-                what = f"requires {feature}@{other or upstream}, which no stack has"
+            elif other in (None, upstream) and feature not in own:
+                what = f"requires {feature}@{upstream}, which {upstream} {stack} does not have"
+            elif other not in (None, upstream) and (other, feature) not in elsewhere:
+                what = f"requires {feature}@{other}, which no stack of {other} has"
             else:
                 continue
             yield Finding("requires-known", what, patch.shown, line, "error", upstream, patch.feature)
@@ -140,7 +143,8 @@ def _selections(dist: Distribution, series: Series, blamed: set[tuple[str, int |
         patches = {u: series.stacks[u, n] for u, n in keys}
         shown = dist.profile_file(profile).relative_to(dist.root).as_posix()
         try:
-            check_requirements(patches, leave_out(patches, profile.without, "the profile leaves it out"))
+            omitted = leave_out(patches, profile.without, "the profile leaves it out")
+            check_requirements(patches, omitted, profile.stacks)
         except (WrongUse, BadPatch) as error:
             if error.where is not None and (error.where.file, error.where.line) in blamed:
                 continue

@@ -58,10 +58,24 @@ def verify_workspace(workspace: Path, dist: Distribution | None, progress: Progr
         report.counts["trees"] += 1
         report.add(_TreeCheck(workspace, name, tree, state, dist, report).findings())
     progress.finish()
+    report.not_checked += _lacking(workspace, state, dist)
+    if not state.trees:
+        what = f"there is no tree of the profile {state.profile}" if state.profile else "no tree is applied any more"
+        report.findings.append(Finding("tree-missing", f"{what}: nothing was verified", str(workspace)))
+    return report
+
+
+def _lacking(workspace: Path, state: State, dist: Distribution | None) -> Iterator[NotChecked]:
+    """The profile's upstreams that have no tree here: nobody may think that they were looked at."""
     for skipped in state.skipped:
         tried = tuple(Tried(place, reason) for place, reason in skipped.tried)
-        report.not_checked.append(NotChecked(f"{skipped.upstream}, which was skipped when it was applied", tried))
-    return report
+        yield NotChecked(f"{skipped.upstream}, which was skipped when it was applied", tried)
+    profile = dist.profiles.get(state.profile or "") if dist is not None else None
+    named = {*state.trees, *(s.upstream for s in state.skipped)}
+    for upstream in profile.stacks if profile is not None else ():
+        if upstream not in named:
+            tried = (Tried(str(workspace), _AGAIN),)
+            yield NotChecked(f"{upstream}, of which the workspace has no tree", tried)
 
 
 @dataclass(frozen=True)

@@ -184,7 +184,8 @@ _SOURCE_OPTIONS = (
     click.option("--source", type=click.Choice(["auto", "git", "sdist"]), default="auto", show_default=True,
                  help="Which form of the sources to use."),
     click.option("--mirror", "mirrors", multiple=True, metavar="NAME=URL",
-                 help="Another git place for an upstream, tried first; a URL or a local repository. Repeatable."),
+                 help="Another git place for an upstream, asked after the cache and before all others; a URL or a local"
+                      " repository. Repeatable."),
     click.option("--offline", is_flag=True, help="Use no network: cache and local mirrors only."),
 )  # fmt: skip
 

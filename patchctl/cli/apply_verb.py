@@ -22,7 +22,8 @@ from patchctl.errors import WrongUse
     "--without", "without", multiple=True, metavar="FEATURE[@UPSTREAM]", help="Leave a feature out. Repeatable."
 )
 @click.option("--skip-unavailable", is_flag=True,
-              help="Go on without upstreams and patches whose source cannot be had; they are listed here, in the state and by verify.")  # fmt: skip
+              help="Go on without upstreams and patches whose source cannot be had, as long as one upstream can be; they are listed"
+                   " here, in the state and by verify.")  # fmt: skip
 @click.option("--stash", is_flag=True, help="Keep local edits on a branch of their tree instead of stopping at them.")
 @click.option("--dry-run", is_flag=True, help="Build and prove everything, and write nothing.")
 @json_option

@@ -62,7 +62,7 @@ def command() -> None:
     cluster's version, and none of its CPUs or NPUs. Nothing in the cluster is started or stopped.
 
     \b
-    patchctl cluster verify --address 10.0.0.1:6766 --profile qwen3-235b --recipe grpo --nodes 64
+    patchctl cluster verify --address 10.0.0.1:6766 --profile qwen3-235b --recipe dapo --nodes 64
     patchctl cluster status --address 10.0.0.1:6766
     patchctl cluster apply --address 10.0.0.1:6766 --profile qwen3-235b --bundle qwen3-235b.bundle.tar
 
@@ -95,7 +95,7 @@ def verify(app: App, /, **told: Any) -> int:
 
     \b
     patchctl cluster verify --address 10.0.0.1:6766
-    patchctl cluster verify --address 10.0.0.1:6766 --profile qwen3-235b --recipe grpo --nodes 64 --json
+    patchctl cluster verify --address 10.0.0.1:6766 --profile qwen3-235b --recipe dapo --nodes 64 --json
 
     Exit code 1 when a node differs, is dead or does not answer.
     """

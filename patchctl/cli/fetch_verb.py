@@ -10,7 +10,7 @@ import click
 
 from patchctl.cli.app import App, Style, json_option, profile_option, source_options
 from patchctl.cli.bundle_options import bundle_options, take_bundle, with_bundle
-from patchctl.errors import SourceUnavailable, Tried
+from patchctl.errors import SourceUnavailable
 
 
 @click.command("fetch")
@@ -43,6 +43,7 @@ def command(
     """
     from patchctl.report.progress import size_text
     from patchctl.source.obtain import BUNDLE_HINT, check_base, obtain
+    from patchctl.source.types import SeveralUnavailable
 
     opened = take_bundle(app, bundle, bundle_sha256, as_json=as_json)
     dist = app.distribution
@@ -64,9 +65,8 @@ def command(
             "seconds": round(time.monotonic() - began, 3),
         })  # fmt: skip
     if missing and not skip_unavailable:
-        tried = [Tried(t.place, t.reason) for _, f in missing for t in f.tried]
         hint = BUNDLE_HINT if opened else "--mirror NAME=URL adds places; --skip-unavailable goes on without them"
-        raise SourceUnavailable("\n".join(f.what for _, f in missing), tried, hint=hint)
+        raise SeveralUnavailable(dict(missing), hint=hint)
     skipped = [{"upstream": n, "tried": [[t.place, t.reason] for t in f.tried]} for n, f in missing]
 
     def text(style: Style) -> Iterable[str]:

@@ -18,8 +18,8 @@ def command(app: App, workspace: Path, as_json: bool) -> int:
     """Print what a workspace holds as labels of an image, NAME=VALUE: profile, digest of the locks, and trees.
 
     scripts/build_image.sh gives them to the image that it builds. `patchctl.lock` is one sha256 over the lock files of
-    the profile's stacks; `patchctl.tree.UPSTREAM` is the form of the source and git's id of the patched tree. Refused
-    where `patchctl status` has findings.
+    the stacks whose trees are here; `patchctl.tree.UPSTREAM` is the form of the source and git's id of the patched tree;
+    `patchctl.skipped` names the profile's upstreams that have no tree here. Refused where `patchctl status` has findings.
     """
     from patchctl.manifest.distribution import Distribution
     from patchctl.workspace.labels import labels

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from patchctl.cli.app import App, Style, complete_upstream, json_option, source_options
 from patchctl.errors import DONE, FINDINGS, SourceUnavailable
 
+if TYPE_CHECKING:
+    from patchctl.manifest.distribution import Distribution
+    from patchctl.manifest.types import Stack
+    from patchctl.report.progress import Progress
+    from patchctl.source.types import SourceOptions
+
 
 @dataclass(frozen=True)
 class LockRow:
-    """One stack's lock: what differed, the forms that were computed, and where the others were looked for."""
+    """One stack's lock: what differed, the forms that were computed, and where the others were looked for.
+
+    `lost` says that it could not be computed and that what the file says is for something else, or that there is none.
+    """
 
     upstream: str
     stack: str
@@ -21,6 +31,11 @@ class LockRow:
     differences: tuple[str, ...]
     forms: tuple[str, ...]
     unavailable: dict[str, list[tuple[str, str]]]
+    written: bool
+    lost: bool
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name != "lost"}
 
 
 @click.command("lock")
@@ -47,48 +62,63 @@ def command(
     The lock holds the digest of every patch, the blobs before and after each of them, and the resulting commits and
     trees for each form of the source. A form that cannot be had keeps its record while pin and patches are the same, and
     is "unknown" otherwise. The lists of every pin's files, which `identify` reads, are written with it.
-    """
-    from patchctl.manifest.lock import lock_file, read_lock, render_lock
-    from patchctl.manifest.trees import check_tree_list, update_tree_list
-    from patchctl.stack.locking import compute_lock, diff_locks
 
+    Where no form at all can be had and the old record is for other patches, nothing is written for that stack, and the
+    exit code is 3.
+    """
     dist = app.distribution
     if upstream is not None:
         dist.upstream(upstream)
     options = app.source_options(source, mirrors, offline)
-    rows: list[LockRow] = []
-    for (name, _), stack in sorted(dist.stacks.items()):
-        if upstream not in (None, name):
-            continue
-        computed = compute_lock(dist, stack, options, app.progress(as_json))
-        differences = diff_locks(read_lock(dist.root, stack), computed.lock)
-        base = next(iter(computed.bases.values()), None)
-        if base is not None:
-            listed = (check_tree_list if check else update_tree_list)(dist.root, stack, base)
-            differences += [listed] if listed else []
-        file = lock_file(dist.root, stack.upstream, stack.name)
-        if differences and not check:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(render_lock(computed.lock), encoding="utf-8")
-        tried: dict[str, list[tuple[str, str]]] = {
-            form: [(t.place, t.reason) for t in failure.tried] for form, failure in computed.unavailable.items()
-        }
-        rows.append(LockRow(name, stack.name, str(file), tuple(differences), tuple(computed.bases), tried))
-    app.emit(
-        "lock", {"check": check, "stacks": [asdict(r) for r in rows]}, lambda style: _text(rows, check, style), as_json
-    )
-    if check and any(row.differences for row in rows):
+    chosen = [stack for (name, _), stack in sorted(dist.stacks.items()) if upstream in (None, name)]
+    rows = [_row(dist, stack, options, app.progress(as_json), check=check) for stack in chosen]
+    data = {"check": check, "stacks": [row.as_json() for row in rows]}
+    app.emit("lock", data, lambda style: _text(rows, check, style), as_json)
+    return _exit_code(rows, check, skip_unavailable)
+
+
+def _row(dist: Distribution, stack: Stack, options: SourceOptions, progress: Progress, *, check: bool) -> LockRow:
+    """Compute one lock, and write it unless `check` says no, nothing differs, or nothing is known of it."""
+    from patchctl.manifest.lock import lock_file, read_lock, render_lock
+    from patchctl.manifest.trees import check_tree_list, update_tree_list
+    from patchctl.stack.locking import compute_lock, diff_locks
+
+    computed = compute_lock(dist, stack, options, progress)
+    differences = diff_locks(read_lock(dist.root, stack), computed.lock)
+    base = next(iter(computed.bases.values()), None)
+    if base is not None:
+        listed = (check_tree_list if check else update_tree_list)(dist.root, stack, base)
+        differences += [listed] if listed else []
+    file = lock_file(dist.root, stack.upstream, stack.name)
+    written = bool(differences) and not check and computed.known
+    if written:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(render_lock(computed.lock), encoding="utf-8")
+    return LockRow(
+        upstream=stack.upstream, stack=stack.name, file=str(file), differences=tuple(differences),
+        forms=tuple(computed.bases),
+        unavailable={f: [(t.place, t.reason) for t in failure.tried] for f, failure in computed.unavailable.items()},
+        written=written, lost=not computed.known,
+    )  # fmt: skip
+
+
+def _exit_code(rows: list[LockRow], check: bool, skip_unavailable: bool) -> int:
+    if not check:
+        return SourceUnavailable.code if any(row.lost for row in rows) else DONE
+    if any(row.differences for row in rows):
         return FINDINGS
-    if check and not skip_unavailable and any(not row.forms for row in rows):
-        return SourceUnavailable.code
-    return DONE
+    unchecked = any(not row.forms for row in rows)
+    return SourceUnavailable.code if unchecked and not skip_unavailable else DONE
 
 
 def _text(rows: list[LockRow], check: bool, style: Style) -> Iterable[str]:
     for row in rows:
-        word = style.good("in step") if not row.differences else style.bad("differs") if check else "written"
+        word = "written" if row.written else style.bad("differs" if check else "not written")
+        word = word if row.differences else style.good("in step")
         yield f"{row.upstream:<12} {row.stack}  {word}  computed in form: {', '.join(row.forms) or 'none'}"
         yield from (f"    {d}" for d in row.differences)
         for form, tried in row.unavailable.items():
             yield f"    {style.note('not checked')}: form {form}"
             yield from (f"        tried {place}: {reason}" for place, reason in tried)
+        if row.lost and not check:
+            yield "    nothing was written: the lock has to be computed, and no form of the source could be had"

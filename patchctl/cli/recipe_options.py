@@ -61,9 +61,20 @@ class RecipeBook:
             raise WrongUse(f"--profile {profile} and the recipe {recipe} are of two profiles")
         chosen = folder if slash else profile
         if chosen is None:
-            raise WrongUse(f"which {recipe}?", hint="name the profile too: --profile NAME, or PROFILE/RECIPE")
+            raise self._half_named(recipe)
         self._app.distribution.profile(chosen)
         return chosen, name if slash else recipe
+
+    def _half_named(self, name: str) -> WrongUse:
+        """Of one word: it is a profile, whose recipes can be named, or a recipe that several profiles may have."""
+        if name not in self._app.distribution.profiles:
+            return WrongUse(f"which profile's {name}?", hint="name the profile too: --profile NAME, or PROFILE/RECIPE")
+        recipes = self.recipes.of(name)
+        if not recipes:
+            return WrongUse(
+                f"the profile {name} has no recipes", hint="`patchctl recipe list` names those that there are"
+            )
+        return WrongUse(f"{name} is a profile, and which recipe of it?", hint=", ".join(f"{name}/{r}" for r in recipes))
 
     def broken(self, run: Run) -> list[Broken]:
         """Every rule that the recipe does not keep."""
@@ -94,14 +105,18 @@ class RecipeBook:
 def _given(asked: Asked) -> Given:
     from patchctl.recipe.resolve import NODES, Given
 
-    sizes = _pairs(asked.sizes, "--size")
+    sizes = _pairs(asked.sizes, "--size", "batch=256")
     if asked.nodes is not None:
         sizes[NODES] = str(asked.nodes)
-    return Given(sizes, _pairs(asked.settings, "--set"), _pairs(asked.paths, "--path"))
+    settings = _pairs(asked.settings, "--set", "trainer.total_epochs=1")
+    return Given(sizes, settings, _pairs(asked.paths, "--path", "model=/data/model"))
 
 
-def _pairs(texts: Iterable[str], option: str) -> dict[str, str]:
-    return dict(split_pair(text, option) for text in texts)
+def _pairs(texts: Iterable[str], option: str, example: str) -> dict[str, str]:
+    try:
+        return dict(split_pair(text, option) for text in texts)
+    except WrongUse as error:
+        raise WrongUse(error.what, hint=f"for example {option} {example}") from error
 
 
 def complete_recipe(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -9,6 +9,7 @@ import click
 
 from patchctl.cli.app import App, json_option, source_options
 from patchctl.cli.bundle_options import bundle_options, take_bundle, with_bundle
+from patchctl.errors import WrongUse
 
 if TYPE_CHECKING:
     from patchctl.bundle.read import Bundle
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 )
 @source_options
 @bundle_options
-@click.option("--skip-unavailable", is_flag=True, help="Exit 0 although a stack had no form whose source could be had.")
+@click.option("--skip-unavailable", is_flag=True,
+              help="Exit 0 although a stack had no form whose source could be had, or a workspace's distribution is gone.")  # fmt: skip
 @click.option("--static", is_flag=True, help="Only what needs no source: patches, names, headers, digests, pages.")
 @click.option(
     "--format",
@@ -59,7 +61,8 @@ def command(
     listed with the places tried. docs/lint-rules.md has every rule.
 
     A workspace: every file read back, HEAD, generated files, and the last commit computed again from the distribution's
-    patches. Takes no lock, writes nothing and needs no cache.
+    patches. Takes no lock, writes nothing and needs no cache and no source. Upstreams of the profile that have no tree
+    there are listed as not checked; a workspace without any tree is a finding.
 
     With --bundle FILE it is the bundle's distribution, with the bundle's sources, or a workspace against it.
 
@@ -70,6 +73,7 @@ def command(
     output = "json" if as_json else output
     opened = take_bundle(app, bundle, bundle_sha256, as_json=output == "json")
     if workspace is not None:
+        _refuse_sources(source, mirrors, static)
         root, report = _workspace(app, workspace.absolute(), silent=output == "json")
     else:
         options = (source, mirrors, offline, opened)
@@ -93,6 +97,15 @@ def _distribution(
         return root, manifest_findings(root, error)
     options = None if source is None else with_bundle(app.source_options(*source[:3]), source[3])
     return root, verify_distribution(dist, options, app.progress(silent))
+
+
+def _refuse_sources(source: str, mirrors: tuple[str, ...], static: bool) -> None:
+    """Raise WrongUse for what has no meaning for a workspace: a job that asks for it would pass for another reason."""
+    asked = {"--source": source != "auto", "--mirror": bool(mirrors), "--static": static}
+    for option, given in asked.items():
+        if given:
+            hint = f"leave {option} out, or leave --workspace out to verify the distribution"
+            raise WrongUse(f"{option} is for the distribution; a workspace is verified without sources", hint=hint)
 
 
 def _workspace(app: App, workspace: Path, *, silent: bool) -> tuple[Path, Report]:

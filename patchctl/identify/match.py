@@ -47,6 +47,7 @@ class Identified:
     present: int
     equal: int
     patched: int
+    added: int
     patches: tuple[PatchFound, ...]
     differing: tuple[Difference, ...]
     missing: tuple[str, ...]
@@ -136,6 +137,7 @@ def _identified(group: list[Comparison], folder: Folder) -> Identified:
     best = group[0]
     pin = best.known.stack.pin
     same = [c for c in group if (c.known.upstream, c.known.stack.pin.commit) == (best.known.upstream, pin.commit)]
+    added = [n for n, numbers in best.applied.items() if numbers and best.at + n not in best.known.files]
     rivals = [f"{c.known.upstream} {c.known.stack.name}" for c in group if c not in same and c.exact and best.exact]
     return Identified(
         upstream=best.known.upstream,
@@ -147,9 +149,10 @@ def _identified(group: list[Comparison], folder: Folder) -> Identified:
         form=form_of(best, folder),
         exact=best.exact and not rivals,
         listed=len(best.known.files) - len(best.known.submodules),
-        present=len(best.present),
+        present=sum(1 for n in best.present if best.at + n in best.known.files),
         equal=len(best.equal),
         patched=best.patched,
+        added=len(added),
         patches=patches_found(best),
         differing=tuple(best.differing),
         missing=tuple(show(n) for n in best.missing),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from patchctl.git.objects import REGULAR, SYMLINK, Files
 from patchctl.manifest.distribution import Distribution
 from patchctl.workspace.state import State, TreeState, load_state
 from patchctl.workspace.status import Status, in_profile, read_status
-from patchctl.workspace.trees import STASH_HINT, Tree, commit_tree
+from patchctl.workspace.trees import Tree, commit_tree
 
 _AGAIN = "apply again, then install"
 
@@ -77,6 +78,13 @@ def install_trees(workspace: Path, dist: Distribution) -> tuple[list[InstallTree
     return trees, passed_by
 
 
+def _apply_with_stash(state: State, workspace: Path) -> str:
+    """The apply that the workspace was made with, keeping edits."""
+    words = ["patchctl", "apply", "--profile", str(state.profile), "--workspace", str(workspace), "--stash"]
+    words += [f"--without={feature}" for feature in state.without]
+    return shlex.join([*words, *(["--skip-unavailable"] if state.skipped else [])])
+
+
 def _check(status: Status, state: State, workspace: Path) -> None:
     edited = [f"{t.folder}/{path}" for t in status.trees for path in t.edits]
     for name, tree_state in state.trees.items():
@@ -85,7 +93,8 @@ def _check(status: Status, state: State, workspace: Path) -> None:
         gone = [p for p in tree_state.generated if not tree.holds(p.encode())]
         edited += tree.shown(p.encode() for p in gone)
     if edited:
-        raise LocalEdits("trees were edited since they were applied", sorted(edited), hint=STASH_HINT)
+        hint = f"`{_apply_with_stash(state, workspace)}` keeps them on a branch of the tree; then install"
+        raise LocalEdits("trees were edited since they were applied", sorted(edited), hint=hint)
     for found in status.trees:
         if found.problem is not None:
             raise LocalEdits(f"{found.upstream}: {found.problem}", [found.folder], hint=_AGAIN)

@@ -11,7 +11,7 @@ from patchctl.manifest.problems import did_you_mean
 from patchctl.manifest.recipe_types import Rule, Rules
 from patchctl.recipe.arithmetic import BadExpression
 from patchctl.recipe.conditions import Facts, defaults_for, misses, names_in, same
-from patchctl.recipe.resolve import Run, bare
+from patchctl.recipe.resolve import COMMAND_LINE, Resolved, Run, bare
 
 CONFIG = "ppo_trainer"  # what a sample that names no configuration is held against
 _OFF = ("false", "null", "0")
@@ -107,12 +107,18 @@ def wrong_needs(
     for feature in sorted(needed & acts_on.keys()):
         if not turned_on[feature]:
             found = f"{feature} is needed, and {' or '.join(acts_on[feature])} is not set"
-            yield _need(run, "what a recipe needs is switched on", found, "set its switch, or take it out of needs")
+            hint = "set its switch, or take it out of needs"
+            if _said_by_user(run, acts_on[feature]):
+                hint = _own_recipe(run, f"`extends: {run.name}` and `without: [{feature}]`, beside that setting")
+            yield _need(run, "what a recipe needs is switched on", found, hint)
     for feature, keys in sorted(turned_on.items()):
         owners = {other for other, of in turned_on.items() if set(of) & set(keys)}
         if keys and not needed & owners:
             found = f"{keys[0]} switches {feature} on, which is not needed"
-            yield _need(run, "a recipe needs the features that it switches on", found, f"add {feature} to needs")
+            hint = f"add {feature} to needs"
+            if _said_by_user(run, keys):
+                hint = _own_recipe(run, f"`extends: {run.name}`, `needs: [{feature}]` and {keys[0]}")
+            yield _need(run, "a recipe needs the features that it switches on", found, hint)
 
 
 def _acts_on(switches: Sequence[Switch], rules: Rules | None) -> dict[str, list[str]]:
@@ -131,15 +137,29 @@ def _need(run: Run, says: str, found: str, hint: str) -> Broken:
     return Broken("recipe-needs", says, found, why, hint, where)
 
 
+def _said_by_user(run: Run, names: Sequence[str]) -> bool:
+    """Whether one of these keys has its value from the command line, which cannot say what is needed."""
+    return any(found[1].recipe == COMMAND_LINE for name in names if (found := _setting_of(run, name)))
+
+
+def _own_recipe(run: Run, content: str) -> str:
+    return f"a recipe of your own, manifests/recipes/{run.profile}/NAME.yaml, with {content}"
+
+
 def _is_on(run: Run, name: str, defaults: Mapping[str, str]) -> bool:
-    """Whether a key has another value than off. The switch of an engine's own configuration is a part of a longer key."""
+    """Whether a key has another value than off."""
     if name.startswith("env."):
         return name.removeprefix("env.") in run.environment
-    for key, setting in run.overrides.items():
-        if f".{name}." in f".{bare(key)}.":
-            off = setting.value.lower() in _OFF or same(setting.value, defaults.get(bare(key), "null"))
-            return not off
-    return False
+    found = _setting_of(run, name)
+    if found is None:
+        return False
+    key, setting = found
+    return setting.value.lower() not in _OFF and not same(setting.value, defaults.get(bare(key), "null"))
+
+
+def _setting_of(run: Run, name: str) -> tuple[str, Resolved] | None:
+    """The override of a switch, by its key. The switch of an engine's own configuration is a part of a longer key."""
+    return next((item for item in run.overrides.items() if f".{name}." in f".{bare(item[0])}."), None)
 
 
 def _listed(values: Sequence[str]) -> str:

@@ -40,7 +40,7 @@ def coverage_page(
     coverage: Coverage | None = None,
     pages_of: Mapping[str, str] | None = None,
 ) -> str:
-    """The page's text. `pages_of` is the page of each feature, below the root."""
+    """The page's text. `pages_of` is the page of each FEATURE and each FEATURE@UPSTREAM, below the root."""
     rows = [*_values(recipes), *(_rules(rules.value) if rules else ()), *(_switches(practice) if practice else ())]
     ours = sorted(_ours(recipes))
     documents = coverage.documents if coverage else {}
@@ -83,13 +83,20 @@ def _targets(item: Item, pages_of: Mapping[str, str]) -> Iterator[str]:
     yield from (f"recipe {_link((name.partition('/')[0], name.partition('/')[2]))}" for name in item.recipes)
     yield from (f"rule [{name}]({_UP}/rules.yaml)" for name in item.rules)
     for name in item.features:
-        page = pages_of.get(name)
-        yield f"patch [{name}](../../{page})" if page else f"patch {name}"
+        yield from (
+            f"patch [{shown}](../../{page})" if page else f"patch {shown}" for shown, page in _named(name, pages_of)
+        )
     yield from (f"{_code(f'patchctl {verb}')}" for verb in item.verbs)
     yield from (f"[{file}](../../{file})" for file in item.files)
     yield from (_page_link(page) for page in item.pages)
     if item.nothing:
         yield f"nothing: {_cell(item.nothing)}"
+
+
+def _named(feature: str, pages_of: Mapping[str, str]) -> list[tuple[str, str | None]]:
+    """The page of a feature; of one that several upstreams have, each one's page by FEATURE@UPSTREAM."""
+    each = [(name, page) for name, page in pages_of.items() if name.startswith(f"{feature}@")]
+    return list(each) if len(each) > 1 else [(feature, pages_of.get(feature))]
 
 
 def _page_link(page: str) -> str:

@@ -55,7 +55,9 @@ def _tree(tree: Identified, style: Style) -> Iterator[str]:
         yield f"{style.good('is')} {head}  {_FORMS[tree.form]}{is_part}"
     else:
         yield f"{style.bad('is not exactly')} {head}, the nearest pin  ({_FORMS[tree.form]}{is_part})"
-    patched = f", {tree.patched} patched" if tree.patched else ""
+    changed = tree.patched - tree.added
+    patched = f", {changed} patched" if changed else ""
+    patched += f"; and {tree.added} that patches add" if tree.added else ""
     yield f"    {tree.present} of {tree.listed} files are here: {tree.equal} as pinned{patched}"
     for patch in tree.patches:
         word = style.good("has") if patch.state == "wholly" else style.bad("has a part of")

@@ -55,11 +55,13 @@ def plan_text(plan: Plan, outcome: Outcome, workspace: Path, style: Style, *, dr
 def status_text(status: Status, style: Style) -> Iterator[str]:
     """What `status` prints."""
     yield f"workspace  {status.workspace}"
-    yield f"profile    {status.profile or 'none (reverted)'}"
+    yield f"profile    {status.profile or _no_profile(status)}"
     if status.without:
         yield f"without    {', '.join(status.without)}"
     if status.interrupted:
         yield style.bad(f"an {status.interrupted} was interrupted: the next apply or revert finishes it")
+    if status.profile and not status.trees:
+        yield style.bad("no tree is here: none of the profile's sources could be had when it was applied")
     for tree in status.trees:
         lock = {"equal": style.good("as locked"), "silent": style.note("not in the lock")}.get(
             tree.lock, style.bad(tree.lock)
@@ -74,6 +76,12 @@ def status_text(status: Status, style: Style) -> Iterator[str]:
         if tree.imports:
             yield from (f"    {i.describe(style)}" for i in tree.imports)
     yield from _skipped([(s.upstream, list(s.tried)) for s in status.skipped], style)
+
+
+def _no_profile(status: Status) -> str:
+    """A workspace that was reverted has none, and so has one whose first apply did not end."""
+    first = status.interrupted == "apply" and not status.trees
+    return "none yet" if first else "none (reverted)"
 
 
 def _skipped(skipped: list[tuple[str, list[tuple[str, str]]]], style: Style) -> Iterator[str]:

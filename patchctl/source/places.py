@@ -103,12 +103,6 @@ def remember_unreachable(host: tuple[str, int] | None, reason: str) -> None:
             _unreachable.setdefault(host, reason)
 
 
-def forget_unreachable() -> None:
-    """A new run begins: for whoever does several in one process."""
-    with _unreachable_lock:
-        _unreachable.clear()
-
-
 def why_unreachable(host: tuple[str, int], seconds: float | None = None) -> str | None:
     """Try to connect; the reason when that fails within `seconds` (CONNECT_SECONDS), and remember it. git itself would wait minutes.
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from patchctl.errors import SourceUnavailable
+
 if TYPE_CHECKING:
     from patchctl.bundle.read import Bundle
 
@@ -43,6 +45,24 @@ class SourceOptions:
     cache: Path
     refresh: bool = False
     bundle: Bundle | None = None
+
+
+class SeveralUnavailable(SourceUnavailable):
+    """Several upstreams that no place has, each with the places that were tried for it."""
+
+    def __init__(self, failures: Mapping[str, SourceUnavailable], *, hint: str | None = None) -> None:
+        what = "\n".join(f.what for f in failures.values())
+        super().__init__(what, [t for f in failures.values() for t in f.tried], hint=hint)
+        self.failures = failures
+
+    def __str__(self) -> str:
+        return "\n".join(str(f) for f in self.failures.values())
+
+    def as_json(self) -> dict[str, object]:
+        tried = [
+            {"upstream": n, "place": t.place, "reason": t.reason} for n, f in self.failures.items() for t in f.tried
+        ]
+        return {**super().as_json(), "tried": tried}
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ from patchctl.stack.patches import CARRIED_FOLDER, StackPatch
 # What a list in a trailer can name; a new file of another name stays in the diff.
 _LISTABLE = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_./+~-]*")
 _TRAILER_ORDER = ("Feature", "Switch", "Requires", "Carries", "Upstream-Status", "Drop-When")
+_WANTED = tuple(key for key in _TRAILER_ORDER if key not in ("Requires", "Carries"))
+_TRAILERS_HINT = f"end its message with the trailers of a patch, as its last paragraph: {', '.join(_WANTED)}"
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ def export_commits(
 ) -> list[Exported]:
     """Patch files for `commits`, the first of which stands on a commit with tree `base_tree`.
 
-    Raises WrongUse when a commit cannot be a patch: no `Feature:` trailer, empty, a link or a submodule.
+    Raises WrongUse when a commit cannot be a patch: a trailer of every patch is missing, empty, a link or a submodule.
+    Trailers of a file that stays as it is are `verify`'s to judge.
     """
     headers = [_header(c) for c in commits]
     names = _names(headers, commits, existing)
@@ -145,8 +148,9 @@ def _names(
     for header, commit in zip(headers, commits, strict=True):
         feature = header.trailer("Feature")
         if feature is None or not re.fullmatch(r"[a-z0-9_]+", feature):
-            hint = "end its message with the trailers of a patch: Feature, Switch, Upstream-Status, Drop-When"
-            raise WrongUse(f"commit {commit.id[:12]} ({header.subject}) has no `Feature: name` trailer", hint=hint)
+            raise WrongUse(
+                f"commit {commit.id[:12]} ({header.subject}) has no `Feature: name` trailer", hint=_TRAILERS_HINT
+            )
         old = known[feature].pop(0) if known.get(feature) else None
         kind = "bugfix" if header.trailer("Switch") in (None, "none") else "feature"
         pairs.append((old or f"0000-{kind}-{feature}.patch", old))
@@ -177,6 +181,10 @@ def _render(
         raise WrongUse(
             f"commit {commit.id[:12]} ({header.subject}) changes nothing", hint="drop it with `git rebase -i`"
         )
+    lacking = [key for key in _WANTED if not header.trailer(key)]
+    if lacking:
+        what = f"commit {commit.id[:12]} ({header.subject}) has no trailer {' and no '.join(lacking)}"
+        raise WrongUse(what, hint=_TRAILERS_HINT)
     new = [d for d in differences if d.before is None and d.after and d.after.mode == REGULAR]
     carried = {d.path.decode(): d.after.data for d in new if d.after and _LISTABLE.fullmatch(d.path)}
     if len(carried) == len(differences):  # a patch file must hold a diff: the first new file with a line goes into it

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from patchctl.errors import SourceUnavailable
+from patchctl.errors import BadPatch, SourceUnavailable
 from patchctl.git.objects import Entry
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import (
@@ -30,9 +30,14 @@ from patchctl.stack.select import Omission, dependents, leave_out
 
 @dataclass(frozen=True)
 class Computed:
-    """A lock as it should be; the forms that could not be had, and why; the bases of those that could."""
+    """A lock as it should be; the forms that could not be had, and why; the bases of those that could.
+
+    `known` is False where no form could be had and the old lock is for something else, or not there: then nothing is
+    known, and the lock is no reason to give the old one up.
+    """
 
     lock: Lock
+    known: bool
     unavailable: Mapping[Form, SourceUnavailable]
     bases: Mapping[Form, Base]
     results: Mapping[Form, StackResult] = field(default_factory=dict)
@@ -57,15 +62,17 @@ def compute_lock(dist: Distribution, stack: Stack, options: SourceOptions, progr
             bases[form] = obtain_form(form, stack.upstream, dist.upstream(stack.upstream), stack, options, progress)
         except SourceUnavailable as failure:
             unavailable[form] = failure
-    old = _still_valid(read_lock(dist.root, stack), stack, patches)
+    there = read_lock(dist.root, stack)
+    old = _still_valid(there, stack, patches)
     results = {form: _result(base, patches, [], options) for form, base in bases.items()}
     files = _locked_patches(patches, {f: r for f, (r, _) in results.items()}, old)
     records = tuple(
         LockedResult(without, {f: _record(f, without, stack, patches, bases, options, old) for f in forms_of(stack)})
-        for without in _selections(dist, stack, patches)
+        for without in _selections(dist, stack, patches, there)
     )
     lock = Lock(stack.upstream, stack.name, pin_record(stack.pin), files, records)
-    return Computed(lock, unavailable, bases, {f: r for f, (r, _) in results.items()})
+    known = bool(bases) or old is not None
+    return Computed(lock, known, unavailable, bases, {f: r for f, (r, _) in results.items()})
 
 
 def diff_locks(old: Lock | None, new: Lock) -> list[str]:
@@ -80,11 +87,16 @@ def diff_locks(old: Lock | None, new: Lock) -> list[str]:
     lines += [f"{f} was added" for f in after if f not in before] + [
         f"{f} was removed" for f in before if f not in after
     ]
-    lines += [f"{f} changed" for f in after if f in before and after[f] != before[f]]
+    lines += [f"{f} changed" for f in after if f in before and _changed(before[f], after[f])]
     if [p.file for p in old.patches] != [p.file for p in new.patches] and not lines:
         lines.append("the order of the patches changed")
     lines += _diff_results(old, new)
     return lines
+
+
+def _changed(before: LockedPatch, after: LockedPatch) -> bool:
+    """What nobody could compute is not said to have changed."""
+    return before.digest != after.digest or (after.files is not None and before != after)
 
 
 def _diff_results(old: Lock, new: Lock) -> list[str]:
@@ -98,7 +110,8 @@ def _diff_results(old: Lock, new: Lock) -> list[str]:
             continue
         for form in sorted(before[without].keys() | after[without].keys()):
             if before[without].get(form) != after[without].get(form):
-                lines.append(f"the result{named} in form {form} changed")
+                how = "is not known" if after[without].get(form) == UNKNOWN else "changed"
+                lines.append(f"the result{named} in form {form} {how}")
     return lines
 
 
@@ -110,14 +123,17 @@ def _still_valid(old: Lock | None, stack: Stack, patches: Sequence[StackPatch]) 
     return old if same else None
 
 
-def _selections(dist: Distribution, stack: Stack, patches: Sequence[StackPatch]) -> list[tuple[str, ...]]:
+def _selections(
+    dist: Distribution, stack: Stack, patches: Sequence[StackPatch], there: Lock | None
+) -> list[tuple[str, ...]]:
     """Every set of this stack's features that some profile leaves out, the empty one first.
 
-    Of each profile there are two: its own, and what is left where git hosts are out of reach.
+    Of each profile there are two: its own, and what is left where git hosts are out of reach. That one depends on other
+    stacks; while one of those cannot be read, the selections of the lock that is `there` stay.
     """
     features = {p.feature for p in patches}
     found: set[tuple[str, ...]] = {()}
-    without_git: dict[tuple[tuple[str, str], ...], set[str]] = {}
+    without_git: dict[tuple[tuple[str, str], ...], set[str] | None] = {}
     for profile in dist.profiles.values():
         if profile.stacks.get(stack.upstream) == stack.name:
             named = [f.partition("@") for f in profile.without]
@@ -125,15 +141,23 @@ def _selections(dist: Distribution, stack: Stack, patches: Sequence[StackPatch])
             stacks = tuple(sorted(profile.stacks.items()))
             if stacks not in without_git:
                 without_git[stacks] = _lost_without_git(dist, stack, list(dist.stacks_of(profile).values()))
-            found |= {tuple(sorted(own)), tuple(sorted(own | without_git[stacks]))}
+            found |= {tuple(sorted(own)), tuple(sorted(own | (without_git[stacks] or set())))}
+    if None in without_git.values() and there is not None:
+        found |= {r.without for r in there.results if features.issuperset(r.without)}
     return sorted(found, key=lambda names: (len(names), names))
 
 
-def _lost_without_git(dist: Distribution, stack: Stack, stacks: Sequence[Stack]) -> set[str]:
-    """This stack's features that require one of an upstream that no package index has; none if it is one itself."""
+def _lost_without_git(dist: Distribution, stack: Stack, stacks: Sequence[Stack]) -> set[str] | None:
+    """This stack's features that require one of an upstream that no package index has; none if it is one itself.
+
+    None when a patch of another stack cannot be read: the check of that stack says so, and this one has its own.
+    """
     if "sdist" not in forms_of(stack):
         return set()
-    series = {other.upstream: load_patches(dist, other) for other in stacks}
+    try:
+        series = {other.upstream: load_patches(dist, other) for other in stacks}
+    except BadPatch:
+        return None
     gone = [other for other in stacks if "sdist" not in forms_of(other)]
     omitted = [Omission(other.upstream, patch, "in git only") for other in gone for patch in series[other.upstream]]
     return {o.patch.feature for o in dependents(series, omitted) if o.upstream == stack.upstream}

@@ -16,7 +16,7 @@ from patchctl.manifest.lock import Lock, LockedForm, lock_file, pin_record, read
 from patchctl.manifest.types import Profile, Stack
 from patchctl.report.progress import Progress
 from patchctl.source.obtain import BUNDLE_HINT, obtain, obtain_form
-from patchctl.source.types import Base, SourceOptions
+from patchctl.source.types import Base, SeveralUnavailable, SourceOptions
 from patchctl.stack.build import StackBuilder
 from patchctl.stack.memo import StackResult, memo_key, recall, remember
 from patchctl.stack.patches import StackPatch, load_patch
@@ -74,7 +74,7 @@ def select(dist: Distribution, profile: Profile, without: Iterable[str]) -> Sele
     omitted = leave_out(patches, profile.without, f"the profile {profile.name} leaves it out")
     seen = {id(o.patch) for o in omitted}
     omitted += [o for o in leave_out(patches, without, "left out with --without") if id(o.patch) not in seen]
-    check_requirements(patches, omitted)
+    check_requirements(patches, omitted, profile.stacks)
     return Selection(profile, stacks, patches, omitted)
 
 
@@ -92,7 +92,8 @@ def make_plan(
     without: Sequence[str] = (),
     skip_unavailable: bool = False,
 ) -> Plan:
-    """Obtain every source and build every stack. Raises SourceUnavailable unless `skip_unavailable` lists them instead."""
+    """Obtain every source and build every stack. Raises SourceUnavailable unless `skip_unavailable` lists them instead;
+    where there is no source at all, in any case: a plan of nothing would be taken for a profile."""
     bases, skipped = _obtain_all(dist, selection, options, progress, skip_unavailable)
     omitted = list(selection.omitted)
     omitted += _unavailable(dist, selection, bases, options, progress, skip_unavailable)
@@ -157,29 +158,29 @@ def _obtain_all(
     dist: Distribution, selection: Selection, options: SourceOptions, progress: Progress, skip: bool
 ) -> tuple[dict[str, Base], list[Skipped]]:
     bases: dict[str, Base] = {}
-    failures: list[SourceUnavailable] = []
-    skipped: list[Skipped] = []
+    failures: dict[str, SourceUnavailable] = {}
     for upstream, stack in selection.stacks.items():
         try:
             bases[upstream] = obtain(upstream, dist.upstream(upstream), stack, options, progress)
         except SourceUnavailable as failure:
-            failures.append(failure)
-            skipped.append(Skipped(upstream, tuple(failure.tried)))
-    if failures and not skip:
-        raise _together(failures, options)
-    return bases, skipped
+            failures[upstream] = failure
+    if failures and not (skip and bases):
+        raise _together(failures, some=bool(bases))
+    return bases, [Skipped(upstream, tuple(failure.tried)) for upstream, failure in failures.items()]
 
 
-def _together(failures: Sequence[SourceUnavailable], options: SourceOptions) -> SourceUnavailable:
-    """One error for all upstreams that are missing: a user should not meet them one run at a time."""
+def _together(failures: Mapping[str, SourceUnavailable], *, some: bool) -> SourceUnavailable:
+    """One error for all upstreams that are missing: a user should not meet them one run at a time. `some`: another
+    upstream could be had."""
     if len(failures) == 1:
-        only = failures[0]
-        hint = "; ".join([*([only.hint] if only.hint else []), "--skip-unavailable goes on without it and lists it"])
-        return SourceUnavailable(only.what, only.tried, hint=hint)
-    tried = [Tried(t.place, t.reason) for f in failures for t in f.tried]
-    more = BUNDLE_HINT if options.bundle is not None else "--mirror NAME=URL adds places"
-    hint = f"{more}; --skip-unavailable goes on without them and lists them"
-    return SourceUnavailable("\n".join(f.what for f in failures), tried, hint=hint)
+        (only,) = failures.values()
+        hints = [only.hint] if only.hint else []
+        hints += ["--skip-unavailable goes on without it and lists it"] if some else []
+        return SourceUnavailable(only.what, only.tried, hint="; ".join(hints) or None)
+    common = {failure.hint for failure in failures.values()}
+    hint = common.pop() if len(common) == 1 else "--mirror NAME=URL adds places"  # else each names its own upstream
+    skipping = "goes on without them and lists them" if some else "has nothing to go on with: no source could be had"
+    return SeveralUnavailable(failures, hint=f"{hint}; --skip-unavailable {skipping}")
 
 
 def _unavailable(

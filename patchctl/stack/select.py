@@ -74,14 +74,18 @@ def dependents(patches: Patches, omitted: Sequence[Omission]) -> list[Omission]:
     return found
 
 
-def check_requirements(patches: Patches, omitted: Sequence[Omission]) -> None:
-    """Raise WrongUse when a kept patch requires one that is left out, BadPatch when it requires one that is nowhere."""
+def check_requirements(patches: Patches, omitted: Sequence[Omission], stacks: Mapping[str, str]) -> None:
+    """Raise WrongUse when a kept patch requires one that is left out, BadPatch when it requires one that no stack of the
+    profile has; `stacks` names the profile's stack of each upstream."""
     known = {(u, p.feature) for u, series in patches.items() for p in series}
     for upstream, patch in _kept(patches, {id(o.patch) for o in omitted}):
         for needed_upstream, feature in _requirements(upstream, patch):
             if (needed_upstream, feature) not in known:
                 trailer = patch.header.trailers["Requires"][0]
-                what = f"requires {feature}@{needed_upstream}, which no stack of this profile has"
+                stack = stacks.get(needed_upstream)
+                lacks = f"which {needed_upstream} {stack} of this profile does not have"
+                lacks = lacks if stack else f"and this profile has no stack of {needed_upstream}"
+                what = f"requires {feature}@{needed_upstream}, {lacks}"
                 raise BadPatch(what, where=Where(patch.shown, trailer.line))
     left = dependents(patches, omitted)
     if left:

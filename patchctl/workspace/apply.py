@@ -15,7 +15,7 @@ from pathlib import Path
 from patchctl.errors import LocalEdits, WrongUse
 from patchctl.git.worktree import bring_pack, create_git_dir, import_base
 from patchctl.stack.plan import Plan, PlannedStack
-from patchctl.workspace.changes import Part, edits_of, planned_state, target_files
+from patchctl.workspace.changes import Part, edits_of, planned_state, refuse_all, target_files
 from patchctl.workspace.journal import (
     Journal,
     TreeChange,
@@ -113,6 +113,7 @@ class _Run:
         """Finish an interrupted run, after a look at every file: a person may have edited some meanwhile."""
         place_repositories(self.workspace, journal)
         changes = []
+        refusals: list[LocalEdits] = []
         for change in journal.changes:
             tree = change.tree(self.workspace)
             clear_git_locks(tree.git_dir)
@@ -120,12 +121,13 @@ class _Run:
             if change.stash is None:
                 found |= set(tree.edited_generated(change.generated, change.known))
             if found and not self.stash:
-                tree.refuse(sorted(found))
-            if found:  # with those that were kept before, and are still there
+                refusals.append(tree.refusal(sorted(found)))
+            elif found:  # with those that were kept before, and are still there
                 move = replace(change.move, stash=None)
                 found |= set(tree.edits_during(tree.sides(move)))
                 change = replace(change, stash=self._keep(tree, change.target, found))
             changes.append(change)
+        refuse_all(refusals)
         journal = replace(journal, changes=tuple(changes))
         write_journal(self.workspace, journal)
         finish(self.workspace, journal)
@@ -173,7 +175,7 @@ class _Run:
     def _carry_out(self, verb: str, parts: Sequence[Part], after: State) -> Outcome:
         if verb == "revert":  # a checkout that was patched where it is is no longer ours afterwards
             parts = [replace(p, change=replace(p.change, forget=p.change.kind == "into")) for p in parts]
-        edited = {p.change.name: found for p in parts if (found := self._edited(p)) is not None}
+        edited = self._all_edited(parts)
         active = [p for p in parts if not p.idle or p.change.name in edited]
         changed = tuple(p.change.name for p in active)
         if self.dry or (self.state == after and not active):
@@ -191,6 +193,21 @@ class _Run:
         state = finish(self.workspace, journal)
         self._sweep(state)
         return Outcome(state, changed, self.finished, self.stashed)
+
+    def _all_edited(self, parts: Sequence[Part]) -> dict[str, list[bytes]]:
+        """`_edited` of every tree that has any. Raises LocalEdits with those of all trees."""
+        edited: dict[str, list[bytes]] = {}
+        refusals: list[LocalEdits] = []
+        for part in parts:
+            try:
+                found = self._edited(part)
+            except LocalEdits as refusal:
+                refusals.append(refusal)
+                continue
+            if found is not None:
+                edited[part.change.name] = found
+        refuse_all(refusals)
+        return edited
 
     def _edited(self, part: Part) -> list[bytes] | None:
         """What a person edited, to be kept on a branch; None for nothing. Raises LocalEdits unless there is --stash."""

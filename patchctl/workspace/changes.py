@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,25 @@ class Part:
         change = self.change
         generated = {p: hashlib.sha256(t.encode()).hexdigest() for p, t in change.generated.items()}
         return change.source == change.target and generated == change.known and not self.fresh and not change.forget
+
+
+class EditsOfSeveral(LocalEdits):
+    """Local edits of several trees, each with its own files: a person should not meet them one run at a time."""
+
+    def __init__(self, refusals: Sequence[LocalEdits]) -> None:
+        hints = dict.fromkeys(r.hint for r in refusals if r.hint)
+        files = [file for r in refusals for file in r.files]
+        super().__init__("; ".join(r.what for r in refusals), files, hint="; ".join(hints) or None)
+        self.refusals = refusals
+
+    def __str__(self) -> str:
+        return "\n".join(str(r) for r in self.refusals)
+
+
+def refuse_all(refusals: Sequence[LocalEdits]) -> None:
+    """Raise what is to be said of these trees, as one error; return where there is nothing to say."""
+    if refusals:
+        raise refusals[0] if len(refusals) == 1 else EditsOfSeveral(refusals)
 
 
 def planned_state(planned: PlannedStack, old: TreeState | None, into: Path | None) -> TreeState:

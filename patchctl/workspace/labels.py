@@ -10,8 +10,9 @@ from patchctl.workspace.status import Status
 
 
 def labels(status: Status, dist: Distribution) -> dict[str, str]:
-    """Names and values, sorted: `patchctl.lock` is patchctl.manifest.lock.lock_digest over the profile's stacks, and
-    `patchctl.tree.UPSTREAM` is `FORM:TREE`, where TREE is git's id of the patched tree, for each tree of the profile.
+    """Names and values, sorted: `patchctl.lock` is patchctl.manifest.lock.lock_digest over the stacks whose trees are
+    here, `patchctl.tree.UPSTREAM` is `FORM:TREE`, where TREE is git's id of the patched tree, for each of them, and
+    `patchctl.skipped` names the profile's other upstreams. So a part of the trees never has the labels of all.
 
     Raises WrongUse when the workspace holds no profile, or not what its lock says: a label would then be untrue.
     """
@@ -24,14 +25,15 @@ def labels(status: Status, dist: Distribution) -> dict[str, str]:
             hint="`patchctl status` names what is not",
         )
     profile = dist.profile(status.profile)
-    stacks = [dist.stack(upstream, stack) for upstream, stack in profile.stacks.items()]
+    skipped = {one.upstream for one in status.skipped}
+    held = [tree for tree in status.trees if tree.upstream in profile.stacks and tree.upstream not in skipped]
+    stacks = [dist.stack(tree.upstream, tree.stack) for tree in held]
     found = {
         "patchctl.version": __version__,
         "patchctl.profile": status.profile,
         "patchctl.without": ",".join(sorted(status.without)),
         "patchctl.lock": lock_digest(dist.root, stacks) or "",
-        "patchctl.skipped": ",".join(sorted(one.upstream for one in status.skipped)),
+        "patchctl.skipped": ",".join(sorted(profile.stacks.keys() - {tree.upstream for tree in held})),
     }
-    held = [tree for tree in status.trees if tree.upstream in profile.stacks]
     found |= {f"patchctl.tree.{tree.upstream}": f"{tree.form}:{tree.tip_tree}" for tree in held}
     return dict(sorted(found.items()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from pathlib import Path
@@ -35,6 +36,8 @@ def sweep(workspace: Path, state: State | None) -> dict[str, Path]:
             place = _let_go(own, name, git_dir)
             if place is not None:
                 kept[name] = place
+    with contextlib.suppress(OSError):  # it is not there, or some are in use
+        (own / "into").rmdir()
     return kept
 
 

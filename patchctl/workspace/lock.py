@@ -2,41 +2,94 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from patchctl.errors import WorkspaceBusy, WrongUse
 from patchctl.workspace.state import FOLDER
 
+_LOCK = "lock"
+# What a run has in our folder before its journal: nothing that anyone could miss.
+_NOTHING_YET = frozenset({_LOCK, "new", "journal.json.new", "state.json.new"})
+_TRIES = 20
+
 
 @contextmanager
 def workspace_lock(workspace: Path) -> Iterator[None]:
     """Hold the workspace for the block. Raises WorkspaceBusy when another run holds it, or the lock is a symbolic link;
-    WrongUse when our own folder is one."""
+    WrongUse when our own folder is one.
+
+    A block that ends before anything was applied, well or not, leaves nothing: neither the lock nor our folder, nor
+    those above it that were made for it.
+    """
     folder = workspace / FOLDER
-    if folder.is_symlink():
-        raise WrongUse("this has to be a folder and is a symbolic link", where=str(folder))
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "lock"
+    made = [p for p in (workspace, *workspace.parents) if not p.exists()]
+    handle = _take(folder)
+    try:
+        yield
+    finally:
+        _leave_nothing(folder, made)
+        os.close(handle)
+
+
+def _take(folder: Path) -> int:
+    """The lock, held. Another run may take its file away as it ends: ours has to be the one that is in its place."""
+    for _ in range(_TRIES):
+        if folder.is_symlink():
+            raise WrongUse("this has to be a folder and is a symbolic link", where=str(folder))
+        with contextlib.suppress(FileNotFoundError):
+            folder.mkdir(parents=True, exist_ok=True)
+            handle = _open(folder / _LOCK)
+            if _is_in_place(handle, folder / _LOCK):
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+                return handle
+            os.close(handle)
+    raise WorkspaceBusy("other runs begin and end in the workspace all the time", where=str(folder.parent))
+
+
+def _open(file: Path) -> int:
+    """The file, opened and locked. Raises FileNotFoundError when its folder is gone."""
     try:
         handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise WorkspaceBusy(f"the lock cannot be opened: {error.strerror}", where=str(file)) from error
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.read(handle, 64).decode("ascii", "replace").strip()
-            raise WorkspaceBusy(
-                f"another run holds the workspace (process {holder or 'unknown'})",
-                where=str(workspace),
-                hint="wait for it to end; a lock of a dead process frees itself",
-            ) from error
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-        yield
-    finally:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.read(handle, 64).decode("ascii", "replace").strip()
         os.close(handle)
+        raise WorkspaceBusy(
+            f"another run holds the workspace (process {holder or 'unknown'})",
+            where=str(file.parent.parent),
+            hint="wait for it to end; a lock of a dead process frees itself",
+        ) from error
+    return handle
+
+
+def _is_in_place(handle: int, file: Path) -> bool:
+    try:
+        there = os.stat(file, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    own = os.fstat(handle)
+    return (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _leave_nothing(folder: Path, made: Sequence[Path]) -> None:
+    """Take the lock away where there is nothing beside it. Under the lock: nobody else is writing here."""
+    with contextlib.suppress(OSError):  # what cannot be removed stays, and does no harm
+        if not {p.name for p in folder.iterdir()} <= _NOTHING_YET:
+            return
+        shutil.rmtree(folder / "new", ignore_errors=True)
+        for name in sorted(_NOTHING_YET - {"new"}):
+            (folder / name).unlink(missing_ok=True)
+        for place in (folder, *made):
+            place.rmdir()

@@ -50,8 +50,10 @@ class Status:
 
     @property
     def clean(self) -> bool:
-        """No edit, no difference to the lock, no interrupted run, and Python imports these trees where it was asked."""
+        """No edit, no difference to the lock, no interrupted run, and Python imports these trees where it was asked. A
+        profile without a single tree is none that anyone could train with."""
         right = all(t.lock in ("equal", "silent") and not t.edits and not t.problem for t in self.trees)
+        right = right and (self.profile is None or bool(self.trees))
         return right and self.interrupted is None and all(i.ours for t in self.trees for i in t.imports)
 
     def as_json(self) -> dict[str, Any]:

@@ -127,7 +127,11 @@ class Tree:
 
     def refuse(self, edited: Iterable[bytes]) -> None:
         """Raise LocalEdits for these paths."""
-        raise LocalEdits(f"files of {self.name} were changed and are in the way", self.shown(edited), hint=STASH_HINT)
+        raise self.refusal(edited)
+
+    def refusal(self, edited: Iterable[bytes]) -> LocalEdits:
+        """What `refuse` raises."""
+        return LocalEdits(f"files of {self.name} were changed and are in the way", self.shown(edited), hint=STASH_HINT)
 
     def _compare(self, sides: Sides) -> tuple[list[bytes], list[bytes]]:
         """The paths whose file on disk is not yet that of `after`: those that may be changed, and the obstacles."""

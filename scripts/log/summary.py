@@ -26,7 +26,6 @@ PHASES = (
     "update_actor",
     "dump_rollout_generations",
 )
-NOT_IN_STEP = ("testing", "save_checkpoint", "start_profile", "stop_profile")
 OTHER = "other"
 _LARGE = 1e4
 _STATES = {"ok": "ok", "look": "LOOK", "unknown": "?"}

@@ -187,6 +187,116 @@ def test_skip_unavailable_is_said_everywhere(own_ws: Workspace) -> None:
     assert "skipped" in text and "origins/gone" in text
 
 
+def without_sources(ws: Workspace, *names: str) -> None:
+    """Neither the cache nor the place of these upstreams holds anything from now on."""
+    upstreams = ws.made.root / "manifests/upstreams.yaml"
+    for name in names:
+        shutil.rmtree(ws.made.cache / "git" / name)
+        upstreams.write_text(upstreams.read_text().replace(f"/origins/{name}", f"/origins/no-{name}"))
+
+
+@pytest.mark.parametrize("skip", [(), ("--skip-unavailable",), ("--skip-unavailable", "--dry-run")])
+def test_nothing_that_could_be_had_is_3_and_writes_nothing(own_ws: Workspace, skip: tuple[str, ...]) -> None:
+    without_sources(own_ws, "greeter", "clock")
+    message = own_ws.refused(3, "apply", "--profile", "full", *skip)
+    assert "origins/no-greeter" in message and "goes on without" not in message
+    assert not own_ws.folder.exists()
+
+
+def test_nothing_that_could_be_had_leaves_a_workspace_as_it_is(own_ws: Workspace) -> None:
+    own_ws.apply()
+    without_sources(own_ws, "greeter", "clock")
+    own_ws.refused(3, "apply", "--profile", "plain", "--skip-unavailable")
+    own_ws.good("verify")
+
+
+def test_the_places_tried_are_told_apart_by_upstream(own_ws: Workspace) -> None:
+    without_sources(own_ws, "greeter", "clock")
+    error = own_ws.json("apply", "--profile", "full", code=3)["error"]
+    tried = {(t["upstream"], t["place"]) for t in error["tried"] if "origins" in t["place"]}
+    assert tried == {(n, str(own_ws.made.origins / f"no-{n}")) for n in ("greeter", "clock")}
+    lines = own_ws.refused(3, "apply", "--profile", "full").splitlines()
+    begins = [i for i, line in enumerate(lines) if "no place has" in line]
+    assert len(begins) == 2  # each is followed by its own places
+    for at, name in zip(begins, ("greeter", "clock"), strict=True):
+        assert name in lines[at] and "tried cache" in lines[at + 1] and f"no-{name}" in lines[at + 2]
+    assert "try: --mirror NAME=URL adds places;" in lines[-1]
+    offline = own_ws.refused(3, "apply", "--profile", "full", "--offline")
+    assert "try: the run is offline: fetch before" in offline and "--mirror" not in offline
+
+
+def test_local_edits_of_every_tree_are_named(own_ws: Workspace) -> None:
+    own_ws.apply()
+    edited = [own_ws.folder / "greeter/greeter/hello.py", own_ws.folder / "clock/clock/tick.py"]
+    for file in edited:
+        file.write_text("mine = True\n")
+    for verb in (("apply", "--profile", "plain"), ("revert",), ("apply", "--profile", "plain", "--dry-run")):
+        message = own_ws.refused(5, *verb)
+        assert all(str(file) in message for file in edited), message
+        assert message.count("--stash") == 1
+    error = own_ws.json("revert", code=5)["error"]
+    assert error["kind"] == "local-edits" and set(error["files"]) == {str(f) for f in edited}
+    own_ws.good("revert", "--stash")
+
+
+def test_local_edits_of_every_tree_of_an_interrupted_run_are_named(own_ws: Workspace) -> None:
+    own_ws.apply()
+    trees = own_ws.state["trees"]
+    same = ("kind", "folder")
+    changes = [
+        {
+            "name": n,
+            **{k: t[k] for k in same},
+            "base": t["base_commit"],
+            "source": t["tip_commit"],
+            "target": t["tip_commit"],
+        }
+        for n, t in trees.items()
+    ]
+    journal = {"version": 1, "verb": "apply", "changes": changes, "after": own_ws.state}
+    (own_ws.folder / ".patchctl/journal.json").write_text(json.dumps(journal))
+    edited = [own_ws.folder / "greeter/greeter/hello.py", own_ws.folder / "clock/clock/tick.py"]
+    for file in edited:
+        file.write_text("mine = True\n")
+    message = own_ws.refused(5, "apply", "--profile", "full")
+    assert all(str(file) in message for file in edited), message
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["nothing", "an-empty-folder"])
+def test_a_refused_first_apply_leaves_nothing(ws: Workspace, there: bool) -> None:
+    """Neither our folder nor the workspace's, nor those above it."""
+    deep = Workspace(ws.made, ws.folder / "a" / "b")
+    if there:
+        deep.folder.mkdir(parents=True)
+    wrong = deep.run("apply", "--profile", "full", "--into", f"greeter={ws.made.origins / 'clock'}")
+    assert wrong.returncode == 5, wrong.stderr
+    assert deep.folder.is_dir() == there == ws.folder.is_dir()
+    assert not there or list(deep.folder.iterdir()) == []
+
+
+def test_what_another_stack_of_the_upstream_has_is_not_said_to_be_nowhere(own: Made, tmp_path: Path) -> None:
+    """The profile's stack lacks the feature: the message names that stack, and verify says the same."""
+    text = (own.root / "manifests/stacks/greeter/v1.yaml").read_text()
+    short = text.replace("name: v1", "name: v1-short").replace("  - 0001-bugfix-typo.patch\n", "")
+    write_files(own.root, {
+        "manifests/stacks/greeter/v1-short.yaml": short,
+        "manifests/profiles/short.yaml": "schema: 1\nname: short\nsummary: Less.\nstacks:\n  greeter: v1-short\n  clock: v2\n",
+        "manifests/profiles/alone.yaml": "schema: 1\nname: alone\nsummary: Less.\nstacks:\n  clock: v2\n",
+    })  # fmt: skip
+    for name in ("0002-feature-polite.patch", "0003-feature-loud.patch", "files/greeter/manners.py"):
+        target = own.root / "patches/greeter/v1-short" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(own.root / "patches/greeter/v1" / name, target)
+    ws = Workspace(own, tmp_path / "ws")
+    message = ws.refused(2, "apply", "--profile", "short")
+    assert "requires typo@greeter, which greeter v1-short of this profile does not have" in message
+    message = ws.refused(2, "apply", "--profile", "alone")
+    assert "requires typo@greeter, and this profile has no stack of greeter" in message
+    found = json.loads(own.patchctl("verify", "--static", "--json").stdout)["findings"]
+    (own_stack,) = [f for f in found if f["rule"] == "requires-known"]
+    assert own_stack["message"] == "requires typo@greeter, which greeter v1-short does not have"
+
+
 def test_what_a_machine_without_git_hosts_gets_is_locked(tmp_path: Path) -> None:
     """An upstream in git alone is out of reach there, and with it what requires its features; the others have an sdist."""
     clock = replace(CLOCK, sdist=tuple(CLOCK.files))

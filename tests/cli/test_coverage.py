@@ -11,6 +11,9 @@ import pytest
 from distribution import CLOCK, GREETER, Made, make_distribution, write_files
 from recipes import with_recipes
 
+from patchctl.manifest.practice_types import Coverage, Document, Item
+from patchctl.report.coverage import coverage_page
+
 PAGE = "docs/practice/coverage.md"
 PRACTICE = """\
 schema: 1
@@ -213,3 +216,13 @@ def test_the_page_of_parameters(made: Made) -> None:
         f"| `greeter.rate` | `1e-3`; `2e-3` in `dapo_trainer` | How fast. | {quiet} |",
         "| `greeter.mode` | none: give one (`dapo_trainer` alone has it) | How. There \\| only. |  |",
     ]
+
+
+def test_a_feature_of_several_upstreams_links_the_page_of_each() -> None:
+    """As switches.md does; FEATURE@UPSTREAM means one of them."""
+    pages = {"polite": "docs/c.md", "polite@greeter": "docs/g.md", "polite@clock": "docs/c.md", "step": "docs/s.md",
+             "step@clock": "docs/s.md", "polite_bow@clock": "docs/b.md"}  # fmt: skip
+    items = [Item("all", features=["polite"]), Item("one", features=["polite@greeter", "step"])]
+    text = coverage_page({}, None, None, Coverage(1, {"007": Document("A book.", {"manners": items})}), pages)
+    assert "| all | patch [polite@greeter](../../docs/g.md); patch [polite@clock](../../docs/c.md) |" in text
+    assert "| one | patch [polite@greeter](../../docs/g.md); patch [step](../../docs/s.md) |" in text

@@ -13,13 +13,17 @@ import click
 import pytest
 from distribution import REPO
 
+from patchctl.check.recipes import features_and_switches
 from patchctl.cli import cli
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, read_lock
-from patchctl.recipe.read import read_recipes
+from patchctl.recipe.read import Recipes, read_recipes
+from patchctl.recipe.resolve import Given, resolve
+from patchctl.recipe.rules import broken_rules, wrong_needs
 
 PAGES = [
     "README.md", "README.zh-CN.md", "docs/recipes.md", "docs/scripts.md", "docs/preflight.md", "docs/data-and-weights.md",
+    "docs/cluster.md",
     *(str(p.relative_to(REPO)) for p in sorted((REPO / "docs").glob("**/tutorial.md"))),
     *(str(p.relative_to(REPO)) for p in sorted((REPO / "docs/practice").glob("0*.md"))),
 ]  # fmt: skip
@@ -30,7 +34,8 @@ PLACEHOLDERS = {"P", "R", "PROFILE", "RECIPE", "NAME"}
 def commands(page: str) -> Iterator[str]:
     """The lines of a page's code blocks that run the tool or a script; one that ends in a backslash goes on."""
     text = (REPO / page).read_text(encoding="utf-8") if (REPO / page).is_file() else ""
-    for block in re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+    indented = re.findall(r"(?:^ {4}\S.*\n)+", text, re.MULTILINE)
+    for block in [*re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE), *indented]:
         for line in re.sub(r"\s*\\\n\s*", " ", block).splitlines():
             # Beside the command stands what it does, behind a # or three blanks.
             one = re.split(r" {3,}(?![ -])", line.strip().removeprefix("$ "))[0]
@@ -111,6 +116,76 @@ def test_the_recipe_of_a_command_is_there(page: str, command: str) -> None:
     named += [f"{train[1]}/{train[2]}"] if train else []
     named += re.findall(r"recipe (?:show|command|diff) (\S+/\S+)", text)
     assert [n for n in named if n not in recipes() and not PLACEHOLDERS & set(n.split("/"))] == []
+
+
+def helped(command: click.Command) -> Iterator[str]:
+    """The help of a verb and of those below it."""
+    yield command.help or ""
+    context = click.Context(command)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from helped(below)
+
+
+def examples_of_help() -> Iterator[str]:
+    """Lines of a verb's or script's help that name a recipe."""
+    of_scripts = [usage(f"scripts/{name}.sh") for name in ("train", "ray_cluster")]
+    for line in "\n".join([*helped(cli), *of_scripts]).splitlines():
+        for command in re.split(r"(?<=\S) {3,}", line.partition(" #")[0])[0].split("&&"):
+            if re.match(r"\s+(?:[A-Z_]+=\S+ )*(?:eval \"\$\()?(?:patchctl|train\.sh|ray_cluster\.sh) ", f"  {command}"):
+                yield command.partition(" > ")[0].strip().removeprefix('eval "$(').removesuffix(')"')
+
+
+def run_of(command: str) -> tuple[str, Given] | None:
+    """PROFILE/RECIPE and what a command says instead of it; None for one that names no recipe that is there."""
+    given = words(command)
+    option = {o: given[i + 1] for i, o in enumerate(given[:-1]) if o.startswith("-")}
+    nodes = option.get("--nodes")
+    recipe = option.get("--recipe", option.get("-r", ""))
+    profile = option.get("--profile", option.get("-p", ""))
+    named = recipe if "/" in recipe else f"{profile}/{recipe}"
+    train = re.search(r"train\.sh (\S+) ([a-z]\S*)", command)
+    shown = re.search(r"recipe (?:show|command) (\S+/\S+)", command)
+    title = f"{train[1]}/{train[2]}" if train else shown[1] if shown else named
+    if title not in recipes():
+        return None
+    pairs = [given[i + 1].partition("=") for i, o in enumerate(given[:-1]) if o == "--size"]
+    sizes = {name: value for name, _, value in pairs} | ({"nodes": nodes} if nodes and nodes.isdecimal() else {})
+    settings = [
+        w for i, w in enumerate(given) if given[i - 1] == "--set" or (train and re.match(r"\+*[a-z_]+\.\S+=", w))
+    ]
+    return title, Given(sizes, {name: value for name, _, value in (word.partition("=") for word in settings)})
+
+
+RUNS = sorted({command for _, command in ALL} | set(examples_of_help()))
+
+
+@cache
+def book() -> tuple[Distribution, Recipes]:
+    dist = Distribution.load(REPO)
+    return dist, read_recipes(dist)
+
+
+@pytest.mark.parametrize("command", [command for command in RUNS if run_of(command)])
+def test_what_is_shown_keeps_the_rules(command: str) -> None:
+    """With the nodes, sizes and overrides that the example has: a reader pastes it as it stands."""
+    found = run_of(command)
+    assert found is not None
+    dist, all_recipes = book()
+    profile, name = found[0].split("/")
+    run = resolve(all_recipes, profile, name, found[1])
+    features, switches = features_and_switches(dist, profile)
+    broken = [*broken_rules(run, all_recipes.rules), *wrong_needs(run, features, switches, all_recipes.rules)]
+    assert [str(b) for b in broken] == []
+
+
+def test_examples_of_the_help_are_among_them() -> None:
+    with_nodes = [command for command in RUNS if run_of(command) and "--nodes" in command]
+    for start in ("patchctl cluster verify", "patchctl recipe command", "patchctl env", "patchctl preflight", "train.sh",
+                  "ray_cluster.sh worker", "scripts/ray_cluster.sh head"):  # fmt: skip
+        assert [command for command in with_nodes if command.startswith(start)], start
 
 
 def test_there_are_commands_to_look_at() -> None:

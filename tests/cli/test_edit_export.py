@@ -13,6 +13,8 @@ import pytest
 from distribution import GIT_ENV, Made, git
 from on_disk import Workspace, snapshot
 
+from patchctl.check.header_rules import REQUIRED
+
 TRAILERS = "Switch: env GREETER_{0}=1\nUpstream-Status: Pending\nDrop-When: never\n"
 
 
@@ -143,6 +145,22 @@ def test_a_new_commit_becomes_a_patch_with_a_carried_file(own: Made, tree: Path)
     ws.apply()
     assert (ws.folder / "greeter/greeter/bow.py").read_text() == "BOW = 1\n"
     assert own.patchctl("verify", "--static").returncode in (0, 1)
+
+
+@pytest.mark.parametrize("gone", REQUIRED)
+def test_each_trailer_of_a_patch_is_wanted(own: Made, tree: Path, gone: str) -> None:
+    """`verify` would refuse the file; who exports is told at once, and nothing is written."""
+    before = snapshot(own.root)
+    commit_new(tree, "bow", {"greeter/bow.py": "BOW = 1\n"})
+    message = git(tree, "log", "-1", "--format=%B")
+    kept = "\n".join(line for line in message.splitlines() if not line.startswith(f"{gone}:"))
+    git(tree, "commit", "--quiet", "--amend", "-m", kept)
+    done = own.patchctl("export", "greeter", "--dir", str(tree))
+    assert done.returncode == 2 and f"trailer {gone}" in done.stderr.replace(
+        "`Feature: name` trailer", "trailer Feature"
+    )
+    assert ", ".join(REQUIRED) in done.stderr
+    assert snapshot(own.root) == before
 
 
 def test_new_files_only_and_names_that_a_list_cannot_hold(own: Made, tree: Path) -> None:

@@ -76,13 +76,13 @@ def test_an_error_of_a_patch_as_json_names_file_and_line(own_ws: Workspace) -> N
     assert (error["kind"], error["file"]) == ("does-not-apply", name) and error["line"] > 10
 
 
-def slow_git(folder: Path) -> dict[str, str]:
-    """An environment in which fetching from a repository takes for ever: git's upload-pack does not answer."""
+def slow_git(folder: Path, what: str = "fetch") -> dict[str, str]:
+    """An environment in which one command of git takes for ever: fetching does, when git's upload-pack does not answer."""
     folder.mkdir()
     real = shutil.which("git")
     script = folder / "git"
     script.write_text(
-        f'#!/bin/sh\ncase "$*" in *fetch*) touch "{folder}/begun"; exec sleep 60;; esac\nexec "{real}" "$@"\n'
+        f'#!/bin/sh\ncase "$*" in *"{what}"*) touch "{folder}/begun"; exec sleep 60;; esac\nexec "{real}" "$@"\n'
     )
     script.chmod(0o755)
     return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
@@ -121,6 +121,22 @@ def test_interrupted_during_an_apply_is_130_and_can_be_finished(big: Made, tmp_p
     ws.apply()
     assert ws.trees() == whole.trees()
     ws.assert_healthy()
+
+
+def test_interrupted_before_the_first_change_leaves_nothing(small: Made, tmp_path: Path) -> None:
+    """While the first repository is being prepared: no journal is there yet, and nothing to be finished."""
+    env = {**environment(small), **slow_git(tmp_path / "bin", "init -q")}
+    folder = tmp_path / "a" / "ws"
+    line = command(small, "apply", "--profile", "full", "--workspace", str(folder))
+    with subprocess.Popen(line, env=env, start_new_session=True, stdout=-1, stderr=-1, text=True) as run:
+        end = time.monotonic() + 60
+        while not (tmp_path / "bin/begun").exists() and time.monotonic() < end:
+            time.sleep(0.02)
+        assert (folder / ".patchctl/lock").exists()
+        os.killpg(run.pid, signal.SIGINT)
+        _, error = run.communicate(timeout=60)
+    assert run.returncode == 130 and "Traceback" not in error, error
+    assert [p.name for p in tmp_path.iterdir()] == ["bin"]
 
 
 @pytest.mark.parametrize("verb", [["status"], ["status", "--json"], ["apply", "--profile", "full"], ["--help"]])

@@ -108,6 +108,10 @@ def test_a_tree_that_we_patched_names_its_patches(made: Made, tmp_path: Path) ->
     found = only(identify(made, apply(made, tmp_path / "ws"), 0))
     assert states(found) == {"typo": "wholly", "polite": "wholly", "loud": "wholly"}
     assert found["patched"] == 2  # hello.py and the carried file
+    assert found["present"] == found["listed"] == found["equal"] + 1 and found["added"] == 1
+    count = len(BIG.files)
+    text = made.good("identify", str(tmp_path / "ws" / "greeter"))
+    assert f"{count} of {count} files are here: {count - 1} as pinned, 1 patched; and 1 that patches add" in text
     assert found["form"] == "complete"
 
 

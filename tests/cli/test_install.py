@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -233,7 +234,10 @@ def test_what_a_workspace_must_be(case: Case, tmp_path: Path) -> None:
     hello = case.ws.folder / "greeter/greeter/hello.py"
     text = hello.read_text()
     hello.write_text("# mine\n")
-    assert str(hello) in case.refused(5)
+    said = case.refused(5)
+    assert str(hello) in said
+    way = shlex.join(["patchctl", "apply", "--profile", "full", "--workspace", str(case.ws.folder), "--stash"])
+    assert f"`{way}` keeps them on a branch of the tree" in said
     hello.write_text(text)
     git(case.ws.folder / "greeter", "commit", "--quiet", "--allow-empty", "-m", "mine")
     assert "HEAD is" in case.refused(5)

@@ -167,10 +167,14 @@ def test_what_could_not_be_had(tmp_path: Path) -> None:
     line = ("bundle.create", "--profile", "full", "--out", str(tmp_path / "full.tar"), "--skip-unavailable")
     assert checked(made, *line)["missing"] and checked(made, *line)["skipped"]
     assert checked(made, "bundle.show", str(tmp_path / "full.tar"))["missing"]
-    assert checked(made, "lock")["stacks"][0]["unavailable"]
-    assert checked(made, "verify", code=3)["not_checked"]
+    assert checked(made, "lock", code=3)["stacks"][0]["unavailable"]  # not written: the other one was
+    assert checked(made, "verify", code=1)["not_checked"]
     assert any(f["tried"] for f in checked(made, "doctor", code=1)["findings"])
     assert checked(made, "apply", "--profile", "full", *workspace, code=3)["error"]["tried"]
+    shutil.rmtree(made.cache)
+    shutil.rmtree(made.origins)
+    tried = checked(made, "apply", "--profile", "full", *workspace, "--skip-unavailable", code=3)["error"]["tried"]
+    assert {place["upstream"] for place in tried} == {"greeter", "clock"}
 
 
 def test_errors(tmp_path: Path) -> None:

@@ -41,6 +41,39 @@ def test_what_was_left_out_is_said(ws: Workspace) -> None:
     assert labels(ws)["patchctl.without"] == "loud"
 
 
+def test_half_the_trees_have_not_the_labels_of_all(own_ws: Workspace) -> None:
+    own_ws.apply()
+    whole = labels(own_ws)
+    shutil.rmtree(own_ws.folder)
+    shutil.rmtree(own_ws.made.cache / "git" / "clock")
+    upstreams = own_ws.made.root / "manifests/upstreams.yaml"
+    upstreams.write_text(upstreams.read_text().replace("/origins/clock", "/origins/gone"))
+    own_ws.apply("full", "--skip-unavailable")
+    half = labels(own_ws)
+    assert half["patchctl.lock"] == expected_lock(own_ws.made.root, ["greeter/v1"]) != whole["patchctl.lock"]
+    assert half["patchctl.skipped"] == "clock" and "patchctl.tree.clock" not in half
+    assert half["patchctl.tree.greeter"] == whole["patchctl.tree.greeter"]
+
+
+def test_an_upstream_that_came_into_the_profile_later_is_skipped_too(own_ws: Workspace) -> None:
+    profile = own_ws.made.root / "manifests/profiles/single.yaml"
+    profile.write_text("schema: 1\nname: single\nsummary: One.\nstacks:\n  greeter: v1\n")
+    own_ws.apply("single")
+    profile.write_text(profile.read_text() + "  clock: v2\n")
+    assert labels(own_ws)["patchctl.skipped"] == "clock"
+
+
+def test_a_tree_that_went_back_to_its_base_is_not_labelled(own_ws: Workspace) -> None:
+    """Its source could not be had any more when the profile was applied again."""
+    own_ws.apply()
+    shutil.rmtree(own_ws.made.cache / "git" / "clock")
+    upstreams = own_ws.made.root / "manifests/upstreams.yaml"
+    upstreams.write_text(upstreams.read_text().replace("/origins/clock", "/origins/gone"))
+    own_ws.apply("full", "--skip-unavailable")
+    found = labels(own_ws)
+    assert found["patchctl.skipped"] == "clock" and "patchctl.tree.clock" not in found
+
+
 def test_the_lock_label_is_the_profiles(own_ws: Workspace) -> None:
     own_ws.apply()
     before = labels(own_ws)
@@ -52,7 +85,7 @@ def test_the_lock_label_is_the_profiles(own_ws: Workspace) -> None:
     assert {name for name in before if before[name] != after[name]} == {"patchctl.lock"}
 
 
-@pytest.mark.parametrize("spoil", ["edit", "delete", "lock", "revert", "nothing"])
+@pytest.mark.parametrize("spoil", ["edit", "delete", "lock", "revert", "nothing", "no-tree"])
 def test_nothing_untrue_is_said(own_ws: Workspace, spoil: str) -> None:
     if spoil != "nothing":
         own_ws.apply()
@@ -66,5 +99,8 @@ def test_nothing_untrue_is_said(own_ws: Workspace, spoil: str) -> None:
         file.write_text(file.read_text().replace(tip, "0" * 40))
     elif spoil == "revert":
         own_ws.good("revert")
+    elif spoil == "no-tree":
+        file = own_ws.folder / ".patchctl/state.json"
+        file.write_text(json.dumps({**own_ws.state, "trees": {}}))
     message = own_ws.refused(2, "labels")
     assert "try:" in message or "`patchctl" in message

@@ -152,13 +152,22 @@ def test_diff_names_what_only_one_has(made: Made) -> None:
     ("args", "message"),
     [
         (["recipe", "show", "full/laud"], "full has no recipe 'laud'; did you mean 'loud'?"),
-        (["recipe", "show", "loud"], "which loud?"),
+        (["recipe", "show", "loud"], "which profile's loud?"),
+        (["recipe", "show", "full"], "full is a profile, and which recipe of it?"),
+        (["recipe", "show", "full"], "full/loud, full/quiet"),
+        (["recipe", "show", "plain"], "the profile plain has no recipes"),
+        (["env", "-p", "full", "-r", "full"], "full has no recipe 'full'"),
         (["recipe", "show", "ful/loud"], "no profile 'ful'; did you mean 'full'?"),
         (["env", "-p", "plain", "-r", "full/loud"], "are of two profiles"),
         (["recipe", "command", "full/loud", "--size", "promt=1"], "no size 'promt'; did you mean 'prompt'?"),
         (["recipe", "command", "full/loud", "--size", "prompt=1.5"], "expected a whole number"),
         (["recipe", "command", "full/loud", "--path", "modl=/m"], "no path 'modl'; did you mean 'model'?"),
-        (["recipe", "command", "full/loud", "--set", "greeter.text"], "--set takes NAME=VALUE"),
+        (
+            ["recipe", "command", "full/loud", "--size", "nodes"],
+            "--size takes NAME=VALUE, not 'nodes'\n  try: for example --size batch=256",
+        ),
+        (["recipe", "command", "full/loud", "--set", "greeter.text"], "for example --set trainer.total_epochs=1"),
+        (["recipe", "command", "full/loud", "--path", "model"], "for example --path model=/data/model"),
         (["recipe", "command", "full/loud", "--set", "greeter.x== promt"], "greeter.x: no size 'promt'"),
         (["recipe", "command", "full/loud", "--nodes", "0"], "--nodes"),
     ],
@@ -207,6 +216,27 @@ def test_needs_and_switches_belong_together(made: Made, old: str, new: str, mess
     (found,) = findings(made)
     assert (found["rule"], found["file"], found["line"]) == ("recipe-needs", LOUD, 5)
     assert message in found["message"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "setting", "hint"),
+    [
+        ("quiet", "+clock.step=3", "`extends: quiet`, `needs: [step]` and clock.step"),
+        ("loud", "+clock.step=null", "`extends: loud` and `without: [step]`"),
+    ],
+)
+def test_a_switch_on_the_command_line_is_told_of_a_recipe_of_ones_own(
+    made: Made, recipe: str, setting: str, hint: str
+) -> None:
+    """needs cannot be said beside --set; the way that is told is then walked."""
+    done = made.patchctl("recipe", "command", f"full/{recipe}", "--set", setting)
+    assert done.returncode == 2
+    assert hint in done.stderr and "manifests/recipes/full/NAME.yaml" in done.stderr
+    key, _, value = setting.partition("=")
+    more = "needs: [step]" if recipe == "quiet" else "without: [step]"
+    own = f"schema: 1\nname: own\nsummary: My own.\nextends: {recipe}\n{more}\noverrides:\n  {key}: {{value: '{value}', ours: tried}}\n"
+    write_files(made.root, {"manifests/recipes/full/own.yaml": own})
+    made.good("recipe", "command", "full/own")
 
 
 @pytest.mark.parametrize(

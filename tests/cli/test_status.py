@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -28,6 +29,21 @@ def test_what_it_says(ws: Workspace) -> None:
     assert [p["feature"] for p in greeter["patches"]] == ["typo", "polite", "loud"]
     text = ws.good("status")
     assert "as locked" in text and "profile    full" in text
+
+
+def test_an_interrupted_first_apply_was_no_revert(ws: Workspace) -> None:
+    """What is left of a run that was ended after its journal was written."""
+    ws.apply()
+    state = ws.state
+    (ws.folder / ".patchctl/state.json").unlink()
+    journal = {"version": 1, "verb": "apply", "changes": [], "after": state}
+    (ws.folder / ".patchctl/journal.json").write_text(json.dumps(journal))
+    done = ws.run("status")
+    assert done.returncode == 1 and "reverted" not in done.stdout and "profile    none yet" in done.stdout
+    (ws.folder / ".patchctl/journal.json").unlink()
+    (ws.folder / ".patchctl/state.json").write_text(json.dumps(state))
+    ws.good("revert")
+    assert "none (reverted)" in ws.good("status")
 
 
 def test_edits_are_findings(ws: Workspace) -> None:

@@ -383,3 +383,21 @@ def test_a_lock_that_promises_another_tree_for_one_form(both_forms: Made, tmp_pa
         1,
         ["computed anew from git and sdist: the result in form sdist changed"],
     )
+
+
+def test_a_patch_without_test_or_mutation_is_found(own: Made) -> None:
+    """Only where the distribution keeps behaviour tests at all; a mutation is of the upstream that it names."""
+
+    def lacking() -> set[tuple[str, str]]:
+        report = json.loads(own.patchctl("verify", "--static", "--json").stdout)
+        return {(f["patch"], f["message"].split(";")[0]) for f in report["findings"] if f["rule"] == "tested"}
+
+    assert lacking() == set()
+    mutant = "tests/behaviour/mutants"
+    write_files(own.root, {
+        "tests/behaviour/greeter/test_typo.py": "", f"{mutant}/typo.yaml": "upstream: greeter\n",
+        "tests/behaviour/test_polite_form.py": "", f"{mutant}/polite.order.yaml": "upstream: clock\n",
+        "tests/behaviour/clock/test_loud.py": "", f"{mutant}/loud.yaml": "upstream: greeter\n",
+    })  # fmt: skip
+    no_test, no_mutation = "has no behaviour test", "has no mutation"
+    assert lacking() == {("polite", no_mutation), ("loud", no_test), ("step", no_test), ("step", no_mutation)}

@@ -127,6 +127,42 @@ def test_an_upstream_that_was_skipped_is_repeated(place: Place, tmp_path: Path) 
     assert ["/nowhere", "there is no such folder"] in report["not_checked"][1]["tried"]
 
 
+def test_an_upstream_of_the_profile_that_is_lacking_is_not_checked(place: Place) -> None:
+    """It came into the profile since, or the state was changed: nobody may think that it was looked at."""
+    place.change_state(lambda s: s["trees"].pop("clock"))
+    code, report = place.verify()
+    assert (code, report["checked"]["trees"]) == (0, 1)
+    assert [n["what"] for n in report["not_checked"]] == ["clock, of which the workspace has no tree"]
+    assert "not checked: clock" in place.made.good("verify", "--workspace", str(place.workspace))
+
+
+def no_tree(state: dict[str, Any]) -> None:
+    """What an apply wrote that could get no source at all."""
+    skipped = [{"upstream": name, "tried": [["cache", "not there"]]} for name in state["trees"]]
+    state.update(trees={}, skipped=skipped)
+
+
+def test_a_workspace_without_a_tree_is_a_fault(place: Place) -> None:
+    place.change_state(no_tree)
+    code, report = place.verify()
+    assert (code, rules(report), len(report["not_checked"])) == (1, {"tree-missing"}, 2)
+    for args in ((), ("--quiet",), ("--skip-unavailable",)):
+        done = place.made.patchctl("verify", "--workspace", str(place.workspace), *args)
+        assert done.returncode == 1 and "no tree" in done.stdout
+    done = place.made.patchctl("status", "--workspace", str(place.workspace))
+    assert done.returncode == 1 and "no tree" in done.stdout
+    place.change_state(lambda s: s.update(profile=None, skipped=[]))  # only `--into` checkouts, and reverted
+    code, report = place.verify()
+    assert (code, rules(report)) == (1, {"tree-missing"})
+
+
+@pytest.mark.parametrize("args", [("--static",), ("--mirror", "clock=/srv/clock"), ("--source", "git")])
+def test_options_of_sources_are_wrong_use(place: Place, args: tuple[str, ...]) -> None:
+    """A workspace is read back without sources: a job that says otherwise would pass for the wrong reason."""
+    done = place.made.patchctl("verify", "--workspace", str(place.workspace), *args)
+    assert done.returncode == 2 and args[0] in done.stderr and done.stdout == ""
+
+
 def test_the_distribution_that_was_applied_is_found_from_the_state(place: Place, tmp_path: Path) -> None:
     place.change_state(lambda s: s.update(root=str(place.made.root)))
     command = ["verify", "--workspace", str(place.workspace), "--json"]

@@ -391,7 +391,7 @@ class TestOutput:
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 2
         assert "update_actor" in done.stdout
-        assert done.stderr.splitlines()[0] == "patchctl: no picture: matplotlib is not installed"
+        assert done.stderr.splitlines()[0] == "plot_log.py: no picture: matplotlib is not installed"
         assert not (tmp_path / "run.png").exists()
 
     def test_explain(self) -> None:

@@ -110,6 +110,39 @@ def test_a_dry_run_prints_the_same_command(shell: Shell, host: Path) -> None:
     assert shlex.split(printed)[1:] == started[1:]
 
 
+def test_a_dry_run_elsewhere_prints_what_an_npu_machine_runs(shell: Shell, host: Path, tmp_path: Path) -> None:
+    """Without NPUs, driver, tool and weights: the command of a whole machine, and what of it is only assumed."""
+    there = words(start(shell, host, "image:1", "-v", f"{tmp_path}:/data/weights:ro"))
+    shell.path = [Path("/usr/bin"), Path("/bin")]
+    weights = "/nowhere/at/all:/data/weights:ro"
+    elsewhere = str(tmp_path / "elsewhere")
+    done = shell.run(
+        "run_container.sh", "image:1", "-v", weights, "--tool", "docker", "--dry-run", PATCHCTL_HOST_ROOT=elsewhere
+    )
+    assert done.returncode == 0, done.stderr
+    printed = shlex.split(done.stdout)
+    assert printed[:3] == ["docker", "run", "-itd"]
+    assert after(printed, "--device") == after(there, "--device")
+    assert after(printed, "-v") == [*after(there, "-v")[:-1], weights]
+    for absent in ("no NPU was found", f"{DRIVER} is not there", "/nowhere/at/all is not there"):
+        assert [line for line in done.stderr.splitlines() if absent in line and "a dry run assumes" in line], absent
+
+
+def test_a_dry_run_elsewhere_has_the_npus_that_are_asked_for(shell: Shell, tmp_path: Path) -> None:
+    done = start(shell, tmp_path, "image:1", "--npus", "0,8-9", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    devices = after(shlex.split(done.stdout), "--device")
+    assert devices == ["/dev/davinci0", "/dev/davinci8", "/dev/davinci9", *(f"/dev/{name}" for name in MANAGERS)]
+    assert "not there: /dev/davinci0 " in done.stderr and "a dry run assumes" in done.stderr
+
+
+def test_a_dry_run_refuses_what_is_wrong_on_every_machine(shell: Shell, tmp_path: Path) -> None:
+    for line, told in (("-v /tmp:/home", "hides what the image has"), ("--npus x", "numbers and ranges are wanted")):
+        done = start(shell, tmp_path, "image:1", "--dry-run", *line.split())
+        assert (done.returncode, done.stdout) == (2, "")
+        assert told in done.stderr
+
+
 def test_podman_is_taken_where_there_is_no_docker(shell: Shell, host: Path) -> None:
     done = start(shell, host, "image:1", tool="podman")
     if (Path("/usr/bin") / "docker").exists():

@@ -4,13 +4,14 @@ NPUs: it records how it was started. Where preflight has to be content, a stand-
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from processes import free_port
-from shells import Program, Shell, alive, program, wait_until
+from shells import SCRIPTS, Program, Shell, alive, program, wait_until
 
 ENTRY = """
 # Stands for verl.trainer.main_ppo: says how it was started, and does what ENTRY_DOES says.
@@ -179,6 +180,41 @@ def test_a_dry_run_says_what_it_would_stop_at(run: Training) -> None:
     assert code == 0
     assert "MODEL_PATH" in program.err and "this is what the printed script would stop at" in program.err
     assert "model.path=\"'${MODEL_PATH:?" in program.out
+
+
+def examples_of_the_help(run: Training) -> list[str]:
+    text = run.shell.run("train.sh", "--help").stdout
+    return [line.strip() for line in text.splitlines() if re.match(r" +([A-Z_]+=\S+ )*train\.sh ", line)]
+
+
+def test_the_examples_of_the_help_print_their_script_on_any_machine(run: Training) -> None:
+    """As shown, on a machine that has no cluster. An example that sets variables sets all that its recipe needs."""
+    shown = examples_of_the_help(run)
+    assert len(shown) == 2
+    for line in shown:
+        variables, _, script = line.partition("train.sh ")
+        env = dict(word.split("=", 1) for word in variables.split())
+        given = script.removesuffix(" --dry-run").split()
+        state = str(run.shell.folder / "no-ray")
+        done = run.shell.run("train.sh", *given, "--dry-run", PATCHCTL_RAY_STATE_DIR=state, **env)
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+        assert not env or "needs paths that are not set" not in done.stderr, done.stderr
+        assert "no cluster is known for" in done.stderr and "a dry run assumes" in done.stderr
+
+
+def test_a_dry_run_without_a_cluster_asks_for_it_by_name(run: Training) -> None:
+    """The printed script stops without HEAD, and hands it to Ray and to the question which nodes are there."""
+    done = run.shell.run("train.sh", "qwen3-32b", "grpo", "--dry-run", **run.env)
+    assert done.returncode == 0, done.stderr
+    quiet = f"patchctl() {{ :; }}\n{done.stdout}".replace(str(SCRIPTS / "ray_cluster.sh"), "echo asked")
+    script = program(run.shell.folder / "tools", "printed.sh", quiet)
+    paths = {name: str(run.shell.folder) for name in ("MCORE_MODEL_PATH", "VAL_FILE")}
+    stopped = run.shell.start("/bin/bash", script, **run.env, **paths)
+    assert stopped.wait() != 0 and "HEAD: HOST:PORT" in stopped.err and stopped.out == ""
+    goes = run.shell.start("/bin/bash", script, **run.env, **paths, HEAD="10.0.0.1:6766")
+    assert goes.wait() == 0, goes.err
+    assert "asked status --head 10.0.0.1:6766 --nodes 2 --devices 16" in goes.out
+    assert started(goes)["env"]["RAY_ADDRESS"] == "10.0.0.1:6766"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,15 @@ RECIPES: Recipes = read_recipes(Distribution.load(REPOSITORY))
 assert RECIPES.rules is not None
 RULES = RECIPES.rules.value
 EXPECTED = {
-    "qwen3-235b": {"grpo", "grpo-random-init", "grpo-rebalance", "dapo", "dapo-longseq", "dapo-longseq-128k"},
+    "qwen3-235b": {
+        "grpo",
+        "grpo-hdp",
+        "grpo-random-init",
+        "grpo-rebalance",
+        "dapo",
+        "dapo-longseq",
+        "dapo-longseq-128k",
+    },
     "qwen3-32b": {"grpo", "grpo-sam", "dapo", "dapo-sam", "gspo", "dapo-fsdp2"},
     "qwen3-8b": {"dapo", "grpo"},
     "deepseek-r1": {"grpo"},
@@ -124,3 +132,17 @@ def test_another_number_of_nodes_is_computed_and_held_against_the_rules() -> Non
     assert broken == {"experts-divide-devices"}
     run = run_of("qwen3-32b", "grpo", Given(sizes={"nodes": "1"}))
     assert {b.rule for b in broken_rules(run, RECIPES.rules)} == {"megatron-divides-devices"}
+
+
+@pytest.mark.parametrize("recipe", ["grpo", "grpo-hdp", "grpo-rebalance", "grpo-random-init", "dapo-longseq"])
+def test_the_controllers_memory_on_64_nodes_and_the_way_out(recipe: str) -> None:
+    """Exactly 2 TiB by 000's own count is where its container of 2 TiB ran out: refused. Half of the batch is not."""
+    run = run_of("qwen3-235b", recipe, Given(sizes={"nodes": "64"}))
+    (broken,) = broken_rules(run, RECIPES.rules)
+    assert broken.rule == "controller-memory" and "--size batch=N" in broken.hint
+    assert broken.found.endswith(f"does not hold: {2 << 40} and {2 << 40}")
+    half = str(int(run.sizes["batch"].value) // 2)
+    assert (
+        list(broken_rules(run_of("qwen3-235b", recipe, Given(sizes={"nodes": "64", "batch": half})), RECIPES.rules))
+        == []
+    )

@@ -13,8 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from source_builders import IndexServer, Repo, index_server, make_repo
 
 from patchctl.git import fetch as git_fetch
-from patchctl.source import pipconfig
-from patchctl.source.places import forget_unreachable
+from patchctl.source import pipconfig, places
 from patchctl.source.types import SourceOptions
 
 
@@ -33,7 +32,7 @@ def a_new_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    forget_unreachable()
+    monkeypatch.setattr(places, "_unreachable", {})
     git_fetch.user_settings.cache_clear()
     pipconfig.machine_config.cache_clear()
 

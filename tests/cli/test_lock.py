@@ -1,0 +1,107 @@
+"""`patchctl lock`: what it writes, and what it must not lose."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distribution import CLOCK, GREETER, Made, make_distribution
+
+LOCK = "manifests/locks/clock/v2.json"
+
+
+def lonely(made: Made, *names: str) -> None:
+    """No place has these upstreams any more."""
+    upstreams = made.root / "manifests/upstreams.yaml"
+    for name in names:
+        shutil.rmtree(made.cache / "git" / name)
+        upstreams.write_text(upstreams.read_text().replace(f"/origins/{name}", f"/origins/no-{name}"))
+
+
+def run(made: Made, *args: str) -> tuple[int, dict[str, Any]]:
+    done = made.patchctl("lock", "--json", *args)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_a_lock_that_cannot_be_computed_is_not_overwritten(own: Made) -> None:
+    lonely(own, "clock")
+    own.edit(own.patch("step"), "The code does it now", "It does it now")
+    own.edit(own.patch("typo"), "The code does it now", "It does it now")
+    before = (own.root / LOCK).read_bytes()
+    done = own.patchctl("lock")
+    assert done.returncode == 3 and "origins/no-clock" in done.stdout, done.stdout
+    (line,) = [row for row in done.stdout.splitlines() if row.startswith("clock")]
+    assert "not written" in line
+    assert (own.root / LOCK).read_bytes() == before
+    assert own.patchctl("lock", "--check", "--upstream", "greeter").returncode == 0  # that one could be had
+    code, found = run(own, "--upstream", "clock")
+    (row,) = found["stacks"]
+    assert code == 3 and row["written"] is False and row["unavailable"]["git"]
+    assert row["differences"] == ["0001-feature-step.patch changed", "the result in form git is not known"]
+    assert own.patchctl("lock", "--check", "--upstream", "clock").returncode == 1
+
+
+def test_a_first_lock_that_cannot_be_computed_is_not_written(tmp_path: Path) -> None:
+    made = make_distribution(tmp_path)
+    shutil.rmtree(made.origins / "clock")
+    code, found = run(made)
+    assert code == 3 and [row["written"] for row in found["stacks"]] == [False, True]
+    assert not (made.root / LOCK).exists() and (made.root / "manifests/locks/greeter/v1.json").exists()
+
+
+def test_a_lock_that_is_still_right_is_kept_without_a_source(own: Made) -> None:
+    lonely(own, "clock")
+    before = (own.root / LOCK).read_bytes()
+    assert run(own)[0] == 0
+    assert (own.root / LOCK).read_bytes() == before
+
+
+def test_a_form_that_cannot_be_had_is_unknown_beside_one_that_can(tmp_path: Path) -> None:
+    made = make_distribution(tmp_path, (GREETER, replace(CLOCK, sdist=tuple(CLOCK.files))), lock=True)
+    lonely(made, "clock")
+    made.edit(made.patch("step"), "The code does it now", "It does it now")
+    assert run(made)[0] == 0
+    forms = json.loads((made.root / LOCK).read_text())["results"][0]["forms"]
+    assert forms["git"] == "unknown" and forms["sdist"] != "unknown"
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Made:
+    """clock has an sdist, and requires a feature of greeter, which is in git only: two selections are locked."""
+    made = make_distribution(tmp_path, (GREETER, replace(CLOCK, sdist=tuple(CLOCK.files))), lock=True)
+    assert [r["without"] for r in json.loads((made.root / LOCK).read_text())["results"]] == [[], ["step"]]
+    return made
+
+
+def break_patch(made: Made, feature: str) -> Path:
+    """A patch whose `+++` line cannot be read."""
+    file = made.patch(feature)
+    lines = file.read_text().splitlines(keepends=True)
+    number = next(i for i, line in enumerate(lines) if line.startswith("+++ "))
+    lines[number] = "+++ nothing\n"
+    file.write_text("".join(lines))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("broken", "other", "tree"), [("typo", "clock", "sdist trees"), ("step", "greeter", "git trees")]
+)
+def test_a_patch_that_cannot_be_read_stops_its_own_stack_only(mixed: Made, broken: str, other: str, tree: str) -> None:
+    file = break_patch(mixed, broken)
+    done = mixed.patchctl("verify", "--json")
+    report = json.loads(done.stdout)
+    errors = [
+        f for f in report["findings"] if f["severity"] == "error" and f["rule"] not in ("page-stale", "schema-stale")
+    ]
+    assert [(f["rule"], f["file"]) for f in errors] == [("patch-file", file.relative_to(mixed.root).as_posix())]
+    assert done.returncode == 1 and report["checked"][tree] == 1
+    code, found = run(mixed, "--check", "--upstream", other)
+    assert (code, [row["differences"] for row in found["stacks"]]) == (0, [[]])
+    before = (mixed.root / LOCK).read_bytes()
+    mixed.good("lock", "--upstream", other)
+    assert (mixed.root / LOCK).read_bytes() == before
