@@ -48,9 +48,13 @@ class Upstream:
     def tree(self, name: str) -> Path:
         """The folder of the upstream's tree; the test is skipped, with the reason, when it cannot be had."""
         tree = self._trees.path(name)
-        if self.feature:
-            self._trees.require(*self.feature)
+        if self.feature and (reason := self._trees.lacks(*self.feature)):
+            pytest.skip(reason)
         return tree
+
+    def lacks(self, upstream: str, feature: str) -> str | None:
+        """Why a feature is not in the upstream's tree, None if it is; for tests of what several features make."""
+        return self._trees.lacks(upstream, feature)
 
     def run(
         self,

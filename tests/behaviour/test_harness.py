@@ -82,9 +82,11 @@ def test_what_apply_skipped_or_left_out_is_skipped_with_its_reason(tmp_path: Pat
     }
     trees = trees_of_report(tmp_path, report)
     assert trees.path("verl") == tmp_path / "verl"
-    trees.require("verl", "dataproto_concat")
+    upstream = Upstream(trees, tmp_path)
+    assert upstream.lacks("verl", "dataproto_concat") is None
+    upstream.feature = ("verl", "data_rebalance")
     with pytest.raises(pytest.skip.Exception, match=r"data_rebalance is not in the tree of verl: recipe/"):
-        trees.require("verl", "data_rebalance")
+        upstream.tree("verl")
     with pytest.raises(pytest.skip.Exception, match=r"mindspeed: .* tried https://example.org/m.git: no route"):
         trees.path("mindspeed")
 

@@ -1,7 +1,7 @@
 """Recipes against the patched verl: every override composes, every default of the rules is true, every variable is read.
 
 Then verl's own checks, those of the features among them, take every recipe. The source distribution of verl has no recipe/,
-so that DAPO's recipes are skipped there.
+so that DAPO's recipes are skipped there, as are recipes that need a feature which the trees lack.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from harness import REPO, Upstream
 
+from patchctl.check.recipes import features_and_switches
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.recipe_types import Rules
 from patchctl.recipe.arithmetic import number
@@ -68,23 +69,26 @@ def refused_job(override: str) -> dict[str, Any]:
 
 
 def probed(upstream: Upstream, jobs: Mapping[str, dict[str, Any]], file: Path, probe: str, **more: Any) -> Of:
-    """Runs a probe on the jobs whose entry module is in the tree; asking for another one skips."""
+    """Runs a probe on the jobs whose entry module and features are in the tree; asking for another one skips."""
     tree = upstream.tree("verl")
-    here = {name: job for name, job in jobs.items() if there(tree, job["module"])}
+    lacking = {name: reason for name, job in jobs.items() if (reason := why_not(upstream, job))}
+    here = {name: job for name, job in jobs.items() if name not in lacking}
     file.write_text(json.dumps(list(here.values())))
     found = dict(zip(here, upstream.run(probe, tree, file, timeout=300, **more), strict=True))
 
     def one(name: str) -> Any:
-        if name not in found:
-            module = jobs[name]["module"]
-            pytest.skip(f"{module} is not in this tree of verl: the source distribution has no recipe/")
+        if name in lacking:
+            pytest.skip(lacking[name])
         return found[name]
 
     return one
 
 
-def there(tree: Path, module: str) -> bool:
-    return (tree / f"{module.replace('.', '/')}.py").is_file()
+def why_not(upstream: Upstream, job: dict[str, Any]) -> str | None:
+    """Why a job cannot be tried on these trees; None if it can."""
+    if not (upstream.tree("verl") / f"{job['module'].replace('.', '/')}.py").is_file():
+        return f"{job['module']} is not in this tree of verl: the source distribution has no recipe/"
+    return next(filter(None, (upstream.lacks("verl", feature) for feature in job["needs"])), None)
 
 
 @cache
@@ -106,11 +110,12 @@ def all_jobs() -> dict[str, dict[str, Any]]:
 
 
 def job_of(run: Run, overrides: list[str], keys: list[str]) -> dict[str, Any]:
-    return job(run.entry.module, run.entry.config, overrides, keys, run.entry.folder or ".")
+    found = job(run.entry.module, run.entry.config, overrides, keys, run.entry.folder or ".")
+    return found | {"needs": [feature.partition("@")[0] for feature in run.needs]}
 
 
 def job(module: str, config: str, overrides: list[str], keys: list[str], folder: str = ".") -> dict[str, Any]:
-    return {"module": module, "folder": folder, "config": config, "overrides": overrides, "keys": keys}
+    return {"module": module, "folder": folder, "config": config, "overrides": overrides, "keys": keys, "needs": []}
 
 
 def run_of(key: tuple[str, str]) -> Run:
@@ -170,8 +175,12 @@ def test_dapo_does_not_start_in_its_own_folder(composed: Of) -> None:
 
 
 @pytest.mark.parametrize("config", MODULES)
-def test_the_defaults_of_the_rules_are_those_of_the_configuration(composed: Of, config: str) -> None:
-    declared = {**rules().defaults[ALL], **rules().defaults[config]}
+def test_the_defaults_of_the_rules_are_those_of_the_configuration(
+    upstream: Upstream, composed: Of, config: str
+) -> None:
+    switches = features_and_switches(Distribution.load(REPO), "qwen3-235b")[1]
+    lacking = {switch.name for switch in switches if upstream.lacks("verl", switch.feature)}
+    declared = {k: v for k, v in {**rules().defaults[ALL], **rules().defaults[config]}.items() if k not in lacking}
     found = composed(config)
     assert found["error"] is None
     wrong = {

@@ -42,11 +42,12 @@ class Trees:
             pytest.skip(f"no tree of {name}: {self._missing.get(name, self._otherwise)}")
         return self._folders[name]
 
-    def require(self, upstream: str, feature: str) -> None:
-        """Skips the test when the patch of the feature, or of the one that it is a part of, was left out of the tree."""
+    def lacks(self, upstream: str, feature: str) -> str | None:
+        """Why the patch of the feature, or of the one that it is a part of, was left out of the tree; None if it was not."""
         for (name, left_out), reason in self._left_out.items():
             if name == upstream and f"{feature}_".startswith(f"{left_out}_"):
-                pytest.skip(f"{left_out} is not in the tree of {upstream}: {reason}")
+                return f"{left_out} is not in the tree of {upstream}: {reason}"
+        return None
 
 
 class LazyTrees(Trees):
@@ -59,8 +60,8 @@ class LazyTrees(Trees):
     def path(self, name: str) -> Path:
         return self._get().path(name)
 
-    def require(self, upstream: str, feature: str) -> None:
-        self._get().require(upstream, feature)
+    def lacks(self, upstream: str, feature: str) -> str | None:
+        return self._get().lacks(upstream, feature)
 
     def _get(self) -> Trees:
         if self._built is None:

@@ -57,7 +57,8 @@ class OldVllm:
         inside = f"vllm-{self.version}/vllm/"
         with tarfile.open(archive) as tar:
             members = [member for member in tar.getmembers() if member.name.startswith(inside) and member.isreg()]
-            tar.extractall(folder, members, filter="data")
+            # Python 3.11.3 and older have no filters; the members are files below `inside` anyhow.
+            tar.extractall(folder, members, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
         archive.unlink()
 
 
