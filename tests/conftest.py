@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 SLOW = "takes minutes, many processes or a matrix of cases: run with --slow (make test-slow, make test-mutants)"
@@ -18,6 +20,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            # Started by `nohup` or in a script's background. A program that is started inherits what is ignored, not what is
+            # handled: the tests go on as they were told to, and what they start is as in a terminal.
+            signal.signal(number, lambda *_: None)
     config.addinivalue_line("markers", f"slow: {SLOW}")
 
 

@@ -43,7 +43,7 @@ def _take(folder: Path) -> int:
         if folder.is_symlink():
             raise WrongUse("this has to be a folder and is a symbolic link", where=str(folder))
         with contextlib.suppress(FileNotFoundError):
-            folder.mkdir(parents=True, exist_ok=True)
+            _make(folder)
             handle = _open(folder / _LOCK)
             if _is_in_place(handle, folder / _LOCK):
                 os.ftruncate(handle, 0)
@@ -51,6 +51,21 @@ def _take(folder: Path) -> int:
                 return handle
             os.close(handle)
     raise WorkspaceBusy("other runs begin and end in the workspace all the time", where=str(folder.parent))
+
+
+def _make(folder: Path) -> None:
+    """The folder, made unless it is there. Raises FileNotFoundError when another run takes it away meanwhile.
+
+    mkdir(exist_ok=True) looks a second time at what was in its place, and what another run has removed by then is to it a
+    file in the way.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        for place in (folder, *folder.parents):
+            if place.exists() and not place.is_dir():
+                raise WrongUse("this has to be a folder and is a file", where=str(place)) from error
+        raise FileNotFoundError(str(folder)) from error
 
 
 def _open(file: Path) -> int:
@@ -89,7 +104,8 @@ def _leave_nothing(folder: Path, made: Sequence[Path]) -> None:
         if not {p.name for p in folder.iterdir()} <= _NOTHING_YET:
             return
         shutil.rmtree(folder / "new", ignore_errors=True)
-        for name in sorted(_NOTHING_YET - {"new"}):
+        for name in sorted(_NOTHING_YET - {"new", _LOCK}):
             (folder / name).unlink(missing_ok=True)
+        (folder / _LOCK).unlink(missing_ok=True)  # the last: from here on another run may hold the workspace
         for place in (folder, *made):
             place.rmdir()

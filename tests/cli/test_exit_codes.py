@@ -88,15 +88,20 @@ def slow_git(folder: Path, what: str = "fetch") -> dict[str, str]:
     return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
 
 
+def wait_for(file: Path, step: float = 0.02) -> None:
+    """Asks every `step` seconds, for a minute."""
+    end = time.monotonic() + 60
+    while not file.exists() and time.monotonic() < end:
+        time.sleep(step)
+
+
 def test_interrupted_during_a_fetch_is_130(small: Made, tmp_path: Path) -> None:
     made = copy_of(small, tmp_path)
     shutil.rmtree(made.cache)
     env = {**environment(made), **slow_git(tmp_path / "bin")}
     line = command(made, "fetch", "--profile", "full")
     with subprocess.Popen(line, env=env, start_new_session=True, stdout=-1, stderr=-1, text=True) as run:
-        end = time.monotonic() + 60
-        while not (tmp_path / "bin/begun").exists() and time.monotonic() < end:
-            time.sleep(0.02)
+        wait_for(tmp_path / "bin/begun")
         os.killpg(run.pid, signal.SIGINT)  # as a terminal does
         _, error = run.communicate(timeout=60)
     assert run.returncode == 130, error
@@ -111,9 +116,7 @@ def test_interrupted_during_an_apply_is_130_and_can_be_finished(big: Made, tmp_p
     ws = Workspace(big, tmp_path / "ws")
     line = command(big, "apply", "--profile", "full", "--workspace", str(ws.folder))
     with subprocess.Popen(line, env=environment(big), start_new_session=True, stdout=-1, stderr=-1, text=True) as run:
-        end = time.monotonic() + 60
-        while not (ws.folder / ".patchctl/journal.json").exists() and time.monotonic() < end:
-            time.sleep(0.001)
+        wait_for(ws.folder / ".patchctl/journal.json", step=0.001)
         os.killpg(run.pid, signal.SIGINT)
         _, error = run.communicate(timeout=60)
     assert run.returncode in (130, 0), error  # 0: it was over before the signal came
@@ -123,15 +126,26 @@ def test_interrupted_during_an_apply_is_130_and_can_be_finished(big: Made, tmp_p
     ws.assert_healthy()
 
 
+def test_a_run_that_was_told_to_ignore_interrupts_goes_on(big: Made, tmp_path: Path) -> None:
+    """As in a script's background: a signal that is ignored at the start stays ignored."""
+    ws = Workspace(big, tmp_path / "ws")
+    line = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh"]
+    line += command(big, "apply", "--profile", "full", "--workspace", str(ws.folder))
+    with subprocess.Popen(line, env=environment(big), start_new_session=True, stdout=-1, stderr=-1, text=True) as run:
+        wait_for(ws.folder / ".patchctl/journal.json", step=0.001)
+        os.killpg(run.pid, signal.SIGINT)
+        _, error = run.communicate(timeout=60)
+    assert run.returncode == 0, error
+    ws.assert_healthy()
+
+
 def test_interrupted_before_the_first_change_leaves_nothing(small: Made, tmp_path: Path) -> None:
     """While the first repository is being prepared: no journal is there yet, and nothing to be finished."""
     env = {**environment(small), **slow_git(tmp_path / "bin", "init -q")}
     folder = tmp_path / "a" / "ws"
     line = command(small, "apply", "--profile", "full", "--workspace", str(folder))
     with subprocess.Popen(line, env=env, start_new_session=True, stdout=-1, stderr=-1, text=True) as run:
-        end = time.monotonic() + 60
-        while not (tmp_path / "bin/begun").exists() and time.monotonic() < end:
-            time.sleep(0.02)
+        wait_for(tmp_path / "bin/begun")
         assert (folder / ".patchctl/lock").exists()
         os.killpg(run.pid, signal.SIGINT)
         _, error = run.communicate(timeout=60)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,24 @@ def test_a_signal_reaches_the_training(run: Training, how: signal.Signals | str,
     assert program.wait(20) == status, program.err
     assert not alive(started(program)["pid"])
     assert "last words" in run.logs()[0].read_text()
+
+
+def test_a_training_that_was_told_to_ignore_signals_goes_on(run: Training) -> None:
+    """`nohup` ignores HUP, a script's background INT; what is ignored at the start stays so. TERM ends it all the same."""
+    ignoring = 'trap \'\' INT HUP; exec "$0" "$@"'
+    does = "import signal\nsignal.signal(15, lambda *_: sys.exit(1))\nprint('begun', flush=True)\ntime.sleep(60)"
+    program = run.shell.start(
+        "/bin/sh", "-c", ignoring, SCRIPTS / "train.sh", "qwen3-8b", "grpo", **run.env, ENTRY_DOES=does
+    )
+    program.until("begun")
+    program.interrupt()
+    program.signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        program.process.wait(2)
+    assert alive(started(program)["pid"])
+    program.signal(signal.SIGTERM)
+    assert program.wait(20) == 143, program.err
+    assert not alive(started(program)["pid"])
 
 
 def test_every_path_that_is_not_set_is_named_at_once(run: Training) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from patchctl.errors import WorkspaceBusy
+from patchctl.errors import WorkspaceBusy, WrongUse
 from patchctl.workspace.lock import workspace_lock
 
 # Each process takes the lock again and again; who holds it makes a file that must not be there.
@@ -38,6 +38,15 @@ def test_two_never_hold_it_at_once(tmp_path: Path) -> None:
         _, error = run.communicate(timeout=120)
         assert run.returncode == 0, error
     assert not (workspace / ".patchctl").exists() and not (tmp_path / "held").exists()
+
+
+@pytest.mark.parametrize("file", ["a", "a/ws", "a/ws/.patchctl"])
+def test_a_file_in_its_place_is_named(tmp_path: Path, file: str) -> None:
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text("mine")
+    with pytest.raises(WrongUse) as refused, workspace_lock(tmp_path / "a" / "ws"):
+        raise AssertionError("it is held in a file")
+    assert str(tmp_path / file) in str(refused.value) and (tmp_path / file).read_text() == "mine"
 
 
 @pytest.mark.parametrize("ending", [None, KeyboardInterrupt, OSError])
