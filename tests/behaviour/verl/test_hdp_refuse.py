@@ -10,11 +10,8 @@ from typing import Any
 
 import pytest
 from harness import Upstream
+from hdp_runs import WHERE
 
-WHERE: dict[str, Any] = {
-    "need": ["verl", "megatron-lm", "mindspeed"],
-    "standins": ["torch_npu", "megatron_cpu", "npu_attention"],
-}
 ACTOR, REFERENCE = "actor_rollout_ref.actor.megatron", "actor_rollout_ref.ref.megatron"
 SWITCHED = [f"{ACTOR}.hybrid_data_parallel=True"]
 # What is made (hdp_settings.make), with which lines of a command line, and what it says.

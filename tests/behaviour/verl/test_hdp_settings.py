@@ -6,11 +6,7 @@ from typing import Any
 
 import pytest
 from harness import Upstream
-
-WHERE: dict[str, Any] = {
-    "need": ["verl", "megatron-lm", "mindspeed"],
-    "standins": ["torch_npu", "megatron_cpu", "npu_attention"],
-}
+from hdp_runs import WHERE
 
 
 @pytest.fixture(scope="module")

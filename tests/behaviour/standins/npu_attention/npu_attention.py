@@ -25,9 +25,14 @@ def install():
     torch_npu.npu_fusion_attention_grad = fusion_attention_grad
     ring_utils.npu_ring_attention_update = ring_attention_update
     torch.npu.current_device = lambda: "cpu"
+    use_the_cpu("arange", "empty", "ones", "tensor", "zeros")
+
+
+def use_the_cpu(*factories):
+    """Lets these functions of torch take the device "npu" for the CPU."""
     # A barrier asks which accelerator there is, and the NPU that torch_npu's stand-in names has no driver.
     torch._C._get_accelerator = lambda *args: torch.device("cpu")
-    for name in ("arange", "empty", "ones", "tensor", "zeros"):
+    for name in factories:
         setattr(torch, name, _on_the_cpu(getattr(torch, name)))
 
 

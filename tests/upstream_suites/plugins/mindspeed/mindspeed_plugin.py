@@ -5,11 +5,11 @@ Upstream's DistributedTest starts its ranks from a fork server; that imports thi
 the same stand-ins.
 """
 
-import functools
 import multiprocessing
 from types import SimpleNamespace
 
 import megatron_cpu
+import npu_attention
 import npu_dense_attention
 import torch
 import torch.distributed
@@ -35,23 +35,7 @@ def _use_devices():
         module.current_device = lambda: "cpu"
         module.set_device = lambda *args: None
         module.get_device_name = lambda *args: "Ascend910B1"
-    # A barrier asks which accelerator there is, and the NPU that torch_npu's stand-in names has no driver.
-    torch._C._get_accelerator = lambda *args: torch.device("cpu")
-    for name in FACTORIES:
-        setattr(torch, name, _on_the_cpu(getattr(torch, name)))
-
-
-def _on_the_cpu(factory):
-    """`factory` with the CPU in the place of the device "npu". No TorchFunctionMode: there is none in a backward pass,
-    where recomputation calls it again."""
-
-    @functools.wraps(factory)
-    def made(*args, **kwargs):
-        if str(kwargs.get("device", "")).startswith("npu"):
-            kwargs["device"] = "cpu"
-        return factory(*args, **kwargs)
-
-    return made
+    npu_attention.use_the_cpu(*FACTORIES)
 
 
 def _use_gloo():

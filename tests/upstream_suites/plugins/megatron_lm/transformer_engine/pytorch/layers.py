@@ -51,7 +51,20 @@ def normalized(inputs, weight, bias, eps, zero_centered_gamma):
 class _Parallel(torch.nn.Module):
     """What TE's linear layers have in common: the parameters of this rank, and an extra state without FP8."""
 
-    def _prepare(self, in_features, out_features, sequence_parallel, tp_size, parallel_mode, settings):
+    def __init__(
+        self,
+        in_features,
+        out_features,
+        sequence_parallel=False,
+        tp_size=1,
+        init_method=None,
+        bias=True,
+        return_bias=False,
+        parallel_mode=None,
+        **settings,
+    ):
+        super().__init__()
+        self.init_method, self.use_bias, self.return_bias = init_method, bias, return_bias
         divisor = tp_size if parallel_mode else 1
         self.in_features = in_features // (divisor if parallel_mode == "row" else 1)
         self.out_features = out_features // (divisor if parallel_mode == "column" else 1)
@@ -62,16 +75,16 @@ class _Parallel(torch.nn.Module):
         self.fp8_meta = {"fp8_checkpoint": False}
         self.fp8 = self.fp8_calibration = False
 
-    def _add(self, suffix, init_method, bias):
+    def _add(self, suffix):
         weight = torch.nn.Parameter(torch.empty(self.out_features, self.in_features, **self.make))
         self.register_parameter(f"weight{suffix}", weight)
         with self._fork():
-            if init_method is None:
+            if self.init_method is None:
                 torch.nn.init.normal_(weight, std=0.023)
             else:
-                init_method(weight)
+                self.init_method(weight)
         _mark(weight, 1 if self.parallel_mode == "row" else 0)
-        parameter = torch.nn.Parameter(torch.zeros(self.out_features, **self.make)) if bias else None
+        parameter = torch.nn.Parameter(torch.zeros(self.out_features, **self.make)) if self.use_bias else None
         self.register_parameter(f"bias{suffix}", parameter)
         if parameter is None:
             return
@@ -119,22 +132,9 @@ class _Parallel(torch.nn.Module):
 class Linear(_Parallel):
     """One linear layer; its bias is returned and not added when `return_bias` is set."""
 
-    def __init__(
-        self,
-        in_features,
-        out_features,
-        sequence_parallel=False,
-        tp_size=1,
-        init_method=None,
-        bias=True,
-        return_bias=False,
-        parallel_mode=None,
-        **settings,
-    ):
-        super().__init__()
-        self._prepare(in_features, out_features, sequence_parallel, tp_size, parallel_mode, settings)
-        self.use_bias, self.return_bias = bias, return_bias
-        self._add("", init_method, bias)
+    def __init__(self, in_features, out_features, **settings):
+        super().__init__(in_features, out_features, **settings)
+        self._add("")
 
     def forward(self, inp, is_first_microbatch=None):
         return self._result(inp)
@@ -174,24 +174,11 @@ class LayerNormLinear(Linear):
 class GroupedLinear(_Parallel):
     """As many linear layers as there are experts on this rank; each takes `m_splits[i]` rows of the input."""
 
-    def __init__(
-        self,
-        num_gemms,
-        in_features,
-        out_features,
-        sequence_parallel=False,
-        tp_size=1,
-        init_method=None,
-        bias=True,
-        return_bias=False,
-        parallel_mode=None,
-        **settings,
-    ):
-        super().__init__()
-        self._prepare(in_features, out_features, sequence_parallel, tp_size, parallel_mode, settings)
-        self.num_gemms, self.use_bias, self.return_bias = num_gemms, bias, return_bias
+    def __init__(self, num_gemms, in_features, out_features, **settings):
+        super().__init__(in_features, out_features, **settings)
+        self.num_gemms = num_gemms
         for number in range(num_gemms):
-            self._add(str(number), init_method, bias)
+            self._add(str(number))
 
     def forward(self, inp, m_splits, is_first_microbatch=None):
         flat = inp.reshape(-1, inp.shape[-1])
