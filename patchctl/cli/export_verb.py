@@ -180,13 +180,12 @@ def _build(app: App, stack: Stack, patches: list[StackPatch], options: SourceOpt
 
 def _write_list(manifest: Path, stack: Stack, names: list[str]) -> list[str]:
     """Put the patches' names into the stack's manifest, touching no other line of it."""
+    from patchctl.atomic import replace_file
     from patchctl.manifest.rewrite import rewrite_list
 
     own = [n for n in names if n not in stack.replace.values()]
     if own == stack.patches:
         return []
     text = manifest.read_text(encoding="utf-8")
-    temporary = manifest.with_name(f".{manifest.name}.new")
-    temporary.write_text(rewrite_list(text, "patches", own), encoding="utf-8")
-    temporary.replace(manifest)
+    replace_file(manifest, rewrite_list(text, "patches", own).encode())
     return [f"{manifest.name} lists {len(own)} patches"]

@@ -63,8 +63,8 @@ def command(
     trees for each form of the source. A form that cannot be had keeps its record while pin and patches are the same, and
     is "unknown" otherwise. The lists of every pin's files, which `identify` reads, are written with it.
 
-    Where no form at all can be had and the old record is for other patches, nothing is written for that stack, and the
-    exit code is 3.
+    A lock that cannot be read, after a merge or a kill, counts as none. Where no form at all can be had and the old record
+    is for other patches, nothing is written for that stack, and the exit code is 3.
     """
     dist = app.distribution
     if upstream is not None:
@@ -79,12 +79,14 @@ def command(
 
 def _row(dist: Distribution, stack: Stack, options: SourceOptions, progress: Progress, *, check: bool) -> LockRow:
     """Compute one lock, and write it unless `check` says no, nothing differs, or nothing is known of it."""
-    from patchctl.manifest.lock import lock_file, read_lock, render_lock
+    from patchctl.atomic import replace_file
+    from patchctl.manifest.lock import lock_file, render_lock
     from patchctl.manifest.trees import check_tree_list, update_tree_list
-    from patchctl.stack.locking import compute_lock, diff_locks
+    from patchctl.stack.locking import compute_lock, diff_locks, old_lock
 
     computed = compute_lock(dist, stack, options, progress)
-    differences = diff_locks(read_lock(dist.root, stack), computed.lock)
+    there, damage = old_lock(dist, stack)
+    differences = damage or diff_locks(there, computed.lock)
     base = next(iter(computed.bases.values()), None)
     if base is not None:
         listed = (check_tree_list if check else update_tree_list)(dist.root, stack, base)
@@ -92,8 +94,7 @@ def _row(dist: Distribution, stack: Stack, options: SourceOptions, progress: Pro
     file = lock_file(dist.root, stack.upstream, stack.name)
     written = bool(differences) and not check and computed.known
     if written:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(render_lock(computed.lock), encoding="utf-8")
+        replace_file(file, render_lock(computed.lock).encode())
     return LockRow(
         upstream=stack.upstream, stack=stack.name, file=str(file), differences=tuple(differences),
         forms=tuple(computed.bases),

@@ -18,6 +18,18 @@ if TYPE_CHECKING:
     from git import Repo
 
 
+# What git leaves in its folder while HEAD is not where its user thinks of the work as being.
+UNDER_WAY = (
+    "rebase-merge",
+    "rebase-apply",
+    "MERGE_HEAD",
+    "CHERRY_PICK_HEAD",
+    "REVERT_HEAD",
+    "sequencer",
+    "BISECT_LOG",
+)
+
+
 @dataclass(frozen=True)
 class CommitInfo:
     """What an export needs of a commit. `date` is git's: seconds since 1970 and a zone."""
@@ -49,11 +61,11 @@ def commits_between(folder: Path, base: str) -> list[CommitInfo]:
 
 
 def uncommitted(folder: Path) -> list[str]:
-    """Tracked files with changes that no commit has yet, and a rebase that is under way."""
+    """Tracked files with changes that no commit has yet, and what git has under way: a rebase, a merge, a bisect."""
     with git_environment((("safe.directory", str(folder)),)) as env:
         repo = _open(folder, env)
         changed = {d.a_path or d.b_path or "" for d in [*repo.index.diff(None), *repo.head.commit.diff()]}
-        under_way = [n for n in ("rebase-merge", "rebase-apply", "MERGE_HEAD") if (Path(repo.git_dir) / n).exists()]
+        under_way = [n for n in UNDER_WAY if (Path(repo.git_dir) / n).exists()]
         repo.close()
     return sorted(changed) + [f".git/{name}" for name in under_way]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from patchctl.errors import SourceMismatch
@@ -56,6 +56,22 @@ class WorkTree:
         """Files that are neither tracked nor ignored. A repository inside the tree is none of ours and not among them."""
         out = self.git("ls-files", "-z", "--others", "--exclude-standard")
         return [p for p in out.split(b"\0") if p and not p.endswith(b"/")]
+
+    def ignored(self, ours: Collection[str]) -> list[bytes]:
+        """Untracked files that git leaves out of its status, but for `ours` and Python's bytecode, which nobody misses."""
+        out = self.git("ls-files", "-z", "--others", "--ignored", "--exclude-standard")
+        found = [p for p in out.split(b"\0") if p and os.fsdecode(p) not in ours]
+        return [p for p in found if not p.endswith(b".pyc")]
+
+    def passed_over(self) -> dict[bytes, str]:
+        """Tracked files whose edits git does not look for (skip-worktree, assume-unchanged), with the index's blob ids."""
+        found = {}
+        for line in self.git("ls-files", "-z", "-v", "-s").split(b"\0"):
+            tag, _, rest = line.partition(b" ")
+            if tag == b"S" or tag.islower():
+                about, _, path = rest.partition(b"\t")
+                found[path] = about.split()[1].decode("ascii")
+        return found
 
     def write_index(self, commit: str) -> list[bytes]:
         """Make the index that of `commit` and read every file anew whose stat is not known; returns those that differ."""

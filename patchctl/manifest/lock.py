@@ -98,23 +98,36 @@ def pin_record(pin: Pin) -> dict[str, str | None]:
     return {"commit": pin.commit, "tree": pin.tree, "sdist_sha256": pin.sdist.sha256 if pin.sdist else None}
 
 
+class DamagedLock(BadManifest):
+    """The file is no lock: cut off, empty, or with a merge's conflicts in it. Nothing can be taken from it."""
+
+
 def read_lock(root: Path, stack: Stack) -> Lock | None:
-    """The lock of a stack, or None when it has none. Raises BadManifest when it cannot be used."""
+    """The lock of a stack, or None when it has none. Raises DamagedLock, and BadManifest when it cannot be used."""
     file = lock_file(root, stack.upstream, stack.name)
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise BadManifest(f"the lock cannot be read: {error}", where=Where(str(file))) from error
+    except UnicodeDecodeError as error:
+        raise _damaged(file, error) from error
     try:
         data = json.loads(text)
-        if data["version"] != VERSION:
-            raise ValueError(f"version {VERSION} was expected and {data['version']!r} found")
-        return _from_json(data)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        hint = "it is generated: `patchctl lock` writes it again"
-        raise BadManifest(f"the lock cannot be used: {error}", where=Where(str(file)), hint=hint) from error
+        version = data["version"]
+        lock = _from_json(data) if version == VERSION else None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _damaged(file, error) from error
+    if lock is None:
+        what = f"the lock cannot be used: version {VERSION} was expected and {version!r} found"
+        raise BadManifest(what, where=Where(str(file)), hint="a newer patchctl may have written it")
+    return lock
+
+
+def _damaged(file: Path, error: Exception) -> DamagedLock:
+    hint = "it is generated: `patchctl lock` writes it again"
+    return DamagedLock(f"the lock cannot be used: {error}", where=Where(str(file)), hint=hint)
 
 
 def render_lock(lock: Lock) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from patchctl.atomic import replace_file
 from patchctl.errors import BadManifest, Where
 from patchctl.git.objects import Entry, Files
 from patchctl.manifest.types import Stack
@@ -166,10 +167,7 @@ def update_tree_list(root: Path, stack: Stack, base: Base) -> str | None:
 def write_tree_list(root: Path, stack: Stack, base: Base) -> Path:
     """Write the list of this base, whatever is there; by rename, so that no reader sees half of it."""
     file = tree_list_file(root, stack.upstream, stack.name)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.new")
-    temporary.write_bytes(render_tree_list(tree_list_of(stack, base)))
-    temporary.replace(file)
+    replace_file(file, render_tree_list(tree_list_of(stack, base)))
     return file
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from patchctl.atomic import replace_file
 from patchctl.errors import BadPatch, PatchctlError, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import CommitInfo
@@ -82,10 +83,7 @@ def write_stack(folder: Path, exported: Sequence[Exported]) -> None:
     for path, data in _wanted(exported).items():
         file = folder / path
         if not file.is_file() or file.read_bytes() != data:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            temporary = file.with_name(f".{file.name}.new")
-            temporary.write_bytes(data)
-            temporary.replace(file)
+            replace_file(file, data)
 
 
 def remove_gone(folder: Path, exported: Sequence[Exported], existing: Sequence[StackPatch]) -> None:

@@ -10,6 +10,7 @@ from patchctl.git.objects import Entry
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import (
     UNKNOWN,
+    DamagedLock,
     Lock,
     LockedFile,
     LockedForm,
@@ -62,7 +63,7 @@ def compute_lock(dist: Distribution, stack: Stack, options: SourceOptions, progr
             bases[form] = obtain_form(form, stack.upstream, dist.upstream(stack.upstream), stack, options, progress)
         except SourceUnavailable as failure:
             unavailable[form] = failure
-    there = read_lock(dist.root, stack)
+    there, _ = old_lock(dist, stack)
     old = _still_valid(there, stack, patches)
     results = {form: _result(base, patches, [], options) for form, base in bases.items()}
     files = _locked_patches(patches, {f: r for f, (r, _) in results.items()}, old)
@@ -73,6 +74,15 @@ def compute_lock(dist: Distribution, stack: Stack, options: SourceOptions, progr
     lock = Lock(stack.upstream, stack.name, pin_record(stack.pin), files, records)
     known = bool(bases) or old is not None
     return Computed(lock, known, unavailable, bases, {f: r for f, (r, _) in results.items()})
+
+
+def old_lock(dist: Distribution, stack: Stack) -> tuple[Lock | None, list[str]]:
+    """The lock that is there, or None and, in a line, what is the matter with a file that is no lock. Raises BadManifest for one
+    that another version may read."""
+    try:
+        return read_lock(dist.root, stack), []
+    except DamagedLock as error:
+        return None, [error.what]
 
 
 def diff_locks(old: Lock | None, new: Lock) -> list[str]:

@@ -70,7 +70,7 @@ def recall(cache: Path, key: str, patches: Sequence[StackPatch], left_out: Seque
         if pack is not None and not _whole(pack):
             return None
         return StackResult(data["base_commit"], data["base_tree"], data["tip_commit"], data["tip_tree"], steps, pack)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None  # not there, or of another version: it is computed again
 
 

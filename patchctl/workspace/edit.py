@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from patchctl.git.worktree import WorkTree, bring_pack, create_git_dir, import_b
 from patchctl.manifest.types import Stack
 from patchctl.source.types import Base
 from patchctl.stack.memo import StackResult
+from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.trees import Move, Tree
 
 _KEYS = ("upstream", "stack", "base", "tip")
@@ -32,12 +34,14 @@ def make_edit_tree(folder: Path, stack: Stack, base: Base, result: StackResult, 
     """
     if folder.exists() and any(folder.iterdir()):
         _check_exported(folder, stack)
-    building = folder.with_name(f".{folder.name}.patchctl-new")
+    building, old = (folder.with_name(f".{folder.name}.patchctl-{word}") for word in ("new", "old"))
     shutil.rmtree(building, ignore_errors=True)
     _fill(building, stack, base, result, digest)
+    shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
-        shutil.rmtree(folder)
+        folder.rename(old)  # a kill while it is being deleted must not leave half of it in its place
     building.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _fill(folder: Path, stack: Stack, base: Base, result: StackResult, digest: str) -> None:
@@ -78,6 +82,8 @@ def read_edit_tree(folder: Path, stack: Stack) -> tuple[str, list[CommitInfo]]:
         hint = "edit it anew in another folder, and bring your commits there with `git cherry-pick`"
         raise WrongUse(f"{folder} stands on another pin than {stack.upstream}/{stack.name} has now", hint=hint)
     open_changes = uncommitted(folder)
+    if not open_changes:
+        _check_whole(folder)
     if open_changes:
         raise LocalEdits(
             f"{folder} has changes that are not committed",
@@ -85,6 +91,19 @@ def read_edit_tree(folder: Path, stack: Stack) -> tuple[str, list[CommitInfo]]:
             hint="commit them; only commits become patches",
         )
     return noted["base"], commits_between(folder, noted["base"])
+
+
+def _check_whole(folder: Path) -> None:
+    """Raise LocalEdits when HEAD is detached below a branch, as in a bisect: the commits above it would be left out."""
+    work = WorkTree(folder / ".git", folder)
+    head = (folder / ".git" / "HEAD").read_text(encoding="utf-8").strip()
+    if head.startswith("ref: "):
+        return
+    above = work.git("for-each-ref", "--format=%(refname:short)", f"--contains={head}", "refs/heads/").decode().split()
+    longer = [b for b in above if work.git("rev-parse", f"refs/heads/{b}").decode().strip() != head]
+    if longer:
+        what = f"{folder} has no branch checked out, and {longer[0]} has commits that HEAD at {head[:12]} has not"
+        raise LocalEdits(what, [str(folder)], hint=f"`git bisect reset`, or `git checkout {longer[0]}`, then export")
 
 
 def check_patch_files(folder: Path, digest: str) -> None:
@@ -129,6 +148,12 @@ def _check_exported(folder: Path, stack: Stack) -> None:
     hint = f"`patchctl export {stack.upstream}` takes it over; or remove the folder"
     if work.head() != noted["tip"] or uncommitted(folder) or work.untracked():
         raise LocalEdits(f"{folder} holds work that was not exported", [str(folder)], hint=hint)
+    unseen = work.ignored({g.path for g in stack.generated})
+    files = TreeFiles(folder)
+    unseen += [p for p, blob in work.passed_over().items() if (there := files.entry(p)) is None or there.id != blob]
+    if unseen:
+        what = f"{folder} holds files that git does not show: ignored ones, or edits under skip-worktree or assume-unchanged"
+        raise LocalEdits(what, [os.fsdecode(p) for p in unseen], hint="move them elsewhere, or remove the folder")
     elsewhere = work.git("rev-list", "--max-count=1", "--exclude=refs/patchctl/*", "--all", "--not", noted["tip"])
     if elsewhere:
         what = f"{folder} holds commits on another branch, or in `git stash`, that were not exported"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from distribution import GIT_ENV, Made, git
-from on_disk import Workspace, snapshot
+from on_disk import Workspace, command, environment, snapshot
 
 from patchctl.check.header_rules import REQUIRED
 
@@ -264,12 +264,85 @@ WORK = {
 
 @pytest.mark.parametrize("case", WORK)
 def test_edit_does_not_overwrite_work(own: Made, tree: Path, case: str) -> None:
-    for command in WORK[case]:
-        git(tree, *command)
+    for words in WORK[case]:
+        git(tree, *words)
     before = snapshot(tree)
     done = own.patchctl("edit", "greeter", "--dir", str(tree))
     assert done.returncode == 5 and "not exported" in done.stderr
     assert snapshot(tree) == before
+
+
+def hide(tree: Path, flag: str) -> None:
+    git(tree, "update-index", flag, "README.md")
+    (tree / "README.md").write_text("mine\n")
+
+
+def ignore(tree: Path) -> None:
+    with (tree / ".git/info/exclude").open("a") as exclude:
+        exclude.write("*.log\n.venv/\n*.pyc\n")
+    (tree / ".venv").mkdir()
+    (tree / ".venv/pyvenv.cfg").write_text("mine\n")
+    (tree / "notes.log").write_text("mine\n")
+
+
+@pytest.mark.parametrize("case", ["ignored", "--skip-worktree", "--assume-unchanged"])
+def test_edit_does_not_overwrite_what_git_does_not_show(own: Made, tree: Path, case: str) -> None:
+    ignore(tree) if case == "ignored" else hide(tree, case)
+    before = snapshot(tree)
+    done = own.patchctl("edit", "greeter", "--dir", str(tree))
+    assert done.returncode == 5 and "git does not show" in done.stderr, done.stderr
+    assert all(name in done.stderr for name in (["notes.log", ".venv/"] if case == "ignored" else ["README.md"]))
+    assert snapshot(tree) == before
+
+
+def test_bytecode_and_flags_without_an_edit_are_no_work(own: Made, tree: Path) -> None:
+    git(tree, "update-index", "--skip-worktree", "README.md")
+    with (tree / ".git/info/exclude").open("a") as exclude:
+        exclude.write("*.pyc\n")
+    (tree / "greeter/hello.pyc").write_bytes(b"compiled")
+    own.good("edit", "greeter", "--dir", str(tree))
+    assert not (tree / "greeter/hello.pyc").exists()
+
+
+def files(tree: Path) -> dict[str, tuple[str, str]]:
+    return {path: entry for path, entry in snapshot(tree).items() if not path.startswith(".git")}
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="no strace, which kills at a system call")
+def test_an_edit_that_was_killed_as_it_took_the_old_tree_away_can_be_repeated(own: Made, tree: Path) -> None:
+    line = command(own, "edit", "greeter", "--dir", str(tree))
+    whole = files(tree)
+    for number in range(1, 30, 4):  # the calls that remove files and folders
+        killing = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=unlinkat,rmdir,unlink,rename"]
+        killing += ["-e", f"inject=unlinkat,rmdir,unlink,rename:signal=KILL:when={number}"]
+        subprocess.run([*killing, *line], env=environment(own), check=False, capture_output=True)
+        own.good("edit", "greeter", "--dir", str(tree))
+        assert files(tree) == whole
+        assert [p.name for p in tree.parent.iterdir() if "patchctl" in p.name] == []
+
+
+UNFINISHED = {
+    "a-bisect": [("bisect", "start", "HEAD", "HEAD~3")],
+    "a-detached-head": [("checkout", "--quiet", "--detach", "HEAD~2")],
+}
+
+
+@pytest.mark.parametrize("case", UNFINISHED)
+def test_an_export_from_lower_down_takes_no_patch_away(own: Made, tree: Path, case: str) -> None:
+    for words in UNFINISHED[case]:
+        git(tree, *words)
+    before = patches(own)
+    done = own.patchctl("export", "greeter", "--dir", str(tree))
+    assert done.returncode == 5, done.stderr
+    assert ("BISECT_LOG" if case == "a-bisect" else "patchctl/v1 has commits") in done.stderr
+    assert patches(own) == before
+    git(tree, *(("bisect", "reset") if case == "a-bisect" else ("checkout", "--quiet", "patchctl/v1")))
+    assert export(own, tree)["changes"] == []
+
+
+def test_a_detached_head_with_every_commit_is_exported(own: Made, tree: Path) -> None:
+    git(tree, "checkout", "--quiet", "--detach")
+    assert export(own, tree)["changes"] == []
 
 
 def test_edit_and_new_files_and_other_folders(own: Made, tree: Path, tmp_path: Path) -> None:

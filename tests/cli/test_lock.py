@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,34 @@ def test_a_lock_that_is_still_right_is_kept_without_a_source(own: Made) -> None:
     before = (own.root / LOCK).read_bytes()
     assert run(own)[0] == 0
     assert (own.root / LOCK).read_bytes() == before
+
+
+def conflicted(text: str) -> str:
+    return text.replace("{", "{\n<<<<<<< HEAD\n=======\n>>>>>>> other\n", 1)
+
+
+@pytest.mark.parametrize("damage", [
+    lambda text: text[:100], lambda text: "", conflicted, lambda text: "[" * 100_000, lambda text: "\udcff" + text,
+], ids=["cut-off", "empty", "conflict", "deeply-nested", "no-text"])  # fmt: skip
+def test_a_damaged_lock_is_written_again(own: Made, damage: Callable[[str], str]) -> None:
+    file = own.root / LOCK
+    before = file.read_text()
+    file.write_bytes(damage(before).encode("utf-8", "surrogateescape"))
+    assert own.patchctl("verify", "--static").returncode in (1, 2)
+    assert own.patchctl("lock", "--check").returncode == 1
+    code, found = run(own)
+    (row,) = [row for row in found["stacks"] if row["upstream"] == "clock"]
+    assert code == 0 and row["written"] and "the lock cannot be used" in row["differences"][0]
+    assert file.read_text() == before
+
+
+def test_a_lock_of_a_later_version_is_not_written_over(own: Made) -> None:
+    file = own.root / LOCK
+    own.edit(file, '"version": 1', '"version": 2')
+    before = file.read_bytes()
+    done = own.patchctl("lock")
+    assert done.returncode == 2 and "a newer patchctl" in done.stderr
+    assert file.read_bytes() == before
 
 
 def test_a_form_that_cannot_be_had_is_unknown_beside_one_that_can(tmp_path: Path) -> None:
