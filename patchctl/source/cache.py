@@ -16,13 +16,12 @@ import errno
 import json
 import os
 import shutil
-import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from patchctl.atomic import new_folder, sweep
 from patchctl.errors import SourceMismatch, WrongUse
 from patchctl.source.types import FORMS, Form
 
@@ -91,35 +90,38 @@ def kept_archive(repo: Path) -> Path | None:
 @contextmanager
 def staging(root: Path) -> Iterator[Path]:
     """A new folder below <cache>/tmp, on the same file system as the places; gone when the block ends."""
-    top = root / "tmp"
+    with staging_in(root, root / "tmp", "fetch-") as folder:
+        yield folder
+
+
+@contextmanager
+def staging_in(root: Path, top: Path, prefix: str) -> Iterator[Path]:
+    """A new folder in `top`, which lies in the cache; gone when the block ends, unless it was renamed to its place.
+
+    Raises WrongUse when the cache cannot be written, or has no room. What killed runs left there is dropped after a day,
+    which is longer than any run, so that no running one loses its folder.
+    """
     try:
-        top.mkdir(parents=True, exist_ok=True)
-        _sweep(top)
-        folder = Path(tempfile.mkdtemp(prefix="fetch-", dir=top))
+        folder = new_folder(top, prefix)
+        sweep(top, prefix, _ABANDONED_SECONDS)
     except OSError as error:
-        raise WrongUse(
-            f"the cache cannot be written: {error.strerror}",
-            where=str(root),
-            hint=_OTHER_FOLDER,
-        ) from error
+        raise _unwritable(root, error) from error
     try:
         yield folder
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise WrongUse(f"the cache has no room: {error.strerror}", where=str(root), hint=_OTHER_FOLDER) from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise WrongUse(f"the cache has no room: {error.strerror}", where=str(root), hint=_OTHER_FOLDER) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise _unwritable(root, error) from error
+        raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _sweep(top: Path) -> None:
-    """Drop what killed runs left. A day is longer than any fetch, so that no running one loses its folder."""
-    for left in top.iterdir():
-        try:
-            if time.time() - left.stat().st_mtime > _ABANDONED_SECONDS:
-                shutil.rmtree(left, ignore_errors=True)
-        except FileNotFoundError:
-            continue
+def _unwritable(root: Path, error: OSError) -> WrongUse:
+    return WrongUse(
+        f"the cache cannot be written: {error.strerror}", where=error.filename or str(root), hint=_OTHER_FOLDER
+    )
 
 
 def new_repository(folder: Path) -> Path:

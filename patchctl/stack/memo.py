@@ -6,13 +6,13 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.git.objects import Entry
 from patchctl.git.worktree import ends_with_digest
+from patchctl.source.cache import staging_in
 from patchctl.stack.build import Built
 from patchctl.stack.patches import StackPatch
 
@@ -75,18 +75,14 @@ def recall(cache: Path, key: str, patches: Sequence[StackPatch], left_out: Seque
 
 
 def remember(cache: Path, key: str, built: Built) -> StackResult:
-    """Keep a result: into a temporary folder, then by rename; whoever comes first wins."""
+    """Keep a result: into a temporary folder, then by rename; whoever comes first wins. Raises WrongUse."""
     stacks = cache / "stacks"
-    stacks.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=stacks, prefix=".new-"))
-    try:
+    with staging_in(cache, stacks, ".new-") as temporary:
         pack = built.objects.write(temporary)
         result = result_of(built, stacks / key / pack.name if pack else None)
         (temporary / "result.json").write_text(json.dumps(_as_json(result)), encoding="utf-8")
         _put(temporary, stacks / key, pack.name if pack else None)
         return result
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _put(made: Path, place: Path, pack: str | None) -> None:
