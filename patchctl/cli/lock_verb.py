@@ -81,7 +81,7 @@ def command(
     options = app.source_options(source, mirrors, offline)
     chosen = [stack for (name, _), stack in sorted(dist.stacks.items()) if upstream in (None, name)]
     rows = [_row(dist, stack, options, app.progress(as_json), check=check) for stack in chosen]
-    data = {"check": check, "stacks": [row.as_json() for row in rows]}
+    data = {"check": check, "stacks": [row.as_json() for row in rows], "requirements": []}
     app.emit("lock", data, lambda style: _text(rows, check, style), as_json)
     return _exit_code(rows, check, skip_unavailable)
 

@@ -17,7 +17,7 @@ _SHOWN = 12
 
 def relock_json(rows: Sequence[LockedSet], check: bool) -> dict[str, Any]:
     """The shape patchctl.lock/1 with --requirements (docs/json.md)."""
-    return {"check": check, "requirements": [asdict(row) for row in rows]}
+    return {"check": check, "stacks": [], "requirements": [asdict(row) for row in rows]}
 
 
 def relock_text(rows: Sequence[LockedSet], check: bool, style: Style) -> Iterator[str]:

@@ -92,23 +92,24 @@ def compare(
 def _limits(wanted: Wanted, needs: Collection[str]) -> dict[str, list[tuple[str, Requirement, bool]]]:
     """By name who asks for a package, within which limits, and whether training stops without it.
 
-    Where the set overrides a package, its limits stand in place of all that the trees say.
+    Limits that the lock itself breaks were overridden: they exclude nothing.
     """
     value = wanted.named.value
-    overrides = {canonicalize_name((r := Requirement(o.requirement)).name): r for o in value.overrides}
     optional = {(d.upstream, d.file) for d in value.declared if d.optional is not None}
+    asked = [
+        (one.title, requirement, (one.upstream, one.file) not in optional)
+        for one in wanted.declared
+        for requirement in map(Requirement, one.requirements)
+        if requirement.marker is None or requirement.marker.evaluate(_markers(wanted))
+    ]
+    asked += [("the recipe", Requirement(text), True) for text in needs]
     found: dict[str, list[tuple[str, Requirement, bool]]] = {}
-    for one in wanted.declared:
-        strict = (one.upstream, one.file) not in optional
-        for requirement in map(Requirement, one.requirements):
-            if requirement.marker is None or requirement.marker.evaluate(_markers(wanted)):
-                name = canonicalize_name(requirement.name)
-                holds, who = overrides.get(name, requirement), one.title
-                if name in overrides:
-                    who = f"set {wanted.named.name} (for {one.title})"
-                found.setdefault(name, []).append((who, holds, strict))
-    for requirement in map(Requirement, needs):
-        found.setdefault(canonicalize_name(requirement.name), []).append(("the recipe", requirement, True))
+    for title, requirement, strict in asked:
+        name = canonicalize_name(requirement.name)
+        locked = wanted.lock.packages.get(name)
+        if locked is not None:
+            holds = requirement if _fits(locked.version, requirement) else Requirement(name)
+            found.setdefault(name, []).append((title, holds, strict))
     return found
 
 
