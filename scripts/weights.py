@@ -13,6 +13,10 @@ examples:
   weights.py check models/Qwen3-32B
 """
 
+# /// script
+# dependencies = ["huggingface_hub", "modelscope"]
+# ///
+
 from __future__ import annotations
 
 import argparse

@@ -10,6 +10,7 @@ A stand-in: nobody recorded it. The forms are those of real outputs, the figures
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -104,9 +105,11 @@ def ip_addr(state: str = "UP", address: str = "192.0.2.7") -> list[dict[str, Any
     ]
 
 
+LOCK = Path(__file__).parents[1] / "manifests/requirements/2026.02/aarch64.txt"
 PACKAGES = {
+    **dict(re.findall(r"(?m)^([a-z0-9-]+)==([^ \n]+)", LOCK.read_text())),
     "torch": "2.9.0+cpu",
-    "torch_npu": "2.9.0",
+    "torch-npu": "2.9.0",
     "transformers": "4.57.6",
     "ray": "2.48.0",
     "tensordict": "0.11.0",
@@ -115,7 +118,7 @@ PACKAGES = {
 
 def pip_list(**versions: str | None) -> str:
     """`pip list --format json`; None leaves a package out."""
-    found = {**PACKAGES, **versions}
+    found = {**PACKAGES, **{name.replace("_", "-"): version for name, version in versions.items()}}
     return json.dumps([{"name": name, "version": version} for name, version in found.items() if version])
 
 

@@ -12,6 +12,7 @@ from patchctl.check.findings import Finding, Report
 from patchctl.check.locked import check_locks
 from patchctl.check.pages import check_pages
 from patchctl.check.recipes import check_recipes
+from patchctl.check.requirements import check_requirements
 from patchctl.check.series import Series, check_series, read_series
 from patchctl.check.sources import check_sources
 from patchctl.check.tested import check_tested
@@ -35,6 +36,7 @@ def verify_distribution(dist: Distribution, options: SourceOptions | None, progr
     report.add(_counts(dist, series))
     report.add(check_tested(dist, series))
     check_recipes(dist, series, report)
+    check_requirements(dist, report)
     check_coverage(dist, series, report)
     report.add(_models(dist).findings)
     report.add(check_pages(dist, series, strict=False))

@@ -32,6 +32,7 @@ VERBS = {
     "verify": "Check the distribution, or with --workspace the trees on disk.",
     "labels": "Print what a workspace holds, as labels of an image.",
     "lock": "Write the lock files, or with --check fail when they would differ.",
+    "requirements": "Print what a profile runs on, as pip reads it: versions and digests.",
     "edit": "Open a stack as commits in a work tree, to change it with git.",
     "export": "Write the commits of a work tree back to patch files.",
     "identify": "Tell which pin a folder of sources is, by its content.",

@@ -39,7 +39,7 @@ def command(
     a torch for the behaviour tests and, with --profile, at what training runs on, which patchctl itself does not need.
     Exit code 1 when something that patchctl needs is missing.
     """
-    from patchctl.doctor.runtime import check_runtime, check_torch
+    from patchctl.doctor.runtime import check_packages, check_runtime, check_torch
     from patchctl.report.doctor import doctor_json, doctor_text
 
     progress = app.progress(as_json)
@@ -49,6 +49,7 @@ def command(
         if profile is not None and not any(f.area == "machine" and f.blocks for f in findings):
             dist = app.distribution
             findings += check_runtime(dist.requirements, dist.profile(profile).runtime, python)
+            findings += check_packages(dist, dist.profile(profile), python)
     finally:
         progress.finish()
     app.emit("doctor", doctor_json(findings, profile), lambda style: doctor_text(findings, style), as_json)

@@ -40,6 +40,9 @@ class LockRow:
 
 @click.command("lock")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 when a lock would differ.")
+@click.option(
+    "--requirements", is_flag=True, help="Of what profiles run on, instead: uv resolves it with a package index."
+)
 @click.option("--upstream", metavar="NAME", shell_complete=complete_upstream, help="Only the stacks of this upstream.")
 @click.option(
     "--skip-unavailable", is_flag=True, help="With --check: exit 0 although a stack had no form that could be checked."
@@ -50,6 +53,7 @@ class LockRow:
 def command(
     app: App,
     check: bool,
+    requirements: bool,
     upstream: str | None,
     skip_unavailable: bool,
     source: str,
@@ -65,16 +69,30 @@ def command(
 
     A lock that cannot be read, after a merge or a kill, counts as none. Where no form at all can be had and the old record
     is for other patches, nothing is written for that stack, and the exit code is 3.
+
+    With --requirements it is the locks in manifests/requirements/ that are made: what profiles run on, resolved from what
+    the trees declare at their pins, the profiles and the recipes.
     """
     dist = app.distribution
+    if requirements:
+        return _requirements(app, app.source_options(source, mirrors, offline), as_json, check=check)
     if upstream is not None:
         dist.upstream(upstream)
     options = app.source_options(source, mirrors, offline)
     chosen = [stack for (name, _), stack in sorted(dist.stacks.items()) if upstream in (None, name)]
     rows = [_row(dist, stack, options, app.progress(as_json), check=check) for stack in chosen]
-    data = {"check": check, "stacks": [row.as_json() for row in rows]}
+    data = {"check": check, "stacks": [row.as_json() for row in rows], "requirements": []}
     app.emit("lock", data, lambda style: _text(rows, check, style), as_json)
     return _exit_code(rows, check, skip_unavailable)
+
+
+def _requirements(app: App, options: SourceOptions, as_json: bool, *, check: bool) -> int:
+    from patchctl.report.requirements import relock_json, relock_text
+    from patchctl.requirements.relock import relock
+
+    rows = relock(app.distribution, options, app.progress(as_json), check=check)
+    app.emit("lock", relock_json(rows, check), lambda style: relock_text(rows, check, style), as_json)
+    return FINDINGS if check and any(row.differences for row in rows) else DONE
 
 
 def _row(dist: Distribution, stack: Stack, options: SourceOptions, progress: Progress, *, check: bool) -> LockRow:

@@ -138,6 +138,7 @@ def _case(app: App, run: Run, machine: Machine, mean_tokens: int | None) -> Case
     from patchctl.check.recipes import features_and_switches
     from patchctl.preflight.case import MEAN_TOKENS, Case
     from patchctl.preflight.published import model_of, read_models
+    from patchctl.requirements.sets import set_of
 
     dist = app.distribution
     return Case(
@@ -151,6 +152,7 @@ def _case(app: App, run: Run, machine: Machine, mean_tokens: int | None) -> Case
         published=model_of(read_models(dist), run.profile),
         mean_tokens=mean_tokens or MEAN_TOKENS,
         stacks=dist.profile(run.profile).stacks,
+        packages=set_of(dist, dist.profile(run.profile)),
     )
 
 

@@ -13,12 +13,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from patchctl.doctor import Finding
-from patchctl.manifest.types import Requirement
+from packaging.utils import canonicalize_name
+
+from patchctl.doctor import Finding, Level
+from patchctl.errors import WrongUse
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.types import Profile, Requirement
 from patchctl.report.text import one_line
 
 TORCH_PYTHON = "PATCHCTL_TORCH_PYTHON"
 _TIMEOUT_SECONDS = 60
+_SHOWN = 8
 # Runs in the interpreter that is asked about. Imports nothing of what it looks for: torch_npu without a driver ends in
 # a traceback of its own, and the metadata says which build it is.
 _PROBE = """
@@ -115,6 +120,34 @@ def check_runtime(
         yield Finding("runtime", "npu-smi", "ok", f"at {tool}", needed=False)
     else:
         yield Finding("runtime", "npu-smi", "missing", "not on PATH: no NPU's driver is installed here", needed=False)
+
+
+def check_packages(dist: Distribution, profile: Profile, named: str | None) -> Iterator[Finding]:
+    """The rest of what is installed, against the lock of the profile's requirements: what can go wrong, each by itself, and
+    the others together."""
+    from patchctl.requirements.environment import differences, installed_in, summary
+
+    python = training_python(named)
+    try:
+        found = differences(dist, profile, installed_in(python))
+    except WrongUse as error:
+        yield Finding("runtime", "packages", "warning", error.what, "name another with --python", needed=False)
+        return
+    if found is None:
+        return
+    own = {dist.requirements[name].distribution or name for name in profile.runtime}
+    rest = [d for d in found if canonicalize_name(d.name) not in {canonicalize_name(name) for name in own}]
+    todo = f"patchctl requirements --profile {profile.name} prints what pip installs"
+    matter = [d for d in rest if d.matters]
+    for one in matter[:_SHOWN]:
+        level: Level = "missing" if one.kind == "missing" else "warning"
+        yield Finding("runtime", one.name, level, str(one), todo, needed=False)
+    others = [*matter[_SHOWN:], *(d for d in rest if not d.matters)]
+    if others:
+        what = f"in {python}: {summary(others)}"
+        yield Finding("runtime", "packages", "warning" if len(matter) > _SHOWN else "ok", what, todo, needed=False)
+    elif not matter:
+        yield Finding("runtime", "packages", "ok", f"{python} has what the lock has", needed=False)
 
 
 def _compared(name: str, wanted: str, found: str | None, where: str) -> Finding:

@@ -23,7 +23,10 @@ from patchctl.install.trees import InstallTree, install_trees
 from patchctl.install.wheel import complete_wheel, write_wheel
 from patchctl.manifest.distribution import Distribution
 from patchctl.report.progress import Progress
+from patchctl.requirements.compare import Difference
+from patchctl.requirements.environment import differences
 from patchctl.workspace.imports import Import, find_imports
+from patchctl.workspace.state import load_state
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,13 @@ class InstalledTree:
 
 @dataclass(frozen=True)
 class Installation:
-    """What an install did; in a dry run, what it would do. `passed_by` says by upstream why it was not installed."""
+    """What an install did; in a dry run, what it would do. `passed_by` says by upstream why it was not installed; `packages`
+    how what was there differs from the lock of the profile's requirements, None where there is none for this machine."""
 
     trees: tuple[InstalledTree, ...]
     passed_by: Mapping[str, str]
+    profile: str = ""
+    packages: tuple[Difference, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,7 @@ def install(workspace: Path, dist: Distribution, options: InstallOptions, progre
         raise WrongUse(what, hint="give one of them")
     items, passed_by = install_trees(workspace, dist)
     environment = read_environment(options.python)
+    profile, others = _packages(workspace, dist, environment)
     modules = {item.upstream: submodules(item, dist) for item in items} if options.native else {}
     with tempfile.TemporaryDirectory(prefix="patchctl-install-") as name:
         built = list(_build_all(items, modules, environment, options, Path(name), progress))
@@ -86,7 +93,19 @@ def install(workspace: Path, dist: Distribution, options: InstallOptions, progre
             pip_install(environment, [b.wheel for b in built])
     progress.finish()
     after = before if options.dry_run else _proven(built, dist, options.python)
-    return Installation(tuple(_result(b, environment, after[b.item.upstream]) for b in built), passed_by)
+    trees = tuple(_result(b, environment, after[b.item.upstream]) for b in built)
+    return Installation(trees, passed_by, profile, others)
+
+
+def _packages(
+    workspace: Path, dist: Distribution, environment: Environment
+) -> tuple[str, tuple[Difference, ...] | None]:
+    """The workspace's profile, and how the environment differs from its lock. `install` itself changes none of that."""
+    state = load_state(workspace)
+    if state is None or state.profile is None or state.profile not in dist.profiles:
+        return "", None
+    found = differences(dist, dist.profile(state.profile), {n: i.version for n, i in environment.found.items()})
+    return state.profile, None if found is None else tuple(found)
 
 
 def _build_all(

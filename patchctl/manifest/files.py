@@ -11,11 +11,12 @@ from pathlib import Path
 from patchctl.manifest.problems import InvalidManifest, Problem, quoted, shown
 
 MAX_BYTES = 1 << 18
-# Read by others: what is generated (locks, trees, the schemas), recipes with their rules (patchctl.recipe), and what the
-# pages about the practice are made from (patchctl.check.coverage).
+# Read by others: what is generated (locks, trees, the schemas), recipes with their rules (patchctl.recipe), what is
+# installed beside the trees (patchctl.requirements), and what the pages about the practice are made from
+# (patchctl.check.coverage).
 OTHERS = frozenset(
-    {"locks", "trees", "schema", "recipes", "rules.yaml", "models.yaml", "coverage.yaml", "parameters.yaml"}
-)
+    {"locks", "trees", "schema", "recipes", "requirements", "rules.yaml", "models.yaml", "coverage.yaml", "parameters.yaml"}
+)  # fmt: skip
 PRACTICE = "practice.yaml"  # not every distribution has one
 
 

@@ -16,6 +16,7 @@ from patchctl.manifest.types import (
     FormatVersion,
     Name,
     OneOrMore,
+    PackageRequirement,
     Pattern,
     RelativePath,
     Text,
@@ -59,6 +60,9 @@ class PathParameter:
     what: Annotated[Text, Doc("What lies there.")]
     variable: Annotated[Variable, Doc("The variable that the command reads it from when it is not given.")]
     default: Annotated[Text | None, Doc("Where it lies unless the user says otherwise.")] = None
+    needs_packages: Annotated[list[PackageRequirement], Doc("What the file imports and nothing else brings.")] = field(
+        default_factory=list
+    )
     __pydantic_config__ = FORBID_UNKNOWN
 
 
@@ -100,6 +104,9 @@ class Recipe:
     source: Annotated[Text | None, Doc("Who gives the values of this file that name nobody themselves.")] = None
     needs: Annotated[
         list[Feature], Doc("Features of the profile whose switches it sets, or that it cannot run without.")
+    ] = field(default_factory=list)
+    needs_packages: Annotated[
+        list[PackageRequirement], Doc("Packages that its settings make the framework import.")
     ] = field(default_factory=list)
     sizes: Annotated[
         dict[Size, Setting], Doc("Numbers that expressions may use; nodes and devices_per_node at least.")

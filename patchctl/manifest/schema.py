@@ -13,6 +13,7 @@ from typing import Any, Literal
 from patchctl.manifest.model_types import Models
 from patchctl.manifest.practice_types import Coverage, Parameters
 from patchctl.manifest.recipe_types import Recipe, Rules
+from patchctl.manifest.requirement_types import RequirementSet
 from patchctl.manifest.shape import Shape, doc, fields_of, shape_of
 from patchctl.manifest.types import OneOrMore, Only, Pattern, Practice, Profile, Stack, Upstreams, Written
 
@@ -24,6 +25,7 @@ MODELS: dict[str, type] = {
     "practice": Practice,
     "recipe": Recipe,
     "rules": Rules,
+    "requirements": RequirementSet,
     "models": Models,
     "coverage": Coverage,
     "parameters": Parameters,

@@ -82,6 +82,7 @@ _HOST = r"(?!-)[A-Za-z0-9._:\[\]-]+"
 _REST = r"/[!-?A-~]*"
 _URL = rf"(https|git)://{_HOST}{_REST}|ssh://([A-Za-z0-9_.]+@)?{_HOST}{_REST}|file:///[^\s\x00-\x1f\x7f-\x9f]+"
 _VERSION = r"[0-9][0-9A-Za-z.+!_-]*"
+_LIMIT = r"(==|>=|<=|!=|~=|<|>) ?[0-9][0-9A-Za-z.+!_-]*(\.\*)?"
 _SPECIFIER = r"((==|>=|<=|!=|~=|<|>) ?)?[0-9][0-9A-Za-z.+!_-]*(\.\*)?"
 
 _OBJECT_ID = Pattern(r"[0-9a-f]{40}", "a full git object id: 40 lower-case hexadecimal digits, quoted")
@@ -116,6 +117,13 @@ Specifier = Annotated[
 ]
 Distributed = Annotated[
     str, Pattern(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", "the name of a distribution on a package index")
+]
+PackageRequirement = Annotated[
+    str,
+    Pattern(
+        rf"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(\[[A-Za-z0-9,._-]+\])?( ?{_LIMIT}(, ?{_LIMIT})*)?",
+        "a distribution's name, with limits where there are some: xgrammar==0.1.30",
+    ),
 ]
 Import = Annotated[
     str, Pattern(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", "the dotted name of an import package")
@@ -233,6 +241,9 @@ class Profile:
     runtime: Annotated[dict[Name, Specifier], Doc("A requirement: the version that the stacks were chosen for.")] = (
         field(default_factory=dict)
     )
+    requirements: Annotated[
+        Name | None, Doc("The set in manifests/requirements/ whose lock says what it installs; null for none.")
+    ] = None
     note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
     __pydantic_config__ = FORBID_UNKNOWN
 

@@ -18,6 +18,7 @@ from patchctl.preflight.read import Smi, smi
 from patchctl.recipe.conditions import Facts
 from patchctl.recipe.resolve import DEVICES, NODES, PER_NODE, Run
 from patchctl.recipe.rules import Switch, facts_of
+from patchctl.requirements.sets import NamedSet
 
 MEAN_TOKENS = 7419
 """The mean of prompt and answer in the GRPO run of 235B that a document linked from 002 describes (73.7 and 7,345)."""
@@ -26,7 +27,7 @@ MEAN_TOKENS = 7419
 @dataclass(frozen=True)
 class Case:
     """One look. `published` is the table's model of the profile, by name; `mean_tokens` what the user expects of a sequence;
-    `stacks` the profile's, by upstream."""
+    `stacks` the profile's, by upstream; `packages` the set of its requirements."""
 
     machine: Machine
     run: Run
@@ -38,6 +39,7 @@ class Case:
     published: tuple[str, PublishedModel] | None = None
     mean_tokens: int = MEAN_TOKENS
     stacks: Mapping[str, str] = field(default_factory=dict)
+    packages: NamedSet | None = None
 
     @functools.cached_property
     def facts(self) -> Facts:

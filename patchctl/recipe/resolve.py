@@ -66,6 +66,13 @@ class Run:
     limits: tuple[str, ...]
     note: str | None
     positions: Positions
+    packages: tuple[str, ...] = ()
+
+    @property
+    def needs_packages(self) -> tuple[str, ...]:
+        """Requirements of its settings, and of the files that its paths name."""
+        of_paths = [package for path in self.paths.values() for package in path.needs_packages]
+        return tuple(dict.fromkeys([*self.packages, *of_paths]))
 
     @property
     def title(self) -> str:
@@ -97,6 +104,7 @@ class _Merged:
     sections: dict[str, dict[str, Resolved]] = field(default_factory=lambda: {s: {} for s in _SECTIONS})
     of_each_node: dict[str, str] = field(default_factory=dict)
     needs: dict[str, None] = field(default_factory=dict)
+    packages: dict[str, None] = field(default_factory=dict)
     data: dict[str, DataSet] = field(default_factory=dict)
     paths: dict[str, PathParameter] = field(default_factory=dict)
     limits: list[str] = field(default_factory=list)
@@ -104,7 +112,9 @@ class _Merged:
 
     def take_out(self, name: str) -> bool:
         """Removes an inherited name, whatever it is; False where nothing has it."""
-        tables: list[dict[str, Any]] = [*self.sections.values(), self.of_each_node, self.needs, self.data, self.paths]
+        tables: list[dict[str, Any]] = [
+            *self.sections.values(), self.of_each_node, self.needs, self.packages, self.data, self.paths,
+        ]  # fmt: skip
         found = [(table, key) for table in tables for key in table if bare(key) == name]
         for table, key in found:
             del table[key]
@@ -129,7 +139,7 @@ def resolve(recipes: Recipes, profile: str, name: str, given: Given | None = Non
     return Run(
         profile, name, recipe.summary, tuple("/".join(key) for key in chain[1:]), merged.entry, sizes, environment,
         overrides, merged.of_each_node, tuple(merged.needs), merged.data, merged.paths, dict(given.paths),
-        tuple(merged.limits), recipe.note, own.positions,
+        tuple(merged.limits), recipe.note, own.positions, tuple(merged.packages),
     )  # fmt: skip
 
 
@@ -154,6 +164,7 @@ def _merge(recipes: Recipes, chain: Iterable[Key]) -> _Merged:
             _take_in(merged.sections[section], section, "/".join(key), loaded)
         merged.of_each_node.update(recipe.of_each_node)
         merged.needs.update(dict.fromkeys(recipe.needs))
+        merged.packages.update(dict.fromkeys(recipe.needs_packages))
         merged.data.update(recipe.data)
         merged.paths.update(recipe.paths)
         merged.limits += recipe.limits

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from patchctl.report.text import visible_line
+from patchctl.requirements.environment import summary
 
 if TYPE_CHECKING:
     from patchctl.cli.app import Style
     from patchctl.install.run import Installation, InstallOptions
+    from patchctl.requirements.compare import Difference
 
 
 def install_json(found: Installation, options: InstallOptions, workspace: Path) -> dict[str, Any]:
@@ -24,6 +26,7 @@ def install_json(found: Installation, options: InstallOptions, workspace: Path) 
         "dry_run": options.dry_run,
         "trees": [asdict(tree) for tree in found.trees],
         "passed_by": dict(found.passed_by),
+        "packages": None if found.packages is None else [asdict(d) for d in found.packages],
     }
 
 
@@ -40,3 +43,14 @@ def install_text(found: Installation, options: InstallOptions, workspace: Path, 
     names = " ".join(tree.distribution for tree in found.trees)
     if not options.dry_run:
         yield f"`{options.python} -m pip uninstall {names}` takes them away again"
+    if found.packages is not None:
+        yield from _packages(found.packages, found.profile, style)
+
+
+def _packages(found: Sequence[Difference], profile: str, style: Style) -> Iterator[str]:
+    """What the environment has besides, against the lock; the trees were installed without it."""
+    if not found:
+        yield f"packages       {style.good('as in the lock')} of {profile}"
+        return
+    yield f"packages       {style.note('not as in the lock')} of {profile}: {visible_line(summary(found))}"
+    yield f"    `patchctl requirements --profile {profile}` prints what pip installs"

@@ -16,22 +16,23 @@ main() {
   patchctl status --workspace "$PATCHCTL_WORKSPACE" --python "$python"
 }
 
-# What the trees declare, with the profile's versions in place of theirs: they do not agree with each other.
+# The lock of the profile's requirements: nothing is left for pip to resolve. What the package index lacks on a platform comes
+# from CPU_WHEELS, without digests; pip takes all lines of a run with digests or none.
 runtime() {
-  local profile=$1 python=$2 list index
-  local -a indexes=()
-  for index in "${CPU_WHEELS-}" "${ASCEND_WHEELS-}"; do
-    if [[ -n $index ]]; then indexes+=(--extra-index-url "$index"); fi
-  done
-  list=$(mktemp)
-  /opt/patchctl/venv/bin/python /opt/patchctl/image/requirements.py "$profile" "$python" >"$list"
-  "$python" -m pip install "${indexes[@]}" -r "$list" modelscope
-  # vllm brings triton on x86, where it is in the way of triton-ascend (002); both own the same files.
-  "$python" -m pip uninstall -y triton
-  if grep -i '^triton-ascend' "$list" >"$list.triton"; then
-    "$python" -m pip install "${indexes[@]}" --force-reinstall --no-deps -r "$list.triton"
+  local profile=$1 python=$2 lock machine
+  local -a index=()
+  if [[ -n ${CPU_WHEELS-} ]]; then index=(--extra-index-url "$CPU_WHEELS"); fi
+  lock=$(mktemp -d)
+  machine=$("$python" -c 'import platform; print(platform.machine())')
+  patchctl requirements --profile "$profile" --platform "$machine" >"$lock/hashed.txt"
+  patchctl requirements --profile "$profile" --platform "$machine" --elsewhere >"$lock/elsewhere.txt"
+  # A base may have triton, which owns the same files as triton-ascend: pip would keep what is left of the latter.
+  if "$python" -m pip show --quiet triton 2>/dev/null; then "$python" -m pip uninstall -y triton triton-ascend; fi
+  if [[ -s $lock/elsewhere.txt ]]; then
+    "$python" -m pip install --no-deps "${index[@]}" -r "$lock/elsewhere.txt"
   fi
-  rm "$list" "$list.triton"
+  "$python" -m pip install --no-deps --require-hashes -r "$lock/hashed.txt"
+  rm -r "$lock"
 }
 
 native() {

@@ -9,6 +9,10 @@ verl loads this file by its path on whichever node computes rewards, so it impor
 in verl's requirements-npu.txt.
 """
 
+# /// script
+# dependencies = ["mathruler"]
+# ///
+
 from __future__ import annotations
 
 import signal

@@ -1,19 +1,27 @@
-"""Driver, CANN, Python and packages against what the profile was chosen for; compile caches that are older than CANN."""
+"""Driver, CANN, Python and packages against what the profile was chosen for, all other packages against the lock of its
+requirements; compile caches that are older than CANN."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 
 from patchctl.doctor.runtime import fits, info_version
+from patchctl.errors import WrongUse
+from patchctl.manifest.requirement_types import Platform
 from patchctl.preflight import Finding
 from patchctl.preflight import machine as m
 from patchctl.preflight.caches import Cache, caches_of
 from patchctl.preflight.case import Case
 from patchctl.preflight.read import packages, python_version, same_name
 from patchctl.report.progress import size_text
+from patchctl.requirements.compare import Difference, Wanted, compare
+from patchctl.requirements.environment import summary
+from patchctl.requirements.lockfile import this_platform
 
 _DAY = 86400
+_SHOWN = 8
 _TODO = {
     "driver": "install Ascend HDK {wanted} on the host: driver and firmware together, then restart it",
     "cann": "install CANN {wanted} and source its set_env.sh, or use an image that has it",
@@ -23,9 +31,10 @@ INFO_FILE = "ascend_toolkit_install.info"
 
 
 def check_software(case: Case) -> Iterator[Finding]:
-    """One finding for everything that the profile names, and one for the caches."""
+    """One finding for everything that the profile names, for each other package that can stop a run, and for the caches."""
     for name, wanted in case.wanted.items():
         yield _compared(case, name, wanted)
+    yield from _packages(case)
     yield from _caches(case)
 
 
@@ -71,6 +80,46 @@ def _version(case: Case, name: str) -> tuple[str | None, str | None, str]:
         version = info_version(text) if text else (case.smi.version if case.smi else None)
         return version, machine.why_not(m.DRIVER), m.DRIVER
     return None, "how to look for it is not known", m.PACKAGES
+
+
+def _packages(case: Case) -> Iterator[Finding]:
+    """The packages that the profile does not name itself. Without a list of packages those that it names have said so."""
+    known = packages(case.machine.text(m.PACKAGES) or "")
+    if case.packages is None or known is None:
+        return
+    own = {same_name(r.distribution or n) for n, r in case.requirements.items() if n in case.wanted}
+    wanted = Wanted.read(case.packages, _platform(case))
+    found = compare(known, wanted, needs=case.run.needs_packages, less=own)
+    matter = [d for d in found if d.matters]
+    for one in matter[:_SHOWN]:
+        yield Finding("software", one.name, "wrong", str(one), f"{_cure(one, wanted)}; or --accept {one.name}")
+    lock = f"patchctl requirements --profile {case.run.profile} prints what pip installs, on every node"
+    if len(matter) > _SHOWN:
+        rest = summary(matter[_SHOWN:])
+        yield Finding("software", "packages", "wrong", f"and besides those: {rest}", f"{lock}; or --accept packages")
+    others = [d for d in found if not d.matters]
+    if any(d.kind in ("missing", "excluded") for d in others):
+        yield Finding("software", "other packages", "warning", summary(others), lock)
+    else:
+        same = f"{len(wanted.lock.packages)} packages are compared with the lock"
+        yield Finding("software", "other packages", "ok", f"{same}; {summary(others)}" if others else same)
+
+
+def _cure(one: Difference, wanted: Wanted) -> str:
+    if one.locked is not None:
+        return f"in the training environment, on every node: pip install {one.name}=={one.locked}"
+    cure = f"in the training environment, on every node: pip uninstall -y {one.name}"
+    hidden = wanted.lock.packages.get(f"{one.name}-ascend")  # which has the same files, and lost them
+    return f"{cure}; pip install --force-reinstall --no-deps {hidden.name}=={hidden.version}" if hidden else cure
+
+
+def _platform(case: Case) -> Platform:
+    """That of the machine's CANN, which a recording has; else this one's. Locks differ in builds, not in versions."""
+    arch = re.search(r"(?m)^arch=(\S+)", case.machine.text(m.CANN) or "")
+    try:
+        return this_platform(arch[1] if arch else None)
+    except WrongUse:
+        return "aarch64"
 
 
 def cann_time(case: Case) -> float | None:

@@ -17,6 +17,7 @@ from patchctl.preflight.machine import Machine, recorded
 from patchctl.preflight.published import model_of, read_models
 from patchctl.recipe.read import read_recipes
 from patchctl.recipe.resolve import Given, resolve
+from patchctl.requirements.sets import set_of
 
 REPOSITORY = Path(__file__).parents[3]
 NOWHERE = Machine({}, "nowhere", 0.0)
@@ -36,6 +37,7 @@ def case_of(title: str, machine: Machine = NOWHERE, given: Given | None = None, 
     return Case(
         machine, resolve(recipes, profile, name, given), dist.profile(profile).runtime, dist.requirements, recipes.rules,
         dist.practice, _switches(profile), model_of(read_models(dist), profile), mean, dist.profile(profile).stacks,
+        set_of(dist, dist.profile(profile)),
     )  # fmt: skip
 
 

@@ -1,0 +1,100 @@
+"""What a lock follows from, as texts: the same here, in CI without a network, and where uv resolves them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.requirement_types import Platform, RequirementSet
+from patchctl.manifest.types import Profile
+from patchctl.recipe.read import Recipes, read_recipes
+from patchctl.recipe.resolve import resolve
+from patchctl.requirements.declared import Declared, read_declared
+from patchctl.requirements.scripts import declared_by_scripts
+from patchctl.requirements.sets import NamedSet
+
+PROFILE = "profile"
+"""The source whose lines are the profile's versions."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """All that asks for packages: lines by who asks, then what holds whatever they say, and what is left out."""
+
+    value: RequirementSet
+    asked: Mapping[str, tuple[str, ...]]
+    overrides: tuple[str, ...]
+
+    def digest(self, platform: Platform) -> str:
+        """The sha256 of everything that decides what the lock of a platform holds."""
+        left_out = sorted(name for one in self.value.left_out for name in one.packages)
+        elsewhere = sorted(
+            [name, one.local, one.index]
+            for one in self.value.elsewhere
+            if one.platform == platform
+            for name in one.packages
+        )
+        data = [
+            platform, self.value.python, self.value.exclude_newer, sorted(self.asked.items()), sorted(self.overrides),
+            left_out, elsewhere,
+        ]  # fmt: skip
+        return hashlib.sha256(json.dumps(data, separators=(",", ":")).encode()).hexdigest()
+
+    def without(self, name: str) -> Inputs:
+        """The same less the override of a package: what the trees ask for themselves."""
+        kept = tuple(o for o in self.overrides if canonicalize_name(Requirement(o).name) != canonicalize_name(name))
+        return replace(self, overrides=kept)
+
+
+def inputs_of(dist: Distribution, named: NamedSet, declared: Sequence[Declared] | None = None) -> Inputs:
+    """The inputs of a set, with what declared.txt says unless `declared` is given.
+
+    Raises InvalidManifest for recipes that cannot be read, BadManifest for a declared.txt or a script that cannot.
+    """
+    found = read_declared(named) if declared is None else declared
+    pins = runtime_pins(dist, named.profiles[0])
+    asked = {d.title: d.requirements for d in found}
+    asked[PROFILE] = tuple(pins)
+    asked |= _of_recipes(read_recipes(dist), named) | declared_by_scripts(dist.root)
+    overrides = {canonicalize_name(Requirement(text).name): text for text in pins}
+    overrides |= {canonicalize_name(Requirement(o.requirement).name): o.requirement for o in named.value.overrides}
+    return Inputs(named.value, asked, tuple(str(Requirement(text)) for text in overrides.values()))
+
+
+def runtime_pins(dist: Distribution, profile: Profile) -> list[str]:
+    """The profile's versions of Python packages, as pip writes them."""
+    found = []
+    for name, version in profile.runtime.items():
+        requirement = dist.requirements[name]
+        if requirement.kind == "python" and requirement.distribution:
+            limits = f"=={version}" if version[0].isdigit() else version
+            found.append(str(Requirement(f"{requirement.distribution}{limits}")))
+    return found
+
+
+def _of_recipes(recipes: Recipes, named: NamedSet) -> dict[str, tuple[str, ...]]:
+    """What each recipe of the set's profiles needs, by its name."""
+    found = {}
+    for profile in named.profiles:
+        for name in recipes.of(profile.name):
+            run = resolve(recipes, profile.name, name)
+            if run.needs_packages:
+                found[f"recipe {run.title}"] = tuple(str(Requirement(text)) for text in run.needs_packages)
+    return found
+
+
+def write_inputs(inputs: Inputs, folder: Path) -> dict[str, str]:
+    """Write a file of lines for each who asks; returns who it is by the file's name, and "overrides.in" among them."""
+    named = {}
+    for number, (title, lines) in enumerate(inputs.asked.items()):
+        named[f"asked{number:03}.in"] = title
+        (folder / f"asked{number:03}.in").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    (folder / "overrides.in").write_text("".join(f"{line}\n" for line in inputs.overrides), encoding="utf-8")
+    return named

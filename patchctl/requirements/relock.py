@@ -1,0 +1,94 @@
+"""Makes the locks of requirements anew, or says how they would differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from patchctl.errors import BadManifest
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.requirement_types import PLATFORMS, Platform
+from patchctl.report.progress import Progress
+from patchctl.requirements.declared import FILE, Declared, collect, read_declared, render, stale
+from patchctl.requirements.inputs import inputs_of
+from patchctl.requirements.lockfile import Lock, lock_path, read_lock
+from patchctl.requirements.lockfile import render as render_lock
+from patchctl.requirements.resolver import resolve_inputs
+from patchctl.requirements.sets import NamedSet, all_sets
+from patchctl.source.types import SourceOptions
+
+
+@dataclass(frozen=True)
+class LockedSet:
+    """One set on one platform: how many packages it has now, how many of them without digests, and what differed."""
+
+    name: str
+    platform: Platform
+    file: str
+    packages: int
+    elsewhere: int
+    differences: tuple[str, ...]
+    written: bool
+
+
+def relock(dist: Distribution, options: SourceOptions, progress: Progress, *, check: bool) -> list[LockedSet]:
+    """Every set that a profile names, resolved anew for every platform, and written unless `check` says no.
+
+    What the trees declare is read from their sources only where declared.txt is not that of the pins. Raises NoSolution,
+    SourceUnavailable and WrongUse as `resolve_inputs` and `collect` do; then nothing of that set is written.
+    """
+    return [row for named in all_sets(dist) for row in _set(dist, named, options, progress, check=check)]
+
+
+def _set(
+    dist: Distribution, named: NamedSet, options: SourceOptions, progress: Progress, *, check: bool
+) -> Iterator[LockedSet]:
+    declared = _declared(dist, named, options, progress)
+    inputs = inputs_of(dist, named, declared)
+    texts: dict[Path, str] = {named.folder / FILE: render(declared)}
+    found = []
+    for platform in PLATFORMS:
+        progress.note(f"resolving {named.name} for {platform}")
+        lock = resolve_inputs(inputs, platform)
+        found.append((lock, tuple(_differences(named, lock))))
+        if found[-1][1]:
+            texts |= {lock_path(named, platform, elsewhere=e): text for e, text in render_lock(lock, named).items()}
+    progress.finish()
+    for path, text in texts.items() if not check else ():
+        temporary = path.with_name(f".{path.name}.new")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    for lock, differences in found:
+        elsewhere = sum(1 for p in lock.packages.values() if p.index is not None)
+        file = str(lock_path(named, lock.platform))
+        written = bool(differences) and not check
+        yield LockedSet(named.name, lock.platform, file, len(lock.packages), elsewhere, differences, written)
+
+
+def _declared(dist: Distribution, named: NamedSet, options: SourceOptions, progress: Progress) -> list[Declared]:
+    """What is there, where it is that of the pins; else what the sources say."""
+    try:
+        there = read_declared(named)
+    except BadManifest:
+        there = []
+    return there if there and not list(stale(dist, named, there)) else collect(dist, named, options, progress)
+
+
+def _differences(named: NamedSet, lock: Lock) -> Iterator[str]:
+    """How a lock differs from the one that is there; who resolved it makes no difference."""
+    try:
+        old = read_lock(named, lock.platform)
+    except BadManifest as error:
+        yield error.what
+        return
+    if old.input != lock.input:
+        yield "it was resolved from other inputs"
+    for name in sorted(old.packages.keys() | lock.packages.keys()):
+        before, after = old.packages.get(name), lock.packages.get(name)
+        if before is None or after is None:
+            yield f"{name} was {'added' if after else 'removed'}"
+        elif before.version != after.version:
+            yield f"{name} {before.version} became {after.version}"
+        elif before != after:
+            yield f"{name} {after.version} has other {'digests' if before.hashes != after.hashes else 'reasons'}"

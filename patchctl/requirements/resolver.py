@@ -1,0 +1,125 @@
+"""Resolves the inputs of a set for a platform: `uv pip compile`, the only step that asks a package index."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from patchctl.errors import FINDINGS, PatchctlError, SourceUnavailable, Tried, WrongUse
+from patchctl.manifest.requirement_types import Platform
+from patchctl.report.text import one_line
+from patchctl.requirements.inputs import Inputs, write_inputs
+from patchctl.requirements.lockfile import Lock, Locked
+
+_SECONDS = 900
+# glibc 2.28: openEuler 24.03 and Ubuntu 22.04, which the images of CANN are made of, have newer ones.
+_TAG = "manylinux_2_28"
+_PACKAGE = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[^\s\\;]+)")
+_ASKED = re.compile(r"-r (asked[0-9]{3}\.in)")
+
+
+class NoSolution(PatchctlError):
+    """The requirements contradict each other; `what` is what uv says of it."""
+
+    code = FINDINGS
+    kind = "no-solution"
+
+
+def find_uv() -> list[str]:
+    """How uv is called: the one beside patchctl, else the one on PATH. Raises WrongUse where there is none."""
+    if importlib.util.find_spec("uv") is not None:
+        return [sys.executable, "-m", "uv"]
+    path = shutil.which("uv")
+    if path is None:
+        raise WrongUse("uv is not there: it resolves the requirements", hint=f"{sys.executable} -m pip install uv")
+    return [path]
+
+
+def resolve_inputs(inputs: Inputs, platform: Platform) -> Lock:
+    """The lock of a platform. Raises NoSolution for requirements that contradict each other, SourceUnavailable where uv
+    could not ask the package index, WrongUse without uv.
+    """
+    left_out = {name for one in inputs.value.left_out for name in one.packages}
+    excluded = {name for name in left_out if not name.endswith("*")}
+    while True:
+        packages = {p.name: p for p in _compiled(inputs, platform, excluded)}
+        # uv takes plain names: a family of them is known once something asked for its members.
+        more = {name for name in packages if any(fnmatchcase(name, pattern) for pattern in left_out)}
+        if not more:
+            break
+        excluded |= more
+    for one in inputs.value.elsewhere:
+        for name in map(canonicalize_name, one.packages if one.platform == platform else ()):
+            if name in packages:
+                found = packages[name]
+                version = f"{found.version.partition('+')[0]}+{one.local}"
+                packages[name] = replace(found, version=version, hashes=(), index=one.index)
+    return Lock(platform, dict(sorted(packages.items())), inputs.digest(platform), _version())
+
+
+def _version() -> str:
+    said = subprocess.run([*find_uv(), "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
+    return " ".join(said.split()[:2])
+
+
+def _compiled(inputs: Inputs, platform: Platform, excluded: set[str]) -> Iterator[Locked]:
+    with tempfile.TemporaryDirectory(prefix="patchctl-lock-") as name:
+        folder = Path(name)
+        named = write_inputs(inputs, folder)
+        (folder / "excluded.in").write_text("".join(f"{n}\n" for n in sorted(excluded)), encoding="utf-8")
+        command = [
+            *find_uv(), "pip", "compile", "--quiet", "--no-config", "--no-header", "--no-progress", "--generate-hashes",
+            "--annotation-style", "split", "--python-version", inputs.value.python,
+            "--python-platform", f"{platform}-{_TAG}", "--exclude-newer", inputs.value.exclude_newer,
+            "--override", "overrides.in", "--excludes", "excluded.in", *named,
+        ]  # fmt: skip
+        try:
+            done = subprocess.run(
+                command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS, check=False
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            tried = [Tried("the package index", f"uv did not end in {error.timeout:g} seconds")]
+            raise SourceUnavailable("the requirements were not resolved", tried) from error
+    if done.returncode != 0:
+        raise _failure(_with_titles(done.stderr, named), platform)
+    yield from _packages(done.stdout, named)
+
+
+def _failure(said: str, platform: Platform) -> PatchctlError:
+    text = one_line(re.sub(r"\s+", " ", said).strip())
+    if "No solution found" in said:
+        hint = "an override in set.yaml says which of them holds, with its reason"
+        return NoSolution(f"{platform}: {text}", hint=hint)
+    return SourceUnavailable(f"{platform}: the requirements were not resolved", [Tried("uv", text)])
+
+
+def _packages(text: str, named: Mapping[str, str]) -> Iterator[Locked]:
+    """What uv printed: a package, its digests, and who asks for it, on lines of their own."""
+    blocks: list[list[str]] = []
+    for line in text.splitlines():
+        if _PACKAGE.match(line):
+            blocks.append([line])
+        elif blocks and line.strip():
+            blocks[-1].append(line)
+    for first, *rest in blocks:
+        package = _PACKAGE.match(first)
+        assert package is not None
+        hashes = sorted(h for line in rest for h in re.findall(r"--hash=(sha256:[0-9a-f]{64})", line))
+        asked = [re.sub(r"^\s*#\s*(via\s*)?", "", line).strip() for line in rest if line.lstrip().startswith("#")]
+        via = sorted(_with_titles(one, named) for one in asked if one and not one.startswith("--override"))
+        yield Locked(canonicalize_name(package["name"]), package["version"], tuple(hashes), tuple(via))
+
+
+def _with_titles(text: str, named: Mapping[str, str]) -> str:
+    """Who asks, in place of the files that uv was given."""
+    return _ASKED.sub(lambda match: named.get(match[1], match[1]), text)

@@ -1,0 +1,96 @@
+"""Reads manifests/requirements/NAME/set.yaml, and says which profiles use it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from patchctl.errors import WrongUse
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.load import Loaded, read
+from patchctl.manifest.problems import InvalidManifest, Problem, did_you_mean, quoted, shown
+from patchctl.manifest.requirement_types import RequirementSet
+from patchctl.manifest.types import Profile
+
+FOLDER = Path("manifests") / "requirements"
+
+
+@dataclass(frozen=True)
+class NamedSet:
+    """A set, the folder of its locks, and the profiles that install it; they have the same stacks and runtime."""
+
+    folder: Path
+    loaded: Loaded[RequirementSet]
+    profiles: tuple[Profile, ...]
+
+    @property
+    def value(self) -> RequirementSet:
+        return self.loaded.value
+
+    @property
+    def name(self) -> str:
+        return self.value.name
+
+
+def set_of(dist: Distribution, profile: Profile) -> NamedSet | None:
+    """The set that a profile names; None where it names none. Raises InvalidManifest for a set with faults."""
+    return None if profile.requirements is None else read_set(dist, profile.requirements)
+
+
+def required_set(dist: Distribution, profile: Profile) -> NamedSet:
+    """As `set_of`. Raises WrongUse where the profile names none."""
+    found = set_of(dist, profile)
+    if found is None:
+        hint = f"`requirements: NAME` in its manifest names a folder of {FOLDER}/"
+        raise WrongUse(f"{profile.name} names no set of requirements", hint=hint)
+    return found
+
+
+def all_sets(dist: Distribution) -> list[NamedSet]:
+    """Every set that a profile names. Raises InvalidManifest with the faults of the first that has some."""
+    return [read_set(dist, name) for name in sorted({p.requirements for p in dist.profiles.values() if p.requirements})]
+
+
+def read_set(dist: Distribution, name: str) -> NamedSet:
+    """One set. Raises InvalidManifest with every fault."""
+    folder = dist.root / FOLDER / name
+    users = [p for p in dist.profiles.values() if p.requirements == name]
+    if not (folder / "set.yaml").is_file():
+        there = [p.name for p in (dist.root / FOLDER).glob("*") if (p / "set.yaml").is_file()]
+        file = shown(dist.profile_file(users[0])) if users else shown(folder)
+        what = f"{shown(folder / 'set.yaml')} is not there{did_you_mean(name, there)}"
+        raise InvalidManifest([Problem(file, 1, 1, "requirements", what)])
+    found = NamedSet(folder, read(folder / "set.yaml", RequirementSet), tuple(users))
+    problems = list(_faults(dist, found))
+    if problems:
+        raise InvalidManifest(problems)
+    return found
+
+
+def _faults(dist: Distribution, found: NamedSet) -> Iterator[Problem]:
+    value, at = found.value, found.loaded.positions
+    if value.name != found.folder.name:
+        yield at.problem(("name",), f"expected {quoted(found.folder.name)}, as the folder's name")
+    seen: set[str] = set()
+    for index, override in enumerate(value.overrides):
+        try:
+            name = canonicalize_name(Requirement(override.requirement).name)
+        except InvalidRequirement as error:
+            yield at.problem(("overrides", index, "requirement"), str(error).partition("\n")[0])
+            continue
+        if name in seen:
+            yield at.problem(("overrides", index, "requirement"), f"{quoted(name)} a second time")
+        seen.add(name)
+    stacks = found.profiles[0].stacks if found.profiles else {}
+    for index, declared in enumerate(value.declared):
+        if declared.upstream not in stacks:
+            what = f"the profiles have no {quoted(declared.upstream)}{did_you_mean(declared.upstream, stacks)}"
+            yield at.problem(("declared", index, "upstream"), what)
+    for other in found.profiles[1:]:
+        if (other.stacks, other.runtime) != (stacks, found.profiles[0].runtime):
+            what = f"{found.profiles[0].name} and {other.name} name it, with other stacks or another runtime"
+            yield at.problem((), f"{what}: each needs a set of its own")
