@@ -90,7 +90,7 @@ def _device(first: tuple[int, str, str], cells: list[str]) -> Iterator[Device]:
 
 def _process(cells: list[str]) -> Iterator[tuple[int, int, int, str]]:
     place = re.fullmatch(r"(\d+)\s+(\d+)", cells[0]) if len(cells) >= 4 else None
-    if place and cells[1].isdigit():
+    if place and cells[1].isdecimal():
         yield int(place[1]), int(place[2]), int(cells[1]), cells[2]
 
 
@@ -99,7 +99,7 @@ def open_files(text: str) -> int | None:
     found = re.search(r"(?m)^Max open files\s+(\S+)", text)
     if found is None:
         return None
-    return -1 if found[1] == "unlimited" else int(found[1]) if found[1].isdigit() else None
+    return -1 if found[1] == "unlimited" else int(found[1]) if found[1].isdecimal() else None
 
 
 def memory_total(text: str) -> int | None:
@@ -111,7 +111,7 @@ def memory_total(text: str) -> int | None:
 def memory_limit(text: str) -> int | None:
     """A container's limit in bytes; None for no limit ("max", or cgroup v1's largest number)."""
     word = text.strip()
-    limit = int(word) if word.isdigit() else None
+    limit = int(word) if word.isdecimal() else None
     return None if limit is None or limit >= 1 << 60 else limit
 
 

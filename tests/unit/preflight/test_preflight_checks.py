@@ -471,3 +471,14 @@ def test_no_recording_ends_in_a_traceback(name: str, text: str) -> None:
 def test_sizes_that_are_none(look: Look) -> None:
     negative = Given(overrides={"actor_rollout_ref.rollout.tensor_model_parallel_size": "-4"})
     assert "tensor_model_parallel_size is -4" in one(look(given=negative), "parallel sizes").what
+
+
+def test_what_a_recipe_says_does_not_work_stops_it(look: Look) -> None:
+    """deepseek-r1/grpo says that its rollout fails at its first weights: a node that is fine does not change that."""
+    for title in ("deepseek-r1/grpo", "qwen3-235b/grpo-hdp"):
+        found = look(title)["limits"]
+        assert len(found) == len(case_of(title).run.limits) > 0
+        assert all(f.blocks and f.level == "wrong" and "--accept limits" in str(f.todo) for f in found)
+    assert "limits" not in look("qwen3-235b/grpo")
+    accepted = [f for f in all_findings(case_of("qwen3-235b/grpo-hdp"), ["limits"]) if f.name == "limits"]
+    assert [(f.accepted, f.blocks) for f in accepted] == [(True, False)]
