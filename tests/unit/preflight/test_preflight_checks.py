@@ -425,17 +425,25 @@ def tree(**changed: Any) -> str:
         (tree(edits=["verl/a.py"]), "verl", "changed since: verl/a.py"),
         (tree(lock="differs from the lock: apply again"), "verl", "differs from the lock"),
         (tree(problem="HEAD is abc"), "verl", "HEAD is abc"),
-        (
-            tree(imports=[{"package": "verl", "place": "/usr/lib/verl", "ours": False}]),
-            "verl",
-            "imported from /usr/lib/verl",
-        ),
         (tree(left_out=[{"feature": "grouped_weight_names"}]), "features", "needs grouped_weight_names"),
     ],
 )
 def test_the_workspace(look: Look, text: str, name: str, what: str) -> None:
     found = one(look(workspace=text), name)
     assert found.blocks and what in found.what and "patchctl apply --profile qwen3-235b" in str(found.todo)
+
+
+def test_another_tree_is_imported(look: Look) -> None:
+    """But for the tree that training is started in: it comes first."""
+    rows = [{"package": "vllm", "place": "/usr/lib/vllm", "ours": False, "error": "another one: 3 of 9 files differ"}]
+    other = {**workspace()["trees"][0], "upstream": "vllm", "folder": "/ws/vllm", "imports": rows}
+    own = {**workspace()["trees"][0], "imports": [{"package": "verl", "place": None, "ours": False, "error": None}]}
+    found = one(look(workspace=json.dumps(workspace(trees=[own, other], python="/opt/python3"))), "imports")
+    assert found.blocks
+    assert found.what == "/opt/python3 imports vllm from /usr/lib/vllm (another one: 3 of 9 files differ)"
+    assert "patchctl install --workspace /ws --python /opt/python3" in str(found.todo)
+    fine = one(look(workspace=json.dumps(workspace(trees=[own], python="/opt/python3"))), "imports")
+    assert fine.level == "ok"
 
 
 def test_a_workspace_of_another_profile_with_the_same_stacks(look: Look) -> None:
