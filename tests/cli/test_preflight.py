@@ -64,18 +64,18 @@ def test_a_node_with_a_fault_is_not(tmp_path: Path) -> None:
     folder = write_machine(tmp_path / "node", npu_smi=npu_smi(health={(3, 1): "Critical"}), limits=None)
     text = real(tmp_path, *BIG, "--machine", str(folder))
     assert text.returncode == 1
-    assert text.stdout.splitlines()[-1] == "not ready: health, open files; 2 more to look at"
+    assert text.stdout.splitlines()[-1] == "not ready: health, open files; 4 more to look at"
     assert "wrong      health" in text.stdout and "not known  open files" in text.stdout
     assert "try: `npu-smi info -t health -i 3 -c 1`" in text.stdout
 
 
 def test_going_on_in_spite_of_a_finding(tmp_path: Path) -> None:
-    folder = write_machine(tmp_path / "node", driver="Version=25.5.0\n")
+    folder = write_machine(tmp_path / "node", cann="version=8.3.RC1\n")
     assert real(tmp_path, *BIG, "--machine", str(folder)).returncode == 1
-    found = found_by_name(real(tmp_path, *BIG, "--machine", str(folder), "--accept", "driver", "--json"), 0)
-    assert (found["driver"][0]["level"], found["driver"][0]["accepted"]) == ("wrong", True)
-    done = real(tmp_path, *BIG, "--machine", str(folder), "--accept", "drivr")
-    assert done.returncode == 1 and "--accept drivr: no finding is called so here" in done.stderr
+    found = found_by_name(real(tmp_path, *BIG, "--machine", str(folder), "--accept", "cann", "--json"), 0)
+    assert (found["cann"][0]["level"], found["cann"][0]["accepted"]) == ("wrong", True)
+    done = real(tmp_path, *BIG, "--machine", str(folder), "--accept", "can")
+    assert done.returncode == 1 and "--accept can: no finding is called so here" in done.stderr
 
 
 @pytest.fixture(scope="module")
