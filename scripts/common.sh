@@ -38,12 +38,12 @@ need_command() {
 }
 
 # patchctl, wherever it is: PATCHCTL, PATH, or the environment that `make` made beside these scripts; with the recipes that
-# belong to these scripts, from whatever folder they are called.
+# belong to these scripts, from whatever folder they are called. Where they were copied without any, patchctl looks itself.
 patchctl() {
   local root made
   root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
   made=$root/.venv/bin/patchctl
-  local -x PATCHCTL_ROOT=${PATCHCTL_ROOT:-$root}
+  [[ ! -e $root/manifests/upstreams.yaml ]] || local -x PATCHCTL_ROOT=${PATCHCTL_ROOT:-$root}
   if [[ -n ${PATCHCTL-} ]]; then
     "$PATCHCTL" "$@"
   elif [[ -n $(type -P patchctl) ]]; then
@@ -53,6 +53,23 @@ patchctl() {
   else
     die "$WRONG_USE" "patchctl was not found" "pip install it, put it on PATH, or set PATCHCTL to its path"
   fi
+}
+
+# trees_of FOLDER: the patched trees of a workspace as PYTHONPATH has them; nothing where there is none.
+trees_of() {
+  local tree there=()
+  for tree in verl vllm vllm-ascend megatron-lm mindspeed; do
+    [[ ! -d $1/$tree ]] || there+=("$(realpath -- "$1/$tree")")
+  done
+  (IFS=: && echo "${there[*]}")
+}
+
+# put_on_path FOLDER: its trees first on PYTHONPATH.
+put_on_path() {
+  local trees
+  trees=$(trees_of "$1")
+  [[ -n $trees ]] || wrong_use "--workspace $1: none of the trees is there" "patchctl apply --workspace $1"
+  export PYTHONPATH=$trees${PYTHONPATH:+:$PYTHONPATH}
 }
 
 # npus: the NPUs that this machine or container has, one path a line. PATCHCTL_HOST_ROOT: another root, for tests.

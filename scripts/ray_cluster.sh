@@ -160,16 +160,6 @@ environment_text() {
   fi
 }
 
-put_on_path() {
-  local tree found=()
-  for tree in verl vllm vllm-ascend megatron-lm mindspeed; do
-    [[ ! -d $1/$tree ]] || found+=("$(realpath -- "$1/$tree")")
-  done
-  ((${#found[@]})) || wrong_use "--workspace $1: none of the trees is there" "patchctl apply --workspace $1"
-  PYTHONPATH=$(IFS=: && echo "${found[*]}")${PYTHONPATH:+:$PYTHONPATH}
-  export PYTHONPATH
-}
-
 # The processes that this script started: those with the mark, and what descends from them. (A worker's own environment
 # cannot be read once it has overwritten its title.)
 started() {

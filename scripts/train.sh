@@ -42,13 +42,13 @@ TEXT
 parse() {
   local names=() word='' name=''
   WORKSPACE=${WORKSPACE:-${PATCHCTL_WORKSPACE:-workspace}}
-  NODES='' ASKED=() HEAD='' WAIT=600 LOG_DIR=logs ACCEPTED=() PREFLIGHT=1 DRY_RUN=''
+  NODES='' ON_PATH='' ASKED=() HEAD='' WAIT=600 LOG_DIR=logs ACCEPTED=() PREFLIGHT=1 DRY_RUN=''
   NODE_IP='' INTERFACE='' CANN=/usr/local/Ascend
   while (($#)); do
     case $1 in
       -h | --help) usage && exit 0 ;;
       -n | --nodes) take NODES "$@" && shift 2 ;;
-      --workspace) take WORKSPACE "$@" && shift 2 ;;
+      --workspace) take WORKSPACE "$@" && ON_PATH=1 && shift 2 ;;
       --path) take word "$@" && name=${word%%=*} && ASKED+=(--path "$name=$(absolute "$name" "${word#*=}")") && shift 2 ;;
       --size) take word "$@" && ASKED+=(--size "$word") && shift 2 ;;
       --head) take HEAD "$@" && shift 2 ;;
@@ -138,6 +138,8 @@ absolute() {
 
 print_plan() {
   check_paths_aloud
+  # shellcheck disable=SC2016
+  [[ -z $ON_PATH ]] || printf 'export PYTHONPATH=%q${PYTHONPATH:+:$PYTHONPATH}\n' "$(trees_of "$WORKSPACE")"
   if [[ -n $PREFLIGHT ]]; then printf 'patchctl' && printf ' %q' "${PREFLIGHT_COMMAND[@]}" && echo ' || exit'; fi
   # Only what is known now is quoted; a cluster that is not there yet is the script's own HEAD.
   local head=local
@@ -197,6 +199,7 @@ main() {
     return
   fi
   check_paths
+  [[ -z $ON_PATH ]] || put_on_path "$WORKSPACE"
   source_cann "$CANN"
   ((NODES == 1)) || find_way "${HEAD%:*}"
   load_environment "$ENVIRONMENT"

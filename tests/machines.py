@@ -84,6 +84,30 @@ def df(**mounts: tuple[int, int]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def hccn(devices: int = 16, **changed: str) -> str:
+    """hccn_tool's answers, in the forms of CANN's HCCL guide (8.5.0, EI0014); `changed` as ip_3, tls_3 or link_3."""
+    text = ""
+    for n in range(devices):
+        said = {
+            "ip": f"ipaddr:10.20.0.{n + 1}\nnetmask:255.255.255.0\n",
+            "tls": f"dev_id:{n}, tls switch[0](0:disable, 1:enable), tls alarm time threshold[60]days\n",
+            "link": "link status: UP\n",
+        }
+        text += "".join(f"# {n} {what}\n{changed.get(f'{what}_{n}', answer)}" for what, answer in said.items())
+    return text
+
+
+def hccn_conf(devices: int = 16) -> str:
+    """/etc/hccn.conf of the same machine."""
+    return "".join(f"address_{n}=10.20.0.{n + 1}\nnetmask_{n}=255.255.255.0\n" for n in range(devices))
+
+
+def operators(*compiled: str, place: str | None = "/ws/vllm-ascend/vllm_ascend") -> str:
+    """Where the Python of training finds vllm_ascend; what upstream's build leaves there unless others are named."""
+    names = compiled or ("vllm_ascend_C.cpython-311-aarch64-linux-gnu.so",)
+    return json.dumps({"python": "/opt/train/bin/python", "vllm_ascend": place, "compiled": names if place else []})
+
+
 def tcp(*ports: int) -> str:
     """/proc/net/tcp with these ports listened on, and one connection from port 40000."""
     head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
@@ -127,6 +151,8 @@ ENVIRONMENT = {
     "GLOO_SOCKET_IFNAME": "eth0",
     "MASTER_ADDR": "192.0.2.1",
     "LD_LIBRARY_PATH": "/usr/local/Ascend/driver/lib64/driver:/usr/local/Ascend/driver/lib64/common",
+    "ASCEND_HOME_PATH": "/usr/local/Ascend/cann",
+    "ATB_HOME_PATH": "/usr/local/Ascend/nnal/atb/latest/atb/cxx_abi_1",
     "MODEL_PATH": MODEL,
     "TRAIN_FILE": TRAIN,
     "VAL_FILE": VALIDATION,
@@ -165,7 +191,9 @@ def workspace(profile: str = "qwen3-235b", **changed: Any) -> dict[str, Any]:
 def texts(profile: str = "qwen3-235b") -> dict[str, str]:
     """The whole recording of a good node, by the names of its files."""
     limits = "Limit                     Soft Limit           Hard Limit           Units     \n"
+    limits += "Max processes             unlimited            unlimited            processes \n"
     limits += "Max open files            1048576              1048576              files     \n"
+    limits += "Max locked memory         unlimited            unlimited            bytes     \n"
     devices = [f"/dev/davinci{n}" for n in range(16)]
     devices += ["/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"]
     return {
@@ -177,11 +205,19 @@ def texts(profile: str = "qwen3-235b") -> dict[str, str]:
         "pip-list.json": pip_list(),
         "df.txt": df(),
         "limits.txt": limits,
-        "meminfo.txt": "MemTotal:       2097152000 kB\nMemFree:        1900000000 kB\n",
+        "meminfo.txt": "MemTotal:       2097152000 kB\nMemFree:        1900000000 kB\nMemAvailable:   2000000000 kB\n",
         "memory-limit.txt": "max\n",
         "davinci.txt": "".join(f"{path}\n" for path in devices),
         "tcp.txt": tcp(22),
         "ip-addr.json": json.dumps(ip_addr()),
+        "uname.txt": "Linux aarch64\n",
+        "user.txt": "uid=0(root)\n",
+        "pids-limit.txt": "max\n",
+        "local-ports.txt": "32768\t60999\n",
+        "reserved-ports.txt": "60000-60031\n",
+        "hccn.txt": hccn(),
+        "hccn-conf.txt": hccn_conf(),
+        "operators.json": operators(),
         "environment.json": json.dumps(ENVIRONMENT),
         "paths.json": json.dumps(paths()),
         "caches.json": "[]\n",
@@ -191,7 +227,7 @@ def texts(profile: str = "qwen3-235b") -> dict[str, str]:
 
 def write_machine(folder: Path, profile: str = "qwen3-235b", **changed: str | None) -> Path:
     """Writes the recording of a good node; `changed` replaces files (npu_smi for npu-smi.txt), None leaves one out."""
-    names = {name.partition(".")[0].replace("-", "_"): name for name in texts()}
+    names = {name.partition(".")[0].replace("-", "_"): name for name in (*texts(), "config.json")}
     folder.mkdir(parents=True)
     found: dict[str, str | None] = {**texts(profile), **{names[key]: text for key, text in changed.items()}}
     for name, text in found.items():

@@ -28,8 +28,9 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 @said_instead
 @workspace_option
 @click.option(
-    "--python", metavar="PY", help="The Python of training [default: PATCHCTL_TORCH_PYTHON, else patchctl's]."
-)
+    "--python", metavar="PY",
+    help="The Python of training: versions and imports are asked of it [default: PATCHCTL_TORCH_PYTHON, else patchctl's].",
+)  # fmt: skip
 @click.option(
     "--machine", "folder", type=_FOLDER, metavar="DIR", help="Look at a recording in place of this machine."
 )  # fmt: skip
@@ -99,8 +100,9 @@ def _machine(
     here = dict(os.environ)
     paths = {n: run.given_paths.get(n) or here.get(p.variable) or p.default for n, p in run.paths.items()}
     start = (Path.cwd(), workspace.absolute() / run.entry.upstream / (run.entry.folder or ""))
+    python = training_python(python)
     questions = Questions(
-        python=training_python(python),
+        python=python,
         variables=_variables(app, run),
         paths=tuple(path for path in paths.values() if path),
         model=paths.get("model"),
@@ -123,15 +125,23 @@ def _variables(app: App, run: Run) -> frozenset[str]:
     return frozenset([*run.environment, *run.of_each_node, *(p.variable for p in run.paths.values()), *switches])
 
 
-def _status(app: App, workspace: Path, python: str | None) -> dict[str, Any]:
-    """As `patchctl status --json`; why there is none is told as what is missing."""
+def _status(app: App, workspace: Path, python: str) -> dict[str, Any]:
+    """As `patchctl status --json --python PY`, with the interpreter that was asked for imports, or why it could not be. Why
+    there is no status at all is told as what is missing."""
     from patchctl.preflight.live import Missing
     from patchctl.workspace.status import read_status
 
+    def status(asked: str | None) -> dict[str, Any]:
+        return read_status(workspace.absolute(), app.distribution, asked).as_json()
+
     try:
-        return read_status(workspace.absolute(), app.distribution, python).as_json()
+        plain = status(None)
     except PatchctlError as error:
         raise Missing(str(error)) from None
+    try:
+        return {**status(python), "python": python}
+    except PatchctlError as error:
+        return {**plain, "python": python, "not_asked": str(error)}
 
 
 def _case(app: App, run: Run, machine: Machine, mean_tokens: int | None) -> Case:

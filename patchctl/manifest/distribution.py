@@ -17,7 +17,7 @@ from pathlib import Path
 from patchctl.errors import Where, WrongUse
 from patchctl.manifest import cache
 from patchctl.manifest.files import ManifestFiles
-from patchctl.manifest.problems import did_you_mean, quoted, shown
+from patchctl.manifest.problems import cleaned, did_you_mean, quoted, shown
 from patchctl.manifest.series import Patch, missing_files, resolve, unlisted
 from patchctl.manifest.types import Practice, Profile, Requirement, Stack, Upstream
 
@@ -50,7 +50,7 @@ def find_root(explicit: Path | None, start: Path) -> Path:
 def _checked(folder: Path, origin: str) -> Path:
     if not (folder / MARKER).is_file():
         raise WrongUse(
-            f"{origin} names {shown(folder)}, which holds no {MARKER}",
+            f"{origin} names {cleaned(str(folder.absolute()))}, which holds no {MARKER}",
             hint="name the folder that holds manifests/, not manifests/ itself" if folder.name == "manifests" else None,
         )
     return folder.resolve()

@@ -69,12 +69,22 @@ class Case:
         own = {k: v.value for k, v in self.run.environment.items() if v.path is None}
         return {**(self.environment or {}), **own}
 
+    @property
+    def model_config(self) -> Any:
+        """The model's own config.json, else the table's; None where there is neither."""
+        config = self.machine.data(m.CONFIG)
+        return config if config is not None else self.published[1].config if self.published else None
+
+    @property
+    def sequence(self) -> int:
+        """Tokens of the longest prompt and response together; 0 where they are not said."""
+        lengths = self.number("data.max_prompt_length"), self.number("data.max_response_length")
+        return sum(lengths) if None not in lengths else 0  # type: ignore[arg-type]
+
     @functools.cached_property
     def model(self) -> Model | UnknownModel | None:
-        """The model by its own config.json, else by the table; None where there is neither."""
-        config = self.machine.data(m.CONFIG)
-        if config is None:
-            config = self.published[1].config if self.published else None
+        """The model by its configuration; None where there is none."""
+        config = self.model_config
         if config is None:
             return None
         try:
@@ -108,7 +118,7 @@ class Case:
     def number(self, key: str) -> int | None:
         """The same, where it is a whole number."""
         text = self.facts.text(key)
-        return int(text) if text is not None and text.lstrip("-").isdigit() else None
+        return int(text) if text is not None and text.lstrip("-").isdecimal() else None
 
     def on(self, key: str) -> bool:
         """Whether a key is true."""

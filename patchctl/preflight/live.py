@@ -23,15 +23,25 @@ TIMEOUT_SECONDS = 60
 _OURS = re.compile(
     r"(HCCL|VLLM|ASCEND|PYTORCH|TORCH|RAY|HYDRA|NPU|LCCL|ATB|ACL|GLOO|TP|MASTER|OMP|MULTI|ROLLOUT|VERL|NCCL)_\w+"
     r"|\w*SOCKET_IFNAME|TASK_QUEUE_\w+|CPU_AFFINITY_CONF|CUDA_DEVICE_MAX_CONNECTIONS|LD_PRELOAD|LD_LIBRARY_PATH|USE_\w+"
-    r"|HF_ENDPOINT|HF_HOME|WORLD_SIZE|RANK"
+    r"|HF_ENDPOINT|HF_HOME|WORLD_SIZE|RANK|(?i:(http|https|all|no)_proxy)"
 )
 SECRET = re.compile(r"(?i)key|token|secret|passw|credential|auth")
 # Runs in the training environment: its version, and what pip would list. Without pip, which not every environment has.
 _PYTHON_PROBE = """
-import importlib.metadata, json, platform
+import importlib.metadata, importlib.util, json, os, platform, sys
+if not sys.path[0]:
+    del sys.path[0]  # the current folder, which -c puts first and a program of the user's does not
 rows = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions() if d.metadata["Name"]}
-print(json.dumps([platform.python_version(), [{"name": n, "version": v} for n, v in sorted(rows.items())]]))
+try:
+    spec = importlib.util.find_spec("vllm_ascend")
+except Exception:
+    spec = None
+place = list(spec.submodule_search_locations or [None])[0] if spec else None
+compiled = sorted(n for n in os.listdir(place) if n.endswith(".so")) if place else []
+packages = [{"name": n, "version": v} for n, v in sorted(rows.items())]
+print(json.dumps([platform.python_version(), packages, {"vllm_ascend": place, "compiled": compiled}]))
 """
+HCCN_TOOL = "/usr/local/Ascend/driver/tools/hccn_tool"
 
 
 @dataclass(frozen=True)
@@ -83,6 +93,13 @@ def _probes(questions: Questions) -> Iterator[tuple[str, Callable[[], str | None
     yield m.DEVICES, lambda: _device_files(root / "dev")
     yield m.SOCKETS, lambda: _file(root / "proc/net/tcp") + _file(root / "proc/net/tcp6", "")
     yield m.ADDRESSES, _addresses
+    yield m.KERNEL, lambda: " ".join((os.uname().sysname, os.uname().machine)) + "\n"
+    yield m.USER, _user
+    yield m.PIDS, lambda: _first_file(root / "sys/fs/cgroup/pids.max", root / "sys/fs/cgroup/pids/pids.max")
+    yield m.LOCAL_PORTS, lambda: _file(root / "proc/sys/net/ipv4/ip_local_port_range")
+    yield m.RESERVED_PORTS, lambda: _file(root / "proc/sys/net/ipv4/ip_local_reserved_ports")
+    yield m.DEVICE_NETWORK, lambda: _device_network(root)
+    yield m.DEVICE_ADDRESSES, lambda: _first_file(root / "etc/hccn.conf")
     yield m.ENVIRONMENT, lambda: json.dumps(_environment(questions), indent=2) + "\n"
     yield m.PATHS, lambda: json.dumps(_paths(questions), indent=2) + "\n"
     yield m.CACHES, lambda: caches_json(find_caches(questions.cache_folders, questions.environment))
@@ -121,8 +138,30 @@ def _tool(name: str, *args: str, fails: bool = False) -> str:
 
 
 def _device_files(folder: Path) -> str:
+    """One a line; whoever may not open it is told so."""
     names = ("davinci*", "devmm_svm", "hisi_hdc")
-    return "".join(f"{path}\n" for name in names for path in sorted(folder.glob(name)))
+    paths = [path for name in names for path in sorted(folder.glob(name))]
+    return "".join(f"{path}{'' if os.access(path, os.R_OK | os.W_OK) else f' {m.CLOSED}'}\n" for path in paths)
+
+
+def _user() -> str:
+    """A user without a name has no home folder: caches and logs of CANN and torch have no place."""
+    import pwd
+
+    try:
+        return f"uid={os.getuid()}({pwd.getpwuid(os.getuid()).pw_name})\n"
+    except KeyError:
+        return f"uid={os.getuid()}\n"
+
+
+def _device_network(root: Path) -> str:
+    """What each device says of its own port. Devices that no process may ask end the list."""
+    numbers = sorted(int(p.name[7:]) for p in (root / "dev").glob("davinci[0-9]*") if p.name[7:].isdecimal())
+    tool = shutil.which("hccn_tool") or (HCCN_TOOL if os.access(HCCN_TOOL, os.X_OK) else None)
+    if tool is None:
+        raise Missing("hccn_tool is not on PATH, and not below /usr/local/Ascend/driver/tools")
+    asked = [(n, what) for n in numbers for what in ("ip", "tls", "link")]
+    return "".join(f"# {n} {what}\n{_tool(tool, '-i', str(n), f'-{what}', '-g', fails=True)}" for n, what in asked)
 
 
 def _npu_smi(environment: Mapping[str, str]) -> str:
@@ -141,10 +180,12 @@ def _cann(root: Path) -> str:
 
 
 def _memory_limit(root: Path) -> str | None:
-    for name in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        if (root / name).is_file():
-            return _file(root / name)
-    return None  # no container, or one without a limit of its own
+    return _first_file(root / "sys/fs/cgroup/memory.max", root / "sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def _first_file(*paths: Path) -> str | None:
+    """None where none is there: no container, or one without a limit of its own."""
+    return next((_file(path) for path in paths if path.is_file()), None)
 
 
 def _addresses() -> str:
@@ -182,7 +223,8 @@ def _environment(questions: Questions) -> dict[str, str]:
 
 
 def _paths(questions: Questions) -> dict[str, Any]:
-    asked = dict.fromkeys([*questions.paths, *([str(f)] if (f := cann_file(questions.root)) else [])])
+    named = [questions.environment.get("HCCL_WHITELIST_FILE"), cann_file(questions.root)]
+    asked = dict.fromkeys([*questions.paths, *(str(f) for f in named if f)])
     return {path: _path(Path(path)) for path in asked}
 
 
@@ -205,8 +247,13 @@ def _python(python: str, absent: dict[str, str]) -> dict[str, str]:
             [python, "-c", _PYTHON_PROBE], capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=True, cwd="/",
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
-        version, rows = json.loads(done.stdout.strip().splitlines()[-1])
+        version, rows, operators = json.loads(done.stdout.strip().splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        absent[m.PYTHON] = absent[m.PACKAGES] = f"{python} cannot be asked: {one_line(str(error))}"
+        why = f"{python} cannot be asked: {one_line(str(error))}"
+        absent.update(dict.fromkeys((m.PYTHON, m.PACKAGES, m.OPERATORS), why))
         return {}
-    return {m.PYTHON: f"Python {version}\n", m.PACKAGES: json.dumps(rows, indent=2) + "\n"}
+    return {
+        m.PYTHON: f"Python {version}\n",
+        m.PACKAGES: json.dumps(rows, indent=2) + "\n",
+        m.OPERATORS: json.dumps({"python": python, **operators}, indent=2) + "\n",
+    }

@@ -31,6 +31,14 @@ DEVICES = "davinci.txt"
 SOCKETS = "tcp.txt"
 ADDRESSES = "ip-addr.json"
 ENVIRONMENT = "environment.json"
+KERNEL = "uname.txt"
+USER = "user.txt"
+PIDS = "pids-limit.txt"
+LOCAL_PORTS = "local-ports.txt"
+RESERVED_PORTS = "reserved-ports.txt"
+DEVICE_NETWORK = "hccn.txt"
+DEVICE_ADDRESSES = "hccn-conf.txt"
+OPERATORS = "operators.json"
 PATHS = "paths.json"
 CACHES = "caches.json"
 CONFIG = "config.json"
@@ -50,6 +58,14 @@ PROBES: Mapping[str, str] = {
     DEVICES: "ls /dev/davinci* /dev/devmm_svm /dev/hisi_hdc",
     SOCKETS: "/proc/net/tcp and /proc/net/tcp6",
     ADDRESSES: "ip -j addr",
+    KERNEL: "uname -sm",
+    USER: "the user's number and name, as `id` prints them",
+    PIDS: "the limit of processes of the container (cgroup, pids.max)",
+    LOCAL_PORTS: "/proc/sys/net/ipv4/ip_local_port_range",
+    RESERVED_PORTS: "/proc/sys/net/ipv4/ip_local_reserved_ports",
+    DEVICE_NETWORK: "hccn_tool -i N -ip -g, -tls -g and -link -g of every device, each after a line `# N ip`",
+    DEVICE_ADDRESSES: "/etc/hccn.conf",
+    OPERATORS: "where the training environment finds vllm_ascend, and what is compiled there",
     ENVIRONMENT: "the variables that frameworks, HCCL, CANN and Ray read",
     PATHS: "whether the recipe's files and folders are there, with size and time",
     CACHES: "compile caches, with size and time",
@@ -59,6 +75,8 @@ PROBES: Mapping[str, str] = {
 """Each text, and what it is made with."""
 
 MAX_BYTES = 8 << 20
+CLOSED = "(may not be opened)"
+"""Behind a device file that the user may not read and write."""
 
 
 @dataclass(frozen=True)

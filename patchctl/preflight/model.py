@@ -122,6 +122,18 @@ def read_model(config: Mapping[str, Any]) -> Model:
     )
 
 
+def context_length(config: Any) -> int | None:
+    """How long a sequence verl lets a model have: max_position_embeddings, times the factor of a rope_scaling."""
+    if not isinstance(config, Mapping):
+        return None
+    scaling = config.get("rope_scaling")
+    try:
+        most = _whole(config, "max_position_embeddings")
+        return int(most * float(scaling.get("factor", 1.0))) if isinstance(scaling, Mapping) and scaling else most
+    except (UnknownModel, TypeError, ValueError, OverflowError):
+        return None
+
+
 def tensors(model: Model) -> Iterator[Tensor]:
     """Every tensor of the model, by kind."""
     words = model.vocabulary * model.hidden

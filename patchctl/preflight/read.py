@@ -90,16 +90,79 @@ def _device(first: tuple[int, str, str], cells: list[str]) -> Iterator[Device]:
 
 def _process(cells: list[str]) -> Iterator[tuple[int, int, int, str]]:
     place = re.fullmatch(r"(\d+)\s+(\d+)", cells[0]) if len(cells) >= 4 else None
-    if place and cells[1].isdigit():
+    if place and cells[1].isdecimal():
         yield int(place[1]), int(place[2]), int(cells[1]), cells[2]
 
 
-def open_files(text: str) -> int | None:
-    """The soft limit of open files in /proc/self/limits; -1 for unlimited."""
-    found = re.search(r"(?m)^Max open files\s+(\S+)", text)
+def limit(text: str, name: str) -> int | None:
+    """A soft limit in /proc/self/limits by its name there; -1 for unlimited."""
+    found = re.search(rf"(?m)^{re.escape(name)}\s+(\S+)", text)
     if found is None:
         return None
-    return -1 if found[1] == "unlimited" else int(found[1]) if found[1].isdigit() else None
+    return -1 if found[1] == "unlimited" else int(found[1]) if found[1].isdecimal() else None
+
+
+def open_files(text: str) -> int | None:
+    """The soft limit of open files."""
+    return limit(text, "Max open files")
+
+
+def huge_pages(text: str) -> int | None:
+    """Bytes of /proc/meminfo that are kept for static huge pages."""
+    count, size = (re.search(rf"(?m)^{name}:\s+(\d+)", text) for name in ("HugePages_Total", "Hugepagesize"))
+    return int(count[1]) * (int(size[1]) << 10) if count and size else None
+
+
+def available(text: str) -> int | None:
+    """MemAvailable of /proc/meminfo, in bytes."""
+    found = re.search(r"(?m)^MemAvailable:\s+(\d+) kB", text)
+    return int(found[1]) << 10 if found else None
+
+
+def port_ranges(text: str) -> list[tuple[int, int]] | None:
+    """Ports and ranges of them with commas between, as 60000-60031,61000; none for an empty text, None for another one."""
+    found = []
+    for part in filter(None, (p.strip() for p in text.strip().split(","))):
+        ends = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", part)
+        if ends is None or not 0 < int(ends[1]) <= int(ends[2] or ends[1]) < 65536:
+            return None
+        found.append((int(ends[1]), int(ends[2] or ends[1])))
+    return found
+
+
+def local_ports(text: str) -> tuple[int, int] | None:
+    """First and last of ip_local_port_range: what connections that go out may take."""
+    found = re.fullmatch(r"\s*([0-9]{1,5})\s+([0-9]{1,5})\s*", text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+@dataclass(frozen=True)
+class DevicePort:
+    """A device's own network port, as hccn_tool tells it. None: not said."""
+
+    address: str | None = None
+    tls: bool | None = None
+    link: str | None = None
+
+
+def device_ports(text: str) -> dict[int, DevicePort]:
+    """hccn_tool's answers by device, after lines `# N ip`, `# N tls` and `# N link`."""
+    said: dict[int, dict[str, str]] = {}
+    for device, what, answer in re.findall(r"(?ms)^# (\d{1,4}) (ip|tls|link)\n(.*?)(?=^# |\Z)", text):
+        said.setdefault(int(device), {})[what] = answer
+    return {device: _device_port(answers) for device, answers in sorted(said.items())}
+
+
+def _device_port(said: Mapping[str, str]) -> DevicePort:
+    address = re.search(r"ipaddr:\s*([0-9A-Fa-f.:]+)", said.get("ip", ""))
+    switch = re.search(r"tls switch\[([01])\]", said.get("tls", ""))
+    link = re.search(r"link status:\s*(\w+)", said.get("link", ""))
+    return DevicePort(address and address[1], switch[1] == "1" if switch else None, link and link[1].upper())
+
+
+def configured_addresses(text: str) -> dict[int, str]:
+    """Addresses by device in /etc/hccn.conf: lines `address_0=10.20.0.2`."""
+    return {int(n): value for n, value in re.findall(r"(?m)^\s*address_(\d{1,4})\s*=\s*([0-9A-Fa-f.:]+)", text)}
 
 
 def memory_total(text: str) -> int | None:
@@ -111,7 +174,7 @@ def memory_total(text: str) -> int | None:
 def memory_limit(text: str) -> int | None:
     """A container's limit in bytes; None for no limit ("max", or cgroup v1's largest number)."""
     word = text.strip()
-    limit = int(word) if word.isdigit() else None
+    limit = int(word) if word.isdecimal() else None
     return None if limit is None or limit >= 1 << 60 else limit
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -62,18 +64,18 @@ def test_a_node_with_a_fault_is_not(tmp_path: Path) -> None:
     folder = write_machine(tmp_path / "node", npu_smi=npu_smi(health={(3, 1): "Critical"}), limits=None)
     text = real(tmp_path, *BIG, "--machine", str(folder))
     assert text.returncode == 1
-    assert text.stdout.splitlines()[-1] == "not ready: health, open files; 2 more to look at"
+    assert text.stdout.splitlines()[-1] == "not ready: health, open files; 4 more to look at"
     assert "wrong      health" in text.stdout and "not known  open files" in text.stdout
     assert "try: `npu-smi info -t health -i 3 -c 1`" in text.stdout
 
 
 def test_going_on_in_spite_of_a_finding(tmp_path: Path) -> None:
-    folder = write_machine(tmp_path / "node", driver="Version=25.5.0\n")
+    folder = write_machine(tmp_path / "node", cann="version=8.3.RC1\n")
     assert real(tmp_path, *BIG, "--machine", str(folder)).returncode == 1
-    found = found_by_name(real(tmp_path, *BIG, "--machine", str(folder), "--accept", "driver", "--json"), 0)
-    assert (found["driver"][0]["level"], found["driver"][0]["accepted"]) == ("wrong", True)
-    done = real(tmp_path, *BIG, "--machine", str(folder), "--accept", "drivr")
-    assert done.returncode == 1 and "--accept drivr: no finding is called so here" in done.stderr
+    found = found_by_name(real(tmp_path, *BIG, "--machine", str(folder), "--accept", "cann", "--json"), 0)
+    assert (found["cann"][0]["level"], found["cann"][0]["accepted"]) == ("wrong", True)
+    done = real(tmp_path, *BIG, "--machine", str(folder), "--accept", "can")
+    assert done.returncode == 1 and "--accept can: no finding is called so here" in done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +115,33 @@ def test_this_machine_and_its_recording_say_the_same(made: Made, tmp_path: Path)
     assert not any("hf_not_for_you" in p.read_text() for p in (tmp_path / "node").iterdir())
 
 
+def imports_of(made: Made, tmp_path: Path, *args: str, env: Mapping[str, str]) -> dict[str, Any]:
+    done = made.patchctl("preflight", "-r", "full/loud", "--workspace", str(tmp_path / "ws"), "--json", *args, env=env)
+    (found,) = found_by_name(done, 1)["imports"]
+    return found
+
+
+def test_the_python_is_asked_whichever_way_it_is_named(made: Made, tmp_path: Path) -> None:
+    """Versions and imports of one interpreter: --python, or PATCHCTL_TORCH_PYTHON, or patchctl's own."""
+    made.good("apply", "--profile", "full", "--workspace", str(tmp_path / "ws"))
+    named = imports_of(made, tmp_path, "--python", sys.executable, env={})
+    assert named["blocks"] and named["what"] == f"{sys.executable} imports clock from nowhere"
+    assert imports_of(made, tmp_path, env={"PATCHCTL_TORCH_PYTHON": sys.executable}) == named
+    assert imports_of(made, tmp_path, env={}) == named
+    nobody = imports_of(made, tmp_path, env={"PATCHCTL_TORCH_PYTHON": "/nowhere/python"})
+    assert nobody["level"] == "unknown" and nobody["blocks"] and "/nowhere/python cannot be asked" in nobody["what"]
+
+
+def test_what_is_said_of_imports_cures_them(made: Made, tmp_path: Path) -> None:
+    """`patchctl apply`, which it said, does not: the trees are applied."""
+    made.good("apply", "--profile", "full", "--workspace", str(tmp_path / "ws"))
+    todo = imports_of(made, tmp_path, env={})["todo"]
+    assert f"patchctl install --workspace {tmp_path / 'ws'} --python {sys.executable}" in todo
+    (path,) = re.findall(r"export PYTHONPATH=(\S+)", todo)
+    found = imports_of(made, tmp_path, env={"PYTHONPATH": f"{path}{os.pathsep}{REPO}"})
+    assert found["level"] == "ok" and found["what"] == f"{sys.executable} imports the patched trees"
+
+
 def test_without_an_npu_it_says_so(made: Made, tmp_path: Path) -> None:
     found = found_by_name(made.patchctl("preflight", "-r", "full/loud", "--json", env={"PATH": "/usr/bin:/bin"}), 1)
     assert found["npu-smi"][0]["level"] == "wrong" and "npu-smi is not on PATH" in found["npu-smi"][0]["what"]
@@ -133,8 +162,6 @@ def test_a_port_in_use_is_seen(made: Made, tmp_path: Path) -> None:
 
 
 def test_ulimit_is_that_of_the_shell(made: Made, tmp_path: Path) -> None:
-    import sys
-
     line = f"ulimit -n 512; exec {sys.executable} -m patchctl --root={made.root} preflight -r full/loud --json"
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(REPO), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(["sh", "-c", line], env=env, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -86,6 +87,25 @@ def test_the_entry_module_gets_the_recipes_command(run: Training) -> None:
     assert f"actor_rollout_ref.model.path='{run.shell.folder / 'model'}'" in found["argv"]
     assert found["env"]["TASK_QUEUE_ENABLE"] == "1"
     assert found["env"]["RAY_ADDRESS"] == "local"
+
+
+def test_a_workspace_that_is_named_is_imported(run: Training) -> None:
+    """As ray_cluster.sh does it: preflight and training see the same trees. One that is not named is as it is installed."""
+    _, program = run.to_the_end("--workspace", run.shell.folder / "workspace", PYTHONPATH="/mine")
+    trees = f"{run.shell.folder / 'workspace' / 'verl'}:/mine"
+    assert started(program)["env"]["PYTHONPATH"] == trees
+    _, program = run.to_the_end(PYTHONPATH="/mine")
+    assert started(program)["env"]["PYTHONPATH"] == "/mine"
+    _, plan = run.to_the_end("--workspace", run.shell.folder / "workspace", "--dry-run")
+    assert f"export PYTHONPATH={run.shell.folder / 'workspace' / 'verl'}${{PYTHONPATH:+:$PYTHONPATH}}\n" in plan.out
+
+
+def test_scripts_that_were_copied_without_recipes_say_what_is_missing(run: Training, tmp_path: Path) -> None:
+    """They named PATCHCTL_ROOT, which nobody had set."""
+    shutil.copytree(SCRIPTS, tmp_path / "copy" / "scripts")
+    copy = run.shell.start(tmp_path / "copy" / "scripts" / "train.sh", "qwen3-8b", "grpo", "--dry-run", cwd=tmp_path)
+    assert copy.wait() == 2
+    assert "no distribution: looked for" in copy.err and "PATCHCTL_ROOT names" not in copy.err
 
 
 def test_preflight_is_asked_about_this_very_run(run: Training) -> None:

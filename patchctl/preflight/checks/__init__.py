@@ -11,12 +11,16 @@ from patchctl.preflight.checks.device_memory import check_device_memory
 from patchctl.preflight.checks.devices import check_devices
 from patchctl.preflight.checks.environment import check_environment
 from patchctl.preflight.checks.host import check_host
+from patchctl.preflight.checks.limits import check_limits
 from patchctl.preflight.checks.network import check_network
+from patchctl.preflight.checks.operators import check_operators
+from patchctl.preflight.checks.ray import check_ray
 from patchctl.preflight.checks.software import check_software
 from patchctl.preflight.checks.storage import check_storage
 from patchctl.preflight.checks.workspace import check_workspace
 
 AREAS = {
+    "recipe": "recipe",
     "devices": "devices",
     "software": "software",
     "host": "host",
@@ -29,8 +33,8 @@ AREAS = {
 """The areas by name, with their titles, in the order they are printed."""
 
 CHECKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
-    check_devices, check_software, check_host, check_network, check_environment, check_storage, check_device_memory,
-    check_workspace,
+    check_limits, check_devices, check_software, check_operators, check_host, check_ray, check_network, check_environment,
+    check_storage, check_device_memory, check_workspace,
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from patchctl.preflight import Finding
 from patchctl.preflight.case import Case
 from patchctl.preflight.checks.host import host_memory
 from patchctl.preflight.memory import Engine, engine_weights, kv_bytes, prefill_bytes, sequences_that_fit
-from patchctl.preflight.model import Model, UnknownModel
+from patchctl.preflight.model import Model, UnknownModel, context_length
 from patchctl.preflight.sizes import (
     ROLLOUT,
     BadSizes,
@@ -34,6 +34,7 @@ def check_device_memory(case: Case) -> Iterator[Finding]:
         yield Finding(_AREA, "model", "unknown", why, "--path model=DIR with its config.json", needed=False)
         return
     yield Finding(_AREA, "model", "ok", f"{model.parameters:,} parameters ({case.model_source})")
+    yield from _length(case)
     total = min((d.total for d in case.smi.devices), default=None) if case.smi else None
     try:
         yield from _rollout(case, model, engine_of(case, model), total)
@@ -41,6 +42,20 @@ def check_device_memory(case: Case) -> Iterator[Finding]:
     except BadSizes as error:
         todo = "sizes that divide: --size, or the recipe's overrides"
         yield Finding(_AREA, "parallel sizes", "wrong", f"cannot be: {error}", todo)
+
+
+def _length(case: Case) -> Iterator[Finding]:
+    """verl asserts it when the engine is made, after the training's weights were loaded (vllm_rollout_spmd.py)."""
+    most, wanted = context_length(case.model_config or {}), case.sequence
+    name, where = "length", f"max_position_embeddings ({case.model_source})"
+    if most is None or not wanted:
+        return
+    what = f"{wanted:,} tokens of prompt and response; the model takes {most:,}, {where}"
+    if wanted > most:
+        todo = "another model, as Qwen3-235B-A22B-Thinking-2507 with 262,144: --path model=DIR; or shorter sequences"
+        yield Finding(_AREA, name, "wrong", f"{what}: verl refuses it", todo)
+    else:
+        yield Finding(_AREA, name, "ok", what)
 
 
 def _rollout(case: Case, model: Model, engine: Engine, total: int | None) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from patchctl.report.progress import size_text
 
 # An idle chip shows 2.9 to 3.5 GB of 64 in use (vllm-project/vllm-ascend #5588, #2534): a tenth is somebody's process.
 IDLE_SHARE = 0.1
+VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
 _MANAGERS = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
 _MOUNT = "mount /usr/local/bin/npu-smi, /usr/local/dcmi and /usr/local/Ascend/driver into the container (002, 003)"
 
@@ -34,6 +35,7 @@ def check_devices(case: Case) -> Iterator[Finding]:
         yield _count(len(found.devices), case)
         yield _health(found)
         yield from _use(found)
+    yield from _visible(case)
     yield _files(case)
 
 
@@ -79,9 +81,11 @@ def _files(case: Case) -> Finding:
     if text is None:
         todo = "record again with `patchctl preflight --record DIR`"
         return Finding("devices", "device files", "unknown", case.machine.why_not(m.DEVICES), todo)
-    paths = text.split()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    paths = [line.partition(" ")[0] for line in lines]
     numbered = [p for p in paths if re.fullmatch(r".*/davinci\d+", p)]
     missing = [p for p in _MANAGERS if p not in paths]
+    closed = [line.partition(" ")[0] for line in lines if line.endswith(m.CLOSED)]
     wanted = case.devices_per_node
     what = f"{len(numbered)} of /dev/davinci*"
     if len(numbered) < wanted or missing:
@@ -89,7 +93,31 @@ def _files(case: Case) -> Finding:
         todo = "docker run --device /dev/davinci0 ... --device /dev/davinci_manager, devmm_svm and hisi_hdc (002, container)"
         what = "; ".join([what, *lacks, *([f"without {', '.join(missing)}"] if missing else [])])
         return Finding("devices", "device files", "wrong", what, todo)
+    if closed:
+        more = f" and {len(closed) - 1} more" if len(closed) > 1 else ""
+        todo = (
+            "run as root, or as a user of the group that owns them (HwHiAiUser, 1000 as a rule), with the capability"
+            " DAC_OVERRIDE in a container that drops all (vllm-ascend#2698, #9490)"
+        )
+        return Finding("devices", "device files", "wrong", f"{closed[0]}{more} may not be opened by this user", todo)
     return Finding("devices", "device files", "ok", f"{what}, {', '.join(_MANAGERS)}")
+
+
+def _visible(case: Case) -> Iterator[Finding]:
+    """CANN shows the devices that the variable names and no others; Ray counts the same (vllm-ascend#14628)."""
+    value = (case.environment or {}).get(VISIBLE)
+    if value is None:
+        return
+    numbers = [n.strip() for n in value.split(",")]
+    wanted, todo = case.devices_per_node, f"unset {VISIBLE} before `ray start`: Ray gives each worker its own"
+    if not all(n.isdecimal() for n in numbers) or len(set(numbers)) < len(numbers):
+        yield Finding(
+            "devices", VISIBLE, "wrong", f"{value}: numbers of devices with commas, each once, are wanted", todo
+        )
+    elif len(numbers) < wanted:
+        yield Finding("devices", VISIBLE, "wrong", f"{value} shows {len(numbers)} devices; {wanted} are wanted", todo)
+    else:
+        yield Finding("devices", VISIBLE, "ok", f"{value}: {len(numbers)} devices")
 
 
 def _name(device: Device) -> str:

@@ -24,6 +24,7 @@ _ALIKE = 0.88
 # The environment of an NPU: where a misspelt name is worth a word.
 _FAMILIES = re.compile(r"(HCCL|VLLM|TASK_QUEUE|PYTORCH_NPU|ASCEND|RAY|GLOO|MULTI_STREAM)_\w+")
 LIBRARIES = "LD_LIBRARY_PATH"
+_SCRIPTS = {"ASCEND_HOME_PATH": "ascend-toolkit/set_env.sh", "ATB_HOME_PATH": "nnal/atb/set_env.sh"}
 _DRIVER_LIBRARIES = "/usr/local/Ascend/driver/lib64/driver"
 
 
@@ -34,7 +35,8 @@ def check_environment(case: Case) -> Iterator[Finding]:
         todo = "record again in the shell that starts Ray"
         yield Finding("environment", "variables", "unknown", case.machine.why_not(m.ENVIRONMENT), todo)
         return
-    found = [*_against_rules(case, own), *_misspelt(case, own), *_overruled(case, own), *_libraries(case, own)]
+    found = [*_against_rules(case, own), *_misspelt(case, own), *_overruled(case, own), *_libraries(case, own),
+             *_sourced(case, own)]  # fmt: skip
     yield from found
     if not found:
         yield Finding("environment", "variables", "ok", f"{len(own)} of frameworks, HCCL and Ray; none is in the way")
@@ -130,3 +132,15 @@ def _libraries(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
         what = f"without {_DRIVER_LIBRARIES}"
         todo = f"-e {LIBRARIES}={_DRIVER_LIBRARIES}:/usr/local/Ascend/driver/lib64/common:/usr/local/lib in docker run (003, 4.2)"
         yield Finding("environment", LIBRARIES, "warning", what, todo, needed=False)
+
+
+def _sourced(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
+    """Without CANN's own variables libhccl.so, without ATB's libatb.so is not found (vllm-ascend#152, #262, #2727)."""
+    lacking = [script for name, script in _SCRIPTS.items() if not own.get(name)]
+    if lacking and case.machine.text(m.CANN) is not None:
+        unset = ", ".join(name for name in _SCRIPTS if not own.get(name))
+        what = f"{' and '.join(lacking)} were not sourced in this shell ({unset} not set)"
+        todo = (
+            "ray_cluster.sh and train.sh source both where they lie below --cann; else source them before `ray start`"
+        )
+        yield Finding("environment", "set_env.sh", "warning", what, todo, needed=False)

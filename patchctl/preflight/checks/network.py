@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from patchctl.preflight import Finding
 from patchctl.preflight import machine as m
 from patchctl.preflight.case import Case
+from patchctl.preflight.checks.hccl import check_hccl, reserved
 from patchctl.preflight.read import Interface, interfaces, listening
 
 RAY_PORTS = (6766, 8260)  # head and dashboard: 003, 4.5; 002
@@ -30,8 +31,12 @@ def check_network(case: Case) -> Iterator[Finding]:
         taken = listening(text)
         yield _ray_ports(taken)
         yield _hccl_ports(taken, case.in_effect)
+    ports, _ = _hccl_wanted(case.in_effect)
+    if ports and (told := reserved(case, ports[0], ports[-1])) is not None:
+        yield told
     yield from _engine_groups(case, listening(text) if text is not None else None)
     yield from _interfaces(case)
+    yield from check_hccl(case)
 
 
 def _ray_ports(taken: set[int]) -> Finding:

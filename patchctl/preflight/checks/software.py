@@ -27,6 +27,7 @@ _TODO = {
     "cann": "install CANN {wanted} and source its set_env.sh, or use an image that has it",
     "python": "run training in a Python {wanted}, and name it with --python",
 }
+_COMPATIBLE = "look it up in CANN's table of versions (hiascend.com/document/detail/zh/canncommercial/850/releasenote/releasenote_0000.html)"
 INFO_FILE = "ascend_toolkit_install.info"
 
 
@@ -49,6 +50,9 @@ def _compared(case: Case, name: str, wanted: str) -> Finding:
         return Finding("software", name, "unknown", f"{wanted} is wanted; {case.machine.why_not(probe)}", todo)
     if found is None:
         return Finding("software", name, "wrong", f"{wanted} is wanted; {missing or 'it is not there'}", todo)
+    if not fits(found, wanted) and name == "driver":
+        what = f"{found}; {wanted} is what was trained with, and 002 allows other versions that go with CANN"
+        return Finding("software", name, "warning", what, f"{_COMPATIBLE}; or {todo}", needed=False)
     if not fits(found, wanted):
         return Finding("software", name, "wrong", f"{found}; {wanted} is wanted", f"{todo}; or --accept {name}")
     return Finding("software", name, "ok", f"{found}; {wanted} is wanted")

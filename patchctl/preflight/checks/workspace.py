@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from patchctl.preflight import Finding
@@ -24,8 +25,10 @@ def check_workspace(case: Case) -> Iterator[Finding]:
         return
     place = str(state.get("workspace"))
     yield from _profile(case, state, place, apply)
-    for tree in records(state.get("trees")):
+    trees = records(state.get("trees"))
+    for tree in trees:
         yield _tree(tree, apply)
+    yield from _imports(case, state, trees)
     for skipped in records(state.get("skipped")):
         what = "its source could not be had when the patches were applied"
         yield Finding("workspace", str(skipped.get("upstream")), "warning", what, f"{apply} where it can be had")
@@ -79,10 +82,6 @@ def _tree(tree: Mapping[str, Any], apply: str) -> Finding:
     lock = str(tree.get("lock"))
     if lock not in ("equal", "silent"):
         faults.append(lock)
-    faults += [
-        f"{row.get('package')} is imported from {row.get('place') or 'nowhere'}" for row in records(tree.get("imports"))
-        if not row.get("ours")
-    ]  # fmt: skip
     if faults:
         todo = f"{apply} (--stash keeps edits); a run is only as reproducible as its trees"
         return Finding("workspace", name, "wrong", "; ".join(faults), todo)
@@ -90,3 +89,31 @@ def _tree(tree: Mapping[str, Any], apply: str) -> Finding:
     if lock == "silent":
         return Finding("workspace", name, "ok", f"{what}; the lock does not speak of this form")
     return Finding("workspace", name, "ok", f"{what}, equal to the lock")
+
+
+def _imports(case: Case, state: Mapping[str, Any], trees: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Which trees the Python of training imports. That which training is started in comes before all others, in Ray's
+    workers too, so that it need not be on any path."""
+    python, place = str(state.get("python") or "PYTHON"), str(state.get("workspace"))
+    if state.get("not_asked"):
+        todo = "--python PY: the Python that trains"
+        yield Finding("workspace", "imports", "unknown", str(state["not_asked"]), todo)
+        return
+    asked = [tree for tree in trees if isinstance(tree.get("imports"), list) and tree["imports"]]
+    elsewhere = [
+        f"{row.get('package')} from {row.get('place') or 'nowhere'}" + (f" ({row['error']})" if row.get("error") else "")
+        for tree in asked if not _started_in(case, tree) for row in records(tree["imports"]) if not row.get("ours")
+    ]  # fmt: skip
+    if elsewhere:
+        folders = ":".join(str(tree.get("folder") or f"{place}/{tree.get('upstream')}") for tree in asked)
+        todo = (
+            f"patchctl install --workspace {shlex.quote(place)} --python {shlex.quote(python)}, or export"
+            f" PYTHONPATH={shlex.quote(folders)} before Ray and training start (--workspace of ray_cluster.sh and train.sh does)"
+        )
+        yield Finding("workspace", "imports", "wrong", f"{python} imports {', '.join(elsewhere)}", todo)
+    elif asked:
+        yield Finding("workspace", "imports", "ok", f"{python} imports the patched trees")
+
+
+def _started_in(case: Case, tree: Mapping[str, Any]) -> bool:
+    return tree.get("upstream") == case.run.entry.upstream and case.run.entry.folder in (None, ".")

@@ -30,7 +30,9 @@ from preflight_cases import Look, case_of, distribution
 from patchctl.preflight import Finding
 from patchctl.preflight.checks import all_findings
 from patchctl.preflight.checks.software import old_caches
+from patchctl.preflight.controller import controller_of
 from patchctl.preflight.machine import PROBES, Machine
+from patchctl.recipe.arithmetic import sides
 from patchctl.recipe.resolve import Given
 
 TIB = 1 << 30  # in KiB, as /proc/meminfo has it
@@ -63,7 +65,7 @@ def test_every_finding_that_is_not_fine_says_what_to_do(look: Look) -> None:
     assert {"npu-smi", "device files", "driver", "cann", "torch-npu", "/dev/shm", "open files", "controller memory", "ports",
             "interface", "variables", "workspace"} <= blocking  # fmt: skip
     fine = {f.name for f in found if f.level == "ok"}
-    assert fine <= {"model", "engine groups", "states on the host"}  # which need no machine
+    assert fine <= {"model", "length", "engine groups", "states on the host"}  # which need no machine
 
 
 def test_what_was_looked_for_in_vain_is_wrong_and_not_unknown(look: Look) -> None:
@@ -95,7 +97,6 @@ def test_one_device_of_a_smaller_machine(look: Look) -> None:
 @pytest.mark.parametrize(
     ("name", "changed", "what"),
     [
-        ("driver", {"driver": "Version=25.2.1\n"}, "25.2.1; 25.3.* is wanted"),
         ("cann", {"cann": "version=8.3.RC1\n"}, "8.3.RC1; 8.5.0 is wanted"),
         ("torch-npu", {"pip_list": pip_list(torch_npu="2.9.1")}, "2.9.1; 2.9.0 is wanted"),
         ("ray", {"pip_list": pip_list(ray="2.49.0")}, "2.49.0; >=2.47.1,<=2.48.0 is wanted"),
@@ -110,9 +111,16 @@ def test_versions(look: Look, name: str, changed: dict[str, str], what: str) -> 
     assert found.blocks and found.level == "wrong" and what in found.what
 
 
+def test_another_driver_is_told_and_stops_nothing(look: Look) -> None:
+    """002: 25.3, and other versions that go with this CANN."""
+    found = one(look(driver="Version=25.2.1\n"), "driver")
+    assert (found.level, found.blocks) == ("warning", False) and found.what.startswith("25.2.1; 25.3.* is what was")
+    assert "CANN's table of versions" in str(found.todo)
+
+
 def test_the_driver_by_npu_smi_where_its_file_is_not_mounted(look: Look) -> None:
     assert one(look(driver=None), "driver").what.startswith("25.3.rc1")
-    assert one(look(driver=None, npu_smi=npu_smi(version="25.2.1")), "driver").level == "wrong"
+    assert one(look(driver=None, npu_smi=npu_smi(version="25.2.1")), "driver").level == "warning"
     assert one(look(driver=None, npu_smi=None), "driver").level == "unknown"
 
 
@@ -161,21 +169,37 @@ def test_shared_memory_and_open_files(look: Look) -> None:
 LONG = "qwen3-235b/dapo-longseq"
 
 
-def test_controller_memory_is_the_rules(look: Look) -> None:
-    """256 x 16 answers of 64 K over 512 devices, two fields of 4 bytes: 1 TiB (000)."""
-    enough = one(look(LONG, meminfo=meminfo(2.1)), "controller memory")
-    assert enough.level == "ok" and "1.0 TiB are collected" in enough.what
-    tight = one(look(LONG, meminfo=meminfo(1.8)), "controller memory")
-    assert tight.level == "warning" and "data.train_batch_size=128" in str(tight.todo)
-    little = one(look(LONG, meminfo=meminfo(0.9)), "controller memory")
-    assert little.blocks and "data.train_batch_size=64" in str(little.todo)
-    assert "256 at 64 K" in str(little.todo) and "transfer queue" in str(little.todo)
+def test_controller_memory_is_what_the_workers_answer(look: Look) -> None:
+    """GRPO on 235B: the reference's log-probabilities of 512 x 16 answers, from the 64 devices that have the same part."""
+    enough = one(look(), "controller memory")
+    assert enough.level == "ok"
+    assert "64.0 GiB come to the first node for compute_ref_log_prob" in enough.what
+    assert "155.0 GiB in Ray's store and in the controller, with 461.4 GiB of states" in enough.what
+    tight = one(look(meminfo=meminfo(0.75)), "controller memory")
+    assert tight.level == "warning" and "more than 75%" in tight.what
+    little = one(look(meminfo=meminfo(0.6)), "controller memory")
+    assert little.blocks and "of which Ray lets 95% be used" in little.what
+    assert "data.train_batch_size=256" in str(little.todo)
 
 
-def test_a_host_of_two_tib_has_a_little_less_and_is_enough(look: Look) -> None:
-    """The kernel keeps a part: 000's own batch of 256 at 64 K for 2 TiB stays without a warning."""
-    found = one(look(LONG, meminfo="MemTotal: 2113929216 kB\n"), "controller memory")
-    assert found.level == "ok" and "1.0 TiB are collected" in found.what
+def test_what_is_left_out_is_not_counted(look: Look) -> None:
+    """With skip_old_log_prob and without a reference there are generations, and entropies from the last pipeline stage."""
+    with_skip = one(look(LONG), "controller memory").what
+    assert "33.0 GiB come to the first node for generate_sequences" in with_skip
+    without = Given(overrides={"actor_rollout_ref.actor.skip_old_log_prob": "False"}, sizes={"batch": "512"})
+    told = controller_of(case_of(LONG, given=without))
+    assert told is not None and told.largest.call == "compute_log_prob" and told.largest.bytes == 512 << 30
+
+
+def test_preflight_and_rules_count_the_same() -> None:
+    """The rules are what can be said without a machine."""
+    asked = {"actor_rollout_ref.actor.skip_old_log_prob": "False"}
+    for title, name in (("qwen3-235b/grpo", "controller-memory"), ("qwen3-32b/dapo-fsdp2", "controller-memory-fsdp")):
+        case = case_of(title, given=Given(overrides=asked))
+        rule, told = case.all_rules.rules[name], controller_of(case)
+        assert told is not None
+        (reply,) = [r.bytes for r in told.replies if r.call == "compute_log_prob"]
+        assert sides(rule.must.holds[0], case.facts.number)[0] == reply
 
 
 def test_states_on_the_host_count_what_the_container_may_have(look: Look) -> None:
@@ -187,8 +211,8 @@ def test_states_on_the_host_count_what_the_container_may_have(look: Look) -> Non
 
 
 def test_a_containers_limit_counts(look: Look) -> None:
-    found = one(look(LONG, meminfo=meminfo(4), memory_limit=str(900 << 30)), "controller memory")
-    assert found.blocks and "the container's limit is 900.0 GiB" in found.what
+    found = one(look(LONG, meminfo=meminfo(4), memory_limit=str(300 << 30)), "controller memory")
+    assert found.blocks and "the container's limit is 300.0 GiB" in found.what
     assert one(look(LONG, meminfo=meminfo(4), memory_limit="max\n"), "controller memory").level == "ok"
 
 
@@ -425,17 +449,25 @@ def tree(**changed: Any) -> str:
         (tree(edits=["verl/a.py"]), "verl", "changed since: verl/a.py"),
         (tree(lock="differs from the lock: apply again"), "verl", "differs from the lock"),
         (tree(problem="HEAD is abc"), "verl", "HEAD is abc"),
-        (
-            tree(imports=[{"package": "verl", "place": "/usr/lib/verl", "ours": False}]),
-            "verl",
-            "imported from /usr/lib/verl",
-        ),
         (tree(left_out=[{"feature": "grouped_weight_names"}]), "features", "needs grouped_weight_names"),
     ],
 )
 def test_the_workspace(look: Look, text: str, name: str, what: str) -> None:
     found = one(look(workspace=text), name)
     assert found.blocks and what in found.what and "patchctl apply --profile qwen3-235b" in str(found.todo)
+
+
+def test_another_tree_is_imported(look: Look) -> None:
+    """But for the tree that training is started in: it comes first."""
+    rows = [{"package": "vllm", "place": "/usr/lib/vllm", "ours": False, "error": "another one: 3 of 9 files differ"}]
+    other = {**workspace()["trees"][0], "upstream": "vllm", "folder": "/ws/vllm", "imports": rows}
+    own = {**workspace()["trees"][0], "imports": [{"package": "verl", "place": None, "ours": False, "error": None}]}
+    found = one(look(workspace=json.dumps(workspace(trees=[own, other], python="/opt/python3"))), "imports")
+    assert found.blocks
+    assert found.what == "/opt/python3 imports vllm from /usr/lib/vllm (another one: 3 of 9 files differ)"
+    assert "patchctl install --workspace /ws --python /opt/python3" in str(found.todo)
+    fine = one(look(workspace=json.dumps(workspace(trees=[own], python="/opt/python3"))), "imports")
+    assert fine.level == "ok"
 
 
 def test_a_workspace_of_another_profile_with_the_same_stacks(look: Look) -> None:
@@ -471,3 +503,14 @@ def test_no_recording_ends_in_a_traceback(name: str, text: str) -> None:
 def test_sizes_that_are_none(look: Look) -> None:
     negative = Given(overrides={"actor_rollout_ref.rollout.tensor_model_parallel_size": "-4"})
     assert "tensor_model_parallel_size is -4" in one(look(given=negative), "parallel sizes").what
+
+
+def test_what_a_recipe_says_does_not_work_stops_it(look: Look) -> None:
+    """deepseek-r1/grpo says that its rollout fails at its first weights: a node that is fine does not change that."""
+    for title in ("deepseek-r1/grpo", "qwen3-235b/grpo-hdp"):
+        found = look(title)["limits"]
+        assert len(found) == len(case_of(title).run.limits) > 0
+        assert all(f.blocks and f.level == "wrong" and "--accept limits" in str(f.todo) for f in found)
+    assert "limits" not in look("qwen3-235b/grpo")
+    accepted = [f for f in all_findings(case_of("qwen3-235b/grpo-hdp"), ["limits"]) if f.name == "limits"]
+    assert [(f.accepted, f.blocks) for f in accepted] == [(True, False)]

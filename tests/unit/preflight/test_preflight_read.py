@@ -73,6 +73,7 @@ def test_memory() -> None:
     assert read.memory_limit("max\n") is None
     assert read.memory_limit("9223372036854771712\n") is None
     assert read.memory_limit("2199023255552\n") == 2 << 40
+    assert read.memory_limit("\u00b2\n") is None  # a digit to str.isdigit, and no number
 
 
 def test_df_of_this_machine() -> None:

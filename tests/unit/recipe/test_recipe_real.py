@@ -134,15 +134,22 @@ def test_another_number_of_nodes_is_computed_and_held_against_the_rules() -> Non
     assert {b.rule for b in broken_rules(run, RECIPES.rules)} == {"megatron-divides-devices"}
 
 
-@pytest.mark.parametrize("recipe", ["grpo", "grpo-hdp", "grpo-rebalance", "grpo-random-init", "dapo-longseq"])
-def test_the_controllers_memory_on_64_nodes_and_the_way_out(recipe: str) -> None:
-    """Exactly 2 TiB by 000's own count is where its container of 2 TiB ran out: refused. Half of the batch is not."""
-    run = run_of("qwen3-235b", recipe, Given(sizes={"nodes": "64"}))
-    (broken,) = broken_rules(run, RECIPES.rules)
-    assert broken.rule == "controller-memory" and "--size batch=N" in broken.hint
-    assert broken.found.endswith(f"does not hold: {2 << 40} and {2 << 40}")
-    half = str(int(run.sizes["batch"].value) // 2)
-    assert (
-        list(broken_rules(run_of("qwen3-235b", recipe, Given(sizes={"nodes": "64", "batch": half})), RECIPES.rules))
-        == []
-    )
+@pytest.mark.parametrize("recipe", ["dapo-longseq", "grpo", "dapo-longseq-128k"])
+def test_a_batch_that_the_controller_can_hold_is_not_refused(recipe: str) -> None:
+    """512 prompts at 64 K were: as if every device answered with the whole batch, and in a recipe that asks for no old
+    log-probabilities."""
+    for given in (Given(sizes={"batch": "512"}), Given(sizes={"nodes": "64"})):
+        assert list(broken_rules(run_of("qwen3-235b", recipe, given), RECIPES.rules)) == []
+
+
+def test_a_batch_that_no_controller_can_hold_is_refused_with_the_way_out() -> None:
+    whole = {"response": "65536", "batch": "1024", "cp": "8", "nodes": "32"}
+    asked = {"actor_rollout_ref.actor.skip_old_log_prob": "False"}
+    broken = {
+        b.rule: b
+        for b in broken_rules(run_of("qwen3-235b", "grpo", Given(sizes=whole, overrides=asked)), RECIPES.rules)
+    }
+    found = broken["controller-memory"]
+    assert "--size batch=N" in found.hint and found.found.endswith(f"does not hold: {1 << 40} and {1 << 40}")
+    half = Given(sizes={**whole, "batch": "512"}, overrides=asked)
+    assert "controller-memory" not in {b.rule for b in broken_rules(run_of("qwen3-235b", "grpo", half), RECIPES.rules)}
