@@ -101,6 +101,14 @@ def test_the_command_gives_every_word_as_it_is(made: Made, tmp_path: Path) -> No
     assert json.loads(made.good("recipe", "command", "full/quiet", "--json"))["overrides"][1:] == words[4:-1]
 
 
+def test_the_command_ends_where_its_folder_is_not(made: Made, tmp_path: Path) -> None:
+    """A typing error in WORKSPACE must not start whatever module of that name the current folder has."""
+    script = made.good("recipe", "command", "full/quiet", "--path", "model=/m")
+    done = ran(made, tmp_path, script, {"WORKSPACE": str(tmp_path / "elsewhere")})
+    assert done.returncode != 0
+    assert done.stdout == "" and "elsewhere/greeter" in done.stderr
+
+
 def test_a_path_that_nobody_gave_is_asked_for_when_it_runs(made: Made, tmp_path: Path) -> None:
     script = made.good("recipe", "command", "full/quiet")
     refused = ran(made, tmp_path, script)
