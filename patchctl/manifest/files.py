@@ -11,10 +11,10 @@ from pathlib import Path
 from patchctl.manifest.problems import InvalidManifest, Problem, quoted, shown
 
 MAX_BYTES = 1 << 18
-# Read by others: what is generated (locks, trees, the schemas), recipes with their rules (patchctl.recipe), and what the
+# Read by others: what is generated (locks, trees, keys, the schemas), recipes with their rules (patchctl.recipe), and what the
 # pages about the practice are made from (patchctl.check.coverage).
 OTHERS = frozenset(
-    {"locks", "trees", "schema", "recipes", "rules.yaml", "models.yaml", "coverage.yaml", "parameters.yaml"}
+    {"locks", "trees", "keys", "schema", "recipes", "rules.yaml", "models.yaml", "coverage.yaml", "parameters.yaml"}
 )
 PRACTICE = "practice.yaml"  # not every distribution has one
 

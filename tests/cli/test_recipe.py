@@ -197,6 +197,35 @@ def test_a_run_that_breaks_a_rule_is_refused_with_what_to_try(made: Made) -> Non
     assert shown.returncode == 1 and "[tokens-fit]" in shown.stdout
 
 
+KNOWN_KEYS = "".join(
+    f"{key}\t{kind}\tall\n"
+    for key, kind in {
+        "clock": "free",
+        "greeter": "class",
+        **dict.fromkeys(("greeter.model", "greeter.tokens", "greeter.text", "greeter.rate"), "value"),
+        "greeter.sizes": "field",
+        "trainer": "mapping",
+        "trainer.nodes": "value",
+    }.items()
+)
+
+
+def test_an_override_that_the_framework_does_not_know_is_refused(made: Made) -> None:
+    write_files(made.root, {"manifests/keys/greeter/v1.tsv": KNOWN_KEYS})
+    assert findings(made) == []
+    made.good("recipe", "command", "full/loud", "--set", "greeter.text=x", "--set", "+trainer.own=1")
+    typo = ("--set", "greeter.txt=x")
+    for verb in (["recipe", "command", "full/loud"], ["env", "-r", "full/loud"]):
+        done = made.patchctl(*verb, *typo)
+        assert done.returncode == 2 and done.stdout == ""
+        assert "greeter.txt is none of greeting" in done.stderr and "Try: greeter.text" in done.stderr
+    shown = made.patchctl("recipe", "show", "full/loud", *typo)
+    assert shown.returncode == 1 and "[known-keys]" in shown.stdout
+    made.edit(QUIET, "greeter.text:", "greeter.txt:")
+    named = {f["message"].partition(":")[0]: (f["file"], f["line"]) for f in findings(made)}
+    assert named["full/quiet breaks known-keys"] == (QUIET, 10)
+
+
 def test_sound_recipes_have_no_findings(made: Made) -> None:
     assert findings(made) == []
     report = json.loads(made.patchctl("verify", "--static", "--json").stdout)
