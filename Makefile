@@ -16,7 +16,7 @@ TREES := build/trees
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
 
-.PHONY: help apply test test-tool test-behaviour test-slow test-suites test-upstream test-mutants test-crash image-test lint bench bench-patches docs clean trees
+.PHONY: help apply test test-tool test-behaviour test-slow test-suites test-upstream test-mutants test-crash image-test lint bench bench-patches config-keys docs clean trees
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 18
@@ -96,6 +96,9 @@ bench-patches: trees  ## what patches gain, as far as a CPU can tell: a simulati
 docs: $(VENV)/.ready  ## generated pages, README table, JSON schemas
 	$(PATCHCTL) docs
 	$(RUN) scripts/log/metrics.py
+
+config-keys: trees  ## manifests/keys: the keys that an override may have, from the patched verl
+	"$$($(RUN) scripts/torch_env.py)" scripts/config_keys.py $(TREES)/patched/verl --out manifests/keys/verl/v0.6.0.tsv
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .venv-torch build

@@ -12,6 +12,7 @@ from patchctl.manifest.load import Loaded
 from patchctl.manifest.problems import InvalidManifest
 from patchctl.manifest.recipe_types import Rules
 from patchctl.recipe.arithmetic import BadExpression
+from patchctl.recipe.keys import read_keys, unknown_keys
 from patchctl.recipe.read import Recipes, read_recipes
 from patchctl.recipe.resolve import Run, resolve
 from patchctl.recipe.rules import Broken, Switch, broken_rules, sample_facts, verdict, wrong_needs
@@ -48,8 +49,11 @@ def check_recipes(dist: Distribution, series: Series, report: Report) -> None:
 
 def _broken(dist: Distribution, series: Series, recipes: Recipes, run: Run) -> Iterator[Broken]:
     yield from broken_rules(run, recipes.rules)
-    if not series.broken:  # a patch that cannot be read has a switch that nobody knows
-        yield from wrong_needs(run, *_of_profile(dist, series, run.profile), recipes.rules)
+    if series.broken:  # a patch that cannot be read has a switch that nobody knows
+        return
+    features, switches = _of_profile(dist, series, run.profile)
+    yield from unknown_keys(run, read_keys(dist, run), dist.practice, switches)
+    yield from wrong_needs(run, features, switches, recipes.rules)
 
 
 def features_and_switches(dist: Distribution, profile: str) -> tuple[list[str], list[Switch]]:

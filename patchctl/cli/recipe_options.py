@@ -77,12 +77,15 @@ class RecipeBook:
         return WrongUse(f"{name} is a profile, and which recipe of it?", hint=", ".join(f"{name}/{r}" for r in recipes))
 
     def broken(self, run: Run) -> list[Broken]:
-        """Every rule that the recipe does not keep."""
+        """Every rule that the recipe does not keep, and every key that its configuration does not have."""
         from patchctl.check.recipes import features_and_switches
+        from patchctl.recipe.keys import read_keys, unknown_keys
         from patchctl.recipe.rules import broken_rules, wrong_needs
 
-        features, switches = features_and_switches(self._app.distribution, run.profile)
+        dist = self._app.distribution
+        features, switches = features_and_switches(dist, run.profile)
         return [
+            *unknown_keys(run, read_keys(dist, run), dist.practice, switches),
             *broken_rules(run, self.recipes.rules),
             *wrong_needs(run, features, switches, self.recipes.rules),
         ]

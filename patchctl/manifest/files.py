@@ -11,12 +11,15 @@ from pathlib import Path
 from patchctl.manifest.problems import InvalidManifest, Problem, quoted, shown
 
 MAX_BYTES = 1 << 18
-# Read by others: what is generated (locks, trees, the schemas), recipes with their rules (patchctl.recipe), what is
+# Read by others: what is generated (locks, trees, keys, the schemas), recipes with their rules (patchctl.recipe), what is
 # installed beside the trees (patchctl.requirements), and what the pages about the practice are made from
 # (patchctl.check.coverage).
-OTHERS = frozenset(
-    {"locks", "trees", "schema", "recipes", "requirements", "rules.yaml", "models.yaml", "coverage.yaml", "parameters.yaml"}
-)  # fmt: skip
+OTHERS = frozenset(["locks", "trees", "keys", "schema", "recipes", "requirements"]) | {
+    "rules.yaml",
+    "models.yaml",
+    "coverage.yaml",
+    "parameters.yaml",
+}
 PRACTICE = "practice.yaml"  # not every distribution has one
 
 

@@ -44,7 +44,7 @@ def literal(setting: Resolved, run: Run) -> str:
 def command_lines(run: Run) -> list[str]:
     """The command as a shell script: the working directory, the module, one override a line."""
     folder = f"{run.entry.upstream}/{run.entry.folder}" if run.entry.folder else run.entry.upstream
-    lines = [*_comments(run), f'cd "${{WORKSPACE:-workspace}}/{folder}"']
+    lines = [*_comments(run), f'cd "${{WORKSPACE:-workspace}}/{folder}" || exit']
     words = [f"python3 -m {run.entry.module}", f"--config-name={run.entry.config}"]
     words += [override_word(key, setting, run) for key, setting in run.overrides.items()]
     return [*lines, *_continued([*words, '"$@"'])]

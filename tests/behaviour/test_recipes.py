@@ -21,6 +21,7 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.recipe_types import Rules
 from patchctl.recipe.arithmetic import number
 from patchctl.recipe.conditions import ALL, same
+from patchctl.recipe.keys import FOLDER, read_keys
 from patchctl.recipe.read import Recipes, read_recipes
 from patchctl.recipe.render import override_text
 from patchctl.recipe.resolve import Run, bare, resolve
@@ -41,6 +42,24 @@ UPSTREAMS = ("verl", "vllm", "vllm-ascend", "megatron-lm", "mindspeed")
 NOT_CODE = re.compile(r"(^|/)(tests?|examples|docs?|benchmarks|docker|\.[^/]*)/")
 
 MISTYPED = "actor_rollout_ref.rollout.data_rebalanse"
+KEYS_PROBE = "tests/behaviour/verl/probe_config_keys.py"
+# Keys of all kinds, some of which Hydra takes: the list of keys has to say the same.
+ASKED = (
+    "trainer.total_epochs",
+    "++trainer.total_epochs",
+    "+trainer.total_epochs",
+    "trainer.total_epoch",
+    "+trainer.of_a_logger",
+    "data.gen_batch_size",
+    "actor_rollout_ref.max_num_seqs",
+    "actor_rollout_ref.rollout.max_num_seq",
+    "actor_rollout_ref.actor.recompute_old_log_prob",
+    "actor_rollout_ref.actor.megatron.override_transformer_config.moe_zero_memory",
+    "+actor_rollout_ref.actor.megatron.override_transformer_config.moe_zero_memory",
+    "+actor_rollout_ref.rollout.engine_kwargs.vllm.additional_config.moe_chunk_tokens",
+    "actor_rollout_ref.rollout.limit_images",
+    "+actor_rollout_ref.rollout.limit_images",
+)
 
 Of = Callable[[str], Any]
 """What a probe found, by the name of a job."""
@@ -59,6 +78,7 @@ def started(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Of:
     jobs = {run.title: job_of(run, overrides_of(run), []) for run in map(run_of, KEYS)}
     jobs["two mini-batches"] = refused_job("actor_rollout_ref.actor.ppo_mini_batch_size=256")
     jobs["asynchronous"] = refused_job("actor_rollout_ref.rollout.mode=async")
+    jobs["no field"] = refused_job("+actor_rollout_ref.rollout.max_num_seq=4")
     file = tmp_path_factory.mktemp("starts") / "jobs.json"
     return probed(upstream, jobs, file, START_PROBE, need=["verl", "megatron-lm"], standins=["megatron_cpu"])
 
@@ -105,6 +125,7 @@ def all_jobs() -> dict[str, dict[str, Any]]:
     for config, module in MODULES.items():
         declared = [*rules().defaults[ALL], *rules().defaults[config]]
         jobs[config] = job(module, config, ["actor_rollout_ref.rollout.name=vllm"], declared)
+    jobs |= {f"asked {key}": job(run.entry.module, run.entry.config, [f"{key}=1"], []) for key in ASKED}
     jobs["elsewhere"] = job(DAPO, "dapo_trainer", [], [], "recipe/dapo")
     return jobs
 
@@ -172,6 +193,27 @@ def test_an_undeclared_key_needs_its_plus(composed: Of) -> None:
 
 def test_dapo_does_not_start_in_its_own_folder(composed: Of) -> None:
     assert "ppo_trainer" in composed("elsewhere")["error"]
+
+
+@pytest.mark.parametrize("key", ASKED)
+def test_the_list_of_keys_says_what_hydra_says(composed: Of, key: str) -> None:
+    known = read_keys(Distribution.load(REPO), run_of(("qwen3-235b", "grpo")))
+    assert known is not None
+    assert (known.fault(key) is None) is (composed(f"asked {key}")["error"] is None)
+
+
+def test_a_key_that_a_class_does_not_have_ends_a_run_later(started: Of) -> None:
+    """Hydra adds it; the class that takes the mapping refuses it. So the list does as well."""
+    assert "max_num_seq" in started("no field")
+
+
+def test_the_list_of_keys_is_that_of_the_trees(upstream: Upstream) -> None:
+    tree = upstream.tree("verl")
+    if not (tree / "recipe").is_dir():
+        pytest.skip("the source distribution of verl has no recipe/")
+    stack = Distribution.load(REPO).profile("qwen3-235b").stacks["verl"]
+    listed = (REPO / FOLDER / "verl" / f"{stack}.tsv").read_text().splitlines()
+    assert [line for line in listed if not line.startswith("#")] == upstream.run(KEYS_PROBE, tree)
 
 
 @pytest.mark.parametrize("config", MODULES)

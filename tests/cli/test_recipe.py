@@ -101,6 +101,14 @@ def test_the_command_gives_every_word_as_it_is(made: Made, tmp_path: Path) -> No
     assert json.loads(made.good("recipe", "command", "full/quiet", "--json"))["overrides"][1:] == words[4:-1]
 
 
+def test_the_command_ends_where_its_folder_is_not(made: Made, tmp_path: Path) -> None:
+    """A typing error in WORKSPACE must not start whatever module of that name the current folder has."""
+    script = made.good("recipe", "command", "full/quiet", "--path", "model=/m")
+    done = ran(made, tmp_path, script, {"WORKSPACE": str(tmp_path / "elsewhere")})
+    assert done.returncode != 0
+    assert done.stdout == "" and "elsewhere/greeter" in done.stderr
+
+
 def test_a_path_that_nobody_gave_is_asked_for_when_it_runs(made: Made, tmp_path: Path) -> None:
     script = made.good("recipe", "command", "full/quiet")
     refused = ran(made, tmp_path, script)
@@ -187,6 +195,35 @@ def test_a_run_that_breaks_a_rule_is_refused_with_what_to_try(made: Made) -> Non
     assert made.patchctl("env", "-r", "full/loud", "--nodes", "3").returncode == 2
     shown = made.patchctl("recipe", "show", "full/loud", "--nodes", "3")
     assert shown.returncode == 1 and "[tokens-fit]" in shown.stdout
+
+
+KNOWN_KEYS = "".join(
+    f"{key}\t{kind}\tall\n"
+    for key, kind in {
+        "clock": "free",
+        "greeter": "class",
+        **dict.fromkeys(("greeter.model", "greeter.tokens", "greeter.text", "greeter.rate"), "value"),
+        "greeter.sizes": "field",
+        "trainer": "mapping",
+        "trainer.nodes": "value",
+    }.items()
+)
+
+
+def test_an_override_that_the_framework_does_not_know_is_refused(made: Made) -> None:
+    write_files(made.root, {"manifests/keys/greeter/v1.tsv": KNOWN_KEYS})
+    assert findings(made) == []
+    made.good("recipe", "command", "full/loud", "--set", "greeter.text=x", "--set", "+trainer.own=1")
+    typo = ("--set", "greeter.txt=x")
+    for verb in (["recipe", "command", "full/loud"], ["env", "-r", "full/loud"]):
+        done = made.patchctl(*verb, *typo)
+        assert done.returncode == 2 and done.stdout == ""
+        assert "greeter.txt is none of greeting" in done.stderr and "Try: greeter.text" in done.stderr
+    shown = made.patchctl("recipe", "show", "full/loud", *typo)
+    assert shown.returncode == 1 and "[known-keys]" in shown.stdout
+    made.edit(QUIET, "greeter.text:", "greeter.txt:")
+    named = {f["message"].partition(":")[0]: (f["file"], f["line"]) for f in findings(made)}
+    assert named["full/quiet breaks known-keys"] == (QUIET, 10)
 
 
 def test_sound_recipes_have_no_findings(made: Made) -> None:

@@ -1,0 +1,111 @@
+"""Which override's key the framework's configuration takes, by the list that is in the repository.
+
+tests/behaviour/test_recipes.py asks Hydra the same questions, and compares the list with the trees.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from patchctl.errors import BadManifest
+from patchctl.manifest.distribution import Distribution
+from patchctl.recipe.keys import FOLDER, KnownKeys, read_keys, unknown_keys
+from patchctl.recipe.read import Recipes, read_recipes
+from patchctl.recipe.resolve import Given, Run, resolve
+
+REPOSITORY = Path(__file__).parents[3]
+DIST = Distribution.load(REPOSITORY)
+RECIPES: Recipes = read_recipes(DIST)
+ROLLOUT = "actor_rollout_ref.rollout"
+ACTOR = "actor_rollout_ref.actor"
+OVERRIDE = f"{ACTOR}.megatron.override_transformer_config"
+
+
+def run_of(profile: str, name: str, **overrides: str) -> Run:
+    return resolve(RECIPES, profile, name, Given(overrides=overrides))
+
+
+def keys_of(profile: str, name: str) -> KnownKeys:
+    found = read_keys(DIST, run_of(profile, name))
+    assert found is not None
+    return found
+
+
+GRPO, DAPO = keys_of("qwen3-235b", "grpo"), keys_of("qwen3-32b", "dapo-fsdp2")
+
+
+@pytest.mark.parametrize(
+    ("keys", "key"),
+    [
+        (GRPO, "trainer.total_epochs"),
+        (GRPO, "++trainer.total_epochs"),
+        (GRPO, "~trainer.val_before_train"),
+        (GRPO, f"{OVERRIDE}.recompute_method"),
+        (GRPO, f"+{OVERRIDE}.moe_zero_memory"),
+        (GRPO, f"+{ROLLOUT}.engine_kwargs.vllm.additional_config.eplb_config.eplb_policy_type"),
+        (GRPO, "+custom_reward_function.reward_kwargs.thinking_opened"),
+        (GRPO, f"+{ROLLOUT}.limit_images"),
+        (GRPO, "+trainer.of_a_logger"),
+        (GRPO, "hydra.run.dir"),
+        (GRPO, "model@actor_rollout_ref.model"),
+        (DAPO, "data.gen_batch_size"),
+        (DAPO, f"{ACTOR}.fsdp_config.param_offload"),
+    ],
+)
+def test_a_key_that_there_is(keys: KnownKeys, key: str) -> None:
+    assert keys.fault(key) is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "found", "hint"),
+    [
+        (GRPO, f"{ROLLOUT}.max_num_seq", "is none of ppo_megatron_trainer", f"{ROLLOUT}.max_num_seqs"),
+        (GRPO, f"+{ROLLOUT}.max_num_seq", "is none of", f"{ROLLOUT}.max_num_seqs"),
+        (GRPO, f"++{ROLLOUT}.max_num_seq", "is none of", f"{ROLLOUT}.max_num_seqs"),
+        (GRPO, "trainer.total_epoch", "is none of", "trainer.total_epochs"),
+        (GRPO, "+data.max_respnse_length", "is none of", "data.max_response_length"),
+        (GRPO, "actor_rollout_ref.max_num_seqs", "is none of", f"{ROLLOUT}.max_num_seqs"),
+        (GRPO, "data.gen_batch_size", "is none of", "data.train_batch_size"),
+        (GRPO, "trainer.quite_another", "is none of", "patchctl recipe show"),
+        (GRPO, f"{OVERRIDE}.moe_zero_memory", "is not declared", f"+{OVERRIDE}.moe_zero_memory"),
+        (GRPO, f"{ROLLOUT}.limit_images", "is not declared", f"+{ROLLOUT}.limit_images"),
+        (GRPO, "+trainer.test_freq", "is declared", "trainer.test_freq, without +"),
+        (DAPO, f"{ACTOR}.megatron.tensor_model_parallel_size", "is none of dapo_trainer", ""),
+        (GRPO, f"{ACTOR}.fsdp_config.param_offload", "is none of", f"{ACTOR}.megatron.param_offload"),
+    ],
+)
+def test_a_key_that_there_is_not(keys: KnownKeys, key: str, found: str, hint: str) -> None:
+    fault = keys.fault(key)
+    assert fault is not None
+    assert found in fault[0] and hint in fault[1]
+
+
+def test_a_name_of_the_practice_is_told_with_ours() -> None:
+    run = run_of("qwen3-235b", "grpo", **{f"{ACTOR}.recompute_old_log_prob": "False"})
+    from patchctl.check.recipes import features_and_switches
+
+    switches = features_and_switches(DIST, run.profile)[1]
+    (broken,) = unknown_keys(run, read_keys(DIST, run), DIST.practice, switches)
+    assert "the name of 004, 002" in broken.found and "the sense is the other way round" in broken.found
+    assert f"{ACTOR}.skip_old_log_prob" in broken.hint
+
+
+def test_a_list_that_nobody_made_checks_nothing() -> None:
+    run = run_of("qwen3-235b", "grpo")
+    elsewhere = replace(run, entry=replace(run.entry, upstream="mindspeed"))
+    assert read_keys(DIST, elsewhere) is None
+    assert list(unknown_keys(run, None, DIST.practice, ())) == []
+
+
+@pytest.mark.parametrize("line", ["trainer", "trainer\tvalue", "trainer\tthing\tall", "a\tvalue\tall\tmore"])
+def test_a_damaged_list_is_refused_with_its_line(tmp_path: Path, line: str) -> None:
+    run = run_of("qwen3-235b", "grpo")
+    file = tmp_path / FOLDER / "verl" / "v0.6.0.tsv"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"# head\ntrainer\tmapping\tall\n{line}\n")
+    with pytest.raises(BadManifest, match="expected KEY, KIND and configurations") as refused:
+        read_keys(replace(DIST, root=tmp_path), run)
+    assert refused.value.where is not None and refused.value.where.line == 3
