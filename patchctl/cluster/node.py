@@ -262,13 +262,14 @@ def _applied(facts: NodeFacts, request: Request, dist: Distribution, workspace: 
     """`apply` here, or with the verb preview all of it but the writing."""
     from patchctl.stack.plan import make_plan, select
     from patchctl.workspace.apply import apply_plan, preview
+    from patchctl.workspace.standing import standing
 
     options = request.apply
     assert options is not None and request.profile is not None
     chosen = dist.profile(request.profile)
     plan = make_plan(
         dist, select(dist, chosen, options.without), _sources(request, place), SilentProgress(),
-        without=options.without, skip_unavailable=options.skip_unavailable,
+        without=options.without, skip_unavailable=options.skip_unavailable, standing=standing(workspace, dist, {}),
     )  # fmt: skip
     run = apply_plan if request.verb == "apply" else preview
     outcome = run(workspace, plan, Path(request.root), {}, stash=options.stash)
