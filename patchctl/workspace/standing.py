@@ -13,34 +13,28 @@ from patchctl.stack.plan import AppliedStack, InstalledPackage, Standing
 from patchctl.workspace.imports import find_imports
 from patchctl.workspace.journal import read_journal
 from patchctl.workspace.record import listed
-from patchctl.workspace.state import TreeState, load_state
+from patchctl.workspace.state import load_state
 from patchctl.workspace.status import in_profile
 from patchctl.workspace.trees import Tree
 
 
 def standing(workspace: Path, dist: Distribution, into: Mapping[str, Path]) -> Standing:
-    """What there is now, or will be when an interrupted run is finished. Raises WrongUse for packages that are gone."""
+    """What there is now, or will be when an interrupted run is finished. Raises WrongUse where two distributions claim a package."""
     journal = read_journal(workspace)
-    state = journal.after if journal else load_state(workspace)
-    trees = state.trees if state else {}
+    found = journal.after if journal else load_state(workspace)
+    trees = found.trees if found else {}
     installed = {n: p for n, f in into.items() if (p := find_installed(f, dist.upstream(n).packages.values()))}
     applied = {}
-    for name, tree in trees.items():
-        if tree.record and (package := _patched(Tree.of(workspace, name, tree), tree)) is not None:
-            installed[name] = package
-        if (in_profile(tree) or tree.left_out) and Tree.of(workspace, name, tree).folder.is_dir():
+    for name, state in trees.items():
+        tree = Tree.of(workspace, name, state)
+        if state.record and tree.kept_record.is_file():  # patched already: its files as the installer listed them
+            installed[name] = InstalledPackage(tree.folder, state.record, listed(tree.kept_record.read_bytes()))
+        if (in_profile(state) or state.left_out) and tree.folder.is_dir() and not tree.uninstalled:
             applied[name] = AppliedStack(
-                tree.stack, tree.form, tree.tip_commit, tuple((p.file, p.digest) for p in tree.patches),
-                frozenset(o.feature for o in tree.left_out),
+                state.stack, state.form, state.tip_commit, tuple((p.file, p.digest) for p in state.patches),
+                frozenset(o.feature for o in state.left_out),
             )  # fmt: skip
     return Standing(installed, applied)
-
-
-def _patched(tree: Tree, state: TreeState) -> InstalledPackage | None:
-    """A package that is patched already: its files as the installer lists them."""
-    if not tree.kept_record.is_file():
-        return None
-    return InstalledPackage(tree.folder, state.record, listed(tree.kept_record.read_bytes()))
 
 
 def find_installed(folder: Path, packages: Iterable[str]) -> InstalledPackage | None:

@@ -18,7 +18,7 @@ VERSION = 1
 FOLDER = ".patchctl"
 _ID = re.compile(r"[0-9a-f]{40}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
-_RECORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*\.dist-info/RECORD")
+_RECORD = re.compile(r"[^/\x00-\x1f\x7f]+\.dist-info/RECORD")
 
 
 @dataclass(frozen=True)
