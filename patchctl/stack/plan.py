@@ -17,7 +17,7 @@ from patchctl.manifest.lock import Lock, LockedForm, lock_file, pin_record, read
 from patchctl.manifest.types import Profile, Stack
 from patchctl.report.progress import Progress
 from patchctl.source.obtain import BUNDLE_HINT, obtain, obtain_form
-from patchctl.source.types import Base, SeveralUnavailable, SourceOptions
+from patchctl.source.types import Base, Form, SeveralUnavailable, SourceOptions
 from patchctl.stack.build import StackBuilder
 from patchctl.stack.memo import StackResult, memo_key, recall, remember
 from patchctl.stack.patches import StackPatch, load_patch
@@ -211,7 +211,7 @@ def _obtain_all(
     failures: dict[str, SourceUnavailable] = {}
     for upstream, stack in selection.stacks.items():
         try:
-            bases[upstream] = _obtain(dist, upstream, stack, options, progress, upstream in standing.installed)
+            bases[upstream] = _obtain(dist, upstream, stack, options, progress, standing)
         except SourceUnavailable as failure:
             failures[upstream] = failure
     kept = {u for u in failures if skip and u in standing.applied and _stays(dist, selection, u, standing.applied[u])}
@@ -227,11 +227,14 @@ def _obtain_all(
 
 
 def _obtain(
-    dist: Distribution, upstream: str, stack: Stack, options: SourceOptions, progress: Progress, installed: bool
+    dist: Distribution, upstream: str, stack: Stack, options: SourceOptions, progress: Progress, standing: Standing
 ) -> Base:
-    if installed and options.source == "auto":  # packages are built of what source distributions hold
-        with contextlib.suppress(SourceUnavailable):  # of git with less of its files, then
-            return obtain_form("sdist", upstream, dist.upstream(upstream), stack, options, progress)
+    """Of an installed package first in the form that it is patched in already, else as what packages are built of."""
+    if upstream in standing.installed and options.source == "auto":
+        applied = standing.applied.get(upstream)
+        form: Form = "git" if applied is not None and applied.form == "git" else "sdist"
+        with contextlib.suppress(SourceUnavailable):
+            return obtain_form(form, upstream, dist.upstream(upstream), stack, options, progress)
     return obtain(upstream, dist.upstream(upstream), stack, options, progress)
 
 

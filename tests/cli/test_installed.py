@@ -15,6 +15,7 @@ import pytest
 from distribution import CLOCK, GREETER, Made, Patch, git, make_distribution
 from on_disk import Workspace, copy_of, leftovers, snapshot
 from packages import Env, false_lines, listed, make_wheel
+from test_into import GENERATED
 
 ODD_NAME = "greeter/sizes/E=8,N=64.json"
 GREETER_FILES = {
@@ -114,6 +115,7 @@ def test_without_the_source_distribution_git_serves(packed: Made, pip: Env, tmp_
     assert done.returncode == 0, done.stderr
     assert "greeter      v1  git    applied  4 patches" in done.stdout and "left out recipe" in done.stdout
     assert false_lines(pip.site, "greeter") == []
+    assert "greeter      v1  git    unchanged" in ws.apply("full"), "although the index can be reached now"
     ws.good("verify")
 
 
@@ -141,6 +143,18 @@ def test_a_record_that_somebody_changed(ws: Workspace, pip: Env) -> None:
     assert [t["edits"] for t in ws.json("status", code=1)["trees"] if t["upstream"] == "greeter"] == [[name]]
     ws.good("revert", "--stash")
     assert false_lines(pip.site, "greeter") == [] and "mine.py" not in listed(pip.site, "greeter")
+
+
+def test_generated_files_are_listed_while_they_are_there(packed: Made, pip: Env, tmp_path: Path) -> None:
+    own = copy_of(packed, tmp_path)
+    stack = own.root / "manifests/stacks/greeter/v1.yaml"
+    stack.write_text(stack.read_text() + GENERATED)
+    ws, before = Workspace(own, tmp_path / "ws"), snapshot(pip.site)
+    ws.apply("full", "--into-python", pip.python)
+    assert "greeter/_version.py" in listed(pip.site, "greeter") and false_lines(pip.site, "greeter") == []
+    ws.good("verify")
+    ws.good("revert")
+    assert snapshot(pip.site) == before
 
 
 def test_an_uninstalled_package(ws: Workspace, pip: Env) -> None:
