@@ -156,6 +156,8 @@ _OTHERS = (
          "revert and switch would bring damaged files"),
     Rule("file-changed", "workspace", "every file is that of the stack's last commit, byte for byte",
          "the code that runs is not the code that was tested"),
+    Rule("record", "workspace", "RECORD of a package that is patched where it is installed lists its files as they are",
+         "`pip uninstall` would leave files behind, and an audit of the image would find changed ones"),
     Rule("generated-changed", "workspace", "generated files are as they were written", "versions may be told wrongly"),
     Rule("head-moved", "workspace", "HEAD of a managed tree is the stack's last commit", "`git log` would not show the stack"),
     Rule("untracked-file", "workspace",

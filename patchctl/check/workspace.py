@@ -25,6 +25,7 @@ from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import load_patches
 from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.imports import shadows
+from patchctl.workspace.installed import record_is_ours
 from patchctl.workspace.journal import read_journal
 from patchctl.workspace.state import FOLDER, AppliedPatch, State, TreeState, load_state
 from patchctl.workspace.trees import Tree, changed_paths, commit_tree
@@ -99,8 +100,13 @@ class _TreeCheck:
             if not path.is_dir():
                 yield self.at("tree-missing", f"{what} is not there", path)
                 return
+        if tree.uninstalled:
+            message = "the package is no longer installed there: `patchctl revert` forgets it"
+            yield self.at("tree-missing", message, tree.folder / self.state.record)
+            return
         try:
             yield from self.files()
+            yield from self.record()
             yield from self.head()
             hidden = dict(self.hidden())
             yield from (self.instead(path, module) for path, module in hidden.items())
@@ -110,6 +116,13 @@ class _TreeCheck:
             what = error.what if isinstance(error, PatchctlError) else str(error)
             yield self.at("repository", f"it cannot be read: {what}", tree.git_dir)
         yield from self.generated()
+
+    def record(self) -> Iterator[Finding]:
+        """An installed package's RECORD: what it says of the stack's files is computed again."""
+        state, tree = self.state, self.tree
+        if state.record and not record_is_ours(tree, state.base_commit, state.tip_commit, state.generated):
+            message = f"it does not list the files that apply left there: {_AGAIN} with --stash"
+            yield self.at("record", message, tree.folder / state.record)
 
     def at(self, rule: str, message: str, path: Path, patch: str | None = None) -> Finding:
         return Finding(rule, message, str(path), upstream=self.name, patch=patch)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from patchctl.cli.app import App, json_option, profile_option, source_options, split_pair, workspace_option
 from patchctl.cli.bundle_options import bundle_options, take_bundle, with_bundle
 from patchctl.errors import WrongUse
+
+if TYPE_CHECKING:
+    from patchctl.manifest.distribution import Distribution
+    from patchctl.manifest.types import Profile
 
 
 @click.command("apply")
@@ -17,7 +22,9 @@ from patchctl.errors import WrongUse
 @source_options
 @bundle_options
 @click.option("--into", "into", multiple=True, metavar="NAME=DIR",
-              help="Patch this existing checkout or installed package in place of a tree in the workspace. Repeatable.")  # fmt: skip
+              help="Patch this checkout, site-packages or package where it is, not a tree in the workspace. Repeatable.")  # fmt: skip
+@click.option("--into-python", metavar="PY",
+              help="The same for every package of the profile that this interpreter imports, wherever it finds them.")  # fmt: skip
 @click.option(
     "--without", "without", multiple=True, metavar="FEATURE[@UPSTREAM]", help="Leave a feature out. Repeatable."
 )
@@ -38,6 +45,7 @@ def command(
     bundle: Path | None,
     bundle_sha256: str | None,
     into: tuple[str, ...],
+    into_python: str | None,
     without: tuple[str, ...],
     skip_unavailable: bool,
     stash: bool,
@@ -50,31 +58,51 @@ def command(
     none. Applying again changes nothing; applying another profile switches. A run that was killed is finished by the
     next one.
 
+    Packages that pip or uv installed are patched in site-packages with --into-python PY (or --into NAME=DIR): their
+    RECORD stays true, and patches of files that the package does not have are left out and listed.
+
     With --bundle FILE nothing else is needed: no distribution, no cache and no network.
     """
     from patchctl.report.trees import plan_json, plan_text
     from patchctl.stack.plan import make_plan, select
     from patchctl.workspace.apply import apply_plan, preview
+    from patchctl.workspace.standing import standing
 
     opened = take_bundle(app, bundle, bundle_sha256, as_json=as_json)
     dist = app.distribution
-    folders = {name: Path(folder) for name, folder in (split_pair(i, "--into") for i in into)}
-    chosen = dist.profile(profile)
-    for name in folders:
-        if name not in chosen.stacks:
-            raise WrongUse(
-                f"--into {name}: the profile {profile} has no stack for it", hint=f"it has {', '.join(chosen.stacks)}"
-            )
+    workspace = workspace.absolute()
+    folders = _folders(dist, dist.profile(profile), into, into_python, workspace)
     own = [f"{name}={folder.absolute()}" for name, folder in folders.items() if (folder / ".git").exists()]
     options = with_bundle(app.source_options(source, [*mirrors, *own], offline), opened)
     progress = app.progress(as_json)
-    selection = select(dist, chosen, without)
-    plan = make_plan(dist, selection, options, progress, without=without, skip_unavailable=skip_unavailable)
+    selection = select(dist, dist.profile(profile), without)
+    plan = make_plan(
+        dist, selection, options, progress, without=without, skip_unavailable=skip_unavailable,
+        standing=standing(workspace, dist, folders),
+    )  # fmt: skip
     progress.finish()
-    workspace = workspace.absolute()
     if dry_run:
         outcome = preview(workspace, plan, dist.root, folders, stash=stash)
     else:
         outcome = apply_plan(workspace, plan, dist.root, folders, stash=stash)
     data = plan_json(plan, outcome, workspace, dry_run=dry_run)
     app.emit("apply", data, lambda style: plan_text(plan, outcome, workspace, style, dry_run=dry_run), as_json)
+
+
+def _folders(
+    dist: Distribution, profile: Profile, into: tuple[str, ...], python: str | None, workspace: Path
+) -> dict[str, Path]:
+    """What is patched where it is, by upstream: what --into names, and what the interpreter of --into-python imports."""
+    from patchctl.install.environment import interpreter
+    from patchctl.workspace.standing import imported_folders, top_of
+
+    folders = {}
+    for name, folder in (split_pair(i, "--into") for i in into):
+        if name not in profile.stacks:
+            what = f"--into {name}: the profile {profile.name} has no stack for it"
+            raise WrongUse(what, hint=f"it has {', '.join(profile.stacks)}")
+        folders[name] = top_of(Path(folder), dist.upstream(name))
+    if python is not None:
+        rest = [name for name in profile.stacks if name not in folders and dist.upstream(name).packages]
+        folders |= imported_folders(interpreter(python), workspace, dist, rest)
+    return folders

@@ -26,7 +26,12 @@ _WORKSPACE = click.option(
     "--workspace", "-w", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
     help="The workspace on every node [default: each node's own PATCHCTL_WORKSPACE, else the one here, else ./workspace].",
 )  # fmt: skip
-_NODES = click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="How many nodes have to be there.")
+_NODES = click.option(
+    "--nodes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many nodes have to be there: with so many, dead ones beside them are no failure.",
+)
 _LOOKING = (
     _ADDRESS,
     _WORKSPACE,
@@ -174,7 +179,9 @@ class _Apply:
 @click.option("--without", multiple=True, metavar="FEATURE[@UPSTREAM]", help="Leave a feature out. Repeatable.")
 @click.option("--skip-unavailable", is_flag=True,
               help="Go on without upstreams and patches whose source cannot be had; they are listed.")  # fmt: skip
-@click.option("--skip-unreachable", is_flag=True, help="Go on without nodes that do not answer; they are listed.")
+@click.option(
+    "--skip-unreachable", is_flag=True, help="Go on without nodes that are dead or do not answer; they are listed."
+)
 @click.option("--stash", is_flag=True, help="Keep local edits on a branch of their tree instead of stopping at them.")
 @click.option("--dry-run", is_flag=True, help="Build and prove everything on every node, and write nothing.")
 @json_option
@@ -185,7 +192,8 @@ def apply(app: App, /, **told: Any) -> int:
     Every node builds and proves everything first; then all write, or, when one of them could not, none. Nodes that share
     a workspace over a network file system are found, and one of them writes. Sources come from each node's own cache,
     from the places that --mirror and the manifests name (as the node reaches them), or out of a bundle, which is sent
-    to the nodes through Ray.
+    to the nodes through Ray. A node that is dead fails the run, and nothing is written, unless --nodes or
+    --skip-unreachable says otherwise.
 
     \b
     patchctl cluster apply --address 10.0.0.1:6766 --profile qwen3-235b --mirror verl=/shared/git/verl

@@ -18,7 +18,11 @@ from patchctl.errors import SourceUnavailable
 @source_options
 @bundle_options
 @click.option("--refresh", is_flag=True, help="Pass the cache by, and put what is fetched in its place.")
-@click.option("--skip-unavailable", is_flag=True, help="Go on without sources that cannot be had, and list them.")
+@click.option(
+    "--skip-unavailable",
+    is_flag=True,
+    help="Go on without sources that cannot be had, as long as one can be, and list them.",
+)
 @json_option
 @click.pass_obj
 def command(
@@ -64,8 +68,9 @@ def command(
             "from_cache": base.fetched_bytes == 0, "bytes": base.fetched_bytes, "objects": objects,
             "seconds": round(time.monotonic() - began, 3),
         })  # fmt: skip
-    if missing and not skip_unavailable:
-        hint = BUNDLE_HINT if opened else "--mirror NAME=URL adds places; --skip-unavailable goes on without them"
+    if missing and not (skip_unavailable and rows):
+        goes_on = "; --skip-unavailable goes on without them" if rows else "; nothing could be had"
+        hint = BUNDLE_HINT if opened else f"--mirror NAME=URL adds places{goes_on}"
         raise SeveralUnavailable(dict(missing), hint=hint)
     skipped = [{"upstream": n, "tried": [[t.place, t.reason] for t in f.tried]} for n, f in missing]
 

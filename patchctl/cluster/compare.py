@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 from patchctl.cluster.facts import SPAWNED, WORKER, NodeFacts, Seen
@@ -29,6 +29,7 @@ _TODO = {
     "not-applied": "`patchctl cluster apply`, or --workspace DIR",
     "other-profile": "`patchctl cluster apply --profile NAME`",
     "tree-differs": _APPLY,
+    "tree-missing": _APPLY,
     "file-changed": _APPLY,
     "other-lock": "bring the same distribution to that node, or take it away there",
     "package-differs": "install the same version on every node, or use one image",
@@ -98,13 +99,15 @@ def compare(answers: Mapping[Node, Answer], wanted: Wanted) -> Compared:
     facts = {n.title: a for n, a in answers.items() if isinstance(a, NodeFacts) and a.failed is None}
     applied = {t: f for t, f in facts.items() if f.applied}
     profile = wanted.profile or majority({t: f.profile for t, f in applied.items()})
+    selection = list(_selection(applied, profile, wanted))
+    other = {title for d in selection for title in d.nodes}  # of another profile: their trees are others, by that
     found = [
         *_absent(answers, wanted),
         *_grouped(
             "not-applied", [(t, f"nothing was applied to {f.workspace}") for t, f in facts.items() if not f.applied]
         ),
-        *_selection(applied, profile, wanted),
-        *_trees(applied, profile, wanted.dist),
+        *selection,
+        *_trees({t: f for t, f in applied.items() if t not in other}, profile, wanted.dist),
         *_faults(applied),
         *_distributions(applied, wanted),
         *_packages(facts, profile, wanted.dist),
@@ -175,18 +178,35 @@ def _trees(facts: Mapping[str, NodeFacts], profile: str | None, dist: Distributi
     """The id that the files give, against the lock, else among the nodes. Other forms of a source are other trees."""
     names = list(dist.profiles[profile].stacks) if profile is not None and profile in dist.profiles else []
     names += sorted({t.upstream for f in facts.values() for t in f.trees} - set(names))
+    lacking = {t: tuple(n for n in names if f.tree(n) is None) for t, f in facts.items()}
+    for some, nodes in _groups({t: n for t, n in lacking.items() if n}).items():
+        yield Difference("tree-differs", f"has no tree of {', '.join(some)}", nodes, upstream=_only(some))
     for upstream in names:
         trees = {title: f.tree(upstream) for title, f in facts.items()}
-        lacking = tuple(title for title, tree in trees.items() if tree is None)
-        if lacking:
-            yield Difference("tree-differs", "has no tree of it", lacking, upstream=upstream)
         for form in sorted({t.form for t in trees.values() if t}):
             same_form = {title: t for title, t in trees.items() if t and t.form == form}
             left_out = majority({title: tuple(t.left_out) for title, t in same_form.items()})
             stack = majority({title: t.stack for title, t in same_form.items()})
             locked = _locked(dist, upstream, stack, form, left_out)
             ids = {title: t.tree for title, t in same_form.items()}
-            yield from _odd_trees(upstream, ids, locked)
+            for odd in _odd_trees(upstream, ids, locked):
+                told = tuple(n for n in odd.nodes if upstream not in _faulty(facts[n]))
+                if told:  # of the others their own check says what is wrong, and where
+                    yield replace(odd, nodes=told)
+
+
+def _faulty(facts: NodeFacts) -> set[str]:
+    """The upstreams in whose trees the node's own check found something."""
+    return {f.upstream for f in facts.faults if f.severity == "error" and f.upstream is not None}
+
+
+def _gone(facts: NodeFacts) -> tuple[str, ...]:
+    """The upstreams whose trees are not there any more."""
+    return tuple(sorted(f.upstream for f in facts.faults if f.rule == "tree-missing" and f.upstream is not None))
+
+
+def _only(names: Sequence[str]) -> str | None:
+    return names[0] if len(names) == 1 else None
 
 
 def _locked(
@@ -216,9 +236,14 @@ def _odd_trees(upstream: str, ids: Mapping[str, str | None], locked: str | None)
 
 def _faults(facts: Mapping[str, NodeFacts]) -> Iterator[Difference]:
     """What each node's own check found, once for all nodes that say the same."""
+    missing = {title: _gone(f) for title, f in facts.items() if len(_gone(f)) > 1}
+    for gone, titles in _groups(missing).items():
+        yield Difference("tree-missing", f"the trees are not there: {', '.join(gone)}", titles)
     said: dict[tuple[str, str, str, str, str | None], list[str]] = {}
     for title, f in facts.items():
         for fault in f.faults:
+            if title in missing and fault.rule == "tree-missing" and fault.upstream in missing[title]:
+                continue
             said.setdefault((fault.rule, fault.message, fault.file, fault.severity, fault.upstream), []).append(title)
     for (rule, message, file, severity, upstream), nodes in said.items():
         level: Literal["error", "note"] = "note" if severity == "note" else "error"
@@ -313,31 +338,60 @@ def _most(reference: str | None) -> str:
 
 
 def _imports(facts: Mapping[str, NodeFacts]) -> Iterator[Difference]:
-    """Which tree is imported, by workers and by what they spawn: a driver may see one and its engines another."""
-    elsewhere: dict[tuple[str, str, str], list[str]] = {}
-    apart: dict[tuple[str, str, str], list[str]] = {}
+    """Which tree is imported, by workers and by what they spawn: a driver may see one and its engines another. All packages
+    of a node in one line: an environment that is not set has one cause."""
+    elsewhere: dict[str, tuple[tuple[str, str], ...]] = {}
+    apart: dict[str, tuple[tuple[str, str], ...]] = {}
     for title, f in facts.items():
-        places: dict[tuple[str, str], dict[str, str]] = {}
+        packages: dict[tuple[str, str], dict[str, Seen]] = {}
         for seen in f.seen:
-            place = _place(seen, f.workspace)
-            places.setdefault((seen.upstream, seen.package), {})[seen.view] = place
-            if not seen.ours:
-                what = f"{_VIEWS[seen.view]} finds {seen.package} at {place}, which is not the workspace's tree"
-                what = what if seen.place else f"{_VIEWS[seen.view]} does not find {seen.package}: {place}"
-                elsewhere.setdefault((seen.view, seen.upstream, what), []).append(title)
-        for (upstream, package), found in places.items():
-            if found.get(SPAWNED, found.get(WORKER)) != found.get(WORKER):
-                what = f"{package}: a worker finds it at {found[WORKER]}, what it spawns at {found[SPAWNED]}"
-                apart.setdefault((SPAWNED, upstream, what), []).append(title)
-        for view, error in f.unseen.items():
-            apart.setdefault((view, "", f"{_VIEWS[view]} could not be asked what it imports: {error}"), []).append(
-                title
+            if seen.upstream not in _gone(f):
+                packages.setdefault((seen.upstream, seen.package), {})[seen.view] = seen
+        split = {key: views for key, views in packages.items() if _differ(views, f.workspace)}
+        apart[title] = tuple(
+            (
+                upstream,
+                f"{package} {_place(views[WORKER], f.workspace)}, and there {_place(views[SPAWNED], f.workspace)}",
             )
-    for rule, found_rows in (("imports-elsewhere", elsewhere), ("views-differ", apart)):
-        for (_, upstream, what), nodes in found_rows.items():
-            yield Difference(rule, what, tuple(nodes), upstream=upstream or None)
+            for (upstream, package), views in split.items()
+        )
+        elsewhere[title] = tuple(
+            (upstream, _found(package, views, f.workspace))
+            for (upstream, package), views in packages.items()
+            if (upstream, package) not in split and not all(s.ours for s in views.values())
+        )
+    unseen = (
+        (title, f"{_VIEWS[view]} could not be asked what it imports: {error}")
+        for title, f in facts.items()
+        for view, error in f.unseen.items()
+    )
+    for what, nodes in _by_text(unseen).items():
+        yield Difference("views-differ", what, nodes)
+    yield from _listed("imports-elsewhere", "not the workspace's trees are imported: ", elsewhere)
+    yield from _listed("views-differ", "a worker finds other packages than what it spawns: ", apart)
+
+
+def _differ(views: Mapping[str, Seen], workspace: str) -> bool:
+    both = [_place(views[v], workspace) for v in (WORKER, SPAWNED) if v in views]
+    return len(set(both)) > 1
+
+
+def _found(package: str, views: Mapping[str, Seen], workspace: str) -> str:
+    """A package with the place, or the places, where it is found and that are not the workspace's."""
+    places: dict[str, list[str]] = {}
+    for view, seen in views.items():
+        if not seen.ours:
+            places.setdefault(_place(seen, workspace), []).append(view)
+    only = (f"{place} (--python)" if by == ["python"] else place for place, by in places.items())
+    return f"{package} {' and '.join(only)}"
+
+
+def _listed(rule: str, head: str, rows: Mapping[str, tuple[tuple[str, str], ...]]) -> Iterator[Difference]:
+    for found, nodes in _groups({t: r for t, r in rows.items() if r}).items():
+        names = list(dict.fromkeys(upstream for upstream, _ in found))
+        yield Difference(rule, head + "; ".join(text for _, text in found), nodes, upstream=_only(names))
 
 
 def _place(seen: Seen, workspace: str) -> str:
     """Where a package is, the same text on nodes whose workspaces are called otherwise."""
-    return seen.place.replace(workspace, "WORKSPACE") if seen.place else seen.error or "not found"
+    return f"at {seen.place.replace(workspace, 'WORKSPACE')}" if seen.place else seen.error or "not found"

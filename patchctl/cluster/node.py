@@ -85,7 +85,8 @@ def answer(request: Request, here: dict[str, Any], place: Path) -> NodeFacts:
         else:
             facts = _held(replace(facts, packages=_packages(request, facts.interpreter)), request, dist, here["views"])
     except PatchctlError as error:
-        facts = replace(facts, failed=Failed(error.kind, error.code, visible_line(str(error)), error.hint))
+        what = "; ".join(visible_line(line.strip()) for line in str(error).splitlines())
+        facts = replace(facts, failed=Failed(error.kind, error.code, what, error.hint))
     except ModuleNotFoundError as error:
         what = f"the Python of this node has no module {error.name}, which this needs"
         hint = f"install it into {sys.executable}, or bring the sources with --bundle"
@@ -177,7 +178,11 @@ def _from(status: Status) -> Report:
             report.findings.append(Finding("file-changed", message, f"{tree.folder}/{path}", upstream=tree.upstream))
         if tree.lock not in ("equal", "silent"):
             report.findings.append(Finding("wrong-tip", tree.lock, tree.folder, upstream=tree.upstream))
-        if tree.problem:
+        if not os.path.isdir(tree.folder):
+            report.findings.append(
+                Finding("tree-missing", "the tree is not there", tree.folder, upstream=tree.upstream)
+            )
+        elif tree.problem:
             rule = "head-moved" if tree.problem.startswith("HEAD is") else "repository"
             report.findings.append(Finding(rule, tree.problem, tree.folder, upstream=tree.upstream))
     return report
@@ -262,13 +267,14 @@ def _applied(facts: NodeFacts, request: Request, dist: Distribution, workspace: 
     """`apply` here, or with the verb preview all of it but the writing."""
     from patchctl.stack.plan import make_plan, select
     from patchctl.workspace.apply import apply_plan, preview
+    from patchctl.workspace.standing import standing
 
     options = request.apply
     assert options is not None and request.profile is not None
     chosen = dist.profile(request.profile)
     plan = make_plan(
         dist, select(dist, chosen, options.without), _sources(request, place), SilentProgress(),
-        without=options.without, skip_unavailable=options.skip_unavailable,
+        without=options.without, skip_unavailable=options.skip_unavailable, standing=standing(workspace, dist, {}),
     )  # fmt: skip
     run = apply_plan if request.verb == "apply" else preview
     outcome = run(workspace, plan, Path(request.root), {}, stash=options.stash)

@@ -17,6 +17,7 @@ from patchctl.cluster.fanout import Answer, NoAnswer, Node
 from patchctl.errors import DONE, FINDINGS, WorkspaceBusy
 
 Ask = Callable[[Verb, Sequence[Node]], Mapping[Node, Answer]]
+_DEAD = "start Ray there again; --nodes N is content with N that are there, --skip-unreachable with any"
 State = Literal["applied", "unchanged", "would-change", "shared", "held-back", "failed"]
 
 
@@ -55,14 +56,19 @@ class RollOut:
 def roll_out(
     ask: Ask, nodes: Sequence[Node], *, expected: int | None, dry_run: bool, skip_unreachable: bool
 ) -> RollOut:
-    """Apply to the nodes that are alive. Nothing is written anywhere unless every one of them is ready for it.
-
-    With `expected`, nothing is written when there are fewer.
-    """
-    out = RollOut(gone={n: n.reason for n in nodes if not n.alive})
+    """Apply to all nodes. Nothing is written anywhere unless every one of them is ready for it: one that died before the
+    run fails as one that dies in it, unless it is to be skipped, or as many as are `expected` are there without it."""
+    out = RollOut()
     alive = [n for n in nodes if n.alive]
+    dead = {n: n.reason for n in nodes if not n.alive}
     if expected is not None and len(alive) < expected:
         out.missing = f"{len(alive)} of {expected} nodes are there"
+        out.gone = dead
+        return _held_back(out, alive)
+    if expected is not None or skip_unreachable:
+        out.gone = dead
+    elif dead:
+        out.results = {n: Result("failed", why=f"{why} (try: {_DEAD})", code=FINDINGS) for n, why in dead.items()}
         return _held_back(out, alive)
     looked = ask("look", alive)
     for node, answer in looked.items():

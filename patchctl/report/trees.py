@@ -28,6 +28,7 @@ def plan_json(plan: Plan, outcome: Outcome, workspace: Path, *, dry_run: bool) -
         "stashed": dict(outcome.stashed),
         "trees": {name: asdict(tree) for name, tree in outcome.state.trees.items()},
         "skipped": [{"upstream": s.upstream, "tried": [list(t) for t in s.tried]} for s in outcome.state.skipped],
+        "kept": [{"upstream": s.upstream, "tried": [[t.place, t.reason] for t in s.tried]} for s in plan.kept],
     }
 
 
@@ -40,7 +41,9 @@ def plan_text(plan: Plan, outcome: Outcome, workspace: Path, style: Style, *, dr
         word = ("would change" if dry_run else "applied") if changed else "unchanged"
         lock = style.good("as locked") if planned.locked else style.note("not in the lock")
         head = f"{planned.upstream:<12} {planned.stack.name}  {planned.base.form:<5}"
-        yield f"{head}  {word}  {patch_count(len(planned.result.steps))}  tip {planned.result.tip_commit[:12]}  {lock}"
+        tree = outcome.state.trees.get(planned.upstream)
+        where = f"  in {visible_line(tree.folder)}" if tree is not None and tree.kind == "into" else ""
+        yield f"{head}  {word}  {patch_count(len(planned.result.steps))}  tip {planned.result.tip_commit[:12]}  {lock}{where}"
         for step in planned.result.steps:
             yield f"    {step.commit[:12]}  {visible_line(step.patch.feature):<28} {visible_line(step.patch.header.subject)}"
         yield from (
@@ -48,6 +51,10 @@ def plan_text(plan: Plan, outcome: Outcome, workspace: Path, style: Style, *, dr
             for o in planned.omitted
         )
     yield from _skipped([(s.upstream, [(t.place, t.reason) for t in s.tried]) for s in plan.skipped], style)
+    for kept in plan.kept:
+        tree = outcome.state.trees[kept.upstream]
+        yield f"{kept.upstream:<12} {tree.stack}  {tree.form:<5}  {style.note('kept as it was applied')}: its source cannot be had now"
+        yield from (f"    tried {visible_line(t.place)}: {visible_line(t.reason)}" for t in kept.tried)
     yield from (f"{n:<12} edits kept on branch {branch}" for n, branch in outcome.stashed.items())
     yield f"profile {plan.profile.name} {'would be' if dry_run else 'is'} in {workspace}"
 

@@ -5,8 +5,9 @@ Nothing here writes outside the cache, so that a failure anywhere leaves every t
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from patchctl.errors import BadManifest, SourceUnavailable, Tried, Where
@@ -16,7 +17,7 @@ from patchctl.manifest.lock import Lock, LockedForm, lock_file, pin_record, read
 from patchctl.manifest.types import Profile, Stack
 from patchctl.report.progress import Progress
 from patchctl.source.obtain import BUNDLE_HINT, obtain, obtain_form
-from patchctl.source.types import Base, SeveralUnavailable, SourceOptions
+from patchctl.source.types import Base, Form, SeveralUnavailable, SourceOptions
 from patchctl.stack.build import StackBuilder
 from patchctl.stack.memo import StackResult, memo_key, recall, remember
 from patchctl.stack.patches import StackPatch, load_patch
@@ -36,8 +37,38 @@ class Selection:
 
 
 @dataclass(frozen=True)
+class InstalledPackage:
+    """A package that is to be patched where an installer put it: its RECORD, below the folder, and the files that this
+    lists. What upstream's build leaves out of the package no patch can change there."""
+
+    folder: Path
+    record: str
+    files: frozenset[bytes]
+
+
+@dataclass(frozen=True)
+class AppliedStack:
+    """A stack that is applied already: what it would take to say that a plan makes the same of it."""
+
+    stack: str
+    form: str
+    tip_commit: str
+    patches: tuple[tuple[str, str], ...]
+    left_out: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a plan finds at the places that it is for, by upstream."""
+
+    installed: Mapping[str, InstalledPackage] = field(default_factory=dict)
+    applied: Mapping[str, AppliedStack] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class PlannedStack:
-    """One upstream's finished stack. `locked` says whether the lock promises exactly this result."""
+    """One upstream's finished stack. `locked` says whether the lock promises exactly this result; `record` names the
+    RECORD of a package that is patched where it is installed."""
 
     upstream: str
     stack: Stack
@@ -45,6 +76,7 @@ class PlannedStack:
     result: StackResult
     omitted: tuple[Omission, ...]
     locked: bool
+    record: str | None = None
 
 
 @dataclass(frozen=True)
@@ -57,12 +89,13 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Plan:
-    """What an apply is going to materialise."""
+    """What an apply is going to materialise. `kept` could not be had now, and is applied as it shall be already."""
 
     profile: Profile
     without: tuple[str, ...]
     stacks: tuple[PlannedStack, ...]
     skipped: tuple[Skipped, ...]
+    kept: tuple[Skipped, ...] = ()
 
 
 def select(dist: Distribution, profile: Profile, without: Iterable[str]) -> Selection:
@@ -91,14 +124,23 @@ def make_plan(
     *,
     without: Sequence[str] = (),
     skip_unavailable: bool = False,
+    standing: Standing | None = None,
 ) -> Plan:
     """Obtain every source and build every stack. Raises SourceUnavailable unless `skip_unavailable` lists them instead;
-    where there is no source at all, in any case: a plan of nothing would be taken for a profile."""
-    bases, skipped = _obtain_all(dist, selection, options, progress, skip_unavailable)
+    where there is nothing to go on with, in any case: a plan of nothing would be taken for a profile. What is applied
+    already is never given up for a source that is gone: it stays, or, where the plan wants another tree, this raises."""
+    found = standing or Standing()
+    bases, skipped, kept = _obtain_all(dist, selection, options, progress, skip_unavailable, found)
     omitted = list(selection.omitted)
-    omitted += _unavailable(dist, selection, bases, options, progress, skip_unavailable)
+    omitted += _unavailable(dist, selection, bases, options, progress, skip_unavailable, found, kept)
     gone = [Omission(s.upstream, p, NO_PATCHES) for s in skipped for p in selection.patches[s.upstream]]
-    omitted += dependents(selection.patches, [*omitted, *gone]) if skip_unavailable else []
+    gone += [
+        Omission(s.upstream, p, NO_PATCHES)
+        for s in kept
+        for p in selection.patches[s.upstream]
+        if p.feature in found.applied[s.upstream].left_out
+    ]
+    omitted += dependents(selection.patches, [*omitted, *gone])
     planned = []
     for upstream, base in bases.items():
         progress.note(f"building {upstream}")
@@ -107,8 +149,10 @@ def make_plan(
         result = build_stack(base, selection.patches[upstream], [o.patch for o in own], options.cache)
         lock = read_lock(dist.root, stack)
         locked = check_against_lock(dist.root, stack, lock, base, result, selection.patches[upstream], own)
-        planned.append(PlannedStack(upstream, stack, base, result, own, locked))
-    return Plan(selection.profile, tuple(without), tuple(planned), tuple(skipped))
+        package = found.installed.get(upstream)
+        record = package.record if package else None
+        planned.append(PlannedStack(upstream, stack, base, result, own, locked, record))
+    return Plan(selection.profile, tuple(without), tuple(planned), tuple(skipped), tuple(kept))
 
 
 def build_stack(base: Base, patches: Sequence[StackPatch], left_out: Sequence[StackPatch], cache: Path) -> StackResult:
@@ -155,18 +199,59 @@ def check_against_lock(
 
 
 def _obtain_all(
-    dist: Distribution, selection: Selection, options: SourceOptions, progress: Progress, skip: bool
-) -> tuple[dict[str, Base], list[Skipped]]:
+    dist: Distribution,
+    selection: Selection,
+    options: SourceOptions,
+    progress: Progress,
+    skip: bool,
+    standing: Standing,
+) -> tuple[dict[str, Base], list[Skipped], list[Skipped]]:
+    """The bases, and of those that could not be had the ones that are skipped, and those that stay as they are applied."""
     bases: dict[str, Base] = {}
     failures: dict[str, SourceUnavailable] = {}
     for upstream, stack in selection.stacks.items():
         try:
-            bases[upstream] = obtain(upstream, dist.upstream(upstream), stack, options, progress)
+            bases[upstream] = _obtain(dist, upstream, stack, options, progress, standing)
         except SourceUnavailable as failure:
             failures[upstream] = failure
-    if failures and not (skip and bases):
+    kept = {u for u in failures if skip and u in standing.applied and _stays(dist, selection, u, standing.applied[u])}
+    if failures and not (skip and (bases or kept)):
         raise _together(failures, some=bool(bases))
-    return bases, [Skipped(upstream, tuple(failure.tried)) for upstream, failure in failures.items()]
+    lost = {u: f for u, f in failures.items() if u in standing.applied and u not in kept}
+    if lost:
+        hint = "give their sources, or `patchctl revert` first: an apply gives up no tree for a source that is gone"
+        what = f"{', '.join(lost)}: another tree is applied than is asked for, and no source could be had\n"
+        raise SourceUnavailable(what + "\n".join(f.what for f in lost.values()), _tried(lost), hint=hint)
+    rows = [Skipped(upstream, tuple(failure.tried)) for upstream, failure in failures.items()]
+    return bases, [r for r in rows if r.upstream not in kept], [r for r in rows if r.upstream in kept]
+
+
+def _obtain(
+    dist: Distribution, upstream: str, stack: Stack, options: SourceOptions, progress: Progress, standing: Standing
+) -> Base:
+    """Of an installed package first in the form that it is patched in already, else as what packages are built of."""
+    if upstream in standing.installed and options.source == "auto":
+        applied = standing.applied.get(upstream)
+        form: Form = "git" if applied is not None and applied.form == "git" else "sdist"
+        with contextlib.suppress(SourceUnavailable):
+            return obtain_form(form, upstream, dist.upstream(upstream), stack, options, progress)
+    return obtain(upstream, dist.upstream(upstream), stack, options, progress)
+
+
+def _tried(failures: Mapping[str, SourceUnavailable]) -> list[Tried]:
+    return [t for failure in failures.values() for t in failure.tried]
+
+
+def _stays(dist: Distribution, selection: Selection, upstream: str, applied: AppliedStack) -> bool:
+    """Whether the tree that is applied is the one that is asked for, but for what could not be had then either."""
+    stack = selection.stacks[upstream]
+    chosen = {o.patch.feature for o in selection.omitted if o.upstream == upstream}
+    wanted = [p for p in selection.patches[upstream] if p.feature not in applied.left_out]
+    if stack.name != applied.stack or [(p.file.name, p.digest) for p in wanted] != list(applied.patches):
+        return False
+    lock = read_lock(dist.root, stack)
+    expected = lock.expected(applied.form, applied.left_out) if lock else None
+    return chosen <= applied.left_out and (expected is None or expected.tip_commit == applied.tip_commit)
 
 
 def _together(failures: Mapping[str, SourceUnavailable], *, some: bool) -> SourceUnavailable:
@@ -190,13 +275,24 @@ def _unavailable(
     options: SourceOptions,
     progress: Progress,
     skip: bool,
+    standing: Standing,
+    kept: list[Skipped],
 ) -> list[Omission]:
-    """Patches that touch files which this form of the source lacks. In auto, git is tried first: it has every file."""
+    """Patches that touch files which this form of the source lacks. In auto, git is tried first: it has every file.
+
+    An installed package has what upstream's build puts into it, and no source changes that: what it lacks is left out. A
+    tree that is applied with these patches goes from `bases` to `kept`.
+    """
     found: list[Omission] = []
     out = {id(o.patch) for o in selection.omitted}
     for upstream, base in list(bases.items()):
         wanted = [p for p in selection.patches[upstream] if id(p) not in out]
-        missing = missing_files(base, wanted)
+        package = standing.installed.get(upstream)
+        missing = missing_files(base, wanted, package.files if package else None)
+        if package is not None:
+            place = f"not in the package that is installed in {package.folder}"
+            found += [Omission(upstream, p, f"{place}: {', '.join(files)}") for p, files in missing]
+            continue
         if not missing:
             continue
         failure: SourceUnavailable | None = None
@@ -209,21 +305,36 @@ def _unavailable(
                 failure = error
         if not skip:
             raise _lacking(upstream, base, missing, failure, options)
+        applied = standing.applied.get(upstream)
+        if (
+            failure is not None
+            and applied is not None
+            and applied.form == "git"
+            and _stays(dist, selection, upstream, applied)
+        ):
+            kept.append(Skipped(upstream, tuple(failure.tried)))
+            del bases[upstream]
+            continue
         found += [
             Omission(upstream, p, f"not in the {base.form} of {upstream}: {', '.join(files)}") for p, files in missing
         ]
     return found
 
 
-def missing_files(base: Base, patches: Sequence[StackPatch]) -> list[tuple[StackPatch, list[str]]]:
-    """The patches that cannot be had from this base, each with the files that it lacks.
+def missing_files(
+    base: Base, patches: Sequence[StackPatch], present: frozenset[bytes] | None = None
+) -> list[tuple[StackPatch, list[str]]]:
+    """The patches that cannot be had from this base, each with the files that it lacks; with `present`, from those of its
+    files that are among them.
 
     A file that an earlier patch of the stack makes is not missing; one that only a missing patch makes is.
     """
-    if base.form == "git":
+    if base.form == "git" and present is None:
         return []  # holds everything: what is not there is a patch that does not apply
     with ObjectReader(base.repo) as reader:
         known = set(reader.files(base.tree))
+    if present is not None:
+        known &= present
     found = []
     for patch in patches:
         wanted = {c.old_path for c in patch.patch.changes if c.old_path is not None}

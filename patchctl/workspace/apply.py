@@ -16,6 +16,7 @@ from patchctl.errors import LocalEdits, WrongUse
 from patchctl.git.worktree import bring_pack, create_git_dir, import_base
 from patchctl.stack.plan import Plan, PlannedStack
 from patchctl.workspace.changes import Part, edits_of, planned_state, refuse_all, target_files
+from patchctl.workspace.installed import keep_record
 from patchctl.workspace.journal import (
     Journal,
     TreeChange,
@@ -94,8 +95,9 @@ class _Run:
         before = self.state.trees if self.state else {}
         parts = [self._part(p, before.get(p.upstream), into) for p in plan.stacks]
         after = {p.change.name: p.after for p in parts if p.after is not None}
+        after |= {s.upstream: before[s.upstream] for s in plan.kept if s.upstream in before}
         for name, tree in before.items():  # an upstream that this profile does not have goes back to its base
-            if name not in after and _is_there(tree):
+            if name not in after and self._is_there(name, tree):
                 parts.append(self._back(name, tree))
                 after[name] = _at_base(tree)
         skipped = tuple(SkippedUpstream(s.upstream, tuple((t.place, t.reason) for t in s.tried)) for s in plan.skipped)
@@ -105,9 +107,14 @@ class _Run:
         if self.state is None:
             raise WrongUse(f"nothing was applied to {self.workspace}", hint="name the workspace with --workspace DIR")
         before = self.state.trees
-        parts = [self._back(name, tree) for name, tree in before.items() if _is_there(tree)]
+        parts = [self._back(name, tree) for name, tree in before.items() if self._is_there(name, tree)]
         trees = {n: _at_base(t) for n, t in before.items() if t.kind == "managed"}
         return self._carry_out("revert", parts, State(None, self.state.root, (), trees, ()))
+
+    def _is_there(self, name: str, state: TreeState) -> bool:
+        """Somebody else's checkout or package may have been deleted since: then there is nothing to give back."""
+        tree = Tree.of(self.workspace, name, state)
+        return state.kind == "managed" or (tree.folder.is_dir() and not tree.uninstalled)
 
     def _recover(self, journal: Journal) -> None:
         """Finish an interrupted run, after a look at every file: a person may have edited some meanwhile."""
@@ -136,7 +143,10 @@ class _Run:
     def _part(self, planned: PlannedStack, old: TreeState | None, into: Mapping[str, Path]) -> Part:
         name = planned.upstream
         after = planned_state(planned, old, into.get(name))
-        tree = Tree(self.workspace, name, after.kind, after.folder)
+        tree = Tree(self.workspace, name, after.kind, after.folder, after.record)
+        if old is not None and Tree.of(self.workspace, name, old).uninstalled:
+            what = f"{name} was patched where it was installed, and is no longer: {tree.folder / old.record} is gone"
+            raise WrongUse(what, hint="`patchctl revert` forgets it; then apply again")
         known = dict(old.generated) if old else {}
         wanted = {g.path: g.content for g in planned.stack.generated}
         if after.kind == "into" and not tree.folder.is_dir():
@@ -153,8 +163,9 @@ class _Run:
         if fresh and after.kind == "into":
             source = after.base_commit
         change = TreeChange(
-            name, after.kind, after.folder, after.base_commit, source, after.tip_commit, None, wanted, known
-        )
+            name, after.kind, after.folder, after.base_commit, source, after.tip_commit, None, wanted, known,
+            record=after.record,
+        )  # fmt: skip
         return Part(change, planned, after, fresh)
 
     def _back(self, name: str, old: TreeState) -> Part:
@@ -168,8 +179,9 @@ class _Run:
         keep = {p: tree.folder / p for p in known if old.kind == "managed" and p.encode() not in edited}
         texts = {p: f.read_bytes().decode("utf-8") for p, f in keep.items() if tree.holds(p.encode())}
         change = TreeChange(
-            name, old.kind, old.folder, old.base_commit, old.tip_commit, old.base_commit, None, texts, known
-        )
+            name, old.kind, old.folder, old.base_commit, old.tip_commit, old.base_commit, None, texts, known,
+            record=old.record,
+        )  # fmt: skip
         return Part(change, None, None, fresh=False)
 
     def _carry_out(self, verb: str, parts: Sequence[Part], after: State) -> Outcome:
@@ -259,6 +271,8 @@ class _Run:
             git_dir = new_git_dir(self.workspace, change.name) if change.kind == "managed" else git_dir
             shutil.rmtree(git_dir, ignore_errors=True)
             create_git_dir(git_dir, change.generated, file_modes=change.kind == "managed")
+            if change.record:
+                keep_record(tree)
         import_base(git_dir, planned.base.repo)
         if planned.result.pack is not None:
             bring_pack(planned.result.pack, git_dir / "objects" / "pack")
@@ -273,11 +287,6 @@ class _Run:
 
 def _holds_anything(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
-
-
-def _is_there(tree: TreeState) -> bool:
-    """A checkout of somebody else's may have been deleted since: then there is nothing to give back."""
-    return tree.kind == "managed" or Path(tree.folder).is_dir()
 
 
 def _at_base(tree: TreeState) -> TreeState:

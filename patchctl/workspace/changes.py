@@ -12,6 +12,7 @@ from patchctl.errors import LocalEdits, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import Files
 from patchctl.stack.plan import PlannedStack
+from patchctl.workspace.installed import record_is_ours
 from patchctl.workspace.journal import TreeChange
 from patchctl.workspace.state import AppliedPatch, LeftOut, TreeState
 from patchctl.workspace.trees import Sides, Tree
@@ -64,13 +65,14 @@ def planned_state(planned: PlannedStack, old: TreeState | None, into: Path | Non
     if old is not None and kind == "into" and old.base_commit != result.base_commit:
         what = f"{folder} was at {old.base_commit[:12]} when it was patched, and {planned.stack.name} is for {result.base_commit[:12]}"
         raise WrongUse(what, hint="revert, bring the checkout to that revision, then apply with --into again")
+    known = old.record if old is not None and old.kind == kind else planned.record or ""
     patches = tuple(AppliedPatch(s.patch.file.name, s.patch.feature, s.patch.digest, s.commit) for s in result.steps)
     return TreeState(
         kind=kind, folder=folder, stack=planned.stack.name, form=base.form, origin=base.origin,
         base_commit=result.base_commit, base_tree=result.base_tree,
         tip_commit=result.tip_commit, tip_tree=result.tip_tree, locked=planned.locked, patches=patches,
         left_out=tuple(LeftOut(o.patch.feature, o.reason) for o in planned.omitted),
-        generated=dict(old.generated) if old else {},
+        generated=dict(old.generated) if old else {}, record=known if kind == "into" else "",
     )  # fmt: skip
 
 
@@ -97,14 +99,27 @@ def edits_of(part: Part, tree: Tree, sides: Sides) -> list[bytes]:
         _check_pin(part, tree, sides)
         return tree.obstacles(sides)
     edits = set(tree.edits(change.source or change.base)) | set(tree.edited_generated(change.generated, change.known))
+    if change.record and not record_is_ours(tree, change.base, change.source or change.base, change.known):
+        edits.add(os.fsencode(change.record))
     return sorted(edits | set(tree.obstacles(sides)))
 
 
 def _check_pin(part: Part, tree: Tree, sides: Sides) -> None:
     """Every file that is there must be the pin's, and those that the patches change must be there."""
-    missing = [p for p in sides.paths if p in sides.before and not tree.holds(p)]
-    differing = sorted({*tree.differing(sides.before, sides.before), *missing})
-    if differing or not any(tree.holds(p) for p in sides.before):
-        count = f"{len(differing)} files differ" if differing else "no file of it is there"
-        hint = f"`patchctl identify {tree.folder}` says which revision it is"
-        raise LocalEdits(f"{tree.folder} is not {tree.name} at the pin: {count}", tree.shown(differing), hint=hint)
+    missing = sorted(p for p in sides.paths if p in sides.before and not tree.holds(p))
+    differing = tree.differing(sides.before, sides.before)
+    if not any(tree.holds(p) for p in sides.before):
+        found = ["no file of it is there"]
+    else:
+        found = [f"{len(differing)} files differ"] if differing else []
+        found += [f"absent, and the patches change them: {', '.join(map(os.fsdecode, missing))}"] * bool(missing)
+    if not found:
+        return
+    hint = f"`patchctl identify {tree.folder}` says which revision it is"
+    links = tree.links(differing)
+    if links:
+        hint = f"{len(links)} of them are symbolic links, as uv makes them with --link-mode symlink: install copies"
+    elif missing and not differing and part.planned is not None:
+        lacking = [s.patch.feature for s in part.planned.result.steps if s.patch.paths & set(missing)]
+        hint = f"leave out what changes them: {' '.join(f'--without {f}@{tree.name}' for f in lacking)}"
+    raise LocalEdits(f"{tree.folder} is not {tree.name} at the pin: {'; '.join(found)}", tree.shown(differing), hint=hint)

@@ -97,6 +97,17 @@ class TreeFiles:
             self.clean(path)
             raise
 
+    def drop_bytecode(self, path: bytes) -> None:
+        """Take away what Python compiled of a module: a time and a size in it are all that tells it from what is to come,
+        and byte code that was compiled "unchecked" would be run in any case."""
+        folder, _, name = path.rpartition(b"/")
+        cache = folder + b"/__pycache__" if folder else b"__pycache__"
+        if not name.endswith(b".py") or not self._parents_are_real(cache + b"/x"):
+            return
+        for found in os.listdir(self._full(cache)):
+            if bytecode_of(name[:-2], found):
+                os.unlink(self._full(cache + b"/" + found))
+
     def remove(self, path: bytes) -> None:
         """Take a file away, and the folders above it that become empty."""
         if not self._parents_are_real(path):
@@ -202,6 +213,12 @@ class TreeFiles:
                     name = os.fsdecode(full)
                     raise LocalEdits("a folder of the tree was replaced by a file or a link", [name]) from None
             self._real.add(parent)
+
+
+def bytecode_of(stem: bytes, name: bytes) -> bool:
+    """Whether a file of `__pycache__` is what a Python compiled of the module whose name, with the dot, is `stem`:
+    hello.cpython-311.opt-1.pyc; hello.pyc is not, no Python reads it there."""
+    return name.startswith(stem) and name.endswith(b".pyc") and len(name) > len(stem) + len(b".pyc")
 
 
 def _own_like(file: int | bytes, other: os.stat_result) -> None:

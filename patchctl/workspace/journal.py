@@ -14,6 +14,7 @@ from typing import Any
 
 from patchctl.errors import BadManifest, LocalEdits, Where
 from patchctl.git.worktree import WorkTree, add_exclude, bring_pack, find_git_dir, object_store
+from patchctl.workspace.installed import bring_bytecode_back, set_bytecode_aside, write_record
 from patchctl.workspace.state import (
     FOLDER,
     State,
@@ -34,7 +35,7 @@ _VERBS = ("apply", "revert")
 class TreeChange:
     """One tree's part of a run. `generated` maps a path to the text to be placed, `known` what the state says is ours.
 
-    `source` is None for a new tree; `forget` ends our keeping of an `--into` checkout.
+    `source` is None for a new tree; `forget` ends our keeping of an `--into` checkout. `record` as in the state.
     """
 
     name: str
@@ -47,6 +48,7 @@ class TreeChange:
     generated: dict[str, str] = field(default_factory=dict)
     known: dict[str, str] = field(default_factory=dict)
     forget: bool = False
+    record: str = ""
 
     @property
     def move(self) -> Move:
@@ -55,7 +57,7 @@ class TreeChange:
 
     def tree(self, workspace: Path) -> Tree:
         """The tree that it is for."""
-        return Tree(workspace, self.name, self.kind, self.folder)
+        return Tree(workspace, self.name, self.kind, self.folder, self.record)
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def read_journal(workspace: Path) -> Journal | None:
 
 def _change(data: dict[str, Any]) -> TreeChange:
     change = TreeChange(**data)
-    check_place(change.name, change.kind, change.folder)
+    check_place(change.name, change.kind, change.folder, change.record)
     check_ids(change.base, change.target, *(i for i in (change.source, change.stash) if i is not None))
     check_generated(change.generated)
     check_generated(change.known)
@@ -153,9 +155,15 @@ def _finish_tree(workspace: Path, change: TreeChange, steps: Steps) -> dict[str,
     tree = change.tree(workspace)
     if change.generated:
         add_exclude(tree.git_dir, change.generated)
+    base = tree.files(change.base) if change.record else {}
+    if change.record:
+        set_bytecode_aside(tree, base, steps.sides.before, steps.todo)
     tree.carry_out(steps)
     tree.remove_generated(change.known, keep=change.generated)
     placed = tree.place_generated({p: t.encode() for p, t in change.generated.items()})
+    if change.record:
+        bring_bytecode_back(tree, base, steps.sides.after)
+        write_record(tree, change.base, change.target, placed)
     wrong = tree.work.write_index(change.target)
     wrong = tree.differing(steps.sides.after, wrong) if wrong else []
     if wrong:

@@ -6,7 +6,7 @@ from patchctl import __version__
 from patchctl.errors import WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import lock_digest
-from patchctl.workspace.status import Status
+from patchctl.workspace.status import Status, TreeStatus
 
 
 def labels(status: Status, dist: Distribution) -> dict[str, str]:
@@ -26,7 +26,7 @@ def labels(status: Status, dist: Distribution) -> dict[str, str]:
         )
     profile = dist.profile(status.profile)
     skipped = {one.upstream for one in status.skipped}
-    held = [tree for tree in status.trees if tree.upstream in profile.stacks and tree.upstream not in skipped]
+    held = [t for t in status.trees if t.upstream in profile.stacks and t.upstream not in skipped and _applied(t)]
     stacks = [dist.stack(tree.upstream, tree.stack) for tree in held]
     found = {
         "patchctl.version": __version__,
@@ -37,3 +37,8 @@ def labels(status: Status, dist: Distribution) -> dict[str, str]:
     }
     found |= {f"patchctl.tree.{tree.upstream}": f"{tree.form}:{tree.tip_tree}" for tree in held}
     return dict(sorted(found.items()))
+
+
+def _applied(tree: TreeStatus) -> bool:
+    """Whether the apply made this tree: one that only another profile had is at its base, and the lock says nothing of it."""
+    return bool(tree.patches or tree.left_out) or tree.lock == "equal"

@@ -18,6 +18,7 @@ VERSION = 1
 FOLDER = ".patchctl"
 _ID = re.compile(r"[0-9a-f]{40}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
+_RECORD = re.compile(r"[^/\x00-\x1f\x7f]+\.dist-info/RECORD")
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class TreeState:
-    """One tree of the workspace. `folder` is relative to the workspace for managed trees, absolute for `--into`."""
+    """One tree of the workspace. `folder` is relative to the workspace for managed trees, absolute for `--into`. `record`
+    is the RECORD, below it, of a package that is patched where an installer put it."""
 
     kind: str
     folder: str
@@ -55,6 +57,7 @@ class TreeState:
     patches: tuple[AppliedPatch, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     generated: dict[str, str] = field(default_factory=dict)
+    record: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,9 +123,11 @@ def save_json(file: Path, data: Any) -> None:
     temporary.replace(file)
 
 
-def check_place(name: str, kind: str, folder: str) -> None:
+def check_place(name: str, kind: str, folder: str, record: str = "") -> None:
     """Raise ValueError unless a tree of this kind can lie there: inside the workspace under its name, or at a full path."""
     _name(name)
+    if record and (kind != "into" or not _RECORD.fullmatch(record)):
+        raise ValueError(f"tree {name!r} is no package with the RECORD {record!r}")
     if kind == "managed" and folder == name:
         return
     if kind == "into" and os.path.isabs(folder) and os.path.normpath(folder) == folder:
@@ -147,8 +152,9 @@ def check_generated(generated: dict[str, str]) -> None:
 
 
 def _tree(name: str, data: dict[str, Any]) -> TreeState:
+    data = {"record": "", **data}  # workspaces of earlier versions say nothing of it
     tree = TreeState(**{f.name: data[f.name] for f in fields(TreeState)})
-    check_place(name, tree.kind, tree.folder)
+    check_place(name, tree.kind, tree.folder, _text(tree.record))
     check_ids(tree.base_commit, tree.base_tree, tree.tip_commit, tree.tip_tree)
     check_generated(tree.generated)
     patches = tuple(AppliedPatch(**p) for p in data["patches"])

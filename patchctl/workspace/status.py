@@ -10,6 +10,7 @@ from typing import Any
 from patchctl.errors import PatchctlError, WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import read_lock
+from patchctl.workspace.installed import record_is_ours
 from patchctl.workspace.imports import Import, find_imports
 from patchctl.workspace.journal import read_journal
 from patchctl.workspace.state import AppliedPatch, LeftOut, SkippedUpstream, TreeState, load_state
@@ -87,6 +88,10 @@ def _tree(workspace: Path, name: str, state: TreeState, dist: Distribution | Non
     edits: tuple[str, ...] = ()
     try:
         edits = tuple(os.fsdecode(p) for p in tree.edits(state.tip_commit))
+        if tree.uninstalled:
+            problem = f"it is no longer installed there: {state.record} is gone; `patchctl revert` forgets it"
+        elif state.record and not record_is_ours(tree, state.base_commit, state.tip_commit, state.generated):
+            edits = (*edits, state.record)
         head = tree.work.head() if state.kind == "managed" else state.tip_commit
         if head != state.tip_commit:
             problem = f"HEAD is {head}, not the stack's last commit"

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from patchctl.errors import LocalEdits
@@ -13,6 +14,7 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import GITLINK, REGULAR, Entry, Files
 from patchctl.git.worktree import WorkTree
 from patchctl.workspace.files import TreeFiles
+from patchctl.workspace.record import listed
 from patchctl.workspace.state import FOLDER, TreeState
 
 STASH_HINT = "commit them elsewhere, or let `--stash` keep them on a branch of the tree"
@@ -50,11 +52,12 @@ class Steps:
 
 
 class Tree:
-    """A managed tree or an `--into` checkout."""
+    """A managed tree or an `--into` checkout; with `record`, a package that an installer put there and lists in it."""
 
-    def __init__(self, workspace: Path, name: str, kind: str, folder: str) -> None:
+    def __init__(self, workspace: Path, name: str, kind: str, folder: str, record: str = "") -> None:
         self.name = name
         self.kind = kind
+        self.record = record
         self.folder = workspace / folder if kind == "managed" else Path(folder)
         own = workspace / FOLDER / "into" / f"{name}.git"
         self.git_dir = self.folder / ".git" if kind == "managed" else own
@@ -62,7 +65,25 @@ class Tree:
 
     @classmethod
     def of(cls, workspace: Path, name: str, state: TreeState) -> Tree:
-        return cls(workspace, name, state.kind, state.folder)
+        return cls(workspace, name, state.kind, state.folder, state.record)
+
+    @property
+    def kept_record(self) -> Path:
+        """The RECORD that the installer wrote."""
+        return self.git_dir / "installed-RECORD"
+
+    @property
+    def uninstalled(self) -> bool:
+        """Whether the installed package was taken away or replaced by another version, and our patches with it."""
+        return bool(self.record) and not (self.folder / self.record).is_file()
+
+    @cached_property
+    def _listed(self) -> frozenset[bytes] | None:
+        """The files of an installed package: what else lies in site-packages (`tests`, `scripts`) may be another's."""
+        if not self.record:
+            return None
+        records = (self.kept_record, self.folder / self.record)
+        return frozenset().union(*(listed(r.read_bytes()) for r in records if r.is_file()))
 
     def shown(self, paths: Iterable[bytes]) -> list[str]:
         """Paths of the tree as a person can open them."""
@@ -85,8 +106,10 @@ class Tree:
 
     def differing(self, wanted: Files, paths: Iterable[bytes]) -> list[bytes]:
         """Those of `paths` whose file is not the wanted one."""
-        files = TreeFiles(self.folder)
-        return sorted(p for p in set(paths) if not self._is(files.entry(p), wanted.get(p)))
+        files, ours = TreeFiles(self.folder), set(paths)
+        if self._listed is not None:
+            ours &= self._listed
+        return sorted(p for p in ours if not self._is(files.entry(p), wanted.get(p)))
 
     def _is(self, have: Entry | None, wanted: Entry | None) -> bool:
         """Whether a file is what the tree says. A submodule's folder says nothing, and a wheel forgets modes and tests."""
@@ -120,6 +143,10 @@ class Tree:
         if obstacles:
             self.refuse(obstacles)
         return Steps(sides, tuple(todo))
+
+    def links(self, paths: Iterable[bytes]) -> list[bytes]:
+        """Those of `paths` that are symbolic links."""
+        return [p for p in paths if os.path.islink(os.fsencode(self.folder) + b"/" + p)]
 
     def holds(self, path: bytes) -> bool:
         """Whether there is anything at this path."""
@@ -168,6 +195,7 @@ class Tree:
         files, after = TreeFiles(self.folder), steps.sides.after
         for path in steps.todo:
             files.clean(path)
+            files.drop_bytecode(path)
             if path not in after:
                 files.remove(path)
         present = [p for p in steps.todo if p in after]

@@ -79,8 +79,10 @@ def test_every_place_is_named(fresh: Made) -> None:
         "clock: no place has commit",
     ):
         assert text in done.stderr
-    skipped = fresh.good("fetch", "--profile", "full", "--skip-unavailable")
-    assert skipped.count("skipped") == 2 and "tried" in skipped
+    none = fresh.patchctl("fetch", "--profile", "full", "--skip-unavailable")
+    assert none.returncode == 3 and "gone/greeter" in none.stderr and "goes on without" not in none.stderr
+    some = fresh.good("fetch", "--profile", "full", "--skip-unavailable", f"--mirror=clock={fresh.origins / 'clock'}")
+    assert some.count("skipped") == 1 and "gone/greeter" in some
 
 
 def test_offline_asks_nobody(fresh: Made) -> None:

@@ -173,7 +173,9 @@ def test_what_could_not_be_had(tmp_path: Path) -> None:
     assert checked(made, "apply", "--profile", "full", *workspace, code=3)["error"]["tried"]
     shutil.rmtree(made.cache)
     shutil.rmtree(made.origins)
-    tried = checked(made, "apply", "--profile", "full", *workspace, "--skip-unavailable", code=3)["error"]["tried"]
+    assert checked(made, "apply", "--profile", "full", *workspace, "--skip-unavailable")["kept"]
+    fresh = ("--workspace", str(tmp_path / "fresh"))
+    tried = checked(made, "apply", "--profile", "full", *fresh, "--skip-unavailable", code=3)["error"]["tried"]
     assert {place["upstream"] for place in tried} == {"greeter", "clock"}
 
 

@@ -63,13 +63,23 @@ def test_an_upstream_that_came_into_the_profile_later_is_skipped_too(own_ws: Wor
     assert labels(own_ws)["patchctl.skipped"] == "clock"
 
 
-def test_a_tree_that_went_back_to_its_base_is_not_labelled(own_ws: Workspace) -> None:
-    """Its source could not be had any more when the profile was applied again."""
+def test_a_tree_that_stays_without_its_source_is_labelled(own_ws: Workspace) -> None:
     own_ws.apply()
+    before = labels(own_ws)
     shutil.rmtree(own_ws.made.cache / "git" / "clock")
     upstreams = own_ws.made.root / "manifests/upstreams.yaml"
     upstreams.write_text(upstreams.read_text().replace("/origins/clock", "/origins/gone"))
     own_ws.apply("full", "--skip-unavailable")
+    assert labels(own_ws) == before
+
+
+def test_a_tree_that_went_back_to_its_base_is_not_labelled(own_ws: Workspace) -> None:
+    """Another profile that was applied in between does not have it, and this one does not either until it is applied again."""
+    own_ws.apply()
+    single = own_ws.made.root / "manifests/profiles/single.yaml"
+    single.write_text("schema: 1\nname: single\nsummary: One.\nstacks:\n  greeter: v1\n")
+    own_ws.apply("single")
+    single.write_text(single.read_text() + "  clock: v2\n")
     found = labels(own_ws)
     assert found["patchctl.skipped"] == "clock" and "patchctl.tree.clock" not in found
 

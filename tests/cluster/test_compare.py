@@ -111,8 +111,8 @@ def test_the_file_is_named_once_for_all_nodes_that_have_it(wanted: Wanted, good:
     fault = Fault("file-changed", "the file differs", "greeter/greeter/hello.py", upstream="greeter")
     odd = replace(with_tree(good, "greeter", tree="0" * 40), faults=[fault])
     found = compared(wanted, {"a": odd, "b": good, "c": odd, "d": good})
-    assert rows(found) == {("tree-differs", "a c"), ("file-changed", "a c")}
-    assert {d.file for d in found.differences} == {None, "greeter/greeter/hello.py"}
+    assert rows(found) == {("file-changed", "a c")}, "the file says why the tree is another one"
+    assert {d.file for d in found.differences} == {"greeter/greeter/hello.py"}
 
 
 @pytest.mark.parametrize(
@@ -173,9 +173,29 @@ def test_an_engine_that_imports_another_tree_than_its_worker(wanted: Wanted, goo
     seen = [replace(s, place="/usr/greeter/__init__.py", ours=False) if (s.view, s.package) == ("spawned", "greeter") else s
             for s in good.seen]  # fmt: skip
     found = one_odd(wanted, good, replace(good, seen=seen))
-    assert rows(found) == {("imports-elsewhere", "c"), ("views-differ", "c")}
+    assert rows(found) == {("views-differ", "c")}
+    (one,) = found.differences
+    assert "greeter at WORKSPACE/greeter/greeter/__init__.py, and there at /usr/greeter/__init__.py" in one.message
     found = one_odd(wanted, good, replace(good, unseen={"spawned": "it said nothing"}))
     assert rows(found) == {("views-differ", "c")}
+
+
+def test_one_cause_is_one_finding(wanted: Wanted, good: NodeFacts) -> None:
+    nowhere = [replace(s, place=None, ours=False) for s in good.seen]
+    found = one_odd(wanted, good, replace(good, seen=nowhere))
+    assert rows(found) == {("imports-elsewhere", "c")} and len(found.differences) == 1, "PYTHONPATH is not set"
+    assert "greeter not found; clock not found" in found.differences[0].message
+    gone = [Fault("tree-missing", "the tree is not there", n, upstream=n) for n in ("greeter", "clock")]
+    bare = replace(good, seen=nowhere, faults=gone, trees=[replace(t, tree=None) for t in good.trees])
+    found = one_odd(wanted, good, bare)
+    assert [(d.rule, d.nodes) for d in found.differences] == [("tree-missing", ("c",))]
+    assert found.differences[0].message == "the trees are not there: clock, greeter" and found.differences[0].todo
+    at_base = [replace(t, tree="1" * 40, left_out=["typo"]) for t in good.trees]
+    for reverted in (replace(good, profile=None, trees=at_base), replace(good, profile=None, trees=[])):
+        found = one_odd(wanted, good, reverted)
+        assert [(d.rule, d.nodes) for d in found.differences] == [("other-profile", ("c",))]
+    found = one_odd(wanted, good, replace(good, trees=[]))
+    assert [(d.rule, d.message) for d in found.differences] == [("tree-differs", "has no tree of greeter, clock")]
 
 
 def test_workspaces_of_other_names_are_no_difference(wanted: Wanted, good: NodeFacts) -> None:
@@ -301,8 +321,18 @@ def test_too_few_nodes_and_dead_ones(good: NodeFacts) -> None:
     ask = Asked(in_groups(good, ["a"]))
     out = rolled(ask, dead="b", expected=2)
     assert (ask.log, out.exit_code, states(out)) == ([], 1, {"a": "held-back"})
+    for asked in ({"skip_unreachable": True}, {"expected": 1}):
+        out = rolled(Asked(in_groups(good, ["a"])), dead="b", **asked)
+        assert (states(out), [n.title for n in out.gone], out.exit_code) == ({"a": "applied"}, ["b"], 0)
+
+
+def test_a_node_that_died_before_the_run_fails_it(good: NodeFacts) -> None:
+    ask = Asked(in_groups(good, ["a"]))
     out = rolled(ask, dead="b")
-    assert (states(out), [n.title for n in out.gone]) == ({"a": "applied"}, ["b"])
+    assert (ask.log, states(out), out.exit_code) == ([], {"b": "failed", "a": "held-back"}, 1)
+    text = "\n".join(rolled_text(out, "full", Style(False), dry_run=False))
+    assert "it was stopped (try: start Ray there again; --nodes N" in text and "--skip-unreachable" in text
+    assert "1 node failed; nothing was written on any node" in text
 
 
 def test_a_dry_run_asks_nobody_to_write(good: NodeFacts) -> None:

@@ -145,6 +145,25 @@ def test_an_error_on_the_node_keeps_its_code(kit: bytes, made: Made, workspace: 
     assert "hello.py" in failed.what and failed.hint is not None
 
 
+def test_an_error_of_several_lines_becomes_one(
+    kit: bytes, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATCHCTL_CACHE", str(tmp_path / "cache"))
+    offline = ApplyOptions(source="sdist", offline=True)
+    failed = told(kit, asked(tmp_path / "new", made, verb="preview", profile="full", apply=offline)).failed
+    assert failed is not None and (failed.kind, failed.exit_code) == ("source-unavailable", 3)
+    assert "\\n" not in failed.what and "\n" not in failed.what and failed.what.count("; tried ") >= 2
+
+
+@pytest.mark.parametrize("verb", ["verify", "status"])
+def test_trees_that_are_gone(kit: bytes, made: Made, workspace: Path, verb: str) -> None:
+    for name in NAMES:
+        shutil.rmtree(workspace / name)
+    facts = told(kit, asked(workspace, made, verb=verb))
+    assert {(f.rule, f.upstream) for f in facts.faults} == {("tree-missing", "greeter"), ("tree-missing", "clock")}
+    assert len(facts.faults) == 2 and [t.tree for t in facts.trees] == [None, None]
+
+
 def test_a_node_with_no_workspace(kit: bytes, made: Made, tmp_path: Path) -> None:
     facts = told(kit, asked(tmp_path / "nothing" / "here", made))
     assert (facts.applied, facts.failed, facts.trees) == (False, None, [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -151,15 +152,9 @@ def test_an_altered_file_a_package_and_a_death_during_the_run(nodes: Nodes) -> N
     took = time.monotonic() - began
     killed.join()
     assert states(found) == {"a": "ok", "b": "odd", "c": "odd", "d": "dead"}
-    assert differences(found) == {
-        ("tree-differs", "b"),
-        ("file-changed", "b"),
-        ("package-differs", "c"),
-        ("node-dead", "d"),
-    }
+    assert differences(found) == {("file-changed", "b"), ("package-differs", "c"), ("node-dead", "d")}
     by_rule = {d["rule"]: d for d in found["differences"]}
     assert by_rule["file-changed"]["file"] == HELLO
-    assert by_rule["tree-differs"]["reference"] == "lock"
     assert by_rule["package-differs"]["message"].startswith("words is 0.9; 1.0 on the others")
     assert "during the run" in by_rule["node-dead"]["message"]
     assert took < 60, "a node that dies is no wait for its whole time"
@@ -180,6 +175,49 @@ def test_the_table_after_it(nodes: Nodes) -> None:
     assert any("b" in line and HELLO in line and "[file-changed]" in line for line in lines)
     assert lines[-1] == "1 of 4 nodes as they should be"
     assert done.stderr == ""
+
+
+def test_apply_fails_at_a_dead_node_unless_told_otherwise(nodes: Nodes) -> None:
+    line = ("apply", "--profile", "full", "--stash")
+    found = nodes.json(*line, code=1)
+    assert states(found) == {"a": "held-back", "b": "held-back", "c": "held-back", "d": "failed"}
+    assert found["gone"] == [] and (nodes.workspace("b") / HELLO).read_text() == "x = 1\n", "nothing was written"
+    found = nodes.json(*line, "--skip-unreachable")
+    assert states(found) == {"a": "unchanged", "b": "applied", "c": "unchanged"}
+    assert [g["node"] for g in found["gone"]] == ["d"]
+    await_known(nodes, "d")
+    assert states(nodes.json(*line, code=1))["d"] == "failed"
+    found = nodes.json(*line, "--nodes", "3")
+    assert [g["node"] for g in found["gone"]] == ["d"]
+    assert nodes.json(*line, "--nodes", "4", code=1)["missing"] == "3 of 4 nodes are there"
+
+
+def test_a_message_of_several_lines_is_one(nodes: Nodes) -> None:
+    """No source has a distribution on the package index: each node says so, with the places tried, line by line."""
+    where = ("--workspace", str(nodes.folder / "new"), "--skip-unreachable")
+    done = nodes.run("apply", "--profile", "full", "--source", "sdist", "--offline", *where)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "\\n" not in done.stdout and "; tried " in done.stdout
+
+
+def test_a_node_whose_trees_are_gone_is_one_finding(nodes: Nodes) -> None:
+    for name in ("greeter", "clock"):
+        shutil.rmtree(nodes.workspace("a") / name)
+    for verb in ("verify", "status"):
+        found = nodes.json(verb, "--profile", "full", "--nodes", "3", code=1)
+        assert differences(found) == {("tree-missing", "a"), ("package-differs", "c")}
+        assert sum(d["severity"] == "error" for d in found["differences"]) == 2, found["differences"]
+
+
+def await_known(nodes: Nodes, dead: str) -> None:
+    """Until the cluster itself knows of a death: it learns of it up to half a minute late."""
+    end = time.monotonic() + _RUN_SECONDS
+    while time.monotonic() < end:
+        (row,) = (n for n in nodes.json("status", code=1)["nodes"] if n["node"] == dead)
+        if "during the run" not in row["why"]:
+            return
+        time.sleep(2)
+    raise AssertionError(f"the cluster never learned that {dead} is dead")
 
 
 def when_there(file: Path, act: Callable[[], None]) -> None:

@@ -1,0 +1,86 @@
+"""What stands at the places that a plan is for: packages that an interpreter imports, what installers put there, and trees
+that are applied already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from patchctl.errors import WrongUse
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.types import Upstream
+from patchctl.stack.plan import AppliedStack, InstalledPackage, Standing
+from patchctl.workspace.imports import find_imports
+from patchctl.workspace.journal import read_journal
+from patchctl.workspace.record import listed
+from patchctl.workspace.state import load_state
+from patchctl.workspace.status import in_profile
+from patchctl.workspace.trees import Tree
+
+
+def standing(workspace: Path, dist: Distribution, into: Mapping[str, Path]) -> Standing:
+    """What there is now, or will be when an interrupted run is finished. Raises WrongUse where two distributions claim a package."""
+    journal = read_journal(workspace)
+    found = journal.after if journal else load_state(workspace)
+    trees = found.trees if found else {}
+    installed = {n: p for n, f in into.items() if (p := find_installed(f, dist.upstream(n).packages.values()))}
+    applied = {}
+    for name, state in trees.items():
+        tree = Tree.of(workspace, name, state)
+        if state.record and tree.kept_record.is_file():  # patched already: its files as the installer listed them
+            installed[name] = InstalledPackage(tree.folder, state.record, listed(tree.kept_record.read_bytes()))
+        if (in_profile(state) or state.left_out) and tree.folder.is_dir() and not tree.uninstalled:
+            applied[name] = AppliedStack(
+                state.stack, state.form, state.tip_commit, tuple((p.file, p.digest) for p in state.patches),
+                frozenset(o.feature for o in state.left_out),
+            )  # fmt: skip
+    return Standing(installed, applied)
+
+
+def find_installed(folder: Path, packages: Iterable[str]) -> InstalledPackage | None:
+    """The installed distribution that has one of these packages, by what the RECORDs in `folder` list. None for a checkout,
+    or what another tool put there without one. Raises WrongUse when two claim to have it."""
+    modules = [f"{inner}/__init__.py,".encode() for inner in packages]
+    found = []
+    for record in sorted(folder.glob("*.dist-info/RECORD")):
+        data = record.read_bytes()
+        if any(data.startswith(m) or b"\n" + m in data for m in modules):
+            found.append(InstalledPackage(folder, str(record.relative_to(folder)), listed(data)))
+    if len(found) > 1:
+        what = f"{' and '.join(p.record for p in found)} list the same package"
+        raise WrongUse(what, where=str(folder), hint="uninstall both, and install the one that is wanted")
+    return found[0] if found else None
+
+
+def top_of(folder: Path, upstream: Upstream) -> Path:
+    """The folder that a tree of this upstream is, where its package's own was named: site-packages for .../verl."""
+    for inner in upstream.packages.values():
+        above = Path(*folder.absolute().parts[: -len(Path(inner).parts)])
+        if not (folder / inner).exists() and above / inner == folder.absolute() and (folder / "__init__.py").is_file():
+            return above
+    return folder
+
+
+def imported_folders(python: str, workspace: Path, dist: Distribution, names: Iterable[str]) -> dict[str, Path]:
+    """Where an interpreter finds these upstreams' packages, by upstream, but for those of the workspace itself. Raises
+    WrongUse when it finds none, or finds one upstream in two places."""
+    found: dict[str, Path] = {}
+    ours = False
+    for name in names:
+        folders = set()
+        for one in find_imports(python, name, workspace / name, dist):
+            ours |= one.ours
+            inner = Path(dist.upstream(name).packages[one.package])
+            if one.place is not None and not one.ours:
+                # The folder and not the file: uv's may be a link into its cache, which is nobody's to change.
+                place = Path(one.place)
+                place = (place.parent if place.is_file() else place).resolve()
+                if place.parts[-len(inner.parts) :] == inner.parts:
+                    folders.add(Path(*place.parts[: -len(inner.parts)]))
+        if len(folders) > 1:
+            raise WrongUse(f"{python} imports {name} from {' and '.join(map(str, sorted(folders)))}")
+        found.update(dict.fromkeys([name] if folders else [], *folders))
+    if not found and not ours:
+        hint = "`patchctl apply` without it makes trees in the workspace; `patchctl install` puts them into a Python"
+        raise WrongUse(f"{python} imports no package of this profile", hint=hint)
+    return found
