@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Reads what verl printed while it trained: a summary on standard output, and a picture of reward, response length,
-throughput and time a phase.
+"""Reads what verl printed while it trained: a summary on standard output, and a picture of reward, response length, entropy,
+KL, gradient, throughput, memory and time a phase.
 
     python scripts/plot_log.py logs/train.log                        the summary
     python scripts/plot_log.py logs/train.log --out run.png          and the picture (needs matplotlib)
@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 if importlib.util.find_spec("yaml") is None:
     print("plot_log.py: PyYAML is not installed, which the table of metrics is read with", file=sys.stderr)
-    print("  try: pip install PyYAML", file=sys.stderr)
+    print(f"  try: {sys.executable} -m pip install PyYAML", file=sys.stderr)
     sys.exit(2)
 
 from log import summary
@@ -48,7 +48,8 @@ from patchctl.report.progress import progress_for
 from patchctl.report.text import visible_line
 
 NO_MATPLOTLIB = "no picture: matplotlib is not installed"
-HOW_MATPLOTLIB = "pip install matplotlib, or pip install '.[plot]' in the checkout"
+# For the interpreter that was asked, since several stand beside each other: the training's, the tool's, the system's.
+HOW_MATPLOTLIB = f"{sys.executable} -m pip install matplotlib, or --csv FILE, which needs nothing"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
