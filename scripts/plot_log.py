@@ -16,6 +16,10 @@ values of a step are taken, and that is said. All metrics are explained in docs/
 Exit status: 0; 1 with --check and something to look at; 2 when a file cannot be read or written, or has no step.
 """
 
+# /// script
+# dependencies = ["matplotlib", "PyYAML"]
+# ///
+
 from __future__ import annotations
 
 import argparse

@@ -33,14 +33,14 @@ a reward adds. Figures to hold a run against: [reference-figures.md](reference-f
 ## The picture
 
 ```
-python scripts/plot_log.py logs/run.log --out run.png            one run
-python scripts/plot_log.py plain.log sam.log --out ab.svg        two, each with its own colour and mark
+python3 scripts/plot_log.py logs/run.log --out run.png            one run
+python3 scripts/plot_log.py plain.log sam.log --out ab.svg        two, each with its own colour and mark
 ```
 
 Nine panels: reward, response length, the share of responses at the limit; entropy, KL (to the reference where there is one, else of the
 old and the new policy), norm of the gradient; throughput, memory of a device, time a phase. Beyond 60 steps every value is drawn
-pale, and strong the median of the steps around it. Drawing needs matplotlib in the Python that runs the script, which is one more
-package there: `python -m pip install matplotlib`, or `pip install '.[plot]'` for patchctl's own environment. Without it the summary is
+pale, and strong the median of the steps around it. Drawing needs matplotlib in the Python that runs the script: the lock of a profile
+has it ([requirements](requirements.md)), and so has an image; elsewhere `python3 -m pip install matplotlib`. Without it the summary is
 printed and the script says so; `--csv FILE` has every value and needs nothing.
 
 ## Other places than the console
@@ -51,7 +51,7 @@ printed and the script says so; `--csv FILE` has every value and needs nothing.
 | place | packages | variables |
 |---|---|---|
 | TensorBoard | `tensorboard`, which verl brings | `TENSORBOARD_DIR`, else `tensorboard_log/PROJECT/EXPERIMENT` below verl's tree |
-| SwanLab | `python -m pip install swanlab` | `SWANLAB_API_KEY`, or `SWANLAB_MODE=offline`; `SWANLAB_LOG_DIR`, else `swanlog` |
+| SwanLab | `python3 -m pip install swanlab` | `SWANLAB_API_KEY`, or `SWANLAB_MODE=offline`; `SWANLAB_LOG_DIR`, else `swanlog` |
 
 The variables have to be set before Ray starts, on every node: whichever has the driver writes. SwanLab is in no requirement of
 verl's, and `SWANLAB_MODE` is `cloud` unless it is set, which wants a key. Without a network:
