@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator
 
 # Not in a list: [64,128] are two numbers.
-_THOUSANDS = re.compile(r"(?<![0-9,.\[/])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
+_THOUSANDS = re.compile(r"(?<![0-9,.\[/])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9]|,[0-9])")
 _PAIR = re.compile(r"(?a:(?P<name>[A-Za-z_][\w.+-]*)=(?P<value>'[^'\n]*'|\"[^\"\n]*\"|\[[^\]\n]*\]|[\w.+:/\-]+))")
 # 32B is one, 1e-6 and 34K are numbers.
 _NAME = re.compile(r"(?a:(?<!\w)(?:[A-Za-z_]|[0-9]+(?!e-?[0-9]|[kK](?!\w))[A-Za-z])\w*(?:[./-]\w+)*)")

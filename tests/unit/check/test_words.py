@@ -11,6 +11,7 @@ from patchctl.check.words import plain_value, stands, telling, words
     ("text", "found"),
     [
         ("批大小设为1,024，最长34K", {"1024", "34k"}),
+        ("2,048, 34,816: 6,482, 2,861.", {"2048", "34816", "6482", "2861"}),
         ("[64,128] and 7,718,944 and 1,057 s", {"64", "128", "7718944", "1057", "and", "s"}),
         ("export HCCL_EXEC_TIMEOUT=3600", {"export", "hccl_exec_timeout", "hccl_exec_timeout=3600", "3600"}),
         ("a.b.rate='[8, 16]' \\", {"a.b.rate", "a", "b", "rate", "a.b.rate=[8,16]", "rate=[8,16]", "8", "16"}),
