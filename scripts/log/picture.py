@@ -110,7 +110,7 @@ def _panel(
     odd = [_line(axes, one, key, second=bool(place), alone=len(drawn) == 1)
            for place, key in enumerate(keys) for one in drawn]  # fmt: skip
     _frame(axes, title, unit)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
     if not axes.lines:
         axes.text(0.5, 0.5, f"no {keys[0]} in the log", transform=axes.transAxes, ha="center", va="center")
         return
