@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Reads what verl printed while it trained: a summary on standard output, and a picture of reward, response length,
-throughput and time a phase.
+"""Reads what verl printed while it trained: a summary on standard output, and a picture of reward, response length, entropy,
+KL, gradient, throughput, memory and time a phase.
 
     python scripts/plot_log.py logs/train.log                        the summary
     python scripts/plot_log.py logs/train.log --out run.png          and the picture (needs matplotlib)
@@ -15,6 +15,10 @@ values of a step are taken, and that is said. All metrics are explained in docs/
 
 Exit status: 0; 1 with --check and something to look at; 2 when a file cannot be read or written, or has no step.
 """
+
+# /// script
+# dependencies = ["matplotlib", "PyYAML"]
+# ///
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 if importlib.util.find_spec("yaml") is None:
     print("plot_log.py: PyYAML is not installed, which the table of metrics is read with", file=sys.stderr)
-    print("  try: pip install PyYAML", file=sys.stderr)
+    print(f"  try: {sys.executable} -m pip install PyYAML", file=sys.stderr)
     sys.exit(2)
 
 from log import summary
@@ -48,7 +52,8 @@ from patchctl.report.progress import progress_for
 from patchctl.report.text import visible_line
 
 NO_MATPLOTLIB = "no picture: matplotlib is not installed"
-HOW_MATPLOTLIB = "pip install matplotlib, or pip install '.[plot]' in the checkout"
+# For the interpreter that was asked, since several stand beside each other: the training's, the tool's, the system's.
+HOW_MATPLOTLIB = f"{sys.executable} -m pip install matplotlib, or --csv FILE, which needs nothing"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,11 +8,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
+from patchctl.check.credits import Documents, check_credits, read_facts
 from patchctl.check.findings import Finding, Report
+from patchctl.check.pointers import Places, untold
 from patchctl.check.series import Series
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import Loaded, read
-from patchctl.manifest.practice_types import Coverage, Item, Parameters
+from patchctl.manifest.practice_types import Coverage, Facts, Item, Parameters
 from patchctl.manifest.problems import InvalidManifest, did_you_mean, quoted
 from patchctl.recipe.read import Recipes, read_recipes
 from patchctl.report.markdown import anchors
@@ -43,15 +45,19 @@ def check_coverage(dist: Distribution, series: Series, report: Report) -> None:
     try:
         read_parameters(dist.root)
         loaded = read_coverage(dist.root)
-        known = _Known.of(dist, series, read_recipes(dist))
+        facts, recipes = read_facts(dist.root), read_recipes(dist)
     except InvalidManifest as error:
         if {Path(problem.file).name for problem in error.problems} & {COVERAGE.name, PARAMETERS.name}:
             report.add(manifest_findings(dist.root, error).findings)
         return  # faults of recipes are told by the check of the recipes
+    known = _Known.of(dist, series, recipes)
+    if facts is not None:
+        report.add(check_credits(dist, recipes, facts.value))
     if loaded is not None:
         documents = loaded.value.documents.values()
         report.counts["items of the practice"] = sum(len(i) for d in documents for i in d.sections.values())
         report.add(_findings(loaded, known))
+        report.add(_untold(loaded, Places(dist.root, recipes, dist.practice), facts))
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,18 @@ def _findings(loaded: Loaded[Coverage], known: _Known) -> Iterator[Finding]:
             for index, item in enumerate(items):
                 for fault in _faults(item, known):
                     yield _finding(loaded, (*path, index), f"{number}, {section}: {fault}")
+
+
+def _untold(loaded: Loaded[Coverage], places: Places, facts: Loaded[Facts] | None) -> Iterator[Finding]:
+    documents = Documents.of(facts.value, places.root) if facts else Documents()
+    for number, document in loaded.value.documents.items():
+        for section, items in document.sections.items():
+            documented = {f"{number}, {section}": documents.words_of(number, section)} if facts else {}
+            for index, item in enumerate(items):
+                for fault in untold(item, places, documented, f"{number}, {section}"):
+                    path = ("documents", number, "sections", section, index)
+                    place = loaded.positions.place(path)[0]
+                    yield Finding("coverage-words", fault, COVERAGE.as_posix(), place)
 
 
 def _finding(loaded: Loaded[Coverage], path: tuple[str | int, ...], what: str) -> Finding:

@@ -18,6 +18,7 @@ OTHERS = frozenset(["locks", "trees", "keys", "schema", "recipes", "requirements
     "rules.yaml",
     "models.yaml",
     "coverage.yaml",
+    "facts.yaml",
     "parameters.yaml",
 }
 PRACTICE = "practice.yaml"  # not every distribution has one

@@ -69,6 +69,34 @@ class Coverage:
 
 
 @dataclass(frozen=True)
+class ReadSection:
+    """A section of a document, by which names and numbers stand in it."""
+
+    begins: Annotated[str, Doc("The text that it begins with; it ends where the next one begins.")]
+    words: Annotated[Text, Doc("Names, numbers and NAME=VALUE that stand in it, a blank between them.")]
+    __pydantic_config__ = FORBID_UNKNOWN
+
+
+@dataclass(frozen=True)
+class Read:
+    """A document that was read, section by section in its order."""
+
+    sha256: Annotated[Text, Doc("Of the text that the words were taken from.")]
+    sections: Annotated[dict[Text, ReadSection], Doc("A section, by the name that coverage.yaml has for it.")]
+    note: Annotated[Text | None, Doc("What to know of the text.")] = None
+    __pydantic_config__ = FORBID_UNKNOWN
+
+
+@dataclass(frozen=True)
+class Facts:
+    """manifests/facts.yaml: what stands where in the practice's documents, to hold `source:` against."""
+
+    schema: FormatVersion
+    documents: Annotated[dict[Text, Read], Doc("A document's number, or 'linked from NUMBER'.")]
+    __pydantic_config__ = FORBID_UNKNOWN
+
+
+@dataclass(frozen=True)
 class Parameter:
     """A key of the framework's configuration, in our words, with the default that it has at the pin."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from patchctl.manifest.model_types import Models
-from patchctl.manifest.practice_types import Coverage, Parameters
+from patchctl.manifest.practice_types import Coverage, Facts, Parameters
 from patchctl.manifest.recipe_types import Recipe, Rules
 from patchctl.manifest.requirement_types import RequirementSet
 from patchctl.manifest.shape import Shape, doc, fields_of, shape_of
@@ -28,6 +28,7 @@ MODELS: dict[str, type] = {
     "requirements": RequirementSet,
     "models": Models,
     "coverage": Coverage,
+    "facts": Facts,
     "parameters": Parameters,
 }
 

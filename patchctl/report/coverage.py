@@ -14,12 +14,11 @@ from patchctl.manifest.load import Loaded
 from patchctl.manifest.practice_types import Coverage, Document, Item
 from patchctl.manifest.recipe_types import Recipe, Rules, Setting
 from patchctl.manifest.types import Practice
+from patchctl.recipe.credit import credits_of
 from patchctl.report.text import visible_line
 
 PAGE = "docs/practice/coverage.md"
 _UP = "../../manifests"
-# "003, 4.5" or "linked from 002 (32B)"; several are separated by semicolons.
-_SOURCE = re.compile(r"(?P<linked>linked from )?(?P<seed>[0-9]{3})(?:,? *(?P<section>.*))?", re.DOTALL)
 _OTHERS = "others"
 
 
@@ -122,16 +121,6 @@ def _order(row: str) -> list[str | int]:
     return [part if index % 2 == 0 else f"{int(part):06d}" for index, part in enumerate(parts)]
 
 
-def _sources(text: str) -> Iterator[tuple[str, str]]:
-    """(seed, section) of each source that a text names."""
-    for part in " ".join(text.split()).split("; "):
-        found = _SOURCE.fullmatch(part)
-        if found is None:
-            yield _OTHERS, part
-        else:
-            yield f"{found['linked'] or ''}{found['seed']}", found["section"] or ""
-
-
 def _settings(recipe: Recipe) -> Iterator[tuple[str, Setting]]:
     yield from recipe.sizes.items()
     yield from recipe.environment.items()
@@ -142,14 +131,19 @@ def _values(recipes: Mapping[tuple[str, str], Loaded[Recipe]]) -> Iterator[Cover
     for key, loaded in recipes.items():
         for name, setting in _settings(loaded.value):
             source = setting.source or (None if setting.ours else loaded.value.source)
-            for seed, section in _sources(source) if source else ():
-                yield Covered(seed, section, _assigned(name, setting), _link(key))
+            for credit in credits_of(source) if source else ():
+                yield Covered(credit.document or _OTHERS, credit.text, _assigned(name, setting), _link(key))
 
 
 def _rules(rules: Rules) -> Iterator[Covered]:
     for name, rule in rules.rules.items():
-        for seed, section in _sources(rule.source):
-            yield Covered(seed, section, f"rule {_code(name)}: {_cell(rule.says)}", f"[rules]({_UP}/rules.yaml)")
+        for credit in credits_of(rule.source):
+            yield Covered(
+                credit.document or _OTHERS,
+                credit.text,
+                f"rule {_code(name)}: {_cell(rule.says)}",
+                f"[rules]({_UP}/rules.yaml)",
+            )
 
 
 def _switches(practice: Practice) -> Iterator[Covered]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
-_HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(?P<title>.*?)[ \t]*#*[ \t]*$")
+_HEADING = re.compile(r"^ {0,3}(?P<level>#{1,6})[ \t]+(?P<title>.*?)[ \t]*#*[ \t]*$")
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\([^)]*\)")
 # Of the last kind GitHub makes a link as well; the end of a sentence is no part of it.
 _TARGET = re.compile(
@@ -21,8 +21,24 @@ _NOT_IN_ANCHOR = re.compile(r"[^\w\- ]")
 def anchors(text: str) -> set[str]:
     """The fragments that lead to the headings of a page, as GitHub makes them: `a heading` twice gives a-heading and
     a-heading-1."""
+    return {anchor for _, _, anchor in _headings(text)}
+
+
+def section(text: str, anchor: str) -> str:
+    """A heading and what stands below it, down to the next one of its level or above; empty where there is none."""
+    lines = text.splitlines()
+    headings = list(_headings(text))
+    for place, (start, level, name) in enumerate(headings):
+        if name == anchor:
+            ends = (line for line, other, _ in headings[place + 1 :] if other <= level)
+            return "\n".join(lines[start : next(ends, len(lines))])
+    return ""
+
+
+def _headings(text: str) -> Iterator[tuple[int, int, str]]:
+    """(index of the line, level, fragment) of each heading outside fenced code."""
     found: set[str] = set()
-    for line in _prose(text):
+    for index, line in _numbered_prose(text):
         heading = _HEADING.match(line)
         if heading is None:
             continue
@@ -33,7 +49,7 @@ def anchors(text: str) -> set[str]:
             count += 1
             anchor = f"{name}-{count}"
         found.add(anchor)
-    return found
+        yield index, len(heading["level"]), anchor
 
 
 def links(text: str) -> Iterator[str]:
@@ -44,9 +60,13 @@ def links(text: str) -> Iterator[str]:
 
 
 def _prose(text: str) -> Iterator[str]:
-    """The lines outside fenced code."""
+    return (line for _, line in _numbered_prose(text))
+
+
+def _numbered_prose(text: str) -> Iterator[tuple[int, str]]:
+    """The lines outside fenced code, with their index."""
     fence: str | None = None
-    for line in text.splitlines():
+    for index, line in enumerate(text.splitlines()):
         mark = _FENCE.match(line)
         if fence is not None:
             if mark is not None and mark[1].startswith(fence):
@@ -54,4 +74,4 @@ def _prose(text: str) -> Iterator[str]:
         elif mark is not None:
             fence = mark[1]
         else:
-            yield line
+            yield index, line

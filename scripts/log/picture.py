@@ -1,27 +1,49 @@
-"""Draws runs: reward, response length, throughput, and time a phase. Needs matplotlib, and nothing that has a screen."""
+"""Draws runs, nine panels: reward, lengths, what they say of the policy, throughput, memory, time a phase. Needs matplotlib,
+and nothing that has a screen.
+
+A run has a colour and a mark of its own in every panel. Legends stand outside of the axes, so that no value is under one.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import TYPE_CHECKING, Any, Literal
 
 from log.console import Run
 from log.summary import OTHER, PHASES, phases
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg")
-_INCHES = (13.0, 8.0)
-_DPI = 120
-# Markers say where points are; on a long run they hide the line.
+_INCHES = (16.0, 10.5)
+_DPI = 110
+# Up to here every step has its mark; beyond, a run has about _MARKS of them, and a median of steps above the noise.
 _FEW_POINTS = 60
-# Okabe and Ito's colours, which people with a colour vision deficiency can tell apart.
+_MARKS = 10
+# Okabe and Ito's colours, which people with a colour vision deficiency can tell apart; the marks do it without colour.
 _RUN_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_PHASE_COLOURS = dict(zip((*PHASES, OTHER), ("#0072B2", "#56B4E9", "#F0E442", "#E69F00", "#CC79A7", "#999933", "#882255",
-                                             "#44AA99", "#D55E00", "#AA4499", "#BBBBBB"), strict=True))  # fmt: skip
+_RUN_MARKS = ("o", "s", "^", "D", "v", "P", "X")
+# A second line of one run in one panel is dotted, and grey where there is no other run.
+_SECOND = "#666666"
+_PHASE_COLOURS = dict(zip((*PHASES, OTHER), ("#0072B2", "#332288", "#F0E442", "#E69F00", "#56B4E9", "#999933", "#882255",
+                                             "#44AA99", "#009E73", "#AA4499", "#BBBBBB"), strict=True))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A run with what tells it from the others. `first` is where its marks begin, as a share of the way between two: those of
+    equal lines would lie upon each other."""
+
+    run: Run
+    colour: str
+    mark: str
+    first: float
 
 
 def draw(runs: Sequence[Run], out: Path, target: Path) -> None:
@@ -30,72 +52,159 @@ def draw(runs: Sequence[Run], out: Path, target: Path) -> None:
     The same log gives the same SVG. Raises ImportError without matplotlib, OSError when the file cannot be written.
     """
     import matplotlib
-    from matplotlib.figure import Figure
 
     with matplotlib.rc_context({"svg.hashsalt": "plot_log", "svg.fonttype": "none"}):
-        figure = Figure(figsize=_INCHES, layout="constrained")
-        (reward, length), (throughput, time) = figure.subplots(2, 2)
-        _lines(reward, runs, "critic/rewards/mean", "reward", "critic/rewards/mean")
-        _length(length, runs)
-        _lines(throughput, runs, "perf/throughput", "throughput", "tokens/s/device")
-        _from_zero(throughput)
-        if len(runs) == 1:
-            _time_over_steps(time, runs[0])
-        else:
-            _time_by_run(time, runs)
-        if len(runs) > 1:
-            reward.legend(fontsize="small")
         kind = out.suffix.lower()[1:]
         # A date in the file would make every picture of the same log another file.
         dated: dict[str, Any] = {"metadata": {"Date": None}} if kind == "svg" else {}
-        figure.savefig(target, format=kind, dpi=_DPI, **dated)
+        figure_of(runs).savefig(target, format=kind, dpi=_DPI, **dated)
 
 
-def _lines(axes: Axes, runs: Sequence[Run], key: str, title: str, unit: str) -> None:
-    drawn = [_line(axes, run, key, colour) for run, colour in _coloured(runs)]
-    _frame(axes, title, unit, any(drawn), key)
+def figure_of(runs: Sequence[Run]) -> Figure:
+    """The picture. Raises ImportError without matplotlib."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=_INCHES, layout="constrained")
+    drawn = [
+        _Drawn(run, _RUN_COLOURS[place % len(_RUN_COLOURS)], _RUN_MARKS[place % len(_RUN_MARKS)], place / len(runs))
+        for place, run in enumerate(runs)
+    ]
+    (reward, length, limit), (entropy, divergence, norm), (throughput, memory, time) = figure.subplots(3, 3)
+    _panel(reward, drawn, "reward", "critic/rewards/mean", ["critic/rewards/mean"])
+    _panel(length, drawn, "response length", "tokens", ["response_length/mean", "response_length/max"], low=0)
+    _panel(limit, drawn, "responses at the limit", "share", ["response_length/clip_ratio"], low=0)
+    _panel(entropy, drawn, "entropy of the policy", "actor/entropy", ["actor/entropy"], low=0)
+    _divergence(divergence, drawn)
+    _panel(norm, drawn, "norm of the gradient", "before clipping", ["actor/grad_norm"], low=0)
+    _panel(throughput, drawn, "throughput", "tokens/s/device", ["perf/throughput"], low=0)
+    _panel(memory, drawn, "memory of a device", "GiB, peak so far",
+           ["perf/max_memory_reserved_gb", "perf/max_memory_allocated_gb"], low=0)  # fmt: skip
+    _time(time, runs)
+    _legend_of_runs(figure, drawn)
+    if any(_span(run) > 1 for run in runs):
+        figure.supxlabel("pale: every step; strong: the median of the steps around it", fontsize="small", color=_SECOND)
+    return figure
 
 
-def _line(axes: Axes, run: Run, key: str, colour: str, style: str = "-", label: str = "") -> bool:
-    steps, values = run.series(key)
-    marker = "o" if len(steps) <= _FEW_POINTS else ""
-    axes.plot(steps, values, style, color=colour, marker=marker, markersize=3, label=label or run.name)
-    return bool(steps)
+def _legend_of_runs(figure: Figure, drawn: Sequence[_Drawn]) -> None:
+    from matplotlib.lines import Line2D
+
+    lines = [Line2D([], [], color=one.colour, marker=one.mark, label=one.run.name) for one in drawn]
+    figure.legend(handles=lines, loc="outside upper center", ncols=min(len(lines), 4), frameon=False)
 
 
-def _length(axes: Axes, runs: Sequence[Run]) -> None:
-    drawn = [_line(axes, run, "response_length/mean", colour, label="mean") for run, colour in _coloured(runs)]
-    for run, colour in _coloured(runs):
-        _line(axes, run, "response_length/max", colour, ":", label="longest")
-    _frame(axes, "response length", "tokens", any(drawn), "response_length/mean")
-    _from_zero(axes)
-    cut = axes.twinx()
-    for run, colour in _coloured(runs):
-        _line(cut, run, "response_length/clip_ratio", colour, "--", label="at the limit (right)")
-    cut.set_ylabel("share of responses at the limit")
-    cut.set_ylim(0, 1)
-    lines = [*axes.get_lines()[:: len(runs)], *cut.get_lines()[:1]]
-    axes.legend(lines, [str(line.get_label()) for line in lines], loc="upper left", fontsize="small")
+def _divergence(axes: Axes, drawn: Sequence[_Drawn]) -> None:
+    """The KL that a run is held by, where one has it; else how far a step's updates went."""
+    if any("actor/kl_loss" in values for one in drawn for values in one.run.steps.values()):
+        _panel(axes, drawn, "KL to the reference policy", "actor/kl_loss", ["actor/kl_loss"], low=0)
+    else:
+        _panel(axes, drawn, "KL of the old and the new policy", "actor/ppo_kl", ["actor/ppo_kl"])
 
 
-def _from_zero(axes: Axes) -> None:
-    """An axis that begins at 0, so that a change looks as large as it is, with room above for a legend."""
-    top = axes.dataLim.y1
-    axes.set_ylim(0, 1.25 * top if 0 < top < math.inf else 1)
+def _panel(
+    axes: Axes, drawn: Sequence[_Drawn], title: str, unit: str, keys: Sequence[str], low: float | None = None
+) -> None:
+    """A line a run and key; the second key is dotted. `low` is where the axis begins, so that changes look as large as they are."""
+    from matplotlib.ticker import MaxNLocator
+
+    odd = [_line(axes, one, key, second=bool(place), alone=len(drawn) == 1)
+           for place, key in enumerate(keys) for one in drawn]  # fmt: skip
+    _frame(axes, title, unit)
+    axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
+    if not axes.lines:
+        axes.text(0.5, 0.5, f"no {keys[0]} in the log", transform=axes.transAxes, ha="center", va="center")
+        return
+    if low is not None:
+        top = axes.dataLim.y1
+        axes.set_ylim(low, 1.05 * top if low < top < math.inf else low + 1)
+    if sum(odd):
+        axes.set_xlabel(f"step; at {sum(odd)} the value is not finite")
+    if len(keys) > 1:
+        _legend_of_keys(axes, keys, drawn)
 
 
-def _time_over_steps(axes: Axes, run: Run) -> None:
-    steps = [step for step, values in sorted(run.steps.items()) if values.get("timing_s/step", 0) > 0]
-    names = [phase.name for phase in phases(run)]
-    stacks = [[_seconds(run.steps[step], name, names) for step in steps] for name in names]
+def _line(axes: Axes, one: _Drawn, key: str, *, second: bool, alone: bool) -> int:
+    """Draws a key of a run, and returns at how many steps it is no finite number."""
+    steps, written = one.run.series(key)
+    if not steps:
+        return 0
+    values = [value if math.isfinite(value) else math.nan for value in written]
+    span = 1 if second else _span(one.run)
+    look: dict[str, Any] = {"color": _SECOND if second and alone else one.colour, "linestyle": ":" if second else "-"}
+    if span > 1:
+        axes.plot(steps, values, alpha=0.35, linewidth=0.8, **look)
+        values = _smooth(values, span)
+    every = 1 if len(steps) <= _FEW_POINTS else len(steps) // _MARKS
+    axes.plot(
+        steps, values, marker=one.mark, markersize=5, markevery=(int(one.first * every), every), linewidth=1.6, **look
+    )
+    return sum(not math.isfinite(value) for value in written)
+
+
+def _span(run: Run) -> int:
+    """Over how many steps the strong line is a median."""
+    return 1 if len(run.steps) <= _FEW_POINTS else max(5, len(run.steps) // 40) | 1
+
+
+def _smooth(values: Sequence[float], span: int) -> list[float]:
+    """The median of the values around each, of fewer at both ends; what is not finite is left out. A mean would make a step
+    of every outlier."""
+    found = []
+    for place in range(len(values)):
+        near = [v for v in values[max(0, place - span // 2) : place + span // 2 + 1] if math.isfinite(v)]
+        found.append(median(near) if near else math.nan)
+    return found
+
+
+def _legend_of_keys(axes: Axes, keys: Sequence[str], drawn: Sequence[_Drawn]) -> None:
+    from matplotlib.lines import Line2D
+
+    colours = (drawn[0].colour, _SECOND) if len(drawn) == 1 else ("#000000", "#000000")
+    styles: tuple[Literal["-"], Literal[":"]] = ("-", ":")
+    lines = [
+        Line2D(
+            [],
+            [],
+            color=colour,
+            linestyle=style,
+            label=key.rpartition("/")[2].removeprefix("max_memory_").removesuffix("_gb"),
+        )
+        for key, style, colour in zip(keys, styles, colours, strict=True)
+    ]
+    _beside_title(axes, lines)
+
+
+def _beside_title(axes: Axes, handles: Sequence[Any]) -> None:
+    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(handles), frameon=False,
+                fontsize="x-small", borderpad=0.2, columnspacing=1.0, handlelength=1.8)  # fmt: skip
+
+
+def _time(axes: Axes, runs: Sequence[Run]) -> None:
+    """Time a phase: over the steps of one run, or the mean of all steps, run beside run."""
+    if len(runs) == 1:
+        run = runs[0]
+        steps = [step for step, values in sorted(run.steps.items()) if values.get("timing_s/step", 0) > 0]
+        names = [phase.name for phase in phases(run)]
+        stacks = [[_seconds(run.steps[step], name, names) for step in steps] for name in names]
+        labels = [str(step) for step in steps]
+    else:
+        found = {run.name: {phase.name: phase.seconds for phase in phases(run)} for run in runs}
+        names = [name for name in (*PHASES, OTHER) if any(name in one for one in found.values())]
+        stacks = [[max(0.0, one.get(name, 0.0)) for one in found.values()] for name in names]
+        steps, labels = [], list(found)
     colours = [_PHASE_COLOURS[name] for name in names]
     if len(steps) > 1:
         axes.stackplot(steps, stacks, labels=names, colors=colours)
     else:
-        _bars(axes, [str(step) for step in steps], names, stacks)
-    _frame(axes, "time a phase", "s", bool(steps), "timing_s/step")
-    if steps:
-        axes.legend(fontsize="small", reverse=True)
+        _bars(axes, labels, names, stacks)
+    _frame(axes, "time a phase" if len(runs) == 1 else "time a phase, mean of all steps", "s")
+    if len(runs) > 1:
+        axes.set_xlabel("")
+        axes.tick_params(axis="x", labelrotation=20 if len(runs) > 2 else 0)
+    if not names:
+        axes.text(0.5, 0.5, "no timing_s/step in the log", transform=axes.transAxes, ha="center", va="center")
+        return
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize="small", reverse=True, frameon=False)
 
 
 def _seconds(values: dict[str, float], name: str, names: Sequence[str]) -> float:
@@ -105,31 +214,17 @@ def _seconds(values: dict[str, float], name: str, names: Sequence[str]) -> float
     return max(0.0, values["timing_s/step"] - known)
 
 
-def _time_by_run(axes: Axes, runs: Sequence[Run]) -> None:
-    found = {run.name: {phase.name: phase.seconds for phase in phases(run)} for run in runs}
-    names = [name for name in (*PHASES, OTHER) if any(name in one for one in found.values())]
-    _bars(axes, list(found), names, [[max(0.0, one.get(name, 0.0)) for one in found.values()] for name in names])
-    _frame(axes, "time a phase, mean of all steps", "s", bool(names), "timing_s/step")
-    axes.set_xlabel("")
-    if names:
-        axes.legend(fontsize="small", reverse=True)
-
-
 def _bars(axes: Axes, labels: Sequence[str], names: Sequence[str], stacks: Sequence[Sequence[float]]) -> None:
     below = [0.0] * len(labels)
     for name, seconds in zip(names, stacks, strict=True):
-        axes.bar(labels, seconds, bottom=below, label=name, color=_PHASE_COLOURS[name], width=0.5)
+        axes.bar(labels, seconds, bottom=below, label=name, color=_PHASE_COLOURS[name], width=0.5, edgecolor="white",
+                 linewidth=0.3)  # fmt: skip
         below = [a + b for a, b in zip(below, seconds, strict=True)]
 
 
-def _frame(axes: Axes, title: str, unit: str, drawn: bool, key: str) -> None:
-    axes.set_title(title)
+def _frame(axes: Axes, title: str, unit: str) -> None:
+    axes.set_title(title, loc="left", fontsize="medium")
     axes.set_xlabel("step")
-    axes.set_ylabel(unit)
+    axes.set_ylabel(unit, fontsize="small")
     axes.grid(alpha=0.3)
-    if not drawn:
-        axes.text(0.5, 0.5, f"no {key} in the log", transform=axes.transAxes, ha="center", va="center")
-
-
-def _coloured(runs: Sequence[Run]) -> list[tuple[Run, str]]:
-    return [(run, _RUN_COLOURS[place % len(_RUN_COLOURS)]) for place, run in enumerate(runs)]
+    axes.set_axisbelow(True)

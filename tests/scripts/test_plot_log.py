@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import importlib
 import json
 import math
 import os
@@ -361,7 +362,7 @@ class TestOutput:
         }
         assert rows[-1]["mine"] == "1.0"
 
-    def test_svg_shows_all_four_and_is_the_same_every_time(self, two: list[Path], tmp_path: Path) -> None:
+    def test_svg_shows_all_panels_and_is_the_same_every_time(self, two: list[Path], tmp_path: Path) -> None:
         pytest.importorskip("matplotlib", reason="the picture needs matplotlib (pip install '.[plot]')")
         pictures = []
         for name in ("a.svg", "b.svg"):
@@ -371,7 +372,10 @@ class TestOutput:
         shown = "".join(ElementTree.fromstring(pictures[0]).itertext())
         for text in ("reward", "response length", "throughput", "time a phase", "plain/run.log", "sam/run.log", "gen"):
             assert text in shown
+        for panel in ("entropy", "KL", "norm of the gradient", "memory of a device"):
+            assert panel in shown
         assert "no response_length/mean in the log" in shown
+        assert "no actor/entropy in the log" in shown
         assert sorted(p.name for p in tmp_path.iterdir()) == ["a.svg", "b.svg", "plain", "sam"]
 
     def test_png_of_one_step_and_of_many(self, two: list[Path], tmp_path: Path) -> None:
@@ -392,6 +396,8 @@ class TestOutput:
         assert done.returncode == 2
         assert "update_actor" in done.stdout
         assert done.stderr.splitlines()[0] == "plot_log.py: no picture: matplotlib is not installed"
+        # The interpreter that was asked: another one's pip would bring it to where nobody looks.
+        assert f"try: {sys.executable} -m pip install matplotlib" in done.stderr
         assert not (tmp_path / "run.png").exists()
 
     def test_explain(self) -> None:
@@ -418,6 +424,94 @@ class TestOutput:
             os.close(writes)
         assert (done.returncode, done.stderr) == (141, "")
         assert (tmp_path / "f.csv").is_file() and (tmp_path / "run.svg").is_file()
+
+
+LENGTHS = {"few": 8, "many": 400}
+
+
+@pytest.fixture(scope="module")
+def picture() -> Any:
+    """scripts/log/picture.py, whose figure is looked at: what overlaps and what has which colour no file tells."""
+    pytest.importorskip("matplotlib", reason="the picture needs matplotlib (pip install '.[plot]')")
+    sys.path.insert(0, str(SCRIPT.parent))
+    try:
+        yield importlib.import_module("log.picture")
+    finally:
+        sys.path.remove(str(SCRIPT.parent))
+
+
+def run_of(picture: Any, name: str, steps: int, *, lift: float = 0.0, **more: float) -> Any:
+    """A run with every metric that a panel shows, and noise."""
+    run = picture.Run(name)
+    for step in range(1, steps + 1):
+        wave = math.sin(step * 1.7) / 10
+        run.steps[step] = {
+            "critic/rewards/mean": step / steps + wave + lift, "response_length/mean": 3000 + 4000 * step / steps,
+            "response_length/max": 8192.0, "response_length/clip_ratio": 0.05 + wave / 10, "actor/entropy": 1 / step,
+            "actor/ppo_kl": wave / 1000, "actor/grad_norm": 0.2 + wave, "perf/throughput": 60 + wave,
+            "perf/max_memory_reserved_gb": 60.0, "perf/max_memory_allocated_gb": 55.0, "timing_s/step": 100 + wave,
+            "timing_s/gen": 70.0, "timing_s/update_actor": 20.0, "timing_s/old_log_prob": 5.0, **more,
+        }  # fmt: skip
+    return run
+
+
+class TestPicture:
+    @pytest.mark.parametrize("names", [["one"], ["one", "two", "three"]])
+    @pytest.mark.parametrize("steps", LENGTHS.values(), ids=LENGTHS)
+    def test_no_legend_and_no_title_lies_over_values_or_each_other(
+        self, picture: Any, steps: int, names: list[str]
+    ) -> None:
+        figure = picture.figure_of([run_of(picture, name, steps) for name in names])
+        figure.canvas.draw()
+        plots = [axes.get_window_extent() for axes in figure.axes]
+        legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes if axes.get_legend())]
+        assert len(plots) == 9 and len(legends) == 4
+        boxes = [legend.get_window_extent() for legend in legends]
+        titles = [axes.title.get_window_extent() for axes in figure.axes]
+        titles += [axes._left_title.get_window_extent() for axes in figure.axes]
+        for box in boxes:
+            assert box.width > 0
+            assert not any(box.overlaps(plot) for plot in plots)
+            assert not any(box.overlaps(title) for title in titles if title.width > 0)
+
+    def test_runs_differ_in_colour_and_in_mark_in_every_panel(self, picture: Any) -> None:
+        figure = picture.figure_of([run_of(picture, name, 8) for name in "abcdefg"])
+        for axes in figure.axes[:-1]:
+            solid = [line for line in axes.lines if line.get_linestyle() == "-"]
+            assert len({(line.get_color()) for line in solid}) == len({line.get_marker() for line in solid}) == 7
+
+    def test_two_metrics_of_one_run_differ_in_one_panel(self, picture: Any) -> None:
+        figure = picture.figure_of([run_of(picture, "one", 8)])
+        for title in ("response length", "memory of a device"):
+            (axes,) = [a for a in figure.axes if a.get_title(loc="left") == title]
+            first, second = axes.lines
+            assert first.get_color() != second.get_color()
+            assert first.get_linestyle() != second.get_linestyle()
+
+    def test_a_long_run_has_few_marks_and_every_value(self, picture: Any) -> None:
+        figure = picture.figure_of([run_of(picture, "one", 400)])
+        every, strong = figure.axes[0].lines
+        assert len(every.get_xdata()) == len(strong.get_xdata()) == 400
+        assert every.get_alpha() < 1 and every.get_marker() == "None"
+        assert 400 / strong.get_markevery()[1] <= 12
+        spread = [max(line.get_ydata()) - min(line.get_ydata()) for line in (every, strong)]
+        assert spread[1] < spread[0]
+
+    def test_kl_is_that_to_the_reference_where_a_run_has_one(self, picture: Any) -> None:
+        plain, held = run_of(picture, "plain", 8), run_of(picture, "held", 8, **{"actor/kl_loss": 0.02})
+        titles = [
+            [axes.get_title(loc="left") for axes in picture.figure_of(runs).axes] for runs in ([plain], [plain, held])
+        ]
+        assert "KL of the old and the new policy" in titles[0]
+        assert "KL to the reference policy" in titles[1]
+
+    def test_what_is_not_finite_is_left_out_and_counted(self, picture: Any) -> None:
+        run = run_of(picture, "one", 8)
+        run.steps[3]["actor/grad_norm"] = math.inf
+        run.steps[4]["actor/grad_norm"] = math.nan
+        (axes,) = [a for a in picture.figure_of([run]).axes if a.get_title(loc="left") == "norm of the gradient"]
+        assert axes.get_xlabel() == "step; at 2 the value is not finite"
+        assert axes.get_ylim()[1] < 1
 
 
 class TestMisuse:
@@ -466,7 +560,7 @@ class TestMisuse:
             [sys.executable, "-S", str(SCRIPT), str(SAMPLE)], env={}, capture_output=True, text=True, check=False
         )
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.splitlines()[-1] == "  try: pip install PyYAML"
+        assert done.stderr.splitlines()[-1] == f"  try: {sys.executable} -m pip install PyYAML"
 
     def test_an_error_with_json_is_an_object(self, tmp_path: Path) -> None:
         done = plot_log(tmp_path / "none.log", "--json")
