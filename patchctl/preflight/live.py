@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from patchctl.doctor.runtime import cann_file, driver_file
+from patchctl.errors import PatchctlError
+from patchctl.manifest.distribution import Distribution
 from patchctl.preflight import machine as m
 from patchctl.preflight.caches import caches_json, find_caches
 from patchctl.report.text import one_line, redact_text
@@ -60,6 +62,24 @@ class Questions:
 
 class Missing(Exception):
     """What was looked for is not there; says why."""
+
+
+def workspace_state(workspace: Path, dist: Distribution, python: str) -> dict[str, Any]:
+    """As `patchctl status --json --python PY`, with the interpreter that was asked for imports, or why it could not be.
+    Raises Missing with why there is no status at all."""
+    from patchctl.workspace.status import read_status
+
+    def status(asked: str | None) -> dict[str, Any]:
+        return read_status(workspace.absolute(), dist, asked).as_json()
+
+    try:
+        plain = status(None)
+    except PatchctlError as error:
+        raise Missing(str(error)) from None
+    try:
+        return {**status(python), "python": python}
+    except PatchctlError as error:
+        return {**plain, "python": python, "not_asked": str(error)}
 
 
 def look(questions: Questions, note: Callable[[str], None] = lambda text: None) -> m.Machine:
