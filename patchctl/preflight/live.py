@@ -175,13 +175,20 @@ def _user() -> str:
 
 
 def _device_network(root: Path) -> str:
-    """What each device says of its own port. Devices that no process may ask end the list."""
+    """What each device says of its own port; one that cannot be asked says why."""
     numbers = sorted(int(p.name[7:]) for p in (root / "dev").glob("davinci[0-9]*") if p.name[7:].isdecimal())
     tool = shutil.which("hccn_tool") or (HCCN_TOOL if os.access(HCCN_TOOL, os.X_OK) else None)
     if tool is None:
         raise Missing("hccn_tool is not on PATH, and not below /usr/local/Ascend/driver/tools")
     asked = [(n, what) for n in numbers for what in ("ip", "tls", "link")]
-    return "".join(f"# {n} {what}\n{_tool(tool, '-i', str(n), f'-{what}', '-g', fails=True)}" for n, what in asked)
+    return "".join(f"# {n} {what}\n{_answer(tool, '-i', str(n), f'-{what}', '-g')}\n" for n, what in asked)
+
+
+def _answer(tool: str, *args: str) -> str:
+    try:
+        return _tool(tool, *args, fails=True).strip()
+    except (Missing, OSError, subprocess.SubprocessError) as error:
+        return one_line(str(error))
 
 
 def _npu_smi(environment: Mapping[str, str]) -> str:

@@ -100,6 +100,9 @@ FAULTS = (
     Fault("CANN's and ATB's set_env.sh were not sourced", "set_env.sh", False, NOTHING,
           {"environment": json.dumps({k: v for k, v in ENVIRONMENT.items() if not k.startswith("A")})},
           source="vllm-ascend#152, #262, #2727"),
+    Fault("ATB for the C++ interface of older wheels", "ATB", False, NOTHING,
+          {"environment": _env(ATB_HOME_PATH="/usr/local/Ascend/nnal/atb/latest/atb/cxx_abi_0")},
+          source="vllm-ascend#750; Ascend/pytorch#99"),
     Fault("Python imports another copy than the trees", "imports", True, "vllm: stops", {"workspace": _imports()}),
     # host
     Fault("/dev/shm of a container's default", "/dev/shm", True, "/dev/shm: stops",
