@@ -12,6 +12,7 @@ import click
 
 from patchctl.cli.app import App, complete_profile, json_option, profile_option, source_options, split_pair
 from patchctl.cli.bundle_options import bundle_options, take_bundle
+from patchctl.cli.cluster_preflight import preflight
 from patchctl.cli.recipe_options import Asked, RecipeBook, complete_recipe
 from patchctl.errors import DONE, FINDINGS
 
@@ -69,10 +70,14 @@ def command() -> None:
     \b
     patchctl cluster verify --address 10.0.0.1:6766 --profile qwen3-235b --recipe dapo --nodes 64
     patchctl cluster status --address 10.0.0.1:6766
+    patchctl cluster preflight --address 10.0.0.1:6766 --profile qwen3-235b --recipe dapo
     patchctl cluster apply --address 10.0.0.1:6766 --profile qwen3-235b --bundle qwen3-235b.bundle.tar
 
     Exit code 1 when a node differs, is dead or does not answer; 3 when there is no cluster at the address.
     """
+
+
+command.add_command(preflight)
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from patchctl.cli.app import App, json_option, workspace_option
 from patchctl.cli.recipe_options import Asked, RecipeBook, profile_of_recipe, recipe_option, said_instead
-from patchctl.errors import DONE, FINDINGS, PatchctlError, WrongUse
+from patchctl.errors import DONE, FINDINGS, WrongUse
 
 if TYPE_CHECKING:
     from patchctl.preflight.case import Case
@@ -75,7 +75,7 @@ def command(
     if as_json and clear_caches and not yes:
         raise WrongUse("--clear-caches asks a question, which --json cannot", hint="add --yes")
     run = RecipeBook(app).sound(asked)
-    case = _case(app, run, _machine(app, run, folder, workspace, python, as_json), mean_tokens)
+    case = case_of(app, run, _machine(app, run, folder, workspace, python, as_json), mean_tokens)
     if record is not None:
         write(case.machine, record)
     findings = all_findings(case, accept)
@@ -92,7 +92,7 @@ def _machine(
 ) -> Machine:  # fmt: skip
     """The recording, or this machine."""
     from patchctl.doctor.runtime import training_python
-    from patchctl.preflight.live import Questions, look
+    from patchctl.preflight.live import Questions, look, workspace_state
     from patchctl.preflight.machine import recorded
 
     if folder is not None:
@@ -103,10 +103,10 @@ def _machine(
     python = training_python(python)
     questions = Questions(
         python=python,
-        variables=_variables(app, run),
+        variables=variables_of(app, run),
         paths=tuple(path for path in paths.values() if path),
         model=paths.get("model"),
-        workspace=lambda: _status(app, workspace, python),
+        workspace=lambda: workspace_state(workspace, app.distribution, python),
         cache_folders=start,
         environment=here,
     )
@@ -118,33 +118,14 @@ def _machine(
         progress.finish()
 
 
-def _variables(app: App, run: Run) -> frozenset[str]:
+def variables_of(app: App, run: Run) -> frozenset[str]:
     """The variables by name that the recipe, its paths and the practice's documents speak of."""
     practice = app.distribution.practice
     switches = [name.partition("=")[0] for name in practice.switches] if practice else []
     return frozenset([*run.environment, *run.of_each_node, *(p.variable for p in run.paths.values()), *switches])
 
 
-def _status(app: App, workspace: Path, python: str) -> dict[str, Any]:
-    """As `patchctl status --json --python PY`, with the interpreter that was asked for imports, or why it could not be. Why
-    there is no status at all is told as what is missing."""
-    from patchctl.preflight.live import Missing
-    from patchctl.workspace.status import read_status
-
-    def status(asked: str | None) -> dict[str, Any]:
-        return read_status(workspace.absolute(), app.distribution, asked).as_json()
-
-    try:
-        plain = status(None)
-    except PatchctlError as error:
-        raise Missing(str(error)) from None
-    try:
-        return {**status(python), "python": python}
-    except PatchctlError as error:
-        return {**plain, "python": python, "not_asked": str(error)}
-
-
-def _case(app: App, run: Run, machine: Machine, mean_tokens: int | None) -> Case:
+def case_of(app: App, run: Run, machine: Machine, mean_tokens: int | None) -> Case:
     from patchctl.check.recipes import features_and_switches
     from patchctl.preflight.case import MEAN_TOKENS, Case
     from patchctl.preflight.published import model_of, read_models

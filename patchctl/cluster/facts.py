@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from patchctl.manifest.shape import build
 
-Verb = Literal["look", "status", "verify", "preview", "apply"]
+Verb = Literal["look", "status", "verify", "preflight", "preview", "apply"]
 WORKER, SPAWNED = "worker", "spawned"
 
 
@@ -22,6 +22,24 @@ class ApplyOptions:
     skip_unavailable: bool = False
     stash: bool = False
     bundle_sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class MachineQuestion:
+    """What `preflight` wants to see of a node. `paths` by name: what was given, the variable, the default; null for none."""
+
+    variables: list[str] = field(default_factory=list)
+    paths: dict[str, list[str | None]] = field(default_factory=dict)
+    start: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class MachineFacts:
+    """A node as preflight.machine.Machine has it: texts by name, and why others are not there."""
+
+    texts: dict[str, str]
+    absent: dict[str, str]
+    time: float
 
 
 @dataclass(frozen=True)
@@ -50,6 +68,7 @@ class Request:
     start: list[str] | None = None
     drop: list[str] = field(default_factory=list)
     apply: ApplyOptions | None = None
+    machine: MachineQuestion | None = None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -139,6 +158,7 @@ class NodeFacts:
     stashed: dict[str, str] = field(default_factory=dict)
     failed: Failed | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+    machine: MachineFacts | None = None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -29,6 +29,7 @@ from patchctl.cluster.facts import (
     request_of,
 )
 from patchctl.cluster.kit import CACHE, DISTRIBUTION, distribution_digest
+from patchctl.cluster.machines import look_here
 from patchctl.errors import PatchctlError
 from patchctl.git.objects import TreeBuilder
 from patchctl.manifest.distribution import MARKER, Distribution
@@ -80,7 +81,9 @@ def answer(request: Request, here: dict[str, Any], place: Path) -> NodeFacts:
         return facts
     try:
         dist = Distribution.load(place / DISTRIBUTION, place / CACHE)
-        if request.apply is not None:
+        if request.machine is not None:
+            facts = replace(facts, machine=look_here(request, facts.interpreter, workspace, dist))
+        elif request.apply is not None:
             facts = _applied(facts, request, dist, workspace, place)
         else:
             facts = _held(replace(facts, packages=_packages(request, facts.interpreter)), request, dist, here["views"])

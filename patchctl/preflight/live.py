@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from patchctl.doctor.runtime import cann_file, driver_file
+from patchctl.errors import PatchctlError
+from patchctl.manifest.distribution import Distribution
 from patchctl.preflight import machine as m
 from patchctl.preflight.caches import caches_json, find_caches
 from patchctl.report.text import one_line, redact_text
@@ -60,6 +62,24 @@ class Questions:
 
 class Missing(Exception):
     """What was looked for is not there; says why."""
+
+
+def workspace_state(workspace: Path, dist: Distribution, python: str) -> dict[str, Any]:
+    """As `patchctl status --json --python PY`, with the interpreter that was asked for imports, or why it could not be.
+    Raises Missing with why there is no status at all."""
+    from patchctl.workspace.status import read_status
+
+    def status(asked: str | None) -> dict[str, Any]:
+        return read_status(workspace.absolute(), dist, asked).as_json()
+
+    try:
+        plain = status(None)
+    except PatchctlError as error:
+        raise Missing(str(error)) from None
+    try:
+        return {**status(python), "python": python}
+    except PatchctlError as error:
+        return {**plain, "python": python, "not_asked": str(error)}
 
 
 def look(questions: Questions, note: Callable[[str], None] = lambda text: None) -> m.Machine:
@@ -155,13 +175,20 @@ def _user() -> str:
 
 
 def _device_network(root: Path) -> str:
-    """What each device says of its own port. Devices that no process may ask end the list."""
+    """What each device says of its own port; one that cannot be asked says why."""
     numbers = sorted(int(p.name[7:]) for p in (root / "dev").glob("davinci[0-9]*") if p.name[7:].isdecimal())
     tool = shutil.which("hccn_tool") or (HCCN_TOOL if os.access(HCCN_TOOL, os.X_OK) else None)
     if tool is None:
         raise Missing("hccn_tool is not on PATH, and not below /usr/local/Ascend/driver/tools")
     asked = [(n, what) for n in numbers for what in ("ip", "tls", "link")]
-    return "".join(f"# {n} {what}\n{_tool(tool, '-i', str(n), f'-{what}', '-g', fails=True)}" for n, what in asked)
+    return "".join(f"# {n} {what}\n{_answer(tool, '-i', str(n), f'-{what}', '-g')}\n" for n, what in asked)
+
+
+def _answer(tool: str, *args: str) -> str:
+    try:
+        return _tool(tool, *args, fails=True).strip()
+    except (Missing, OSError, subprocess.SubprocessError) as error:
+        return one_line(str(error))
 
 
 def _npu_smi(environment: Mapping[str, str]) -> str:

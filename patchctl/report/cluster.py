@@ -36,7 +36,7 @@ def _node_json(compared: Compared, node: Node) -> dict[str, Any]:
     answer = compared.answers[node]
     facts = answer.as_json() if isinstance(answer, NodeFacts) else None
     if facts is not None:
-        for key in ("identity", "changed", "stashed"):
+        for key in ("identity", "changed", "stashed", "machine"):
             del facts[key]
         for key in ("packages", "environment"):
             facts[key] = {name: value for name, value in facts[key].items() if value is not None}

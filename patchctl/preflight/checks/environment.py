@@ -144,3 +144,7 @@ def _sourced(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
             "ray_cluster.sh and train.sh source both where they lie below --cann; else source them before `ray start`"
         )
         yield Finding("environment", "set_env.sh", "warning", what, todo, needed=False)
+    if own.get("ATB_HOME_PATH", "").rstrip("/").endswith("cxx_abi_0"):
+        what = f"{own['ATB_HOME_PATH']} is for the C++ interface of older wheels; torch's have the other one since 2.7"
+        todo = "source nnal/atb/set_env.sh --cxx_abi=1, where torch can be imported or not (Ascend/pytorch#99)"
+        yield Finding("environment", "ATB", "warning", what, todo, needed=False)

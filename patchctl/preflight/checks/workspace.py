@@ -24,6 +24,7 @@ def check_workspace(case: Case) -> Iterator[Finding]:
         )
         return
     place = str(state.get("workspace"))
+    apply = f"patchctl apply --profile {case.run.profile} --workspace {shlex.quote(place)}"
     yield from _profile(case, state, place, apply)
     trees = records(state.get("trees"))
     for tree in trees:

@@ -12,7 +12,18 @@ import pytest
 
 from patchctl.preflight import machine as m
 from patchctl.preflight.live import Questions, _interface, look
-from patchctl.preflight.read import interfaces, listening, mount_of, mounts, packages, python_version
+from patchctl.preflight.read import (
+    DevicePort,
+    device_ports,
+    interfaces,
+    listening,
+    local_ports,
+    mount_of,
+    mounts,
+    packages,
+    port_ranges,
+    python_version,
+)
 
 
 def program(folder: Path, name: str, script: str) -> str:
@@ -120,3 +131,57 @@ def test_a_recording_is_read_back(tmp_path: Path) -> None:
     again = m.recorded(tmp_path / "node")
     assert (again.texts, again.absent, again.time) == (live.texts, live.absent, live.time)
     assert json.loads((tmp_path / "node/machine.json").read_text())["schema"] == "patchctl.machine/1"
+
+
+def test_the_devices_own_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every device that is there is asked; one that gives no answer leaves the others theirs."""
+    for name in ("davinci0", "davinci7", "davinci_manager"):
+        (tmp_path / "dev").mkdir(exist_ok=True)
+        (tmp_path / "dev" / name).touch()
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/hccn.conf").write_text("address_0=10.20.0.1\n")
+    script = """case "$2 $3" in
+"0 -ip") echo "ipaddr:10.20.0.1"; echo "netmask:255.255.255.0";;
+"0 -tls") echo "dev_id:0, tls switch[1](0:disable, 1:enable), tls alarm time threshold[60]days";;
+"0 -link") echo "link status: UP";;
+"7 -ip") echo "Cannot get ip"; exit 1;;
+*) echo "no device" >&2; exit 1;;
+esac"""
+    monkeypatch.setenv("PATH", program(tmp_path / "bin", "hccn_tool", script))
+    found = look(questions(root=tmp_path))
+    assert device_ports(found.texts[m.DEVICE_NETWORK]) == {0: DevicePort("10.20.0.1", True, "UP"), 7: DevicePort()}
+    assert found.texts[m.DEVICE_ADDRESSES] == "address_0=10.20.0.1\n"
+
+
+def test_what_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert look(questions()).data(m.OPERATORS) == {"python": sys.executable, "vllm_ascend": None, "compiled": []}
+    folder = tmp_path / "vllm_ascend"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("raise SystemExit('nothing of the frameworks is imported')\n")
+    (folder / "vllm_ascend_C.abi3.so").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    told = look(questions()).data(m.OPERATORS)
+    assert (told["vllm_ascend"], told["compiled"]) == (str(folder), ["vllm_ascend_C.abi3.so"])
+
+
+def test_limits_ports_user_and_processor(tmp_path: Path) -> None:
+    files = {
+        "proc/sys/net/ipv4/ip_local_port_range": "32768\t60999\n",
+        "proc/sys/net/ipv4/ip_local_reserved_ports": "\n",
+        "sys/fs/cgroup/pids.max": "4096\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = look(questions(root=tmp_path))
+    assert local_ports(found.texts[m.LOCAL_PORTS]) == (32768, 60999)
+    assert port_ranges(found.texts[m.RESERVED_PORTS]) == []
+    assert found.texts[m.PIDS] == "4096\n"
+    assert found.texts[m.USER].startswith(f"uid={os.getuid()}")
+    assert found.texts[m.KERNEL].split()[-1] == os.uname().machine
+
+
+def test_a_proxy_is_kept_without_its_password() -> None:
+    named = {"http_proxy": "http://me:s1@192.0.2.200:3128", "NO_PROXY": "localhost"}
+    found = look(questions(environment=named))
+    assert found.data(m.ENVIRONMENT) == {"http_proxy": "http://192.0.2.200:3128", "NO_PROXY": "localhost"}

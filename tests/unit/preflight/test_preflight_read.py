@@ -9,7 +9,7 @@ import subprocess
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import df, ip_addr, npu_smi, pip_list, tcp
+from machines import df, hccn, ip_addr, npu_smi, pip_list, tcp
 
 from patchctl.preflight import read
 from patchctl.preflight.checks.network import matching
@@ -130,14 +130,32 @@ def test_packages() -> None:
     assert read.packages("[]") == {}
 
 
+def test_port_ranges() -> None:
+    assert read.port_ranges("60000-60031,61000\n") == [(60000, 60031), (61000, 61000)]
+    assert read.port_ranges("\n") == []
+    for text in ("x", "5-1", "0", "70000", "1-2-3"):
+        assert read.port_ranges(text) is None
+
+
+def test_devices_of_hccn_tool() -> None:
+    found = read.device_ports(hccn(2, tls_1="no such device\n"))
+    assert found == {0: read.DevicePort("10.20.0.1", False, "UP"), 1: read.DevicePort("10.20.0.2", None, "UP")}
+    assert read.configured_addresses("address_1=10.0.0.2\n#address_2=1.1.1.1\n") == {1: "10.0.0.2"}
+
+
 ANY = st.text(max_size=300)
-ROWS = st.lists(st.sampled_from([*npu_smi(1).splitlines(), *df().splitlines(), *tcp(1).splitlines(), "|||", "| 1 |"]))
+ROWS = st.lists(
+    st.sampled_from(
+        [*npu_smi(1).splitlines(), *hccn(2).splitlines(), *df().splitlines(), *tcp(1).splitlines(), "|||", "| 1 |"]
+    )
+)
 
 
 @given(st.one_of(ANY, ROWS.map("\n".join)))
 def test_no_text_ends_in_a_traceback(text: str) -> None:
     for reader in (read.smi, read.open_files, read.memory_total, read.memory_limit, read.mounts, read.listening,
-                   read.packages, read.python_version):  # fmt: skip
+                   read.packages, read.python_version, read.port_ranges, read.local_ports, read.device_ports,
+                   read.configured_addresses, read.huge_pages, read.available):  # fmt: skip
         reader(text)
 
 
