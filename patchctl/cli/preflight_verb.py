@@ -39,7 +39,7 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 )
 @click.option(
     "--mean-tokens", type=click.IntRange(min=1), metavar="N",
-    help="Prompt and answer on average, for sequences at once [default: the 7,419 of the practice's 235B].",
+    help="Prompt and answer on average, for sequences at once [default: the recipe's mean_length].",
 )  # fmt: skip
 @click.option("--accept", multiple=True, metavar="NAME", help="Go on in spite of a finding, by its name. Repeatable.")
 @click.option(
@@ -129,6 +129,7 @@ def case_of(app: App, run: Run, machine: Machine, mean_tokens: int | None) -> Ca
     from patchctl.check.recipes import features_and_switches
     from patchctl.preflight.case import MEAN_TOKENS, Case
     from patchctl.preflight.published import model_of, read_models
+    from patchctl.recipe.totals import mean_length
     from patchctl.requirements.sets import set_of
 
     dist = app.distribution
@@ -140,8 +141,8 @@ def case_of(app: App, run: Run, machine: Machine, mean_tokens: int | None) -> Ca
         rules=RecipeBook(app).recipes.rules,
         practice=dist.practice,
         switches=features_and_switches(dist, run.profile)[1],
-        published=model_of(read_models(dist), run.profile),
-        mean_tokens=mean_tokens or MEAN_TOKENS,
+        published=model_of(read_models(dist), run.profile, run.name),
+        mean_tokens=mean_tokens or mean_length(run) or MEAN_TOKENS,
         stacks=dist.profile(run.profile).stacks,
         packages=set_of(dist, dist.profile(run.profile)),
     )

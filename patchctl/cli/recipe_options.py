@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from patchctl.recipe.read import Recipes
     from patchctl.recipe.resolve import Given, Run
     from patchctl.recipe.rules import Broken
+    from patchctl.recipe.totals import Totals
 
 _LONGEST_LIST = 5
 
@@ -89,6 +90,22 @@ class RecipeBook:
             *broken_rules(run, self.recipes.rules),
             *wrong_needs(run, features, switches, self.recipes.rules),
         ]
+
+    def totals(self, run: Run) -> Totals:
+        """What the run comes to, with checkpoints of the size that the profile's model has."""
+        from patchctl.manifest.recipe_types import Rules
+        from patchctl.preflight.memory import checkpoint_bytes
+        from patchctl.preflight.model import read_model
+        from patchctl.preflight.published import model_of, read_models
+        from patchctl.recipe.rules import facts_of
+        from patchctl.recipe.totals import totals_of
+
+        rules = self.recipes.rules.value if self.recipes.rules else Rules(1, {})
+        published = model_of(read_models(self._app.distribution), run.profile, run.name)
+        if published is None:
+            return totals_of(run, rules)
+        strategy = facts_of(run, rules).text("actor_rollout_ref.actor.strategy") or "fsdp"
+        return totals_of(run, rules, checkpoint_bytes(read_model(published[1].config), strategy))
 
     def sound(self, asked: Asked) -> Run:
         """As `run`; raises BadManifest, with every rule that is broken, unless it keeps all of them."""

@@ -58,14 +58,18 @@ def list_(app: App, profile: str | None, as_json: bool) -> None:
 def show(app: App, asked: Asked, as_json: bool) -> int:
     """Show a recipe with all that it inherits: each value, its file and line, who gives it and why.
 
+    What it comes to stands above the values: steps, checkpoints that are kept and their size, answers of validation against
+    those of training. --size train_rows=N and --size validation_rows=N say how many rows your data has.
+
     Rules that it breaks come last; exit code 1 with one.
     """
     from patchctl.report.recipe import show_json, show_text
 
     book = RecipeBook(app)
     run = book.run(asked)
-    broken = book.broken(run)
-    app.emit("recipe.show", show_json(run, broken), lambda style: show_text(run, broken, style), as_json)
+    broken, totals = book.broken(run), book.totals(run)
+    data = show_json(run, broken, totals)
+    app.emit("recipe.show", data, lambda style: show_text(run, broken, totals, style), as_json)
     return FINDINGS if broken else DONE
 
 

@@ -19,6 +19,9 @@ class PublishedModel:
     bytes: Annotated[Value, Doc("The size of its weights as they are downloaded.")]
     source: Annotated[Text, Doc("Where the figures stand.")]
     note: Annotated[Text | None, Doc("What a run changes of it.")] = None
+    recipes: Annotated[
+        list[Name], Doc("The recipes of these profiles that train it; all that no other model names, without.")
+    ] = field(default_factory=list)
     __pydantic_config__ = FORBID_UNKNOWN
 
 

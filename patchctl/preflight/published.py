@@ -36,6 +36,8 @@ def read_models(dist: Distribution) -> Models:
     return loaded.value
 
 
-def model_of(models: Models, profile: str) -> tuple[str, PublishedModel] | None:
-    """The model that a profile trains, with its name."""
-    return next(((name, model) for name, model in models.models.items() if profile in model.profiles), None)
+def model_of(models: Models, profile: str, recipe: str | None = None) -> tuple[str, PublishedModel] | None:
+    """The model that a recipe trains, with its name; without a recipe that of the profile."""
+    of_profile = [(name, model) for name, model in models.models.items() if profile in model.profiles]
+    named = [found for found in of_profile if recipe in found[1].recipes]
+    return next(iter(named or [found for found in of_profile if not found[1].recipes]), None)

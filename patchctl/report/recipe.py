@@ -10,6 +10,8 @@ from patchctl.recipe.compare import Difference
 from patchctl.recipe.render import command_lines, literal, override_text
 from patchctl.recipe.resolve import Resolved, Run
 from patchctl.recipe.rules import Broken
+from patchctl.recipe.totals import Totals
+from patchctl.report.progress import size_text
 from patchctl.report.text import visible_line
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ def command_json(run: Run) -> dict[str, Any]:
     }
 
 
-def show_json(run: Run, broken: Sequence[Broken]) -> dict[str, Any]:
+def show_json(run: Run, broken: Sequence[Broken], totals: Totals) -> dict[str, Any]:
     """The shape patchctl.recipe.show/1."""
     return {
         "profile": run.profile,
@@ -79,6 +81,7 @@ def show_json(run: Run, broken: Sequence[Broken]) -> dict[str, Any]:
         "extends": list(run.chain),
         "entry": asdict(run.entry) | {"folder": run.entry.folder or "."},
         "needs": list(run.needs),
+        "totals": asdict(totals) | {"kept_bytes": totals.kept_bytes},
         "sizes": _values(run.sizes, run),
         "environment": _values(run.environment, run),
         "of_each_node": dict(run.of_each_node),
@@ -113,7 +116,7 @@ def _values(settings: Mapping[str, Resolved], run: Run) -> dict[str, Any]:
     }
 
 
-def show_text(run: Run, broken: Sequence[Broken], style: Style) -> Iterator[str]:
+def show_text(run: Run, broken: Sequence[Broken], totals: Totals, style: Style) -> Iterator[str]:
     """All of it: a line for the value, and below it where it stands, who gives it and why."""
     yield style(run.title, bold=True)
     yield f"  {visible_line(run.summary)}"
@@ -125,6 +128,7 @@ def show_text(run: Run, broken: Sequence[Broken], style: Style) -> Iterator[str]
         yield f"  {style.note('limit')}   {_joined(limit)}"
     if run.note:
         yield f"  note    {_joined(run.note)}"
+    yield from _totals_text(totals, style)
     for title, settings in (("sizes", run.sizes), ("environment", run.environment), ("overrides", run.overrides)):
         yield ""
         yield style(title, bold=True)
@@ -132,6 +136,40 @@ def show_text(run: Run, broken: Sequence[Broken], style: Style) -> Iterator[str]
             yield from _value_text(name, setting, run, style)
     yield from _rest_text(run, style)
     yield from _broken_text(broken, style)
+
+
+def _totals_text(totals: Totals, style: Style) -> Iterator[str]:
+    yield ""
+    yield style("comes to", bold=True)
+    if totals.steps is None:
+        yield "  steps: not known; --size train_rows=N says how many rows the training data has"
+    else:
+        filtered = ", as a step may take several batches while groups are filtered" if totals.at_most else ""
+        made = f", {totals.trained:,} answers" if totals.trained is not None else ""
+        yield f"  steps: {'at most ' if totals.at_most else ''}{totals.steps:,}{made}{filtered}"
+    yield f"  {_validations(totals)}"
+    yield f"  {_checkpoints(totals)}"
+
+
+def _validations(totals: Totals) -> str:
+    if totals.validations == 0:
+        return "validations: none (trainer.test_freq, trainer.val_before_train)"
+    times = f"validations: {'not known how many' if totals.validations is None else f'{totals.validations:,}'}"
+    if totals.validated is None:
+        return f"{times}; --size validation_rows=N says how many rows that data has"
+    share = f", {totals.validated / totals.trained:.0%} of those of training" if totals.trained else ""
+    return f"{times}, {totals.validated:,} answers{share}"
+
+
+def _checkpoints(totals: Totals) -> str:
+    if totals.written == 0:
+        return "checkpoints: none (trainer.save_freq)"
+    each = f" of {size_text(totals.checkpoint_bytes)}" if totals.checkpoint_bytes else ""
+    if totals.kept is None:
+        return f"checkpoints: all{each} are kept, not known how many"
+    written = "" if totals.written is None else f"{totals.written:,} written, "
+    whole = f": {size_text(totals.kept_bytes)}" if totals.kept_bytes else ""
+    return f"checkpoints: {written}{totals.kept:,}{each} kept{whole}"
 
 
 def _value_text(name: str, setting: Resolved, run: Run, style: Style) -> Iterator[str]:

@@ -55,7 +55,7 @@ def test_a_good_node_is_ready(tmp_path: Path) -> None:
     folder = write_machine(tmp_path / "node")
     text = real(tmp_path, *BIG, "--machine", str(folder))
     assert text.returncode == 0, text.stdout
-    assert "nothing is in the way; 2 more to look at" in text.stdout
+    assert "nothing is in the way; 1 more to look at" in text.stdout
     assert "OK on 16 devices" in text.stdout and "29 of 34,816 tokens" in text.stdout
     found_by_name(real(tmp_path, *BIG, "--machine", str(folder), "--json"), 0)
 
@@ -64,7 +64,7 @@ def test_a_node_with_a_fault_is_not(tmp_path: Path) -> None:
     folder = write_machine(tmp_path / "node", npu_smi=npu_smi(health={(3, 1): "Critical"}), limits=None)
     text = real(tmp_path, *BIG, "--machine", str(folder))
     assert text.returncode == 1
-    assert text.stdout.splitlines()[-1] == "not ready: health, open files; 4 more to look at"
+    assert text.stdout.splitlines()[-1] == "not ready: health, open files; 3 more to look at"
     assert "wrong      health" in text.stdout and "not known  open files" in text.stdout
     assert "try: `npu-smi info -t health -i 3 -c 1`" in text.stdout
 

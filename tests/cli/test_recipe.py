@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distribution import CLOCK, GREETER, Made, make_distribution, write_files
+from distribution import CLOCK, GREETER, REPO, Made, make_distribution, write_files
 from recipes import with_recipes
 
 LOUD = "manifests/recipes/full/loud.yaml"
@@ -57,6 +57,24 @@ def test_show_says_where_each_value_comes_from(made: Made) -> None:
     text = made.good("recipe", "show", "full/loud")
     assert "greeter.tokens = 400   (= prompt + response)" in text
     assert "limit   Ears: none." in text
+
+
+def test_show_says_what_a_run_comes_to(made: Made) -> None:
+    """Of this repository's own first recipe, with as many rows as somebody has; a made one says that it does not know."""
+    own = replace(made, root=REPO)
+    rows = ("--size", "train_rows=640", "--size", "validation_rows=50")
+    text = own.good("recipe", "show", "qwen2.5-1.5b/grpo", *rows)
+    assert "steps: 10, 5,120 answers" in text
+    assert "validations: 2, 100 answers, 2% of those of training" in text
+    assert "checkpoints: 1 written, 1 of 17.3 GiB kept: 17.3 GiB" in text
+    found = json.loads(own.good("recipe", "show", "qwen2.5-1.5b/grpo", *rows, "--json"))["totals"]
+    assert (found["steps"], found["kept"], found["kept_bytes"]) == (10, 1, found["checkpoint_bytes"])
+
+
+def test_show_says_what_it_cannot_count(made: Made) -> None:
+    text = made.good("recipe", "show", "full/loud")
+    assert "steps: not known; --size train_rows=N says" in text
+    assert json.loads(made.good("recipe", "show", "full/loud", "--json"))["totals"]["steps"] is None
 
 
 def test_a_value_of_the_command_line_is_told_as_such(made: Made) -> None:

@@ -12,6 +12,7 @@ from patchctl.preflight.case import Case
 from patchctl.preflight.memory import BF16, checkpoint_bytes
 from patchctl.preflight.model import Model
 from patchctl.preflight.read import Mount, mount_of, mounts
+from patchctl.recipe.totals import totals_of
 from patchctl.report.progress import size_text
 
 CHECKPOINTS, MODEL, MEGATRON_WEIGHTS = "checkpoints", "model", "mcore_weights"
@@ -19,6 +20,7 @@ _ACTOR = "actor_rollout_ref.actor"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 # A folder with this share of what is published has all of it: tokenizers and headers make up for the difference.
 _WHOLE = 0.98
+_MOST_VALIDATION = 2  # a third of all answers is much for a curve
 
 
 def check_storage(case: Case) -> Iterator[Finding]:
@@ -29,6 +31,7 @@ def check_storage(case: Case) -> Iterator[Finding]:
     yield from _weights(case)
     if CHECKPOINTS in case.run.paths:
         yield _checkpoints(case)
+    yield from _validation(case)
 
 
 def _path(case: Case, name: str) -> Finding:
@@ -107,7 +110,7 @@ def _room(case: Case, kind: str, path: str | None, wanted: tuple[int, str]) -> I
 
 
 def _checkpoints(case: Case) -> Finding:
-    """Weights and optimizer, as often as checkpoints are kept."""
+    """Weights and optimizer, as often as checkpoints are kept: all that the run writes, where nothing says how many."""
     name, model, path = "room for checkpoints", case.model, case.path(CHECKPOINTS)
     every = case.number("trainer.save_freq")
     if every is not None and every <= 0:
@@ -116,9 +119,14 @@ def _checkpoints(case: Case) -> Finding:
     if not isinstance(model, Model):
         return Finding("storage", name, "unknown", "the model is not known", todo, needed=False)
     strategy = case.text(f"{_ACTOR}.strategy") or "fsdp"
-    one, kept = checkpoint_bytes(model, strategy), case.number("trainer.max_actor_ckpt_to_keep")
-    total = one * (kept or 1)
-    what = f"{size_text(one)} each with the optimizer, {f'{kept} are kept' if kept else 'all are kept'}"
+    one = checkpoint_bytes(model, strategy)
+    totals = totals_of(case.run, case.all_rules, one)
+    limited = case.number("trainer.max_actor_ckpt_to_keep")
+    total = totals.kept_bytes or one
+    number = "all" if totals.kept is None else f"{'' if limited else 'all '}{totals.kept}"
+    what = f"{size_text(one)} each with the optimizer, {number} are kept" + (
+        f": {size_text(total)}" if totals.kept else ""
+    )
     if path is None:
         return Finding("storage", name, "unknown", f"{what}; where is not given", todo, needed=False)
     mount = _mount(case, path)
@@ -128,9 +136,22 @@ def _checkpoints(case: Case) -> Finding:
     if mount.free < total:
         keep = "trainer.max_actor_ckpt_to_keep=2, a larger trainer.save_freq, or another disk"
         return Finding("storage", name, "wrong", what, keep)
-    if not kept:
+    if not limited:
         return Finding("storage", name, "warning", what, "trainer.max_actor_ckpt_to_keep=N keeps the last N")
     return Finding("storage", name, "ok", what)
+
+
+def _validation(case: Case) -> Iterator[Finding]:
+    """The answers that are generated to validate, against those that train."""
+    totals = totals_of(case.run, case.all_rules)
+    if not totals.validated or not totals.trained:
+        return
+    what = f"{totals.validations} times, {totals.validated:,} answers, and {totals.trained:,} to train"
+    if totals.validated * _MOST_VALIDATION > totals.trained:
+        todo = "a larger trainer.test_freq, or fewer rows (--size validation_rows=N says how many there are)"
+        yield Finding("storage", "validation answers", "warning", what, todo)
+    else:
+        yield Finding("storage", "validation answers", "ok", what)
 
 
 def _mount(case: Case, path: str) -> Mount | None:

@@ -54,7 +54,7 @@ def meminfo(tib: float) -> str:
 def test_a_good_node_has_nothing_in_the_way(look: Look) -> None:
     findings = [f for rows in look().values() for f in rows]
     assert [f for f in findings if f.blocks] == []
-    assert {f.name for f in findings if f.level != "ok"} == {"room for checkpoints", "sequences at once"}
+    assert {f.name for f in findings if f.level != "ok"} == {"sequences at once"}
 
 
 def test_every_finding_that_is_not_fine_says_what_to_do(look: Look) -> None:
@@ -363,13 +363,24 @@ def test_deepseek_needs_room_for_three(look: Look) -> None:
 def test_room_for_checkpoints(look: Look) -> None:
     full = one(look(df=df(_ckpt=(1000, 900))), "room for checkpoints")
     assert full.blocks and "3.0 TiB each" in full.what and "900.0 GiB are free on /ckpt" in full.what
-    kept = Given(overrides={"trainer.max_actor_ckpt_to_keep": "2"})
-    assert one(look(given=kept), "room for checkpoints").level == "ok"
+    assert "2 are kept: 6.0 TiB" in one(look(df=df(_ckpt=(9000, 8000))), "room for checkpoints").what
+    keep_all = Given(overrides={"trainer.max_actor_ckpt_to_keep": "null"})
+    all_of_them = one(look(given=keep_all, df=df(_ckpt=(90000, 80000))), "room for checkpoints")
+    assert all_of_them.level == "warning" and "all 14 are kept: 41.9 TiB" in all_of_them.what
+    assert one(look(given=keep_all, df=df(_ckpt=(9000, 8000))), "room for checkpoints").blocks
     assert one(look("qwen3-235b/grpo-random-init"), "room for checkpoints").what.startswith("none are written")
     relative = one(look(environment=environment(CKPTS_DIR="ckpt/run")), "room for checkpoints")
     assert relative.level == "unknown" and "ckpt/run is relative: give it absolute" in relative.what
     unseen = "\n".join(line for line in df().splitlines() if not line.endswith(("/", "/ckpt")))
     assert "df names no file system for /ckpt/run" in one(look(df=unseen), "room for checkpoints").what
+
+
+def test_validation_against_training(look: Look) -> None:
+    assert "validation answers" not in look()
+    assert one(look("qwen2.5-1.5b/grpo"), "validation answers").what == "13 times, 6,500 answers, and 59,904 to train"
+    often = Given(sizes={"validation_rows": "5000"}, overrides={"trainer.test_freq": "5"})
+    much = one(look("qwen2.5-1.5b/grpo", given=often), "validation answers")
+    assert much.level == "warning" and "125,000 answers" in much.what and "test_freq" in str(much.todo)
 
 
 def test_memory_of_a_device(look: Look) -> None:

@@ -14,6 +14,7 @@ MODELS = read_models(distribution()).models
 PUBLISHED = {
     # total_size of each model.safetensors.index.json over two bytes
     "Qwen3-235B-A22B": 235_093_634_560,
+    "Qwen3-235B-A22B-Thinking-2507": 235_093_634_560,
     "Qwen3-32B": 32_762_123_264,
     "Qwen3-8B": 8_190_735_360,
     "Qwen2.5-1.5B-Instruct": 1_543_714_304,
@@ -28,7 +29,8 @@ def model(name: str) -> Model:
 
 def test_every_profile_has_its_model() -> None:
     assert MODELS.keys() == PUBLISHED.keys()
-    assert sorted(p for m in MODELS.values() for p in m.profiles) == sorted(distribution().profiles)
+    of_a_profile = [p for m in MODELS.values() for p in m.profiles if not m.recipes]  # others are of some recipes
+    assert sorted(of_a_profile) == sorted(distribution().profiles)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -6,18 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from patchctl.check.recipes import features_and_switches
 from patchctl.manifest.distribution import Distribution
+from patchctl.preflight.published import model_of, read_models
 from patchctl.recipe.read import FOLDER, Recipes, read_recipes
 from patchctl.recipe.resolve import Given, Run, resolve
 from patchctl.recipe.rules import broken_rules, sample_facts, verdict
 
 REPOSITORY = Path(__file__).parents[3]
-RECIPES: Recipes = read_recipes(Distribution.load(REPOSITORY))
+DIST = Distribution.load(REPOSITORY)
+RECIPES: Recipes = read_recipes(DIST)
 assert RECIPES.rules is not None
 RULES = RECIPES.rules.value
 EXPECTED = {
     "qwen3-235b": {
         "grpo",
+        "grpo-eplb",
         "grpo-hdp",
         "grpo-random-init",
         "grpo-rebalance",
@@ -25,7 +29,16 @@ EXPECTED = {
         "dapo-longseq",
         "dapo-longseq-128k",
     },
-    "qwen3-32b": {"grpo", "grpo-sam", "dapo", "dapo-sam", "gspo", "dapo-fsdp2"},
+    "qwen3-32b": {
+        "grpo",
+        "grpo-sam",
+        "grpo-sam-npugraph",
+        "dapo",
+        "dapo-sam",
+        "dapo-sam-npugraph",
+        "gspo",
+        "dapo-fsdp2",
+    },
     "qwen3-8b": {"dapo", "grpo"},
     "deepseek-r1": {"grpo"},
     "qwen2.5-1.5b": {"grpo"},
@@ -90,6 +103,70 @@ def test_the_sizes_of_the_practice(recipe: str, figures: tuple[str, ...]) -> Non
         "data.max_response_length",
     )
     assert (*(value(run, key) for key in keys), run.sizes["devices"].value) == figures
+
+
+@pytest.mark.parametrize("key", RECIPES.runnable(), ids="/".join)
+def test_the_longest_sequence_fits_the_model_that_the_recipe_trains(key: tuple[str, str]) -> None:
+    """verl asserts it when the engine is made: 64 K need the model with a context of 256 K."""
+    run = run_of(*key)
+    found = model_of(read_models(DIST), *key)
+    assert found is not None
+    longest = int(run.sizes["prompt"].value) + int(run.sizes["response"].value)
+    assert longest <= int(found[1].config["max_position_embeddings"])
+
+
+@pytest.mark.parametrize("recipe", ["dapo-longseq", "dapo-longseq-128k"])
+def test_long_sequences_ask_for_their_own_model(recipe: str) -> None:
+    """What is exported for the shorter recipes must not fill it: that model's context ends at 40,960."""
+    run = run_of("qwen3-235b", recipe)
+    short = run_of("qwen3-235b", "dapo")
+    for path in ("model", "mcore_weights"):
+        assert "Thinking-2507" in run.paths[path].what
+        assert run.paths[path].variable != short.paths[path].variable
+    found = model_of(read_models(DIST), "qwen3-235b", recipe)
+    assert found is not None and found[0] == "Qwen3-235B-A22B-Thinking-2507"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "sam", "npugraph_ex"),
+    [
+        ("grpo", None, "False"),
+        ("grpo-sam", "sam", "False"),
+        ("grpo-sam-npugraph", "sam", "True"),
+        ("dapo", None, "False"),
+        ("dapo-sam", "sam", "False"),
+        ("dapo-sam-npugraph", "sam", "True"),
+    ],
+)
+def test_the_three_rows_of_002_have_a_recipe_each(recipe: str, sam: str | None, npugraph_ex: str) -> None:
+    run = run_of("qwen3-32b", recipe)
+    assert value(run, "actor_rollout_ref.rollout.speculative_config.method") == sam
+    assert value(run, "actor_rollout_ref.rollout.npugraph_ex.enable") == npugraph_ex
+
+
+def test_every_feature_is_needed_by_a_recipe_or_by_a_setting_that_none_has() -> None:
+    needed = {feature.partition("@")[0] for key in RECIPES.runnable() for feature in run_of(*key).needs}
+    features = {feature for profile in DIST.profiles for feature in features_and_switches(DIST, profile)[0]}
+    assert features - needed == {
+        "npugraph_ex_static_kernel",  # npugraph_ex with enable_static_kernel
+        "spec_decode_logprobs",  # speculation with calculate_log_probs, which a rule asks for
+    }
+
+
+def test_a_feature_that_graphs_need_is_asked_for() -> None:
+    mode = Given(overrides={"actor_rollout_ref.rollout.cudagraph_mode": "FULL"})
+    assert {b.rule for b in broken_rules(run_of("qwen3-235b", "grpo", mode), RECIPES.rules)} == {
+        "graphs-of-mixed-batches"
+    }
+    assert "fia_tnd_padding" in run_of("qwen3-32b", "grpo-sam").needs
+
+
+def test_experts_are_balanced_without_the_reshard_that_sends_them_to_fixed_ranks() -> None:
+    run = run_of("qwen3-235b", "grpo-eplb")
+    assert value(run, "actor_rollout_ref.rollout.eplb_lifecycle") == "True"
+    assert value(run, "actor_rollout_ref.actor.megatron.ep_alltoallv_reshard") is None
+    two_engines = run_of("qwen3-235b", "grpo-eplb", Given(sizes={"nodes": "16"}))
+    assert {b.rule for b in broken_rules(two_engines, RECIPES.rules)} == {"eplb-engine"}
 
 
 def test_the_dynamic_batch_of_003_is_5632_tokens() -> None:
