@@ -25,6 +25,7 @@ main() {
   fi
   "${tool[@]}" apply --profile "$profile" "${options[@]}"
   "${tool[@]}" verify --workspace "$PATCHCTL_WORKSPACE"
+  : >"$PATCHCTL_WORKSPACE/.patchctl/lock" # the number of a process that has ended
   # For `docker run --user`: whoever runs it may read and verify.
   chmod -R go+rX "$PATCHCTL_WORKSPACE"
 }
