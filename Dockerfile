@@ -28,7 +28,10 @@ COPY docs /opt/patchctl/distribution/docs
 COPY tests/behaviour /opt/patchctl/distribution/tests/behaviour
 RUN --mount=type=cache,target=/root/.cache/pip \
     "${PYTHON}" -m venv /opt/patchctl/venv \
-    && /opt/patchctl/venv/bin/pip install --quiet /opt/patchctl/distribution \
+    && cp -r /opt/patchctl/distribution /tmp/distribution \
+    && /opt/patchctl/venv/bin/pip install --quiet /tmp/distribution \
+    && /opt/patchctl/venv/bin/pip uninstall --quiet --yes pip setuptools \
+    && rm -r /tmp/distribution \
     && ln -s /opt/patchctl/venv/bin/patchctl /usr/local/bin/patchctl
 
 # The sources, patched and verified. BUNDLE names a file of the build context, made by `patchctl bundle create`: then nothing
@@ -47,21 +50,24 @@ RUN --mount=type=cache,target=/root/.cache/patchctl --mount=type=bind,target=/co
 FROM system AS image
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
-# Two more indexes for RUNTIME=yes; empty where a mirror of one's own has everything.
+# The index of torch's CPU build, which x86_64 wants; empty where PIP_INDEX_URL has it.
 ARG CPU_WHEELS=https://download.pytorch.org/whl/cpu/
-ARG ASCEND_WHEELS=https://mirrors.huaweicloud.com/ascend/repos/pypi
 ARG PROFILE=qwen3-235b
 ARG RUNTIME=yes
+# Packages of the lock that cannot be had where this is built.
+ARG LEAVE_OUT=
 ARG NATIVE=no
+ARG COMPILERS=no
 ARG PYTHON=python3
 COPY --from=patched /opt/patched /opt/patched
 RUN --mount=type=cache,target=/root/.cache \
-    RUNTIME="${RUNTIME}" NATIVE="${NATIVE}" CPU_WHEELS="${CPU_WHEELS}" ASCEND_WHEELS="${ASCEND_WHEELS}" \
+    RUNTIME="${RUNTIME}" NATIVE="${NATIVE}" COMPILERS="${COMPILERS}" CPU_WHEELS="${CPU_WHEELS}" LEAVE_OUT="${LEAVE_OUT}" \
     /opt/patchctl/image/install.sh "${PROFILE}" "${PYTHON}"
 ENV PATCHCTL_TORCH_PYTHON=${PYTHON}
 LABEL org.opencontainers.image.title="patchctl" \
       org.opencontainers.image.licenses="Apache-2.0 AND BSD-3-Clause" \
-      patchctl.profile="${PROFILE}"
+      patchctl.profile="${PROFILE}" \
+      patchctl.left_out="${LEAVE_OUT}"
 # Reads every byte of the trees, hence the interval, takes no lock, and asks the interpreter whether it imports them. A shell,
 # since docker knows no exit code but 0 and 1.
 # hadolint ignore=DL3025

@@ -16,7 +16,7 @@ TREES := build/trees
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
 
-.PHONY: help apply test test-tool test-behaviour test-slow test-suites test-upstream test-mutants test-crash image-test lint bench bench-patches config-keys docs clean trees
+.PHONY: help apply test test-tool test-behaviour test-slow test-suites test-upstream test-mutants test-crash image-test image-test-slow lint bench bench-patches config-keys docs clean trees
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 18
@@ -66,9 +66,12 @@ test-mutants: trees  ## each patch: red on the unpatched tree, green on the patc
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
 	$(RUN) scripts/prove_patches.py --base $(TREES)/base --patched $(TREES)/patched --mutants --json build/mutants.json
 
-# The stand-in base is kept in build/, and its making is most of the time.
-image-test: trees  ## build both images with buildah on a stand-in base, and run them; root, a few minutes
+# The bare stand-in base is kept in build/.
+image-test: trees  ## both images on stand-in bases of three layouts, built with buildah and run; root, about 5 minutes
 	$(RUN) -m pytest -q tests/image --base-trees $(TREES)/base --base-tar build/image/base.tar
+
+image-test-slow: trees  ## the image with the wheels of the requirements' lock, 1 GB to fetch; root
+	$(RUN) -m pytest -q tests/image -m slow --slow --base-trees $(TREES)/base --base-tar build/image/base.tar
 
 lint: $(VENV)/.ready  ## ruff, mypy, shellcheck, shfmt, hadolint, and the patch lint
 	$(VENV)/bin/ruff check .

@@ -12,36 +12,47 @@ usage() {
   cat <<'TEXT'
 Usage: scripts/build_image.sh [OPTIONS] [-- OPTIONS OF THE BUILD]
 
-Builds Dockerfile for a profile with docker, podman or buildah, then asks the image what it holds
-(`patchctl labels`) and labels it with that: profile, digest of the locks, a tree for each upstream.
+Builds Dockerfile.into (--into) or Dockerfile for a profile with docker, podman or buildah, then asks the image what it
+holds (`patchctl labels`) and labels it with that, and with where it came from: revision, base and its digest.
 
   -p, --profile NAME   the profile [default: qwen3-235b]
   -t, --tag IMAGE      the image's name [default: patchctl:PROFILE]
-  -b, --base IMAGE     BASE_IMAGE [default: what the Dockerfile says]
-      --into           Dockerfile.into: the base holds vllm and vllm-ascend under /vllm-workspace
+  -b, --base IMAGE     BASE_IMAGE, by tag or NAME@sha256:DIGEST [default: what the Dockerfile says]
+      --into [NAME=DIR]
+                       Dockerfile.into: the base holds trees, which are patched where they are. They are found by
+                       what the base's Python imports; NAME=DIR says where one is, NAME= leaves the base's alone
+                       and installs a fetched one. Repeatable
+      --python PY      the interpreter that trains [default: python3]
       --bundle FILE    a file of `patchctl bundle create`, for a build without a network
       --apply OPTIONS  for `patchctl apply`, as one word: "--skip-unavailable --without FEATURE"
+      --leave-out NAME a package of the lock that cannot be had here; a label names it. Repeatable
       --no-runtime     the base has torch_npu and what else the trees run on
-      --native         vllm-ascend's operators are built too (docs/images.md)
-      --tool NAME      docker, podman or buildah [default: the first that works]
+      --compilers      with g++, make and cmake, for operators that MindSpeed compiles at their first use
+      --native         vllm-ascend's operators are built too (docs/images.md), which brings compilers
+      --tool NAME      docker, podman or buildah, or a path to one [default: the first that works]
   -h, --help
 
 What follows -- goes to the build, e.g. --build-arg PIP_INDEX_URL=... or -v CERTIFICATES:CERTIFICATES:ro.
-Exit codes: 2 wrong use, 3 no tool that builds, otherwise the build's.
+SOURCE_DATE_EPOCH, where it is set, is the label of the time. Exit codes: 2 wrong use, 3 no tool that builds, otherwise
+the build's.
 TEXT
 }
 
 main() {
-  local profile=qwen3-235b tag='' base='' file=Dockerfile bundle='' tool='' native=no value
-  local -a arguments=()
+  local profile=qwen3-235b tag='' base='' file=Dockerfile bundle='' tool='' value
+  local -a arguments=() into=() left=()
   while [[ $# -gt 0 ]]; do
     case $1 in
       -h | --help) usage && exit 0 ;;
-      --into) file=Dockerfile.into ;;
+      --into)
+        file=Dockerfile.into
+        if [[ ${2-} =~ ^[A-Za-z0-9._-]+= ]]; then into+=("$2") && shift; fi
+        ;;
       --no-runtime) arguments+=(--build-arg RUNTIME=no) ;;
-      --native) native=yes ;;
+      --compilers) arguments+=(--build-arg COMPILERS=yes) ;;
+      --native) arguments+=(--build-arg NATIVE=yes) ;;
       --) shift && break ;;
-      -p | --profile | -t | --tag | -b | --base | --bundle | --apply | --tool)
+      -p | --profile | -t | --tag | -b | --base | --bundle | --apply | --tool | --python | --leave-out)
         take value "$@"
         case $1 in
           -p | --profile) profile=$value ;;
@@ -49,6 +60,8 @@ main() {
           -b | --base) base=$value ;;
           --bundle) bundle=$value ;;
           --apply) arguments+=(--build-arg "APPLY_OPTIONS=$value") ;;
+          --leave-out) left+=("$value") ;;
+          --python) arguments+=(--build-arg "PYTHON=$value") ;;
           --tool) tool=$value ;;
         esac
         shift
@@ -62,8 +75,10 @@ main() {
   [[ -f manifests/profiles/$profile.yaml ]] || wrong_use "there is no profile $profile" "patchctl list"
   tool=$(building "$tool")
   tag=${tag:-patchctl:$profile}
-  arguments+=(--build-arg "PROFILE=$profile" --build-arg "NATIVE=$native")
-  if [[ -n $base ]]; then arguments+=(--build-arg "BASE_IMAGE=$base"); fi
+  base=${base:-$(sed -n 's/^ARG BASE_IMAGE=//p' "$file")}
+  arguments+=(--build-arg "PROFILE=$profile" --build-arg "BASE_IMAGE=$base")
+  if [[ ${#into[@]} -gt 0 ]]; then arguments+=(--build-arg "INTO=${into[*]}"); fi
+  if [[ ${#left[@]} -gt 0 ]]; then arguments+=(--build-arg "LEAVE_OUT=${left[*]}"); fi
   if [[ -n $bundle ]]; then
     take_bundle "$bundle"
     arguments+=(--build-arg "BUNDLE=$COPY")
@@ -73,16 +88,21 @@ main() {
   # docker 20.10's older builder knows no mounts.
   export DOCKER_BUILDKIT=1
   "$tool" build -f "$file" -t "$tag-unlabelled" "${arguments[@]}" "$@" .
-  label "$tool" "$tag"
+  label "$tool" "$tag" "$base"
   say "$tag: built with $tool, labelled as \`patchctl labels\` says in it"
 }
 
-# A build sees nothing outside its context: a copy in it, in COPY.
+# A build sees nothing outside its context: a copy in it, in COPY. Named by its content, so that a second build finds its layers again and
+# no history has a random name. Builds at the same time share it, and the last one takes it away.
 take_bundle() {
   [[ -f $1 ]] || wrong_use "there is no bundle $1" "patchctl bundle create --profile PROFILE"
-  COPY=$(mktemp image-XXXXXX.bundle)
-  trap 'rm -f -- "$COPY"' EXIT
-  cp -- "$1" "$COPY"
+  COPY=$(sha256sum -- "$1" | cut -c1-16).bundle
+  until [[ ${HELD-} && $COPY -ef /proc/self/fd/$HELD ]]; do
+    exec {HELD}<>"$COPY"
+    flock --shared "$HELD"
+    cmp --silent -- "$1" "$COPY" || { flock --exclusive "$HELD" && cat -- "$1" >"$COPY" && flock --shared "$HELD"; }
+  done
+  trap 'flock --nonblock --exclusive "$HELD" && rm -f -- "$COPY"' EXIT
 }
 
 building() {
@@ -104,26 +124,59 @@ building() {
 
 # Takes the name -unlabelled away: the labels are one empty layer on top.
 label() {
-  local tool=$1 tag=$2 found line container
+  local tool=$1 tag=$2 base=$3 found line container
   local -a labels=()
   if [[ ${tool##*/} == buildah ]]; then
     # Asked in a container of its own: what a run leaves behind is not for the image.
-    container=$(buildah from --pull-never "$tag-unlabelled")
-    found=$(buildah run "$container" -- patchctl labels) || { buildah rm "$container" >/dev/null && exit 1; }
-    buildah rm "$container" >/dev/null
-    while IFS= read -r line; do labels+=(--label "$line"); done <<<"$found"
-    container=$(buildah from --pull-never "$tag-unlabelled")
-    buildah config "${labels[@]}" "$container"
-    buildah commit --format docker --rm "$container" "$tag"
-    buildah rmi "$tag-unlabelled" >/dev/null
+    container=$("$tool" from --pull-never "$tag-unlabelled")
+    found=$("$tool" run "$container" -- patchctl labels) || { "$tool" rm "$container" >/dev/null && exit 1; }
+    "$tool" rm "$container" >/dev/null
+  else
+    # Not through the entry point: CANN's scripts print.
+    found=$("$tool" run --rm --entrypoint patchctl "$tag-unlabelled" labels)
+  fi
+  found+=$'\n'$(origin "$tool" "$base" "$(sed -n 's/^patchctl.version=//p' <<<"$found")")
+  while IFS= read -r line; do labels+=(--label "$line"); done <<<"$found"
+  if [[ ${tool##*/} == buildah ]]; then
+    container=$("$tool" from --pull-never "$tag-unlabelled")
+    "$tool" config "${labels[@]}" "$container"
+    "$tool" commit --format docker --rm "$container" "$tag"
+  else
+    if [[ ${tool##*/} == podman ]]; then labels+=(--format docker); fi
+    echo "FROM $tag-unlabelled" | "$tool" build "${labels[@]}" -t "$tag" -f - .
+  fi
+  "$tool" rmi "$tag-unlabelled" >/dev/null
+}
+
+# origin TOOL BASE VERSION: where the image came from, as labels of the OCI's names. Each is there, if empty: a base's own label of that
+# name would say something else of this image.
+origin() {
+  local revision='' source='' name=org.opencontainers.image
+  if [[ -e .git ]] && revision=$(git rev-parse HEAD 2>/dev/null); then
+    [[ -z $(git status --porcelain -- ':!*.bundle' 2>/dev/null) ]] || revision+=-dirty
+    # Without the user and password that an address may hold.
+    source=$(git config --get remote.origin.url | sed -E 's#^([a-z+]+://)[^/@]*@#\1#' || true)
+  fi
+  printf '%s=%s\n' "$name.version" "$3" "$name.revision" "$revision" "$name.source" "$source" \
+    "$name.created" "$(date --utc --date="@${SOURCE_DATE_EPOCH:-$(date +%s)}" +%Y-%m-%dT%H:%M:%SZ)" \
+    "$name.base.name" "$2" "$name.base.digest" "$(digest "$1" "$2")"
+}
+
+# digest TOOL IMAGE: the one that it was given by, else that of the image which the build took. docker knows none of an image that was
+# never in a registry.
+digest() {
+  if [[ $2 == *@sha256:* ]]; then
+    echo "${2#*@}"
     return
   fi
-  # Not through the entry point: CANN's scripts print.
-  found=$("$tool" run --rm --entrypoint patchctl "$tag-unlabelled" labels)
-  while IFS= read -r line; do labels+=(--label "$line"); done <<<"$found"
-  if [[ ${tool##*/} == podman ]]; then labels+=(--format docker); fi
-  echo "FROM $tag-unlabelled" | "$tool" build "${labels[@]}" -t "$tag" -f - .
-  "$tool" rmi "$tag-unlabelled" >/dev/null
+  case ${1##*/} in
+    buildah) "$1" inspect --type image --format '{{.FromImageDigest}}' "$2" ;;
+    podman) "$1" image inspect --format '{{.Digest}}' "$2" ;;
+    *)
+      "$1" image inspect "$2" >/dev/null 2>&1 || "$1" pull --quiet "$2" >/dev/null
+      "$1" image inspect --format '{{range .RepoDigests}}{{println .}}{{end}}' "$2" | sed -n '1s/.*@//p'
+      ;;
+  esac
 }
 
 main "$@"

@@ -19,7 +19,8 @@ def command(app: App, workspace: Path, as_json: bool) -> int:
 
     scripts/build_image.sh gives them to the image that it builds. `patchctl.lock` is one sha256 over the lock files of
     the stacks whose trees are here; `patchctl.tree.UPSTREAM` is the form of the source and git's id of the patched tree;
-    `patchctl.skipped` names the profile's upstreams that have no tree here. Refused where `patchctl status` has findings.
+    `patchctl.skipped` names the profile's upstreams that have no tree here, `patchctl.without` the features that a tree
+    lacks: left out by somebody, or not to be had. Refused where `patchctl status` has findings.
     """
     from patchctl.manifest.distribution import Distribution
     from patchctl.workspace.labels import labels

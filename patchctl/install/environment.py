@@ -146,6 +146,17 @@ def pip_install(environment: Environment, wheels: Sequence[Path]) -> None:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         said = [line for line in lines if line.lower().startswith("error")] or lines[-3:]
         raise WrongUse(f"pip could not install: {one_line('; '.join(said))}", hint=_pip_hint(done.stderr))
+    for wheel in wheels:
+        _forget_address(environment, "-".join(wheel.name.split("-")[:2]) + ".dist-info")
+
+
+def _forget_address(environment: Environment, name: str) -> None:
+    """Take pip's note of where the wheel lay away (PEP 610), and its line in RECORD: a folder of this run, which is gone."""
+    for folder in (site / name for site in environment.site if (site / name / "direct_url.json").is_file()):
+        record = folder / "RECORD"
+        lines = record.read_bytes().splitlines(keepends=True)
+        record.write_bytes(b"".join(line for line in lines if not line.startswith(f"{name}/direct_url.json,".encode())))
+        (folder / "direct_url.json").unlink()
 
 
 def _pip_hint(said: str) -> str | None:

@@ -11,8 +11,9 @@ from patchctl.workspace.status import Status, TreeStatus
 
 def labels(status: Status, dist: Distribution) -> dict[str, str]:
     """Names and values, sorted: `patchctl.lock` is patchctl.manifest.lock.lock_digest over the stacks whose trees are
-    here, `patchctl.tree.UPSTREAM` is `FORM:TREE`, where TREE is git's id of the patched tree, for each of them, and
-    `patchctl.skipped` names the profile's other upstreams. So a part of the trees never has the labels of all.
+    here, `patchctl.tree.UPSTREAM` is `FORM:TREE`, where TREE is git's id of the patched tree, for each of them,
+    `patchctl.without` names the features that one of them lacks, for whatever reason, and `patchctl.skipped` the profile's
+    other upstreams. So a part of the trees, or of their patches, never has the labels of all.
 
     Raises WrongUse when the workspace holds no profile, or not what its lock says: a label would then be untrue.
     """
@@ -27,11 +28,12 @@ def labels(status: Status, dist: Distribution) -> dict[str, str]:
     profile = dist.profile(status.profile)
     skipped = {one.upstream for one in status.skipped}
     held = [t for t in status.trees if t.upstream in profile.stacks and t.upstream not in skipped and _applied(t)]
+    lacking = {one.feature for tree in held for one in tree.left_out}
     stacks = [dist.stack(tree.upstream, tree.stack) for tree in held]
     found = {
         "patchctl.version": __version__,
         "patchctl.profile": status.profile,
-        "patchctl.without": ",".join(sorted(status.without)),
+        "patchctl.without": ",".join(sorted({*status.without, *lacking})),
         "patchctl.lock": lock_digest(dist.root, stacks) or "",
         "patchctl.skipped": ",".join(sorted(profile.stacks.keys() - {tree.upstream for tree in held})),
     }

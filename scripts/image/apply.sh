@@ -1,27 +1,33 @@
 #!/usr/bin/env bash
-# apply.sh PROFILE BUNDLE OPTIONS: applies the profile into PATCHCTL_WORKSPACE and verifies what is there.
-# BUNDLE is a file of the build context, which is at /context, or empty; OPTIONS are words for `patchctl apply`. INTO holds
-# words NAME=FOLDER.
+# apply.sh PROFILE BUNDLE OPTIONS [PYTHON INTO]: applies the profile into PATCHCTL_WORKSPACE and verifies what is there.
+# BUNDLE is a file of the build context, which is at /context, or empty; OPTIONS are words for `patchctl apply`. With PYTHON, the
+# trees that this interpreter imports are patched where they are; INTO holds words NAME=DIR that say where one is.
 set -euo pipefail
 
 main() {
-  local profile=$1 bundle=$2 place
-  local -a options=()
+  local profile=$1 bundle=$2 found place
+  # --root: a bundle's own distribution would lie in the build's cache, which the image has not.
+  local -a tool=(patchctl --root "$PATCHCTL_ROOT") options=() said=()
   read -ra options <<<"${3:-}"
-  if [[ -n $bundle ]]; then options+=(--bundle "/context/$bundle"); fi
-  for place in ${INTO:-}; do
-    own "${place#*=}"
-    options+=(--into "$place")
-  done
-  patchctl apply --profile "$profile" "${options[@]}"
-  patchctl verify --workspace "$PATCHCTL_WORKSPACE"
+  if [[ -n $bundle ]]; then
+    options+=(--bundle "/context/$bundle")
+    # Nothing but the bundle: what an earlier build left in the cache would make another image.
+    CACHE=$(mktemp -d)
+    trap 'rm -rf "$CACHE"' EXIT
+    tool+=(--cache "$CACHE")
+  fi
+  if [[ $# -gt 3 ]]; then
+    read -ra said <<<"${5:-}"
+    found=$(/opt/patchctl/venv/bin/python /opt/patchctl/image/find_trees.py "$profile" "$4" "${said[@]}")
+    while read -r place; do
+      if [[ -n $place ]]; then options+=(--into "$place"); fi
+    done <<<"$found"
+  fi
+  "${tool[@]}" apply --profile "$profile" "${options[@]}"
+  "${tool[@]}" verify --workspace "$PATCHCTL_WORKSPACE"
+  : >"$PATCHCTL_WORKSPACE/.patchctl/lock" # the number of a process that has ended
   # For `docker run --user`: whoever runs it may read and verify.
   chmod -R go+rX "$PATCHCTL_WORKSPACE"
-}
-
-# git refuses a repository that somebody else owns, and a base image's may be anybody's.
-own() {
-  if [[ -d $1 ]]; then chown -R "$(id -u):$(id -g)" "$1"; fi
 }
 
 main "$@"

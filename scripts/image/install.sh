@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# install.sh PROFILE PYTHON: puts the patched trees into the interpreter's environment, and what they run on.
+# install.sh PROFILE PYTHON: puts the patched trees into the interpreter's environment, and what they run on. Trees that the base had
+# there already, and that were patched where they are, stay as they are installed.
 # RUNTIME=no: the base has torch_npu and the rest already. NATIVE=yes: vllm-ascend's operators are built, with CANN's compilers,
-# and all trees are copied into the environment with them; without, it leads to the trees.
+# and all trees are copied into the environment with them; without, it leads to the trees. COMPILERS=yes: the system's come in.
+# LEAVE_OUT names packages of the lock that cannot be had where the image is built.
 set -euo pipefail
 
 readonly ASCEND=/usr/local/Ascend
@@ -9,11 +11,24 @@ readonly ASCEND=/usr/local/Ascend
 readonly BUILD=('setuptools>=77.0.3,<81' 'setuptools-scm>=8' wheel 'packaging>=24.2' pybind11)
 
 main() {
-  local profile=$1 python=$2
-  patchctl install --editable --workspace "$PATCHCTL_WORKSPACE" --python "$python"
+  local profile=$1 python=$2 kind folder ours=no
+  while read -r kind folder; do
+    [[ $kind == into ]] || ours=yes
+    # git refuses a repository that another user owns, and an image's user may be any.
+    git config --system --add safe.directory "$folder"
+  done < <(trees)
+  if [[ ${COMPILERS:-no} == yes || ${NATIVE:-no} == yes ]]; then /opt/patchctl/image/system_packages.sh compilers; fi
+  if [[ $ours == yes ]]; then patchctl install --editable --workspace "$PATCHCTL_WORKSPACE" --python "$python"; fi
   if [[ ${RUNTIME:-yes} == yes ]]; then runtime "$profile" "$python"; fi
-  if [[ ${NATIVE:-no} == yes ]]; then native "$python"; fi
+  if [[ ${NATIVE:-no} == yes && $ours == yes ]]; then native "$python"; fi
   patchctl status --workspace "$PATCHCTL_WORKSPACE" --python "$python"
+}
+
+# The workspace's trees, a line each: managed or into, and the folder.
+trees() {
+  patchctl status --workspace "$PATCHCTL_WORKSPACE" --json |
+    /opt/patchctl/venv/bin/python -c 'import json, sys
+for tree in json.load(sys.stdin)["trees"]: print(tree["kind"], tree["folder"])'
 }
 
 # The lock of the profile's requirements: nothing is left for pip to resolve. What the package index lacks on a platform comes
@@ -26,13 +41,28 @@ runtime() {
   machine=$("$python" -c 'import platform; print(platform.machine())')
   patchctl requirements --profile "$profile" --platform "$machine" >"$lock/hashed.txt"
   patchctl requirements --profile "$profile" --platform "$machine" --elsewhere >"$lock/elsewhere.txt"
+  leave_out "$lock/hashed.txt" "$lock/elsewhere.txt"
   # A base may have triton, which owns the same files as triton-ascend: pip would keep what is left of the latter.
   if "$python" -m pip show --quiet triton 2>/dev/null; then "$python" -m pip uninstall -y triton triton-ascend; fi
-  if [[ -s $lock/elsewhere.txt ]]; then
+  if grep -q '^[a-z]' "$lock/elsewhere.txt"; then
     "$python" -m pip install --no-deps "${index[@]}" -r "$lock/elsewhere.txt"
   fi
   "$python" -m pip install --no-deps --require-hashes -r "$lock/hashed.txt"
   rm -r "$lock"
+}
+
+# leave_out FILE...: takes the packages that LEAVE_OUT names out of the lock's files, and says so. Ends where none has such a line.
+leave_out() {
+  local name line
+  for name in ${LEAVE_OUT:-}; do
+    if ! line=$(grep --no-filename "^$name==" "$@"); then
+      echo "install.sh: LEAVE_OUT names $name, which is not in the lock" >&2
+      exit 2
+    fi
+    echo "install.sh: left out, as LEAVE_OUT asks: ${line% \\}" >&2
+    # With the digests and comments below it.
+    sed -i "/^$name==/,/^[^ ]/ { /^$name==/d; /^ /d; }" "$@"
+  done
 }
 
 native() {

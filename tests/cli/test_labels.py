@@ -41,6 +41,16 @@ def test_what_was_left_out_is_said(ws: Workspace) -> None:
     assert labels(ws)["patchctl.without"] == "loud"
 
 
+def test_what_could_not_be_had_is_left_out_too(own_ws: Workspace) -> None:
+    """The greeter is gone, and with it what clock's step requires: that tree is not the one of a whole profile."""
+    shutil.rmtree(own_ws.made.cache / "git" / "greeter")
+    upstreams = own_ws.made.root / "manifests/upstreams.yaml"
+    upstreams.write_text(upstreams.read_text().replace("/origins/greeter", "/origins/gone"))
+    own_ws.apply("full", "--skip-unavailable")
+    found = labels(own_ws)
+    assert (found["patchctl.skipped"], found["patchctl.without"]) == ("greeter", "step")
+
+
 def test_half_the_trees_have_not_the_labels_of_all(own_ws: Workspace) -> None:
     own_ws.apply()
     whole = labels(own_ws)

@@ -1,34 +1,17 @@
-"""What the tests of the images share: buildah, and a stand-in base.
-
-The stand-in base is Debian 12 with a Python 3.11 environment in front of the PATH, where CANN's images have openEuler or
-Ubuntu with CANN, and their own Python: no registry is asked. It has no CANN and no torch_npu, so what the trees run on and
-vllm-ascend's operators are left out of these builds.
-"""
+"""What the tests of the images share: buildah, a built image, and the build by scripts/build_image.sh."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 REPO = Path(__file__).resolve().parents[2]
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
-PACKAGES = "python3,python3-venv,python3-pip,git,ca-certificates,make"
-BASE, BASE_INTO = "localhost/patchctl-test-base", "localhost/patchctl-test-base-into"
-# What `pip install -e` leaves in site-packages, which in the real image ran upstream's build.
-AS_EDITABLE = """
-import pathlib, sys, sysconfig
-name, version = sys.argv[1:]
-site = pathlib.Path(sysconfig.get_path("purelib"))
-(site / f"__editable__.{name}.pth").write_text(f"/vllm-workspace/{name}\\n")
-info = site / f"{name.replace('-', '_')}-{version}.dist-info"
-info.mkdir()
-(info / "METADATA").write_text(f"Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n")
-"""
+PROFILE = "qwen3-235b"
 ENVIRONMENT = os.environ | {"BUILDAH_ISOLATION": "chroot"}
 
 
@@ -45,6 +28,16 @@ class Image:
 
     name: str
     build_log: str = ""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return dict(self.config["Labels"])
+
+    @property
+    def history(self) -> list[str]:
+        """The command that made each layer."""
+        found = json.loads(buildah("inspect", "--type", "image", self.name).stdout)["OCIv1"]["history"]
+        return [str(one.get("created_by")) for one in found]
 
     @property
     def config(self) -> dict[str, Any]:
@@ -68,15 +61,22 @@ class Image:
         return self.run("/bin/sh", "-c", *command, **more)
 
 
-def build(name: str, *options: str) -> Image:
+def index_arguments() -> list[str]:
+    """The package index that this machine was told of, as arguments of a build."""
+    told = [f"{name}={os.environ[name]}" for name in ("PIP_INDEX_URL",) if name in os.environ]
+    return [word for argument in told for word in ("--build-arg", argument)]
+
+
+def digest(image: str) -> str:
+    """The digest of an image's manifest."""
+    return buildah("inspect", "--type", "image", "--format", "{{.FromImageDigest}}", image).stdout.strip()
+
+
+def build(name: str, *options: str, tool: str = "buildah") -> Image:
     """scripts/build_image.sh, with this machine's certificates at the same place in the build, and only there."""
     mounted = ["-v", f"{CERTIFICATES}:{CERTIFICATES}:ro"] if CERTIFICATES.exists() else []
-    index = [word for variable in ("PIP_INDEX_URL",) if variable in os.environ
-             for word in ("--build-arg", f"{variable}={os.environ[variable]}")]  # fmt: skip
-    command: Sequence[str] = [
-        str(REPO / "scripts/build_image.sh"), "--tool", "buildah", "--tag", name, "--no-runtime",
-        *options, "--", "--pull-never", *mounted, *index,
-    ]  # fmt: skip
+    command = [str(REPO / "scripts/build_image.sh"), "--tool", tool, "--tag", name, *options]
+    command += ["--", "--pull-never", *mounted, *index_arguments()]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-6000:]}"
     return Image(name, done.stdout + done.stderr)

@@ -1,15 +1,21 @@
-"""The images, built and run for real with buildah on a stand-in base (conftest.py says what it stands for)."""
+"""The images, built and run for real with buildah on stand-in bases (bases.py says what they stand for)."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+from datetime import datetime
 
 import pytest
 import yaml
-from images import CERTIFICATES, REPO, Image, build, buildah
+from bases import BARE, COMPILED, VERL, VLLM_ASCEND, Layout
+from differences import differences
+from images import CERTIFICATES, PROFILE, REPO, Image, build, buildah, digest
 
-PROFILE = "qwen3-235b"
+from patchctl import __version__
+
 DISTRIBUTIONS = {"verl": "verl", "vllm": "vllm", "vllm_ascend": "vllm-ascend", "megatron.core": "megatron-core"}
+PROFILES_TREES = ("verl", "vllm", "vllm-ascend", "megatron-lm", "mindspeed")
 WHERE = """
 import importlib.metadata, importlib.util, json, sys
 found = {}
@@ -24,33 +30,46 @@ print(json.dumps(found))
 """
 
 
-def locked_trees() -> dict[str, dict[str, str]]:
-    """By upstream of the profile: its tip trees by form, as the lock files have them."""
+def locked_tree(upstream: str, form: str, lacking: set[str]) -> str:
+    """The tip tree that the lock file promises for a form of a source, less these features."""
     profile = yaml.safe_load((REPO / f"manifests/profiles/{PROFILE}.yaml").read_text())
-    found = {}
-    for upstream, stack in profile["stacks"].items():
-        lock = json.loads((REPO / f"manifests/locks/{upstream}/{stack}.json").read_text())
-        (whole,) = [one for one in lock["results"] if not one["without"]]
-        found[upstream] = {form: one["tip_tree"] for form, one in whole["forms"].items() if one != "unknown"}
-    return found
+    lock = json.loads((REPO / f"manifests/locks/{upstream}/{profile['stacks'][upstream]}.json").read_text())
+    found = [one for result in lock["results"] if isinstance(one := result["forms"].get(form), dict)
+             and {*result["without"], *one["unavailable"]} == lacking]  # fmt: skip
+    (promised,) = found
+    return str(promised["tip_tree"])
+
+
+def check_labels(image: Image) -> None:
+    """They are what `patchctl labels` says inside, and each tree is the one that the lock promises."""
+    said = image.run("patchctl", "labels", "--json")
+    assert said.returncode == 0, said.stderr
+    assert json.loads(said.stdout)["labels"].items() <= image.labels.items()
+    status = json.loads(image.run("patchctl", "status", "--json").stdout)
+    lacking = {tree["upstream"]: {one["feature"] for one in tree["left_out"]} for tree in status["trees"]}
+    trees = {name.removeprefix("patchctl.tree."): value for name, value in image.labels.items() if ".tree." in name}
+    skipped = set(filter(None, image.labels["patchctl.skipped"].split(",")))
+    assert trees.keys() == lacking.keys() and trees.keys() | skipped == set(PROFILES_TREES)
+    for upstream, value in trees.items():
+        form, _, tree = value.partition(":")
+        assert tree == locked_tree(upstream, form, lacking[upstream]), upstream
+    assert image.labels["patchctl.without"] == ",".join(sorted(set().union(*lacking.values())))
+    assert image.labels["patchctl.profile"] == PROFILE and len(image.labels["patchctl.lock"]) == 64
 
 
 def test_labels_say_what_the_image_holds(image: Image) -> None:
-    labels = image.config["Labels"]
-    assert labels["patchctl.profile"] == PROFILE
-    said = image.run("patchctl", "labels", "--json")
-    assert said.returncode == 0, said.stderr
-    inside = json.loads(said.stdout)["labels"]
-    assert inside.items() <= labels.items()
-    assert len(labels["patchctl.lock"]) == 64
-    locked, skipped = locked_trees(), labels["patchctl.skipped"].split(",")
-    assert {name for name in locked if name not in skipped} == {
-        name.removeprefix("patchctl.tree.") for name in labels if name.startswith("patchctl.tree.")
-    }
-    for upstream in locked:
-        if upstream not in skipped:
-            form, _, tree = labels[f"patchctl.tree.{upstream}"].partition(":")
-            assert tree == locked[upstream][form], upstream
+    check_labels(image)
+
+
+def test_labels_say_where_it_came_from(image: Image, image_into: Image) -> None:
+    label = "org.opencontainers.image."
+    revision = subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPO, capture_output=True, text=True, check=True).stdout
+    for one, base in ((image, BARE.image), (image_into, VLLM_ASCEND.image)):
+        found = {name.removeprefix(label): value for name, value in one.labels.items() if name.startswith(label)}
+        assert (found["base.name"], found["base.digest"]) == (base, digest(base))
+        assert found["revision"].removesuffix("-dirty") == revision.strip()
+        assert found["version"] == __version__ and "source" in found
+        assert (datetime.now().astimezone() - datetime.fromisoformat(found["created"])).total_seconds() < 3600
 
 
 def test_healthy_as_built_and_as_another_user(image: Image) -> None:
@@ -117,24 +136,100 @@ def test_the_command_runs_without_cann(image: Image) -> None:
     assert done.returncode == 0 and "patchctl" in done.stdout
 
 
-def test_an_image_that_holds_vllm_is_patched_in_place(image_into: Image) -> None:
-    labels = image_into.config["Labels"]
-    locked = locked_trees()
-    for upstream in ("vllm", "vllm-ascend"):
-        form, _, tree = labels[f"patchctl.tree.{upstream}"].partition(":")
-        assert tree == locked[upstream][form]
-    done = image_into.run("python3", "-c", WHERE, json.dumps(DISTRIBUTIONS))
-    found = json.loads(done.stdout)
-    assert found["vllm"][1] == "/vllm-workspace/vllm/vllm"
-    assert found["vllm_ascend"][1] == "/vllm-workspace/vllm-ascend/vllm_ascend"
-    assert found["verl"][1].startswith("/opt/patched/")
-    assert image_into.health().returncode == 0
+def test_the_system_layer_is_small(image: Image) -> None:
+    """No compilers without a native build, nothing of a download, and no build output of patchctl's own."""
+    distribution = "/opt/patchctl/distribution"
+    left = image.run(
+        "/bin/sh",
+        "-c",
+        f"""command -v gcc g++ cc cmake; ls /var/lib/apt/lists /var/log/apt 2>/dev/null
+find /var/cache/apt -type f -name '*.deb'; find {distribution} -name build -o -name '*.egg-info'""",
+    )
+    assert left.stdout == ""
+
+
+def test_trees_are_repositories_for_every_user(image: Image, image_into: Image) -> None:
+    for one in (image, image_into):
+        folders = [tree["folder"] for tree in json.loads(one.run("patchctl", "status", "--json").stdout)["trees"]]
+        repositories = [f for f in folders if one.run("test", "-e", f"{f}/.git").returncode == 0]
+        assert repositories
+        logs = "&&".join(f"git -C {folder} log --oneline -1" for folder in repositories)
+        done = one.run("/bin/sh", "-c", logs, user="4321:4321")
+        assert done.returncode == 0, done.stderr
+
+
+def test_no_folder_of_the_build_is_remembered(image: Image) -> None:
+    state = image.run("cat", "/opt/patched/.patchctl/state.json").stdout
+    assert json.loads(state)["root"] == "/opt/patchctl/distribution"
+    assert "/root/" not in state and "/context" not in state
+
+
+def test_two_builds_differ_in_nothing_but_times(image: Image, image_again: Image) -> None:
+    assert differences(image.name, image_again.name) == []
+    assert image.history == image_again.history
+    assert not list(REPO.glob("*.bundle*"))
+
+
+def test_a_tool_that_is_named_by_its_path_does_all_of_it(image_again: Image) -> None:
+    calls = image_again.build_log.split()
+    assert {"build", "from", "run", "config", "commit", "inspect", "rmi"} <= set(calls)
+
+
+def imports(image: Image) -> dict[str, str]:
+    """By import package: the folder that the image's Python finds it in."""
+    done = image.run("python3", "-c", WHERE, json.dumps(DISTRIBUTIONS | {"mindspeed": "mindspeed"}))
+    return {module: place for module, (_, place) in json.loads(done.stdout).items()}
+
+
+def check_patched_in_place(image: Image, layout: Layout) -> None:
+    """Its trees are the profile's, where they were, as they were installed, with what was compiled there, and not copied."""
+    check_labels(image)
+    assert image.health().returncode == 0
+    status = json.loads(image.run("patchctl", "status", "--json").stdout)
+    into = {tree["upstream"]: tree["folder"] for tree in status["trees"] if tree["kind"] == "into"}
+    assert into == dict(layout.folders)
+    compiled = f"cd {layout.folders['vllm-ascend']} && sha256sum {COMPILED} vllm_ascend/_build_info.py"
+    site = "ls -A /opt/python/lib/python3.11/site-packages | grep -E '^__editable__.*(vllm|mindspeed)'"
+    owner = f"stat -c %u:%g {' '.join(f'{folder}/README.md' for folder in into.values())}"
+    for question in (compiled, site, owner):
+        now, before = (one.run("/bin/sh", "-c", question) for one in (image, Image(layout.image)))
+        assert now.returncode == 0 and now.stdout == before.stdout
+
+
+def test_a_base_like_vllm_ascends_is_patched_in_place(image_into: Image) -> None:
+    check_patched_in_place(image_into, VLLM_ASCEND)
+    found = imports(image_into)
+    assert found["vllm"] == "/vllm-workspace/vllm/vllm"
+    assert found["vllm_ascend"] == "/vllm-workspace/vllm-ascend/vllm_ascend"
+    assert found["verl"].startswith("/opt/patched/")
     changed = image_into.health(changed="echo '#' >> /vllm-workspace/vllm-ascend/vllm_ascend/envs.py")
     assert changed.returncode == 1 and "vllm_ascend/envs.py" in changed.stdout
+
+
+def test_a_base_like_verls_has_all_trees_patched_in_place(image_verl: Image) -> None:
+    check_patched_in_place(image_verl, VERL)
+    assert image_verl.labels["patchctl.skipped"] == ""
+    assert "PYTHONPATH=/Megatron-LM" in image_verl.config["Env"]
+    changed = image_verl.health(changed="echo '#' >> /Megatron-LM/megatron/core/packed_seq_params.py")
+    assert changed.returncode == 1 and "packed_seq_params.py" in changed.stdout
+
+
+def test_a_tree_of_another_revision_stops_the_build(image_into: Image) -> None:
+    find = ("/opt/patchctl/venv/bin/python", "/opt/patchctl/image/find_trees.py", PROFILE, "python3")
+    changed = "echo '#' >> /vllm-workspace/vllm/vllm/envs.py"
+    refused = image_into.run(*find, changed=changed)
+    assert refused.returncode == 3
+    assert (
+        "/vllm-workspace/vllm, which is not the profile's v0.14.1" in refused.stderr
+        and "vllm/envs.py" in refused.stderr
+    )
+    left_alone = image_into.run(*find, "vllm=", changed=changed)
+    assert left_alone.returncode == 0 and "vllm-ascend=/vllm-workspace/vllm-ascend" in left_alone.stdout.splitlines()
+    assert "vllm=" not in left_alone.stdout.splitlines()
 
 
 def test_a_build_that_fails_leaves_no_image(base: str) -> None:
     name = "localhost/patchctl-test-broken"
     with pytest.raises(AssertionError, match="has the feature"):
-        build(name, "--base", base, "--apply", "--skip-unavailable --without no_feature_of_ours")
+        build(name, "--base", base, "--no-runtime", "--apply", "--skip-unavailable --without no_feature_of_ours")
     assert buildah("inspect", "--type", "image", name, check=False).returncode != 0
