@@ -2,7 +2,8 @@
 
 Usage: probe_settings_checks.py VERL JOBS. JOBS is a file with a JSON object: "jobs", as for probe_recipes.py, each with the
 "switches" of the recipe; "spellings", texts as on a command line. Prints, for each job, what is said of it as it is, of
-its switches by key and spelling, and of every boolean that the patches declare, by key and by spelling or value.
+its switches by key and spelling, and of every boolean that the patches declare, by key and by spelling or value. With no
+spellings only the first.
 """
 
 import json
@@ -34,6 +35,8 @@ def main():
 def of_job(config, switches, booleans, spellings):
     # A section that this configuration lacks (of Megatron, with FSDP) has no such boolean.
     booleans = [key for key in booleans if setting(config, key, ABSENT) is not ABSENT]
+    if not spellings:
+        return {"as it is": said(config)}
     return {
         "as it is": said(config),
         "switches": {key: {text: with_value(config, key, text) for text in spellings} for key in switches},

@@ -25,7 +25,6 @@ DAPO = "recipe.dapo.main_dapo"
 ROLLOUT = "actor_rollout_ref.rollout"
 # What people write for off, besides False. Hydra makes text of all but the number.
 SPELLINGS = ("off", "Off", "0", "none", '"false"')
-NO_BOOLEAN = (*SPELLINGS, "null", "1")
 DIST = Distribution.load(REPO)
 RECIPES: Recipes = read_recipes(DIST)
 KEYS = RECIPES.runnable()
@@ -141,6 +140,106 @@ def test_nothing_spelled_as_python_does_is_told_to_be_null(said: Of) -> None:
             answers[key]["none"]
             == f"{key}='none' is text and sets {key.rpartition('.')[2]}: write {key}=null for nothing"
         )
+
+
+VLLM = f"{ROLLOUT}.name=vllm"
+SPMD = "ppo_trainer"
+MEGATRON = "ppo_megatron_trainer"
+ACTOR = "actor_rollout_ref.actor"
+BALANCED = (
+    f"{ROLLOUT}.eplb_lifecycle=True",
+    f"{ROLLOUT}.moe_update_weights=True",
+    f"{ROLLOUT}.tensor_model_parallel_size=8",
+    f"{ROLLOUT}.expert_parallel_size=8",
+)
+ON_DEMAND = f"+{ROLLOUT}.engine_kwargs.vllm.additional_config.eplb_config.dynamic_eplb"
+# What each feature refuses of the configuration: its name, the configuration, overrides, words of the message.
+CONTRADICTIONS: list[tuple[str, str, tuple[str, ...], str]] = [
+    (
+        "data_rebalance",
+        SPMD,
+        (f"{ROLLOUT}.data_rebalance=True", f"{ROLLOUT}.mode=async"),
+        "is for actor_rollout_ref.roll",
+    ),
+    ("rollout_data_parallel", SPMD, (f"{ROLLOUT}.expert_parallel_size=3",), "set it to 1 (experts are cut as other"),
+    ("rollout_data_parallel", SPMD, (f"{ROLLOUT}.data_parallel_size=True",), "set it to a whole number, 1 or more"),
+    (
+        "rollout_progress",
+        SPMD,
+        (f"{ROLLOUT}.show_progress=True", f"{ROLLOUT}.mode=async"),
+        "rollout.show_progress is for",
+    ),
+    (
+        "moe_update_weights",
+        SPMD,
+        (f"{ROLLOUT}.moe_update_weights=True", f"{ROLLOUT}.mode=async"),
+        "not vllm with async",
+    ),
+    ("skip_old_log_prob", SPMD, (f"{ACTOR}.skip_old_log_prob=True", f"{ACTOR}.ppo_epochs=2"), "set actor.ppo_epochs=1"),
+    ("eplb_lifecycle", SPMD, (f"{ROLLOUT}.eplb_lifecycle=True",), "needs experts on several devices"),
+    ("eplb_lifecycle", SPMD, (*BALANCED, f"{ON_DEMAND}=False"), "dynamic_eplb=False: leave one of them out"),
+    ("eplb_lifecycle", SPMD, (*BALANCED, "trainer.nnodes=2"), "needs one engine over all 16 workers"),
+    ("alltoall_overlap_load", MEGATRON, (f"{ACTOR}.megatron.grouped_experts=True",), "cannot be loaded into grouped"),
+    (
+        "ep_alltoallv_reshard",
+        MEGATRON,
+        (f"{ACTOR}.megatron.ep_alltoallv_reshard=True", f"{ACTOR}.megatron.use_mbridge=True"),
+        f"needs {ACTOR}.megatron.use_mbridge=False",
+    ),
+    ("hdp", MEGATRON, (f"{ACTOR}.megatron.hybrid_data_parallel=True",), "context_parallel_size of 2 or more"),
+    ("hdp", MEGATRON, ("critic.megatron.hybrid_data_parallel=True",), "set it to False for the critic"),
+    (
+        "spec_and_graph_config",
+        SPMD,
+        (f"{ROLLOUT}.npugraph_ex.enable=True", f"{ROLLOUT}.enforce_eager=False"),
+        f"set {ROLLOUT}.cudagraph_mode=FULL_DECODE_ONLY",
+    ),
+    ("spec_and_graph_config", SPMD, (f"{ROLLOUT}.cudagraph_mode=None",), f"write {ROLLOUT}.cudagraph_mode=null"),
+    ("spec_and_graph_config", SPMD, (f"{ROLLOUT}.speculative_config=off",), "speculative_config='off' is no section"),
+    (
+        "spec_and_graph_config",
+        SPMD,
+        (f"{ROLLOUT}.speculative_config.method=ngram", f"{ROLLOUT}.speculative_config.num_speculative_tokens=None"),
+        f"write {ROLLOUT}.speculative_config.num_speculative_tokens=null",
+    ),
+    (
+        "rollout_rebalance",
+        SPMD,
+        (f"{ROLLOUT}.rollout_rebalance.enable=True", f"{ROLLOUT}.rollout_rebalance.graph_sizes=None"),
+        "graph_sizes=None: set it to whole numbers above 0, or to []",
+    ),
+]
+# And what these are without the contradiction: the mode NONE and balancing over all workers are fine.
+SOUND: list[tuple[str, str, tuple[str, ...], str]] = [
+    ("eplb_lifecycle", SPMD, (*BALANCED, f"{ON_DEMAND}=True"), ""),
+    ("spec_and_graph_config", SPMD, (f"{ROLLOUT}.cudagraph_mode=NONE", f"{ROLLOUT}.enforce_eager=False"), ""),
+    ("hdp", MEGATRON, ("critic.megatron.hybrid_data_parallel=False",), ""),
+]
+
+
+@pytest.fixture(scope="module")
+def told(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], str | None]:
+    """What the driver's check says of CONTRADICTIONS and SOUND, by their overrides, of the features in the tree."""
+    here = [case for case in CONTRADICTIONS + SOUND if not upstream.lacks("verl", case[0])]
+    entry = {"module": MODULE, "folder": ".", "switches": []}
+    jobs = [entry | {"config": config, "overrides": [VLLM, *overrides]} for _, config, overrides, _ in here]
+    file = tmp_path_factory.mktemp("contradictions") / "jobs.json"
+    file.write_text(json.dumps({"jobs": jobs, "spellings": []}))
+    found = upstream.run(f"{FOLDER}/probe_settings_checks.py", upstream.tree("verl"), file, need=["verl"])
+    return {case[2]: answer["as it is"] for case, answer in zip(here, found, strict=True)}
+
+
+@pytest.mark.on
+@pytest.mark.parametrize(("feature", "config", "overrides", "words"), CONTRADICTIONS + SOUND)
+def test_what_the_configuration_tells_is_refused_by_the_driver(
+    upstream: Upstream, told: Any, feature: str, config: str, overrides: tuple[str, ...], words: str
+) -> None:
+    if reason := upstream.lacks("verl", feature):
+        pytest.skip(reason)
+    if words:
+        assert words in (told[overrides] or "")
+    else:
+        assert told[overrides] is None
 
 
 # What the entry module says, as a process of its own, before it comes to Ray.
