@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from patchctl.check.rules import Fault, LintedPatch, patch_rule
 from patchctl.manifest.problems import did_you_mean
+from patchctl.stack.build import COMMITTER
 
 SUBJECT_LENGTH = 72
 BODY_WIDTH = 120
@@ -45,6 +46,15 @@ def name_feature(patch: LintedPatch) -> Iterator[Fault]:
     feature = patch.source.header.trailer("Feature")
     if feature is not None and feature != patch.name:
         yield Fault(patch.trailer_line("Feature"), f"the file's name says {patch.name}, `Feature:` says {feature}")
+
+
+@patch_rule("author", f"the author is the distribution's, {COMMITTER[0]} <{COMMITTER[1]}>",
+            "whoever happened to commit would be published, and who answers for the patch would be unclear")  # fmt: skip
+def author(patch: LintedPatch) -> Iterator[Fault]:
+    header = patch.source.header
+    if (header.name, header.email) != COMMITTER:
+        hint = f"expected {COMMITTER[0]} <{COMMITTER[1]}>, as `patchctl edit` sets it"
+        yield Fault(patch.line_of(b"From:"), f"the author is {header.name} <{header.email}>; {hint}")
 
 
 @patch_rule("subject-form", "the subject reads `area: do something`, without a full stop",

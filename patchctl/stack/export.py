@@ -200,7 +200,7 @@ def _with_carries(header: Header, paths: list[str]) -> Header:
         body.pop()
     trailers = {k: [t.value for t in v] for k, v in header.trailers.items() if k != "Carries"}
     if paths:
-        trailers["Carries"] = [", ".join(paths)]
+        trailers["Carries"] = paths  # a line each: together they are soon too long for one
     if header.listed("Carries") == paths:
         return header
     ordered = sorted(trailers, key=lambda k: _TRAILER_ORDER.index(k) if k in _TRAILER_ORDER else len(_TRAILER_ORDER))

@@ -14,6 +14,7 @@ from patchctl.git.run import GitFailed
 from patchctl.git.worktree import WorkTree, bring_pack, create_git_dir, import_base
 from patchctl.manifest.types import Stack
 from patchctl.source.types import Base
+from patchctl.stack.build import COMMITTER
 from patchctl.stack.memo import StackResult
 from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.trees import Move, Tree
@@ -57,6 +58,9 @@ def _fill(folder: Path, stack: Stack, base: Base, result: StackResult, digest: s
     work.set_refs(base.commit, result.tip_commit)
     for key, value in zip(_KEYS, (stack.upstream, stack.name, base.commit, result.tip_commit), strict=True):
         work.git("config", f"patchctl.{key}", value)
+    # Patches are the distribution's, whoever commits: the lint rule `author`.
+    for key, value in zip(("user.name", "user.email"), COMMITTER, strict=True):
+        work.git("config", key, value)
     work.git("config", "patchctl.pin", stack.pin.commit)
     work.git("config", "patchctl.patches", digest)
 

@@ -147,6 +147,29 @@ def test_a_new_commit_becomes_a_patch_with_a_carried_file(own: Made, tree: Path)
     assert own.patchctl("verify", "--static").returncode in (0, 1)
 
 
+def test_many_carried_files_keep_to_the_width_of_the_lint(own: Made, tree: Path) -> None:
+    commit_new(
+        tree, "bow", {"greeter/hello.py": "BOWS = True\n"} | {f"greeter/bow_{n:020}.py": "BOW = 1\n" for n in range(5)}
+    )
+    export(own, tree)
+    assert own.patch("bow").read_text().count("\nCarries: greeter/bow_") == 5
+    found = own.patchctl("verify", "--static").stdout
+    assert "0004-feature-bow.patch" in found and "body-width" not in found
+
+
+def test_a_commit_has_the_author_of_the_distribution_whoever_makes_it(own: Made, tree: Path) -> None:
+    home = tree.parent / "of somebody"
+    home.mkdir()
+    (home / ".gitconfig").write_text("[user]\n\tname = Somebody\n\temail = somebody@example.com\n")
+    (tree / "greeter/hello.py").write_text("BOWS = True\n")
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home)}
+    message = f"hello: bow\n\nFeature: bow\n{TRAILERS.format('BOW')}"
+    subprocess.run(["git", "-C", str(tree), "commit", "-q", "-a", "-m", message], env=environment, check=True)
+    export(own, tree)
+    assert "From: patchctl <patchctl@localhost>\n" in own.patch("bow").read_text()
+    assert "[author]" not in own.patchctl("verify", "--static").stdout
+
+
 @pytest.mark.parametrize("gone", REQUIRED)
 def test_each_trailer_of_a_patch_is_wanted(own: Made, tree: Path, gone: str) -> None:
     """`verify` would refuse the file; who exports is told at once, and nothing is written."""

@@ -28,7 +28,7 @@ REFUSED = {
     "eager mode": "rollout.cudagraph_mode: there are no graphs with actor_rollout_ref.rollout.enforce_eager=True",
     "eager npugraph_ex": "rollout.npugraph_ex: there are no graphs with actor_rollout_ref.rollout.enforce_eager=True",
     "engine": "rollout.cudagraph_mode need actor_rollout_ref.rollout.name=vllm, and it is sglang",
-    "mode": "rollout.cudagraph_mode=FULL_SOMETIMES: this vllm knows NONE, PIECEWISE, FULL, FULL_DECODE_ONLY",
+    "mode": "rollout.cudagraph_mode=FULL_SOMETIMES: set it to one of NONE, PIECEWISE, FULL, FULL_DECODE_ONLY",
     "size": "rollout.cudagraph_capture_sizes must be positive integers",
     "code": "rollout.cudagraph_capture_sizes must be positive integers",
     "number": "rollout.cudagraph_capture_sizes must be positive integers",

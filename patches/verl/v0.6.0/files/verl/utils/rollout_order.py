@@ -80,6 +80,12 @@ def check_data_rebalance(config, fit) -> None:
         raise ValueError(f"{KEY}={rollout.data_rebalance!r} is neither True nor False")
     if not getattr(fit, "spreads_samples", False):
         raise ValueError(f"{fit.__qualname__} ({fit.__module__}) does not spread samples; set {KEY}=False")
+    check_configuration(config)
+
+
+def check_configuration(config) -> None:
+    """The part of it that needs no trainer, with the switch on."""
+    rollout = config.actor_rollout_ref.rollout
     if rollout.mode != "sync":
         # AgentLoopWorker hands the requests of its chunk round the servers, each to the one with the fewest. Grouped,
         # that spreads the samples; tiled, it would not. Its rollout_n in traces counts equal neighbours, too.

@@ -43,23 +43,28 @@ def check_trainer(trainer) -> None:
     Raises:
         ValueError: as everything here that refuses.
     """
-    config = trainer.config
-    actor, rollout, algorithm = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.algorithm
+    actor = trainer.config.actor_rollout_ref.actor
     if actor.skip_old_log_prob is not True:
         raise ValueError(f"{SWITCH}={actor.skip_old_log_prob!r}: set it to True or False")
     _check_fit(type(trainer))
+    check_configuration(trainer.config)
+    prompts = trainer.prompts_per_update()
+    if prompts != actor.ppo_mini_batch_size:
+        _refuse(
+            f"an update must be one mini-batch, and it gets {prompts} prompts; "
+            f"set actor.ppo_mini_batch_size={prompts}, not {actor.ppo_mini_batch_size}"
+        )
+
+
+def check_configuration(config) -> None:
+    """The part of it that needs no trainer, with the switch on."""
+    actor, rollout, algorithm = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.algorithm
     if actor.strategy not in STRATEGIES:
         _refuse(f"actor.strategy={actor.strategy} does not support it; use one of {', '.join(STRATEGIES)}")
     if actor.ppo_epochs != 1:
         _refuse(
             "from the second epoch on the old log-probabilities are not the update's; "
             f"set actor.ppo_epochs=1, not {actor.ppo_epochs}"
-        )
-    prompts = trainer.prompts_per_update()
-    if prompts != actor.ppo_mini_batch_size:
-        _refuse(
-            f"an update must be one mini-batch, and it gets {prompts} prompts; "
-            f"set actor.ppo_mini_batch_size={prompts}, not {actor.ppo_mini_batch_size}"
         )
     if actor.strategy == "megatron" and actor.shuffle:
         _refuse("the entropies come back in the order of the batch; set actor.shuffle=False")

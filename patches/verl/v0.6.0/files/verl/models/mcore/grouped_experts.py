@@ -57,6 +57,7 @@ def use_grouped_experts(chunks, where, megatron, load_weight=True):
     the field off is upstream's behaviour and stays so; it gets a warning.
     """
     from verl.utils.megatron_utils import unwrap_model
+    from verl.utils.settings_checks.alltoall_overlap_load import check_section
 
     models = [unwrap_model(chunk) for chunk in chunks]
     experts = [module for model in models for _, module in expert_modules(model)]
@@ -70,29 +71,10 @@ def use_grouped_experts(chunks, where, megatron, load_weight=True):
                 stacklevel=2,
             )
         return
-    check_settings(where, megatron, load_weight)
+    check_section(where, megatron, load_weight)
     check_experts(where, config, experts)
     for model in models:
         setattr(model.config, MARK, True)
-
-
-def check_settings(where, megatron, load_weight):
-    """Refuses settings of the engine that know nothing of grouped experts."""
-    if megatron.get("use_mbridge", False):
-        raise ValueError(f"{where}.grouped_experts: mbridge does not know these weights; set {where}.use_mbridge=False")
-    etp = megatron.get("expert_tensor_parallel_size", None) or megatron.get("tensor_model_parallel_size", 1)
-    if etp > 1:
-        raise ValueError(
-            f"{where}.grouped_experts: experts split by tensor parallelism ({etp}) are not supported; set "
-            f"{where}.expert_tensor_parallel_size=1"
-        )
-    path = megatron.get("dist_checkpointing_path", None)
-    if load_weight and not (path and megatron.get("use_dist_checkpointing", False)):
-        raise ValueError(
-            f"{where}.grouped_experts: Hugging Face weights cannot be loaded into grouped experts; convert them with "
-            f"converter_hf_to_mcore.py --grouped_experts and set {where}.use_dist_checkpointing=True and "
-            f"{where}.dist_checkpointing_path to the result"
-        )
 
 
 def check_experts(where, config, experts):

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from verl.base_config import BaseConfig
+from verl.utils.settings_checks import refuse_spelled_null
 
 __all__ = ["NpugraphExConfig"]
 
@@ -29,6 +30,10 @@ KEY = "actor_rollout_ref.rollout"
 ENGINE_KEY = f"{KEY}.engine_kwargs.vllm"
 # vllm-ascend turns npugraph_ex off in every other mode, in the log only (platform.py, check_and_update_config).
 FULL_GRAPHS = ("FULL", "FULL_DECODE_ONLY")
+# Names of vllm's CUDAGraphMode, up to 0.14.1
+MODES = ("NONE", "PIECEWISE", *FULL_GRAPHS, "FULL_AND_PIECEWISE")
+SPECULATIVE_TEXTS = ("method", "model")
+SPECULATIVE_NUMBERS = ("num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
 
 
 @dataclass
@@ -48,6 +53,7 @@ def check_engine_settings(config: Mapping) -> None:
     Raises:
         ValueError: names the keys and what to set instead.
     """
+    _check_values(config)
     ours = settings_of_ours(config)
     if ours and config.name != "vllm":
         raise ValueError(f"{', '.join(ours)} need {KEY}.name=vllm, and it is {config.name}")
@@ -69,6 +75,26 @@ def check_engine_settings(config: Mapping) -> None:
     speculative_settings(config)
     _check_npugraph_ex(config)
     _check_given_once(config, sizes)
+
+
+def _check_values(config: Mapping) -> None:
+    """Refuses values that are none of the setting's, above all text that was meant to be null."""
+    mode, key = config.get("cudagraph_mode"), f"{KEY}.cudagraph_mode"
+    # NONE is a mode, without graphs; None, as Python spells it, was meant to leave the mode to vllm.
+    if mode != "NONE":
+        refuse_spelled_null(mode, key)
+        if mode is not None and str(mode).upper() not in MODES:
+            raise ValueError(f"{key}={mode}: set it to one of {', '.join(MODES)}, or to null to leave it to vllm")
+    speculative = config.get("speculative_config")
+    if speculative is not None and not isinstance(speculative, Mapping):
+        raise ValueError(f"{KEY}.speculative_config={speculative!r} is no section: leave it out, or set its method")
+    for name, value in (speculative or {}).items():
+        key = f"{KEY}.speculative_config.{name}"
+        refuse_spelled_null(value, key)
+        if value is not None and name in SPECULATIVE_TEXTS and not isinstance(value, str):
+            raise ValueError(f"{key}={value!r} is no name: write {key}=null for none")
+        if value is not None and name in SPECULATIVE_NUMBERS and _positive_integer(value) is None:
+            raise ValueError(f"{key}={value!r}: set it to a whole number, 1 or more, or to null")
 
 
 def settings_of_ours(config: Mapping) -> list[str]:
@@ -183,7 +209,9 @@ def capture_sizes(config: Mapping) -> list[int] | None:
         numbers = [_positive_integer(part) for part in parts]
         if None not in numbers:
             return numbers or None
-    raise ValueError(f"{KEY}.cudagraph_capture_sizes must be positive integers as in [1,2,4], and it is {given!r}")
+    raise ValueError(
+        f"{KEY}.cudagraph_capture_sizes must be positive integers as in [1,2,4], or null, and it is {given!r}"
+    )
 
 
 def _positive_integer(part: Any) -> int | None:

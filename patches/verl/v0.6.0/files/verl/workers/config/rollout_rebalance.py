@@ -14,7 +14,7 @@
 Importing this needs no engine, so that the driver can read a configuration.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 KEY = "actor_rollout_ref.rollout.rollout_rebalance"
@@ -35,8 +35,9 @@ def check_values(settings: Mapping[str, Any]) -> None:
     for name in ("interval", "staging_megabytes"):
         if not _positive(settings[name]):
             raise ValueError(f"{KEY}.{name}={settings[name]}: set it to a whole number, 1 or more")
-    sizes = list(settings["graph_sizes"])
-    if not all(_positive(size) for size in sizes):
+    sizes = settings["graph_sizes"]
+    # Text is a sequence too, of its letters.
+    if isinstance(sizes, str) or not isinstance(sizes, Sequence) or not all(_positive(size) for size in sizes):
         raise ValueError(f"{KEY}.graph_sizes={sizes}: set it to whole numbers above 0, or to []")
 
 

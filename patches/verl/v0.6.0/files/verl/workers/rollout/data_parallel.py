@@ -142,7 +142,8 @@ def engine_arguments(config, hf_config) -> dict:
             f"rollout.expert_parallel_size={ep_size} has no effect: {type(hf_config).__name__} has no experts"
         )
         return {}
-    _check_sizes(config, hf_config)
+    check_sizes(config)
+    _check_experts(config, hf_config)
     _check_given_twice(ep_size, given)
     arguments = {"enable_expert_parallel": True} if ep_size > 1 else {}
     if dp_size > 1:
@@ -151,7 +152,8 @@ def engine_arguments(config, hf_config) -> dict:
     return {key: value for key, value in arguments.items() if given.get(key) is None}
 
 
-def _check_sizes(config, hf_config) -> None:
+def check_sizes(config) -> None:
+    """Raises ValueError for sizes that do not fit each other; `config` as for `engine_group`."""
     tp_size, dp_size, ep_size = (
         config.tensor_model_parallel_size,
         config.data_parallel_size,
@@ -164,9 +166,13 @@ def _check_sizes(config, hf_config) -> None:
             f"rollout.expert_parallel_size={ep_size}: set it to 1 (experts are cut as other layers are) or to "
             f"{tp_size * dp_size}, which is tensor_model_parallel_size * data_parallel_size"
         )
+
+
+def _check_experts(config, hf_config) -> None:
     if not number_of_experts(hf_config):
         raise ValueError(
-            f"rollout.data_parallel_size={dp_size} and rollout.expert_parallel_size={ep_size} are for models with "
+            f"rollout.data_parallel_size={config.data_parallel_size} and "
+            f"rollout.expert_parallel_size={config.expert_parallel_size} are for models with "
             f"experts, and {type(hf_config).__name__} has none: set both to 1. Without data parallelism each tensor "
             "parallel group is an engine with prompts of its own already"
         )

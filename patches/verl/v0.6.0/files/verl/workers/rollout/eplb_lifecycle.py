@@ -53,7 +53,23 @@ def check(config: Any, model_config: Any) -> None:
     check_rollout(config)
     if not number_of_experts(model_config.hf_config):
         raise ValueError(f"{KEY}=True, but the model has no experts: set it to False")
-    if model_config.lora_rank > 0:
+    check_configuration(config, model_config.lora_rank, torch.distributed.get_world_size())
+
+
+def check_configuration(config: Any, lora_rank: int, workers: int) -> None:
+    """
+    The part of it that the configuration alone tells.
+
+    Args:
+        config: RolloutConfig or the section of the configuration, with eplb_lifecycle on
+        lora_rank: of the model
+        workers: how many processes there are, or will be
+
+    Raises:
+        ValueError: names the setting and what to set instead
+    """
+    check_rollout(config)
+    if lora_rank > 0:
         raise ValueError(f"{KEY}=True does not work with LoRA: set it to False, or actor_rollout_ref.model.lora_rank=0")
     ranks = config.tensor_model_parallel_size * config.data_parallel_size
     if config.expert_parallel_size <= 1:
@@ -62,7 +78,6 @@ def check(config: Any, model_config: Any) -> None:
             f"rollout.tensor_model_parallel_size * rollout.data_parallel_size ({ranks}), which must be above 1"
         )
     # The engine exchanges experts over the default process group, which is that of all workers.
-    workers = torch.distributed.get_world_size()
     if ranks != workers:
         raise ValueError(
             f"{KEY}=True needs one engine over all {workers} workers, but rollout.tensor_model_parallel_size * "
@@ -88,15 +103,32 @@ def with_balancing(config: Any, model_config: Any, engine_kwargs: dict[str, Any]
         ValueError: as `check`; when the user has set the opposite; when the engine has no balancing on demand
     """
     check(config, model_config)
+    additional, eplb = given_settings(engine_kwargs)
+    if importlib.util.find_spec("vllm_ascend") is None or not importlib.util.find_spec("vllm_ascend.eplb.on_demand"):
+        raise ValueError(f"{KEY}=True needs vllm-ascend with the patch eplb_reset: set it to False, or apply the patch")
+    return engine_kwargs | {"additional_config": additional | {"eplb_config": eplb | ON}}
+
+
+def given_settings(engine_kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """
+    Get what the user has set of the engine's balancing.
+
+    Args:
+        engine_kwargs: arguments for vllm's LLM
+
+    Returns:
+        its additional_config, and the eplb_config in it; {} for what is not there
+
+    Raises:
+        ValueError: one of them is no mapping, or the opposite of what balancing on demand needs is set
+    """
     place = "actor_rollout_ref.rollout.engine_kwargs.vllm.additional_config"
     additional = _plain(engine_kwargs.get("additional_config"), place)
     eplb = _plain(additional.get("eplb_config"), f"{place}.eplb_config")
     for name, value in ON.items():
         if eplb.get(name, value) is not value:
             raise ValueError(f"{KEY}=True, but {place}.eplb_config.{name}={eplb[name]}: leave one of them out")
-    if importlib.util.find_spec("vllm_ascend") is None or not importlib.util.find_spec("vllm_ascend.eplb.on_demand"):
-        raise ValueError(f"{KEY}=True needs vllm-ascend with the patch eplb_reset: set it to False, or apply the patch")
-    return engine_kwargs | {"additional_config": additional | {"eplb_config": eplb | ON}}
+    return additional, eplb
 
 
 def _plain(value: Any, place: str) -> dict[str, Any]:

@@ -40,11 +40,7 @@ def check_settings(config) -> None:
     Raises:
         ValueError: names the key and what to set instead.
     """
-    if (config.name, config.mode) != ("vllm", "sync"):
-        raise ValueError(
-            f"{KEY}=True is for rollout.name=vllm with rollout.mode=sync, not {config.name} with {config.mode}: set it "
-            "to False"
-        )
+    check_rollout(config)
     if importlib.util.find_spec("vllm_ascend") is None:
         raise ValueError(f"{KEY}=True is for vllm-ascend, which is not installed: set it to False")
     from vllm_ascend import envs
@@ -59,6 +55,15 @@ def check_settings(config) -> None:
         raise ValueError(
             f"{KEY}=True: with {NZ}=2 the expert weights are in FRACTAL_NZ, which the weight loaders cannot write: set "
             f"{NZ} to 0 or 1"
+        )
+
+
+def check_rollout(config) -> None:
+    """The part of it that the configuration alone tells; `config` may be its section."""
+    if (config.name, config.mode) != ("vllm", "sync"):
+        raise ValueError(
+            f"{KEY}=True is for rollout.name=vllm with rollout.mode=sync, not {config.name} with {config.mode}: set it "
+            "to False"
         )
 
 

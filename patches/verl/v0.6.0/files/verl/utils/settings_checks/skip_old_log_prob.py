@@ -1,0 +1,24 @@
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What skip_old_log_prob refuses before a run starts; see verl/utils/skip_old_log_prob.py."""
+
+from . import switch
+
+KEY = "actor_rollout_ref.actor.skip_old_log_prob"
+SWITCHES = (KEY,)
+
+
+def check(config) -> None:
+    if switch(config, KEY):
+        from verl.utils.skip_old_log_prob import check_configuration
+
+        check_configuration(config)
