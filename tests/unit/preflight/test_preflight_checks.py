@@ -118,6 +118,44 @@ def test_another_driver_is_told_and_stops_nothing(look: Look) -> None:
     assert "CANN's table of versions" in str(found.todo)
 
 
+@pytest.mark.parametrize(
+    ("name", "changed", "what", "cure"),
+    [
+        ("triton", {"triton": "3.5.0"}, "3.5.0 is there, and not in the lock", "pip uninstall -y triton; pip install --force-reinstall"),
+        ("numpy", {"numpy": "2.4.0"}, "verl/setup.py wants numpy<2.0.0", "pip install numpy==1.26.0"),
+        ("mathruler", {"mathruler": None}, "mathruler is missing", "pip install mathruler==0.1.0"),
+        ("triton-ascend", {"triton_ascend": None}, "for vllm-ascend/requirements.txt", "pip install triton-ascend==3.2.0"),
+        ("codetiming", {"codetiming": None}, "codetiming is missing; the lock has 1.4.0, for verl/setup.py", "codetiming==1.4.0"),
+        ("opencv-python-headless", {"opencv_python_headless": "4.13.0.90"}, "wants opencv-python-headless<=4.11.0.86", "4.11.0.86"),
+    ],
+)  # fmt: skip
+def test_packages_that_stop_a_run(look: Look, name: str, changed: dict[str, str | None], what: str, cure: str) -> None:
+    found = one(look("qwen3-32b/grpo", pip_list=pip_list(**changed)), name)
+    assert found.blocks and found.level == "wrong" and what in found.what
+    assert cure in str(found.todo) and f"--accept {name}" in str(found.todo)
+
+
+def test_packages_without_which_it_runs(look: Look) -> None:
+    """No recipe with verl's own reward imports mathruler; the rest is told, and stops nothing."""
+    changed = pip_list(mathruler=None, zarr=None, numpy="1.26.4", pillow="9.0.0", nvidia_nccl_cu12="2.27.5")
+    found = look("qwen3-32b/dapo", pip_list=changed)
+    others = one(found, "other packages")
+    assert (others.level, others.blocks, "mathruler" in found) == ("warning", False, False)
+    for part in ("2 missing (mathruler, zarr)", "1 of versions that somebody excludes (numpy 1.26.4)", "pillow 9.0.0",
+                 "1 there and left out of the lock (nvidia-nccl-cu12 2.27.5)"):  # fmt: skip
+        assert part in others.what
+    told = one(look("qwen3-32b/dapo", pip_list=pip_list(pillow="9.0.0")), "other packages")
+    assert told.level == "ok" and "1 of other versions than the lock's (pillow 9.0.0)" in told.what
+
+
+def test_an_environment_with_next_to_nothing_is_told_in_a_few_lines(look: Look) -> None:
+    bare = json.dumps([{"name": n, "version": v} for n, v in (("torch", "2.9.0"), ("ray", "2.48.0"))])
+    found = look(pip_list=bare)
+    (rest,) = found["packages"]
+    assert rest.blocks and "missing" in rest.what and "--accept packages" in str(rest.todo)
+    assert len([f for fs in found.values() for f in fs if f.area == "software" and "is missing" in f.what]) == 8
+
+
 def test_the_driver_by_npu_smi_where_its_file_is_not_mounted(look: Look) -> None:
     assert one(look(driver=None), "driver").what.startswith("25.3.rc1")
     assert one(look(driver=None, npu_smi=npu_smi(version="25.2.1")), "driver").level == "warning"

@@ -1,0 +1,35 @@
+"""What the tests of requirements share: a copy of the real distribution, and changes of it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from patchctl.check.findings import Finding, Report
+from patchctl.check.requirements import check_requirements
+from patchctl.manifest.distribution import Distribution
+
+REPO = Path(__file__).resolve().parents[3]
+SET = "manifests/requirements/2026.02"
+PROFILES = ("deepseek-r1", "qwen2.5-1.5b", "qwen3-235b", "qwen3-32b", "qwen3-8b")
+
+
+def copy_of_ours(folder: Path) -> Path:
+    """The parts of the real distribution from which its locks follow."""
+    for name in ("manifests", "patches", "scripts"):
+        shutil.copytree(REPO / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def edit(root: Path, file: str, old: str, new: str) -> None:
+    """Replaces a text that has to be there."""
+    text = (root / file).read_text()
+    assert old in text, f"{file} has no {old!r}"
+    (root / file).write_text(text.replace(old, new))
+
+
+def findings(root: Path) -> list[Finding]:
+    """What `verify` finds of the requirements."""
+    report = Report()
+    check_requirements(Distribution.load(root), report)
+    return report.findings

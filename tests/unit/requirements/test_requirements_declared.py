@@ -1,0 +1,68 @@
+"""What files of trees and scripts declare is read, and never run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from patchctl.errors import BadManifest
+from patchctl.requirements.declared import parse
+from patchctl.requirements.scripts import dependencies, imported
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("numpy<2.0.0\n", ["numpy<2.0.0"]),
+        ("# a remark\n\ntorch==2.9.0 # why\n", ["torch==2.9.0"]),
+        ("#--pre\n--extra-index-url https://example.com/x\ncmake>=3.26", ["cmake>=3.26"]),
+        ("protobuf >= 6.30.0 # needed\ngrpcio>=1.76.0", ["protobuf>=6.30.0", "grpcio>=1.76.0"]),
+        ('six>=1.16.0; python_version > "3.11"', ['six>=1.16.0; python_version > "3.11"']),
+        ("fastapi[standard] >= 0.115.0", ["fastapi[standard]>=0.115.0"]),
+    ],
+)
+def test_lines_for_pip(text: str, wanted: list[str]) -> None:
+    assert list(parse("requirements.txt", text.encode())) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("setup(name='x', install_requires=['numpy<2', 'ray[default]>=2.41.0'])", ["numpy<2", "ray[default]>=2.41.0"]),
+        ("needs = ['a']\nfrom setuptools import setup\nsetup(install_requires=needs)", ["a"]),
+        ("import os\nos._exit(9)\nsetup(install_requires=())", []),
+    ],
+)
+def test_a_setup_py(text: str, wanted: list[str]) -> None:
+    assert list(parse("setup.py", text.encode())) == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("setup.py", "setup(install_requires=open('x').read().split())", "no list of plain texts"),
+        ("setup.py", "setup(install_requires=needs)", "no list of plain texts"),
+        ("setup.py", "setup(name='x')", "no list of plain texts"),
+        ("setup.py", "setup(install_requires=['a b'])", "no requirement"),
+        ("r.txt", "-r common.txt\n", "names another file"),
+        ("r.txt", "numpy<2\nnumpy <> 2\n", "r.txt:2: no requirement"),
+    ],
+)
+def test_what_cannot_be_told_is_refused(name: str, text: str, says: str) -> None:
+    with pytest.raises(BadManifest) as refused:
+        list(parse(name, text.encode()))
+    assert says in str(refused.value)
+
+
+def test_a_script_with_a_block(tmp_path: Path) -> None:
+    file = tmp_path / "reward.py"
+    (tmp_path / "beside.py").write_text("")
+    file.write_text(
+        '"""Says."""\n\n# /// script\n# requires-python = ">=3.10"\n# dependencies = [\n#   "mathruler>=0.1",\n# ]\n# ///\n'
+        "import json, os.path\nimport beside\nfrom . import near\n\n\ndef late():\n    from mathruler.grader import grade\n"
+    )
+    assert dependencies(file) == ("mathruler>=0.1",)
+    assert imported(file) == {"mathruler"}
+    file.write_text("import json\n")
+    assert (dependencies(file), imported(file)) == ((), set())

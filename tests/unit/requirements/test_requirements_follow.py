@@ -1,0 +1,112 @@
+"""`verify` says, without a network, when a lock of requirements no longer follows from trees, profiles, recipes and set.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from requirement_sets import PROFILES, SET, copy_of_ours, edit, findings
+
+LOCKS = {f"{SET}/x86_64.txt", f"{SET}/aarch64.txt"}
+GRPO = "manifests/recipes/qwen3-32b/grpo.yaml"
+REWARD = "scripts/rewards/deepscaler.py"
+BLOCK = '# dependencies = ["mathruler"]\n'
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return copy_of_ours(tmp_path / "ours")
+
+
+def in_all_profiles(old: str, new: str) -> Callable[[Path], None]:
+    def change(root: Path) -> None:
+        for profile in PROFILES:
+            edit(root, f"manifests/profiles/{profile}.yaml", old, new)
+
+    return change
+
+
+def one(file: str, old: str, new: str) -> Callable[[Path], None]:
+    return lambda root: edit(root, file, old, new)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A change of the distribution: the rule that it breaks, in which files, and a part of what is said."""
+
+    name: str
+    rule: str
+    files: set[str]
+    says: str
+    change: Callable[[Path], None]
+
+
+FAULTS = (
+    Fault("an_override", "requirements-lock", LOCKS, "no longer follows",
+          one(f"{SET}/set.yaml", "xgrammar==0.1.30", "xgrammar==0.1.31")),
+    Fault("a_package_left_out", "requirements-lock", LOCKS, "no longer follows",
+          one(f"{SET}/set.yaml", "packages: arctic-inference", "packages: quart")),
+    Fault("a_build_from_elsewhere", "requirements-lock", {f"{SET}/x86_64.txt"}, "no longer follows",
+          one(f"{SET}/set.yaml", "packages: [torch, torchvision]", "packages: [torch]")),
+    Fault("a_runtime", "requirements-lock", LOCKS, "no longer follows",
+          in_all_profiles('transformers: "4.57.6"', 'transformers: "4.57.3"')),
+    Fault("runtimes_that_differ", "manifest", {f"{SET}/set.yaml"}, "each needs a set of its own",
+          one("manifests/profiles/qwen3-8b.yaml", 'transformers: "4.57.6"', 'transformers: "4.57.3"')),
+    Fault("a_set_that_is_not_there", "manifest", {"manifests/profiles/qwen3-8b.yaml"}, "did you mean '2026.02'?",
+          one("manifests/profiles/qwen3-8b.yaml", 'requirements: "2026.02"', 'requirements: "2026.03"')),
+    Fault("a_need_of_a_recipe", "requirements-lock", LOCKS, "no longer follows",
+          one(GRPO, "needs_packages: [mathruler]", "needs_packages: [mathruler, swanlab]")),
+    Fault("a_lock_that_was_edited", "requirements-lock", {f"{SET}/aarch64.txt"}, "it was edited",
+          one(f"{SET}/aarch64.txt", "numpy==1.26.0", "numpy==1.26.4")),
+    Fault("a_lock_that_is_gone", "requirements-lock", {f"{SET}/x86_64.txt"}, "No such file",
+          lambda root: (root / SET / "x86_64.txt").unlink()),
+    Fault("a_tree_at_another_pin", "requirements-lock", {f"{SET}/declared.txt"}, "vllm/requirements/common.txt is not that of the pin",
+          lambda root: edit(root, "manifests/trees/vllm/v0.14.1.tsv", blob(root, "vllm/v0.14.1", "requirements/common.txt"), "0" * 40)),
+    Fault("a_declared_file_more", "requirements-lock", {f"{SET}/declared.txt"}, "verl/requirements.txt is not in it",
+          one(f"{SET}/set.yaml", "  - {upstream: verl, file: setup.py}\n",
+              "  - {upstream: verl, file: setup.py}\n  - {upstream: verl, file: requirements.txt}\n")),
+    Fault("a_requirement_edited_away", "requirements-lock", LOCKS, "no longer follows",
+          one(f"{SET}/declared.txt", "codetiming\n", "")),
+    Fault("a_reward_whose_recipe_does_not_say", "recipe-packages", {f"manifests/recipes/qwen3-32b/{n}.yaml" for n in ("grpo", "grpo-sam")},
+          "imports mathruler", one(GRPO, "    needs_packages: [mathruler]\n", "")),
+    Fault("a_reward_that_does_not_say", "recipe-packages", {REWARD}, "it imports mathruler", one(REWARD, BLOCK, "# dependencies = []\n")),
+    Fault("a_reward_that_says_too_much", "recipe-packages", {REWARD}, "names sympy, and it does not import it",
+          one(REWARD, BLOCK, '# dependencies = ["mathruler", "sympy"]\n')),
+    Fault("a_block_that_cannot_be_read", "requirements-lock", {REWARD}, "cannot be read", one(REWARD, BLOCK, "# dependencies = [mathruler]\n")),
+)  # fmt: skip
+
+
+def blob(root: Path, stack: str, path: str) -> str:
+    """The blob of a file in a list of a pin."""
+    lines = (root / "manifests/trees" / f"{stack}.tsv").read_text().splitlines()
+    return next(line.split("\t")[1] for line in lines if line.endswith(f"\t{path}"))
+
+
+def test_ours_follow(root: Path) -> None:
+    assert findings(root) == []
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.name)
+def test_one_fault(root: Path, fault: Fault) -> None:
+    fault.change(root)
+    found = [f for f in findings(root) if f.rule == fault.rule and fault.says in f.message]
+    assert {f.file.removeprefix(f"{root}/") for f in found} == fault.files
+    assert all(f.severity == "error" for f in found)
+
+
+def test_seven_recipes_need_mathruler() -> None:
+    """The recipes whose reward is that of deepscaler, by what they inherit."""
+    from requirement_sets import REPO
+
+    from patchctl.manifest.distribution import Distribution
+    from patchctl.recipe.read import read_recipes
+    from patchctl.recipe.resolve import resolve
+
+    recipes = read_recipes(Distribution.load(REPO))
+    needing = {f"{p}/{n}" for p, n in recipes.runnable() if "mathruler" in resolve(recipes, p, n).needs_packages}
+    assert needing == {
+        "deepseek-r1/grpo", "qwen3-32b/grpo", "qwen3-32b/grpo-sam", "qwen3-235b/grpo", "qwen3-235b/grpo-hdp",
+        "qwen3-235b/grpo-random-init", "qwen3-235b/grpo-rebalance",
+    }  # fmt: skip
