@@ -16,6 +16,7 @@ import verl  # noqa: E402
 from hydra import compose, initialize_config_dir  # noqa: E402
 from megatron.core import parallel_state  # noqa: E402
 from mindspeed.core.transformer.moe.moe_feature.gmm import experts as mindspeed_experts  # noqa: E402
+from mindspeed.te.pytorch.module import grouped_linear  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from verl.models.mcore import get_mcore_weight_converter  # noqa: E402
 from verl.utils.checkpoint.megatron_checkpoint_manager import get_dist_checkpoint_path  # noqa: E402, F401
@@ -202,6 +203,7 @@ def use_reference_grouped_gemm():
             return torch.cat([part @ matrix for part, matrix in zip(parts, matrices, strict=True)])
 
     mindspeed_experts.gg = types.SimpleNamespace(ops=ReferenceOps)
+    grouped_linear.Ops = ReferenceOps
 
 
 def grouped_forward(layer, hidden, counts):
