@@ -29,7 +29,6 @@ from patchctl.cluster.facts import (
     request_of,
 )
 from patchctl.cluster.kit import CACHE, DISTRIBUTION, distribution_digest
-from patchctl.cluster.machines import look_here
 from patchctl.errors import PatchctlError
 from patchctl.git.objects import TreeBuilder
 from patchctl.manifest.distribution import MARKER, Distribution
@@ -82,6 +81,8 @@ def answer(request: Request, here: dict[str, Any], place: Path) -> NodeFacts:
     try:
         dist = Distribution.load(place / DISTRIBUTION, place / CACHE)
         if request.machine is not None:
+            from patchctl.cluster.machines import look_here
+
             facts = replace(facts, machine=look_here(request, facts.interpreter, workspace, dist))
         elif request.apply is not None:
             facts = _applied(facts, request, dist, workspace, place)

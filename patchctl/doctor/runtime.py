@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from packaging.utils import canonicalize_name
-
 from patchctl.doctor import Finding, Level
 from patchctl.errors import WrongUse
 from patchctl.manifest.distribution import Distribution
@@ -125,6 +123,8 @@ def check_runtime(
 def check_packages(dist: Distribution, profile: Profile, named: str | None) -> Iterator[Finding]:
     """The rest of what is installed, against the lock of the profile's requirements: what can go wrong, each by itself, and
     the others together."""
+    from packaging.utils import canonicalize_name  # not above: nodes of a cluster have the standard library alone
+
     from patchctl.requirements.environment import differences, installed_in, summary
 
     python = training_python(named)

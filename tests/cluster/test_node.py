@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import time
@@ -14,7 +15,7 @@ import pytest
 from distribution import REPO, Made, git, make_distribution, write_files
 
 from patchctl.cluster import task
-from patchctl.cluster.facts import ApplyOptions, NodeFacts, Request, facts_of
+from patchctl.cluster.facts import ApplyOptions, MachineQuestion, NodeFacts, Request, facts_of
 from patchctl.cluster.kit import make_kit
 from patchctl.manifest.distribution import Distribution
 
@@ -102,6 +103,12 @@ def test_the_kit_needs_nothing_but_python_and_git(
     monkeypatch.setattr(sys, "executable", str(bare))
     monkeypatch.setenv("PATCHCTL_CACHE", str(tmp_path / "cache"))
     assert told(kit, asked(workspace, made)).failed is None
+    looked = told(
+        kit, asked(workspace, made, verb="preflight", machine=MachineQuestion(paths={"a": ["/", None, None]}))
+    )
+    assert looked.failed is None and looked.machine is not None
+    assert {"limits.txt", "meminfo.txt", "workspace.json"} <= looked.machine.texts.keys()
+    assert json.loads(looked.machine.texts["paths.json"])["/"]["kind"] == "folder"
     fresh = asked(tmp_path / "fresh", made, verb="apply", profile="plain", apply=ApplyOptions())
     facts = told(kit, fresh)
     assert (facts.failed, facts.changed) == (None, ["greeter", "clock"])

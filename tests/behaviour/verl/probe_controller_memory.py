@@ -33,6 +33,14 @@ def in_process():
     return trainer_in_process
 
 
+def without_a_device(base):
+    """What a worker asks of its device and of HCCL beside the answers: memory for the log, and timings over all ranks."""
+    torch.cpu.mem_get_info = lambda: (0, 1)
+    module = sys.modules[base.__module__]
+    module.reduce_timing = lambda timing: timing
+    module.topk_reduce_ratio_min_max = lambda seconds: (0.0, seconds, seconds)
+
+
 def mixin(base):
     """verl's worker class on a CPU: its own methods, with what `__init__` and `init_model` set where those need a device."""
 
@@ -41,6 +49,7 @@ def mixin(base):
             from verl.single_controller.base import Worker
 
             in_process()
+            without_a_device(base)
             Worker.__init__(self)
             torch.distributed.init_process_group("gloo")
             self.make_groups()
@@ -215,6 +224,7 @@ def step(group, watched, skip):
 
 
 def main():
+    from omegaconf import OmegaConf
     from verl.single_controller.ray import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 
     model, kind, *overrides = sys.argv[1:]
@@ -228,8 +238,9 @@ def main():
         *overrides,
         name="ppo_trainer" if kind == "fsdp" else "ppo_megatron_trainer",
     )
+    OmegaConf.resolve(config)
     worker = fsdp_worker() if kind == "fsdp" else megatron_worker()
-    ray.init(num_cpus=DEVICES, include_dashboard=False, log_to_driver=True, object_store_memory=200 << 20)
+    ray.init(num_cpus=DEVICES, include_dashboard=False, log_to_driver=False, object_store_memory=200 << 20)
     try:
         made = RayClassWithInitArgs(ray.remote(worker), config=config.actor_rollout_ref)
         group = RayWorkerGroup(
