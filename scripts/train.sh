@@ -78,7 +78,7 @@ read_recipe() {
   NODES=$(override trainer.nnodes) DEVICES=$(override trainer.n_gpus_per_node)
   WORKSPACE=$(realpath -m -- "$WORKSPACE")
   # shellcheck disable=SC2016
-  FOLDER=$WORKSPACE/$(sed -n 's|^cd "${WORKSPACE:-workspace}/\(.*\)" || exit$|\1|p' <<<"$COMMAND")
+  FOLDER=$WORKSPACE/$(sed -n 's#^cd "${WORKSPACE:-workspace}/\(.*\)" || exit$#\1#p' <<<"$COMMAND")
   PREFLIGHT_COMMAND=(preflight --profile "$PROFILE" --recipe "$RECIPE" "${ASKED[@]}" --workspace "$WORKSPACE"
     --python "$(command -v python3)" "${ACCEPTED[@]}")
 }

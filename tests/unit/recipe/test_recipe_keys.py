@@ -5,6 +5,8 @@ tests/behaviour/test_recipes.py asks Hydra the same questions, and compares the 
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,3 +111,17 @@ def test_a_damaged_list_is_refused_with_its_line(tmp_path: Path, line: str) -> N
     with pytest.raises(BadManifest, match="expected KEY, KIND and configurations") as refused:
         read_keys(replace(DIST, root=tmp_path), run)
     assert refused.value.where is not None and refused.value.where.line == 3
+
+
+def test_the_list_is_made_of_verl_from_git_only(tmp_path: Path) -> None:
+    """The source distribution lacks recipe/, and a list without DAPO's configurations would refuse their keys."""
+    command = [
+        sys.executable,
+        str(REPOSITORY / "scripts" / "config_keys.py"),
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "expected verl's tree from git, with recipe/" in done.stderr
+    assert not (tmp_path / "out").exists()
