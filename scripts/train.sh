@@ -35,7 +35,7 @@ Exit codes: those of the training once it runs; before: 1 preflight found someth
 recipe that breaks a rule, a path that is not set; 130 interrupted, 143 terminated.
 
   train.sh qwen3-235b grpo --nodes 8 --path model=/data/Qwen3-235B-A22B trainer.total_epochs=1
-  MODEL_PATH=... MCORE_MODEL_PATH=... TRAIN_FILE=... VAL_FILE=... CKPTS_DIR=... train.sh qwen3-32b dapo --dry-run
+  MODEL_PATH=... TRAIN_FILE=... VAL_FILE=... CKPTS_DIR=... train.sh qwen3-32b dapo --dry-run
 TEXT
 }
 
