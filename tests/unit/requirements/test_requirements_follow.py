@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from requirement_sets import PROFILES, SET, copy_of_ours, edit, findings
+from real_set import PROFILES, SET, copy_of_ours, edit, findings
 
 LOCKS = {f"{SET}/x86_64.txt", f"{SET}/aarch64.txt"}
 GRPO = "manifests/recipes/qwen3-32b/grpo.yaml"
@@ -98,7 +98,7 @@ def test_one_fault(root: Path, fault: Fault) -> None:
 
 def test_seven_recipes_need_mathruler() -> None:
     """The recipes whose reward is that of deepscaler, by what they inherit."""
-    from requirement_sets import REPO
+    from real_set import REPO
 
     from patchctl.manifest.distribution import Distribution
     from patchctl.recipe.read import read_recipes
