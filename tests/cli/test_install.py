@@ -232,7 +232,8 @@ def test_editable_follows_every_apply_and_a_copy_does_not(case: Case) -> None:
 
 
 def test_what_differs_from_the_lock_is_told(tools: Env, wheels: Path, tmp_path: Path) -> None:
-    greeter = replace(GREETER, files={**GREETER.files, **GREETER_FILES, "needs.txt": NEEDS["greeter"]})
+    files = {**GREETER.files, **GREETER_FILES, "needs.txt": NEEDS["greeter"]}
+    greeter = replace(GREETER, files=files, sdist=("greeter/__init__.py",))
     clock = replace(CLOCK, files={**CLOCK.files, **CLOCK_FILES, "needs.txt": NEEDS["clock"]})
     ws = Workspace(with_set(make_distribution(tmp_path / "made", (greeter, clock), lock=True)), tmp_path / "ws")
     ws.apply()
