@@ -20,8 +20,9 @@ from patchctl.requirements.declared import Declared, read_declared
 from patchctl.requirements.scripts import declared_by_scripts
 from patchctl.requirements.sets import NamedSet
 
-PROFILE = "profile"
-"""The source whose lines are the profile's versions."""
+PROFILE, RECIPES = "profile", "recipes"
+"""Who asks, where it is no file of a tree and no script: the profile's versions, and what recipes need, all together: a
+recipe more that needs the same changes no lock."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def inputs_of(dist: Distribution, named: NamedSet, declared: Sequence[Declared] 
     pins = runtime_pins(dist, named.profiles[0])
     asked = {d.title: d.requirements for d in found}
     asked[PROFILE] = tuple(pins)
-    asked |= _of_recipes(read_recipes(dist), named) | declared_by_scripts(dist.root)
+    asked |= {RECIPES: _of_recipes(read_recipes(dist), named)} | declared_by_scripts(dist.root)
     overrides = {canonicalize_name(Requirement(text).name): text for text in pins}
     overrides |= {canonicalize_name(Requirement(o.requirement).name): o.requirement for o in named.value.overrides}
     return Inputs(named.value, asked, tuple(str(Requirement(text)) for text in overrides.values()))
@@ -79,15 +80,10 @@ def runtime_pins(dist: Distribution, profile: Profile) -> list[str]:
     return found
 
 
-def _of_recipes(recipes: Recipes, named: NamedSet) -> dict[str, tuple[str, ...]]:
-    """What each recipe of the set's profiles needs, by its name."""
-    found = {}
-    for profile in named.profiles:
-        for name in recipes.of(profile.name):
-            run = resolve(recipes, profile.name, name)
-            if run.needs_packages:
-                found[f"recipe {run.title}"] = tuple(str(Requirement(text)) for text in run.needs_packages)
-    return found
+def _of_recipes(recipes: Recipes, named: NamedSet) -> tuple[str, ...]:
+    """What the recipes of the set's profiles need, each once."""
+    runs = (resolve(recipes, p.name, name) for p in named.profiles for name in recipes.of(p.name))
+    return tuple(sorted({str(Requirement(text)) for run in runs for text in run.needs_packages}))
 
 
 def write_inputs(inputs: Inputs, folder: Path) -> dict[str, str]:

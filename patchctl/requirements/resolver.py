@@ -13,6 +13,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from patchctl.errors import FINDINGS, PatchctlError, SourceUnavailable, Tried, WrongUse
@@ -22,6 +23,7 @@ from patchctl.requirements.inputs import Inputs, write_inputs
 from patchctl.requirements.lockfile import Lock, Locked
 
 _SECONDS = 900
+_LONGEST = 1500
 # glibc 2.28: openEuler 24.03 and Ubuntu 22.04, which the images of CANN are made of, have newer ones.
 _TAG = "manylinux_2_28"
 _PACKAGE = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[^\s\\;]+)")
@@ -29,7 +31,7 @@ _ASKED = re.compile(r"-r (asked[0-9]{3}\.in)")
 
 
 class NoSolution(PatchctlError):
-    """The requirements contradict each other; `what` is what uv says of it."""
+    """The requirements contradict each other; `what` says who wants what."""
 
     code = FINDINGS
     kind = "no-solution"
@@ -91,16 +93,23 @@ def _compiled(inputs: Inputs, platform: Platform, excluded: set[str]) -> Iterato
             tried = [Tried("the package index", f"uv did not end in {error.timeout:g} seconds")]
             raise SourceUnavailable("the requirements were not resolved", tried) from error
     if done.returncode != 0:
-        raise _failure(_with_titles(done.stderr, named), platform)
+        raise _failure(_with_titles(done.stderr, named), inputs, platform)
     yield from _packages(done.stdout, named)
 
 
-def _failure(said: str, platform: Platform) -> PatchctlError:
-    text = one_line(re.sub(r"\s+", " ", said).strip())
-    if "No solution found" in said:
-        hint = "an override in set.yaml says which of them holds, with its reason"
-        return NoSolution(f"{platform}: {text}", hint=hint)
-    return SourceUnavailable(f"{platform}: the requirements were not resolved", [Tried("uv", text)])
+def _failure(said: str, inputs: Inputs, platform: Platform) -> PatchctlError:
+    text = one_line(re.sub(r"\s+", " ", said), _LONGEST)
+    if "No solution found" not in said:
+        return SourceUnavailable(f"{platform}: the requirements were not resolved", [Tried("uv", text)])
+    mentioned = set(re.findall(r"[a-z0-9][a-z0-9-]*[a-z0-9]", said.lower()))
+    limits = [
+        f"{title} wants {line}"
+        for title, lines in inputs.asked.items()
+        for line in lines
+        if canonicalize_name(Requirement(line).name) in mentioned and Requirement(line).specifier
+    ]
+    what = f"{platform}: the requirements contradict each other: {'; '.join(limits) or text}"
+    return NoSolution(what, hint="an override in set.yaml says which of them holds, and why")
 
 
 def _packages(text: str, named: Mapping[str, str]) -> Iterator[Locked]:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from distribution import CLOCK, GREETER, REPO, Made, git, make_distribution, write_files
 from on_disk import Workspace, copy_of, snapshot
+from requirement_sets import NEEDS, install_metadata, with_set
 from test_json import SHAPES, check_shape
 
 from patchctl.errors import SourceUnavailable, WrongUse
@@ -228,6 +229,27 @@ def test_editable_follows_every_apply_and_a_copy_does_not(case: Case) -> None:
     case.ws.apply("full")  # a copy does not follow, which is told by its files
     stale = case.run("status")
     assert stale.returncode == 1 and "files differ, the first is hello.py" in stale.stdout
+
+
+def test_what_differs_from_the_lock_is_told(tools: Env, wheels: Path, tmp_path: Path) -> None:
+    files = {**GREETER.files, **GREETER_FILES, "needs.txt": NEEDS["greeter"]}
+    greeter = replace(GREETER, files=files, sdist=("greeter/__init__.py",))
+    clock = replace(CLOCK, files={**CLOCK.files, **CLOCK_FILES, "needs.txt": NEEDS["clock"]})
+    ws = Workspace(with_set(make_distribution(tmp_path / "made", (greeter, clock), lock=True)), tmp_path / "ws")
+    ws.apply()
+    case = Case(ws, tools, wheels, ("--no-build-isolation",))
+    install_metadata(tools.site, iniconfig="1.0.0", triton="3.5.0")
+    found = json.loads(case.good("install", "--json"))
+    check_shape({k: v for k, v in found.items() if k != "schema"}, SHAPES["patchctl.install/1"], "install")
+    differences = {d["name"]: (d["kind"], d["locked"], d["found"], d["matters"]) for d in found["packages"]}
+    assert differences.pop("packaging", ("other",))[0] == "other"  # as new as the index has it
+    assert differences == {
+        "triton": ("left out", None, "3.5.0", True),
+        "iniconfig": ("other", "2.0.0", "1.0.0", False),
+        "six": ("missing", "1.16.0", None, False),
+    }
+    said = case.good("install", "--dry-run")
+    assert "not as in the lock of full: 1 missing (six)" in said and "patchctl requirements --profile full" in said
 
 
 def test_what_a_workspace_must_be(case: Case, tmp_path: Path) -> None:

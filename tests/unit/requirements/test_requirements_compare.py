@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from requirement_sets import REPO
+from real_set import REPO
 
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.requirement_types import PLATFORMS, Platform

@@ -7,11 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from requirement_sets import PROFILES, SET, copy_of_ours, edit, findings
+from real_set import PROFILES, REPO, SET, copy_of_ours, edit, findings
+
+from patchctl.manifest.distribution import Distribution
+from patchctl.recipe.read import read_recipes
+from patchctl.recipe.resolve import resolve
 
 LOCKS = {f"{SET}/x86_64.txt", f"{SET}/aarch64.txt"}
 GRPO = "manifests/recipes/qwen3-32b/grpo.yaml"
 REWARD = "scripts/rewards/deepscaler.py"
+# The recipe with the path, and those that inherit it.
+WITH_REWARD = {f"manifests/recipes/qwen3-32b/{path.name}" for path in (REPO / GRPO).parent.glob("grpo*.yaml")}
 BLOCK = '# dependencies = ["mathruler"]\n'
 
 
@@ -69,7 +75,7 @@ FAULTS = (
               "  - {upstream: verl, file: setup.py}\n  - {upstream: verl, file: requirements.txt}\n")),
     Fault("a_requirement_edited_away", "requirements-lock", LOCKS, "no longer follows",
           one(f"{SET}/declared.txt", "codetiming\n", "")),
-    Fault("a_reward_whose_recipe_does_not_say", "recipe-packages", {f"manifests/recipes/qwen3-32b/{n}.yaml" for n in ("grpo", "grpo-sam")},
+    Fault("a_reward_whose_recipe_does_not_say", "recipe-packages", WITH_REWARD,
           "imports mathruler", one(GRPO, "    needs_packages: [mathruler]\n", "")),
     Fault("a_reward_that_does_not_say", "recipe-packages", {REWARD}, "it imports mathruler", one(REWARD, BLOCK, "# dependencies = []\n")),
     Fault("a_reward_that_says_too_much", "recipe-packages", {REWARD}, "names sympy, and it does not import it",
@@ -96,17 +102,10 @@ def test_one_fault(root: Path, fault: Fault) -> None:
     assert all(f.severity == "error" for f in found)
 
 
-def test_seven_recipes_need_mathruler() -> None:
-    """The recipes whose reward is that of deepscaler, by what they inherit."""
-    from requirement_sets import REPO
-
-    from patchctl.manifest.distribution import Distribution
-    from patchctl.recipe.read import read_recipes
-    from patchctl.recipe.resolve import resolve
-
+def test_the_recipes_that_need_mathruler() -> None:
+    """Those whose reward is that of deepscaler, whoever they inherit it from, and no other."""
     recipes = read_recipes(Distribution.load(REPO))
-    needing = {f"{p}/{n}" for p, n in recipes.runnable() if "mathruler" in resolve(recipes, p, n).needs_packages}
-    assert needing == {
-        "deepseek-r1/grpo", "qwen3-32b/grpo", "qwen3-32b/grpo-sam", "qwen3-235b/grpo", "qwen3-235b/grpo-hdp",
-        "qwen3-235b/grpo-random-init", "qwen3-235b/grpo-rebalance",
-    }  # fmt: skip
+    runs = [resolve(recipes, profile, name) for profile, name in recipes.runnable()]
+    needing = {run.title for run in runs if "mathruler" in run.needs_packages}
+    assert needing == {run.title for run in runs if any(REWARD in path.what for path in run.paths.values())}
+    assert {"deepseek-r1/grpo", "qwen3-32b/grpo", "qwen3-235b/grpo", "qwen3-235b/grpo-hdp"} <= needing

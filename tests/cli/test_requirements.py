@@ -1,0 +1,189 @@
+"""`patchctl requirements`, `lock --requirements`, and who reads the lock: install and doctor.
+
+Resolving asks a package index: those tests say so where it cannot be reached."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distribution import CLOCK, GREETER, REPO, Made, make_distribution
+from requirement_sets import NAME, NEEDS, SET, VERSIONS, install_metadata, site_of, with_set
+from test_json import SHAPES, check_shape
+
+from patchctl.errors import SourceUnavailable
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.requirement_types import PLATFORMS, Platform
+from patchctl.requirements.inputs import inputs_of
+from patchctl.requirements.lockfile import read_lock
+from patchctl.requirements.resolver import NoSolution, resolve_inputs
+from patchctl.requirements.sets import all_sets
+
+LOCK = f"manifests/requirements/{NAME}/x86_64.txt"
+
+
+def make(folder: Path, *, lock: bool) -> Made:
+    """The small distribution with the small set."""
+    greeter = replace(GREETER, files={**GREETER.files, "needs.txt": NEEDS["greeter"]})
+    clock = replace(CLOCK, files={**CLOCK.files, "needs.txt": NEEDS["clock"]})
+    return with_set(make_distribution(folder, (greeter, clock), lock=True), lock=lock)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    return make(tmp_path / "made", lock=True)
+
+
+@cache
+def index_is_there() -> str:
+    """Why no package index can be asked; empty where one can."""
+    done = subprocess.run(
+        [sys.executable, "-m", "uv", "pip", "compile", "--no-config", "--quiet", "-"], input="iniconfig==2.0.0\n",
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    return "" if done.returncode == 0 else done.stderr.strip()[-300:] or "uv failed"
+
+
+@pytest.fixture
+def index() -> None:
+    if why := index_is_there():
+        pytest.skip(f"the package index cannot be asked: {why}")
+
+
+def test_it_prints_what_pip_reads(made: Made) -> None:
+    out = made.good("requirements", "--profile", "full", "--platform", "x86_64")
+    assert out == (made.root / LOCK).read_text()
+    pinned = [line.partition(" ")[0] for line in out.splitlines() if "==" in line and not line.startswith(("#", " "))]
+    assert pinned == [f"{n}=={v}" for n, v in sorted(VERSIONS.items())]
+    assert made.good("requirements", "--profile", "full", "--elsewhere") == ""
+    found = json.loads(made.good("requirements", "--profile", "plain", "--platform", "aarch64", "--json"))
+    check_shape({k: v for k, v in found.items() if k != "schema"}, SHAPES["patchctl.requirements/1"], "requirements")
+    assert (found["set"], found["platform"], len(found["packages"])) == (NAME, "aarch64", 3)
+
+
+def test_a_profile_without_a_set(made: Made) -> None:
+    made.edit("manifests/profiles/full.yaml", f"requirements: {NAME}\n", "")
+    done = made.patchctl("requirements", "--profile", "full")
+    assert done.returncode == 2 and "full names no set of requirements" in done.stderr
+    assert made.patchctl("doctor", "--profile", "full").returncode == 0
+
+
+def test_a_lock_that_is_not_there(made: Made) -> None:
+    (made.root / LOCK).unlink()
+    done = made.patchctl("requirements", "--profile", "full", "--platform", "x86_64")
+    assert done.returncode == 2 and "patchctl lock --requirements" in done.stderr and LOCK in done.stderr
+    assert made.patchctl("verify", "--static").returncode == 1
+
+
+def packages(made: Made, environment: Path, **versions: str) -> dict[str, dict[str, Any]]:
+    """What doctor says of the packages of an environment that has these."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+    install_metadata(site_of(environment), **versions)
+    python = str(environment / "bin/python")
+    found = json.loads(made.good("doctor", "--profile", "full", "--offline", "--json", "--python", python))
+    return {f["name"]: f for f in found["findings"] if f["area"] == "runtime"}
+
+
+def test_doctor_reads_the_lock(made: Made, tmp_path: Path) -> None:
+    found = packages(made, tmp_path / "bad", packaging="22.0", triton="3.5.0", six="1.15.0")
+    assert (
+        found["packaging"]["level"] == "warning"
+        and "greeter/needs.txt wants packaging>=23" in found["packaging"]["what"]
+    )
+    assert found["iniconfig"]["level"] == "missing" and "it hides triton-ascend" in found["triton"]["what"]
+    assert found["packages"]["level"] == "ok" and "six 1.15.0" in found["packages"]["what"]
+    assert not any(f["needed"] for f in found.values())
+    good = packages(made, tmp_path / "good", **VERSIONS)
+    assert good["packages"]["what"].endswith("has what the lock has") and "packaging" not in good
+
+
+def relocked(made: Made, code: int, *args: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
+    done = made.patchctl("lock", "--requirements", "--json", *args, env=env)
+    assert done.returncode == code, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    if "error" not in found:
+        check_shape({k: v for k, v in found.items() if k != "schema"}, SHAPES["patchctl.lock/1"], "lock")
+    return found
+
+
+@pytest.mark.usefixtures("index")
+def test_a_set_is_resolved_from_its_trees(tmp_path: Path) -> None:
+    """Real upstreams, a real uv, a real index: written once, in step from then on, and `verify` agrees."""
+    made = make(tmp_path / "made", lock=False)
+    assert made.patchctl("verify", "--static").returncode == 1
+    rows = relocked(made, 0)["requirements"]
+    assert [(r["platform"], r["packages"], r["elsewhere"], r["written"]) for r in rows] == [
+        ("x86_64", 3, 0, True), ("aarch64", 3, 0, True),
+    ]  # fmt: skip
+    text = (made.root / LOCK).read_text()
+    assert "packaging==23.2 \\\n    --hash=sha256:" in text and "# via clock/needs.txt, greeter/needs.txt" in text
+    assert made.patchctl("verify", "--static", "--quiet").returncode == 0
+    before = {p: p.read_bytes() for p in (made.root / LOCK).parent.iterdir()}
+    assert not any(r["differences"] for r in relocked(made, 0)["requirements"])
+    assert {p: p.read_bytes() for p in (made.root / LOCK).parent.iterdir()} == before
+    made.edit(f"manifests/requirements/{NAME}/set.yaml", "packaging>=23", "packaging==23.0")
+    assert "packaging 23.2 became 23.0" in relocked(made, 1, "--check")["requirements"][0]["differences"]
+    assert {p: p.read_bytes() for p in (made.root / LOCK).parent.iterdir() if p.suffix == ".txt"} == {
+        p: data for p, data in before.items() if p.suffix == ".txt"
+    }
+
+
+@pytest.mark.usefixtures("index")
+def test_without_its_override_the_contradiction_is_told(tmp_path: Path) -> None:
+    made = make(tmp_path / "made", lock=False)
+    override = SET[SET.index("overrides:") : SET.index("left_out:")]
+    made.edit(f"manifests/requirements/{NAME}/set.yaml", override, "")
+    done = made.patchctl("lock", "--requirements")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert (
+        "greeter/needs.txt wants packaging>=23" in done.stderr and "clock/needs.txt wants packaging<23" in done.stderr
+    )
+    assert not (made.root / LOCK).exists()
+
+
+def test_an_index_that_cannot_be_asked(made: Made) -> None:
+    """Nothing listens there."""
+    before = (made.root / LOCK).read_bytes()
+    made.edit(f"manifests/requirements/{NAME}/set.yaml", "packaging>=23", "packaging==23.0")
+    env = {"UV_DEFAULT_INDEX": "http://127.0.0.1:9/simple", "UV_HTTP_RETRIES": "0", "UV_NO_CACHE": "1"}
+    done = made.patchctl("lock", "--requirements", env=env)
+    assert done.returncode == SourceUnavailable.code and "were not resolved" in done.stderr, done.stderr
+    assert (made.root / LOCK).read_bytes() == before
+
+
+@pytest.mark.usefixtures("index")
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_our_locks_are_what_resolving_gives(platform: Platform) -> None:
+    """Every profile of ours, by the set that all of them name; about ten seconds."""
+    dist = Distribution.load(REPO)
+    (named,) = all_sets(dist)
+    assert {p.name for p in named.profiles} == set(dist.profiles)
+    lock, have = resolve_inputs(inputs_of(dist, named), platform), read_lock(named, platform)
+    assert {n: p.version for n, p in lock.packages.items()} == {n: p.version for n, p in have.packages.items()}
+    assert (lock.packages, lock.input) == (have.packages, have.input)
+
+
+@pytest.mark.usefixtures("index")
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize(
+    ("override", "one", "other"),
+    [
+        ("xgrammar", "vllm/requirements/common.txt wants xgrammar==0.1.29", "vllm-ascend/requirements.txt wants xgrammar>=0.1.30"),
+        ("opencv-python-headless", "wants opencv-python-headless>=4.13.0", "wants opencv-python-headless<=4.11.0.86"),
+        ("transformers", "verl/requirements-npu.txt wants transformers==4.52.4", "profile wants transformers==4.57.6"),
+        ("tensordict", "verl/setup.py wants tensordict!=0.9.0,<=0.10.0,>=0.8.0", "profile wants tensordict==0.11.0"),
+    ],
+)  # fmt: skip
+def test_without_one_of_our_overrides(override: str, one: str, other: str, platform: Platform) -> None:
+    dist = Distribution.load(REPO)
+    (named,) = all_sets(dist)
+    with pytest.raises(NoSolution) as told:
+        resolve_inputs(inputs_of(dist, named).without(override), platform)
+    assert one in told.value.what and other in told.value.what
