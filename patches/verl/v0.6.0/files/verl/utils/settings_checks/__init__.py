@@ -13,9 +13,11 @@
 
 Every patch with settings has a module here; where the patch is left out there is none. A module has
 
-    SWITCHES        keys of its booleans, each from the root of the configuration
-    check(config)   what else the configuration alone shows to be wrong; may be missing. Raises ValueError, which names
-                    the key and what to set instead.
+    SWITCHES              keys of its booleans, each from the root of the configuration
+    check_values(config)  what no value of a setting can be; may be missing
+    check(config)         what does not go together, as far as the configuration alone tells; may be missing
+
+The last two raise ValueError, which names the key and what to set instead. All values come before all of the rest.
 
 Hydra makes booleans of true and false only, in small or capital letters. What else looks like one on the command line
 is text or a number (off, no, None, "false", 0), and Python takes any text but an empty one for true.
@@ -42,9 +44,10 @@ def check_settings(config: Mapping) -> None:
         ValueError: names the key and what to set instead.
     """
     check_switches(config)
-    for module in _modules():
-        if hasattr(module, "check"):
-            module.check(config)
+    for name in ("check_values", "check"):
+        for module in _modules():
+            if hasattr(module, name):
+                getattr(module, name)(config)
 
 
 def check_switches(config: Mapping) -> None:

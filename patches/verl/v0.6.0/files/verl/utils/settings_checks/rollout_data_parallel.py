@@ -18,9 +18,13 @@ SIZES = ("data_parallel_size", "expert_parallel_size")
 SWITCHES = ()
 
 
+def check_values(config) -> None:
+    for name in SIZES:
+        whole_number(config, f"{ROLLOUT}.{name}", least=1, default=1)
+
+
 def check(config) -> None:
-    sizes = [whole_number(config, f"{ROLLOUT}.{name}", least=1, default=1) for name in SIZES]
-    if sizes != [1, 1]:
+    if any(setting(config, f"{ROLLOUT}.{name}", 1) > 1 for name in SIZES):
         from verl.workers.rollout.data_parallel import check_sizes, ranks_per_shard
 
         rollout = setting(config, ROLLOUT)
