@@ -36,7 +36,7 @@ class Result:
 @dataclass
 class RollOut:
     """The results by node. `gone` are nodes that were passed by, and why: dead before the run, or unreachable on request.
-    `missing` says that there are too few nodes."""
+    `missing` says that there are too few nodes, or none."""
 
     results: dict[Node, Result] = field(default_factory=dict)
     gone: dict[Node, str] = field(default_factory=dict)
@@ -79,6 +79,9 @@ def roll_out(
     if out.failed:
         return _held_back(out, alive)
     groups = _groups(looked)
+    if not groups:
+        out.missing = "no node answers"
+        return out
     writers = [group[0] for group in groups]
     prepared = ask("preview", writers)
     out.results.update({n: r for n, a in prepared.items() if (r := _failure(a)) is not None})

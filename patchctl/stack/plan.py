@@ -289,35 +289,24 @@ def _unavailable(
         wanted = [p for p in selection.patches[upstream] if id(p) not in out]
         package = standing.installed.get(upstream)
         missing = missing_files(base, wanted, package.files if package else None)
-        if package is not None:
-            place = f"not in the package that is installed in {package.folder}"
-            found += [Omission(upstream, p, f"{place}: {', '.join(files)}") for p, files in missing]
-            continue
-        if not missing:
-            continue
         failure: SourceUnavailable | None = None
-        if base.form == "sdist" and options.source == "auto":
+        if missing and package is None and base.form == "sdist" and options.source == "auto":
             try:
                 stack = selection.stacks[upstream]
                 bases[upstream] = obtain_form("git", upstream, dist.upstream(upstream), stack, options, progress)
                 continue
             except SourceUnavailable as error:
                 failure = error
-        if not skip:
+        if missing and package is None and not skip:
             raise _lacking(upstream, base, missing, failure, options)
         applied = standing.applied.get(upstream)
-        if (
-            failure is not None
-            and applied is not None
-            and applied.form == "git"
-            and _stays(dist, selection, upstream, applied)
-        ):
+        stays = applied is not None and applied.form == "git" and _stays(dist, selection, upstream, applied)
+        if failure is not None and stays:
             kept.append(Skipped(upstream, tuple(failure.tried)))
             del bases[upstream]
             continue
-        found += [
-            Omission(upstream, p, f"not in the {base.form} of {upstream}: {', '.join(files)}") for p, files in missing
-        ]
+        place = f"the package that is installed in {package.folder}" if package else f"the {base.form} of {upstream}"
+        found += [Omission(upstream, p, f"not in {place}: {', '.join(files)}") for p, files in missing]
     return found
 
 

@@ -326,6 +326,12 @@ def test_too_few_nodes_and_dead_ones(good: NodeFacts) -> None:
         assert (states(out), [n.title for n in out.gone], out.exit_code) == ({"a": "applied"}, ["b"], 0)
 
 
+def test_no_node_at_all_is_no_success(good: NodeFacts) -> None:
+    silent: Answer = NoAnswer("silent", "no answer in 5 s")
+    out = rolled(Asked(in_groups(good, ["a"]), look={"a": [silent]}), dead="b", skip_unreachable=True)
+    assert (states(out), out.missing, out.exit_code) == ({}, "no node answers", 1)
+
+
 def test_a_node_that_died_before_the_run_fails_it(good: NodeFacts) -> None:
     ask = Asked(in_groups(good, ["a"]))
     out = rolled(ask, dead="b")
