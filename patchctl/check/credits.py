@@ -113,6 +113,8 @@ def _of_recipe(recipe: Recipe, documents: Documents) -> Iterator[tuple[tuple[str
     for kind, settings in kinds:
         for name, setting in settings.items():
             source = setting.source or (None if setting.ours else recipe.source)
+            if not source and not setting.ours:
+                yield (kind, name), f"{name}={setting.value} names no document, and does not say `ours:`"
             for credit in credits_of(source) if source else ():
                 for fault in _faults(credit, documents, partial(_gives, name, setting)):
                     yield (kind, name), f"{name}={setting.value}: {fault}"

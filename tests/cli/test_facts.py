@@ -48,6 +48,8 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Made:
     # What the book has, by the names that the book has.
     made.edit("manifests/recipes/full/quiet.yaml", '"it\'s ${HOME}", why:', '"it is ${HOME}", source: "007, 2", why:')
     made.edit("manifests/recipes/shared/base.yaml", 'source: "007, 1"', 'source: "007, 1 (response_length)"')
+    for file, summary in (("shared/base", "A part."), ("full/loud", "Says it aloud.")):
+        made.edit(f"manifests/recipes/{file}.yaml", summary, f"{summary}\nsource: another book")
     write_files(made.root, {FACTS: facts(), "book.txt": BOOK})
     done = written(made)
     assert done.returncode == 0, done.stderr
@@ -118,6 +120,13 @@ def test_what_stands_in_brackets_counts(made: Made, source: str) -> None:
     made.edit("manifests/recipes/full/loud.yaml", "  QUEUE: 1", f'  QUEUE: {{value: 1, source: "{source}"}}')
     found = [message for place, message in findings(made) if place.startswith("loud.yaml")]
     assert bool(found) is (source == "007, 2"), found
+
+
+def test_a_value_of_nobody(made: Made) -> None:
+    made.edit("manifests/recipes/shared/base.yaml", "source: another book\n", "")
+    found = dict(findings(made))
+    assert found["base.yaml:8"] == "devices_per_node=8 names no document, and does not say `ours:`"
+    assert "base.yaml:17" not in found  # trainer.nodes says `ours:`
 
 
 def test_a_rule_and_a_switch_that_their_document_does_not_have(made: Made) -> None:
