@@ -18,7 +18,7 @@ import ray
 import torch
 
 DEVICES, INNER = 4, 2  # devices, and how many of them work on one part of the batch
-PROMPT, RESPONSE, ROWS = 32, 512, 64
+PROMPT, RESPONSE, ROWS = 32, 256, 32
 RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -226,6 +226,7 @@ def step(group, watched, skip):
 def main():
     from omegaconf import OmegaConf
     from verl.single_controller.ray import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
+    from verl.single_controller.ray.base import create_colocated_worker_cls
 
     model, kind, *overrides = sys.argv[1:]
     rows = f"actor_rollout_ref.actor.ppo_mini_batch_size={ROWS}"
@@ -243,9 +244,9 @@ def main():
     ray.init(num_cpus=DEVICES, include_dashboard=False, log_to_driver=False, object_store_memory=200 << 20)
     try:
         made = RayClassWithInitArgs(ray.remote(worker), config=config.actor_rollout_ref)
-        group = RayWorkerGroup(
-            resource_pool=RayResourcePool([DEVICES], use_gpu=False, max_colocate_count=1), ray_cls_with_init=made
-        )
+        pool = RayResourcePool([DEVICES], use_gpu=False, max_colocate_count=1)
+        colocated = create_colocated_worker_cls({"actor": made})  # as the trainer makes it: no actor of asyncio's
+        group = RayWorkerGroup(resource_pool=pool, ray_cls_with_init=colocated).spawn(["actor"])["actor"]
         watched = Watched()
         skip = bool(config.actor_rollout_ref.actor.get("skip_old_log_prob", False))
         step(group, watched, skip)
