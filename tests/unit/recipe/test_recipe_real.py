@@ -150,7 +150,6 @@ def test_every_feature_is_needed_by_a_recipe_or_by_a_setting_that_none_has() -> 
     assert features - needed == {
         "npugraph_ex_static_kernel",  # npugraph_ex with enable_static_kernel
         "spec_decode_logprobs",  # speculation with calculate_log_probs, which a rule asks for
-        "te_state_dict",  # use_mbridge, whose overrides are in docs/data-and-weights.md
     }
 
 
