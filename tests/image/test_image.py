@@ -171,7 +171,7 @@ def test_two_builds_differ_in_nothing_but_times(image: Image, image_again: Image
     assert differences(image.name, image_again.name) == []
     # A copy from another stage is called by a digest over its times, too.
     steps = [[re.sub(r":[0-9a-f]{64} ", ": ", step) for step in one.history] for one in (image, image_again)]
-    assert steps[0] == steps[1] and ".bundle" in "".join(steps[0])
+    assert steps[0] == steps[1]
     assert not list(REPO.glob("*.bundle*"))
 
 
