@@ -18,7 +18,7 @@ ARG PIP_EXTRA_INDEX_URL
 ARG PYTHON=python3
 COPY scripts/image /opt/patchctl/image
 RUN /opt/patchctl/image/system_packages.sh
-COPY pyproject.toml README.md LICENSE NOTICE /opt/patchctl/distribution/
+COPY pyproject.toml README.md LICENSE NOTICE Dockerfile Dockerfile.into /opt/patchctl/distribution/
 COPY patchctl /opt/patchctl/distribution/patchctl
 COPY manifests /opt/patchctl/distribution/manifests
 COPY patches /opt/patchctl/distribution/patches

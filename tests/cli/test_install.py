@@ -61,6 +61,13 @@ print(json.dumps(found))
 """
 
 
+# What RECORD lists and the disk has not.
+WHOLE = """
+import importlib.metadata as m
+print([str(f) for name in ("greeter", "The.Clock") for f in m.files(name) if not f.locate().exists()])
+"""
+
+
 @dataclass(frozen=True)
 class Env:
     """A virtual environment."""
@@ -201,6 +208,8 @@ def test_copied_into_a_fresh_environment(bare: Case) -> None:
     assert case.good("status").count("imports ") == 2
     assert case.ws.everything() == before
     case.ws.assert_healthy()
+    assert not list(site.glob("*/direct_url.json"))  # the wheels lay in a folder that is gone
+    assert case.env.run("-c", WHOLE) == "[]\n"
     case.env.run("-m", "pip", "check")
     case.env.run("-m", "pip", "uninstall", "--yes", "greeter", "The.Clock")
     assert {p: s for p, s in case.env.snapshot().items() if s[1]} == {p: s for p, s in empty.items() if s[1]}

@@ -119,7 +119,7 @@ def _into(layout: Layout, request: pytest.FixtureRequest, named: str) -> Iterato
             pytest.skip(
                 f"{trees} has no {upstream}, which this base holds: `make image-test MIRRORS=DIR` takes it from a mirror"
             )
-    make(layout, trees)
+    make(layout, trees.resolve())
     name = f"localhost/patchctl-test-{layout.name}"
     base = named.format(digest=digest(layout.image))
     yield build(name, "--into", "--base", base, "--apply", "--skip-unavailable", "--no-runtime")
