@@ -12,12 +12,12 @@ from patchctl.errors import BadManifest, BadPatch, DoesNotApply, Tried
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import GITLINK
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.lock import LockedForm, lock_file, read_lock
+from patchctl.manifest.lock import LockedForm, lock_file
 from patchctl.manifest.trees import check_tree_list, tree_list_file
 from patchctl.patch.apply import apply_change
 from patchctl.report.progress import Progress
 from patchctl.source.types import Base, Form, SourceOptions
-from patchctl.stack.locking import Computed, compute_lock, diff_locks
+from patchctl.stack.locking import Computed, compute_lock, diff_locks, old_lock
 from patchctl.stack.patches import StackPatch
 
 STATIC = (Tried("--static", "sources are left alone in this run"),)
@@ -84,7 +84,7 @@ def _lacking(key: Key, computed: Computed) -> Iterator[NotChecked]:
 def _against_lock(dist: Distribution, key: Key, computed: Computed, patches: Sequence[StackPatch]) -> Iterator[Finding]:
     stack = dist.stacks[key]
     shown = lock_file(dist.root, *key).relative_to(dist.root).as_posix()
-    lock = read_lock(dist.root, stack)
+    lock, _ = old_lock(dist, stack)  # one that is damaged is a finding already
     # A lock for other patches is a finding already, and of course has other trees.
     same = lock is not None and [(p.file, p.digest) for p in lock.patches] == [(p.file.name, p.digest) for p in patches]
     if same and computed.bases:

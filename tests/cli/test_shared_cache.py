@@ -65,6 +65,7 @@ def test_a_cache_that_cannot_be_used_is_named(made: Made, tmp_path: Path, umask:
 
 
 def test_what_a_killed_run_left_goes_after_a_day(made: Made, tmp_path: Path) -> None:
+    shutil.rmtree(made.cache / "stacks")
     old, new = made.cache / "stacks/.new-0ld", made.cache / "stacks/.new-young"
     for folder in (old, new):
         folder.mkdir(parents=True)
