@@ -159,7 +159,7 @@ origin() {
   fi
   printf '%s=%s\n' "$name.version" "$3" "$name.revision" "$revision" "$name.source" "$source" \
     "$name.created" "$(date --utc --date="@${SOURCE_DATE_EPOCH:-$(date +%s)}" +%Y-%m-%dT%H:%M:%SZ)" \
-    "$name.base.name" "$2" "$name.base.digest" "$(digest "$1" "$2")"
+    "$name.base.name" "${2%%@sha256:*}" "$name.base.digest" "$(digest "$1" "$2")"
 }
 
 # digest TOOL IMAGE: the one that it was given by, else that of the image which the build took. docker knows none of an image that was
