@@ -73,7 +73,8 @@ def bundle(base: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--skip-unavailable",
         *options,
     ]
-    subprocess.run(command, cwd=REPO, check=True, capture_output=True)
+    done = subprocess.run(command, cwd=REPO, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     return out
 
 
