@@ -56,7 +56,7 @@ test-slow: trees  ## those of them that take minutes: more processes, larger mat
 test-suites: trees  ## upstream's own suites that source distributions carry, unpatched against patched
 	@PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)" || { echo "upstream's suites skipped: no CPU torch"; exit 0; }; \
 	export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) scripts/compare_upstream_suites.py --base $(TREES)/base --patched $(TREES)/patched --off-only --out build/suites
+	$(RUN) scripts/compare_upstream_suites.py --base $(TREES)/base --patched $(TREES)/patched --off-only --quick --out build/suites
 
 test-upstream: trees  ## all of upstream's listed suites, both trees in one run; MIRRORS=DIR; writes docs/evidence
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \

@@ -48,6 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"no suite {', '.join(sorted(unknown))}; there are: {', '.join(s.name for s in suites)}", file=sys.stderr)
         return 1
     chosen = [suite for suite in suites if not options.only or suite.name in options.only]
+    if options.quick:
+        for suite in chosen:
+            if suite.slow:
+                print(f"left out: {suite.name}: slow; `make test-upstream` runs it")
+        chosen = [suite for suite in chosen if not suite.slow]
     comparisons = []
     for suite in chosen:
         for switch in [None, *([] if options.off_only else suite.switches)]:
@@ -67,6 +72,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--patched", type=Path, required=True, metavar="DIR", help="patched trees: DIR/verl, ...")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this suite only (repeatable)")
     parser.add_argument("--off-only", action="store_true", help="leave out the runs with a feature on")
+    parser.add_argument("--quick", action="store_true", help="leave out the suites that are marked slow")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write upstream-suites.md and .json there")
     return parser.parse_args(arguments)
 

@@ -65,6 +65,7 @@ class Suite:
     deselect: dict[str, str] = field(default_factory=dict)
     timeout: float = 600.0
     one_at_a_time: bool = False
+    slow: bool = False
     switches: list[Switch] = field(default_factory=list)
 
     @property

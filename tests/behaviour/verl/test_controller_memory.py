@@ -23,7 +23,14 @@ FIELD_BYTES = {"fsdp": 2, "megatron": 4}
 LAST_STAGE = {"fsdp": 2, "megatron": 1}  # of the devices that share a part, those that have entropies after an update
 
 
-@pytest.fixture(scope="module", params=[(kind, skip) for kind in LAST_STAGE for skip in (False, True)], ids=str)
+# Each is a training run over four workers: one of them every time, the others among the slow tests.
+RUNS = [
+    ("megatron", True),
+    *(pytest.param(one, marks=pytest.mark.slow) for one in (("megatron", False), ("fsdp", False), ("fsdp", True))),
+]
+
+
+@pytest.fixture(scope="module", params=RUNS, ids=str)
 def run(request: pytest.FixtureRequest, upstream: Upstream, tiny_models: TinyModels) -> tuple[Any, str, bool]:
     kind, skip = request.param
     if reason := upstream.lacks("verl", "skip_old_log_prob"):

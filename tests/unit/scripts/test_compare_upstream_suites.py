@@ -165,6 +165,15 @@ def test_feature_on_by_another_default(script: ModuleType, tmp_path: Path) -> No
     assert len(both(tmp_path)) == 1
 
 
+def test_quick_leaves_slow_suites_out_and_says_so(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "suites.yaml").write_text(SUITES + "    slow: true\n")
+    assert run(script, tmp_path, "--quick") == 1  # nothing else was there to compare
+    assert "left out: small: slow; `make test-upstream` runs it" in capsys.readouterr().out
+    assert run(script, tmp_path) == 0
+
+
 def test_feature_on_that_changes_a_test_is_a_difference(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
