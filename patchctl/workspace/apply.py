@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from patchctl.errors import LocalEdits, WrongUse
+from patchctl.errors import BrokenRepository, LocalEdits, WrongUse
 from patchctl.git.run import GitFailed
 from patchctl.stack.plan import Plan, PlannedStack
 from patchctl.workspace.changes import Part, edits_of, planned_state, refuse_all, target_files
@@ -135,7 +135,7 @@ class _Run:
                 move = replace(change.move, stash=None)
                 found |= set(tree.edits_during(tree.sides(move)))
                 change = replace(change, stash=self._keep(tree, change.target or change.base, found))
-                proofs[change.name] = prove(tree, change.move, back=False)
+                proofs[change.name] = prove(tree, change.move)
             changes.append(change)
         refuse_all(refusals)
         journal = replace(way.journal, changes=tuple(changes))
@@ -195,6 +195,8 @@ class _Run:
         if self.dry or (self.state == after and not active):
             return Outcome(after, changed, self.finished, {}, self.undone)
         try:
+            for part in active:
+                self._check_places(part)
             proofs = {p.change.name: self._proof(p) for p in active}
         except BaseException:
             self._sweep(self.state)
@@ -202,7 +204,7 @@ class _Run:
         changes = [self._stashing(p.change, edited.get(p.change.name)) for p in active]
         for change in changes:
             if change.stash is not None:
-                proofs[change.name] = prove(change.tree(self.workspace), change.move)
+                proofs[change.name] = prove(change.tree(self.workspace), change.move, change.base)
         journal = Journal(verb, tuple(changes), after)
         write_journal(self.workspace, journal)
         state = finish(self.workspace, journal, proofs)
@@ -265,14 +267,21 @@ class _Run:
         self.stashed[tree.name] = branch if tree.kind == "managed" else f"{branch} of {tree.git_dir}"
         return tree_id
 
-    def _proof(self, part: Part) -> Proof:
-        """Bring in what the tree needs, and prove that it is all there, whole, and can be written."""
+    def _check_places(self, part: Part) -> None:
         change = part.change
         tree = change.tree(self.workspace)
-        proof = arrived(self.workspace, part) if part.planned is not None else prove(tree, change.move)
-        paths = [*proof.sides.paths, *map(os.fsencode, {**change.generated, **change.known})]
-        check_places(tree, change.base, [*paths, os.fsencode(change.record)] if change.record else paths)
-        return proof
+        named = [*change.generated, *change.known, *([change.record] if change.record else [])]
+        check_places(tree, change.base, [*self._sides(part, tree).paths, *map(os.fsencode, named)])
+
+    def _proof(self, part: Part) -> Proof:
+        """Bring in what the tree needs, and prove that it is all there and whole."""
+        if part.planned is not None:
+            return arrived(self.workspace, part)
+        change, tree = part.change, part.change.tree(self.workspace)
+        try:
+            return prove(tree, change.move, change.base)
+        except BrokenRepository:  # where only what is there now is damaged, the way out of it is not barred
+            return prove(tree, change.move)
 
     def _sweep(self, state: State | None) -> None:
         for name, place in sweep(self.workspace, state).items():

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 
 from patchctl.errors import BrokenRepository, SourceMismatch
-from patchctl.git.worktree import bring_pack, create_git_dir, import_base
+from patchctl.git.worktree import WorkTree, bring_pack, create_git_dir, import_base
 from patchctl.source.cache import REFRESH
 from patchctl.stack.memo import forget
 from patchctl.stack.plan import PlannedStack
 from patchctl.workspace.changes import Part
 from patchctl.workspace.installed import keep_record
-from patchctl.workspace.journal import new_git_dir
+from patchctl.workspace.journal import TreeChange, new_git_dir
 from patchctl.workspace.proof import Proof, prove
 from patchctl.workspace.trees import Move, Tree
 
@@ -35,14 +36,16 @@ def arrived(workspace: Path, part: Part) -> Proof:
             keep_record(tree)
     had = set(_packs(git_dir))
     try:
-        _bring(git_dir, planned)
-        proof = _proven(tree, change.move, git_dir, planned)
+        proof = _proven(tree, change, git_dir, planned)
     except (BrokenRepository, SourceMismatch) as damage:
+        if not part.fresh and isinstance(damage, BrokenRepository):
+            with contextlib.suppress(BrokenRepository):  # where only what is there now is damaged, the way out is not barred
+                return prove(tree, change.move)
         forget(planned.result)
         for file in set(_packs(git_dir)) - had:
             file.unlink()
-        if not part.fresh and isinstance(damage, BrokenRepository):
-            prove(tree, Move(change.base, change.source))  # its own objects are whole, or this raises
+        if not part.fresh:
+            prove(tree, Move(change.base, change.source))  # raises where its own objects are damaged
         what = f"{planned.upstream}: what came from the cache is damaged: {damage.what}"
         raise SourceMismatch(what, where=str(planned.base.repo), hint=f"{REFRESH}; then apply again") from damage
     if part.fresh and change.kind == "into":
@@ -50,16 +53,21 @@ def arrived(workspace: Path, part: Part) -> Proof:
     return proof
 
 
-def _proven(tree: Tree, move: Move, git_dir: Path, planned: PlannedStack) -> Proof:
+def _proven(tree: Tree, change: TreeChange, git_dir: Path, planned: PlannedStack) -> Proof:
+    new = not WorkTree(git_dir, tree.folder).has(change.base)
     try:
-        return prove(tree, move, git_dir)
+        _bring(git_dir, planned, base=new)
+        return prove(tree, change.move, change.base, git_dir, whole=new)
     except BrokenRepository:
-        _bring(git_dir, planned, anew=True)  # what the cache has may be whole
-        return prove(tree, move, git_dir)
+        if new:
+            raise
+    _bring(git_dir, planned, base=True, anew=True)  # what the cache has may be whole
+    return prove(tree, change.move, change.base, git_dir, whole=True)
 
 
-def _bring(git_dir: Path, planned: PlannedStack, *, anew: bool = False) -> None:
-    import_base(git_dir, planned.base.repo, anew=anew)
+def _bring(git_dir: Path, planned: PlannedStack, *, base: bool, anew: bool = False) -> None:
+    if base:
+        import_base(git_dir, planned.base.repo, anew=anew)
     if planned.result.pack is not None:
         bring_pack(planned.result.pack, git_dir / "objects" / "pack", anew=anew)
 

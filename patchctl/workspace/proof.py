@@ -14,7 +14,7 @@ from patchctl.git.locks import check_free
 from patchctl.git.objects import GITLINK, Files
 from patchctl.git.run import GitFailed
 from patchctl.git.worktree import WorkTree, find_git_dir, holds_packed, object_store
-from patchctl.workspace.trees import Move, Sides, Tree, sides_of
+from patchctl.workspace.trees import Move, Sides, Tree, changed_paths, commit_tree, sides_of
 
 # Contents that were read and hashed are written from memory up to here for each tree; what is beyond is read again.
 _KEPT_BYTES = 64 * 1024 * 1024
@@ -29,17 +29,25 @@ class Proof:
     contents: Mapping[str, bytes]
 
 
-def prove(tree: Tree, move: Move, git_dir: Path | None = None, *, back: bool = True, room: int = _KEPT_BYTES) -> Proof:
-    """Read and hash every tree of a move and every blob that it writes; with `back`, those too that undoing it writes.
+def prove(
+    tree: Tree, move: Move, base: str | None = None, git_dir: Path | None = None, *, whole: bool = False
+) -> Proof:
+    """Read and hash every tree of a move and every blob that it writes; with `base`, those too that undoing it writes, and
+    those that going from its end to this commit does; with `whole`, all of this commit's.
 
     `git_dir`: where the repository is while it is being made. Raises BrokenRepository, GitKilled.
     """
     contents: dict[str, bytes] = {}
+    room = _KEPT_BYTES
     with ObjectReader(git_dir or tree.git_dir, tree.name, afresh=True) as reader:
         sides = sides_of(reader, move)
         coming = _blobs(sides.after, sides.paths)
-        others = (_blobs(sides.before, sides.paths) | _blobs(sides.kept, sides.paths)) - coming if back else set()
-        wanted = [*sorted(coming), *sorted(others)]
+        others: set[str] = set()
+        if base is not None:
+            original = reader.files(commit_tree(reader, base))
+            others = _blobs(original, original if whole else changed_paths(original, sides.after))
+            others |= _blobs(sides.before, sides.paths) | _blobs(sides.kept, sides.paths)
+        wanted = [*sorted(coming), *sorted(others - coming)]
         for oid, (kind, data) in zip(wanted, reader.read_many(wanted), strict=True):
             if kind != "blob":
                 what = f"the repository of {tree.name}: object {oid}: a file was expected and it is a {kind}"
@@ -70,9 +78,8 @@ def check_places(tree: Tree, base: str, paths: Iterable[bytes]) -> None:
         return
     owner = find_git_dir(tree.folder)
     if owner is not None and _holds(owner, tree, base):
-        _check_writable(os.fsencode(object_store(owner)))
         store = object_store(owner).parent
-        for name in ("refs", "refs/patchctl"):
+        for name in ("objects", "objects/pack", "refs", "refs/patchctl"):
             _check_writable(_standing(os.fsencode(store / name)))
         if holds_packed(store):
             check_free(store, "packed-refs")

@@ -49,4 +49,4 @@ def _proofs(workspace: Path, journal: Journal) -> dict[str, Proof]:
 
 
 def _proof(workspace: Path, change: TreeChange) -> Proof:
-    return prove(change.tree(workspace), change.move, back=False)
+    return prove(change.tree(workspace), change.move)
