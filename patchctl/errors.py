@@ -130,6 +130,28 @@ class LocalEdits(PatchctlError):
         return {**super().as_json(), "files": self.files}
 
 
+class BrokenRepository(PatchctlError):
+    """The repository of a tree, which is the user's as well as ours, cannot be used, or an object of it is damaged."""
+
+    code = 5
+    kind = "broken-repository"
+
+    def __init__(self, what: str, *, where: Where | str | None = None, hint: str | None = None) -> None:
+        way_out = "`patchctl repair` says what is wrong, keeps every file aside and makes a clean base"
+        super().__init__(what, where=where, hint=hint or way_out)
+
+
+class GitKilled(PatchctlError):
+    """A git that we had started was killed by a signal. Says nothing of what it was asked for."""
+
+    code = 2
+    kind = "git-killed"
+
+    def __init__(self, command: str, number: int) -> None:
+        hint = "run the same again; the kernel kills what takes too much memory, which `dmesg` tells"
+        super().__init__(f"git was killed (signal {number}) in `git {command}`", hint=hint)
+
+
 class WorkspaceBusy(PatchctlError):
     """Another run holds the workspace."""
 

@@ -38,6 +38,14 @@ GIT_ENV = {
 }
 
 
+class Link(str):
+    """In place of a file's text: a symbolic link to there."""
+
+
+class Program(str):
+    """The text of a file that is executable, whatever its name."""
+
+
 @dataclass(frozen=True)
 class Patch:
     """One patch: the whole new text of each file that it changes (None deletes it), and the files that it carries."""
@@ -210,8 +218,11 @@ def write_files(folder: Path, files: Mapping[str, str | None]) -> None:
                 path.parent.rmdir()  # git knows no empty folders, and a file may take its place
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(text, Link):
+            path.symlink_to(text)
+            continue
         path.write_bytes(text.encode())
-        path.chmod(0o755 if name.endswith(".sh") else 0o644)
+        path.chmod(0o755 if name.endswith(".sh") or isinstance(text, Program) else 0o644)
 
 
 def _make_upstream(made: Made, upstream: Upstream) -> list[str]:
@@ -224,9 +235,8 @@ def _make_upstream(made: Made, upstream: Upstream) -> list[str]:
     git(repo, "commit", "--quiet", "-m", "the pin")
     for number, patch in enumerate(upstream.patches, 1):
         write_files(repo, patch.edits)
-        git(repo, "add", "--intent-to-add", "--ignore-removal", ".")  # a removal stays for the diff
-        diff = git(repo, "diff", "--full-index", "--no-renames", "--no-color", "-U3")
-        git(repo, "add", "--all")
+        before, after = git(repo, "write-tree").strip(), _added(repo)
+        diff = git(repo, "diff", "--binary", "--full-index", "--no-renames", "--no-color", "-U3", before, after)
         folder = made.root / "patches" / upstream.name / upstream.stack
         folder.mkdir(parents=True, exist_ok=True)
         (folder / patch.file(number)).write_bytes(patch_text(patch, diff).encode())
@@ -234,6 +244,12 @@ def _make_upstream(made: Made, upstream: Upstream) -> list[str]:
     git(repo, "reset", "--quiet", "--hard")
     commit, tree = git(repo, "rev-parse", "HEAD", "HEAD^{tree}").split()
     return [f'  commit: "{commit}"', f'  tree: "{tree}"']
+
+
+def _added(repo: Path) -> str:
+    """The tree of what lies there."""
+    git(repo, "add", "--all")
+    return git(repo, "write-tree").strip()
 
 
 def _make_sdist(made: Made, upstream: Upstream) -> list[str]:

@@ -22,7 +22,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from distribution import REPO, Made, Patch, Upstream, git, make_distribution
+from distribution import REPO, Link, Made, Patch, Program, Upstream, git, make_distribution
 
 Snapshot = dict[str, tuple[str, str]]
 
@@ -191,6 +191,26 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """alpha (240 files, 13 patches) and beta (120 files, 12 patches), locked. Read only."""
     upstreams = (_wide_upstream("alpha", "v1", 240, 13), _wide_upstream("beta", "v2", 120, 12))
     return make_distribution(tmp_path_factory.mktemp("big"), upstreams, lock=True)
+
+
+@pytest.fixture(scope="session")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """One upstream, `shape`, whose patches make of a file a folder and of a folder a file, change a mode and a binary file,
+    move and delete files; links are in its base. Read only."""
+    files = {
+        "shape/__init__.py": "", "shape/turn": "a file\n", "shape/bag/in.py": "IN = 1\n", "shape/bag/deep/more.py": "MORE = 1\n",
+        "shape/tool": "#!/bin/sh\n", "shape/data.bin": "\0\1\2" * 40, "shape/gone.py": "GONE = 1\n", "shape/old.py": _text("old", 30),
+        "shape/to_old": Link("old.py"), "shape/to_bag": Link("bag"), "shape/still.py": "STILL = 1\n",
+    }  # fmt: skip
+    turned = {"shape/turn": None, "shape/turn/in.py": "IN = 2\n", "shape/turn/deep/more.py": "MORE = 2\n"}
+    packed = {"shape/bag/deep/more.py": None, "shape/bag/in.py": None, "shape/bag": "a file now\n"}
+    moved = {"shape/old.py": None, "shape/new.py": _text("old", 30), "shape/gone.py": None}
+    patches = (
+        Patch("still", {"shape/still.py": "STILL = 2\n"}, "still: count to two"),
+        Patch("polite", {**turned, "shape/tool": Program("#!/bin/sh\n")}, "turn: a file becomes a folder"),
+        Patch("loud", {**packed, **moved, "shape/data.bin": "\0\3" * 50}, "bag: a folder becomes a file"),
+    )
+    return make_distribution(tmp_path_factory.mktemp("shapes"), (Upstream("shape", "v1", files, patches),), lock=True)
 
 
 @pytest.fixture

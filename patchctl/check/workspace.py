@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.check.findings import Finding, NotChecked, Report, from_error
-from patchctl.errors import BadManifest, BadPatch, DoesNotApply, PatchctlError, SourceMismatch, Tried, WrongUse
+from patchctl.errors import (
+    BadManifest,
+    BadPatch,
+    BrokenRepository,
+    DoesNotApply,
+    PatchctlError,
+    SourceMismatch,
+    Tried,
+    WrongUse,
+)
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.run import GitFailed
 from patchctl.manifest.distribution import Distribution
@@ -112,7 +121,7 @@ class _TreeCheck:
             yield from (self.instead(path, module) for path, module in hidden.items())
             yield from self.untracked(hidden)
             yield from self.expected()
-        except (SourceMismatch, GitFailed, OSError, ValueError) as error:
+        except (SourceMismatch, BrokenRepository, GitFailed, OSError, ValueError) as error:
             what = error.what if isinstance(error, PatchctlError) else str(error)
             yield self.at("repository", f"it cannot be read: {what}", tree.git_dir)
         yield from self.generated()

@@ -28,6 +28,7 @@ def command(app: App, workspace: Path, stash: bool, as_json: bool) -> None:
         "workspace": str(workspace.absolute()),
         "changed": list(outcome.changed),
         "finished": outcome.finished,
+        "undone": outcome.undone,
         "stashed": dict(outcome.stashed),
         "trees": {n: {"folder": t.folder, "commit": t.tip_commit} for n, t in outcome.state.trees.items()},
     }
@@ -35,6 +36,8 @@ def command(app: App, workspace: Path, stash: bool, as_json: bool) -> None:
     def text(style: Style) -> Iterable[str]:
         if outcome.finished:
             yield style.note(f"finished an interrupted {outcome.finished} first")
+        if outcome.undone:
+            yield style.note(f"took an interrupted {outcome.undone} back first: its objects were damaged")
         for name in outcome.changed:
             tree = outcome.state.trees.get(name)
             yield f"{name:<12} {style.good('back at its base')} {tree.base_commit[:12] if tree else ''}".rstrip()

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from patchctl.errors import SourceMismatch
+from patchctl.errors import BrokenRepository, GitKilled, PatchctlError, SourceMismatch
 from patchctl.git.objects import FOLDER, GITLINK, Entry, Files, object_id, parse_tree
 from patchctl.git.run import git_environment, git_executable
 
@@ -23,10 +23,16 @@ _TREES: dict[str, list[tuple[bytes, Entry]]] = {}
 
 
 class ObjectReader:
-    """`with ObjectReader(repo) as reader:` ... `repo` is a git directory."""
+    """`with ObjectReader(repo) as reader:` ... `repo` is a git directory.
 
-    def __init__(self, repo: Path) -> None:
+    What is wrong with it is a SourceMismatch, for a repository of the cache; with `tree`, the name of the tree whose own
+    repository it is, a BrokenRepository. `afresh` reads trees that this process verified in another repository as well.
+    """
+
+    def __init__(self, repo: Path, tree: str | None = None, *, afresh: bool = False) -> None:
         self.repo = repo
+        self.tree = tree
+        self._trees = {} if afresh else _TREES
 
     def __enter__(self) -> ObjectReader:
         self._config = git_environment((("safe.directory", str(self.repo)),))
@@ -60,7 +66,8 @@ class ObjectReader:
         self._config.__exit__(None, None, None)
 
     def read(self, oid: str) -> tuple[str, bytes]:
-        """The kind and the content of one object. SourceMismatch when it is missing or not what its id says."""
+        """The kind and the content of one object. SourceMismatch or BrokenRepository when it is missing or not what its id
+        says; GitKilled."""
         return next(iter(self.read_many([oid])))
 
     def read_many(self, oids: Iterable[str]) -> Iterator[tuple[str, bytes]]:
@@ -83,18 +90,31 @@ class ObjectReader:
 
     def _answer(self, oid: str) -> tuple[str, bytes]:
         head = self._out.readline().split()
+        if not head:
+            raise self._ended(oid)
         if len(head) != 3 or head[0].decode("ascii", "replace") != oid:
-            raise self._wrong(oid, "it is missing or cannot be read")
+            raise self._wrong(oid, "it is missing")
         kind, size = head[1].decode("ascii"), int(head[2])
         data = self._out.read(size)
-        if len(data) != size or self._out.read(1) != b"\n" or object_id(kind, data) != oid:
+        if len(data) != size or self._out.read(1) != b"\n":
+            raise self._ended(oid)
+        if object_id(kind, data) != oid:
             raise self._wrong(oid, "its content is not what its id says")
         return kind, data
 
-    def _wrong(self, oid: str, why: str) -> SourceMismatch:
-        return SourceMismatch(
-            f"object {oid}: {why}", where=str(self.repo), hint="the repository was changed or damaged: fetch it again"
-        )
+    def _ended(self, oid: str) -> PatchctlError:
+        """Why git gave no answer and no reason: it was killed, or it cannot read the object or the repository."""
+        status = self._process.wait()
+        if status < 0:
+            return GitKilled("cat-file", -status)
+        said = self._process.stderr.read().decode("utf-8", "replace").strip() if self._process.stderr else ""
+        return self._wrong(oid, f"git cannot read it: {said.splitlines()[-1] if said else f'status {status}'}")
+
+    def _wrong(self, oid: str, why: str) -> PatchctlError:
+        if self.tree is not None:
+            return BrokenRepository(f"the repository of {self.tree}: object {oid}: {why}", where=str(self.repo))
+        hint = "the repository was changed or damaged: `patchctl fetch --refresh` fetches it again"
+        return SourceMismatch(f"object {oid}: {why}", where=str(self.repo), hint=hint)
 
     def files(self, tree: str) -> Files:
         """Every file of a tree, flat. Gitlinks stay as entries; their commits are not looked for."""
@@ -104,7 +124,7 @@ class ObjectReader:
             deeper = []
             self._learn_trees({oid for _, oid in level})
             for prefix, oid in level:
-                for name, entry in _TREES[oid]:
+                for name, entry in self._trees[oid]:
                     if entry.mode == FOLDER:
                         deeper.append((prefix + name + b"/", entry.id))
                     else:
@@ -113,11 +133,11 @@ class ObjectReader:
         return found
 
     def _learn_trees(self, oids: set[str]) -> None:
-        unknown = sorted(oids - _TREES.keys())
+        unknown = sorted(oids - self._trees.keys())
         for oid, (kind, data) in zip(unknown, self.read_many(unknown), strict=True):
             if kind != "tree":
                 raise self._wrong(oid, f"a tree was expected and it is a {kind}")
-            _TREES[oid] = parse_tree(data)
+            self._trees[oid] = _TREES[oid] = parse_tree(data)
 
     def blobs(self, files: Files, paths: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
         """(path, content) of these paths of a tree, in their order; gitlinks are passed over."""

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from patchctl.errors import PatchctlError, WrongUse
+from patchctl.errors import GitKilled, PatchctlError, WrongUse
 
 ALLOWED_PROTOCOLS = "file:git:http:https:ssh"
 
@@ -132,7 +132,7 @@ def run_git(
     """Run git to its end and return its standard output.
 
     With `repo`, that folder is the repository (`--git-dir`), so that git never walks upward into another one.
-    Raises GitFailed on a non-zero status.
+    Raises GitFailed on a non-zero status, GitKilled when a signal ended it.
     """
     if env is None:
         with git_environment(config) as own:
@@ -140,6 +140,8 @@ def run_git(
     where = [] if repo is None else [f"--git-dir={repo}"]
     command = [git_executable(), *where, *args]
     done = subprocess.run(command, env=dict(env), input=stdin or b"", cwd=cwd, capture_output=True, check=False)
+    if done.returncode < 0:
+        raise GitKilled(" ".join(a for a in args if not a.startswith("--"))[:60], -done.returncode)
     if done.returncode != 0:
         raise GitFailed(args, done.returncode, done.stderr.decode("utf-8", "replace"))
     return done.stdout

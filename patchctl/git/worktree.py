@@ -8,15 +8,21 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
+import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from patchctl.errors import SourceMismatch
+from patchctl.atomic import replace_file
+from patchctl.errors import SourceMismatch, Where
+from patchctl.git.locks import OWN, SNAPSHOT, STASH, put_in_place
 from patchctl.git.run import GitFailed, git_environment, run_git
 
 # Files are bytes: an upstream's .gitattributes must not turn them into something else in our trees.
 _ATTRIBUTES = "* -text -filter -ident -working-tree-encoding\n"
 UNFINISHED_PACK = ".tmp-pack-"
+# A person may have chosen to see a part of the tree only: what is there is kept all the same.
+_WHOLE = ("-c", "core.sparseCheckout=false")
 _TIP_REF, _BASE_REF = "refs/patchctl/tip", "refs/patchctl/base"
 
 
@@ -35,7 +41,11 @@ class WorkTree:
         with git_environment(config) as env:
             if index is not None:
                 env["GIT_INDEX_FILE"] = str(index)
-            return run_git([*where, *args], env=env, stdin=stdin, cwd=cwd)
+            try:
+                return run_git([*where, *args], env=env, stdin=stdin, cwd=cwd)
+            except GitFailed as failure:
+                failure.where = Where(str(self.git_dir))
+                raise
 
     def candidates(self, commit: str) -> list[bytes]:
         """Paths whose file may differ from `commit`, by git's stat cache: no edit is missed, some named are none."""
@@ -74,50 +84,89 @@ class WorkTree:
         return found
 
     def write_index(self, commit: str) -> list[bytes]:
-        """Make the index that of `commit` and read every file anew whose stat is not known; returns those that differ."""
-        self.git("read-tree", "--reset", commit)
+        """Make the index that of `commit` and read every file anew whose stat is not known; returns those that differ.
+
+        Raises LocalEdits when another git holds the index.
+        """
+        index, own = self.git_dir / "index", self.git_dir / f"index{OWN}"
+        own.unlink(missing_ok=True)
+        if index.exists():  # with what git knows of the files that stay
+            shutil.copyfile(index, own)
+        self.git("read-tree", "--reset", commit, index=own)
+        differing = self._refresh(own)
+        put_in_place(own, index)
+        return differing
+
+    def _refresh(self, index: Path) -> list[bytes]:
         try:
-            self.git("update-index", "-q", "--refresh")
+            self.git("update-index", "-q", "--refresh", index=index)
             return []
         except GitFailed as failure:
             if failure.status != 1:
                 raise
-        return [p for p in self.git("diff-files", "-z", "--name-only", "--ignore-submodules").split(b"\0") if p]
+        found = self.git("diff-files", "-z", "--name-only", "--ignore-submodules", index=index)
+        return [p for p in found.split(b"\0") if p]
 
     def snapshot(self, commit: str, paths: Iterable[bytes]) -> str:
         """The tree id of `commit` with these paths as they are on disk, ignored ones too; the index stays as it is."""
-        own = self.git_dir / "index.patchctl-snapshot"
+        own = self.git_dir / SNAPSHOT
         own.unlink(missing_ok=True)
         named = b"\0".join(paths)
         try:
-            self.git("read-tree", commit, index=own)
+            self.git(*_WHOLE, "read-tree", commit, index=own)
             if named:
                 listed = ("--pathspec-from-file=-", "--pathspec-file-nul")
-                self.git("--literal-pathspecs", "add", "--all", "--force", *listed, stdin=named, index=own)
+                self.git(*_WHOLE, "--literal-pathspecs", "add", "--all", "--force", *listed, stdin=named, index=own)
             return self.git("write-tree", index=own).decode().strip()
         finally:
             own.unlink(missing_ok=True)
 
-    def new_branch(self, prefix: str, tree: str, parent: str) -> str:
-        """Commit `tree` on top of `parent` to the first free branch `prefix`-N; returns its name."""
-        taken = self.git("for-each-ref", "--format=%(refname:short)", "refs/heads/").decode().split()
-        name = next(f"{prefix}-{n}" for n in range(1, len(taken) + 2) if f"{prefix}-{n}" not in taken)
+    def new_branch(self, tree: str, parent: str) -> str:
+        """Commit `tree` on top of `parent` to the first free branch patchctl-stash-N; returns its name."""
+        refs = self.git("for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads/").decode().split()
+        taken = {ref.partition("/")[0] for ref in refs}  # STASH-1/x leaves no room for STASH-1
+        name = next(f"{STASH}-{n}" for n in range(1, len(taken) + 2) if f"{STASH}-{n}" not in taken)
         commit = self.git("commit-tree", tree, "-p", parent, "-m", "Edits found in the tree, kept by patchctl")
         self.git("update-ref", f"refs/heads/{name}", commit.decode().strip(), "0" * 40)
         return name
 
     def set_refs(self, base: str, tip: str, *, head: bool = False) -> None:
-        """Keep both commits from being collected; with `head`, detach HEAD at the tip as `git checkout --detach` does."""
-        lines = f"update {_BASE_REF} {base}\nupdate {_TIP_REF} {tip}\n"
-        lines += f"option no-deref\nupdate HEAD {tip}\n" if head else ""
-        self.git("update-ref", "--stdin", stdin=lines.encode())
+        """Keep both commits from being collected; with `head`, detach HEAD at the tip as `git checkout --detach` does.
+
+        Raises LocalEdits when another git holds HEAD.
+        """
+        self.git("update-ref", "--stdin", stdin=f"update {_BASE_REF} {base}\nupdate {_TIP_REF} {tip}\n".encode())
+        file, own = self.git_dir / "HEAD", self.git_dir / f"HEAD{OWN}"
+        if not head or (file.is_file() and file.read_bytes() == tip.encode() + b"\n"):
+            return
+        before = self.head() or "0" * 40
+        own.write_bytes(tip.encode() + b"\n")
+        put_in_place(own, file)
+        log = self.git_dir / "logs" / "HEAD"
+        log.parent.mkdir(exist_ok=True)
+        with log.open("a", encoding="ascii") as out:
+            out.write(f"{before} {tip} patchctl <patchctl@localhost> {int(time.time())} +0000\tpatchctl\n")
 
     def drop_refs(self) -> None:
-        """Take our references out again, where there are any, and the empty folder that git leaves of them."""
-        if self.git("for-each-ref", "refs/patchctl/"):
-            self.git("update-ref", "--stdin", stdin=f"delete {_BASE_REF}\ndelete {_TIP_REF}\n".encode())
+        """Take our references out again, where there are any, and the empty folder that git leaves of them.
+
+        Raises LocalEdits when another git holds the packed references, and ours are among them.
+        """
+        store = object_store(self.git_dir).parent
+        if (store / "reftable").is_dir():
+            if self.git("for-each-ref", "refs/patchctl/"):
+                self.git("update-ref", "--stdin", stdin=f"delete {_BASE_REF}\ndelete {_TIP_REF}\n".encode())
+            return
+        if holds_packed(store):  # by ourselves: git's lock of a killed run could not be told from another's
+            file, own = store / "packed-refs", store / f"packed-refs{OWN}"
+            ours = tuple(f" {ref}\n".encode() for ref in (_BASE_REF, _TIP_REF))
+            own.unlink(missing_ok=True)
+            own.write_bytes(b"".join(r for r in file.read_bytes().splitlines(keepends=True) if not r.endswith(ours)))
+            put_in_place(own, file)
+        for ref in (_BASE_REF, _TIP_REF):  # no lock: nobody else writes them
+            (store / ref).unlink(missing_ok=True)
         try:
-            (object_store(self.git_dir).parent / "refs" / "patchctl").rmdir()
+            (store / "refs" / "patchctl").rmdir()
         except OSError:  # not there: the references were packed; or a person put others beside ours
             pass
 
@@ -125,9 +174,17 @@ class WorkTree:
         """Whether an object is in this repository."""
         try:
             self.git("cat-file", "-e", oid)
-        except GitFailed:
+        except GitFailed as failure:
+            if failure.status != 1:  # git could not tell
+                raise
             return False
         return True
+
+
+def holds_packed(store: Path) -> bool:
+    """Whether our references are among the packed ones of this git directory."""
+    file = store / "packed-refs"
+    return file.is_file() and b" refs/patchctl/" in file.read_bytes()
 
 
 def create_git_dir(git_dir: Path, exclude: Iterable[str], *, file_modes: bool = True) -> None:
@@ -152,25 +209,26 @@ def add_exclude(git_dir: Path, paths: Iterable[str]) -> None:
     missing = [f"/{p}\n" for p in paths if f"/{p}\n" not in have]
     if missing:
         file.parent.mkdir(exist_ok=True)
-        file.write_text(have + "".join(missing), encoding="utf-8")
+        replace_file(file, (have + "".join(missing)).encode())
 
 
-def import_base(git_dir: Path, source: Path) -> None:
+def import_base(git_dir: Path, source: Path, *, anew: bool = False) -> None:
     """Bring every object of a cached base into `git_dir`, and its shallow boundary with it. Raises SourceMismatch."""
     for pack in (source / "objects" / "pack").glob("*.pack"):
-        bring_pack(pack, git_dir / "objects" / "pack")
+        bring_pack(pack, git_dir / "objects" / "pack", anew=anew)
     boundary = source / "shallow"
     if boundary.exists():
         own = git_dir / "shallow"
         lines = set(own.read_text(encoding="ascii").split()) if own.exists() else set()
         merged = sorted(lines | set(boundary.read_text(encoding="ascii").split()))
-        temporary = git_dir / "shallow.patchctl-new"
+        temporary = git_dir / f"shallow{OWN}"
         temporary.write_text("".join(f"{line}\n" for line in merged), encoding="ascii")
         temporary.replace(own)
 
 
-def bring_pack(pack: Path, folder: Path) -> None:
-    """Copy a pack and its index into another object store. Raises SourceMismatch when either was changed.
+def bring_pack(pack: Path, folder: Path, *, anew: bool = False) -> None:
+    """Copy a pack and its index into another object store. Raises SourceMismatch when either was changed. With `anew`,
+    one that is there already is replaced where its bytes are others.
 
     A copy and not a hard link: a byte that changes in the cache must not change a workspace. git compares the digest at
     a pack's end in `git fsck` only, and a tree that is written half before a bad object is met is what nobody wants.
@@ -178,18 +236,29 @@ def bring_pack(pack: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for source in (pack, pack.with_suffix(".idx")):
         target = folder / source.name
-        if target.exists():
+        if target.exists() and not anew:
             continue
-        data = source.read_bytes()
-        if not ends_with_digest(data):
-            hint = "`patchctl fetch --refresh` fetches it again"
-            raise SourceMismatch("the file was changed: its digest is another one", where=str(source), hint=hint)
+        data = _read_whole(source)
+        if target.exists() and target.read_bytes() == data:
+            continue
         temporary = folder / f"{UNFINISHED_PACK}{source.name}"  # the same each time: a run after a kill takes it up
         temporary.unlink(missing_ok=True)
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
         with os.fdopen(handle, "wb") as out:
             out.write(data)
         temporary.replace(target)
+
+
+def _read_whole(file: Path) -> bytes:
+    """A file of the cache that ends with its own digest. Raises SourceMismatch when it is another one, or not there."""
+    hint = "`patchctl fetch --refresh` fetches it again"
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
+        raise SourceMismatch("the file is gone", where=str(file), hint=hint) from None
+    if not ends_with_digest(data):
+        raise SourceMismatch("the file was changed: its digest is another one", where=str(file), hint=hint)
+    return data
 
 
 def ends_with_digest(data: bytes) -> bool:

@@ -25,6 +25,7 @@ def plan_json(plan: Plan, outcome: Outcome, workspace: Path, *, dry_run: bool) -
         "without": list(plan.without),
         "changed": list(outcome.changed),
         "finished": outcome.finished,
+        "undone": outcome.undone,
         "stashed": dict(outcome.stashed),
         "trees": {name: asdict(tree) for name, tree in outcome.state.trees.items()},
         "skipped": [{"upstream": s.upstream, "tried": [list(t) for t in s.tried]} for s in outcome.state.skipped],
@@ -36,6 +37,8 @@ def plan_text(plan: Plan, outcome: Outcome, workspace: Path, style: Style, *, dr
     """One line an upstream, then its patches; then what was left out or skipped, and where."""
     if outcome.finished:
         yield style.note(f"finished an interrupted {outcome.finished} first")
+    if outcome.undone:
+        yield style.note(f"took an interrupted {outcome.undone} back first: its objects were damaged")
     for planned in plan.stacks:
         changed = planned.upstream in outcome.changed
         word = ("would change" if dry_run else "applied") if changed else "unchanged"

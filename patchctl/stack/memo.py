@@ -85,6 +85,12 @@ def remember(cache: Path, key: str, built: Built) -> StackResult:
         return result
 
 
+def forget(result: StackResult) -> None:
+    """Drop a result whose objects proved damaged: it is computed again."""
+    if result.pack is not None:
+        shutil.rmtree(result.pack.parent, ignore_errors=True)
+
+
 def _put(made: Path, place: Path, pack: str | None) -> None:
     """Rename `made` to its place; what another run put there first stays when it can be used."""
     try:

@@ -6,40 +6,36 @@ edited, bring the objects in, write the journal, carry it out. Only the last two
 
 from __future__ import annotations
 
-import shutil
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from patchctl.errors import LocalEdits, WrongUse
-from patchctl.git.worktree import bring_pack, create_git_dir, import_base
+from patchctl.errors import BrokenRepository, LocalEdits, WrongUse
+from patchctl.git.run import GitFailed
 from patchctl.stack.plan import Plan, PlannedStack
 from patchctl.workspace.changes import Part, edits_of, planned_state, refuse_all, target_files
-from patchctl.workspace.installed import keep_record
-from patchctl.workspace.journal import (
-    Journal,
-    TreeChange,
-    finish,
-    new_git_dir,
-    place_repositories,
-    read_journal,
-    write_journal,
-)
-from patchctl.workspace.leftovers import clear_git_locks, sweep
+from patchctl.workspace.arrival import arrived
+from patchctl.workspace.journal import REPAIR, Journal, TreeChange, finish, read_journal, write_journal
+from patchctl.workspace.leftovers import drop_own_locks, sweep
 from patchctl.workspace.lock import workspace_lock
+from patchctl.workspace.proof import Proof, check_places, explained, prove
+from patchctl.workspace.recovery import recovery
 from patchctl.workspace.state import FOLDER, SkippedUpstream, State, TreeState, load_state
 from patchctl.workspace.trees import STASH_HINT, Sides, Tree
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run did: the state now, trees that changed, an interrupted run that it finished first, branches with edits."""
+    """What a run did: the state now, trees that changed, an interrupted run that it finished first, or took back
+    (`undone`), branches with edits."""
 
     state: State
     changed: tuple[str, ...]
     finished: str | None
     stashed: Mapping[str, str]
+    undone: str | None = None
 
 
 def apply_plan(workspace: Path, plan: Plan, root: Path, into: Mapping[str, Path], *, stash: bool = False) -> Outcome:
@@ -63,11 +59,14 @@ def revert(workspace: Path, *, stash: bool = False) -> Outcome:
 
 @contextmanager
 def _writing(workspace: Path) -> Iterator[None]:
-    """A disk that is full or read-only is no fault of ours, and the run can be finished when it is no longer so."""
+    """A disk that is full or read-only is no fault of ours, and the run can be finished when it is no longer so. Nor is a
+    repository that git cannot use."""
     try:
         yield
+    except GitFailed as failure:
+        raise explained(failure) from failure
     except OSError as error:
-        what = f"the workspace cannot be written: {error.strerror or error}"
+        what = f"it cannot be written or read: {error.strerror or error}"
         where = str(error.filename) if isinstance(error.filename, str) else str(workspace)
         raise WrongUse(what, where=where, hint="the next apply or revert ends what was begun") from error
 
@@ -80,6 +79,7 @@ class _Run:
         self.stash = stash
         self.dry = dry
         self.finished: str | None = None
+        self.undone: str | None = None
         self.stashed: dict[str, str] = {}
         journal = read_journal(workspace)
         if journal is not None and dry:
@@ -89,6 +89,8 @@ class _Run:
             self._recover(journal)
         self.state = load_state(workspace)
         if not dry:
+            for name, tree in (self.state.trees if self.state else {}).items():
+                drop_own_locks(Tree.of(workspace, name, tree))
             self._sweep(self.state)
 
     def apply(self, plan: Plan, root: Path, into: Mapping[str, Path]) -> Outcome:
@@ -118,13 +120,13 @@ class _Run:
 
     def _recover(self, journal: Journal) -> None:
         """Finish an interrupted run, after a look at every file: a person may have edited some meanwhile."""
-        place_repositories(self.workspace, journal)
+        way = recovery(self.workspace, journal, load_state(self.workspace))
+        proofs = dict(way.proofs)
         changes = []
         refusals: list[LocalEdits] = []
-        for change in journal.changes:
+        for change in way.journal.changes:
             tree = change.tree(self.workspace)
-            clear_git_locks(tree.git_dir)
-            found = set(tree.edits_during(tree.sides(change.move)))
+            found = set(tree.edits_during(proofs[change.name].sides))
             if change.stash is None:
                 found |= set(tree.edited_generated(change.generated, change.known))
             if found and not self.stash:
@@ -132,13 +134,14 @@ class _Run:
             elif found:  # with those that were kept before, and are still there
                 move = replace(change.move, stash=None)
                 found |= set(tree.edits_during(tree.sides(move)))
-                change = replace(change, stash=self._keep(tree, change.target, found))
+                change = replace(change, stash=self._keep(tree, change.target or change.base, found))
+                proofs[change.name] = prove(tree, change.move)
             changes.append(change)
         refuse_all(refusals)
-        journal = replace(journal, changes=tuple(changes))
+        journal = replace(way.journal, changes=tuple(changes))
         write_journal(self.workspace, journal)
-        finish(self.workspace, journal)
-        self.finished = journal.verb
+        finish(self.workspace, journal, proofs)
+        self.finished, self.undone = (None, journal.verb) if way.back else (journal.verb, None)
 
     def _part(self, planned: PlannedStack, old: TreeState | None, into: Mapping[str, Path]) -> Part:
         name = planned.upstream
@@ -164,23 +167,22 @@ class _Run:
             source = after.base_commit
         change = TreeChange(
             name, after.kind, after.folder, after.base_commit, source, after.tip_commit, None, wanted, known,
-            record=after.record,
+            record=after.record, before=tree.texts(known),
         )  # fmt: skip
         return Part(change, planned, after, fresh)
 
     def _back(self, name: str, old: TreeState) -> Part:
         tree = Tree.of(self.workspace, name, old)
         if not tree.git_dir.is_dir():
-            hint = "move what is left of it away; `patchctl apply` makes it anew"
-            raise LocalEdits(f"the repository of {name} is gone", [str(tree.git_dir)], hint=hint)
+            raise LocalEdits(f"the repository of {name} is gone", [str(tree.git_dir)], hint=REPAIR)
         known = dict(old.generated)
         edited = tree.edited_generated({}, known)
         # They stay when a managed tree goes back to its base: the unpatched package needs them as well.
-        keep = {p: tree.folder / p for p in known if old.kind == "managed" and p.encode() not in edited}
-        texts = {p: f.read_bytes().decode("utf-8") for p, f in keep.items() if tree.holds(p.encode())}
+        before = tree.texts(known)
+        texts = {p: t for p, t in before.items() if old.kind == "managed" and p.encode() not in edited}
         change = TreeChange(
             name, old.kind, old.folder, old.base_commit, old.tip_commit, old.base_commit, None, texts, known,
-            record=old.record,
+            record=old.record, before=before,
         )  # fmt: skip
         return Part(change, None, None, fresh=False)
 
@@ -191,20 +193,23 @@ class _Run:
         active = [p for p in parts if not p.idle or p.change.name in edited]
         changed = tuple(p.change.name for p in active)
         if self.dry or (self.state == after and not active):
-            return Outcome(after, changed, self.finished, {})
+            return Outcome(after, changed, self.finished, {}, self.undone)
         try:
             for part in active:
-                if part.planned is not None:
-                    self._prepare(part, part.planned)
+                self._check_places(part)
+            proofs = {p.change.name: self._proof(p) for p in active}
         except BaseException:
             self._sweep(self.state)
             raise
         changes = [self._stashing(p.change, edited.get(p.change.name)) for p in active]
+        for change in changes:
+            if change.stash is not None:
+                proofs[change.name] = prove(change.tree(self.workspace), change.move, change.base)
         journal = Journal(verb, tuple(changes), after)
         write_journal(self.workspace, journal)
-        state = finish(self.workspace, journal)
+        state = finish(self.workspace, journal, proofs)
         self._sweep(state)
-        return Outcome(state, changed, self.finished, self.stashed)
+        return Outcome(state, changed, self.finished, self.stashed, self.undone)
 
     def _all_edited(self, parts: Sequence[Part]) -> dict[str, list[bytes]]:
         """`_edited` of every tree that has any. Raises LocalEdits with those of all trees."""
@@ -228,7 +233,7 @@ class _Run:
         if part.fresh and change.kind == "managed":
             return None
         if not tree.git_dir.is_dir() and not part.fresh:
-            raise LocalEdits(f"the repository of {tree.name} is gone", [str(tree.git_dir)], hint="move the tree away")
+            raise LocalEdits(f"the repository of {tree.name} is gone", [str(tree.git_dir)], hint=REPAIR)
         edits = edits_of(part, tree, self._sides(part, tree))
         head = tree.work.head() if change.kind == "managed" else change.source
         moved = head != change.source
@@ -248,7 +253,7 @@ class _Run:
         change = part.change
         if part.idle and not part.fresh:
             return Sides({}, {}, {})
-        base, after = target_files(part.planned) if part.planned else ({}, tree.files(change.target))
+        base, after = target_files(part.planned) if part.planned else ({}, tree.files(change.target or change.base))
         before = base if part.fresh else tree.files(change.source or change.base)
         return Sides(before, after, before)
 
@@ -262,22 +267,21 @@ class _Run:
         self.stashed[tree.name] = branch if tree.kind == "managed" else f"{branch} of {tree.git_dir}"
         return tree_id
 
-    def _prepare(self, part: Part, planned: PlannedStack) -> None:
-        """Bring every object that the change needs into the tree's own repository. Changes nothing that anyone sees."""
+    def _check_places(self, part: Part) -> None:
         change = part.change
         tree = change.tree(self.workspace)
-        git_dir = tree.git_dir
-        if part.fresh:
-            git_dir = new_git_dir(self.workspace, change.name) if change.kind == "managed" else git_dir
-            shutil.rmtree(git_dir, ignore_errors=True)
-            create_git_dir(git_dir, change.generated, file_modes=change.kind == "managed")
-            if change.record:
-                keep_record(tree)
-        import_base(git_dir, planned.base.repo)
-        if planned.result.pack is not None:
-            bring_pack(planned.result.pack, git_dir / "objects" / "pack")
-        if part.fresh and change.kind == "into":
-            tree.work.write_index(change.base)
+        named = [*change.generated, *change.known, *([change.record] if change.record else [])]
+        check_places(tree, change.base, [*self._sides(part, tree).paths, *map(os.fsencode, named)])
+
+    def _proof(self, part: Part) -> Proof:
+        """Bring in what the tree needs, and prove that it is all there and whole."""
+        if part.planned is not None:
+            return arrived(self.workspace, part)
+        change, tree = part.change, part.change.tree(self.workspace)
+        try:
+            return prove(tree, change.move, change.base)
+        except BrokenRepository:  # where only what is there now is damaged, the way out of it is not barred
+            return prove(tree, change.move)
 
     def _sweep(self, state: State | None) -> None:
         for name, place in sweep(self.workspace, state).items():

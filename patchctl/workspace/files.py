@@ -65,10 +65,12 @@ class TreeFiles:
                 return
 
     def below(self, path: bytes) -> Iterator[bytes]:
-        """Every file in a folder of the tree, links not followed."""
+        """Every file in a folder of the tree, links not followed, but for what a killed run was writing."""
         for top, folders, files in os.walk(self._full(path)):
             links = [f for f in folders if os.path.islink(top + b"/" + f)]
             for name in (*files, *links):
+                if name.startswith(_TEMPORARY.encode()):
+                    continue
                 yield (top + b"/" + name)[len(self.folder) + 1 :]
 
     def write(self, path: bytes, entry: Entry, data: bytes) -> None:

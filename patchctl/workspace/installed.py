@@ -40,7 +40,7 @@ def expected_record(tree: Tree, base: str, commit: str, generated: Iterable[str]
     if commit != base:
         after = tree.files(commit)
         changed = changed_paths(tree.files(base), after)
-        with ObjectReader(tree.git_dir) as reader:
+        with ObjectReader(tree.git_dir, tree.name) as reader:
             changes.update(reader.blobs(after, sorted(p for p in changed if p in after)))
         changes.update(dict.fromkeys(p for p in changed if p not in after))
         for path in generated:

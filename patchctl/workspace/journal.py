@@ -6,8 +6,11 @@ Finishing is idempotent: every file is either still as before, or as it shall be
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from typing import Any
 from patchctl.errors import BadManifest, LocalEdits, Where
 from patchctl.git.worktree import WorkTree, add_exclude, bring_pack, find_git_dir, object_store
 from patchctl.workspace.installed import bring_bytecode_back, set_bytecode_aside, write_record
+from patchctl.workspace.proof import Proof
 from patchctl.workspace.state import (
     FOLDER,
     State,
@@ -29,13 +33,15 @@ from patchctl.workspace.trees import Move, Steps, Tree
 VERSION = 1
 _FILE = "journal.json"
 _VERBS = ("apply", "revert")
+REPAIR = "`patchctl repair` keeps every file aside and makes a clean base"
 
 
 @dataclass(frozen=True)
 class TreeChange:
     """One tree's part of a run. `generated` maps a path to the text to be placed, `known` what the state says is ours.
 
-    `source` is None for a new tree; `forget` ends our keeping of an `--into` checkout. `record` as in the state.
+    `source` is None for a new tree, `target` for one that is taken away again; `forget` ends our keeping of an `--into`
+    checkout. `record` as in the state; `before` maps a path of `known` to its text, where that is known.
     """
 
     name: str
@@ -43,12 +49,13 @@ class TreeChange:
     folder: str
     base: str
     source: str | None
-    target: str
+    target: str | None
     stash: str | None = None
     generated: dict[str, str] = field(default_factory=dict)
     known: dict[str, str] = field(default_factory=dict)
     forget: bool = False
     record: str = ""
+    before: dict[str, str] = field(default_factory=dict)
 
     @property
     def move(self) -> Move:
@@ -59,6 +66,14 @@ class TreeChange:
         """The tree that it is for."""
         return Tree(workspace, self.name, self.kind, self.folder, self.record)
 
+    def taken_back(self, known: bool) -> TreeChange:
+        """The change that undoes this one, however much of it was done. `known`: the tree was in the state before."""
+        placed = {path: hashlib.sha256(text.encode()).hexdigest() for path, text in self.generated.items()}
+        return replace(
+            self, source=self.target, target=self.source, generated=self.before, known={**self.known, **placed},
+            before=self.generated, forget=self.kind == "into" and not known,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Journal:
@@ -67,6 +82,13 @@ class Journal:
     verb: str
     changes: tuple[TreeChange, ...]
     after: State
+
+
+def taken_back(journal: Journal, before: State | None) -> Journal:
+    """The run that undoes this one, back to the state before it."""
+    state = before or State(None, journal.after.root)
+    changes = tuple(change.taken_back(change.name in state.trees) for change in journal.changes)
+    return Journal(journal.verb, changes, state)
 
 
 def new_git_dir(workspace: Path, name: str) -> Path:
@@ -100,16 +122,18 @@ def read_journal(workspace: Path) -> Journal | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        hint = "it is written in one piece, so someone changed it: move the workspace away and apply into a new one"
+        hint = f"it is written in one piece, so someone changed it: {REPAIR}"
         raise BadManifest(f"the journal cannot be used: {error}", where=Where(str(file)), hint=hint) from error
 
 
 def _change(data: dict[str, Any]) -> TreeChange:
     change = TreeChange(**data)
     check_place(change.name, change.kind, change.folder, change.record)
-    check_ids(change.base, change.target, *(i for i in (change.source, change.stash) if i is not None))
-    check_generated(change.generated)
-    check_generated(change.known)
+    check_ids(change.base, *(i for i in (change.source, change.target, change.stash) if i is not None))
+    if change.source is None and change.target is None or change.target is None and change.kind != "managed":
+        raise ValueError(f"the change of {change.name} names no commit")
+    for generated in (change.generated, change.known, change.before):
+        check_generated(generated)
     return change
 
 
@@ -120,17 +144,16 @@ def place_repositories(workspace: Path, journal: Journal) -> None:
         if change.kind == "managed" and not tree.git_dir.is_dir():
             prepared = new_git_dir(workspace, change.name)
             if not prepared.is_dir():
-                hint = "move what is left of the workspace away and apply into a new one"
-                raise LocalEdits(f"the repository of {change.name} is gone", [str(tree.git_dir)], hint=hint)
+                raise LocalEdits(f"the repository of {change.name} is gone", [str(tree.git_dir)], hint=REPAIR)
             tree.folder.mkdir(parents=True, exist_ok=True)
             os.replace(prepared, tree.git_dir)
 
 
-def finish(workspace: Path, journal: Journal) -> State:
-    """Carry the journal out, or what is left of it; write the state; drop the journal."""
+def finish(workspace: Path, journal: Journal, proofs: Mapping[str, Proof]) -> State:
+    """Carry the journal out, or what is left of it; write the state; drop the journal. `proofs`: of each tree's move."""
     place_repositories(workspace, journal)
     # All trees or none: an edit in the last one has to stop the run before the first.
-    steps = [_plan(workspace, change) for change in journal.changes]
+    steps = [_plan(workspace, change, proofs[change.name]) for change in journal.changes]
     after = journal.after
     for change, todo in zip(journal.changes, steps, strict=True):
         placed = _finish_tree(workspace, change, todo)
@@ -142,9 +165,9 @@ def finish(workspace: Path, journal: Journal) -> State:
     return after
 
 
-def _plan(workspace: Path, change: TreeChange) -> Steps:
+def _plan(workspace: Path, change: TreeChange, proof: Proof) -> Steps:
     tree = change.tree(workspace)
-    steps = tree.plan(change.move)
+    steps = tree.steps(proof.sides, proof.contents)
     edited = tree.edited_generated(change.generated, change.known)
     if any(path not in steps.sides.kept for path in edited):
         tree.refuse(edited)
@@ -161,6 +184,9 @@ def _finish_tree(workspace: Path, change: TreeChange, steps: Steps) -> dict[str,
     tree.carry_out(steps)
     tree.remove_generated(change.known, keep=change.generated)
     placed = tree.place_generated({p: t.encode() for p, t in change.generated.items()})
+    if change.target is None:
+        _put_away(workspace, tree)
+        return placed
     if change.record:
         bring_bytecode_back(tree, base, steps.sides.after)
         write_record(tree, change.base, change.target, placed)
@@ -169,13 +195,22 @@ def _finish_tree(workspace: Path, change: TreeChange, steps: Steps) -> dict[str,
     if wrong:
         what = f"files of {tree.name} are not as they were written: they changed during the run"
         raise LocalEdits(what, tree.shown(wrong))
-    _set_refs(tree, change)
+    _set_refs(tree, change, change.target)
     return placed
 
 
-def _set_refs(tree: Tree, change: TreeChange) -> None:
+def _put_away(workspace: Path, tree: Tree) -> None:
+    """Take the repository out of a tree that was not there before; it goes when the journal does."""
+    prepared = new_git_dir(workspace, tree.name)
+    prepared.parent.mkdir(exist_ok=True)
+    os.replace(tree.git_dir, prepared)
+    with contextlib.suppress(OSError):  # a person's files stay
+        tree.folder.rmdir()
+
+
+def _set_refs(tree: Tree, change: TreeChange, target: str) -> None:
     if tree.kind == "managed":
-        tree.work.set_refs(change.base, change.target, head=True)
+        tree.work.set_refs(change.base, target, head=True)
         return
     owner = find_git_dir(tree.folder)
     theirs = WorkTree(owner, tree.folder) if owner else None
@@ -183,8 +218,8 @@ def _set_refs(tree: Tree, change: TreeChange) -> None:
         if theirs:
             theirs.drop_refs()
         return
-    tree.work.set_refs(change.base, change.target)
+    tree.work.set_refs(change.base, target)
     if theirs and owner and theirs.has(change.base):
         for pack in (tree.git_dir / "objects" / "pack").glob("*.pack"):
             bring_pack(pack, object_store(owner) / "pack")
-        theirs.set_refs(change.base, change.target)
+        theirs.set_refs(change.base, target)

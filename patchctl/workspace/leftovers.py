@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import time
 from pathlib import Path
 
-from patchctl.git.run import GitFailed
-from patchctl.git.worktree import UNFINISHED_PACK, WorkTree
+from patchctl.git.locks import drop_own
+from patchctl.git.worktree import UNFINISHED_PACK, find_git_dir, object_store
 from patchctl.workspace.state import FOLDER, State
 from patchctl.workspace.trees import Tree
-
-# A git that a killed run had started may still be at work; longer than any of our commands holds a lock.
-_LOCK_SECONDS = 5.0
 
 
 def sweep(workspace: Path, state: State | None) -> dict[str, Path]:
@@ -54,21 +50,16 @@ def _let_go(own: Path, name: str, git_dir: Path) -> Path | None:
 
 
 def _has_branches(git_dir: Path) -> bool:
-    try:
-        return bool(WorkTree(git_dir, git_dir).git("for-each-ref", "refs/heads/").strip())
-    except GitFailed:  # half deleted, or half made: it was never in use
-        return False
+    """By its files: git may be unable to read what a person still can."""
+    packed = git_dir / "packed-refs"
+    if packed.is_file() and b" refs/heads/" in packed.read_bytes():
+        return True
+    return any(p.is_file() for p in (git_dir / "refs" / "heads").rglob("*"))
 
 
-def clear_git_locks(git_dir: Path) -> None:
-    """Remove the locks of a git that was killed with the run that had started it, so that ours can take them.
-
-    One that goes by itself in time belonged to a git that was still at work.
-    """
-    names = ("index.lock", "HEAD.lock", "packed-refs.lock", "shallow.lock", "index.patchctl-snapshot.lock")
-    locks = [git_dir / name for name in names] + list((git_dir / "refs" / "patchctl").glob("*.lock"))
-    end = time.monotonic() + _LOCK_SECONDS
-    while any(lock.exists() for lock in locks) and time.monotonic() < end:
-        time.sleep(0.1)
-    for lock in locks:
-        lock.unlink(missing_ok=True)
+def drop_own_locks(tree: Tree) -> None:
+    """Take away the locks that a killed run of ours left in a tree's repository, and in its owner's."""
+    drop_own(tree.git_dir)
+    owner = find_git_dir(tree.folder) if tree.kind == "into" else None
+    if owner is not None:
+        drop_own(object_store(owner).parent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -22,10 +22,11 @@ STASH_HINT = "commit them elsewhere, or let `--stash` keep them on a branch of t
 
 @dataclass(frozen=True)
 class Move:
-    """From one commit of a tree to another. `stash` is the tree id of edits that are kept on a branch and may be lost here."""
+    """From one commit of a tree to another; None is no tree at all. `stash` is the tree id of edits that are kept on a
+    branch and may be lost here."""
 
     source: str | None
-    target: str
+    target: str | None
     stash: str | None = None
 
 
@@ -45,10 +46,11 @@ class Sides:
 
 @dataclass(frozen=True)
 class Steps:
-    """A move, and the paths whose file on disk is not yet as it shall be."""
+    """A move, the paths whose file on disk is not yet as it shall be, and contents that are in memory, by id."""
 
     sides: Sides
     todo: tuple[bytes, ...]
+    contents: Mapping[str, bytes] = field(default_factory=dict)
 
 
 class Tree:
@@ -91,7 +93,7 @@ class Tree:
 
     def files(self, commit: str) -> Files:
         """Every file of a commit, from the tree's own objects."""
-        with ObjectReader(self.git_dir) as reader:
+        with ObjectReader(self.git_dir, self.name) as reader:
             return reader.files(commit_tree(reader, commit))
 
     def edits(self, commit: str) -> list[bytes]:
@@ -113,16 +115,18 @@ class Tree:
 
     def _is(self, have: Entry | None, wanted: Entry | None) -> bool:
         """Whether a file is what the tree says. A submodule's folder says nothing, and a wheel forgets modes and tests."""
-        if wanted is None or wanted.mode == GITLINK:
-            return wanted is not None or have is None
+        if wanted is None:  # a folder is no file: one may stand where a file became a folder
+            return have is None or have.mode == GITLINK
+        if wanted.mode == GITLINK:
+            return True
         if self.kind == "into":
             return have is None or have.id == wanted.id
         return have == wanted
 
     def sides(self, move: Move) -> Sides:
         """The files of a move, from the tree's own objects."""
-        with ObjectReader(self.git_dir) as reader:
-            return _sides(reader, move)
+        with ObjectReader(self.git_dir, self.name) as reader:
+            return sides_of(reader, move)
 
     def obstacles(self, sides: Sides) -> list[bytes]:
         """Paths that the move has to change whose file is none of before, after and kept: a person put it there.
@@ -131,6 +135,11 @@ class Tree:
         """
         return self._compare(sides)[1]
 
+    def todo(self, sides: Sides) -> list[bytes]:
+        """Paths that the move changes whose file on disk is not yet as it shall be, obstacles among them."""
+        todo, obstacles = self._compare(sides)
+        return [*todo, *obstacles]
+
     def edits_during(self, sides: Sides) -> list[bytes]:
         """`obstacles`, and every other file that is not as it has been all along: for a move that was interrupted."""
         rest = sides.after.keys() - sides.paths
@@ -138,11 +147,14 @@ class Tree:
 
     def plan(self, move: Move) -> Steps:
         """What is left to do for `move`. Raises LocalEdits at an obstacle. Writes nothing."""
-        sides = self.sides(move)
+        return self.steps(self.sides(move))
+
+    def steps(self, sides: Sides, contents: Mapping[str, bytes] | None = None) -> Steps:
+        """`plan` for a move whose files are known."""
         todo, obstacles = self._compare(sides)
         if obstacles:
             self.refuse(obstacles)
-        return Steps(sides, tuple(todo))
+        return Steps(sides, tuple(todo), contents or {})
 
     def links(self, paths: Iterable[bytes]) -> list[bytes]:
         """Those of `paths` that are symbolic links."""
@@ -168,7 +180,7 @@ class Tree:
         obstacles: set[bytes] = set()
         for path in sorted(sides.paths):
             have, wanted = files.entry(path), sides.after.get(path)
-            if self._exactly(have, wanted):
+            if self._exactly(have, wanted) or _is_folder_of(path, have, sides):
                 continue
             foreign: set[bytes] = set()
             if have is None and wanted is not None:
@@ -193,15 +205,20 @@ class Tree:
     def carry_out(self, steps: Steps) -> None:
         """Write and remove what `plan` found."""
         files, after = TreeFiles(self.folder), steps.sides.after
-        for path in steps.todo:
+        for path in steps.sides.paths:  # a killed run may have been writing one that needs nothing now
             files.clean(path)
+        for path in steps.todo:
             files.drop_bytecode(path)
             if path not in after:
                 files.remove(path)
         present = [p for p in steps.todo if p in after]
-        if present:
-            with ObjectReader(self.git_dir) as reader:
-                for path, data in reader.blobs(after, present):
+        absent = [p for p in present if after[p].id not in steps.contents]
+        for path in present:
+            if after[path].id in steps.contents:
+                self._put(files, path, steps.sides, steps.contents[after[path].id])
+        if absent:
+            with ObjectReader(self.git_dir, self.name) as reader:
+                for path, data in reader.blobs(after, absent):
                     self._put(files, path, steps.sides, data)
         for path in present:
             if after[path].mode == GITLINK:
@@ -224,7 +241,7 @@ class Tree:
         real = {next(iter(files.not_folders(p)), p) for p in paths}
         parent = (self.work.head() if self.kind == "managed" else None) or commit
         tree = self.work.snapshot(commit, sorted(real))
-        return self.work.new_branch("patchctl-stash", tree, parent), tree
+        return self.work.new_branch(tree, parent), tree
 
     def edited_generated(self, wanted: Mapping[str, str], known: Mapping[str, str]) -> list[bytes]:
         """Generated files that are neither what we wrote (`known`: digests) nor what we are about to write (`wanted`)."""
@@ -235,6 +252,12 @@ class Tree:
             if digest is not None and digest not in ours:
                 edited.append(path.encode())
         return edited
+
+    def texts(self, known: Mapping[str, str]) -> dict[str, str]:
+        """The text of each generated file that is as we wrote it (`known`: digests)."""
+        files = TreeFiles(self.folder)
+        ours = [path for path, digest in known.items() if files.digest(path.encode()) == digest]
+        return {path: (self.folder / path).read_bytes().decode("utf-8") for path in ours}
 
     def place_generated(self, wanted: Mapping[str, bytes]) -> dict[str, str]:
         """Write the files that upstream's build would write; returns their digests, for the state."""
@@ -253,6 +276,14 @@ class Tree:
                 files.remove(path.encode())
 
 
+def _is_folder_of(path: bytes, have: Entry | None, sides: Sides) -> bool:
+    """Whether a folder stands where `after` has no file: as good as nothing, be it that of files which replace one, or a
+    person's. A submodule is another thing."""
+    if have is None or have.mode != GITLINK or path in sides.after:
+        return False
+    return all(entry is None or entry.mode != GITLINK for entry in (sides.before.get(path), sides.kept.get(path)))
+
+
 def changed_paths(before: Files, after: Files) -> set[bytes]:
     """Paths that are not the same in both."""
     return {p for p, e in after.items() if before.get(p) != e} | {p for p in before if p not in after}
@@ -264,9 +295,10 @@ def commit_tree(reader: ObjectReader, commit: str) -> str:
     return data[5:45].decode("ascii")
 
 
-def _sides(reader: ObjectReader, move: Move) -> Sides:
+def sides_of(reader: ObjectReader, move: Move) -> Sides:
+    """The files of a move, from the objects that `reader` reads."""
     before: Files = reader.files(commit_tree(reader, move.source)) if move.source else {}
-    after = reader.files(commit_tree(reader, move.target))
+    after: Files = reader.files(commit_tree(reader, move.target)) if move.target else {}
     return Sides(before, after, reader.files(move.stash) if move.stash else before)
 
 

@@ -7,6 +7,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from on_disk import big, own, own_ws, small, ws
+from on_disk import big, own, own_ws, shapes, small, ws
 
-__all__ = ["big", "own", "own_ws", "small", "ws"]
+__all__ = ["big", "own", "own_ws", "shapes", "small", "ws"]

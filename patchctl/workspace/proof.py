@@ -1,0 +1,129 @@
+"""What a run needs, proven before its journal says that anything begins: objects, places that can be written, free locks."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from patchctl.errors import BrokenRepository, PatchctlError, WrongUse
+from patchctl.git.catfile import ObjectReader
+from patchctl.git.locks import check_free
+from patchctl.git.objects import GITLINK, Files
+from patchctl.git.run import GitFailed
+from patchctl.git.worktree import WorkTree, find_git_dir, holds_packed, object_store
+from patchctl.workspace.trees import Move, Sides, Tree, changed_paths, commit_tree, sides_of
+
+# Contents that were read and hashed are written from memory up to here for each tree; what is beyond is read again.
+_KEPT_BYTES = 64 * 1024 * 1024
+_UNWRITABLE = "nothing was changed: apply or revert again when it can be written"
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The files of a move, whose objects are all in the tree's own repository, and contents of those to come, by id."""
+
+    sides: Sides
+    contents: Mapping[str, bytes]
+
+
+def prove(
+    tree: Tree, move: Move, base: str | None = None, git_dir: Path | None = None, *, whole: bool = False
+) -> Proof:
+    """Read and hash every tree of a move and every blob that it writes; with `base`, those too that undoing it writes, and
+    those that going from its end to this commit does; with `whole`, all of this commit's.
+
+    `git_dir`: where the repository is while it is being made. Raises BrokenRepository, GitKilled.
+    """
+    contents: dict[str, bytes] = {}
+    room = _KEPT_BYTES
+    with ObjectReader(git_dir or tree.git_dir, tree.name, afresh=True) as reader:
+        sides = sides_of(reader, move)
+        coming = _blobs(sides.after, sides.paths)
+        others: set[str] = set()
+        if base is not None:
+            original = reader.files(commit_tree(reader, base))
+            others = _blobs(original, original if whole else changed_paths(original, sides.after))
+            others |= _blobs(sides.before, sides.paths) | _blobs(sides.kept, sides.paths)
+        wanted = [*sorted(coming), *sorted(others - coming)]
+        for oid, (kind, data) in zip(wanted, reader.read_many(wanted), strict=True):
+            if kind != "blob":
+                what = f"the repository of {tree.name}: object {oid}: a file was expected and it is a {kind}"
+                raise BrokenRepository(what, where=str(reader.repo))
+            if oid in coming and len(data) <= room:
+                contents[oid] = data
+                room -= len(data)
+    return Proof(sides, contents)
+
+
+def _blobs(files: Files, paths: Iterable[bytes]) -> set[str]:
+    found = (files.get(path) for path in paths)
+    return {entry.id for entry in found if entry is not None and entry.mode != GITLINK}
+
+
+def check_places(tree: Tree, base: str, paths: Iterable[bytes]) -> None:
+    """Raise WrongUse when a folder whose files will change, or one of the repository, cannot be written; LocalEdits when
+    another git holds a lock there that we need; BrokenRepository when git cannot use the owner's repository."""
+    top = os.fsencode(tree.folder)
+    for folder in sorted({os.path.dirname(top + b"/" + path) for path in paths}):
+        _check_writable(_standing(folder))
+        if os.path.isdir(folder + b"/__pycache__"):  # the modules' byte code goes with them
+            _check_writable(folder + b"/__pycache__")
+    if tree.git_dir.is_dir():
+        _check_repository(tree.git_dir)
+    if tree.kind == "managed":
+        check_free(tree.git_dir, "index", "HEAD")
+        return
+    owner = find_git_dir(tree.folder)
+    if owner is not None and _holds(owner, tree, base):
+        store = object_store(owner).parent
+        for name in ("objects", "objects/pack", "refs", "refs/patchctl"):
+            _check_writable(_standing(os.fsencode(store / name)))
+        if holds_packed(store):
+            check_free(store, "packed-refs")
+
+
+def _check_repository(git_dir: Path) -> None:
+    for name in ("", "objects", "objects/pack", "refs", "refs/heads", "refs/patchctl", "logs", "info"):
+        _check_writable(_standing(os.fsencode(git_dir / name)))
+
+
+def _holds(owner: Path, tree: Tree, base: str) -> bool:
+    try:
+        return WorkTree(owner, tree.folder).has(base)
+    except GitFailed as failure:
+        what = f"git cannot use the repository of {tree.folder}: {said(failure)}"
+        raise BrokenRepository(what, where=str(owner), hint="it is yours: mend it, or move its .git away") from failure
+
+
+def _standing(folder: bytes) -> bytes:
+    """The folder, or the first above it that is there."""
+    while not os.path.isdir(folder) and len(folder) > 1:
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def _check_writable(folder: bytes) -> None:
+    if os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        return
+    readonly = os.statvfs(folder).f_flag & os.ST_RDONLY
+    why = "its file system is read-only" if readonly else "permission denied"
+    raise WrongUse(f"this folder cannot be written: {why}", where=os.fsdecode(folder), hint=_UNWRITABLE)
+
+
+def explained(failure: GitFailed) -> PatchctlError:
+    """What is to be said of a git that failed in a repository of the workspace."""
+    where, why = failure.where, said(failure)
+    for code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM):
+        if os.strerror(code) in failure.stderr:
+            return WrongUse(f"git cannot write here: {why}", where=where, hint="the next apply or revert ends what was begun")
+    return BrokenRepository(f"git cannot use this repository: {why}", where=where)
+
+
+def said(failure: GitFailed) -> str:
+    """The last line of what git said."""
+    lines = [line for line in failure.stderr.splitlines() if line.strip()]
+    telling = [line for line in lines if line.startswith(("fatal:", "error:"))]
+    return (telling or lines or [f"status {failure.status}"])[-1]
