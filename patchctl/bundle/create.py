@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import stat
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from patchctl.atomic import replacing
 from patchctl.bundle.layout import (
     DIGEST,
     DISTRIBUTION,
@@ -249,31 +248,12 @@ def _write(out: Path, index: Index, parts: Sequence[_Part], progress: Progress) 
     if out.is_dir():
         raise WrongUse("a bundle is a file, and this is a folder", where=str(out), hint="name a file with --out")
     try:
-        handle, temporary = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
-    except OSError as error:
-        raise WrongUse(f"the bundle cannot be written: {error.strerror}", where=str(out)) from error
-    try:
-        with os.fdopen(handle, "wb") as file:
+        with replacing(out) as file:
             writing = _Writing(file, progress)
             writing.all(index, parts)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, out)
     except OSError as error:
-        _discard(temporary)
         raise WrongUse(f"the bundle cannot be written: {error.strerror}", where=str(out)) from error
-    except BaseException:
-        _discard(temporary)
-        raise
     return writing.size, writing.digest.hexdigest()
-
-
-def _discard(temporary: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(temporary)
 
 
 class _Writing:

@@ -11,12 +11,14 @@ import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from patchctl.atomic import replace_file
 from patchctl.errors import SourceMismatch
 from patchctl.git.run import GitFailed, git_environment, run_git
 
 # Files are bytes: an upstream's .gitattributes must not turn them into something else in our trees.
 _ATTRIBUTES = "* -text -filter -ident -working-tree-encoding\n"
-UNFINISHED_PACK = ".tmp-pack-"
+# What killed runs leave in objects/pack, and what those of an earlier version left.
+UNFINISHED_PACKS = (".pack-*.new", ".tmp-pack-*")
 _TIP_REF, _BASE_REF = "refs/patchctl/tip", "refs/patchctl/base"
 
 
@@ -151,8 +153,7 @@ def add_exclude(git_dir: Path, paths: Iterable[str]) -> None:
     have = file.read_text(encoding="utf-8") if file.exists() else ""
     missing = [f"/{p}\n" for p in paths if f"/{p}\n" not in have]
     if missing:
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(have + "".join(missing), encoding="utf-8")
+        replace_file(file, (have + "".join(missing)).encode())
 
 
 def import_base(git_dir: Path, source: Path) -> None:
@@ -164,9 +165,7 @@ def import_base(git_dir: Path, source: Path) -> None:
         own = git_dir / "shallow"
         lines = set(own.read_text(encoding="ascii").split()) if own.exists() else set()
         merged = sorted(lines | set(boundary.read_text(encoding="ascii").split()))
-        temporary = git_dir / "shallow.patchctl-new"
-        temporary.write_text("".join(f"{line}\n" for line in merged), encoding="ascii")
-        temporary.replace(own)
+        replace_file(own, "".join(f"{line}\n" for line in merged).encode())
 
 
 def bring_pack(pack: Path, folder: Path) -> None:
@@ -184,12 +183,7 @@ def bring_pack(pack: Path, folder: Path) -> None:
         if not ends_with_digest(data):
             hint = "`patchctl fetch --refresh` fetches it again"
             raise SourceMismatch("the file was changed: its digest is another one", where=str(source), hint=hint)
-        temporary = folder / f"{UNFINISHED_PACK}{source.name}"  # the same each time: a run after a kill takes it up
-        temporary.unlink(missing_ok=True)
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
-        with os.fdopen(handle, "wb") as out:
-            out.write(data)
-        temporary.replace(target)
+        replace_file(target, data, 0o444)  # on disk, since the journal will count on it
 
 
 def ends_with_digest(data: bytes) -> bool:

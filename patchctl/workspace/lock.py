@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from patchctl.errors import WorkspaceBusy, WrongUse
-from patchctl.workspace.state import FOLDER
+from patchctl.workspace.state import FOLDER, UNFINISHED
 
 _LOCK = "lock"
 # What a run has in our folder before its journal: nothing that anyone could miss.
-_NOTHING_YET = frozenset({_LOCK, "new", "journal.json.new", "state.json.new"})
+_NOTHING_YET = frozenset({_LOCK, "new", *UNFINISHED})
 _TRIES = 20
 
 
