@@ -46,9 +46,11 @@ def replacing(file: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
             out.flush()
             os.fsync(handle)
             temporary.replace(file)  # under the lock: the name is ours until then
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(file)  # a full disk is told of by a call that knows no name
         raise
     sync_folder(file.parent)
 

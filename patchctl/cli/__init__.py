@@ -134,7 +134,10 @@ def run(args: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return CLOSED_PIPE
     except Exception as fault:
-        return _fault(fault, app_json)
+        from patchctl.denied import no_fault
+
+        refused = no_fault(fault) if isinstance(fault, OSError) else None
+        return _report(refused, app_json) if refused is not None else _fault(fault, app_json)
 
 
 def _as_wrong_use(wrong: click.ClickException) -> WrongUse:

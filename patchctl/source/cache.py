@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from patchctl.atomic import new_folder, sweep
+from patchctl.denied import refusal
 from patchctl.errors import SourceMismatch, WrongUse
 from patchctl.source.types import FORMS, Form
 
@@ -119,9 +120,7 @@ def staging_in(root: Path, top: Path, prefix: str) -> Iterator[Path]:
 
 
 def _unwritable(root: Path, error: OSError) -> WrongUse:
-    return WrongUse(
-        f"the cache cannot be written: {error.strerror}", where=error.filename or str(root), hint=_OTHER_FOLDER
-    )
+    return refusal(error, "the cache cannot be written", _OTHER_FOLDER, root)
 
 
 def new_repository(folder: Path) -> Path:

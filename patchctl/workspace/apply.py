@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from patchctl.denied import refusal
 from patchctl.errors import LocalEdits, WrongUse
 from patchctl.git.worktree import bring_pack, create_git_dir, import_base
 from patchctl.stack.plan import Plan, PlannedStack
@@ -67,9 +68,8 @@ def _writing(workspace: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        what = f"the workspace cannot be written: {error.strerror or error}"
-        where = str(error.filename) if isinstance(error.filename, str) else str(workspace)
-        raise WrongUse(what, where=where, hint="the next apply or revert ends what was begun") from error
+        ends = "the next apply or revert ends what was begun"
+        raise refusal(error, "the workspace cannot be written", ends, workspace) from error
 
 
 class _Run:
