@@ -23,7 +23,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 def replace_file(file: Path, data: bytes, mode: int | None = None) -> None:
     """Put `data` in the place of `file`, on disk before this returns; its folder is made. As `replacing`."""
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(file.parent)
     with replacing(file, mode) as out:
         out.write(data)
 
@@ -72,8 +72,22 @@ def sync_folder(folder: Path) -> None:
 
 def own_like(file: int | bytes | Path, other: os.stat_result) -> None:
     """Give a file that root made to whom `other` belongs to: a folder may be another user's than the one who runs us."""
-    if os.geteuid() == 0 and (other.st_uid, other.st_gid) != (os.geteuid(), os.getegid()):
-        os.chown(file, other.st_uid, other.st_gid)
+    if os.geteuid() == 0 and (other.st_uid, other.st_gid) != (0, os.getegid()):
+        # never through a link: who owns the folder may have put one in the place of what root has just made
+        os.chown(file, other.st_uid, other.st_gid, follow_symlinks=isinstance(file, int))
+
+
+def make_folder(folder: Path) -> None:
+    """The folder and those above it, unless they are there; what root makes belongs to the owner of what it is made in."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            if not folder.is_dir():
+                raise
+        else:
+            own_like(folder, os.stat(folder.parent))
 
 
 def is_in_place(handle: int, file: Path) -> bool:
@@ -175,7 +189,7 @@ def new_folder(parent: Path, prefix: str) -> Path:
 
     Unlike tempfile's it is for whom the umask says, since it becomes a place that several users may share.
     """
-    parent.mkdir(parents=True, exist_ok=True)
+    make_folder(parent)
     folder = parent / f"{prefix}{os.urandom(8).hex()}"
     folder.mkdir()
     return folder

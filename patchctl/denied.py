@@ -13,10 +13,10 @@ _NO_FAULT = (*_PERMISSION, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 
 
 def refusal(error: OSError, what: str, instead: str, where: Path | None = None) -> WrongUse:
-    """WrongUse that names the path (of the error, else `where`) and, where a permission lacks, its owner. `instead` is what
-    else the user can do."""
+    """WrongUse that names the path (of the error, else `where`) and, where a permission lacks, its owner. `where` is the
+    whole that it is part of, `instead` what else the user can do."""
     place = _place(error) or where
-    hint = "; or ".join(part for part in (_whose(error, place), instead) if part)
+    hint = "; or ".join(part for part in (_whose(error, place, where), instead) if part)
     return WrongUse(f"{what}: {error.strerror or error}", where=str(place) if place else None, hint=hint or None)
 
 
@@ -32,7 +32,7 @@ def _place(error: OSError) -> Path | None:
     return Path(os.fsdecode(name)) if isinstance(name, str | bytes) else None
 
 
-def _whose(error: OSError, place: Path | None) -> str:
+def _whose(error: OSError, place: Path | None, where: Path | None) -> str:
     """The owner of the first thing on the way to `place` that is ours to look at but not to use."""
     if error.errno not in _PERMISSION or place is None:
         return ""
@@ -43,8 +43,10 @@ def _whose(error: OSError, place: Path | None) -> str:
         return ""
     owner, group = _name("pwd", status.st_uid), _name("grp", status.st_gid)
     mine = _name("pwd", os.geteuid())
-    if owner == mine:
+    if status.st_uid == os.geteuid():
         return f"{there} is yours, and its mode {status.st_mode & 0o7777:04o} forbids it: `chmod u+rwX`"
+    if status.st_uid == 0 and where is not None and where in (there, *there.parents):
+        return f"{there} belongs to root: `sudo chown -R {mine.removeprefix('uid ')} {where}`, and run patchctl as one user"
     return (
         f"{there} belongs to {owner} (group {group}, mode {status.st_mode & 0o7777:04o}) and you are {mine}: ask {owner} for"
         f" `chmod -R g+rwX` and a group that you share"

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from patchctl.atomic import filling
+from patchctl.atomic import filling, make_folder
 from patchctl.bundle.layout import DISTRIBUTION, Member
 from patchctl.bundle.read import Bundle
 from patchctl.errors import SourceMismatch, WrongUse
@@ -39,7 +39,7 @@ def cached_distribution(bundle: Bundle, root: Path) -> Path:
         with cache.staging(root) as folder:
             staged = folder / "distribution"
             _write(bundle, staged)
-            place.parent.mkdir(exist_ok=True)
+            make_folder(place.parent)
             with contextlib.suppress(OSError):  # another run put the same there
                 os.rename(staged, place)
     _check(place, distribution_members(bundle))

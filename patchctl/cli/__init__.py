@@ -89,7 +89,7 @@ class VerbGroup(click.Group):
 @click.version_option(__version__, prog_name="patchctl")
 @click.option("--root", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
               help="The distribution to use [default: PATCHCTL_ROOT, else the nearest folder upward with manifests/].")  # fmt: skip
-@click.option("--cache", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+@click.option("--cache", type=click.Path(path_type=Path, file_okay=False, readable=False), metavar="DIR",
               help="Where sources are kept [default: PATCHCTL_CACHE, else the user configuration, else ~/.cache/patchctl].")  # fmt: skip
 @click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True,
               help="Colours; NO_COLOR is obeyed.")  # fmt: skip

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from patchctl.atomic import is_in_place, own_like
+from patchctl.atomic import is_in_place, make_folder, own_like
 from patchctl.denied import refusal
 from patchctl.errors import WorkspaceBusy, WrongUse
 from patchctl.workspace.state import FOLDER, UNFINISHED
@@ -65,9 +65,7 @@ def _make(folder: Path) -> None:
     file in the way.
     """
     try:
-        if not folder.is_dir():
-            folder.mkdir(parents=True, exist_ok=True)
-            own_like(folder, os.stat(folder.parent))
+        make_folder(folder)
     except (FileExistsError, NotADirectoryError) as error:
         for place in (folder, *folder.parents):
             if place.exists() and not place.is_dir():
@@ -151,7 +149,8 @@ def _no_lock(file: Path) -> WrongUse:
 
 
 def _denied(error: OSError, file: Path) -> WrongUse:
-    return refusal(error, "the workspace cannot be written", "name a workspace of your own with --workspace", file)
+    instead = "name a workspace of your own with --workspace"
+    return refusal(error, "the workspace cannot be written", instead, file.parent.parent)
 
 
 def _leave_nothing(folder: Path, made: Sequence[Path]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from patchctl.atomic import replace_file
+from patchctl.denied import refusal
 from patchctl.errors import BadManifest, Where
 
 VERSION = 1
@@ -92,6 +93,9 @@ def load_state(workspace: Path) -> State | None:
         text = file.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except PermissionError as error:
+        instead = "name a workspace of your own with --workspace"
+        raise refusal(error, "the workspace's state cannot be read", instead, workspace) from error
     except (OSError, UnicodeDecodeError) as error:
         raise BadManifest(f"the state cannot be read: {error}", where=Where(str(file))) from error
     try:
