@@ -159,9 +159,15 @@ def _kept_by_git(root: Path, found: list[Path]) -> list[Path]:
 
 
 def _listed(root: Path, *which: str) -> set[Path]:
-    """What `git ls-files` names below the root; nothing where there is no checkout."""
+    """What `git ls-files` names below the root; nothing where there is no checkout.
+
+    The checkout may be another user's: git is told to take this one, and not to ask the command that its settings may name.
+    """
+    top = next((str(p) for p in (root, *root.parents) if (p / ".git").exists()), "")
     try:
-        out = run_git(["ls-files", "-z", *which], cwd=root, config=[("safe.directory", "*")])
+        out = run_git(
+            ["-c", "core.fsmonitor=false", "ls-files", "-z", *which], cwd=root, config=[("safe.directory", top)]
+        )
     except GitFailed:
         return set()
     return {Path(os.fsdecode(path)) for path in out.split(b"\0") if path}

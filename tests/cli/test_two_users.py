@@ -229,3 +229,20 @@ def test_a_lock_of_another_user_that_is_held(place: Place) -> None:
         holder.kill()
     assert done.returncode == 6 and "another run holds the workspace" in done.stderr, done.stderr
     place.good(BERT, "apply", *PLAIN, *at, cache=cache, umask=0o002)
+
+
+@pytest.mark.parametrize("uid", [ROOT, CARL])
+def test_another_user_s_checkout_runs_none_of_its_commands(place: Place, uid: int) -> None:
+    """`core.fsmonitor` names a command that git runs when it lists files; ownership does not keep us from bundling."""
+    cache = place.folder("cache", uid, uid, 0o755)
+    root, ran = place.made.root, place.folder("ran", ANNE, ANNE, 0o777)
+    subprocess.run(["chown", "-R", str(ANNE), str(root)], check=True)
+    for args in (
+        ["init", "-q"], ["add", "."], ["-c", "user.name=Anne", "-c", "user.email=a@b", "commit", "-qm", "all"],
+        ["config", "core.fsmonitor", f"touch {ran}/command; false"],
+    ):  # fmt: skip
+        subprocess.run([*as_user(ANNE), "git", "-C", str(root), *args], env={"PATH": os.environ["PATH"]}, check=True)
+    (ran / "command").unlink(missing_ok=True)
+    out = place.home(uid) / "x.tar"
+    place.good(uid, "bundle", "create", *FULL, "--out", str(out), cache=cache)
+    assert list(ran.iterdir()) == [] and out.exists()
