@@ -123,8 +123,10 @@ def stamps(folder: Path) -> dict[str, tuple[int, int, int]]:
 def leftovers(folder: Path) -> list[str]:
     """Temporary files and folders of runs, and locks of git. Our own lock stays: the kernel's lock on it does not."""
     names = [str(p.relative_to(folder)) for p in folder.rglob("*")]
-    signs = (".patchctl-new-", ".tmp-pack-", "journal.json", ".json.new", "index.patchctl", "shallow.patchctl")
-    return [n for n in names if any(s in n for s in signs) or n.endswith(".lock") or n.startswith(".patchctl/new")]
+    signs = (".patchctl-new-", ".tmp-pack-", "journal.json", "index.patchctl")
+    return [
+        n for n in names if any(s in n for s in signs) or n.endswith((".lock", ".new")) or n.startswith(".patchctl/new")
+    ]
 
 
 def environment(made: Made) -> dict[str, str]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
+import io
 import os
 import stat
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from patchctl.atomic import replacing
 from patchctl.bundle.layout import (
     DIGEST,
     DISTRIBUTION,
@@ -39,6 +39,7 @@ from patchctl.source import cache
 from patchctl.source.obtain import check_base, obtain_form
 from patchctl.source.types import Base, Form, SourceOptions
 from patchctl.stack.locking import forms_of
+from patchctl.stack.patches import CARRIED_FOLDER
 from patchctl.stack.plan import Plan, make_plan, select
 
 # A distribution as it is used: what is applied, the scripts that start a run, the pages, and the tests that pages and
@@ -71,10 +72,11 @@ class Created:
 
 @dataclass(frozen=True)
 class _Part:
-    """A member, and the file whose bytes it gets."""
+    """A member, and where its bytes are: read already, or in a file that is too large for that and is compared once more."""
 
     member: Member
     file: Path
+    data: bytes | None = None
 
 
 def create_bundle(
@@ -93,7 +95,7 @@ def create_bundle(
     """
     plan = make_plan(dist, select(dist, profile, ()), options, progress, skip_unavailable=skip_unavailable)
     with cache.staging(options.cache) as folder:
-        parts = [_own_part(dist.root, path) for path in distribution_files(dist.root)]
+        parts = _own_parts(dist, plan, options.cache)
         sources: list[BundledSource] = []
         missing: list[MissingForm] = []
         for planned in plan.stacks:
@@ -157,9 +159,15 @@ def _kept_by_git(root: Path, found: list[Path]) -> list[Path]:
 
 
 def _listed(root: Path, *which: str) -> set[Path]:
-    """What `git ls-files` names below the root; nothing where there is no checkout."""
+    """What `git ls-files` names below the root; nothing where there is no checkout.
+
+    The checkout may be another user's: git is told to take this one, and not to ask the command that its settings may name.
+    """
+    top = next((str(p) for p in (root, *root.parents) if (p / ".git").exists()), "")
     try:
-        out = run_git(["ls-files", "-z", *which], cwd=root, config=[("safe.directory", "*")])
+        out = run_git(
+            ["-c", "core.fsmonitor=false", "ls-files", "-z", *which], cwd=root, config=[("safe.directory", top)]
+        )
     except GitFailed:
         return set()
     return {Path(os.fsdecode(path)) for path in out.split(b"\0") if path}
@@ -179,20 +187,50 @@ def _walk(folder: Path) -> Iterator[Path]:
             yield Path(entry.path)
 
 
+def _own_parts(dist: Distribution, plan: Plan, cache_dir: Path) -> list[_Part]:
+    """The files of the distribution, each read once: what is hashed is what is written, whoever edits beside us.
+
+    Raises SourceMismatch when a manifest, a patch or a carried file is no longer what the plan was made of and proven with.
+    """
+    parts = [_own_part(dist.root, path) for path in distribution_files(dist.root)]
+    read = {part.file: part.data for part in parts}
+    proven = {}
+    for patch in (step.patch for planned in plan.stacks for step in planned.result.steps):
+        proven[patch.file] = patch.data
+        proven |= {patch.file.parent / CARRIED_FOLDER / path: data for path, data in patch.carried.items()}
+    for file, data in proven.items():
+        if read.get(file) != data:
+            raise _edited(file)
+    if Distribution.load(dist.root, cache_dir) != dist:
+        raise _edited(dist.root / "manifests")
+    return parts
+
+
 def _own_part(root: Path, path: Path) -> _Part:
     """A file of the distribution, with its run bit."""
-    executable = bool((root / path).stat().st_mode & stat.S_IXUSR)
-    return _part(DISTRIBUTION + path.as_posix(), root / path, executable=executable)
+    file = root / path
+    try:
+        with file.open("rb") as content:
+            executable = bool(os.fstat(content.fileno()).st_mode & stat.S_IXUSR)
+            data = content.read()
+    except FileNotFoundError:
+        raise _edited(file) from None
+    member = Member(DISTRIBUTION + path.as_posix(), len(data), hashlib.sha256(data).hexdigest(), executable)
+    return _Part(member, file, data)
 
 
-def _part(name: str, file: Path, *, executable: bool = False) -> _Part:
+def _edited(file: Path) -> SourceMismatch:
+    return SourceMismatch("this was changed while the bundle was made", where=str(file), hint="run it again")
+
+
+def _part(name: str, file: Path) -> _Part:
     digest = hashlib.sha256()
     size = 0
     with file.open("rb") as content:
         while chunk := content.read(_CHUNK):
             digest.update(chunk)
             size += len(chunk)
-    return _Part(Member(name, size, digest.hexdigest(), executable), file)
+    return _Part(Member(name, size, digest.hexdigest()), file)
 
 
 def _source(
@@ -213,7 +251,10 @@ def _source(
     assert archive is not None and sdist is not None
     suffix = ".zip" if archive.name.endswith(".zip") else ".tar.gz"
     member = f"sources/sdist/{name}/{dist.upstream(name).sdist}-{sdist.version}{suffix}"
-    return BundledSource(name, form, member, version=sdist.version, sha256=sdist.sha256), _part(member, archive)
+    part = _part(member, archive)
+    if part.member.sha256 != sdist.sha256:
+        raise _edited(archive)
+    return BundledSource(name, form, member, version=sdist.version, sha256=sdist.sha256), part
 
 
 def write_pack(base: Base, folder: Path) -> Path:
@@ -249,31 +290,12 @@ def _write(out: Path, index: Index, parts: Sequence[_Part], progress: Progress) 
     if out.is_dir():
         raise WrongUse("a bundle is a file, and this is a folder", where=str(out), hint="name a file with --out")
     try:
-        handle, temporary = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
-    except OSError as error:
-        raise WrongUse(f"the bundle cannot be written: {error.strerror}", where=str(out)) from error
-    try:
-        with os.fdopen(handle, "wb") as file:
+        with replacing(out) as file:
             writing = _Writing(file, progress)
             writing.all(index, parts)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, out)
     except OSError as error:
-        _discard(temporary)
         raise WrongUse(f"the bundle cannot be written: {error.strerror}", where=str(out)) from error
-    except BaseException:
-        _discard(temporary)
-        raise
     return writing.size, writing.digest.hexdigest()
-
-
-def _discard(temporary: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(temporary)
 
 
 class _Writing:
@@ -299,13 +321,13 @@ class _Writing:
     def _part(self, part: _Part) -> None:
         member, digest = part.member, hashlib.sha256()
         self._put(header(member))
-        with part.file.open("rb") as content:
+        with part.file.open("rb") if part.data is None else io.BytesIO(part.data) as content:
             while chunk := content.read(_CHUNK):
                 digest.update(chunk)
                 self._put(chunk)
                 self._progress.advance(len(chunk))
         if digest.hexdigest() != member.sha256:  # of another length, too
-            raise SourceMismatch("the file was changed while it was bundled", where=str(part.file))
+            raise _edited(part.file)
         self._put(bytes(padding(member.size)))
 
     def _put(self, data: bytes) -> None:

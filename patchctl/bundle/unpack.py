@@ -6,11 +6,10 @@ import contextlib
 import errno
 import hashlib
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from patchctl.atomic import filling, make_folder
 from patchctl.bundle.layout import DISTRIBUTION, Member
 from patchctl.bundle.read import Bundle
 from patchctl.errors import SourceMismatch, WrongUse
@@ -40,7 +39,7 @@ def cached_distribution(bundle: Bundle, root: Path) -> Path:
         with cache.staging(root) as folder:
             staged = folder / "distribution"
             _write(bundle, staged)
-            place.parent.mkdir(exist_ok=True)
+            make_folder(place.parent)
             with contextlib.suppress(OSError):  # another run put the same there
                 os.rename(staged, place)
     _check(place, distribution_members(bundle))
@@ -50,35 +49,17 @@ def cached_distribution(bundle: Bundle, root: Path) -> Path:
 def unpack_distribution(bundle: Bundle, folder: Path) -> int:
     """Write the distribution to `folder`, which is not there yet or empty; returns the number of files.
 
-    One that is there is filled: somebody may stand in it, it may be a mount point, or its parent be closed to us.
-
     Raises WrongUse when there is something, or when it cannot be written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise WrongUse("there is something already", where=str(folder), hint="name a folder that is new or empty")
     try:
-        filled = folder.exists()
-        above = folder if filled else folder.parent
-        above.mkdir(parents=True, exist_ok=True)
-        staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=above))
-        try:
-            _write(bundle, staged / "distribution")
-            if filled:
-                _move_up(staged / "distribution", folder)
-            else:
-                os.rename(staged / "distribution", folder)
-        finally:
-            shutil.rmtree(staged, ignore_errors=True)
+        with filling(folder, last="manifests") as staged:  # the last is what makes it a distribution
+            _write(bundle, staged)
     except OSError as error:
         what = f"the folder cannot be written: {error.strerror or errno.errorcode.get(error.errno or 0, 'error')}"
         raise WrongUse(what, where=str(folder)) from error
     return len(distribution_members(bundle))
-
-
-def _move_up(staged: Path, folder: Path) -> None:
-    """Move everything into a folder that holds nothing else."""
-    for entry in sorted(staged.iterdir(), key=lambda e: e.name == "manifests"):  # last: what makes it a distribution
-        os.rename(entry, folder / entry.name)
 
 
 def _write(bundle: Bundle, folder: Path) -> None:

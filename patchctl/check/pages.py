@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from patchctl.atomic import replace_file
 from patchctl.check.findings import Finding
 from patchctl.check.series import Series
 from patchctl.manifest import schema
@@ -64,9 +65,7 @@ def _of_practice(dist: Distribution, entries: Sequence[Entry]) -> dict[str, str]
 def write_documents(root: Path, documents: Documents) -> None:
     """Brings the disk in step."""
     for path, text in documents.changed.items():
-        file = root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(text.encode())
+        replace_file(root / path, text.encode())
     for path in documents.obsolete:
         (root / path).unlink()
 

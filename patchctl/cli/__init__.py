@@ -89,7 +89,7 @@ class VerbGroup(click.Group):
 @click.version_option(__version__, prog_name="patchctl")
 @click.option("--root", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
               help="The distribution to use [default: PATCHCTL_ROOT, else the nearest folder upward with manifests/].")  # fmt: skip
-@click.option("--cache", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+@click.option("--cache", type=click.Path(path_type=Path, file_okay=False, readable=False), metavar="DIR",
               help="Where sources are kept [default: PATCHCTL_CACHE, else the user configuration, else ~/.cache/patchctl].")  # fmt: skip
 @click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True,
               help="Colours; NO_COLOR is obeyed.")  # fmt: skip
@@ -134,7 +134,10 @@ def run(args: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return CLOSED_PIPE
     except Exception as fault:
-        return _fault(fault, app_json)
+        from patchctl.denied import no_fault
+
+        refused = no_fault(fault) if isinstance(fault, OSError) else None
+        return _report(refused, app_json) if refused is not None else _fault(fault, app_json)
 
 
 def _as_wrong_use(wrong: click.ClickException) -> WrongUse:

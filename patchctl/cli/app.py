@@ -177,7 +177,8 @@ profile_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON of a versioned shape, and nothing else.")
 workspace_option = click.option(
-    "--workspace", "-w", type=click.Path(path_type=Path, file_okay=False), default=Path("workspace"), envvar="PATCHCTL_WORKSPACE",
+    "--workspace", "-w", type=click.Path(path_type=Path, file_okay=False, readable=False), default=Path("workspace"),
+    envvar="PATCHCTL_WORKSPACE",
     show_default=True, metavar="DIR", help="The folder of checkouts.",
 )  # fmt: skip
 _SOURCE_OPTIONS = (

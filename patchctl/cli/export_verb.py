@@ -140,6 +140,7 @@ def _from_memory(app: App, stack: Stack, patches: list[StackPatch], options: Sou
 def _mbox(app: App, stack: Stack, target: Path, options: SourceOptions, as_json: bool) -> int:
     import tempfile
 
+    from patchctl.atomic import filling, replace_file
     from patchctl.git.catfile import ObjectReader
     from patchctl.stack.export import mbox_patches
     from patchctl.stack.plan import load_patches
@@ -152,9 +153,9 @@ def _mbox(app: App, stack: Stack, target: Path, options: SourceOptions, as_json:
         store = make_object_store(Path(scratch) / "objects.git", base, result)
         with ObjectReader(store) as reader:
             files = mbox_patches(reader, result)
-    target.mkdir(parents=True, exist_ok=True)
-    for file, content in files.items():
-        (target / file).write_bytes(content)
+    with filling(target) as staged:
+        for file, content in files.items():
+            replace_file(staged / file, content)
     data = {
         "upstream": stack.upstream,
         "stack": stack.name,

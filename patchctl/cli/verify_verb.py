@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option(
     "--workspace",
     "-w",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=click.Path(path_type=Path, file_okay=False, readable=False),
     metavar="DIR",
     help="Verify the trees of this workspace on disk, instead of the distribution.",
 )

@@ -70,7 +70,7 @@ def drop_own(git_dir: Path) -> None:
         made, lock = git_dir / f"{name}{OWN}", git_dir / f"{name}.lock"
         if _is_ours(made, lock):
             locks.append(lock)
-    for file in [*locks, *(git_dir / name for name in names), git_dir / f"shallow{OWN}"]:
+    for file in [*locks, *(git_dir / name for name in names), git_dir / ".shallow.new"]:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             file.unlink()
 

@@ -8,12 +8,11 @@ need not stay in memory. Measured on 1,000 patches of verl's history: 7 MB, wher
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
-import tempfile
 import zlib
 from pathlib import Path
 
+from patchctl.atomic import replace_file
 from patchctl.git import delta
 from patchctl.git.objects import object_id
 
@@ -162,12 +161,4 @@ def _index(places: dict[str, tuple[int, int]], pack_trailer: bytes) -> bytes:
 def _place(path: Path, data: bytes) -> None:
     if path.exists():  # a pack's name is the digest of its content
         return
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".tmp-pack-")
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(data)
-        os.chmod(temporary, 0o444)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    replace_file(path, data, 0o444)

@@ -20,9 +20,10 @@ from patchctl.git.run import GitFailed, git_environment, run_git
 
 # Files are bytes: an upstream's .gitattributes must not turn them into something else in our trees.
 _ATTRIBUTES = "* -text -filter -ident -working-tree-encoding\n"
-UNFINISHED_PACK = ".tmp-pack-"
 # A person may have chosen to see a part of the tree only: what is there is kept all the same.
 _WHOLE = ("-c", "core.sparseCheckout=false")
+# What killed runs leave in objects/pack, and what those of an earlier version left.
+UNFINISHED_PACKS = (".pack-*.new", ".tmp-pack-*")
 _TIP_REF, _BASE_REF = "refs/patchctl/tip", "refs/patchctl/base"
 
 
@@ -208,7 +209,6 @@ def add_exclude(git_dir: Path, paths: Iterable[str]) -> None:
     have = file.read_text(encoding="utf-8") if file.exists() else ""
     missing = [f"/{p}\n" for p in paths if f"/{p}\n" not in have]
     if missing:
-        file.parent.mkdir(exist_ok=True)
         replace_file(file, (have + "".join(missing)).encode())
 
 
@@ -221,9 +221,7 @@ def import_base(git_dir: Path, source: Path, *, anew: bool = False) -> None:
         own = git_dir / "shallow"
         lines = set(own.read_text(encoding="ascii").split()) if own.exists() else set()
         merged = sorted(lines | set(boundary.read_text(encoding="ascii").split()))
-        temporary = git_dir / f"shallow{OWN}"
-        temporary.write_text("".join(f"{line}\n" for line in merged), encoding="ascii")
-        temporary.replace(own)
+        replace_file(own, "".join(f"{line}\n" for line in merged).encode())
 
 
 def bring_pack(pack: Path, folder: Path, *, anew: bool = False) -> None:
@@ -233,7 +231,6 @@ def bring_pack(pack: Path, folder: Path, *, anew: bool = False) -> None:
     A copy and not a hard link: a byte that changes in the cache must not change a workspace. git compares the digest at
     a pack's end in `git fsck` only, and a tree that is written half before a bad object is met is what nobody wants.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     for source in (pack, pack.with_suffix(".idx")):
         target = folder / source.name
         if target.exists() and not anew:
@@ -241,12 +238,7 @@ def bring_pack(pack: Path, folder: Path, *, anew: bool = False) -> None:
         data = _read_whole(source)
         if target.exists() and target.read_bytes() == data:
             continue
-        temporary = folder / f"{UNFINISHED_PACK}{source.name}"  # the same each time: a run after a kill takes it up
-        temporary.unlink(missing_ok=True)
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
-        with os.fdopen(handle, "wb") as out:
-            out.write(data)
-        temporary.replace(target)
+        replace_file(target, data, 0o444)  # on disk, since the journal will count on it
 
 
 def _read_whole(file: Path) -> bytes:

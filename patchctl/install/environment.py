@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from patchctl.atomic import replace_file
 from patchctl.errors import WrongUse
 from patchctl.install.metadata import Metadata, in_environment, normalised
 from patchctl.install.trees import InstallTree
@@ -155,7 +156,7 @@ def _forget_address(environment: Environment, name: str) -> None:
     for folder in (site / name for site in environment.site if (site / name / "direct_url.json").is_file()):
         record = folder / "RECORD"
         lines = record.read_bytes().splitlines(keepends=True)
-        record.write_bytes(b"".join(line for line in lines if not line.startswith(f"{name}/direct_url.json,".encode())))
+        replace_file(record, b"".join(n for n in lines if not n.startswith(f"{name}/direct_url.json,".encode())))
         (folder / "direct_url.json").unlink()
 
 

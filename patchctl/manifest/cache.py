@@ -11,11 +11,12 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from patchctl import __version__
+from patchctl.atomic import replace_file
+from patchctl.errors import WorkspaceBusy
 from patchctl.manifest.files import ManifestFiles
 from patchctl.manifest.shape import build
 from patchctl.manifest.types import Content, Practice, Profile, Stack, Upstreams
@@ -34,21 +35,10 @@ def find(cache_dir: Path, files: ManifestFiles) -> Content | None:
 
 def keep(cache_dir: Path, files: ManifestFiles, content: Content) -> None:
     """Keeps `content` for these files; silently does nothing where the cache cannot be written."""
-    import tempfile
-
     body = json.dumps(_plain(content), separators=(",", ":")).encode()
     data = hashlib.sha256(body).hexdigest().encode() + b"\n" + body
-    target = _entry(cache_dir, files)
-    with contextlib.suppress(OSError):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=".new-", dir=target.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            Path(name).replace(target)
-        except OSError:
-            with contextlib.suppress(OSError):
-                Path(name).unlink()
+    with contextlib.suppress(OSError, WorkspaceBusy):
+        replace_file(_entry(cache_dir, files), data)
 
 
 def _entry(cache_dir: Path, files: ManifestFiles) -> Path:

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
+from patchctl.atomic import replace_file
 from patchctl.manifest.model_types import Models
 from patchctl.manifest.practice_types import Coverage, Facts, Parameters
 from patchctl.manifest.recipe_types import Recipe, Rules
@@ -59,7 +60,7 @@ def write(root: Path) -> list[Path]:
     (root / FOLDER).mkdir(parents=True, exist_ok=True)
     changed = stale(root)
     for path in changed:
-        (root / path).write_bytes(texts()[path].encode())
+        replace_file(root / path, texts()[path].encode())
     return changed
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from patchctl import __version__
+from patchctl.atomic import filling, replace_file
 from patchctl.errors import WrongUse
 from patchctl.report.text import one_line
 
@@ -130,8 +131,7 @@ def recorded(folder: Path) -> Machine:
 def record(machine: Machine, folder: Path) -> list[Path]:
     """Writes every text. Raises WrongUse for a folder that holds something, so that nothing is lost or mixed."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
+        if folder.exists() and any(folder.iterdir()):
             raise WrongUse(f"--record names {folder}, which is not empty", hint="name a new folder")
         about = {
             "schema": "patchctl.machine/1",
@@ -140,8 +140,9 @@ def record(machine: Machine, folder: Path) -> list[Path]:
             "absent": machine.absent,
         }
         texts = {**machine.texts, ABOUT: json.dumps(about, indent=2) + "\n"}
-        for name, text in texts.items():
-            (folder / name).write_text(text, encoding="utf-8", errors="surrogateescape")
+        with filling(folder, last=ABOUT) as staged:
+            for name, text in texts.items():
+                replace_file(staged / name, text.encode("utf-8", "surrogateescape"))
     except OSError as error:
         raise WrongUse(f"{folder} cannot be written: {error.strerror}", hint="name another folder") from None
     return [folder / name for name in texts]

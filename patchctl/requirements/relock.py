@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from patchctl.atomic import replace_file
 from patchctl.errors import BadManifest
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.requirement_types import PLATFORMS, Platform
@@ -56,9 +57,7 @@ def _set(
             texts |= {lock_path(named, platform, elsewhere=e): text for e, text in render_lock(lock, named).items()}
     progress.finish()
     for path, text in texts.items() if not check else ():
-        temporary = path.with_name(f".{path.name}.new")
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        replace_file(path, text.encode())
     for lock, differences in found:
         elsewhere = sum(1 for p in lock.packages.values() if p.index is not None)
         file = str(lock_path(named, lock.platform))

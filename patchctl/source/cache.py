@@ -21,7 +21,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from patchctl.atomic import new_folder, sweep
+from patchctl.atomic import make_folder, new_folder, sweep
+from patchctl.denied import refusal
 from patchctl.errors import SourceMismatch, WrongUse
 from patchctl.source.types import FORMS, Form
 
@@ -29,7 +30,7 @@ REPOSITORY_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
 _RECORD = "patchctl.json"
 _REF = "refs/heads/base"
 _ABANDONED_SECONDS = 24 * 3600.0
-_OTHER_FOLDER = "set PATCHCTL_CACHE to a folder that can be written"
+_OTHER_FOLDER = "set PATCHCTL_CACHE to a folder of your own"
 REFRESH = "`patchctl fetch --refresh` fetches it again"
 
 
@@ -119,9 +120,7 @@ def staging_in(root: Path, top: Path, prefix: str) -> Iterator[Path]:
 
 
 def _unwritable(root: Path, error: OSError) -> WrongUse:
-    return WrongUse(
-        f"the cache cannot be written: {error.strerror}", where=error.filename or str(root), hint=_OTHER_FOLDER
-    )
+    return refusal(error, "the cache cannot be written", _OTHER_FOLDER, root)
 
 
 def new_repository(folder: Path) -> Path:
@@ -144,7 +143,7 @@ def place(staged: Path, final: Path, *, replace: bool) -> None:
 
     What is there already stays, unless `replace`: then it goes into the staging folder, and with that away.
     """
-    final.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(final.parent)
     if not staged.is_dir():
         os.replace(staged, final)
         return
@@ -167,6 +166,8 @@ def read_record(repo: Path) -> Record | None:
         if repo.exists():
             raise SourceMismatch("the base has no record", where=str(path), hint=REFRESH) from None
         return None
+    except PermissionError as error:
+        raise refusal(error, "the cache cannot be read", _OTHER_FOLDER, path) from error
     except (OSError, UnicodeDecodeError) as error:
         raise SourceMismatch(f"the record cannot be read: {error}", where=str(path), hint=REFRESH) from error
     try:

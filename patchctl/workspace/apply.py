@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from patchctl.denied import refusal
 from patchctl.errors import BrokenRepository, LocalEdits, WrongUse
 from patchctl.git.run import GitFailed
 from patchctl.stack.plan import Plan, PlannedStack
@@ -66,9 +67,8 @@ def _writing(workspace: Path) -> Iterator[None]:
     except GitFailed as failure:
         raise explained(failure) from failure
     except OSError as error:
-        what = f"it cannot be written or read: {error.strerror or error}"
-        where = str(error.filename) if isinstance(error.filename, str) else str(workspace)
-        raise WrongUse(what, where=where, hint="the next apply or revert ends what was begun") from error
+        ends = "the next apply or revert ends what was begun"
+        raise refusal(error, "the workspace cannot be written", ends, workspace) from error
 
 
 class _Run:

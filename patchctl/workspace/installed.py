@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from patchctl.atomic import replace_file
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import REGULAR, Entry, Files
 from patchctl.workspace.files import TreeFiles
@@ -21,7 +21,7 @@ from patchctl.workspace.trees import Tree, changed_paths
 
 def keep_record(tree: Tree) -> None:
     """Keep the installer's RECORD, before the first change."""
-    shutil.copyfile(tree.folder / tree.record, tree.kept_record)
+    replace_file(tree.kept_record, (tree.folder / tree.record).read_bytes())
 
 
 def write_record(tree: Tree, base: str, commit: str, generated: Iterable[str]) -> None:
@@ -60,10 +60,7 @@ def set_bytecode_aside(tree: Tree, base: Files, before: Files, todo: Iterable[by
     for path in bytecode(tree.kept_record.read_bytes(), own):
         source, kept = tree.folder / os.fsdecode(path), _kept_bytecode(tree, path)
         if source.is_file() and not source.is_symlink() and not kept.exists():
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            temporary = kept.with_name(f"{kept.name}.new")
-            shutil.copy2(source, temporary)
-            temporary.replace(kept)
+            replace_file(kept, source.read_bytes(), source.stat().st_mode & 0o777)
 
 
 def bring_bytecode_back(tree: Tree, base: Files, after: Files) -> None:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from patchctl.denied import refusal
 from patchctl.errors import BadManifest, LocalEdits, Where
 from patchctl.git.worktree import WorkTree, add_exclude, bring_pack, find_git_dir, object_store
 from patchctl.workspace.installed import bring_bytecode_back, set_bytecode_aside, write_record
@@ -34,6 +35,7 @@ VERSION = 1
 _FILE = "journal.json"
 _VERBS = ("apply", "revert")
 REPAIR = "`patchctl repair` keeps every file aside and makes a clean base"
+_INSTEAD = "name a workspace of your own with --workspace"
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,8 @@ def read_journal(workspace: Path) -> Journal | None:
         return Journal(data["verb"], changes, after)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except PermissionError as error:
+        raise refusal(error, "the journal cannot be read", _INSTEAD, workspace) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         hint = f"it is written in one piece, so someone changed it: {REPAIR}"
         raise BadManifest(f"the journal cannot be used: {error}", where=Where(str(file)), hint=hint) from error

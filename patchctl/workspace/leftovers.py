@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 from patchctl.git.locks import drop_own
-from patchctl.git.worktree import UNFINISHED_PACK, find_git_dir, object_store
-from patchctl.workspace.state import FOLDER, State
+from patchctl.git.worktree import UNFINISHED_PACKS, find_git_dir, object_store
+from patchctl.workspace.state import FOLDER, UNFINISHED, State
 from patchctl.workspace.trees import Tree
 
 
@@ -19,11 +19,12 @@ def sweep(workspace: Path, state: State | None) -> dict[str, Path]:
     """
     own = workspace / FOLDER
     shutil.rmtree(own / "new", ignore_errors=True)
-    for name in ("state.json.new", "journal.json.new"):
+    for name in UNFINISHED:
         (own / name).unlink(missing_ok=True)
     for name, tree in (state.trees if state else {}).items():
-        for pack in (Tree.of(workspace, name, tree).git_dir / "objects" / "pack").glob(f"{UNFINISHED_PACK}*"):
-            pack.unlink()
+        packs = Tree.of(workspace, name, tree).git_dir / "objects" / "pack"
+        for left in (found for pattern in UNFINISHED_PACKS for found in packs.glob(pattern)):
+            left.unlink()
     kept: dict[str, Path] = {}
     used = {name for name, tree in state.trees.items() if tree.kind == "into"} if state else set()
     for git_dir in sorted((own / "into").glob("*.git")):

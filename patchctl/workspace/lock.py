@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import re
 import shutil
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from patchctl.atomic import is_in_place, make_folder, own_like
+from patchctl.denied import refusal
 from patchctl.errors import WorkspaceBusy, WrongUse
-from patchctl.workspace.state import FOLDER
+from patchctl.workspace.state import FOLDER, UNFINISHED
 
 _LOCK = "lock"
 # What a run has in our folder before its journal: nothing that anyone could miss.
-_NOTHING_YET = frozenset({_LOCK, "new", "journal.json.new", "state.json.new"})
+_NOTHING_YET = frozenset({_LOCK, "new", *UNFINISHED})
 _TRIES = 20
 
 
 @contextmanager
 def workspace_lock(workspace: Path) -> Iterator[None]:
-    """Hold the workspace for the block. Raises WorkspaceBusy when another run holds it, or the lock is a symbolic link;
-    WrongUse when our own folder is one.
+    """Hold the workspace for the block. Raises WorkspaceBusy when another run holds it; WrongUse when the lock or our own
+    folder is a link or no such thing, when we may not write there, and where the file system has no locks.
 
     A block that ends before anything was applied, well or not, leaves nothing: neither the lock nor our folder, nor
     those above it that were made for it.
@@ -45,9 +50,9 @@ def _take(folder: Path) -> int:
         with contextlib.suppress(FileNotFoundError):
             _make(folder)
             handle = _open(folder / _LOCK)
-            if _is_in_place(handle, folder / _LOCK):
+            if is_in_place(handle, folder / _LOCK):
                 os.ftruncate(handle, 0)
-                os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+                os.pwrite(handle, f"{os.getpid()} {os.uname().nodename}\n".encode(), 0)
                 return handle
             os.close(handle)
     raise WorkspaceBusy("other runs begin and end in the workspace all the time", where=str(folder.parent))
@@ -60,7 +65,7 @@ def _make(folder: Path) -> None:
     file in the way.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     except (FileExistsError, NotADirectoryError) as error:
         for place in (folder, *folder.parents):
             if place.exists() and not place.is_dir():
@@ -69,33 +74,83 @@ def _make(folder: Path) -> None:
 
 
 def _open(file: Path) -> int:
-    """The file, opened and locked. Raises FileNotFoundError when its folder is gone."""
+    """The file, opened and locked. Raises FileNotFoundError when its folder, or a dead run's file of another user, is gone."""
+    handle, ours = _opened(file)
     try:
-        handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise WorkspaceBusy(f"the lock cannot be opened: {error.strerror}", where=str(file)) from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.read(handle, 64).decode("ascii", "replace").strip()
+        if not stat.S_ISREG((own := os.fstat(handle)).st_mode):
+            raise _no_lock(file)
+        _hold(handle, file)
+        if (not ours or own.st_nlink > 1) and is_in_place(handle, file):
+            os.unlink(file)  # nobody holds it, and we may not write who does, here or elsewhere: the next try makes a new one
+            raise FileNotFoundError(str(file))
+    except BaseException as error:
         os.close(handle)
-        raise WorkspaceBusy(
-            f"another run holds the workspace (process {holder or 'unknown'})",
-            where=str(file.parent.parent),
-            hint="wait for it to end; a lock of a dead process frees itself",
-        ) from error
+        if isinstance(error, PermissionError):
+            raise _denied(error, file) from error
+        raise
     return handle
 
 
-def _is_in_place(handle: int, file: Path) -> bool:
+def _opened(file: Path) -> tuple[int, bool]:
+    """An open file, and whether it can be written. Another user's may be for reading only, which is enough to ask."""
+    flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
-        there = os.stat(file, follow_symlinks=False)
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISREG(os.lstat(file).st_mode):  # before it is opened: a device may do something then
+                raise _no_lock(file)
+        try:
+            return _made(file, flags), True
+        except PermissionError:
+            return os.open(file, os.O_RDONLY | flags), False
     except FileNotFoundError:
-        return False
-    own = os.fstat(handle)
-    return (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino)
+        raise
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise _no_lock(file) from error
+        raise _denied(error, file) from error
+
+
+def _made(file: Path, flags: int) -> int:
+    """The umask says for whom: who shares a workspace takes turns."""
+    try:
+        return os.open(file, os.O_RDWR | flags)
+    except FileNotFoundError:
+        handle = os.open(file, os.O_RDWR | os.O_CREAT | flags, 0o666)
+        own_like(handle, os.stat(file.parent))
+        return handle
+
+
+def _hold(handle: int, file: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise WorkspaceBusy(
+            f"another run holds the workspace ({_holder(handle)})",
+            where=str(file.parent.parent),
+            hint="wait for it to end; a lock of a dead process frees itself",
+        ) from error
+    except OSError as error:
+        hint = "name a workspace on another file system; Lustre has them when it is mounted with `-o flock`"
+        what = f"the file system has no locks, and two runs at once would destroy the workspace: {error.strerror}"
+        raise WrongUse(what, where=str(file), hint=hint) from error
+
+
+def _holder(handle: int) -> str:
+    """Who wrote itself in: for people only. A process of another container or machine has a number that is none here."""
+    found = re.fullmatch(rb"(\d{1,10})(?: ([\w.-]{1,64}))?\n", os.pread(handle, 128, 0))
+    if found is None:
+        return "process unknown"
+    return f"process {found[1].decode()}" + (f" on {found[2].decode()}" if found[2] else "")
+
+
+def _no_lock(file: Path) -> WrongUse:
+    hint = "no run of patchctl made it so: look at it, and remove it"
+    return WrongUse("the lock has to be a file of its own, and is a link, a folder or a device", where=str(file), hint=hint)
+
+
+def _denied(error: OSError, file: Path) -> WrongUse:
+    instead = "name a workspace of your own with --workspace"
+    return refusal(error, "the workspace cannot be written", instead, file.parent.parent)
 
 
 def _leave_nothing(folder: Path, made: Sequence[Path]) -> None:

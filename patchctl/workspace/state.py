@@ -12,10 +12,14 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from patchctl.atomic import replace_file
+from patchctl.denied import refusal
 from patchctl.errors import BadManifest, Where
 
 VERSION = 1
 FOLDER = ".patchctl"
+# What a killed run leaves of its state and journal, and what one of an earlier version called it.
+UNFINISHED = (".state.json.new", ".journal.json.new", "state.json.new", "journal.json.new")
 _ID = re.compile(r"[0-9a-f]{40}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 _RECORD = re.compile(r"[^/\x00-\x1f\x7f]+\.dist-info/RECORD")
@@ -89,6 +93,9 @@ def load_state(workspace: Path) -> State | None:
         text = file.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except PermissionError as error:
+        instead = "name a workspace of your own with --workspace"
+        raise refusal(error, "the workspace's state cannot be read", instead, workspace) from error
     except (OSError, UnicodeDecodeError) as error:
         raise BadManifest(f"the state cannot be read: {error}", where=Where(str(file))) from error
     try:
@@ -114,13 +121,7 @@ def state_from_json(data: Any, file: Path) -> State:
 
 def save_json(file: Path, data: Any) -> None:
     """Replace `file` by JSON, on disk before this returns: by rename, synchronised."""
-    temporary = file.with_name(f"{file.name}.new")
-    with temporary.open("w", encoding="utf-8") as out:
-        json.dump(data, out, indent=1, sort_keys=True, ensure_ascii=False)
-        out.write("\n")
-        out.flush()
-        os.fsync(out.fileno())
-    temporary.replace(file)
+    replace_file(file, (json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode())
 
 
 def check_place(name: str, kind: str, folder: str, record: str = "") -> None:

@@ -1,0 +1,64 @@
+"""What to say when the system lets us not write or read: whose the place is, and what to do. Never "busy", never a fault."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from patchctl.errors import WrongUse
+
+_PERMISSION = (errno.EACCES, errno.EPERM)
+_NO_FAULT = (*_PERMISSION, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+
+
+def refusal(error: OSError, what: str, instead: str, where: Path | None = None) -> WrongUse:
+    """WrongUse that names the path (of the error, else `where`) and, where a permission lacks, its owner. `where` is the
+    whole that it is part of, `instead` what else the user can do."""
+    place = _place(error) or where
+    hint = "; or ".join(part for part in (_whose(error, place, where), instead) if part)
+    return WrongUse(f"{what}: {error.strerror or error}", where=str(place) if place else None, hint=hint or None)
+
+
+def no_fault(error: OSError) -> WrongUse | None:
+    """The refusal for an error that the machine is the reason of, wherever it came from; None for all others."""
+    if error.errno not in _NO_FAULT or _place(error) is None:
+        return None
+    return refusal(error, "this cannot be read or written", "")
+
+
+def _place(error: OSError) -> Path | None:
+    name = error.filename
+    return Path(os.fsdecode(name)) if isinstance(name, str | bytes) else None
+
+
+def _whose(error: OSError, place: Path | None, where: Path | None) -> str:
+    """The owner of the first thing on the way to `place` that is ours to look at but not to use."""
+    if error.errno not in _PERMISSION or place is None:
+        return ""
+    there = next((p for p in (place, *place.parents) if os.path.lexists(p)), place)
+    try:
+        status = there.lstat()
+    except OSError:
+        return ""
+    owner, group = _name("pwd", status.st_uid), _name("grp", status.st_gid)
+    mine = _name("pwd", os.geteuid())
+    if status.st_uid == os.geteuid():
+        return f"{there} is yours, and its mode {status.st_mode & 0o7777:04o} forbids it: `chmod u+rwX`"
+    if status.st_uid == 0 and where is not None and where in (there, *there.parents):
+        return f"{there} belongs to root: `sudo chown -R {mine.removeprefix('uid ')} {where}`, and run patchctl as one user"
+    return (
+        f"{there} belongs to {owner} (group {group}, mode {status.st_mode & 0o7777:04o}) and you are {mine}: ask {owner} for"
+        f" `chmod -R g+rwX` and a group that you share"
+    )
+
+
+def _name(book: str, number: int) -> str:
+    """A user's or a group's name; the number for one that this machine has none for, as in a container."""
+    import grp
+    import pwd
+
+    try:
+        return pwd.getpwuid(number).pw_name if book == "pwd" else grp.getgrgid(number).gr_name
+    except KeyError:
+        return f"{'uid' if book == 'pwd' else 'gid'} {number}"
