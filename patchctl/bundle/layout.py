@@ -113,9 +113,10 @@ def parse_index(data: bytes) -> Index:
         if version != VERSION:
             raise NewerBundle(str(version)[:20])
         index = _index(held)
+        written = render_index(index)  # may go as deep as what was read
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BadIndex(f"it cannot be read: {type(error).__name__}") from error
-    if render_index(index) != data:  # keys twice, unknown keys, other blanks: two readers could read two things
+    if written != data:  # keys twice, unknown keys, other blanks: two readers could read two things
         raise BadIndex("it is not as patchctl writes it")
     _check_members(index.members)
     _check_sources(index)
@@ -184,6 +185,8 @@ def _check_sources(index: Index) -> None:
     texts += [text for pair in index.missing for text in pair]
     if not all(isinstance(t, str) and _NAME.fullmatch(t) for t in texts):
         raise BadIndex("a profile, an upstream or a form is no name")
+    if not all(isinstance(s.member, str) for s in index.sources):
+        raise BadIndex("a source's member is no name")
     known = {m.name for m in index.members}
     seen: set[tuple[str, str]] = set()
     for source in index.sources:

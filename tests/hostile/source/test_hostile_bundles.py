@@ -175,6 +175,14 @@ def in_form(form: str, /, **changes: Any) -> Change:
     return change
 
 
+def deep(levels: int) -> Any:
+    """Lists in lists: JSON reads more of them than Python's own recursion writes."""
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
 D, S = layout.DISTRIBUTION, layout.SOURCES
 FORGED: dict[str, tuple[Change, tuple[tuple[str, bytes], ...], str]] = {
     # what it is called: (what is done to the index, members that are added, what the message says)
@@ -221,6 +229,9 @@ FORGED: dict[str, tuple[Change, tuple[tuple[str, bytes], ...], str]] = {
     "archive_digest_no_digest": (in_form("sdist", sha256="0"), (), "no version and sha256"),
     "sdist_with_a_commit": (in_form("sdist", commit="1" * 40), (), "no version and sha256"),
     "git_with_a_version": (in_form("git", version="1.0\n"), (), "no commit"),
+    "source_is_a_list": (in_form("git", member=[]), (), "is no name"),
+    "source_is_a_mapping": (in_form("git", member={}), (), "is no name"),
+    "size_is_deep": (first(size=deep(900)), (), "cannot be read"),
     "commit_is_an_option": (in_form("git", commit="--upload-pack=sh"), (), "no commit"),
 }  # fmt: skip
 
