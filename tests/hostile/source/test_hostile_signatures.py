@@ -404,6 +404,16 @@ def test_an_ssh_keygen_that_cannot_check(case: Case, script: str, said: str, tmp
     assert done.returncode == 2 and said in done.stderr
 
 
+def test_an_ssh_keygen_in_the_current_folder_is_never_run(case: Case, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(exist_ok=True)
+    (home / "ssh-keygen").write_text(f'#!/bin/sh\ntouch "{tmp_path}/ran"\n')
+    (home / "ssh-keygen").chmod(0o755)
+    env = {"PATH": f".{os.pathsep}{os.pathsep}{os.environ['PATH']}"}
+    done = run(case, home, "bundle", "verify", "FILE", "--allowed-signers", str(case.allowed), env=env)
+    assert done.returncode == 0 and not (tmp_path / "ran").exists()
+
+
 def test_without_ssh_keygen(case: Case, made: Made, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "git").symlink_to(str(shutil.which("git")))
