@@ -27,7 +27,7 @@ from patchctl.bundle.layout import (
     parse_index,
     render_digest,
 )
-from patchctl.bundle.signature import NoRegularFile, Signature, Trust, check_signature, regular_file
+from patchctl.bundle.signature import NoRegularFile, Signature, Trust, check_signature, regular_file, signature_file
 from patchctl.errors import NotTrusted, PatchctlError, SourceMismatch, WrongUse
 from patchctl.report.progress import Progress, SilentProgress
 from patchctl.report.text import visible_line
@@ -47,6 +47,7 @@ class Bundle:
     """A bundle that was found whole. `size` and `sha256` are those of the file; nothing is kept open.
 
     `signature` is what the user's lists say of it, None where nobody asked or where it does not count: then `distrust` says why.
+    `unread` is the file of a signature that lies there although nobody asked for it.
     """
 
     path: Path
@@ -56,6 +57,7 @@ class Bundle:
     places: Mapping[str, Extent]
     signature: Signature | None = None
     distrust: PatchctlError | None = None
+    unread: Path | None = None
 
     def read(self, name: str) -> bytes:
         """The bytes of a member. Raises SourceMismatch when they are no longer those that were checked."""
@@ -96,7 +98,10 @@ def open_bundle(
     proven = {sha256, signature.sha256 if signature else None} - {None}
     if proven - {bundle.sha256}:
         raise SourceMismatch("the bundle was changed while it was read", where=str(path), hint=_AGAIN)
-    return replace(bundle, signature=signature, distrust=distrust)
+    beside = signature_file(bundle.path)
+    return replace(
+        bundle, signature=signature, distrust=distrust, unread=None if trust or not beside.exists() else beside
+    )
 
 
 def _signature(path: Path, file: IO[bytes], trust: Trust | None) -> tuple[Signature | None, PatchctlError | None]:

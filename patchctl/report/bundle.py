@@ -76,6 +76,10 @@ def verify_text(bundle: Bundle, style: Style) -> Iterator[str]:
     members = len(bundle.index.members)
     yield f"{visible_line(str(bundle.path))}: {style.good('every byte is as it was written')}, {members} members"
     yield from _signed(bundle.signature, style)
+    if bundle.unread:
+        yield style.note(
+            f"{visible_line(bundle.unread.name)} was not looked at: --allowed-signers FILE says whose signatures count"
+        )
     yield f"sha256 {bundle.sha256}"
 
 

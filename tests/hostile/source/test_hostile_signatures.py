@@ -340,6 +340,7 @@ def test_off_looks_at_nothing(case: Case, policy: str | None, tmp_path: Path) ->
     case.signature.write_bytes(b"garbage")
     done = run(case, home, "bundle", "verify", "FILE", "--json")
     assert done.returncode == 0 and done.stderr == "" and json.loads(done.stdout)["signature"] is None
+    assert "full.tar.sig was not looked at" in run(case, home, "bundle", "verify", "FILE").stdout
 
 
 def test_allowed_signers_without_a_bundle_is_wrong_use(case: Case, tmp_path: Path) -> None:
