@@ -264,8 +264,8 @@ def _write(
         with os.fdopen(handle, "wb") as file:
             writing = _Writing(file, progress)
             writing.all(index, parts)
-            file.flush()
             signature = _sign(out, file, writing, key) if key else None
+            file.flush()
             os.fsync(file.fileno())
         umask = os.umask(0)
         os.umask(umask)
@@ -283,6 +283,7 @@ def _write(
 def _sign(out: Path, file: IO[bytes], writing: _Writing, key: SigningKey) -> Signature:
     """Sign what was written, before it has its name: the file that has the name could be another one by then."""
     digest, beside = writing.digest.hexdigest(), signature_file(out)
+    file.flush()
     replace_file(beside, key.sign(file.fileno(), digest))
     return Signature(beside, (key.signer,), digest)
 
