@@ -513,6 +513,20 @@ def test_a_signature_that_cannot_be_written_leaves_the_bundle_that_was_there(
     assert sorted(p.name for p in tmp_path.iterdir() if "out" in p.name) == ["out.tar", "out.tar.sig"]
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_while_it_signs(made: Made, case: Case, when: str, tmp_path: Path) -> None:
+    """The bundle and the signature that were there are still a pair, and the next run makes a new one."""
+    made_again = ("bundle", "create", "-p", "plain", "-o", str(case.bundle), "--sign", str(case.keys.private("bob")))
+    before = case.bundle.read_bytes(), case.signature.read_bytes()
+    end = f'{KEYGEN} "$@"; kill -9 $PPID' if when == "after" else "kill -9 $PPID"
+    env = standing_in(tmp_path / "bin", f'case "$*" in *"-Y sign "*) {end}; exit ;; esac\nexec {KEYGEN} "$@"')
+    assert made.patchctl(*made_again, env=env).returncode == -9
+    assert (case.bundle.read_bytes(), case.signature.read_bytes()) == before and case.open().signature
+    made.good(*made_again)
+    case.allow("bob")
+    assert case.bundle.read_bytes() != before[0] and case.open().signature
+
+
 def test_what_changed_after_the_check_is_not_taken_out(case: Case) -> None:
     bundle = case.open()
     case.bundle.write_bytes(redigested(case.bundle.read_bytes()))
