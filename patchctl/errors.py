@@ -104,6 +104,13 @@ class SourceMismatch(PatchctlError):
     kind = "source-mismatch"
 
 
+class NotTrusted(PatchctlError):
+    """A bundle has no signature of anybody whom the user believes, and the user wants one."""
+
+    code = 3
+    kind = "not-trusted"
+
+
 class DoesNotApply(PatchctlError):
     """A patch does not fit the tree exactly: another preimage, a shifted hunk, a context that is not there."""
 

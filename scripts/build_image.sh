@@ -24,6 +24,9 @@ holds (`patchctl labels`) and labels it with that, and with where it came from: 
                        and installs a fetched one. Repeatable
       --python PY      the interpreter that trains [default: python3]
       --bundle FILE    a file of `patchctl bundle create`, for a build without a network
+      --allowed-signers FILE
+                       take the bundle only with a signature (BUNDLE.sig) of a key in FILE; it is checked here, and the
+                       build takes what was checked, by its sha256. Without it the user configuration of patchctl counts
       --apply OPTIONS  for `patchctl apply`, as one word: "--skip-unavailable --without FEATURE"
       --leave-out NAME a package of the lock that cannot be had here; a label names it. Repeatable
       --no-runtime     the base has torch_npu and what else the trees run on
@@ -39,7 +42,7 @@ TEXT
 }
 
 main() {
-  local profile=qwen3-235b tag='' base='' file=Dockerfile bundle='' tool='' value
+  local profile=qwen3-235b tag='' base='' file=Dockerfile bundle='' signers='' tool='' value
   local -a arguments=() into=() left=()
   while [[ $# -gt 0 ]]; do
     case $1 in
@@ -52,13 +55,14 @@ main() {
       --compilers) arguments+=(--build-arg COMPILERS=yes) ;;
       --native) arguments+=(--build-arg NATIVE=yes) ;;
       --) shift && break ;;
-      -p | --profile | -t | --tag | -b | --base | --bundle | --apply | --tool | --python | --leave-out)
+      -p | --profile | -t | --tag | -b | --base | --bundle | --allowed-signers | --apply | --tool | --python | --leave-out)
         take value "$@"
         case $1 in
           -p | --profile) profile=$value ;;
           -t | --tag) tag=$value ;;
           -b | --base) base=$value ;;
           --bundle) bundle=$value ;;
+          --allowed-signers) signers=$(realpath -- "$value") ;;
           --apply) arguments+=(--build-arg "APPLY_OPTIONS=$value") ;;
           --leave-out) left+=("$value") ;;
           --python) arguments+=(--build-arg "PYTHON=$value") ;;
@@ -70,7 +74,9 @@ main() {
     esac
     shift
   done
-  [[ -z $bundle ]] || bundle=$(realpath -- "$bundle")
+  [[ -z $signers || -n $bundle ]] || wrong_use "--allowed-signers is for a bundle" "name it with --bundle"
+  # Without following a link: its signature lies beside the name that was given.
+  [[ -z $bundle ]] || bundle=$(realpath --no-symlinks -- "$bundle")
   cd "$HERE/.."
   [[ -f manifests/profiles/$profile.yaml ]] || wrong_use "there is no profile $profile" "patchctl list"
   tool=$(building "$tool")
@@ -80,7 +86,7 @@ main() {
   if [[ ${#into[@]} -gt 0 ]]; then arguments+=(--build-arg "INTO=${into[*]}"); fi
   if [[ ${#left[@]} -gt 0 ]]; then arguments+=(--build-arg "LEAVE_OUT=${left[*]}"); fi
   if [[ -n $bundle ]]; then
-    take_bundle "$bundle"
+    take_bundle "$bundle" "$signers"
     arguments+=(--build-arg "BUNDLE=$COPY")
   fi
   # A HEALTHCHECK is in docker's format alone.
@@ -92,11 +98,19 @@ main() {
   say "$tag: built with $tool, labelled as \`patchctl labels\` says in it"
 }
 
-# A build sees nothing outside its context: a copy in it, in COPY. Named by its content, so that a second build finds its layers again and
-# no history has a random name. Builds at the same time share it, and the last one takes it away.
+# take_bundle BUNDLE SIGNERS
+# A build sees nothing outside its context: a copy in it, in COPY. Named by its sha256, so that a second build finds its layers again, no
+# history has a random name, and the build proves that it has what was checked here. Builds at the same time share it, and the last one
+# takes it away.
 take_bundle() {
+  local said
   [[ -f $1 ]] || wrong_use "there is no bundle $1" "patchctl bundle create --profile PROFILE"
-  COPY=$(sha256sum -- "$1" | cut -c1-16).bundle
+  COPY=$(sha256sum <"$1" | cut -c1-64).bundle
+  if [[ -n $2 ]] || (patchctl --version) &>/dev/null; then
+    said=$(patchctl bundle verify "$1" ${2:+--allowed-signers "$2"}) || exit
+    echo "$said" >&2
+    COPY=${said##*sha256 }.bundle
+  fi
   until [[ ${HELD-} && $COPY -ef /proc/self/fd/$HELD ]]; do
     exec {HELD}<>"$COPY"
     flock --shared "$HELD"

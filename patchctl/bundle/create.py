@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from patchctl.atomic import replacing
+from patchctl.atomic import replace_file, replacing
 from patchctl.bundle.layout import (
     DIGEST,
     DISTRIBUTION,
@@ -26,6 +26,7 @@ from patchctl.bundle.layout import (
     render_digest,
     render_index,
 )
+from patchctl.bundle.signature import Signature, SigningKey, signature_file
 from patchctl.errors import BadManifest, SourceMismatch, SourceUnavailable, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import FOLDER, GITLINK, parse_tree
@@ -60,11 +61,12 @@ class MissingForm:
 
 @dataclass(frozen=True)
 class Created:
-    """A bundle that was written. `skipped` are upstreams that are not in it at all, as --skip-unavailable allows."""
+    """A bundle that was written, with its signature beside it where a key was named."""
 
     path: Path
     size: int
     sha256: str
+    signature: Signature | None
     index: Index
     missing: tuple[MissingForm, ...]
     plan: Plan
@@ -87,8 +89,9 @@ def create_bundle(
     progress: Progress,
     *,
     skip_unavailable: bool = False,
+    key: SigningKey | None = None,
 ) -> Created:
-    """Write the bundle of a profile to `out`, which is replaced by rename when everything is written.
+    """Write the bundle of a profile to `out`, which is replaced by rename when everything is written and, with a key, signed.
 
     What cannot be applied here is not bundled: the stacks are built and compared with the lock. Raises what `apply`
     raises; SourceMismatch for a changed cache; WrongUse when `out` cannot be written.
@@ -113,10 +116,10 @@ def create_bundle(
         index = Index(profile.name, tuple(sources), tuple(sorted(gone)), tuple(p.member for p in parts))
         progress.start(f"writing {out.name}", index.size)
         try:
-            size, digest = _write(out, index, parts, progress)
+            size, digest, signature = _write(out, index, parts, progress, key)
         finally:
             progress.finish()
-    return Created(out, size, digest, index, tuple(missing), plan)
+    return Created(out, size, digest, signature, index, tuple(missing), plan)
 
 
 def distribution_files(root: Path) -> list[Path]:
@@ -285,17 +288,30 @@ def write_pack(base: Base, folder: Path) -> Path:
     return pack
 
 
-def _write(out: Path, index: Index, parts: Sequence[_Part], progress: Progress) -> tuple[int, str]:
-    """Write the file; returns its size and sha256."""
-    if out.is_dir():
-        raise WrongUse("a bundle is a file, and this is a folder", where=str(out), hint="name a file with --out")
+def _write(
+    out: Path, index: Index, parts: Sequence[_Part], progress: Progress, key: SigningKey | None
+) -> tuple[int, str, Signature | None]:
+    """Write the file; returns its size, its sha256 and its signature."""
+    for file_name in (out, signature_file(out)) if key else (out,):
+        if file_name.is_dir():
+            what = "a bundle is a file, and so is its signature; this is a folder"
+            raise WrongUse(what, where=str(file_name), hint="name another file with --out")
     try:
         with replacing(out) as file:
             writing = _Writing(file, progress)
             writing.all(index, parts)
+            signature = _sign(out, file, writing, key) if key else None
     except OSError as error:
         raise WrongUse(f"the bundle cannot be written: {error.strerror}", where=str(out)) from error
-    return writing.size, writing.digest.hexdigest()
+    return writing.size, writing.digest.hexdigest(), signature
+
+
+def _sign(out: Path, file: IO[bytes], writing: _Writing, key: SigningKey) -> Signature:
+    """Sign what was written, before it has its name: the file that has the name could be another one by then."""
+    digest, beside = writing.digest.hexdigest(), signature_file(out)
+    file.flush()
+    replace_file(beside, key.sign(file.fileno(), digest))
+    return Signature(beside, (key.signer,), digest)
 
 
 class _Writing:

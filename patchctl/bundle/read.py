@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -29,7 +27,8 @@ from patchctl.bundle.layout import (
     parse_index,
     render_digest,
 )
-from patchctl.errors import SourceMismatch, WrongUse
+from patchctl.bundle.signature import NoRegularFile, Signature, Trust, check_signature, regular_file, signature_file
+from patchctl.errors import NotTrusted, PatchctlError, SourceMismatch, WrongUse
 from patchctl.report.progress import Progress, SilentProgress
 from patchctl.report.text import visible_line
 
@@ -45,12 +44,20 @@ _STRAY_BYTES = 8
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle that was found whole. `sha256` is that of the file; nothing is kept open."""
+    """A bundle that was found whole. `size` and `sha256` are those of the file; nothing is kept open.
+
+    `signature` is what the user's lists say of it, None where nobody asked or where it does not count: then `distrust` says why.
+    `unread` is the file of a signature that lies there although nobody asked for it.
+    """
 
     path: Path
+    size: int
     sha256: str
     index: Index
     places: Mapping[str, Extent]
+    signature: Signature | None = None
+    distrust: PatchctlError | None = None
+    unread: Path | None = None
 
     def read(self, name: str) -> bytes:
         """The bytes of a member. Raises SourceMismatch when they are no longer those that were checked."""
@@ -67,11 +74,14 @@ class Bundle:
         return self.places[name].member.sha256
 
 
-def open_bundle(path: Path, sha256: str | None = None, progress: Progress | None = None) -> Bundle:
-    """Check a bundle from the first byte to the last; with `sha256`, the file's digest before anything else.
+def open_bundle(
+    path: Path, sha256: str | None = None, progress: Progress | None = None, trust: Trust | None = None
+) -> Bundle:
+    """Check a bundle from the first byte to the last; with `sha256` the file's digest, with `trust` its signature before
+    anything of it is parsed.
 
     Raises WrongUse for what is no bundle (or one of a newer patchctl), SourceMismatch for one that was changed, with
-    what was changed by name.
+    what was changed by name, NotTrusted for one without a signature that `trust` requires.
     """
     if sha256 is not None and not _HEX.fullmatch(sha256 := sha256.strip().lower()):
         raise WrongUse(f"{sha256!r} is no sha256", hint="it has 64 hexadecimal digits")
@@ -81,22 +91,39 @@ def open_bundle(path: Path, sha256: str | None = None, progress: Progress | None
         try:
             if sha256 is not None:
                 _check_digest(path, file, sha256)
+            signature, distrust = _signature(path, file, trust)
             bundle = _Reading(path, file, size, progress).bundle()
         finally:
             progress.finish()
-    if sha256 is not None and bundle.sha256 != sha256:
+    proven = {sha256, signature.sha256 if signature else None} - {None}
+    if proven - {bundle.sha256}:
         raise SourceMismatch("the bundle was changed while it was read", where=str(path), hint=_AGAIN)
-    return bundle
+    beside = signature_file(bundle.path)
+    return replace(
+        bundle, signature=signature, distrust=distrust, unread=None if trust or not beside.exists() else beside
+    )
+
+
+def _signature(path: Path, file: IO[bytes], trust: Trust | None) -> tuple[Signature | None, PatchctlError | None]:
+    """What the user's lists say of a bundle; why it does not count, where that is no more than a warning."""
+    try:
+        return (check_signature(path, file, trust) if trust else None), None
+    except (NotTrusted, WrongUse) as error:
+        if trust is None or trust.required:
+            raise
+        return None, error
+    finally:
+        file.seek(0)
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[IO[bytes], int]]:
-    """The file and its size. Only a regular file is opened: reading a pipe would wait for ever."""
+    """The file and its size."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise WrongUse("a bundle is a regular file", where=str(path))
-        with path.open("rb") as file:
-            yield file, os.fstat(file.fileno()).st_size
+        with regular_file(path) as (file, held):
+            yield file, held.st_size
+    except NoRegularFile as fault:
+        raise WrongUse("a bundle is a regular file", where=str(path)) from fault
     except OSError as error:
         raise WrongUse(f"the bundle cannot be read: {error.strerror}", where=str(path)) from error
 
@@ -137,7 +164,7 @@ class _Reading:
             self._faults.append(f"{behind} bytes behind its end, which do not belong there")
         if self._faults:
             raise self._changed(self._faults)
-        return Bundle(self._path.absolute(), self._total.hexdigest(), index, places)
+        return Bundle(self._path.absolute(), self._size, self._total.hexdigest(), index, places)
 
     def _index(self) -> tuple[Index, int]:
         """The index, checked, and where the first member's header is. Nothing of it is believed before its digest."""

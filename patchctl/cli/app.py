@@ -17,6 +17,7 @@ import click
 from patchctl.errors import WrongUse
 
 if TYPE_CHECKING:
+    from patchctl.bundle.signature import Trust
     from patchctl.manifest.distribution import Distribution
     from patchctl.manifest.types import Stack
     from patchctl.report.progress import Progress
@@ -82,6 +83,18 @@ class App:
             places.setdefault(name, []).extend(urls)
         form = cast('Literal["auto", "git", "sdist"]', source)
         return SourceOptions(source=form, mirrors=places, offline=offline, cache=self.cache_folder, refresh=refresh)
+
+    def trust(self, allowed_signers: Path | None) -> Trust | None:
+        """Whose bundles are taken: by --allowed-signers, which requires a signature, else by the user configuration."""
+        from patchctl.bundle.signature import Trust
+
+        policy = self.user_config.bundles
+        revoked = Path(policy.revoked_keys) if policy.revoked_keys else None
+        if allowed_signers is not None:
+            return Trust(allowed_signers.absolute(), revoked, required=True)
+        if policy.signatures == "off" or policy.allowed_signers is None:
+            return None
+        return Trust(Path(policy.allowed_signers), revoked, required=policy.signatures == "require")
 
     def progress(self, as_json: bool) -> Progress:
         from patchctl.report.progress import SilentProgress, progress_for

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from patchctl.cli.app import App, json_option, profile_option, source_options, split_pair, workspace_option
-from patchctl.cli.bundle_options import bundle_options, take_bundle, with_bundle
+from patchctl.cli.bundle_options import AskedBundle, bundle_options, take_bundle, with_bundle
 from patchctl.errors import WrongUse
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ def command(
     source: str,
     mirrors: tuple[str, ...],
     offline: bool,
-    bundle: Path | None,
-    bundle_sha256: str | None,
+    bundle: AskedBundle | None,
     into: tuple[str, ...],
     into_python: str | None,
     without: tuple[str, ...],
@@ -68,7 +67,7 @@ def command(
     from patchctl.workspace.apply import apply_plan, preview
     from patchctl.workspace.standing import standing
 
-    opened = take_bundle(app, bundle, bundle_sha256, as_json=as_json)
+    opened = take_bundle(app, bundle, as_json=as_json)
     dist = app.distribution
     workspace = workspace.absolute()
     folders = _folders(dist, dist.profile(profile), into, into_python, workspace)

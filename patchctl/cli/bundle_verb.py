@@ -7,9 +7,7 @@ from pathlib import Path
 import click
 
 from patchctl.cli.app import App, json_option, profile_option, source_options
-from patchctl.cli.bundle_options import bundle_file, sha256_option
-
-_file = click.argument("file", type=bundle_file, metavar="FILE")
+from patchctl.cli.bundle_options import AskedBundle, bundle_argument
 
 
 @click.group("bundle")
@@ -18,12 +16,13 @@ def command() -> None:
 
     \b
     patchctl bundle create --profile qwen3-235b            where there is a network; prints the file's sha256
+    patchctl bundle create --profile qwen3-235b --sign ~/.ssh/id_ed25519       the same, and FILE.sig beside it
     patchctl apply --bundle FILE --sha256 HEX --profile qwen3-235b         where there is none
-    patchctl bundle verify FILE
+    patchctl bundle verify FILE --allowed-signers FILE
     patchctl bundle show FILE --members
     patchctl bundle unpack FILE --to DIR       the distribution as files, for all other verbs: patchctl --root DIR list
 
-    The same distribution and sources give the same bytes on every machine. docs/bundles.md says how a bundle is signed.
+    The same distribution and sources give the same bytes on every machine, signed or not. docs/bundles.md says how signatures work.
     """
 
 
@@ -33,6 +32,8 @@ def command() -> None:
               help="Where it is written [default: PROFILE.bundle.tar].")  # fmt: skip
 @source_options
 @click.option("--skip-unavailable", is_flag=True, help="Go on without sources that cannot be had, and list them.")
+@click.option("--sign", type=click.Path(path_type=Path), metavar="KEY",
+              help="Sign it, into BUNDLE.sig, with this private key of ssh, or this public one whose private half an agent has.")  # fmt: skip
 @json_option
 @click.pass_obj
 def create(
@@ -43,6 +44,7 @@ def create(
     mirrors: tuple[str, ...],
     offline: bool,
     skip_unavailable: bool,
+    sign: Path | None,
     as_json: bool,
 ) -> None:
     """Write one file with everything that `apply`, `verify` and `status` need of a profile.
@@ -52,69 +54,67 @@ def create(
     built and compared with the lock first: what cannot be applied here is not bundled. Prints the file's sha256.
     """
     from patchctl.bundle.create import create_bundle
+    from patchctl.bundle.signature import SigningKey
     from patchctl.report.bundle import created_json, created_text
 
+    key = SigningKey.load(sign) if sign else None
     dist = app.distribution
     chosen = dist.profile(profile)
     out = (out or Path(f"{profile}.bundle.tar")).absolute()
     options = app.source_options(source, mirrors, offline)
-    created = create_bundle(dist, chosen, out, options, app.progress(as_json), skip_unavailable=skip_unavailable)
+    created = create_bundle(
+        dist, chosen, out, options, app.progress(as_json), skip_unavailable=skip_unavailable, key=key
+    )
     app.emit("bundle.create", created_json(created), lambda style: created_text(created, style), as_json)
 
 
 @command.command("verify", short_help="Check every byte of one.")
-@_file
-@sha256_option
+@bundle_argument
 @json_option
 @click.pass_obj
-def verify(app: App, file: Path, bundle_sha256: str | None, as_json: bool) -> None:
+def verify(app: App, bundle: AskedBundle, as_json: bool) -> None:
     """Check a bundle from its first byte to its last, and name what was changed: a member, a header, a padding.
 
-    Exit code 3 when something was, 2 when it is no bundle. That its digests agree says that it is whole; who made it,
-    says --sha256 with a digest from elsewhere, or a signature.
+    Exit code 3 when something was, 2 when it is no bundle. That its digests agree says that it is whole. Who made it say
+    --sha256 with a digest from elsewhere, and the signature in FILE.sig with --allowed-signers or the user configuration.
     """
-    from patchctl.bundle.read import open_bundle
     from patchctl.report.bundle import bundle_json, verify_text
 
-    bundle = open_bundle(file, bundle_sha256, app.progress(as_json))
-    app.emit("bundle.verify", bundle_json(bundle, members=False), lambda style: verify_text(bundle, style), as_json)
+    opened = bundle.opened(app, as_json=as_json)
+    app.emit("bundle.verify", bundle_json(opened, members=False), lambda style: verify_text(opened, style), as_json)
 
 
 @command.command("show", short_help="Say what is in one.")
-@_file
-@sha256_option
+@bundle_argument
 @click.option("--members", is_flag=True, help="Every file in it, with size and sha256.")
 @json_option
 @click.pass_obj
-def show(app: App, file: Path, bundle_sha256: str | None, members: bool, as_json: bool) -> None:
+def show(app: App, bundle: AskedBundle, members: bool, as_json: bool) -> None:
     """Say what a bundle holds, after it was checked: profile, sources, what is missing, size, digest."""
-    from patchctl.bundle.read import open_bundle
     from patchctl.report.bundle import bundle_json, show_text
 
-    bundle = open_bundle(file, bundle_sha256, app.progress(as_json))
-    data = bundle_json(bundle, members=members)
-    app.emit("bundle.show", data, lambda style: show_text(bundle, style, members=members), as_json)
+    opened = bundle.opened(app, as_json=as_json)
+    data = bundle_json(opened, members=members)
+    app.emit("bundle.show", data, lambda style: show_text(opened, style, members=members), as_json)
 
 
 @command.command("unpack", short_help="Write its distribution to a folder.")
-@_file
-@sha256_option
+@bundle_argument
 @click.option("--to", "folder", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
               help="A folder that is new or empty.")  # fmt: skip
 @json_option
 @click.pass_obj
-def unpack(app: App, file: Path, bundle_sha256: str | None, folder: Path, as_json: bool) -> None:
+def unpack(app: App, bundle: AskedBundle, folder: Path, as_json: bool) -> None:
     """Write the distribution of a bundle to a folder, for every verb that takes --root.
 
     The sources stay in the bundle: `patchctl fetch --bundle FILE` puts them into the cache.
     """
-    from patchctl.bundle.read import open_bundle
     from patchctl.bundle.unpack import unpack_distribution
 
-    bundle = open_bundle(file, bundle_sha256, app.progress(as_json))
+    opened = bundle.opened(app, as_json=as_json)
     folder = folder.absolute()
-    count = unpack_distribution(bundle, folder)
-    data = {"file": str(bundle.path), "sha256": bundle.sha256, "folder": str(folder), "files": count}
+    count = unpack_distribution(opened, folder)
+    data = {"file": str(opened.path), "sha256": opened.sha256, "folder": str(folder), "files": count}
     app.emit(
         "bundle.unpack", data, lambda style: [f"{count} files in {folder}: patchctl --root {folder} list"], as_json
     )

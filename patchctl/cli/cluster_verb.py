@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from patchctl.cli.app import App, complete_profile, json_option, profile_option, source_options, split_pair
-from patchctl.cli.bundle_options import bundle_options, take_bundle
+from patchctl.cli.bundle_options import AskedBundle, bundle_options, take_bundle
 from patchctl.cli.cluster_preflight import preflight
 from patchctl.cli.recipe_options import Asked, RecipeBook, complete_recipe
 from patchctl.errors import DONE, FINDINGS
@@ -167,8 +167,7 @@ class _Apply:
     source: str
     mirrors: tuple[str, ...]
     offline: bool
-    bundle: Path | None
-    bundle_sha256: str | None
+    bundle: AskedBundle | None
     nodes: int | None
     timeout: float
     without: tuple[str, ...]
@@ -216,7 +215,7 @@ def _apply(app: App, told: _Apply) -> int:
     from patchctl.cluster.rollout import roll_out
     from patchctl.report.cluster import rolled_json, rolled_text
 
-    opened = take_bundle(app, told.bundle, told.bundle_sha256, as_json=told.as_json)
+    opened = take_bundle(app, told.bundle, as_json=told.as_json)
     dist = app.distribution
     dist.profile(told.profile)
     options = ApplyOptions(

@@ -35,7 +35,7 @@ def command(
 ) -> int:
     """Say what this machine lacks, and what to do about it.
 
-    Looks at git, Python, patchctl's dependencies, the cache's file system and whether every source can be had; then at
+    Looks at git, Python, patchctl's dependencies, ssh-keygen, the cache's file system and whether every source can be had; then at
     a torch for the behaviour tests and, with --profile, at what training runs on, which patchctl itself does not need.
     Exit code 1 when something that patchctl needs is missing.
     """
@@ -60,7 +60,14 @@ def _machine(
     app: App, profile: str | None, mirrors: tuple[str, ...], offline: bool, note: Callable[[str], None]
 ) -> Iterator[Finding]:
     """The machine, then the distribution and its sources, as far as what was found allows to look."""
-    from patchctl.doctor.machine import check_cache, check_dependencies, check_git, check_locale, check_python
+    from patchctl.doctor.machine import (
+        check_cache,
+        check_dependencies,
+        check_git,
+        check_locale,
+        check_python,
+        check_ssh_keygen,
+    )
     from patchctl.doctor.sources import check_sources
 
     basics = [check_git(), check_python(sys.version_info[:3]), *check_dependencies(), check_locale()]
@@ -68,6 +75,7 @@ def _machine(
     if any(f.blocks for f in basics):
         return  # manifests cannot be read without the dependencies, nor the cache without git
     try:
+        yield check_ssh_keygen(app.user_config.bundles)
         options = app.source_options(offline=offline)
         dist = _distribution(app, profile)
         stacks = _stacks(dist, profile) if dist else []

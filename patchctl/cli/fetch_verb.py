@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
 import click
 
 from patchctl.cli.app import App, Style, json_option, profile_option, source_options
-from patchctl.cli.bundle_options import bundle_options, take_bundle, with_bundle
+from patchctl.cli.bundle_options import AskedBundle, bundle_options, take_bundle, with_bundle
 from patchctl.errors import SourceUnavailable
 
 
@@ -31,8 +30,7 @@ def command(
     source: str,
     mirrors: tuple[str, ...],
     offline: bool,
-    bundle: Path | None,
-    bundle_sha256: str | None,
+    bundle: AskedBundle | None,
     refresh: bool,
     skip_unavailable: bool,
     as_json: bool,
@@ -49,7 +47,7 @@ def command(
     from patchctl.source.obtain import BUNDLE_HINT, check_base, obtain
     from patchctl.source.types import SeveralUnavailable
 
-    opened = take_bundle(app, bundle, bundle_sha256, as_json=as_json)
+    opened = take_bundle(app, bundle, as_json=as_json)
     dist = app.distribution
     options = with_bundle(app.source_options(source, mirrors, offline, refresh), opened)
     progress = app.progress(as_json)

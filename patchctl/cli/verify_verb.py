@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from patchctl.cli.app import App, json_option, source_options
-from patchctl.cli.bundle_options import bundle_options, take_bundle, with_bundle
+from patchctl.cli.bundle_options import AskedBundle, bundle_options, take_bundle, with_bundle
 from patchctl.errors import WrongUse
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ def command(
     source: str,
     mirrors: tuple[str, ...],
     offline: bool,
-    bundle: Path | None,
-    bundle_sha256: str | None,
+    bundle: AskedBundle | None,
     skip_unavailable: bool,
     static: bool,
     output: str,
@@ -71,7 +70,7 @@ def command(
     from patchctl.report.findings import print_report
 
     output = "json" if as_json else output
-    opened = take_bundle(app, bundle, bundle_sha256, as_json=output == "json")
+    opened = take_bundle(app, bundle, as_json=output == "json")
     if workspace is not None:
         _refuse_sources(source, mirrors, static)
         root, report = _workspace(app, workspace.absolute(), silent=output == "json")

@@ -14,11 +14,13 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from patchctl.bundle.signature import ssh_keygen
 from patchctl.doctor import Finding
 from patchctl.errors import WrongUse
 from patchctl.git.run import git_executable, isolated_environment
 from patchctl.report.progress import size_text
 from patchctl.report.text import one_line, visible_line
+from patchctl.source.config import BundlePolicy
 
 OLDEST_GIT = (2, 30)
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
@@ -58,6 +60,21 @@ def check_git() -> Finding:
     if (int(found[1]), int(found[2])) < OLDEST_GIT:
         return Finding("machine", "git", "missing", f"{found[0]} at {path} is too old", hint)
     return Finding("machine", "git", "ok", f"{found[0]} at {path}")
+
+
+def check_ssh_keygen(policy: BundlePolicy) -> Finding:
+    """What signs bundles and checks their signatures; needed where the user wants them checked."""
+    needed = policy.signatures != "off"
+    try:
+        found = f"{ssh_keygen()} checks the signatures of bundles"
+        if needed and not os.access(str(policy.allowed_signers), os.R_OK):
+            what = f"{policy.allowed_signers} cannot be read, and bundles are held against it"
+            return Finding("machine", "signatures", "missing", visible_line(what), "write it: docs/bundles.md says how")
+    except WrongUse as error:
+        return Finding("machine", "signatures", "missing" if needed else "warning", error.what, error.hint, needed)
+    return Finding(
+        "machine", "signatures", "ok", f"{found}; the user configuration says: {policy.signatures}", needed=needed
+    )
 
 
 def check_python(version: Sequence[int]) -> Finding:

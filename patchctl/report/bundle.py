@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from patchctl.bundle.create import Created
     from patchctl.bundle.layout import Index
     from patchctl.bundle.read import Bundle
+    from patchctl.bundle.signature import Signature
     from patchctl.cli.app import Style
 
 
@@ -20,7 +21,7 @@ def created_json(created: Created) -> dict[str, Any]:
     """The shape patchctl.bundle.create/1 (docs/json.md)."""
     tried = {(m.upstream, str(m.form)): [[t.place, t.reason] for t in m.failure.tried] for m in created.missing}
     return {
-        **_head(created.path, created.size, created.sha256, created.index),
+        **_head(created.path, created.size, created.sha256, created.index, created.signature),
         "missing": [{"upstream": u, "form": f, "tried": tried.get((u, f), [])} for u, f in created.index.missing],
         "skipped": [
             {"upstream": s.upstream, "tried": [[t.place, t.reason] for t in s.tried]} for s in created.plan.skipped
@@ -45,15 +46,17 @@ def created_text(created: Created, style: Style) -> Iterator[str]:
         for left in planned.omitted:
             yield f"{planned.upstream:<12} {style.note('left out')} {left.patch.feature}: {visible_line(left.reason)}"
     yield _size(created.path, created.size, created.index)
+    yield from _signed(created.signature, style)
     yield f"sha256 {created.sha256}"
 
 
 def bundle_json(bundle: Bundle, *, members: bool) -> dict[str, Any]:
     """The shapes patchctl.bundle.verify/1 and patchctl.bundle.show/1 (docs/json.md)."""
-    head = _head(bundle.path, bundle.path.stat().st_size, bundle.sha256, bundle.index)
+    head = _head(bundle.path, bundle.size, bundle.sha256, bundle.index, bundle.signature)
     missing = [{"upstream": u, "form": f} for u, f in bundle.index.missing]
     rows = [{"name": m.name, "size": m.size, "sha256": m.sha256} for m in bundle.index.members]
-    return {**head, "missing": missing, **({"members": rows} if members else {})}
+    distrust = None if bundle.distrust is None else str(bundle.distrust)
+    return {**head, "distrust": distrust, "missing": missing, **({"members": rows} if members else {})}
 
 
 def show_text(bundle: Bundle, style: Style, *, members: bool) -> Iterator[str]:
@@ -63,7 +66,8 @@ def show_text(bundle: Bundle, style: Style, *, members: bool) -> Iterator[str]:
     yield from (f"{u:<12} {f:<6} {style.note('not in it')}" for u, f in bundle.index.missing)
     if members:
         yield from (f"{m.sha256}  {m.size:>10}  {visible_line(m.name)}" for m in bundle.index.members)
-    yield _size(bundle.path, bundle.path.stat().st_size, bundle.index)
+    yield _size(bundle.path, bundle.size, bundle.index)
+    yield from _signed(bundle.signature, style)
     yield f"sha256 {bundle.sha256}"
 
 
@@ -71,15 +75,31 @@ def verify_text(bundle: Bundle, style: Style) -> Iterator[str]:
     """One line: it is whole."""
     members = len(bundle.index.members)
     yield f"{visible_line(str(bundle.path))}: {style.good('every byte is as it was written')}, {members} members"
+    yield from _signed(bundle.signature, style)
+    if bundle.unread:
+        yield style.note(
+            f"{visible_line(bundle.unread.name)} was not looked at: --allowed-signers FILE says whose signatures count"
+        )
     yield f"sha256 {bundle.sha256}"
 
 
-def _head(path: Path, size: int, sha256: str, index: Index) -> dict[str, Any]:
+def _signed(signature: Signature | None, style: Style) -> Iterator[str]:
+    for signer in signature.signers if signature else ():
+        who = f" by {visible_line(signer.principal)}" if signer.principal else ""
+        yield f"{style.good('signed')}{who} with {signer.key}"
+
+
+def _head(path: Path, size: int, sha256: str, index: Index, signature: Signature | None) -> dict[str, Any]:
     rows = [
         {"upstream": s.upstream, "form": s.form, "commit": s.commit, "version": s.version, "member": s.member}
         for s in index.sources
     ]
-    return {"file": str(path), "size": size, "sha256": sha256, "profile": index.profile, "sources": rows}
+    signed = signature and {
+        "file": str(signature.file),
+        "signers": [{"principal": signer.principal, "key": signer.key} for signer in signature.signers],
+    }
+    head = {"file": str(path), "size": size, "sha256": sha256, "profile": index.profile, "sources": rows}
+    return {**head, "signature": signed}
 
 
 def _sources(index: Index, style: Style) -> Iterator[str]:

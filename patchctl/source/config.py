@@ -4,6 +4,9 @@
 cache: /scratch/patchctl
 mirrors:
   verl: [https://git.example.com/mirrors/verl.git, /srv/git/verl.git]
+bundles:
+  signatures: require
+  allowed_signers: ~/.config/patchctl/allowed_signers
 """
 
 from __future__ import annotations
@@ -12,13 +15,26 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from patchctl.errors import BadManifest, WrongUse
-from patchctl.manifest.types import FORBID_UNKNOWN, Name
+from patchctl.manifest.types import FORBID_UNKNOWN, Name, Written
 
 if TYPE_CHECKING:
     from patchctl.manifest.load import Positions
+
+
+@dataclass(frozen=True)
+class BundlePolicy:
+    """Whether a bundle has to be signed, by keys of `allowed_signers` that are not in `revoked_keys` (paths).
+
+    It is the user's alone: no distribution, bundle or repository sets it.
+    """
+
+    signatures: Annotated[Literal["off", "warn", "require"], Written()] = "off"  # a plain off is a boolean in YAML
+    allowed_signers: str | None = None
+    revoked_keys: str | None = None
+    __pydantic_config__ = FORBID_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -27,6 +43,7 @@ class UserConfig:
 
     mirrors: dict[Name, list[str]] = field(default_factory=dict)
     cache: str | None = None
+    bundles: BundlePolicy = field(default_factory=BundlePolicy)
     __pydantic_config__ = FORBID_UNKNOWN
 
 
@@ -53,8 +70,13 @@ def read_user_config(environment: Mapping[str, str] = os.environ) -> UserConfig:
 
     loaded = read(path, UserConfig)
     _check(loaded.value, loaded.positions)
-    config = loaded.value
-    return replace(config, cache=os.path.expanduser(config.cache)) if config.cache else config
+    config, bundles = loaded.value, loaded.value.bundles
+    bundles = replace(bundles, allowed_signers=_full(bundles.allowed_signers), revoked_keys=_full(bundles.revoked_keys))
+    return replace(config, cache=_full(config.cache), bundles=bundles)
+
+
+def _full(path: str | None) -> str | None:
+    return os.path.expanduser(path) if path else None
 
 
 def _check(config: UserConfig, positions: Positions) -> None:
@@ -72,7 +94,17 @@ def _check(config: UserConfig, positions: Positions) -> None:
                 fault = error.what
             if fault:
                 problems.append(positions.problem(("mirrors", name, number), fault))
-    if config.cache is not None and not os.path.isabs(os.path.expanduser(config.cache)):
-        problems.append(positions.problem(("cache",), "a relative path; expected an absolute one"))
+    bundles = config.bundles
+    paths = {
+        ("cache",): config.cache,
+        ("bundles", "allowed_signers"): bundles.allowed_signers,
+        ("bundles", "revoked_keys"): bundles.revoked_keys,
+    }
+    for key, path in paths.items():
+        if path is not None and not os.path.isabs(os.path.expanduser(path)):
+            problems.append(positions.problem(key, "a relative path; expected an absolute one"))
+    if bundles.signatures != "off" and not bundles.allowed_signers:
+        what = f"{bundles.signatures} needs allowed_signers beside it, the file that says whose signatures count"
+        problems.append(positions.problem(("bundles", "signatures"), what))
     if problems:
         raise InvalidManifest(problems)

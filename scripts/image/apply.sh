@@ -11,6 +11,8 @@ main() {
   read -ra options <<<"${3:-}"
   if [[ -n $bundle ]]; then
     options+=(--bundle "/context/$bundle")
+    # scripts/build_image.sh names it by the digest of what it checked.
+    if [[ $bundle =~ ^[0-9a-f]{64}\.bundle$ ]]; then options+=(--sha256 "${bundle%.bundle}"); fi
     # Nothing but the bundle: what an earlier build left in the cache would make another image.
     CACHE=$(mktemp -d)
     trap 'rm -rf "$CACHE"' EXIT

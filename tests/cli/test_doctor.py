@@ -102,6 +102,24 @@ def test_an_old_git(made: Made, tmp_path: Path) -> None:
     assert "2.20.1" in found["git"]["what"] and f"{path}/git" in found["git"]["what"]
 
 
+def test_an_ssh_keygen_is_needed_by_who_wants_signatures(made: Made, tmp_path: Path) -> None:
+    git = programs(tmp_path / "bin", git=f'exec {shutil.which("git")} "$@"')
+    found = doctor(made, 0, env={"PATH": git})["signatures"]
+    assert (found["level"], found["needed"]) == ("warning", False) and "openssh-client" in found["todo"]
+    write_files(tmp_path, {"allowed": ""})
+    (tmp_path / "config.yaml").write_text(f"bundles:\n  signatures: warn\n  allowed_signers: {tmp_path}/allowed\n")
+    env = {"PATCHCTL_CONFIG": str(tmp_path / "config.yaml")}
+    assert doctor(made, 1, env=env | {"PATH": git})["signatures"]["blocks"]
+    old = programs(
+        tmp_path / "old", git=f'exec {shutil.which("git")} "$@"', ssh_keygen="echo 'unknown option -- Y' >&2; exit 1"
+    )
+    assert "older than OpenSSH 8.2" in doctor(made, 1, env=env | {"PATH": old})["signatures"]["what"]
+    if shutil.which("ssh-keygen"):
+        assert doctor(made, 0, env=env)["signatures"]["level"] == "ok"
+        (tmp_path / "allowed").unlink()
+        assert "cannot be read" in doctor(made, 1, env=env)["signatures"]["what"]
+
+
 def test_a_git_that_does_not_run(made: Made, tmp_path: Path) -> None:
     found = doctor(made, 1, env={"PATH": programs(tmp_path / "bin", git="exit 126")})
     assert found["git"]["level"] == "missing" and "cannot be run" in found["git"]["what"]

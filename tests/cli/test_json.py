@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,13 @@ def test_bundles(made: Made, tmp_path: Path) -> None:
     file = str(tmp_path / "full.tar")
     assert checked(made, "bundle.create", "--profile", "full", "--out", file)["sources"]
     checked(made, "bundle.verify", file)
+    if shutil.which("ssh-keygen"):
+        key = tmp_path / "key"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+        assert checked(made, "bundle.create", "--profile", "full", "--out", file, "--sign", str(key))["signature"]
+        (tmp_path / "allowed").write_text(f"me@example.com {key.with_suffix('.pub').read_text()}")
+        allowed = ("--allowed-signers", str(tmp_path / "allowed"))
+        assert checked(made, "bundle.verify", file, *allowed)["signature"]["signers"]
     assert checked(made, "bundle.show", file, "--members")["members"]
     checked(made, "bundle.unpack", file, "--to", str(tmp_path / "unpacked"))
     assert checked(made, "fetch", "--bundle", file, "--profile", "full")["root"]

@@ -164,7 +164,7 @@ def test_no_folder_of_the_build_is_remembered(image: Image) -> None:
     state = image.run("cat", "/opt/patched/.patchctl/state.json").stdout
     assert json.loads(state)["root"] == "/opt/patchctl/distribution"
     assert "/root/" not in state and "/tmp/" not in state
-    assert re.search(r'"origin": "bundle /context/[0-9a-f]{16}\.bundle"', state)
+    assert re.search(r'"origin": "bundle /context/[0-9a-f]{64}\.bundle"', state)
 
 
 def test_two_builds_differ_in_nothing_but_times(image: Image, image_again: Image) -> None:

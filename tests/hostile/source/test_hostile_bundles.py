@@ -20,7 +20,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from distribution import CLOCK, GREETER, Made, make_distribution, run_patchctl
+from distribution import CLOCK, GREETER, REPO, Made, make_distribution, run_patchctl
 from on_disk import snapshot
 from source_builders import tar_gz
 
@@ -175,6 +175,14 @@ def in_form(form: str, /, **changes: Any) -> Change:
     return change
 
 
+def deep(levels: int) -> Any:
+    """Lists in lists: JSON reads more of them than Python's own recursion writes."""
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
 D, S = layout.DISTRIBUTION, layout.SOURCES
 FORGED: dict[str, tuple[Change, tuple[tuple[str, bytes], ...], str]] = {
     # what it is called: (what is done to the index, members that are added, what the message says)
@@ -221,6 +229,9 @@ FORGED: dict[str, tuple[Change, tuple[tuple[str, bytes], ...], str]] = {
     "archive_digest_no_digest": (in_form("sdist", sha256="0"), (), "no version and sha256"),
     "sdist_with_a_commit": (in_form("sdist", commit="1" * 40), (), "no version and sha256"),
     "git_with_a_version": (in_form("git", version="1.0\n"), (), "no commit"),
+    "source_is_a_list": (in_form("git", member=[]), (), "is no name"),
+    "source_is_a_mapping": (in_form("git", member={}), (), "is no name"),
+    "size_is_deep": (first(size=deep(900)), (), "size"),
     "commit_is_an_option": (in_form("git", commit="--upload-pack=sh"), (), "no commit"),
 }  # fmt: skip
 
@@ -255,6 +266,27 @@ def test_a_newer_bundle_is_told_from_a_broken_one(good: bytes, tmp_path: Path) -
 def test_an_index_that_says_it_is_huge_is_not_read(good: bytes, tmp_path: Path) -> None:
     head = layout.header(Member(INDEX, layout.INDEX_LIMIT + 1, ""))
     assert "at most" in str(refused(tmp_path / "b.tar", head + good[BLOCK:]))
+
+
+@pytest.mark.parametrize("item", ["[]", "[1,1]", '{"name":"","size":0,"sha256":""}', '"a"'])
+@pytest.mark.parametrize("key", ["members", "missing", "sources", "profile"])
+def test_an_index_of_many_small_things_takes_little_memory(key: str, item: str, tmp_path: Path) -> None:
+    """In a process of its own, whose peak tells: the largest index that is read, filled with one thing again and again."""
+    held = {"bundle": 1, "members": [], "missing": [], "sources": [], "profile": "full"}
+    filled = json.dumps({**held, key: "@"}).replace(
+        '"@"', f"[{','.join([item] * (layout.INDEX_LIMIT // (len(item) + 2)))}]"
+    )
+    (tmp_path / "b.tar").write_bytes(framed(filled.encode(), []))
+    script = (
+        "import resource, sys\nfrom pathlib import Path\nfrom patchctl.bundle.read import open_bundle\n"
+        "from patchctl.errors import SourceMismatch\n"
+        "try: open_bundle(Path(sys.argv[1]))\nexcept SourceMismatch: pass\nelse: sys.exit('taken')\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)"
+    )
+    line = [sys.executable, "-c", script, str(tmp_path / "b.tar")]
+    done = subprocess.run(line, env={"PYTHONPATH": str(REPO)}, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 300
 
 
 def test_too_many_members(good: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

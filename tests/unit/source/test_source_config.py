@@ -8,7 +8,7 @@ import pytest
 
 from patchctl.errors import BadManifest
 from patchctl.source.cache import cache_root
-from patchctl.source.config import UserConfig, config_path, read_user_config
+from patchctl.source.config import BundlePolicy, UserConfig, config_path, read_user_config
 
 
 def read(tmp_path: Path, text: str) -> UserConfig:
@@ -21,6 +21,13 @@ def test_mirrors_and_cache_are_read(tmp_path: Path) -> None:
     config = read(tmp_path, "cache: ~/c\nmirrors:\n  verl: [https://me:secret@host/x.git, /srv/x.git]\n")
     assert config.cache == str(Path.home() / "c")
     assert config.mirrors == {"verl": ["https://me:secret@host/x.git", "/srv/x.git"]}
+
+
+def test_the_policy_of_bundles_is_read(tmp_path: Path) -> None:
+    assert read(tmp_path, "cache: /c\n").bundles == BundlePolicy("off", None, None)
+    assert read(tmp_path, "bundles:\n  signatures: off\n").bundles.signatures == "off"
+    config = read(tmp_path, "bundles:\n  signatures: require\n  allowed_signers: ~/a\n  revoked_keys: /r\n")
+    assert config.bundles == BundlePolicy("require", str(Path.home() / "a"), "/r")
 
 
 @pytest.mark.parametrize(
@@ -37,6 +44,12 @@ def test_mirrors_and_cache_are_read(tmp_path: Path) -> None:
         ("mirrors:\n  Verl: [/x]\n", 2, "lower-case"),
         ("mirrors: !!python/object:os.system {}\n", 1, "tag"),
         ("cache: [\n", 2, "YAML"),
+        ("bundles:\n  signatures: maybe\n", 2, "'off' or 'warn' or 'require'"),
+        ("bundles:\n  signatures: no\n", 2, "'off' or 'warn' or 'require'"),
+        ("bundles:\n  signatures: require\n", 2, "needs allowed_signers"),
+        ("bundles:\n  signatures: warn\n  allowed_signers: here\n", 3, "absolute"),
+        ("bundles:\n  revoked_keys: here\n", 2, "absolute"),
+        ("bundles:\n  signature: require\n", 2, "did you mean 'signatures'"),
     ],
 )
 def test_every_fault_has_its_line(tmp_path: Path, text: str, line: int, said: str) -> None:

@@ -1,0 +1,73 @@
+"""What scripts/build_image.sh hands to the builder of a bundle: nothing that was not checked. The builds themselves are in tests/image."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from distribution import REPO, Made, make_distribution
+
+pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no ssh-keygen here")
+
+# Stands for docker: keeps what it is told and which bundle lies in the context, and ends before anything is built.
+BUILDER = """#!/bin/bash
+[[ $1 == build ]] || exit 0
+printf '%s\\n' "$@" >"$LOG"
+cp *.bundle "$LOG.bundle"
+exit 42
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return make_distribution(tmp_path_factory.mktemp("image"), lock=True)
+
+
+@pytest.fixture
+def signed(made: Made, tmp_path: Path) -> Path:
+    """A signed bundle, and `allowed` beside it."""
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    made.good("bundle", "create", "-p", "full", "-o", str(tmp_path / "full.tar"), "--sign", str(key))
+    (tmp_path / "allowed").write_text(f"me@example.com {key.with_suffix('.pub').read_text()}")
+    return tmp_path / "full.tar"
+
+
+def build(folder: Path, *options: str, config: str = "") -> subprocess.CompletedProcess[str]:
+    tool = folder / "docker"
+    tool.write_text(BUILDER)
+    tool.chmod(0o755)
+    (folder / "config.yaml").write_text(config or "cache: /nowhere\n")
+    env = {**os.environ, "LOG": str(folder / "log"), "PATCHCTL_CONFIG": str(folder / "config.yaml")}
+    line = [str(REPO / "scripts/build_image.sh"), "--tool", str(tool), *options]
+    return subprocess.run(line, env=env, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_the_build_gets_what_was_signed_by_its_digest(signed: Path) -> None:
+    folder = signed.parent
+    done = build(folder, "--bundle", "full.tar", "--allowed-signers", "allowed")
+    assert done.returncode == 42, done.stderr
+    sha256 = hashlib.sha256(signed.read_bytes()).hexdigest()
+    assert f"BUNDLE={sha256}.bundle" in (folder / "log").read_text().splitlines()
+    assert (folder / "log.bundle").read_bytes() == signed.read_bytes()
+    assert "signed by me@example.com" in done.stderr
+    assert not (REPO / f"{sha256}.bundle").exists()
+
+
+@pytest.mark.parametrize("asked", ["by-option", "by-configuration"])
+def test_nothing_is_built_of_what_nobody_signed(signed: Path, asked: str) -> None:
+    folder = signed.parent
+    signed.with_name("full.tar.sig").unlink()
+    config = f"bundles:\n  signatures: require\n  allowed_signers: {folder / 'allowed'}\n"
+    options = ("--allowed-signers", "allowed") if asked == "by-option" else ()
+    done = build(folder, "--bundle", "full.tar", *options, config="" if options else config)
+    assert done.returncode == 3 and "has no signature" in done.stderr, done.stderr
+    assert not (folder / "log").exists()
+
+
+def test_signers_without_a_bundle_are_wrong_use(signed: Path) -> None:
+    assert build(signed.parent, "--allowed-signers", "allowed").returncode == 2
