@@ -158,7 +158,7 @@ def _dress(handle: int, file: Path, mode: int | None) -> None:
     else:
         kept = stat.S_IMODE(before.st_mode) & 0o777 if mode is None else mode
     own_like(handle, before)
-    if kept is not None:
+    if kept is not None and kept != stat.S_IMODE(os.fstat(handle).st_mode):
         os.fchmod(handle, kept)
 
 
@@ -182,6 +182,16 @@ def filling(folder: Path, last: str = "") -> Iterator[Path]:
         sync_folder(folder)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
+
+
+def make_like(made: Path, place: Path) -> None:
+    """Give a finished file the mode and the owner of the one that it is about to replace, and wait until it is on disk."""
+    handle = os.open(made, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _dress(handle, place, None)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def new_folder(parent: Path, prefix: str) -> Path:

@@ -13,10 +13,10 @@ _NO_FAULT = (*_PERMISSION, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 
 
 def refusal(error: OSError, what: str, instead: str, where: Path | None = None) -> WrongUse:
-    """WrongUse that names the path (of the error, else `where`) and, where a permission lacks, its owner. `where` is the
-    whole that it is part of, `instead` what else the user can do."""
+    """WrongUse that names the path (of the error, else `where`) and, where a permission lacks, its owner. `instead` is what
+    else the user can do."""
     place = _place(error) or where
-    hint = "; or ".join(part for part in (_whose(error, place, where), instead) if part)
+    hint = "; or ".join(part for part in (_whose(error, place), instead) if part)
     return WrongUse(f"{what}: {error.strerror or error}", where=str(place) if place else None, hint=hint or None)
 
 
@@ -32,7 +32,7 @@ def _place(error: OSError) -> Path | None:
     return Path(os.fsdecode(name)) if isinstance(name, str | bytes) else None
 
 
-def _whose(error: OSError, place: Path | None, where: Path | None) -> str:
+def _whose(error: OSError, place: Path | None) -> str:
     """The owner of the first thing on the way to `place` that is ours to look at but not to use."""
     if error.errno not in _PERMISSION or place is None:
         return ""
@@ -45,12 +45,26 @@ def _whose(error: OSError, place: Path | None, where: Path | None) -> str:
     mine = _name("pwd", os.geteuid())
     if status.st_uid == os.geteuid():
         return f"{there} is yours, and its mode {status.st_mode & 0o7777:04o} forbids it: `chmod u+rwX`"
-    if status.st_uid == 0 and where is not None and where in (there, *there.parents):
-        return f"{there} belongs to root: `sudo chown -R {mine.removeprefix('uid ')} {where}`, and run patchctl as one user"
+    if status.st_uid == 0:
+        made = _made_by_root(there)
+        if made is not None:
+            return f"{there} belongs to root: `sudo chown -R {os.geteuid()} {made}`, and run patchctl as one user"
+        return f"{there} belongs to root, and you are {mine}: run it as root"
     return (
         f"{there} belongs to {owner} (group {group}, mode {status.st_mode & 0o7777:04o}) and you are {mine}: ask {owner} for"
         f" `chmod -R g+rwX` and a group that you share"
     )
+
+
+def _made_by_root(folder: Path) -> Path | None:
+    """The topmost of root's folders on the way to `folder` that lies in a folder of ours; None where none does."""
+    for path in (folder, *folder.parents):
+        owner = path.parent.lstat().st_uid
+        if owner == os.geteuid():
+            return path
+        if owner != 0:
+            return None
+    return None
 
 
 def _name(book: str, number: int) -> str:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from patchctl.atomic import make_like
 from patchctl.errors import LocalEdits
 
 OWN = ".patchctl-new"
@@ -28,6 +29,7 @@ _TAKEN = ("index", "HEAD", "packed-refs")
 
 def put_in_place(made: Path, place: Path) -> None:
     """Replace `place`, a file of a git directory, by the finished file `made`. Raises LocalEdits when git keeps its lock."""
+    make_like(made, place)
     lock = place.with_name(f"{place.name}.lock")
     end = time.monotonic() + _SECONDS
     while not _take(made, lock):
@@ -70,7 +72,7 @@ def drop_own(git_dir: Path) -> None:
         made, lock = git_dir / f"{name}{OWN}", git_dir / f"{name}.lock"
         if _is_ours(made, lock):
             locks.append(lock)
-    for file in [*locks, *(git_dir / name for name in names), git_dir / ".shallow.new"]:
+    for file in [*locks, *(git_dir / name for name in (*names, ".shallow.new"))]:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             file.unlink()
 

@@ -68,7 +68,7 @@ def _writing(workspace: Path) -> Iterator[None]:
         raise explained(failure) from failure
     except OSError as error:
         ends = "the next apply or revert ends what was begun"
-        raise refusal(error, "the workspace cannot be written", ends, workspace) from error
+        raise refusal(error, "it cannot be written or read", ends, workspace) from error
 
 
 class _Run:

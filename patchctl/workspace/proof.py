@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from patchctl.denied import refusal
 from patchctl.errors import BrokenRepository, PatchctlError, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.locks import check_free
@@ -109,8 +110,9 @@ def _check_writable(folder: bytes) -> None:
     if os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         return
     readonly = os.statvfs(folder).f_flag & os.ST_RDONLY
-    why = "its file system is read-only" if readonly else "permission denied"
-    raise WrongUse(f"this folder cannot be written: {why}", where=os.fsdecode(folder), hint=_UNWRITABLE)
+    error = OSError(*((errno.EROFS, "its file system is read-only") if readonly else (errno.EACCES, "permission denied")))
+    error.filename = os.fsdecode(folder)
+    raise refusal(error, "this folder cannot be written", _UNWRITABLE)
 
 
 def explained(failure: GitFailed) -> PatchctlError:

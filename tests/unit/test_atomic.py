@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from patchctl.atomic import filling, replace_file, replacing
+from patchctl.git.locks import put_in_place
 
 PACKAGE = Path(__file__).parents[2] / "patchctl"
 OLD, NEW = b"old\n" * 5000, b"new\n" * 9000
@@ -157,6 +158,21 @@ def test_root_leaves_a_file_to_its_owner(file: Path) -> None:
     assert owners == [(12345, 12346), (12347, 12348)]
 
 
+@needs_root
+def test_a_file_of_git_keeps_mode_and_owner(tmp_path: Path) -> None:
+    """packed-refs of another user's repository, replaced by root under a umask that closes files."""
+    place, made = tmp_path / "packed-refs", tmp_path / "packed-refs.patchctl-new"
+    place.write_text("before")
+    place.chmod(0o664)
+    os.chown(place, 12345, 12346)
+    made.write_text("after")
+    made.chmod(0o600)
+    put_in_place(made, place)
+    status = place.stat()
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (12345, 12346, 0o664)
+    assert place.read_text() == "after" and [p.name for p in tmp_path.iterdir()] == ["packed-refs"]
+
+
 @pytest.mark.parametrize("there", [False, True])
 def test_a_folder_is_filled_whole_or_not_at_all(tmp_path: Path, there: bool) -> None:
     folder = tmp_path / "made"
@@ -173,6 +189,7 @@ def test_a_folder_is_filled_whole_or_not_at_all(tmp_path: Path, there: bool) -> 
 
 # Who writes a file by other means, by module and function, and why that is right there.
 _STAGED = "into a folder of this run, which gets its name by one rename when it is whole"
+_GIT = "git's own files, as git replaces them: beside them, on disk, under git's lock, by rename"
 _SCRATCH = "into a temporary folder of this run, which goes with it"
 ALLOWED = {
     "atomic.py:replacing": "the one place",
@@ -186,9 +203,14 @@ ALLOWED = {
     "cluster/task.py:answer": _SCRATCH + "; sent by value to nodes that need not have this package",
     "doctor/machine.py:_lacks": _SCRATCH,
     "git/fetch.py:take_pack": _STAGED,
+    "git/locks.py:put_in_place": _GIT,
+    "git/locks.py:_take_copy": _GIT,
     "git/run.py:git_environment": _SCRATCH,
     "git/run.py:_config_folder": _SCRATCH,
     "git/worktree.py:create_git_dir": "into a git directory that no journal names yet: a killed run's is made anew",
+    "git/worktree.py:drop_refs": _GIT,
+    "git/worktree.py:set_refs": _GIT + "; a line is added to the reflog, as git does it",
+    "git/worktree.py:write_index": _GIT,
     "install/metadata.py:write_copy": _SCRATCH,
     "install/submodules.py:write_submodules": _SCRATCH,
     "install/wheel.py:_write": _SCRATCH,
@@ -206,7 +228,8 @@ ALLOWED = {
     "workspace/files.py:_write_new": "the same",
     "workspace/journal.py:place_repositories": "the rename of a folder that was prepared",
     "workspace/leftovers.py:_let_go": "the rename of a folder",
-    "workspace/lock.py:_open": "the lock itself: what is in it is for people only",
+    "workspace/journal.py:_put_away": "the rename of a folder back to where it was prepared",
+    "workspace/lock.py:_made": "the lock itself: what is in it is for people only",
 }
 _WRITING = {"write_text", "write_bytes", "touch", "mkstemp", "mkdtemp", "NamedTemporaryFile"}
 _WRITING |= {"copy", "copy2", "copyfile", "copytree", "move", "rename", "renames"}
