@@ -28,6 +28,7 @@ VERBS = {
     "bundle": "Carry a profile to machines without a network: one file, made, checked, shown, unpacked.",
     "install": "Put the patched trees of a workspace into a Python environment.",
     "revert": "Take a workspace back to the unpatched base, byte for byte.",
+    "repair": "Make a clean base of a workspace that was interrupted or damaged, and lose nothing.",
     "status": "Say what a workspace holds: profile, pins, patches, edits, and what Python imports.",
     "verify": "Check the distribution, or with --workspace the trees on disk.",
     "labels": "Print what a workspace holds, as labels of an image.",

@@ -124,11 +124,15 @@ class WorkTree:
 
     def new_branch(self, tree: str, parent: str) -> str:
         """Commit `tree` on top of `parent` to the first free branch patchctl-stash-N; returns its name."""
+        commit = self.git("commit-tree", tree, "-p", parent, "-m", "Edits found in the tree, kept by patchctl")
+        return self.keep(commit.decode().strip())
+
+    def keep(self, commit: str) -> str:
+        """Make the first free branch patchctl-stash-N of a commit; returns its name."""
         refs = self.git("for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads/").decode().split()
         taken = {ref.partition("/")[0] for ref in refs}  # STASH-1/x leaves no room for STASH-1
         name = next(f"{STASH}-{n}" for n in range(1, len(taken) + 2) if f"{STASH}-{n}" not in taken)
-        commit = self.git("commit-tree", tree, "-p", parent, "-m", "Edits found in the tree, kept by patchctl")
-        self.git("update-ref", f"refs/heads/{name}", commit.decode().strip(), "0" * 40)
+        self.git("update-ref", f"refs/heads/{name}", commit, "0" * 40)
         return name
 
     def set_refs(self, base: str, tip: str, *, head: bool = False) -> None:
@@ -180,6 +184,19 @@ class WorkTree:
                 raise
             return False
         return True
+
+
+def base_ref(git_dir: Path, which: str = "base") -> str | None:
+    """The commit of our reference `base` or `tip`, by the files of a git directory that git may be unable to read."""
+    name = f"refs/patchctl/{which}"
+    try:
+        loose, packed = git_dir / name, git_dir / "packed-refs"
+        lines = packed.read_text(encoding="ascii", errors="replace").splitlines() if packed.is_file() else []
+        lines = [loose.read_text(encoding="ascii", errors="replace").strip() + f" {name}"] if loose.is_file() else lines
+    except OSError:
+        return None
+    found = next((line for line in lines if line.endswith(f" {name}")), "")[:40]
+    return found if re.fullmatch("[0-9a-f]{40}", found) else None
 
 
 def holds_packed(store: Path) -> bool:

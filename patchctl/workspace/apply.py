@@ -24,6 +24,7 @@ from patchctl.workspace.lock import workspace_lock
 from patchctl.workspace.proof import Proof, check_places, explained, prove
 from patchctl.workspace.recovery import recovery
 from patchctl.workspace.state import FOLDER, SkippedUpstream, State, TreeState, load_state
+from patchctl.workspace.subjects import begun
 from patchctl.workspace.trees import STASH_HINT, Sides, Tree
 
 
@@ -41,7 +42,7 @@ class Outcome:
 
 def apply_plan(workspace: Path, plan: Plan, root: Path, into: Mapping[str, Path], *, stash: bool = False) -> Outcome:
     """Make the workspace what the plan says. Raises LocalEdits, WorkspaceBusy; a kill at any time can be finished later."""
-    with _writing(workspace), workspace_lock(workspace):
+    with writing(workspace), workspace_lock(workspace):
         return _Run(workspace, stash).apply(plan, root, into)
 
 
@@ -54,13 +55,13 @@ def revert(workspace: Path, *, stash: bool = False) -> Outcome:
     """Take every tree back to its base. Raises WrongUse when nothing was ever applied."""
     if not (workspace / FOLDER).is_dir():
         raise WrongUse(f"{workspace} is no workspace", hint="name it with --workspace DIR")
-    with _writing(workspace), workspace_lock(workspace):
+    with writing(workspace), workspace_lock(workspace):
         return _Run(workspace, stash).revert()
 
 
 @contextmanager
-def _writing(workspace: Path) -> Iterator[None]:
-    """A disk that is full or read-only is no fault of ours, and the run can be finished when it is no longer so. Nor is a
+def writing(workspace: Path) -> Iterator[None]:
+    """What the machine refuses becomes a message. A disk that is full or read-only is no fault of ours, and the run can be finished when it is no longer so. Nor is a
     repository that git cannot use."""
     try:
         yield
@@ -81,6 +82,9 @@ class _Run:
         self.finished: str | None = None
         self.undone: str | None = None
         self.stashed: dict[str, str] = {}
+        if begun(workspace).exists():
+            what = f"a repair of {workspace} was interrupted"
+            raise LocalEdits(what, [str(begun(workspace))], hint="`patchctl repair` ends it")
         journal = read_journal(workspace)
         if journal is not None and dry:
             hint = "apply or revert without --dry-run finishes it"

@@ -14,6 +14,7 @@ from patchctl.stack.plan import PlannedStack
 from patchctl.workspace.changes import Part
 from patchctl.workspace.installed import keep_record
 from patchctl.workspace.journal import TreeChange, new_git_dir
+from patchctl.workspace.subjects import note_tree
 from patchctl.workspace.proof import Proof, prove
 from patchctl.workspace.trees import Move, Tree
 
@@ -32,6 +33,7 @@ def arrived(workspace: Path, part: Part) -> Proof:
         git_dir = new_git_dir(workspace, change.name) if change.kind == "managed" else git_dir
         shutil.rmtree(git_dir, ignore_errors=True)
         create_git_dir(git_dir, change.generated, file_modes=change.kind == "managed")
+        note_tree(git_dir, tree, change.folder, change.base, change.target)
         if change.record:
             keep_record(tree)
     had = set(_packs(git_dir))

@@ -187,5 +187,5 @@ def _text(value: Any) -> str:
 
 
 def _broken(file: Path, why: str) -> BadManifest:
-    hint = "nothing was changed; apply into a new workspace, or restore the file"
+    hint = "nothing was changed; restore the file, or let `patchctl repair` make a clean base"
     return BadManifest(f"the workspace's state cannot be used: {why}", where=Where(str(file)), hint=hint)

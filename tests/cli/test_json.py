@@ -117,6 +117,10 @@ def test_the_verbs_of_a_workspace(made: Made, tmp_path: Path) -> None:
     found = checked(made, "identify", str(tmp_path / "ws" / "greeter"), code=1)["trees"][0]
     assert found["differing"] and found["patches"]
     assert checked(made, "apply", "--profile", "plain", *workspace, "--stash")["stashed"]
+    assert checked(made, "repair", *workspace)["healthy"]
+    (tmp_path / "ws/.patchctl/journal.json").write_text("{")
+    assert checked(made, "repair", *workspace, "--dry-run")["found"]
+    assert checked(made, "repair", *workspace)["trees"]
     checked(made, "identify", str(tmp_path / "ws" / "greeter"))
     checked(made, "revert", *workspace)
 
