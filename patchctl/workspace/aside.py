@@ -6,6 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
+from patchctl.atomic import replace_file
+
 
 class Aside:
     """`repair-N` in the workspace, N the first that is free; made when the first thing is put there. `kept` names each."""
@@ -37,7 +39,7 @@ class Aside:
 
     def write(self, data: bytes, *name: str) -> None:
         """Keep what is in no file."""
-        self._free(name).write_bytes(data)
+        replace_file(self._free(name), data)
 
     def _free(self, name: tuple[str, ...]) -> Path:
         wanted = self.folder.joinpath(*name)

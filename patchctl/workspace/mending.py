@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from patchctl.atomic import replace_file
 from patchctl.errors import BrokenRepository, PatchctlError, SourceMismatch
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import UNDER_WAY
@@ -149,7 +150,7 @@ class Mending:
                 if os.path.lexists(place):
                     self.aside.take(place, f"{tree.name}.git", name)
                 if made:
-                    place.write_text(made.format(base=self.subject.base), encoding="ascii")
+                    replace_file(place, made.format(base=self.subject.base).encode())
             if _trouble(tree) is not None:
                 return False
             prove(tree, Move(None, self.subject.base), self.subject.base, whole=True)
