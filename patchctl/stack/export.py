@@ -44,13 +44,15 @@ def export_commits(
 ) -> list[Exported]:
     """Patch files for `commits`, the first of which stands on a commit with tree `base_tree`.
 
-    Raises WrongUse when a commit cannot be a patch: a trailer of every patch is missing, empty, a link or a submodule.
-    Trailers of a file that stays as it is are `verify`'s to judge.
+    Raises WrongUse when commits cannot be patches: trailers of every patch are missing (all such commits are named),
+    empty, a link or a submodule. Trailers of a file that stays as it is are `verify`'s to judge.
     """
     headers = [_header(c) for c in commits]
-    names = _names(headers, commits, existing)
+    _check_features(headers, commits)
+    names = _names(headers, existing)
     by_name = {p.file.name: p for p in existing}
-    exported = []
+    exported: list[Exported] = []
+    lacking: list[str] = []
     before = reader.files(base_tree)
     tree = base_tree
     for commit, header, (name, old_name) in zip(commits, headers, names, strict=True):
@@ -58,9 +60,12 @@ def export_commits(
         old = by_name.get(old_name or "")
         if old is not None and _still_gives(reader, old, commit, header, tree, before):
             exported.append(Exported(name, old.data, old.carried))
+        elif missing := _missing(header):
+            lacking.append(_without_trailers(commit, header, missing))
         else:
             exported.append(_render(reader, name, commit, header, before, after))
         before, tree = after, commit.tree
+    _refuse(lacking)
     return exported
 
 
@@ -135,20 +140,44 @@ def _header(commit: CommitInfo) -> Header:
     return Header(commit.name, commit.email, commit.date, parsed.subject, parsed.body.strip("\n"), parsed.trailers)
 
 
-def _names(
-    headers: Sequence[Header], commits: Sequence[CommitInfo], existing: Sequence[StackPatch]
-) -> list[tuple[str, str | None]]:
+def _missing(header: Header) -> list[str]:
+    return [key for key in _WANTED if not header.trailer(key)]
+
+
+def _without_trailers(commit: CommitInfo, header: Header, missing: Sequence[str]) -> str:
+    return f"commit {commit.id[:12]} ({header.subject}) has no trailer {' and no '.join(missing)}"
+
+
+def _refuse(lacking: Sequence[str]) -> None:
+    if lacking:
+        raise WrongUse("\n".join(lacking), hint=_TRAILERS_HINT)
+
+
+def _check_features(headers: Sequence[Header], commits: Sequence[CommitInfo]) -> None:
+    """Raise WrongUse when a commit has no name: without one nobody knows which patch it was. All that lack trailers are
+    named then, since whoever adds one adds the others in the same rebase."""
+    lacking = []
+    nameless = False
+    for header, commit in zip(headers, commits, strict=True):
+        missing = _missing(header)
+        feature = header.trailer("Feature")
+        if feature is not None and not re.fullmatch(r"[a-z0-9_]+", feature):
+            missing.insert(0, "Feature of small letters, digits and '_'")
+        nameless = nameless or not feature or len(missing) > len(_missing(header))
+        if missing:
+            lacking.append(_without_trailers(commit, header, missing))
+    if nameless:
+        _refuse(lacking)
+
+
+def _names(headers: Sequence[Header], existing: Sequence[StackPatch]) -> list[tuple[str, str | None]]:
     """(file name, the existing patch that it was) of every commit. Numbers stay while they still ascend."""
     known: dict[str, list[str]] = {}
     for patch in existing:
         known.setdefault(patch.feature, []).append(patch.file.name)
     pairs: list[tuple[str, str | None]] = []
-    for header, commit in zip(headers, commits, strict=True):
-        feature = header.trailer("Feature")
-        if feature is None or not re.fullmatch(r"[a-z0-9_]+", feature):
-            raise WrongUse(
-                f"commit {commit.id[:12]} ({header.subject}) has no `Feature: name` trailer", hint=_TRAILERS_HINT
-            )
+    for header in headers:
+        feature = header.trailer("Feature") or ""
         old = known[feature].pop(0) if known.get(feature) else None
         kind = "bugfix" if header.trailer("Switch") in (None, "none") else "feature"
         pairs.append((old or f"0000-{kind}-{feature}.patch", old))
@@ -179,10 +208,6 @@ def _render(
         raise WrongUse(
             f"commit {commit.id[:12]} ({header.subject}) changes nothing", hint="drop it with `git rebase -i`"
         )
-    lacking = [key for key in _WANTED if not header.trailer(key)]
-    if lacking:
-        what = f"commit {commit.id[:12]} ({header.subject}) has no trailer {' and no '.join(lacking)}"
-        raise WrongUse(what, hint=_TRAILERS_HINT)
     new = [d for d in differences if d.before is None and d.after and d.after.mode == REGULAR]
     carried = {d.path.decode(): d.after.data for d in new if d.after and _LISTABLE.fullmatch(d.path)}
     if len(carried) == len(differences):  # a patch file must hold a diff: the first new file with a line goes into it
