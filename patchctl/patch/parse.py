@@ -96,6 +96,11 @@ def parse_patch(data: bytes, name: str) -> Patch:
     return Patch(name, header, changes)
 
 
+def parse_diff(lines: list[bytes], name: str) -> list[FileChange]:
+    """The changes of a diff without mail header or message, its lines without their newlines. Raises BadPatch."""
+    return _Diff(lines, 0, name).parse()
+
+
 class _Diff:
     """The cursor over the diff part. Every method leaves it on the first line that it did not take."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,9 +40,14 @@ class Exported:
 
 
 def export_commits(
-    reader: ObjectReader, base_tree: str, commits: Sequence[CommitInfo], existing: Sequence[StackPatch]
+    reader: ObjectReader,
+    base_tree: str,
+    commits: Sequence[CommitInfo],
+    existing: Sequence[StackPatch],
+    carried: Collection[str] = (),
 ) -> list[Exported]:
-    """Patch files for `commits`, the first of which stands on a commit with tree `base_tree`.
+    """Patch files for `commits`, the first of which stands on a commit with tree `base_tree`. `carried` are paths that
+    other patches of the stack carry.
 
     Raises WrongUse when commits cannot be patches: trailers of every patch are missing (all such commits are named),
     empty, a link or a submodule. Trailers of a file that stays as it is are `verify`'s to judge.
@@ -63,7 +68,8 @@ def export_commits(
         elif missing := _missing(header):
             lacking.append(_without_trailers(commit, header, missing))
         else:
-            exported.append(_render(reader, name, commit, header, before, after))
+            taken = {*carried, *(path for e in exported for path in e.carried)}
+            exported.append(_render(reader, name, commit, header, before, after, taken))
         before, tree = after, commit.tree
     _refuse(lacking)
     return exported
@@ -171,7 +177,8 @@ def _check_features(headers: Sequence[Header], commits: Sequence[CommitInfo]) ->
 
 
 def _names(headers: Sequence[Header], existing: Sequence[StackPatch]) -> list[tuple[str, str | None]]:
-    """(file name, the existing patch that it was) of every commit. Numbers stay while they still ascend."""
+    """(file name, the existing patch that it was) of every commit. Numbers stay while they still ascend. The
+    kind follows `Switch:`, which is what the lint rule name-kind wants."""
     known: dict[str, list[str]] = {}
     for patch in existing:
         known.setdefault(patch.feature, []).append(patch.file.name)
@@ -180,7 +187,8 @@ def _names(headers: Sequence[Header], existing: Sequence[StackPatch]) -> list[tu
         feature = header.trailer("Feature") or ""
         old = known[feature].pop(0) if known.get(feature) else None
         kind = "bugfix" if header.trailer("Switch") in (None, "none") else "feature"
-        pairs.append((old or f"0000-{kind}-{feature}.patch", old))
+        stays = old is not None and (old[4:].startswith(f"-{kind}-") or header.trailer("Switch") is None)
+        pairs.append((old if old and stays else f"{(old or '0000')[:4]}-{kind}-{feature}.patch", old))
     numbers = [int(name[:4]) for name, _ in pairs]
     if all(a < b for a, b in zip([0, *numbers], numbers, strict=False)):
         return pairs
@@ -201,8 +209,15 @@ def _still_gives(
 
 
 def _render(
-    reader: ObjectReader, name: str, commit: CommitInfo, header: Header, before: Files, after: Files
+    reader: ObjectReader,
+    name: str,
+    commit: CommitInfo,
+    header: Header,
+    before: Files,
+    after: Files,
+    taken: Collection[str],
 ) -> Exported:
+    """`taken` are carried files of other patches: one that goes and comes back cannot lie in one place twice."""
     differences = _differences(reader, before, after, f"commit {commit.id[:12]}")
     if not differences:
         raise WrongUse(
@@ -210,6 +225,7 @@ def _render(
         )
     new = [d for d in differences if d.before is None and d.after and d.after.mode == REGULAR]
     carried = {d.path.decode(): d.after.data for d in new if d.after and _LISTABLE.fullmatch(d.path)}
+    carried = {path: data for path, data in carried.items() if path not in taken}
     if len(carried) == len(differences):  # a patch file must hold a diff: the first new file with a line goes into it
         first = min(carried, key=lambda path: (not carried[path], path))
         del carried[first]
