@@ -6,8 +6,11 @@ replaced last. A run that is killed before that leaves a stack without any of th
 
 from __future__ import annotations
 
+import glob
+import os
 import re
 import shutil
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,7 +25,7 @@ from patchctl.manifest.types import Stack
 from patchctl.stack.export import Exported, write_stack
 
 _PREFIX = ".patchctl-import-"
-_ABANDONED_SECONDS = 3600.0
+_ABANDONED_SECONDS = 3600.0  # of a run on another machine; one that died on this one is known by its process id
 _TOP_LEVEL = re.compile(r"(?m)^(?=[A-Za-z_]+:)")
 
 
@@ -32,7 +35,8 @@ def staged(dist: Distribution, stack: Stack, exported: Sequence[Exported]) -> It
     parent = dist.root / "patches" / stack.upstream
     made = [p for p in (parent, parent.parent) if not p.exists()]
     try:
-        folder = new_folder(parent, _PREFIX)
+        _sweep_dead(parent)
+        folder = new_folder(parent, f"{_PREFIX}{socket.gethostname()}-{os.getpid()}-")
         sweep(parent, _PREFIX, _ABANDONED_SECONDS)
     except OSError as error:
         raise _unwritable(parent, error) from error
@@ -46,6 +50,18 @@ def staged(dist: Distribution, stack: Stack, exported: Sequence[Exported]) -> It
         for empty in made:
             if empty.is_dir() and not any(empty.iterdir()):
                 empty.rmdir()
+
+
+def _sweep_dead(parent: Path) -> None:
+    """Drop what runs of this machine left there that were killed."""
+    for left in parent.glob(f"{_PREFIX}{glob.escape(socket.gethostname())}-*"):
+        process = left.name.rsplit("-", 2)[-2]
+        try:
+            os.kill(int(process), 0)
+        except ProcessLookupError:
+            shutil.rmtree(left, ignore_errors=True)
+        except (OSError, ValueError):
+            continue  # it lives, of another user
 
 
 def _unwritable(place: Path, error: OSError) -> WrongUse:
@@ -77,12 +93,31 @@ def write(dist: Distribution, target: Target, folder: Path, exported: Sequence[E
     loads(wanted.encode(), Stack, str(file))  # what could not be read again is not written
     with ExitStack() as undo:
         for source, to in pairs:
+            undo.callback(_drop_empty, to.parent, dist.root / "patches")
             to.parent.mkdir(parents=True, exist_ok=True)
             if (source, to) not in there:
                 undo.callback(to.unlink, missing_ok=True)
             source.replace(to)
+        _synchronise({to.parent for _, to in pairs})
         replace_file(file, wanted.encode())
         undo.pop_all()
+
+
+def _synchronise(folders: set[Path]) -> None:
+    """Renames are on the disk before the manifest names what they moved."""
+    for folder in sorted(folders):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _drop_empty(folder: Path, top: Path) -> None:
+    """Take away folders that hold nothing any more, up to `top`."""
+    while folder != top and folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent
 
 
 def _base_text(target: Target, manifest: str) -> str:

@@ -8,6 +8,8 @@ import json
 import os
 import re
 import shutil
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -464,3 +466,163 @@ def test_files_in_the_way_are_kept(bring: Import, repo: Repository, tmp_path: Pa
     mine.write_text("mine\n")
     assert "in the way" in bring(tmp_path / "a.patch", code=5)
     assert mine.read_text() == "mine\n"
+
+
+def test_an_empty_file_that_goes(bring: Import, repo: Repository, tmp_path: Path) -> None:
+    """Its section has no hunk; one that changes nothing could not be read again."""
+    (repo.folder / "zoo/__init__.py").unlink()
+    (repo.folder / "zoo/new.bin").write_text("")
+    repo.commit("zoo: drop the package's mark")
+    (tmp_path / "a.patch").write_bytes(repo.mail())
+    assert bring.json(tmp_path / "a.patch")["tip_tree"] == repo.tree
+    assert "@@" not in bring.patches()[0].read_text()
+
+
+def killed_at(bring: Import, event: int, line: list[str]) -> bool:
+    """Run an import in a process of its own that gets SIGKILL right before its n-th change of a file of the distribution;
+    whether it was killed."""
+    child = os.fork()
+    if child == 0:
+        seen = 0
+        root = str(bring.made.root)
+
+        def hook(name: str, args: tuple[Any, ...]) -> None:
+            nonlocal seen
+            writes = name in ("os.rename", "os.remove", "os.rmdir", "os.mkdir") or (
+                name == "open" and isinstance(args[1], str) and args[1][:1] in "wx")  # fmt: skip
+            if writes and any(
+                isinstance(a, (str, bytes, os.PathLike)) and os.fsdecode(a).startswith(root) for a in args[:2]
+            ):
+                seen += 1
+                if seen == event:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            os._exit(run([f"--root={root}", f"--cache={bring.made.cache}", "import", *line]))
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    return os.WIFSIGNALED(status)
+
+
+@pytest.mark.parametrize("stack", ["zoo/v1", "zoo/mine"])
+def test_a_killed_import_leaves_all_or_nothing_and_the_next_one_ends_right(
+    bring: Import, repo: Repository, tmp_path: Path, stack: str
+) -> None:
+    one_change(repo)
+    (repo.folder / "zoo/fox.py").write_text("FOX = 1\n")
+    edit(repo, 6)
+    repo.commit("fox: come in")
+    (tmp_path / "s.mbox").write_bytes(repo.git("format-patch", "--stdout", "HEAD~2"))
+    pristine = tmp_path / "pristine"
+    shutil.copytree(bring.made.root, pristine)
+    line = [str(tmp_path / "s.mbox"), "--stack", stack]
+    bring(*line)
+    wanted = snapshot(bring.made.root)
+    manifest = bring.made.root / f"manifests/stacks/{stack}.yaml"
+    event, killed = 0, True
+    while killed:
+        event += 1
+        shutil.rmtree(bring.made.root)
+        shutil.copytree(pristine, bring.made.root)
+        killed = killed_at(bring, event, line)
+        named = re.findall(r"- (0.*)", manifest.read_text()) if manifest.exists() else []
+        assert len(named) in (0, 2)
+        assert all((bring.made.root / "patches" / stack / name).is_file() for name in named)
+        if not named:
+            bring(*line)
+        found = snapshot(bring.made.root)
+        assert {p: s for p, s in found.items() if ".patchctl-import-" not in p} == wanted, event
+        if not named:
+            assert found == wanted, event
+    assert event > 10
+
+
+def test_a_disk_that_is_full_leaves_nothing(
+    bring: Import, repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest cannot be written, when all patches are at their place already: they go again, folders too."""
+    from patchctl.importing import writing
+
+    one_change(repo)
+    (tmp_path / "a.patch").write_bytes(repo.mail())
+
+    def full(file: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(writing, "replace_file", full)
+    assert "No space left" in bring(tmp_path / "a.patch", code=2)
+    assert "No space left" in bring(tmp_path / "a.patch", "--stack", "zoo/mine", code=2)
+    assert not (bring.made.root / "patches/zoo").exists()
+
+
+def test_a_maildir_an_mboxrd_and_a_feature_of_ours(bring: Import, repo: Repository, tmp_path: Path) -> None:
+    one_change(repo)
+    maildir = tmp_path / "maildir"
+    for folder in ("cur", "new", "tmp"):
+        (maildir / folder).mkdir(parents=True)
+    (maildir / "cur/1700000000.M1.host:2,S").write_bytes(repo.mail())
+    assert bring.json(maildir, "--dry-run")["tip_tree"] == repo.tree
+    quoted = repo.mail().replace(b"The old sum", b">From here on the old sum")
+    (tmp_path / "a.mbox").write_bytes(quoted)
+    assert (
+        bring.json(tmp_path / "a.mbox", "--mboxrd")["tip_tree"]
+        == repo.tree
+        == repo.am([quoted], "--patch-format=mboxrd")
+    )
+    assert "\nFrom here on the old sum" in bring.patches()[0].read_text()
+    bring(verb="lock")
+    repo.replace("zoo/ape.py", "value + 70\n", "value + 71\n")
+    repo.commit("ape: add seventy-one", "More.\n\nFeature: ape_add_seventy\nSwitch: none")
+    (tmp_path / "b.patch").write_bytes(repo.mail())
+    assert "has a feature ape_add_seventy already" in bring(tmp_path / "b.patch", code=2)
+    repo.git(
+        "commit", "--quiet", "--amend", "-m", "ape: add seventy"
+    )  # the name from the subject is taken: another one
+    (tmp_path / "b.patch").write_bytes(repo.mail())
+    assert bring.json(tmp_path / "b.patch")["patches"][0]["feature"] == "ape_add_seventy_2"
+
+
+def test_what_does_not_say_where_it_belongs(bring: Import, repo: Repository, tmp_path: Path) -> None:
+    """Two stacks of one pin; a patch that only adds; a strip that leaves nothing."""
+    one_change(repo)
+    (tmp_path / "a.patch").write_bytes(repo.mail())
+    text = (bring.made.root / "manifests/stacks/zoo/v1.yaml").read_text()
+    (bring.made.root / "manifests/stacks/zoo/v2.yaml").write_text(text.replace("name: v1", "name: v2"))
+    said = bring(tmp_path / "a.patch", code=4)
+    assert "several stacks" in said and "zoo/v1: 1 of 1" in said and "zoo/v2: 1 of 1" in said
+    assert bring.json(tmp_path / "a.patch", "--stack", "zoo/v2", "--dry-run")["tip_tree"] == repo.tree
+    assert "2 stacks" in bring(tmp_path / "a.patch", "--stack", "zoo", code=2)
+    assert "cannot be read with 3" in bring(tmp_path / "a.patch", "--stack", "zoo/v1", "--strip", "3", code=2)
+    (repo.folder / "zoo/fox.py").write_text("FOX = 1\n")
+    repo.commit("fox: come in")
+    (tmp_path / "b.patch").write_bytes(repo.mail())
+    assert "--stack UPSTREAM/STACK" in bring(tmp_path / "b.patch", code=4)
+    assert (
+        bring.json(tmp_path / "b.patch", "--stack", "zoo/v2")["patches"][0]["file"] == "0001-feature-fox_come_in.patch"
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--author", "nobody"], "--author"),
+        (["--date", "yesterday-ish"], "--date"),
+        (["--charset", "klingon"], "--charset"),
+        (["--map", "a"], "--map takes NAME=VALUE"),
+        (["--strip", "-1"], "--strip"),
+        (["--repair-only", "all"], "--repair-only"),
+        (["--stack", "zo"], "no upstream"),
+    ],
+)
+def test_wrong_use_is_refused_before_a_mail_is_read(bring: Import, tmp_path: Path, args: list[str], said: str) -> None:
+    (tmp_path / "a.patch").write_text("\n")
+    assert said in bring(tmp_path / "a.patch", *args, code=2)
+
+
+def test_control_characters_of_a_mail_reach_no_terminal(bring: Import, repo: Repository, tmp_path: Path) -> None:
+    one_change(repo)
+    mail = repo.mail().replace(b"add seventy", b"add \x1b[31mseventy")
+    (tmp_path / "a.patch").write_bytes(mail)
+    said = bring(tmp_path / "a.patch", "--dry-run")
+    assert "\x1b" not in said and "seventy" in said
