@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from patchctl.patch.names import parse_name, quote, unquote
+from patchctl.patch.names import parse_moved, parse_name, quote, unquote
 
 _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 _EXTENDED = (b"old mode ", b"new mode ", b"deleted file mode ", b"new file mode ", b"similarity index ",
@@ -74,21 +74,32 @@ class Section:
         return None if pair is None else (mapped(pair[0], maps), mapped(pair[1], maps))
 
     def _stripped(self, strip: int) -> tuple[bytes, bytes] | None:
+        """Every place that names the file has to say the same."""
+        named = None if self.names is None else [stripped(n, strip) for n in self.names if n != DEV_NULL]
         if self.moves:
-            found = [v for k, v in sorted(self.moves.items())]  # from, to
-            sides = [stripped(v, max(strip - 1, 0)) for v in found]
-            return (sides[0], sides[1]) if len(sides) == 2 and sides[0] and sides[1] else None
-        if self.names is not None:
-            named = [stripped(n, strip) for n in self.names if n != DEV_NULL]
-            if None in named or not named:
+            sides = [stripped(v, max(strip - 1, 0)) for _, v in sorted(self.moves.items())]  # from, to
+            if len(sides) != 2 or named not in (None, sides) or not self._paired(sides[0], sides[1], strip):
                 return None
-            same = min((n for n in named if n), key=len)  # GNU diffs name x.orig and x
-            return (same, same) if len(set(named)) == 1 or not self.is_git else None
+            return (sides[0], sides[1]) if sides[0] and sides[1] else None
+        if named is not None:
+            same = min((n for n in named if n), key=len, default=None)
+            if same is None or not all(n and self._names_same(n, same, strip) for n in named):
+                return None
+            return same, same
         for old, new in self.pairs:
-            same_old = stripped(old, strip)
-            if same_old and same_old == stripped(new, strip):
-                return same_old, same_old
+            same = stripped(old, strip)
+            if same and same == stripped(new, strip):
+                return same, same
         return None
+
+    def _names_same(self, name: bytes, same: bytes, strip: int) -> bool:
+        """GNU diffs may name x.orig and x, git's only one name."""
+        if self.is_git:
+            return name == same and self._paired(same, same, strip)
+        return name == same or (name[len(same) :] in (b".orig", b".old", b".bak", b"~") and name.startswith(same))
+
+    def _paired(self, old: bytes | None, new: bytes | None, strip: int) -> bool:
+        return any((stripped(a, strip), stripped(b, strip)) == (old, new) for a, b in self.pairs)
 
     @property
     def depth(self) -> int:
@@ -121,13 +132,18 @@ def read_sections(lines: Sequence[bytes]) -> tuple[list[Section], list[tuple[int
         if line.startswith(b"diff --git "):
             section, at = _git_section(lines, at)
         elif line.startswith(b"--- ") and _is_gnu(lines, at):
+            if any(s.is_git for s in sections):  # something came between git's lines and these
+                faults.append((at, "names of a file without `diff --git`, in a diff that has it elsewhere"))
             section, at = _gnu_section(lines, at)
         else:
             if line.startswith((b"diff --cc ", b"diff --combined ")):
                 faults.append((at, "this is the diff of a merge, against several parents"))
-            elif _HUNK.match(line):
-                faults.append((at, "a hunk stands here without the names of its file"))
-                at = _skip_hunks(lines, at) - 1
+            elif line.startswith(b"@@ "):
+                what = "a hunk stands here without the names of its file"
+                faults.append(
+                    (at, what if _HUNK.match(line) else "this is no header of a hunk: @@ -line,count +line,count @@")
+                )
+                at = max(at, _skip_hunks(lines, at) - 1)
             at += 1
             continue
         sections.append(section)
@@ -148,7 +164,7 @@ def _git_section(lines: Sequence[bytes], at: int) -> tuple[Section, int]:
         line = lines[at]
         move = next((m for m in _MOVES if line.startswith(m)), None)
         if move is not None:
-            section.moves[move.split()[1]] = parse_name(line[len(move) :])
+            section.moves[move.split()[1]] = parse_moved(line[len(move) :])
             section.extended.append((move, at))
         elif line.startswith(_EXTENDED):
             section.extended.append((line, at))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -377,6 +378,9 @@ REFUSED: dict[str, tuple[Change, int, str]] = {
     "too-few-counted": (lambda m: m.replace(b"\n-- \n", b"\n+    pass\n-- \n"), 2, "counts fewer lines"),
     "too-many-counted": (lambda m: m.replace(b",7 +", b",9 +"), 2, "announces"),
     "no-diff": (lambda m: m[: m.index(b"diff --git")], 2, "holds no diff"),
+    "damaged-hunk": (lambda m: m.replace(b"@@ -27,7", b"@@ -2 7,7"), 2, "no header of a hunk"),
+    "names-in-two-ways": (lambda m: m.replace(b"+++ b/zoo/ape.py", b"+++ b/zoo/bear.py"), 2, "names cannot be read"),
+    "half-a-git-diff": (lambda m: m + foreign.gnu(m[m.index(b"diff --git"):]), 2, "without `diff --git`"),
     "merge": (lambda m: m.replace(b"diff --git a/zoo/ape.py b/zoo/ape.py", b"diff --cc zoo/ape.py"), 2, "merge"),
     "empty": (lambda m: b"", 2, "is empty"),
     "utf-16": (lambda m: m.decode().encode("utf-16"), 2, "UTF-16"),
@@ -626,3 +630,26 @@ def test_control_characters_of_a_mail_reach_no_terminal(bring: Import, repo: Rep
     (tmp_path / "a.patch").write_bytes(mail)
     said = bring(tmp_path / "a.patch", "--dry-run")
     assert "\x1b" not in said and "seventy" in said
+
+
+def test_an_sdist_that_lacks_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the cache has the sdist alone, git is asked for what it lacks; where git cannot be had, a way is named."""
+    held = [name for name in ZOO.files if name != "docs/zoo.txt"]
+    made = make_distribution(tmp_path / "made", (dataclasses.replace(ZOO, sdist=held),))
+    shutil.rmtree(made.root / "manifests/profiles")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(made.index))
+    bring = Import(made)
+    repo = Repository(made.origins / "zoo", tmp_path / "clone")
+    (repo.folder / "docs/zoo.txt").write_text("summary\n")
+    repo.commit("docs: write plainly")
+    (tmp_path / "a.patch").write_bytes(repo.mail())
+    away = made.origins / "away"
+    (made.origins / "zoo").rename(away)
+    said = bring(tmp_path / "a.patch", "--stack", "zoo", code=4)
+    assert "is not in the tree of the sdist" in said and "--mirror" in said
+    assert bring.json(tmp_path / "a.patch", "--dry-run", "--stack", "zoo", "--mirror", f"zoo={away}")["form"] == "git"
+    shutil.rmtree(made.cache / "git", ignore_errors=True)
+    away.rename(made.origins / "zoo")
+    assert bring.json(tmp_path / "a.patch", "--stack", "zoo")["tip_tree"] == repo.tree
