@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from patchctl.check.rules import Fault, LintedPatch, patch_rule
+from patchctl.importing.words import MARKER
 from patchctl.manifest.problems import did_you_mean
 from patchctl.stack.build import COMMITTER
 
@@ -13,7 +14,7 @@ SUBJECT_LENGTH = 72
 BODY_WIDTH = 120
 REQUIRED = ("Feature", "Switch", "Upstream-Status", "Drop-When")
 KNOWN = (*REQUIRED, "Requires", "Carries", "Fixes", "Link", "Signed-off-by", "Co-authored-by",
-         "Reviewed-by", "Tested-by")  # fmt: skip
+         "Reviewed-by", "Tested-by", "Imported")  # fmt: skip
 _LISTS = ("Requires", "Carries", "Fixes", "Link", "Signed-off-by", "Co-authored-by", "Reviewed-by",
           "Tested-by")  # fmt: skip
 _SUBJECT = re.compile(r"[A-Za-z0-9_.,/{}*@-]+(?: [A-Za-z0-9_.,/{}*@-]+){0,2}: (?P<verb>[A-Za-z][A-Za-z'-]*)\b.*")
@@ -48,13 +49,24 @@ def name_feature(patch: LintedPatch) -> Iterator[Fault]:
         yield Fault(patch.trailer_line("Feature"), f"the file's name says {patch.name}, `Feature:` says {feature}")
 
 
-@patch_rule("author", f"the author is the distribution's, {COMMITTER[0]} <{COMMITTER[1]}>",
+@patch_rule("author", f"the author is the distribution's, {COMMITTER[0]} <{COMMITTER[1]}>, unless `Imported:` says from which mail"
+            " the patch came",
             "whoever happened to commit would be published, and who answers for the patch would be unclear")  # fmt: skip
 def author(patch: LintedPatch) -> Iterator[Fault]:
     header = patch.source.header
-    if (header.name, header.email) != COMMITTER:
+    if "Imported" not in header.trailers and (header.name, header.email) != COMMITTER:
         hint = f"expected {COMMITTER[0]} <{COMMITTER[1]}>, as `patchctl edit` sets it"
         yield Fault(patch.line_of(b"From:"), f"the author is {header.name} <{header.email}>; {hint}")
+
+
+@patch_rule("filled-in", f"no line of the header holds {MARKER}, which `patchctl import` writes where words are wanted",
+            "a patch without need, risk and switch is one that nobody has looked at")  # fmt: skip
+def filled_in(patch: LintedPatch) -> Iterator[Fault]:
+    for number, line in enumerate(patch.lines[: patch.header_end], 1):
+        if MARKER.encode() in line:
+            key = line.partition(b":")[0].decode("utf-8", "replace")
+            what = "the paragraph on what changes" if key.startswith(MARKER) else f"`{key}:`"
+            yield Fault(number, f"{what} waits to be filled in")
 
 
 @patch_rule("subject-form", "the subject reads `area: do something`, without a full stop",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from patchctl.errors import BadPatch, Where
 from patchctl.patch.binary import MAX_INFLATED, BinaryChange, parse_binary
 from patchctl.patch.header import Header, parse_header
-from patchctl.patch.names import header_names, parse_name
+from patchctl.patch.names import header_names, parse_moved, parse_name
 
 _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(?: .*)?$")
 _INDEX = re.compile(rb"([0-9a-f]{4,64})\.\.([0-9a-f]{4,64})(?: ([0-7]{6}))?$")
@@ -94,6 +94,11 @@ def parse_patch(data: bytes, name: str) -> Patch:
     if not changes:
         raise BadPatch("the patch changes nothing: no `diff --git` section was found", where=Where(name))
     return Patch(name, header, changes)
+
+
+def parse_diff(lines: list[bytes], name: str) -> list[FileChange]:
+    """The changes of a diff without mail header or message, its lines without their newlines. Raises BadPatch."""
+    return _Diff(lines, 0, name).parse()
 
 
 class _Diff:
@@ -237,7 +242,7 @@ class _Diff:
             pair = tuple(extended.get(f"{change.kind} {side}") for side in ("from", "to"))
             if pair[0] is None or pair[1] is None:
                 raise self.bad(f"`{change.kind} from` and `{change.kind} to` belong together", start)
-            old, new = parse_name(pair[0]), parse_name(pair[1])
+            old, new = parse_moved(pair[0]), parse_moved(pair[1])
         else:
             same = [a for a, b in names if a == b]
             if not same:

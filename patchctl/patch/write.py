@@ -96,7 +96,7 @@ def render_difference(difference: Difference) -> bytes:
     old, new = before.data if before else b"", after.data if after else b""
     if b"\0" in old[:8000] or b"\0" in new[:8000]:
         return b"".join(lines) + b"GIT binary patch\n" + _binary(new) + _binary(old)
-    hunks = _hunks(split_lines(old), split_lines(new))
+    hunks = _hunks(split_lines(old), split_lines(new)) if old or new else []  # an empty file comes or goes
     if hunks:
         lines.append(b"--- %s\n" % (old_name if before else b"/dev/null"))
         lines.append(b"+++ %s\n" % (new_name if after else b"/dev/null"))

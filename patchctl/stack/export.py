@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,17 +40,24 @@ class Exported:
 
 
 def export_commits(
-    reader: ObjectReader, base_tree: str, commits: Sequence[CommitInfo], existing: Sequence[StackPatch]
+    reader: ObjectReader,
+    base_tree: str,
+    commits: Sequence[CommitInfo],
+    existing: Sequence[StackPatch],
+    carried: Collection[str] = (),
 ) -> list[Exported]:
-    """Patch files for `commits`, the first of which stands on a commit with tree `base_tree`.
+    """Patch files for `commits`, the first of which stands on a commit with tree `base_tree`. `carried` are paths that
+    other patches of the stack carry.
 
-    Raises WrongUse when a commit cannot be a patch: a trailer of every patch is missing, empty, a link or a submodule.
-    Trailers of a file that stays as it is are `verify`'s to judge.
+    Raises WrongUse when commits cannot be patches: trailers of every patch are missing (all such commits are named),
+    empty, a link or a submodule. Trailers of a file that stays as it is are `verify`'s to judge.
     """
     headers = [_header(c) for c in commits]
-    names = _names(headers, commits, existing)
+    _check_features(headers, commits)
+    names = _names(headers, existing)
     by_name = {p.file.name: p for p in existing}
-    exported = []
+    exported: list[Exported] = []
+    lacking: list[str] = []
     before = reader.files(base_tree)
     tree = base_tree
     for commit, header, (name, old_name) in zip(commits, headers, names, strict=True):
@@ -58,9 +65,13 @@ def export_commits(
         old = by_name.get(old_name or "")
         if old is not None and _still_gives(reader, old, commit, header, tree, before):
             exported.append(Exported(name, old.data, old.carried))
+        elif missing := _missing(header):
+            lacking.append(_without_trailers(commit, header, missing))
         else:
-            exported.append(_render(reader, name, commit, header, before, after))
+            taken = {*carried, *(path for e in exported for path in e.carried)}
+            exported.append(_render(reader, name, commit, header, before, after, taken))
         before, tree = after, commit.tree
+    _refuse(lacking)
     return exported
 
 
@@ -135,23 +146,49 @@ def _header(commit: CommitInfo) -> Header:
     return Header(commit.name, commit.email, commit.date, parsed.subject, parsed.body.strip("\n"), parsed.trailers)
 
 
-def _names(
-    headers: Sequence[Header], commits: Sequence[CommitInfo], existing: Sequence[StackPatch]
-) -> list[tuple[str, str | None]]:
-    """(file name, the existing patch that it was) of every commit. Numbers stay while they still ascend."""
+def _missing(header: Header) -> list[str]:
+    return [key for key in _WANTED if not header.trailer(key)]
+
+
+def _without_trailers(commit: CommitInfo, header: Header, missing: Sequence[str]) -> str:
+    return f"commit {commit.id[:12]} ({header.subject}) has no trailer {' and no '.join(missing)}"
+
+
+def _refuse(lacking: Sequence[str]) -> None:
+    if lacking:
+        raise WrongUse("\n".join(lacking), hint=_TRAILERS_HINT)
+
+
+def _check_features(headers: Sequence[Header], commits: Sequence[CommitInfo]) -> None:
+    """Raise WrongUse when a commit has no name: without one nobody knows which patch it was. All that lack trailers are
+    named then, since whoever adds one adds the others in the same rebase."""
+    lacking = []
+    nameless = False
+    for header, commit in zip(headers, commits, strict=True):
+        missing = _missing(header)
+        feature = header.trailer("Feature")
+        if feature is not None and not re.fullmatch(r"[a-z0-9_]+", feature):
+            missing.insert(0, "Feature of small letters, digits and '_'")
+        nameless = nameless or not feature or len(missing) > len(_missing(header))
+        if missing:
+            lacking.append(_without_trailers(commit, header, missing))
+    if nameless:
+        _refuse(lacking)
+
+
+def _names(headers: Sequence[Header], existing: Sequence[StackPatch]) -> list[tuple[str, str | None]]:
+    """(file name, the existing patch that it was) of every commit. Numbers stay while they still ascend. The
+    kind follows `Switch:`, which is what the lint rule name-kind wants."""
     known: dict[str, list[str]] = {}
     for patch in existing:
         known.setdefault(patch.feature, []).append(patch.file.name)
     pairs: list[tuple[str, str | None]] = []
-    for header, commit in zip(headers, commits, strict=True):
-        feature = header.trailer("Feature")
-        if feature is None or not re.fullmatch(r"[a-z0-9_]+", feature):
-            raise WrongUse(
-                f"commit {commit.id[:12]} ({header.subject}) has no `Feature: name` trailer", hint=_TRAILERS_HINT
-            )
+    for header in headers:
+        feature = header.trailer("Feature") or ""
         old = known[feature].pop(0) if known.get(feature) else None
         kind = "bugfix" if header.trailer("Switch") in (None, "none") else "feature"
-        pairs.append((old or f"0000-{kind}-{feature}.patch", old))
+        stays = old is not None and (old[4:].startswith(f"-{kind}-") or header.trailer("Switch") is None)
+        pairs.append((old if old and stays else f"{(old or '0000')[:4]}-{kind}-{feature}.patch", old))
     numbers = [int(name[:4]) for name, _ in pairs]
     if all(a < b for a, b in zip([0, *numbers], numbers, strict=False)):
         return pairs
@@ -172,19 +209,23 @@ def _still_gives(
 
 
 def _render(
-    reader: ObjectReader, name: str, commit: CommitInfo, header: Header, before: Files, after: Files
+    reader: ObjectReader,
+    name: str,
+    commit: CommitInfo,
+    header: Header,
+    before: Files,
+    after: Files,
+    taken: Collection[str],
 ) -> Exported:
+    """`taken` are carried files of other patches: one that goes and comes back cannot lie in one place twice."""
     differences = _differences(reader, before, after, f"commit {commit.id[:12]}")
     if not differences:
         raise WrongUse(
             f"commit {commit.id[:12]} ({header.subject}) changes nothing", hint="drop it with `git rebase -i`"
         )
-    lacking = [key for key in _WANTED if not header.trailer(key)]
-    if lacking:
-        what = f"commit {commit.id[:12]} ({header.subject}) has no trailer {' and no '.join(lacking)}"
-        raise WrongUse(what, hint=_TRAILERS_HINT)
     new = [d for d in differences if d.before is None and d.after and d.after.mode == REGULAR]
     carried = {d.path.decode(): d.after.data for d in new if d.after and _LISTABLE.fullmatch(d.path)}
+    carried = {path: data for path, data in carried.items() if path not in taken}
     if len(carried) == len(differences):  # a patch file must hold a diff: the first new file with a line goes into it
         first = min(carried, key=lambda path: (not carried[path], path))
         del carried[first]

@@ -79,6 +79,8 @@ def test_profiles_and_options_are_completed(environment: dict[str, str], shell: 
 def test_upstreams_features_and_choices_are_completed(environment: dict[str, str]) -> None:
     assert protocol(environment, "bash", ["patchctl", "list", "--upstream", "c"], 3) == "plain,clock\n"
     assert protocol(environment, "bash", ["patchctl", "show", "po"], 2) == "plain,polite\n"
+    assert protocol(environment, "bash", ["patchctl", "import", "--stack", "c"], 3) == "plain,clock\n"
+    assert protocol(environment, "bash", ["patchctl", "import", "--repair-only", "b"], 3) == "plain,blank-line\n"
     assert protocol(environment, "bash", ["patchctl", "list", "st"], 2) == "plain,stacks\n"
     assert protocol(environment, "bash", ["patchctl", "identify", "/us"], 2) == "dir,/us\n"
 

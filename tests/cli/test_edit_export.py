@@ -179,11 +179,26 @@ def test_each_trailer_of_a_patch_is_wanted(own: Made, tree: Path, gone: str) -> 
     kept = "\n".join(line for line in message.splitlines() if not line.startswith(f"{gone}:"))
     git(tree, "commit", "--quiet", "--amend", "-m", kept)
     done = own.patchctl("export", "greeter", "--dir", str(tree))
-    assert done.returncode == 2 and f"trailer {gone}" in done.stderr.replace(
-        "`Feature: name` trailer", "trailer Feature"
-    )
+    assert done.returncode == 2 and f"has no trailer {gone}" in done.stderr
     assert ", ".join(REQUIRED) in done.stderr
     assert snapshot(own.root) == before
+
+
+@pytest.mark.parametrize("gone", ["Feature", "Switch"])
+def test_every_commit_that_lacks_trailers_is_named_at_once(own: Made, tree: Path, gone: str) -> None:
+    """Whoever has brought in ten commits with `git am` learns of all of them in one run."""
+    for feature in ("bow", "wave", "nod"):
+        trailers = TRAILERS if feature == "wave" else "\n".join(x for x in TRAILERS.split("\n") if gone not in x)
+        commit_new(tree, feature, {f"greeter/{feature}.py": "X = 1\n"}, trailers)
+        if gone == "Feature" and feature != "wave":
+            message = git(tree, "log", "-1", "--format=%B").replace(f"Feature: {feature}\n", "")
+            git(tree, "commit", "--quiet", "--amend", "-m", message)
+    before = snapshot(own.root)
+    done = own.patchctl("export", "greeter", "--dir", str(tree))
+    assert done.returncode == 2 and snapshot(own.root) == before
+    named = [line for line in done.stderr.splitlines() if "has no trailer" in line]
+    assert ["bow" in named[0], "nod" in named[1], len(named)] == [True, True, 2], done.stderr
+    assert all(f"no trailer {gone}" in line for line in named)
 
 
 def test_new_files_only_and_names_that_a_list_cannot_hold(own: Made, tree: Path) -> None:

@@ -136,6 +136,8 @@ def test_the_verbs_of_a_distribution(made: Made, tmp_path: Path) -> None:
     checked(made, "edit", "greeter", "--dir", str(tmp_path / "edit"))
     checked(made, "export", "greeter", "--check", "--dir", str(tmp_path / "edit"))
     assert checked(made, "export", "greeter", "--mbox", str(tmp_path / "mails"))["files"]
+    found = checked(made, "import", str(tmp_path / "mails"), "--stack", "greeter/mine", "--dry-run")
+    assert found["patches"] and found["candidates"]
     checked(made, "docs")
 
 

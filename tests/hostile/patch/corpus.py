@@ -97,6 +97,9 @@ OUTSIDE: dict[str, Bad] = {
     "rename to outside": bad(
         b"diff --git a/f b/../f\nsimilarity index 100%\nrename from f\nrename to ../f\n", 1, "leaves the tree"
     ),
+    "rename with a tab behind the name": bad(
+        b"diff --git a/f b/n\nsimilarity index 100%\nrename from f\t\nrename to n\n", 1, "does not name"
+    ),
     "rename from outside": bad(
         b"diff --git a/../f b/f\nsimilarity index 100%\nrename from ../f\nrename to f2\n", 1, "does not name"
     ),

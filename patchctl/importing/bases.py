@@ -1,0 +1,202 @@
+"""Finds what a series is for: the stack whose pin, or whose last patch, has the blobs that the series begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from patchctl.errors import PatchctlError, WrongUse
+from patchctl.git.objects import Files
+from patchctl.importing.changes import Foreign
+from patchctl.importing.sections import Section
+from patchctl.importing.types import Options
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.lock import DamagedLock, read_lock
+from patchctl.manifest.problems import quoted
+from patchctl.manifest.trees import read_tree_list
+from patchctl.manifest.types import Name, Stack
+
+_DEEPEST = 12
+PinFiles = Callable[[Stack], Files]
+"""The files of a stack's pin, where the distribution has no list of them. May raise SourceUnavailable."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """How many of the series' `wanted` blobs a stack has: at its pin, and behind its last patch; and how many of the
+    paths. `base_commits` says that a mail names the pin's commit as its base."""
+
+    upstream: str
+    stack: str
+    wanted: int
+    at_pin: int
+    at_tip: int
+    paths_wanted: int
+    paths: int
+    base_commit: bool
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return max(self.at_pin, self.at_tip), self.paths
+
+    @property
+    def name(self) -> str:
+        return f"{self.upstream}/{self.stack}"
+
+
+@dataclass(frozen=True)
+class Target:
+    """The stack to write. `like` is the stack that lends its pin to a new one, None for one that exists."""
+
+    stack: Stack
+    like: Stack | None
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def is_new(self) -> bool:
+        return self.like is not None
+
+
+class NoBase(PatchctlError):
+    """No stack, or more than one, has what the series is for."""
+
+    code = 4
+    kind = "does-not-apply"
+
+
+def find_target(
+    dist: Distribution, name: str | None, series: Sequence[Foreign], options: Options, pin_files: PinFiles
+) -> Target:
+    """The stack that `name` says, made when there is none yet; without a name the one that has all the blobs.
+
+    Raises NoBase, WrongUse for a name that cannot be.
+    """
+    upstream, _, wanted = (name or "").partition("/")
+    if name:
+        dist.upstream(upstream)
+    stacks = [s for (u, _), s in dist.stacks.items() if not name or u == upstream]
+    if name and not wanted and len(stacks) > 1:
+        wanted_hint = ", ".join(f"{upstream}/{s.name}" for s in stacks)
+        raise WrongUse(f"{upstream} has {len(stacks)} stacks", hint=f"name one of {wanted_hint}, or a new one")
+    found = _candidates(dist, stacks, series, options, pin_files)
+    if name and not wanted and stacks:
+        wanted = stacks[0].name
+    known = dist.stacks.get((upstream, wanted))
+    if known is not None:
+        return Target(known, None, found)
+    best = _best(found, any_of_one_pin=bool(name), dist=dist)
+    like = dist.stacks[best.upstream, best.stack]
+    if not name:
+        return Target(like, None, found)
+    _check_name(wanted)
+    extends = like.name if best.at_tip > best.at_pin else None
+    return Target(replace(like, name=wanted, patches=[], extends=extends, replace={}, note=None), like, found)
+
+
+def _check_name(name: str) -> None:
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        TypeAdapter(Name).validate_python(name)
+    except ValidationError:
+        raise WrongUse(
+            f"{quoted(name)} is no name of a stack", hint="lower-case letters, digits, '.', '_', '-'"
+        ) from None
+
+
+def _best(found: Sequence[Candidate], any_of_one_pin: bool, dist: Distribution) -> Candidate:
+    if not found:
+        raise NoBase("there is no stack to lend a pin", hint="write its manifest first: docs/writing-patches.md")
+    ranked = sorted(found, key=lambda c: c.rank, reverse=True)
+    best = ranked[0]
+    rivals = [c for c in ranked[1:] if c.rank == best.rank]
+    if any_of_one_pin:
+        pin = dist.stacks[best.upstream, best.stack].pin
+        rivals = [c for c in rivals if dist.stacks[c.upstream, c.stack].pin != pin]
+    table = "\n".join(f"  {line}" for line in (describe(c) for c in ranked[:10]))
+    if best.rank == (0, 0):
+        hint = "--stack UPSTREAM/STACK says where they belong; --strip or --map, where their paths have a prefix"
+        raise NoBase(f"no stack has a file that these patches begin with\n{table}", hint=hint)
+    if rivals:
+        raise NoBase(f"several stacks have what these patches begin with\n{table}", hint="--stack UPSTREAM/STACK")
+    return best
+
+
+def describe(found: Candidate) -> str:
+    """One line on how well a stack fits."""
+    named = "; a mail names its commit as base" if found.base_commit else ""
+    if not found.wanted:
+        return f"{found.name}: {found.paths} of {found.paths_wanted} paths, the patches name no blobs{named}"
+    where = f"{found.at_tip} of {found.wanted} preimage blobs behind its last patch, {found.at_pin} at its pin"
+    return f"{found.name}: {where}{named}"
+
+
+def _candidates(
+    dist: Distribution, stacks: Sequence[Stack], series: Sequence[Foreign], options: Options, pin_files: PinFiles
+) -> tuple[Candidate, ...]:
+    named = {f.message.base_commit for f in series}
+    found = []
+    for stack in stacks:
+        files = _pin_files(dist, stack, pin_files)
+        if files is None:
+            continue
+        ids = {p: e.id for p, e in files.items()}
+        last = {**ids, **_after_patches(dist, stack)}
+        read = _preimages(series, ids, options)
+        by_id = [s for s in read if s.old_id]
+        found.append(Candidate(
+            stack.upstream, stack.name, len(by_id),
+            sum(1 for s in by_id if _has(s, ids, options)), sum(1 for s in by_id if _has(s, last, options)),
+            len(read), sum(1 for s in read if _has_path(s, last, options)), stack.pin.commit in named,
+        ))  # fmt: skip
+    return tuple(sorted(found, key=lambda c: c.rank, reverse=True))
+
+
+def _preimages(series: Sequence[Foreign], ids: Mapping[bytes, str], options: Options) -> list[Section]:
+    """The sections that begin with a file of the base: not with one that an earlier patch of the series has written."""
+    made: list[str] = []
+    written: set[bytes] = set()
+    found = []
+    for section in (s for f in series for s in f.sections):
+        own = section.old_id and any(m.startswith(section.old_id) or section.old_id.startswith(m) for m in made)
+        path = next((p for p in _readings(section, options) if p in ids), None)
+        if (section.moves or not section.is_new) and not own and path not in written:
+            found.append(section)
+        if section.new_id.strip("0"):
+            made.append(section.new_id)
+        if path is not None:
+            written.add(path)
+    return found
+
+
+def _readings(section: Section, options: Options) -> list[bytes]:
+    parts = [options.strip] if options.strip is not None else range(min(section.depth, _DEEPEST) + 1)
+    return [p[0] for n in parts if (p := section.paths(n, options.maps))]
+
+
+def _has(section: Section, ids: Mapping[bytes, str], options: Options) -> bool:
+    return any(ids.get(p, "").startswith(section.old_id) for p in _readings(section, options))
+
+
+def _has_path(section: Section, ids: Mapping[bytes, str], options: Options) -> bool:
+    return any(p in ids for p in _readings(section, options))
+
+
+def _pin_files(dist: Distribution, stack: Stack, pin_files: PinFiles) -> Files | None:
+    listed = read_tree_list(dist.root, stack)
+    if listed is not None:
+        return listed.files
+    try:
+        return pin_files(stack)
+    except PatchctlError:
+        return None  # of a stack that cannot be had nothing is known; who names it is told why
+
+
+def _after_patches(dist: Distribution, stack: Stack) -> dict[bytes, str]:
+    """The ids of the files that a stack's patches change, as its lock has them; one that goes away has none."""
+    try:
+        lock = read_lock(dist.root, stack)
+    except DamagedLock:
+        return {}
+    files = [f for p in (lock.patches if lock else ()) for f in p.files or ()]
+    return {f.path.encode("utf-8", "surrogateescape"): f.after[1] if f.after else "" for f in files}

@@ -1,0 +1,143 @@
+"""From the names on the command line to single mails, in the order in which they apply."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from patchctl.errors import WrongUse
+from patchctl.git.run import GitFailed, run_git
+from patchctl.importing.foreign_forms import as_mail
+from patchctl.importing.types import Left, Mail, Message, Notebook
+from patchctl.patch.parse import MAX_PATCH
+
+SUFFIXES = (".patch", ".diff", ".eml", ".mbox", ".mbx", ".mail")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_DIGITS = re.compile(r"(\d+)")
+
+
+def collect(sources: Sequence[Path], notes: Notebook) -> tuple[list[Mail], list[Left]]:
+    """Every mail of these files, folders and mboxes. What is no mail in a folder is passed over, and said.
+
+    Raises WrongUse for a name that is not there, and when nothing at all is found.
+    """
+    mails: list[Mail] = []
+    left: list[Left] = []
+    for source in sources:
+        for file in _files(source, left):
+            mails += _read(file, _shown(file), notes)
+    if not mails and not notes.faults:
+        named = ", ".join(_shown(s) for s in sources)
+        raise WrongUse(f"there is no mail and no patch in {named}", hint=f"names that count: *{', *'.join(SUFFIXES)}")
+    return mails, left
+
+
+def in_order(messages: list[Message], notes: Notebook) -> list[str]:
+    """Sort by `[PATCH n/m]` when every mail has one of the same m and none twice; else the order of the files stays.
+    Returns what a user should know of the numbers."""
+    parts = [m.part for m in messages]
+    counts = {p[1] for p in parts if p}
+    numbers = [p[0] for p in parts if p]
+    if len(counts) != 1 or None in parts or len(set(numbers)) != len(numbers):
+        return []
+    said = []
+    if numbers != sorted(numbers):
+        messages.sort(key=lambda m: m.part or (0, 0))
+        said.append("the mails are taken in the order of their numbers, [PATCH n/m], which is not that of the files")
+    missing = sorted(set(range(1, counts.pop() + 1)) - set(numbers))
+    if missing:
+        said.append(f"by its numbers the series has more mails: {', '.join(map(str, missing))} not given")
+    return said
+
+
+def _files(source: Path, left: list[Left]) -> list[Path]:
+    try:
+        mode = source.stat().st_mode
+    except OSError as error:
+        raise WrongUse(f"{_shown(source)} cannot be read: {error.strerror}") from error
+    if not stat.S_ISDIR(mode):
+        return [source]
+    folders = [source / "cur", source / "new"]
+    if all(f.is_dir() for f in folders):  # a Maildir, whose names have no endings
+        return sorted((f for d in folders for f in d.iterdir() if f.is_file()), key=lambda f: _natural(f.name))
+    found = []
+    for file in sorted(source.iterdir(), key=lambda f: _natural(f.name)):
+        if file.name.startswith("."):
+            continue
+        if file.is_file() and file.name.lower().endswith(SUFFIXES):
+            found.append(file)
+        else:
+            left.append(Left(_shown(file), "no name of a mail or a patch"))
+    return found
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """2-x before 10-x, as numbers are meant and as `git am` takes a Maildir."""
+    return [(int(part), "") if part.isascii() and part.isdigit() else (-1, part) for part in _DIGITS.split(name)]
+
+
+def _shown(file: Path) -> str:
+    return os.fsencode(file).decode("utf-8", "backslashreplace")
+
+
+def _read(file: Path, shown: str, notes: Notebook) -> list[Mail]:
+    whole = Mail(shown, shown, b"")
+    try:
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):
+            notes.fault(whole, None, "mail", "is no regular file")
+            return []
+        if status.st_size > MAX_PATCH:
+            notes.fault(whole, None, "mail", f"is larger than {MAX_PATCH // 2**20} MiB")
+            return []
+        whole.data = file.read_bytes()
+    except OSError as error:
+        notes.fault(whole, None, "mail", f"cannot be read: {error.strerror}")
+        return []
+    if whole.data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        notes.fault(whole, 1, "charset", "is written in UTF-16", "save it as UTF-8; PowerShell's `>` writes UTF-16")
+        return []
+    if not whole.data.strip():
+        notes.fault(whole, 1, "mail", "is empty")
+        return []
+    _mend_ends(whole, notes)
+    whole.data = as_mail(whole.data)
+    return _split(whole, notes)
+
+
+def _mend_ends(mail: Mail, notes: Notebook) -> None:
+    """A mail whose first line ends with CRLF was converted as a whole; one with CR in the diff alone is for such files."""
+    if mail.data.startswith(_BYTE_ORDER_MARK):
+        notes.mend(mail, 1, "line-ends", "begins with a byte order mark", "a byte order mark at the start taken away")
+        mail.data = mail.data[len(_BYTE_ORDER_MARK) :]
+    if mail.data.split(b"\n", 1)[0].endswith(b"\r"):
+        lines = mail.data.split(b"\n")
+        count = sum(1 for line in lines if line.endswith(b"\r"))
+        notes.mend(mail, 1, "line-ends", f"{count} lines end with CRLF", f"CRLF to LF in {count} lines")
+        mail.data = b"\n".join(line.removesuffix(b"\r") for line in lines)
+
+
+def _split(whole: Mail, notes: Notebook) -> list[Mail]:
+    """The mails of an mbox, split by git itself."""
+    with tempfile.TemporaryDirectory(prefix="patchctl-import-") as folder:
+        kind = ["--mboxrd"] if notes.options.mboxrd else []
+        try:
+            run_git(["mailsplit", "--keep-cr", "-b", *kind, f"-o{folder}"], stdin=whole.data, cwd=Path(folder))
+        except GitFailed as error:
+            notes.fault(whole, 1, "mail", f"git cannot split it into mails: {error.stderr.strip()}")
+            return []
+        pieces = [file.read_bytes() for file in sorted(Path(folder).iterdir(), key=lambda f: int(f.name))]
+    if len(pieces) == 1:
+        whole.data = pieces[0]
+        return [whole]
+    mails = []
+    first = 0
+    for number, piece in enumerate(pieces, 1):
+        repairs = list(whole.repairs) if number == 1 else []
+        mails.append(Mail(whole.file, f"{whole.file}#{number}", piece, first, repairs))
+        first += piece.count(b"\n")
+    return mails

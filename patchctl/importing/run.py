@@ -1,0 +1,276 @@
+"""An import from end to end: mails, diffs, base, exact application, our form, proof, and only then the distribution."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from patchctl.errors import PatchctlError, SourceUnavailable
+from patchctl.git.catfile import ObjectReader
+from patchctl.git.history import CommitInfo
+from patchctl.git.objects import Files
+from patchctl.git.worktree import bring_pack, create_git_dir
+from patchctl.importing.bases import NoBase, PinFiles, Target, describe, find_target
+from patchctl.importing.changes import Foreign, read_diff
+from patchctl.importing.collect import collect, in_order
+from patchctl.importing.fit import Fit, Fitted, fit_all
+from patchctl.importing.mails import check_words, read_mail
+from patchctl.importing.types import Fault, ImportRefused, Left, Mail, Message, Notebook, Options
+from patchctl.importing.words import MARKER, own_header
+from patchctl.importing.writing import staged, write
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.types import Stack
+from patchctl.patch.parse import Patch
+from patchctl.report.progress import Progress
+from patchctl.source.obtain import obtain, obtain_form
+from patchctl.source.types import Base, SourceOptions
+from patchctl.stack.build import Built, StackBuilder
+from patchctl.stack.export import Exported, export_commits
+from patchctl.stack.memo import StackResult
+from patchctl.stack.patches import StackPatch, load_patch
+from patchctl.stack.plan import build_stack, load_patches
+
+
+@dataclass(frozen=True)
+class Imported:
+    """One mail and the patch that it became. `notes` say what was mended and how its names were read; `open_lines` how
+    many lines of the header wait to be filled in."""
+
+    source: str
+    file: str
+    feature: str
+    subject: str
+    author: str
+    notes: tuple[str, ...]
+    open_lines: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an import did, or with a dry run would do. `tip_tree` is the tree of the whole stack with the patches on it."""
+
+    target: Target
+    base: Base
+    patches: tuple[Imported, ...]
+    left: tuple[Left, ...]
+    said: tuple[str, ...]
+    tip_tree: str
+    written: bool
+
+
+@dataclass(frozen=True)
+class _Ground:
+    """What the series is laid on: the base, the stack's own patches on it, and a repository that has both."""
+
+    base: Base
+    existing: Sequence[StackPatch]
+    result: StackResult
+    store: Path
+
+
+def import_series(
+    dist: Distribution,
+    sources: Sequence[Path],
+    name: str | None,
+    options: Options,
+    places: SourceOptions,
+    progress: Progress,
+    *,
+    dry_run: bool,
+) -> Result:
+    """Bring the patches of `sources` into the stack `name`. Raises ImportRefused with every fault of every file, and what
+    the sources and the distribution raise; then nothing was written."""
+    notes = Notebook(options)
+    progress.note("reading mails")
+    mails, left = collect(sources, notes)
+    messages = [m for mail in mails if (m := read_mail(mail, notes)) is not None]
+    series, said = _series(messages, left, notes)
+    try:
+        target = find_target(dist, name, series, options, _pin_reader(dist, places, progress))
+    except NoBase as error:
+        raise (ImportRefused(_by_file(notes.faults, mails), [str(error)]) if notes.faults else error) from error
+    manifest = dist.stack_file(target.like or target.stack).read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory(prefix="patchctl-import-") as scratch:
+        ground, fit, fitted = _fitted(dist, target, series, options, places, progress, Path(scratch))
+        said += _on_base(target)
+        notes.extend(fit.faults)
+        if notes.faults:
+            raise ImportRefused(_by_file(notes.faults, mails), said)
+        progress.note("writing patches")
+        exported, headers = _exported(dist, target.stack, ground, fitted)
+        with staged(dist, target.stack, exported) as folder:
+            tip = _proven(dist, ground, folder, exported, fit)
+            if not dry_run:
+                write(dist, target, folder, exported, manifest)
+    rows = tuple(_row(f, e, h.feature) for f, e, h in zip(fitted, exported, headers, strict=True))
+    return Result(target, ground.base, rows, tuple(left), tuple(said), tip, not dry_run)
+
+
+def _by_file(faults: Sequence[Fault], mails: Sequence[Mail]) -> list[Fault]:
+    """In the order of the mails, and of their lines."""
+    order: dict[str, int] = {}
+    for number, mail in enumerate(mails):
+        order.setdefault(mail.file, number)
+        order.setdefault(mail.shown, number)
+    return sorted(faults, key=lambda f: (order.get(f.file, -1), f.line or 0))
+
+
+def _series(messages: list[Message], left: list[Left], notes: Notebook) -> tuple[list[Foreign], list[str]]:
+    """The mails that hold a diff, in order. Cover letters are passed over; a mail without a diff is a fault, and so is one
+    that is there twice."""
+    found = {id(m): read_diff(m) for m in messages}
+    kept: list[Message] = []
+    seen: dict[str, str] = {}
+    for message in messages:
+        foreign = found[id(message)]
+        if not foreign.sections and message.part is not None and message.part[0] == 0:
+            left.append(Left(message.mail.shown, f"a cover letter: {message.subject}"))
+            continue
+        check_words(message, notes)
+        notes.extend(foreign.faults)
+        digest = hashlib.sha256(message.subject.encode() + b"\0" + b"\n".join(_lines(foreign))).hexdigest()
+        if not foreign.sections and not foreign.faults:
+            notes.fault(message.mail, message.mail.first + 1, "mail", "holds no diff", "leave it out")
+        elif digest in seen:
+            notes.fault(
+                message.mail,
+                message.mail.first + 1,
+                "duplicate",
+                f"is the same patch as {seen[digest]}",
+                "leave it out",
+            )
+        else:
+            seen[digest] = message.mail.shown
+            kept.append(message)
+    said = in_order(kept, notes)
+    return [found[id(m)] for m in kept], said
+
+
+def _lines(foreign: Foreign) -> list[bytes]:
+    return [line for s in foreign.sections for line, _ in [*s.extended, *s.body]]
+
+
+def _pin_reader(dist: Distribution, places: SourceOptions, progress: Progress) -> PinFiles:
+    def read(stack: Stack) -> Files:
+        base = obtain(stack.upstream, dist.upstream(stack.upstream), stack, places, progress)
+        with ObjectReader(base.repo) as reader:
+            return reader.files(base.tree)
+
+    return read
+
+
+def _fitted(
+    dist: Distribution,
+    target: Target,
+    series: Sequence[Foreign],
+    options: Options,
+    places: SourceOptions,
+    progress: Progress,
+    scratch: Path,
+) -> tuple[_Ground, Fit, list[Fitted]]:
+    """The series laid on the stack. An sdist lacks files: where the series reads one of those, git is asked as well."""
+    stack = target.stack
+    upstream = dist.upstream(stack.upstream)
+    base = obtain(stack.upstream, upstream, stack, places, progress)
+    ground, fit, fitted = _laid(dist, stack, base, series, options, places, scratch / "first.git")
+    if fit.lacking and base.form == "sdist" and places.source == "auto":
+        try:
+            base = obtain_form("git", stack.upstream, upstream, stack, places, progress)
+        except SourceUnavailable:
+            return ground, fit, fitted
+        return _laid(dist, stack, base, series, options, places, scratch / "second.git")
+    return ground, fit, fitted
+
+
+def _laid(
+    dist: Distribution,
+    stack: Stack,
+    base: Base,
+    series: Sequence[Foreign],
+    options: Options,
+    places: SourceOptions,
+    store: Path,
+) -> tuple[_Ground, Fit, list[Fitted]]:
+    existing = load_patches(dist, stack)
+    result = build_stack(base, existing, [], places.cache)
+    create_git_dir(store, [])
+    (store / "objects" / "info").mkdir(exist_ok=True)
+    (store / "objects" / "info" / "alternates").write_text(f"{(base.repo / 'objects').absolute()}\n", encoding="utf-8")
+    if result.pack is not None:
+        bring_pack(result.pack, store / "objects" / "pack")
+    name = f"{stack.upstream}/{stack.name}"
+    way = f"`patchctl edit {name}`, `git am -3 {{file}}` there, then `patchctl export {name}`"
+    with ObjectReader(store) as reader:
+        fit = Fit(reader, reader.files(result.tip_tree), options, base.form, way)
+        return _Ground(base, existing, result, store), fit, fit_all(fit, series)
+
+
+def _on_base(target: Target) -> list[str]:
+    """How well the series fits, and which other stack it fits better."""
+    own = (target.like or target.stack).name
+    chosen = [c for c in target.candidates if c.stack == own and c.upstream == target.stack.upstream]
+    said = [f"base: {describe(c)}" for c in chosen]
+    if not target.is_new and any(c.at_pin > c.at_tip for c in chosen):
+        said.append(f"the patches are for the pin itself: --stack {target.stack.upstream}/NAME makes a new stack on it")
+    better = [c for c in target.candidates for own in chosen if c.rank > own.rank]
+    return said + [f"fits better: {describe(c)}" for c in better]
+
+
+def _exported(
+    dist: Distribution, stack: Stack, ground: _Ground, fitted: Sequence[Fitted]
+) -> tuple[list[Exported], list[StackPatch]]:
+    """The patches in our own form, numbered behind the stack's; and what they were made of."""
+    taken = {p.feature for p in ground.existing}
+    patches = []
+    for one in fitted:
+        header = own_header(one.foreign.message, taken)
+        feature = header.trailer("Feature") or ""
+        if feature in taken:
+            mail = one.foreign.message.mail
+            what = f"the stack has a feature {feature} already"
+            raise ImportRefused([Fault(mail.shown, None, "duplicate", what, "leave it out, or change its `Feature:`")])
+        taken.add(feature)
+        patch = Patch(one.foreign.shown, header, one.changes)
+        patches.append(StackPatch(Path(one.foreign.shown), one.foreign.shown, b"", patch, {}))
+    built = _built(ground, patches)
+    built.objects.write(ground.store / "objects" / "pack")
+    commits = [_commit(built, n) for n in range(len(built.steps))]
+    carried = {path for p in ground.existing for path in p.carried}
+    with ObjectReader(ground.store) as reader:
+        made = export_commits(reader, built.base_tree, commits, [], carried)
+    numbers = [int(name[:4]) for name in stack.patches]
+    first = max(numbers, default=0)
+    named = [replace(e, name=f"{first + n:04d}{e.name[4:]}") for n, e in enumerate(made, 1)]
+    return named, patches
+
+
+def _built(ground: _Ground, patches: Sequence[StackPatch]) -> Built:
+    with ObjectReader(ground.store) as reader:
+        return StackBuilder(reader, ground.result.tip_commit, ground.result.tip_tree).build(patches)
+
+
+def _commit(built: Built, number: int) -> CommitInfo:
+    step = built.steps[number]
+    parent = built.steps[number - 1].commit if number else built.base_commit
+    header = step.patch.header
+    return CommitInfo(step.commit, step.tree, (parent,), header.name, header.email, header.date, header.message)
+
+
+def _proven(dist: Distribution, ground: _Ground, folder: Path, exported: Sequence[Exported], fit: Fit) -> str:
+    """The tree that the staged files give, read as `apply` reads them. It has to be the one that the mails gave."""
+    patches = [load_patch(folder / e.name, dist.root) for e in exported]
+    built = _built(ground, patches)
+    if built.files != fit.files:
+        raise PatchctlError("the patches that were written give another tree than the mails; nothing was imported")
+    return built.tip_tree
+
+
+def _row(fitted: Fitted, exported: Exported, feature: str) -> Imported:
+    message = fitted.foreign.message
+    head = exported.data.partition(b"\n---\n")[0].decode("utf-8", "replace")
+    notes = (*message.mail.repairs, *dict.fromkeys(fitted.notes))
+    author = f"{message.name} <{message.email}>"
+    return Imported(message.mail.shown, exported.name, feature, message.subject, author, notes, head.count(MARKER))

@@ -1,0 +1,143 @@
+"""What the parts of an import hand to each other: options, mails, notes, faults, and the error that carries all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from patchctl.errors import PatchctlError, Where
+
+Repair = Literal["line-ends", "blank-line", "subject", "ids"]
+REPAIRS: tuple[Repair, ...] = ("line-ends", "blank-line", "subject", "ids")
+SHOWN = 200
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a file cannot be taken, and what to try. `line` counts from 1 in the file, None where the mail is encoded."""
+
+    file: str
+    line: int | None
+    kind: (
+        str  # mail, charset, line-ends, blank-line, author, date, subject, ids, diff, policy, duplicate, does-not-apply
+    )
+    what: str
+    hint: str | None = None
+
+    @property
+    def where(self) -> Where:
+        return Where(self.file, self.line)
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}" + (f"\n    try: {self.hint}" if self.hint else "")
+
+
+class ImportRefused(PatchctlError):
+    """Every fault of every file. Nothing was written. Exit code 4 when patches do not apply and nothing else is wrong."""
+
+    code = 2
+    kind = "patch"
+
+    def __init__(self, faults: Sequence[Fault], said: Sequence[str] = ()) -> None:
+        files = len({f.file for f in faults})
+        lines = [f"nothing is imported: {_count(len(faults), 'fault')} in {_count(files, 'file')}"]
+        lines += [str(f) for f in faults[:SHOWN]]
+        lines += [f"... and {len(faults) - SHOWN} more"] if len(faults) > SHOWN else []
+        lines += said
+        kinds = sorted({f.kind for f in faults} & set(REPAIRS))
+        hint = f"--repair mends {', '.join(kinds)} and says so for each file" if kinds else None
+        super().__init__("\n".join(lines), hint=hint)
+        self.faults = tuple(faults)
+        if all(f.kind == "does-not-apply" for f in faults):
+            self.code, self.kind = 4, "does-not-apply"
+
+    def as_json(self) -> dict[str, object]:
+        found = [
+            {"file": f.file, "line": f.line or 1, "column": 1, "key": f.kind, "what": f.what}
+            for f in self.faults[:SHOWN]
+        ]
+        return {**super().as_json(), "problems": found}
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for. `strip` is `git am`'s -p, None to find it; `maps` are (old, new) prefixes of paths."""
+
+    repair: frozenset[str] = frozenset()
+    author: tuple[str, str] | None = None
+    date: str | None = None
+    charset: str | None = None
+    scissors: bool = False
+    mboxrd: bool = False
+    strip: int | None = None
+    maps: tuple[tuple[bytes, bytes], ...] = ()
+
+
+@dataclass
+class Mail:
+    """One mail or diff as it came. `first` is the 0-based line of the file at which `data` begins."""
+
+    file: str
+    shown: str
+    data: bytes
+    first: int = 0
+    repairs: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Left:
+    """What was passed over, and why: a cover letter, a file that is no mail."""
+
+    file: str
+    why: str
+
+
+@dataclass
+class Message:
+    """A mail as `git am` reads it: the commit's words, and the lines of its diff.
+
+    `line` gives the file's line (0-based) of the diff's first line; None where the mail was encoded.
+    `part` is what `[PATCH n/m]` says.
+    """
+
+    mail: Mail
+    name: str
+    email: str
+    date: str
+    subject: str
+    body: str
+    diff: list[bytes]
+    line: int | None
+    part: tuple[int, int] | None = None
+    base_commit: str | None = None
+
+    def place(self, at: int) -> int | None:
+        """The file's line, from 1, of the diff's line `at`."""
+        return None if self.line is None else self.line + at + 1
+
+
+class Notebook:
+    """Collects faults, and turns those that a repair was asked for into notes of their mail."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.faults: list[Fault] = []
+
+    def fault(self, mail: Mail, line: int | None, kind: str, what: str, hint: str | None = None) -> None:
+        self.faults.append(Fault(mail.file if line is not None else mail.shown, line, kind, what, hint))
+
+    def mend(self, mail: Mail, line: int | None, kind: Repair, what: str, done: str) -> None:
+        """Note a repair that was asked for, or the fault that stays without it. The repair itself is done in either
+        case, so that what lies behind it is found in the same run."""
+        if kind in self.options.repair:
+            mail.repairs.append(f"{kind}: {done}")
+        else:
+            self.fault(mail, line, kind, what, f"--repair, or --repair-only {kind}")
+
+    def extend(self, faults: Iterable[Fault]) -> None:
+        self.faults.extend(faults)

@@ -1,0 +1,133 @@
+"""Puts imported patches into a distribution: all of them are on the disk before the stack's manifest names the first.
+
+They are written and synchronised in a hidden folder beside the stack's, moved from there by rename, and the manifest is
+replaced last. A run that is killed before that leaves a stack without any of them; the same import, run again, goes on.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from patchctl.atomic import new_folder, replace_file, sweep
+from patchctl.errors import LocalEdits, WrongUse
+from patchctl.importing.bases import Target
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.load import loads
+from patchctl.manifest.rewrite import rewrite_list
+from patchctl.manifest.types import Stack
+from patchctl.stack.export import Exported, write_stack
+
+_PREFIX = ".patchctl-import-"
+_ABANDONED_SECONDS = 3600.0  # of a run on another machine; one that died on this one is known by its process id
+_TOP_LEVEL = re.compile(r"(?m)^(?=[A-Za-z_]+:)")
+
+
+@contextmanager
+def staged(dist: Distribution, stack: Stack, exported: Sequence[Exported]) -> Iterator[Path]:
+    """The patches and carried files in a hidden folder beside the stack's; gone when the block ends. Raises WrongUse."""
+    parent = dist.root / "patches" / stack.upstream
+    made = [p for p in (parent, parent.parent) if not p.exists()]
+    try:
+        _sweep_dead(parent)
+        folder = new_folder(parent, f"{_PREFIX}{socket.gethostname()}-{os.getpid()}-")
+        sweep(parent, _PREFIX, _ABANDONED_SECONDS)
+    except OSError as error:
+        raise _unwritable(parent, error) from error
+    try:
+        write_stack(folder, exported)
+        yield folder
+    except OSError as error:
+        raise _unwritable(parent, error) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        for empty in made:
+            if empty.is_dir() and not any(empty.iterdir()):
+                empty.rmdir()
+
+
+def _sweep_dead(parent: Path) -> None:
+    """Drop what runs of this machine left there that were killed."""
+    for left in parent.glob(f"{_PREFIX}{glob.escape(socket.gethostname())}-*"):
+        process = left.name.rsplit("-", 2)[-2]
+        try:
+            os.kill(int(process), 0)
+        except ProcessLookupError:
+            shutil.rmtree(left, ignore_errors=True)
+        except (OSError, ValueError):
+            continue  # it lives, of another user
+
+
+def _unwritable(place: Path, error: OSError) -> WrongUse:
+    return WrongUse(
+        f"{place} cannot be written: {error.strerror}", hint="nothing was imported; mend it and run it again"
+    )
+
+
+def write(dist: Distribution, target: Target, folder: Path, exported: Sequence[Exported], manifest: str) -> None:
+    """Move what is staged in `folder` to its place, then write the manifest, whose text was read before the run began.
+
+    Raises LocalEdits when a file of another content is in the way, or the manifest was changed meanwhile.
+    """
+    place = dist.root / "patches" / target.stack.upstream / target.stack.name
+    file = dist.stack_file(target.stack)
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    if text != ("" if target.is_new else manifest):
+        raise LocalEdits(f"{file} was changed while this ran", [str(file)], hint="run it again")
+    pairs = [(f, place / f.relative_to(folder)) for f in sorted(folder.rglob("*")) if f.is_file()]
+    there = [(f, t) for f, t in pairs if t.exists() or t.is_symlink()]
+    other = [str(t) for f, t in there if t.is_symlink() or not t.is_file() or t.read_bytes() != f.read_bytes()]
+    if other:
+        raise LocalEdits(
+            "files that no manifest lists are in the way", other, hint="move them elsewhere, or remove them"
+        )
+    names = [e.name for e in exported]
+    own = names if target.is_new else [*target.stack.patches, *names]
+    wanted = rewrite_list(_base_text(target, manifest), "patches", own)
+    loads(wanted.encode(), Stack, str(file))  # what could not be read again is not written
+    with ExitStack() as undo:
+        for source, to in pairs:
+            undo.callback(_drop_empty, to.parent, dist.root / "patches")
+            to.parent.mkdir(parents=True, exist_ok=True)
+            if (source, to) not in there:
+                undo.callback(to.unlink, missing_ok=True)
+            source.replace(to)
+        _synchronise({to.parent for _, to in pairs})
+        replace_file(file, wanted.encode())
+        undo.pop_all()
+
+
+def _synchronise(folders: set[Path]) -> None:
+    """Renames are on the disk before the manifest names what they moved."""
+    for folder in sorted(folders):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _drop_empty(folder: Path, top: Path) -> None:
+    """Take away folders that hold nothing any more, up to `top`."""
+    while folder != top and folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent
+
+
+def _base_text(target: Target, manifest: str) -> str:
+    """The manifest to write the list into: the stack's own, or for a new one that of the stack which lends its pin."""
+    if not target.is_new:
+        return manifest
+    blocks = _TOP_LEVEL.split(manifest)
+    kept = [b for b in blocks if not b.startswith(("name:", "patches:", "extends:", "replace:", "note:"))]
+    kept[-1] = kept[-1].rstrip("\n") + "\n"
+    at = next(i for i, b in enumerate(kept) if b.startswith("upstream:")) + 1
+    kept.insert(at, f"name: {target.stack.name}\n")
+    extends = f"extends: {target.stack.extends}\n" if target.stack.extends else ""
+    return "".join(kept) + extends + "patches: []\n"
