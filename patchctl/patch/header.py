@@ -102,6 +102,8 @@ def _fields(lines: list[bytes], name: str) -> tuple[dict[str, tuple[str, int]], 
             raise BadPatch(
                 "the line ends with CRLF", where=Where(name, at + 1), hint="convert the file: a patch's bytes are exact"
             )
+        if b"\0" in line:
+            raise BadPatch("the header holds a NUL, where git would end the line", where=Where(name, at + 1))
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:

@@ -68,7 +68,7 @@ def quote(name: bytes) -> bytes:
 
 
 def parse_name(text: bytes) -> bytes:
-    """A name as it stands after `---`, `+++`, `rename from`, ...: quoted, or up to a tab."""
+    """A name as it stands after `---` and `+++`: quoted, or up to a tab."""
     if text.startswith(b'"'):
         try:
             name, rest = unquote(text)
@@ -76,6 +76,11 @@ def parse_name(text: bytes) -> bytes:
             return text
         return text if rest.rstrip(b"\t") else name
     return text.split(b"\t", 1)[0] if b"\t" in text else text
+
+
+def whole_name(text: bytes) -> bytes:
+    """A name as it stands after `rename from`, `copy to`, ...: quoted, or the whole line, tabs and all."""
+    return parse_name(text) if text.startswith(b'"') else text
 
 
 def header_names(text: bytes) -> list[tuple[bytes, bytes]]:
