@@ -39,6 +39,9 @@ FOUND: dict[str, tuple[bytes, str]] = {
     "a NUL in the subject's bracket": (
         HEAD.replace(b"[PATCH]", b"[P\0H]") + ADD % (b"a/n", b"b/n", b"b/n"), "header holds a NUL",
     ),
+    "a quote inside a name": (
+        HEAD + b'diff --git a/"n" b/"n"\nnew file mode 100755\n', "the two names of `diff --git` differ",
+    ),
     "no context behind line 1": (HEAD + b"diff --git a/f b/f\n--- a/f\n+++ b/f\n@@ -1,0 +2 @@\n+y\n", "without context"),
 }  # fmt: skip
 
