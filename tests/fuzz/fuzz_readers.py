@@ -117,8 +117,14 @@ _CHANGE_INTO = {
     "stash": B,
     "record": _INTO["record"],
 }
+_CHANGE_BACK = {**_CHANGE, "source": A, "target": None, "before": {"pkg/_version.py": "x = 0\n"}}
 JOURNALS = [
-    {"version": 1, "verb": verb, "changes": [_CHANGE, _CHANGE_INTO], "after": STATES[0]} for verb in ("apply", "revert")
+    {"version": 1, "verb": verb, "changes": changes, "after": STATES[0]}
+    for verb, changes in (
+        ("apply", [_CHANGE, _CHANGE_INTO]),
+        ("revert", [_CHANGE, _CHANGE_INTO]),
+        ("revert", [_CHANGE_BACK]),
+    )
 ]
 
 
@@ -188,7 +194,7 @@ class JournalReader(Reader):
                 _inside(tree.folder, tree.folder / path)
                 _usable(path)
                 text.encode()
-            for path in change.known:
+            for path in (*change.known, *change.before):
                 _usable(path)
                 _inside(tree.folder, tree.folder / path)
             assert isinstance(change.forget, bool) and isinstance(change.record, str)
