@@ -227,7 +227,7 @@ class PatchReader(Reader):
         self.world = made_world(folder, self.mirrors)
         self.against = AgainstGit(folder, self.world).__enter__()
         self.waiting: list[Case] = []
-        self.found: list[tuple[bytes, str]] = []
+        self.sample: list[bytes] = []
         self.both = self.engine_alone = self.refused = self.asked = self.git_takes = 0
 
     def case(self, rng: random.Random) -> bytes:
@@ -238,18 +238,23 @@ class PatchReader(Reader):
         if isinstance(case, PatchctlError):
             self.refused += 1
             if self.refused % self.sampled == 0:
-                self.asked += 1
-                self.git_takes += self.against.taken(data)
+                self.sample.append(data)
             return refusal(case)
         self.waiting.append(case)
-        if len(self.waiting) >= self.batch:
-            self._compare()
         return not case.refused
 
+    @property
+    def due(self) -> bool:
+        return len(self.waiting) >= self.batch
+
     def rest(self) -> list[tuple[bytes, str]]:
-        self._compare()
-        found, self.found = self.found, []
-        return found
+        compared = self.against.compare(self.waiting)
+        self.both += compared.both
+        self.engine_alone += compared.engine_alone
+        self.asked += len(self.sample)
+        self.git_takes += sum(self.against.taken(data) for data in self.sample)
+        self.waiting, self.sample = [], []
+        return [(case.data, why) for case, why in compared.faults]
 
     def said(self) -> str:
         return (
@@ -259,10 +264,3 @@ class PatchReader(Reader):
 
     def close(self) -> None:
         self.against.__exit__(None, None, None)
-
-    def _compare(self) -> None:
-        compared = self.against.compare(self.waiting)
-        self.waiting = []
-        self.both += compared.both
-        self.engine_alone += compared.engine_alone
-        self.found += [(case.data, why) for case, why in compared.faults]

@@ -50,8 +50,13 @@ class Reader:
     def read(self, data: bytes) -> bool:
         raise NotImplementedError
 
+    @property
+    def due(self) -> bool:
+        """Whether so many cases wait that `rest` has something to do."""
+        return False
+
     def rest(self) -> list[tuple[bytes, str]]:
-        """What is wrong with cases that were taken, where that is found out for many at once."""
+        """What is wrong with cases that were read, where that is found out for many at once."""
         return []
 
     def said(self) -> str:

@@ -89,7 +89,9 @@ def fuzz(name: str, folder: Path, seed: int, numbers: Sequence[int], seconds: fl
                 break
             result.cases += 1
             one(reader, seed, number, result)
-    result.faults += [(-1, data, why) for data, why in reader.rest()]
+            if reader.due:
+                result.faults += [(-1, data, why) for data, why in reader.rest()]
+        result.faults += [(-1, data, why) for data, why in reader.rest()]
     result.seconds = time.monotonic() - start
     result.said = reader.said()
     reader.close()
