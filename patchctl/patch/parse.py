@@ -246,8 +246,8 @@ class _Diff:
             if not same:
                 raise self.bad("the two names of `diff --git` differ, and no rename or copy is declared", start)
             old = new = self.pick(same, old_line, new_line)
-        if b"\0" in old + new:
-            raise self.bad("a name holds a NUL, where it would end for git", start)
+        if b"\0" in old + new or b"\r" in self.lines[start]:
+            raise self.bad("a name holds a NUL, or a carriage return without quotes, where it would end for git", start)
         if (old, new) not in names:
             raise self.bad(f"`diff --git` does not name {_show(new)} as the lines below it do", start)
         expected_old = b"/dev/null" if change.kind == "add" else b"a/" + old

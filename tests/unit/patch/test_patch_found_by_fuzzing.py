@@ -32,6 +32,9 @@ FOUND: dict[str, tuple[bytes, str]] = {
     "a name with a NUL": (HEAD + ADD % (b'"a/a\\000b"', b'"b/a\\000b"', b'"b/a\\000b"'), "holds a NUL"),
     "a name that ends with a tab": (HEAD + RENAME % (b"n", b"rename from f\nrename to n\t\n"), "does not name"),
     "a name that goes on behind a tab": (HEAD + RENAME % (b"n", b"rename from f\t2026\nrename to n\n"), "does not name"),
+    "a name that ends with a carriage return": (
+        HEAD + RENAME % (b"n\r", b"rename from f\nrename to n\r\n"), "carriage return without quotes",
+    ),
     "half of a copy beside a rename": (HEAD + RENAME % (b"n", b"copy to n\nrename from f\nrename to n\n"), "belong together"),
     "a mail behind the signature": (
         HEAD + ADD % (b"a/n", b"b/n", b"b/n") + b"-- \nFrom abc Mon Sep 17 00:00:00 2001\n", "not understood",
