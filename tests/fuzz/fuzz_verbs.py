@@ -1,4 +1,4 @@
-"""Runs status, apply and revert on workspaces whose state or journal somebody changed; strace watches what they write.
+"""Runs status, apply, revert and repair on workspaces whose state or journal somebody changed; strace watches what they write.
 
     python fuzz_verbs.py FOLDER SEED FIRST COUNT
 
@@ -19,12 +19,12 @@ from typing import Any
 
 from fuzz_values import changed_bytes, changed_value
 
-VERBS = (("status",), ("apply", "--profile", "full"), ("revert",))
+VERBS = (("status",), ("apply", "--profile", "full"), ("revert",), ("repair",), ("apply", "--profile", "full"))
 
 
-def files_of(workspace: Path, place: Path) -> dict[str, bytes]:
-    """The state of `workspace` as it will be at `place`, and journals of a run that was to take its trees to their bases."""
-    text = (workspace / ".patchctl" / "state.json").read_text().replace(str(workspace.parent), str(place.parent))
+def files_of(workspace: Path) -> dict[str, bytes]:
+    """The state of a workspace, and the journal of a run that was to take its trees to their bases."""
+    text = (workspace / ".patchctl" / "state.json").read_text()
     state = json.loads(text)
     changes = [
         {
@@ -90,9 +90,9 @@ def _run(folder: Path, inside: Path, verb: tuple[str, ...]) -> None:
 def main() -> None:
     folder = Path(sys.argv[1])
     seed, first, count = map(int, sys.argv[2:])
-    for name in ("apply", "revert", "status"):
+    for name in ("apply", "repair", "revert", "status"):
         __import__(f"patchctl.cli.{name}_verb")
-    good = files_of(folder / "template" / "ws", folder / "inside" / "ws")
+    good = files_of(folder / "template" / "ws")
     more = (
         str(folder / "decoy"), "../../decoy", "../decoy", f"{folder}/inside/../decoy", "decoy",
         str(folder / "inside" / "clock"), "greeter", "clock",
