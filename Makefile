@@ -16,7 +16,7 @@ TREES := build/trees
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
 
-.PHONY: help apply test test-tool test-behaviour test-slow test-suites test-upstream test-mutants test-crash image-test image-test-slow lint bench bench-patches config-keys docs clean trees
+.PHONY: help apply test test-tool test-behaviour test-slow test-suites test-upstream test-mutants test-crash fuzz image-test image-test-slow lint bench bench-patches config-keys docs clean trees
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 18
@@ -34,7 +34,7 @@ apply: $(VENV)/.ready  ## apply PROFILE into WORKSPACE: what can be had, naming 
 test: test-tool test-behaviour test-suites verify  ## all tests that this machine can run; says how many it skipped and why
 
 test-tool: $(VENV)/.ready  ## the tool alone: no torch, about 4 minutes
-	$(RUN) -m pytest -q -n 2 tests/unit tests/cli tests/hostile tests/upstream
+	$(RUN) -m pytest -q -n 2 tests/unit tests/cli tests/hostile tests/upstream tests/fuzz
 
 verify: $(VENV)/.ready  ## the distribution itself, in every form that can be had
 	$(PATCHCTL) verify --skip-unavailable $(MIRROR_FLAGS)
@@ -65,6 +65,14 @@ test-upstream: trees  ## all of upstream's listed suites, both trees in one run;
 test-mutants: trees  ## each patch: red on the unpatched tree, green on the patched, red on its mutant
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
 	$(RUN) scripts/prove_patches.py --base $(TREES)/base --patched $(TREES)/patched --mutants --json build/mutants.json
+
+# CASES, SEED and FIRST (of each reader's cases) go on where a run was stopped; what is at fault is kept in build/fuzz.
+CASES ?= 1000000
+SEED ?= 20261122
+FIRST ?= 0
+fuzz: $(VENV)/.ready  ## the readers and the parser against changed bytes, a million cases, about half an hour; MIRRORS=DIR
+	$(RUN) tests/fuzz/fuzz_run.py --cases $(CASES) --seed $(SEED) --first $(FIRST) $(if $(MIRRORS),--mirrors $(MIRRORS))
+	PATCHCTL_FUZZ_VERBS=100 PATCHCTL_FUZZ_FIRST=$(FIRST) $(RUN) -m pytest -q tests/fuzz/test_fuzz_verbs.py
 
 # The bare stand-in base is kept in build/.
 image-test: trees  ## both images on stand-in bases of three layouts, built with buildah and run; root, about 5 minutes

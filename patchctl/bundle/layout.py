@@ -193,7 +193,7 @@ def _check_sources(index: Index) -> None:
     for source in index.sources:
         if (source.upstream, source.form) in seen or source.form not in ("git", "sdist"):
             raise BadIndex(f"it names {source.upstream} in form {source.form} twice, or the form is unknown")
-        if source.member not in known or not source.member.startswith(SOURCES):
+        if not isinstance(source.member, str) or source.member not in known or not source.member.startswith(SOURCES):
             raise BadIndex(f"{source.upstream} in form {source.form} is no member")
         _check_pin(source)
         seen.add((source.upstream, source.form))

@@ -29,7 +29,7 @@ def find(cache_dir: Path, files: ManifestFiles) -> Content | None:
         if hashlib.sha256(body).hexdigest().encode() != digest:
             return None
         return _content(json.loads(body))
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 

@@ -139,23 +139,47 @@ def render_lock(lock: Lock) -> str:
 
 def _from_json(data: dict[str, Any]) -> Lock:
     patches = tuple(
-        LockedPatch(p["file"], p["feature"], p["digest"], None if p["files"] is None else _files(p["files"]))
+        LockedPatch(
+            _text(p["file"]),
+            _text(p["feature"]),
+            _text(p["digest"]),
+            None if p["files"] is None else _files(p["files"]),
+        )
         for p in data["patches"]
     )
     results = tuple(
-        LockedResult(tuple(r["without"]), {f: _form(v) for f, v in r["forms"].items()}) for r in data["results"]
+        LockedResult(_texts(r["without"]), {_text(f): _form(v) for f, v in r["forms"].items()}) for r in data["results"]
     )
-    return Lock(data["upstream"], data["stack"], dict(data["pin"]), patches, results)
+    pin = {_text(key): value if value is None else _text(value) for key, value in data["pin"].items()}
+    return Lock(_text(data["upstream"]), _text(data["stack"]), pin, patches, results)
 
 
 def _files(data: list[dict[str, Any]]) -> tuple[LockedFile, ...]:
     def side(value: list[str] | None) -> tuple[str, str] | None:
-        return None if value is None else (value[0], value[1])
+        if value is None:
+            return None
+        mode, oid = value
+        return _text(mode), _text(oid)
 
-    return tuple(LockedFile(f["path"], side(f["before"]), side(f["after"])) for f in data)
+    return tuple(LockedFile(_text(f["path"]), side(f["before"]), side(f["after"])) for f in data)
 
 
 def _form(value: Any) -> LockedForm | str:
     if isinstance(value, str):
-        return value
-    return LockedForm(**{**value, "unavailable": tuple(value["unavailable"])})
+        return _text(value)
+    ids = {key: _text(oid) for key, oid in value.items() if key != "unavailable"}
+    return LockedForm(**ids, unavailable=_texts(value["unavailable"]))
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is no list")
+    return tuple(_text(v) for v in value)
+
+
+def _text(value: Any) -> str:
+    """Raises TypeError for anything else, and ValueError for half of a surrogate pair, which no file can hold."""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    value.encode()
+    return value

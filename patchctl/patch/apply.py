@@ -10,6 +10,8 @@ from patchctl.errors import DoesNotApply, Where
 from patchctl.patch.binary import apply_delta
 from patchctl.patch.parse import FileChange, Hunk
 
+_WITH_CONTEXT = "make the patch with three lines of context, as `patchctl export` does"
+
 
 def split_lines(data: bytes) -> list[bytes]:
     """Lines with their newline; unlike bytes.splitlines, a lone CR ends no line. b"" has no lines."""
@@ -44,6 +46,11 @@ def apply_change(change: FileChange, before: bytes, name: str) -> bytes:
             raise _misfit(change, hunk, before, name)
         end = start + len(old)
         _check_ends(change, hunk, before, end, name)
+        if hunk.old_start == 1 and not hunk.old:
+            what = (
+                f"a hunk without context goes behind line 1 of {_path(change)}, where git takes it for the file's start"
+            )
+            raise DoesNotApply(what, where=Where(name, hunk.line), hint=_WITH_CONTEXT)
         if first + shift != _new_position(hunk):
             what = f"the hunk's new side should begin at line {first + shift + 1} of {_path(change)}"
             raise DoesNotApply(what, where=Where(name, hunk.line))
@@ -85,9 +92,8 @@ def _check_ends(change: FileChange, hunk: Hunk, before: bytes, end: int, name: s
     if hunk.new and not hunk.new[-1].endswith(b"\n"):
         raise DoesNotApply(f"a line without newline would end up inside {_path(change)}", where=where)
     if not hunk.marks.endswith(b" "):
-        hint = "make the patch with three lines of context, as `patchctl export` does"
         what = f"no context follows the hunk's last change, and {_path(change)} goes on there"
-        raise DoesNotApply(what, where=where, hint=hint)
+        raise DoesNotApply(what, where=where, hint=_WITH_CONTEXT)
 
 
 def hunk_position(hunk: Hunk) -> int:

@@ -58,6 +58,8 @@ def _block(lines: list[bytes], at: int, name: str, budget: int) -> tuple[BinaryC
         raise BadPatch(f"the binary patch cannot be inflated: {error}", where=where) from error
     if len(data) != size or not inflater.eof or inflater.unused_data:
         raise BadPatch(f"the binary patch announces {size} bytes and holds another number", where=where)
+    if end == len(lines):  # git stops here, keeps the sections before this one and ends with 0
+        raise BadPatch("no empty line ends the binary patch: it was cut off", where=where)
     return BinaryChange(words[0] == b"delta", data, at + 1), end + 1, budget - size
 
 
@@ -71,7 +73,7 @@ def _decode(lines: list[bytes], first: int, end: int, name: str) -> bytes:
         letter = lines[at][0]
         length = letter - 64 if 65 <= letter <= 90 else letter - 70 if 97 <= letter <= 122 else 0
         groups, rest = divmod(len(lines[at]) - 1, 5)
-        if rest or not 4 * groups - 4 < length <= 4 * groups:
+        if rest or not groups or not 4 * groups - 4 < length <= 4 * groups:
             raise BadPatch("a line of the binary patch has another length than it says", where=Where(name, at + 1))
         lengths.append((length, 4 * groups))
     digits = b"".join([line[1:] for line in itertools.islice(lines, first, end)]).translate(_DIGITS)

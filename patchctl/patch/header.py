@@ -122,6 +122,8 @@ def _fields(lines: list[bytes], name: str) -> tuple[dict[str, tuple[str, int]], 
                 raise BadPatch(f"`{key}` stands twice in the header", where=Where(name, at + 1))
             fields[key] = (value.strip(mailinfo.BLANKS), at + 1)
             _check_length(value, name, at)
+        if "\0" in text:
+            raise BadPatch("the header holds a NUL, where git would end the line", where=Where(name, at + 1))
         at += 1
     return fields, at + 1
 

@@ -90,9 +90,9 @@ def header_names(text: bytes) -> list[tuple[bytes, bytes]]:
         if text.startswith(b'"'):
             old, rest = unquote(text)
             pairs += [(old, parse_name(rest[1:]))] if rest.startswith(b" ") else []
-        elif text.endswith(b'"') and b' "' in text:
+        elif b'"' in text:  # git takes the first one for the start of the second name, wherever it stands
             old, _, rest = text.partition(b' "')
-            pairs.append((old, parse_name(b'"' + rest)))
+            pairs += [(old, parse_name(b'"' + rest))] if rest and b'"' not in old else []
         else:
             at = text.find(b" b/")
             while at >= 0:

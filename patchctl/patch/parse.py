@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from patchctl.errors import BadPatch, Where
 from patchctl.patch.binary import MAX_INFLATED, BinaryChange, parse_binary
 from patchctl.patch.header import Header, parse_header
+from patchctl.patch.mailinfo import splits_mails
 from patchctl.patch.names import header_names, parse_moved, parse_name
 
 _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(?: .*)?$")
-_INDEX = re.compile(rb"([0-9a-f]{4,64})\.\.([0-9a-f]{4,64})(?: ([0-7]{6}))?$")
+_INDEX = re.compile(rb"([0-9a-f]{4,40})\.\.([0-9a-f]{4,40})(?: ([0-7]{6}))?$")
 NO_NEWLINE = b"\\ No newline at end of file"
 _LONGEST_NAMES = 9000
 MAX_LINE = 4 * 1024 * 1024
@@ -84,13 +85,14 @@ def parse_patch(data: bytes, name: str) -> Patch:
     if len(data) > MAX_PATCH:
         raise BadPatch(f"the patch is larger than {MAX_PATCH // 2**20} MiB", where=Where(name))
     lines = data.split(b"\n")
-    if lines and lines[-1] == b"":
+    cut_off = lines[-1] != b""
+    if not cut_off:
         lines.pop()
     if len(data) > MAX_LINE and (longest := max(lines, key=len, default=b"")) and len(longest) > MAX_LINE:
         where = Where(name, lines.index(longest) + 1)
         raise BadPatch(f"a line is longer than {MAX_LINE // 2**20} MiB", where=where)
     header, start = parse_header(lines, name)
-    changes = _Diff(lines, start, name).parse()
+    changes = _Diff(lines, start, name, cut_off=cut_off).parse()
     if not changes:
         raise BadPatch("the patch changes nothing: no `diff --git` section was found", where=Where(name))
     return Patch(name, header, changes)
@@ -104,8 +106,9 @@ def parse_diff(lines: list[bytes], name: str) -> list[FileChange]:
 class _Diff:
     """The cursor over the diff part. Every method leaves it on the first line that it did not take."""
 
-    def __init__(self, lines: list[bytes], start: int, name: str) -> None:
+    def __init__(self, lines: list[bytes], start: int, name: str, *, cut_off: bool) -> None:
         self.lines = lines
+        self.cut_off = cut_off  # the last line has no newline
         self.at = start
         self.name = name
         self.budget = MAX_INFLATED
@@ -131,6 +134,8 @@ class _Diff:
                 break
             else:
                 raise self.bad(_not_understood(line))
+        if self.at == len(self.lines) and self.cut_off:
+            raise self.bad("the file ends in the middle of this line: it was cut off", self.at - 1)
         return changes
 
     def check_twice(self, change: FileChange, taken: dict[bytes, FileChange], given: dict[bytes, FileChange]) -> None:
@@ -146,7 +151,7 @@ class _Diff:
     def only_signature_left(self) -> bool:
         """After the last section: `-- `, git's version or any one line, blank lines."""
         rest = [x for x in self.lines[self.at + 1 :] if x.strip()]
-        return len(rest) <= 1 and not any(x.startswith((b"diff ", b"@@")) for x in rest)
+        return len(rest) <= 1 and not any(x.startswith((b"diff ", b"@@")) or splits_mails(x) for x in rest)
 
     def section(self) -> FileChange:
         start = self.at
@@ -158,6 +163,7 @@ class _Diff:
         self.at += 1
         extended = self.extended(change)
         old_name, new_name = self.name_lines(change)
+        self.check_pairs(extended, start)
         self.settle_names(change, names, extended, old_name, new_name, start)
         while (line2 := self.peek()) is not None and line2.startswith(b"@@"):
             change.hunks.append(self.hunk(change))
@@ -248,6 +254,8 @@ class _Diff:
             if not same:
                 raise self.bad("the two names of `diff --git` differ, and no rename or copy is declared", start)
             old = new = self.pick(same, old_line, new_line)
+        if b"\0" in old + new or b"\r" in self.lines[start]:
+            raise self.bad("a name holds a NUL, or a carriage return without quotes, where it would end for git", start)
         if (old, new) not in names:
             raise self.bad(f"`diff --git` does not name {_show(new)} as the lines below it do", start)
         expected_old = b"/dev/null" if change.kind == "add" else b"a/" + old
@@ -350,11 +358,14 @@ class _Diff:
                 )
             last = first + len(hunk.old) - 1
 
+    def check_pairs(self, extended: dict[str, bytes], start: int) -> None:
+        for one, other in (("old mode", "new mode"), ("rename from", "rename to"), ("copy from", "copy to")):
+            if (one in extended) != (other in extended):
+                raise self.bad(f"`{one}` and `{other}` belong together", start)
+
     def check_extended(self, change: FileChange, extended: dict[str, bytes], start: int) -> None:
         """The lines below `diff --git` must not contradict each other: git and this parser could believe different ones."""
         words = extended.keys()
-        if len({"old mode", "new mode"} & words) == 1:
-            raise self.bad("`old mode` and `new mode` belong together", start)
         families = {"new file mode", "deleted file mode", "rename from", "copy from"} & words
         if len(families) > 1 or (families & {"new file mode", "deleted file mode"} and "old mode" in words):
             raise self.bad(f"{' and '.join(sorted(families | ({'old mode'} & words)))} contradict each other", start)
@@ -366,7 +377,7 @@ class _Diff:
         ):
             if oid is not None and absent != (oid.strip("0") == ""):
                 raise self.bad(f"the `index` line's {side} id does not fit: zeros stand for no file", start)
-        if change.binary is not None and (change.old_id is None or len(change.old_id) < 40):
+        if change.binary is not None and len(change.old_id or "") + len(change.new_id or "") < 80:
             raise self.bad("a binary patch needs an `index` line with full ids: use `--full-index`", start)
 
 

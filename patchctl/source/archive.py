@@ -110,7 +110,7 @@ def _zip_members(content: bytes) -> Iterator[Member]:
                 raise BadArchive(f"it unpacks to more than {TOTAL_LIMIT} bytes")
             for info in archive.infolist():
                 yield _zip_member(archive, info)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
         raise BadArchive(f"the zip archive is damaged: {error}") from error
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from patchctl.git.objects import Entry
+from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, SYMLINK, Entry
 from patchctl.git.worktree import ends_with_digest
 from patchctl.source.cache import staging_in
 from patchctl.stack.build import Built
@@ -18,6 +20,8 @@ from patchctl.stack.patches import StackPatch
 
 # Raise it when the stack function gives other commits for the same input.
 ENGINE = 1
+_ID = re.compile(r"[0-9a-f]{40}")
+_PACK = re.compile(r"pack-[0-9a-f]{40}\.pack")
 
 
 @dataclass(frozen=True)
@@ -66,11 +70,12 @@ def recall(cache: Path, key: str, patches: Sequence[StackPatch], left_out: Seque
         out = {id(p) for p in left_out}
         kept = [p for p in patches if id(p) not in out]
         steps = tuple(_step(p, s) for p, s in zip(kept, data["steps"], strict=True))
-        pack = folder / data["pack"] if data["pack"] else None
+        pack = folder / _pack_name(data["pack"]) if data["pack"] is not None else None
         if pack is not None and not _whole(pack):
             return None
-        return StackResult(data["base_commit"], data["base_tree"], data["tip_commit"], data["tip_tree"], steps, pack)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        base, tip = (_id(data["base_commit"]), _id(data["base_tree"])), (_id(data["tip_commit"]), _id(data["tip_tree"]))
+        return StackResult(*base, *tip, steps, pack)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None  # not there, or of another version: it is computed again
 
 
@@ -131,6 +136,28 @@ def _as_json(result: StackResult) -> dict[str, object]:
 
 def _step(patch: StackPatch, data: list[object]) -> StepResult:
     commit, tree, touched = data
-    assert isinstance(touched, list)
-    changes = tuple(Change(p, Entry(*b) if b else None, Entry(*a) if a else None) for p, b, a in touched)
-    return StepResult(patch, str(commit), str(tree), changes)
+    if not isinstance(touched, list):
+        raise TypeError("no list of files")
+    changes = tuple(Change(os.fsdecode(os.fsencode(p)), _entry(b), _entry(a)) for p, b, a in touched)
+    return StepResult(patch, _id(commit), _id(tree), changes)
+
+
+def _entry(data: Any) -> Entry | None:
+    if data is None:
+        return None
+    mode, oid = data
+    if not isinstance(mode, int) or mode not in (REGULAR, EXECUTABLE, SYMLINK, GITLINK):
+        raise ValueError("no mode of a file")
+    return Entry(mode, _id(oid))
+
+
+def _pack_name(value: Any) -> str:
+    if not isinstance(value, str) or not _PACK.fullmatch(value):
+        raise ValueError("no name of a pack")
+    return value
+
+
+def _id(value: Any) -> str:
+    if not isinstance(value, str) or not _ID.fullmatch(value):
+        raise ValueError("no object id")
+    return value

@@ -138,6 +138,8 @@ def _change(data: dict[str, Any]) -> TreeChange:
         raise ValueError(f"the change of {change.name} names no commit")
     for generated in (change.generated, change.known, change.before):
         check_generated(generated)
+    if not isinstance(change.forget, bool):
+        raise ValueError(f"forget is {change.forget!r}")
     return change
 
 

@@ -55,7 +55,11 @@ def bytecode(record: bytes, modules: Iterable[bytes]) -> Iterator[bytes]:
 def _rows(record: bytes) -> Iterator[tuple[str, bytes]]:
     """The path of each line, and the line with its end. A name that needs quotes has them, as in any CSV."""
     for line in record.splitlines(keepends=True):
-        row = next(csv.reader([line.decode("utf-8", "surrogateescape").rstrip("\r\n")]), None)
+        text = line.decode("utf-8", "surrogateescape").rstrip("\r\n")
+        try:
+            row = next(csv.reader([text]), None)
+        except csv.Error:  # longer than a field may be, or with a NUL before Python 3.11: it names no file
+            row = [text]
         if row:
             yield row[0], line
 

@@ -121,12 +121,15 @@ def state_from_json(data: Any, file: Path) -> State:
 
 def save_json(file: Path, data: Any) -> None:
     """Replace `file` by JSON, on disk before this returns: by rename, synchronised."""
-    replace_file(file, (json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode())
+    # As ASCII: a folder's name may hold bytes that are not UTF-8.
+    replace_file(file, (json.dumps(data, indent=1, sort_keys=True) + "\n").encode())
 
 
 def check_place(name: str, kind: str, folder: str, record: str = "") -> None:
     """Raise ValueError unless a tree of this kind can lie there: inside the workspace under its name, or at a full path."""
     _name(name)
+    if "\0" in _text(folder) + _text(record):
+        raise ValueError(f"tree {name!r} lies where no tree can be: {folder!r}")
     if record and (kind != "into" or not _RECORD.fullmatch(record)):
         raise ValueError(f"tree {name!r} is no package with the RECORD {record!r}")
     if kind == "managed" and folder == name:
@@ -147,9 +150,9 @@ def check_generated(generated: dict[str, str]) -> None:
     """Raise ValueError unless every path stays in its tree and out of its git directory."""
     for path, value in generated.items():
         parts = _text(path).split("/")
-        if os.path.isabs(path) or any(p in ("", ".", "..") or p.lower() == ".git" for p in parts):
+        if os.path.isabs(path) or "\0" in path or any(p in ("", ".", "..") or p.lower() == ".git" for p in parts):
             raise ValueError(f"a generated file lies outside its tree: {path!r}")
-        _text(value)
+        _text(value).encode()
 
 
 def _tree(name: str, data: dict[str, Any]) -> TreeState:
@@ -183,6 +186,7 @@ def _name(value: Any) -> str:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is no text")
+    os.fsencode(value)  # ValueError for half of a surrogate pair, which no file name and no output can hold
     return value
 
 

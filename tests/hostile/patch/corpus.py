@@ -403,7 +403,7 @@ WRONG_PLACE: dict[str, Bad] = {
 NAMES: dict[str, Bad] = {
     "control character": bad(add(b'"a\\033[31m"'), 1, "control or formatting"),
     "newline": bad(add(b'"a\\nb"'), 1, "control or formatting"),
-    "NUL": bad(add(b'"a\\000b"'), 1, "control or formatting"),
+    "NUL": bad(add(b'"a\\000b"'), 1, "holds a NUL"),
     "carriage return": bad(add(b'"a\\rb"'), 1, "control or formatting"),
     "bidirectional override": bad(add(b'"a\\342\\200\\256b"'), 1, "control or formatting"),
     "invalid UTF-8": bad(add(b'"a\\377"'), 1, "is not UTF-8"),
