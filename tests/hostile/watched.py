@@ -33,7 +33,7 @@ for number, line in enumerate(lines):
         os.dup2(file, fd)
         os.close(file)
     try:
-        code = run(line)
+        code = run(line) if line[0] != "--write" else open(line[1], "w").write(line[2]) and 0
     except SystemExit as ended:
         code = ended.code
     sys.stdout.flush(); sys.stderr.flush()
@@ -121,7 +121,7 @@ def environment(home: Path, more: Mapping[str, str] | None = None) -> dict[str, 
 def run_all(
     lines: Sequence[Sequence[str]], *, home: Path, results: Path, env: Mapping[str, str] | None = None
 ) -> Watched:
-    """Run these command lines of the tool, in the folder `home`."""
+    """Run these command lines of the tool, in the folder `home`; `--write FILE TEXT` is what a person does between two."""
     results.mkdir(parents=True)
     (results / "lines.json").write_text(json.dumps([list(line) for line in lines]))
     runner = [sys.executable, "-c", RUNNER, str(results / "lines.json"), str(results)]
@@ -156,7 +156,7 @@ def watch(
     ]
     watched = why_unwatched() is None
     line = [*strace, *command] if watched else list(command)
-    done = subprocess.run(line, env=dict(env), cwd=home, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(line, env=dict(env), cwd=home, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return _read(log.read_bytes().decode("utf-8", "backslashreplace"), home) if watched else (None, None)
 

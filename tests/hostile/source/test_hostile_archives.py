@@ -22,6 +22,8 @@ from patchctl.source.archive import read_archive
 from patchctl.source.obtain import obtain_form
 from patchctl.source.types import ArchiveLimits, SourceOptions
 
+pytestmark = pytest.mark.family("Archives")
+
 BLOCK = 512
 END = bytes(2 * BLOCK)
 

@@ -16,6 +16,8 @@ from patchctl.report.progress import SilentProgress
 from patchctl.source.index import download
 from patchctl.source.pipconfig import IndexConfig
 
+pytestmark = pytest.mark.family("Fetch")
+
 GOOD = tar_gz(sdist_members())
 SDIST = Sdist(version="1.0", sha256=sha256(GOOD))
 JSON = {"Content-Type": "application/vnd.pypi.simple.v1+json"}
