@@ -116,8 +116,8 @@ def _check(config: UserConfig, positions: Positions) -> None:
     if bundles.signatures != "off" and not bundles.allowed_signers:
         what = f"{bundles.signatures} needs allowed_signers beside it, the file that says whose signatures count"
         problems.append(positions.problem(("bundles", "signatures"), what))
-    for key, limit in asdict(config.archives).items():
+    for name, limit in asdict(config.archives).items():
         if limit < 1:
-            problems.append(positions.problem(("archives", key), "a limit is a whole number above zero"))
+            problems.append(positions.problem(("archives", name), "a limit is a whole number above zero"))
     if problems:
         raise InvalidManifest(problems)

@@ -178,7 +178,6 @@ def test_in_the_text_that_a_patch_leaves_in_a_workspace(tmp_path: Path) -> None:
     assert_harmless(done)
 
 
-@pytest.mark.parametrize("form", ["text", "json", "github", "sarif", "junit"])
 @pytest.mark.parametrize(
     "nasty", [*NASTY, "annotation", "azure", "end-of-cdata", "percent", "tag", "private", "markup"]
 )
