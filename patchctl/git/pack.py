@@ -8,11 +8,15 @@ need not stay in memory. Measured on 1,000 patches of verl's history: 7 MB, wher
 from __future__ import annotations
 
 import hashlib
+import itertools
 import struct
+import tempfile
 import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
-from patchctl.atomic import replace_file
+from patchctl.atomic import replacing
 from patchctl.git import delta
 from patchctl.git.objects import object_id
 
@@ -23,6 +27,7 @@ _COMPRESSION = 1
 _STORED = 256
 # git's own default for pack.depth: a reader of the last object works through so many.
 _DEEPEST = 50
+_PIECE = 1 << 20
 # delta.make slices and copies; beyond this an object is stored whole. Offsets in a delta have 32 bits.
 _LARGEST_DELTA = 64 * 1024 * 1024
 
@@ -30,12 +35,14 @@ _LARGEST_DELTA = 64 * 1024 * 1024
 class PackWriter:
     """Collects objects, packed, and writes them as one pack with its index.
 
-    With `stored` nothing is compressed: the same objects give the same bytes whatever zlib Python was built with.
+    With `stored` nothing is compressed: the same objects give the same bytes whatever zlib Python was built with. With a
+    folder as `spool`, what is packed waits there in a file without a name, and not in memory.
     """
 
-    def __init__(self, *, stored: bool = False) -> None:
+    def __init__(self, *, stored: bool = False, spool: Path | None = None) -> None:
         self._deflate = _store if stored else _deflate
         self._chunks: list[bytes] = []
+        self._spool: IO[bytes] | None = tempfile.TemporaryFile(dir=spool) if spool else None  # noqa: SIM115
         self._at = 12  # the pack's header
         self._places: dict[str, tuple[int, int]] = {}
         self._depths: dict[str, int] = {}
@@ -60,7 +67,10 @@ class PackWriter:
         if chunk is None:
             chunk = _object_header(_KINDS[kind], len(data)) + self._deflate(data)
         self._places[oid] = (self._at, zlib.crc32(chunk))
-        self._chunks.append(chunk)
+        if self._spool is None:
+            self._chunks.append(chunk)
+        else:
+            self._spool.write(chunk)
         self._at += len(chunk)
 
     def _as_delta(self, oid: str, data: bytes, origin: str, content: bytes) -> bytes | None:
@@ -83,12 +93,23 @@ class PackWriter:
         if not self._places:
             return None
         folder.mkdir(parents=True, exist_ok=True)
-        body = b"".join([struct.pack(">4sII", b"PACK", 2, len(self._places)), *self._chunks])
-        trailer = hashlib.sha1(body, usedforsecurity=False).digest()
+        digest = hashlib.sha1(usedforsecurity=False)
+        for piece in self._body():
+            digest.update(piece)
+        trailer = digest.digest()
         pack = folder / f"pack-{trailer.hex()}.pack"
-        _place(pack, body + trailer)
-        _place(pack.with_suffix(".idx"), _index(self._places, trailer))
+        _place(pack, itertools.chain(self._body(), [trailer]))
+        _place(pack.with_suffix(".idx"), [_index(self._places, trailer)])
         return pack
+
+    def _body(self) -> Iterator[bytes]:
+        yield struct.pack(">4sII", b"PACK", 2, len(self._places))
+        if self._spool is None:
+            yield from self._chunks
+            return
+        self._spool.seek(0)
+        while piece := self._spool.read(_PIECE):
+            yield piece
 
 
 def _deflate(data: bytes) -> bytes:
@@ -158,7 +179,8 @@ def _index(places: dict[str, tuple[int, int]], pack_trailer: bytes) -> bytes:
     return body + hashlib.sha1(body, usedforsecurity=False).digest()
 
 
-def _place(path: Path, data: bytes) -> None:
+def _place(path: Path, pieces: Iterable[bytes]) -> None:
     if path.exists():  # a pack's name is the digest of its content
         return
-    replace_file(path, data, 0o444)
+    with replacing(path, 0o444) as out:
+        out.writelines(pieces)

@@ -98,19 +98,10 @@ def write(dist: Distribution, target: Target, folder: Path, exported: Sequence[E
             if (source, to) not in there:
                 undo.callback(to.unlink, missing_ok=True)
             source.replace(to)
-        _synchronise({to.parent for _, to in pairs})
+        for parent in sorted({to.parent for _, to in pairs}):
+            sync_folder(parent)  # on the disk before the manifest names what was moved
         replace_file(file, wanted.encode())
         undo.pop_all()
-
-
-def _synchronise(folders: set[Path]) -> None:
-    """Renames are on the disk before the manifest names what they moved."""
-    for folder in sorted(folders):
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _drop_empty(folder: Path, top: Path) -> None:

@@ -101,7 +101,7 @@ def _expects_bare(shape: Shape) -> str:
         return "a mapping"
     if shape.origin is Literal:
         return " or ".join(f"'{a}'" for a in shape.args)
-    return "a text"
+    return "a whole number" if shape.origin is int else "a text"
 
 
 def build(annotation: Any, data: Any) -> Any:

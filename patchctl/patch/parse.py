@@ -100,7 +100,7 @@ def parse_patch(data: bytes, name: str) -> Patch:
 
 def parse_diff(lines: list[bytes], name: str) -> list[FileChange]:
     """The changes of a diff without mail header or message, its lines without their newlines. Raises BadPatch."""
-    return _Diff(lines, 0, name).parse()
+    return _Diff(lines, 0, name, cut_off=False).parse()
 
 
 class _Diff:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import stat
 import zlib
 from collections.abc import Iterator
@@ -16,16 +17,20 @@ from patchctl.patch.names import collision_key, why_refused
 from patchctl.report.text import visible_line
 from patchctl.source.cache import REFRESH
 from patchctl.source.tarball import BadArchive, Member, members
+from patchctl.source.types import ArchiveLimits
 
-# Generous against the largest that we carry (vllm 0.14.1: 20 MB packed, 49 MB unpacked, 3,750 files, 145 bytes a name).
-ARCHIVE_LIMIT = 1 << 30
-TOTAL_LIMIT = 4 << 30
-FILE_LIMIT = 256 << 20
-COUNT_LIMIT = 500_000
 NAME_LIMIT = 1024
+# So much may be unpacked at any ratio: a small archive of small files packs better than a large one.
+UNPACKED_FREE = 64 << 20
 # Patches may not touch these; a source distribution brings upstream's own.
+_PINNED = "this archive was pinned by whoever wrote the manifest; it is not one that patchctl unpacks"
 _GIT_OWN = (b".gitattributes", b".gitmodules")
+_PIECE = 1 << 16
 _CHUNK = 1 << 20
+_MIB = 1 << 20
+_CENTRAL = b"PK\x01\x02"
+_CENTRAL_END = b"PK\x05\x06"
+_CENTRAL_END_SIZE = 22
 
 
 @dataclass(frozen=True)
@@ -37,44 +42,72 @@ class ArchivedFile:
     data: bytes
 
 
-def read_archive(archive: Path, sha256: str) -> list[ArchivedFile]:
-    """Every regular file of a .tar.gz or .zip, after its digest was found to be `sha256`.
+def read_archive(archive: Path, sha256: str, limits: ArchiveLimits | None = None) -> Iterator[ArchivedFile]:
+    """Every regular file of a .tar.gz or .zip, one at a time, after its digest was found to be `sha256`.
 
-    The bytes are read once, so that what was hashed is what is parsed. Raises SourceMismatch naming archive and member.
+    The packed bytes are read once and held, so that what was hashed is what is parsed; of the unpacked ones one file is held.
+    Raises SourceMismatch naming archive and member, also after files were given: whoever takes them keeps nothing until the
+    last one came.
     """
-    if archive.stat().st_size > ARCHIVE_LIMIT:
-        raise SourceMismatch(f"the archive is larger than {ARCHIVE_LIMIT} bytes", where=str(archive))
-    content = archive.read_bytes()
+    limits = limits or ArchiveLimits()
+    largest = limits.packed_mib * _MIB
+    with archive.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        content = b"" if size > largest else file.read(size)
+    if size > largest:
+        raise SourceMismatch(
+            f"the archive is larger than {largest} bytes", where=str(archive), hint=_raised("packed_mib")
+        )
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
         raise SourceMismatch(
             f"the archive's sha256 is {found}, and {sha256} is pinned", where=str(archive), hint=REFRESH
         )
+    return _files(archive, content, limits)
+
+
+def _files(archive: Path, content: bytes, limits: ArchiveLimits) -> Iterator[ArchivedFile]:
     try:
-        return _checked(_members(content))
+        yield from _checked(_members(content, limits), limits.names)
     except BadArchive as fault:
         named = f"member {visible_line(fault.member.decode('utf-8', 'backslashreplace'))}: " if fault.member else ""
         raise SourceMismatch(
             f"{named}{fault.reason}",
             where=str(archive),
-            hint="this archive was pinned by whoever wrote the manifest; it is not one that patchctl unpacks",
+            hint=_raised(fault.limit) if fault.limit else _PINNED,
         ) from fault
 
 
-def _members(content: bytes) -> Iterator[Member]:
+def _raised(limit: str) -> str:
+    return (
+        f"if it is meant to be so large: `archives: {{{limit}: N}}` in the user configuration (docs/hostile-input.md)"
+    )
+
+
+def _members(content: bytes, limits: ArchiveLimits) -> Iterator[Member]:
     if content.startswith(b"\x1f\x8b"):
-        return members(_Gunzip(content), FILE_LIMIT)
+        return members(_Gunzip(content, limits), limits.file_mib * _MIB)
     if content.startswith(b"PK\x03\x04"):
-        return _zip_members(content)
+        return _zip_members(content, limits)
     raise BadArchive("it is neither a gzipped tar archive nor a zip archive")
 
 
-class _Gunzip:
-    """One gzip member, unpacked as it is asked for, up to TOTAL_LIMIT."""
+def _check_total(unpacked: int, packed: int, limits: ArchiveLimits) -> None:
+    if unpacked > limits.unpacked_mib * _MIB:
+        raise BadArchive(f"it unpacks to more than {limits.unpacked_mib} MiB", limit="unpacked_mib")
+    if unpacked > max(UNPACKED_FREE, limits.ratio * packed):
+        raise BadArchive(f"it unpacks to more than {limits.ratio} times its {packed} bytes", limit="ratio")
 
-    def __init__(self, content: bytes) -> None:
+
+class _Gunzip:
+    """One gzip member, unpacked as it is asked for, up to the limits."""
+
+    def __init__(self, content: bytes, limits: ArchiveLimits) -> None:
         self._unpack = zlib.decompressobj(wbits=31)
-        self._rest: bytes = content
+        self._packed = memoryview(content)
+        self._limits = limits
+        self._at = 0
+        self._rest = b""
         self._ready = bytearray()
         self._total = 0
 
@@ -86,35 +119,42 @@ class _Gunzip:
         return data
 
     def _more(self) -> None:
+        if not self._rest:
+            self._rest = bytes(self._packed[self._at : self._at + _PIECE])
+            self._at += len(self._rest)
+            if not self._rest:
+                raise BadArchive("the archive ends in the middle")
         try:
             chunk = self._unpack.decompress(self._rest, _CHUNK)
         except zlib.error as error:
             raise BadArchive(f"its compression is damaged: {error}") from error
         self._rest = self._unpack.unconsumed_tail
-        if self._unpack.eof and self._unpack.unused_data.strip(b"\0"):
+        if self._unpack.eof and (self._unpack.unused_data.strip(b"\0") or bytes(self._packed[self._at :]).strip(b"\0")):
             raise BadArchive("there is more after the end of the compressed data")
-        if not chunk and not self._unpack.eof:
-            raise BadArchive("the archive ends in the middle")
         self._total += len(chunk)
-        if self._total > TOTAL_LIMIT:
-            raise BadArchive(f"it unpacks to more than {TOTAL_LIMIT} bytes")
+        _check_total(self._total, len(self._packed), self._limits)
         self._ready += chunk
 
 
-def _zip_members(content: bytes) -> Iterator[Member]:
+def _zip_members(content: bytes, limits: ArchiveLimits) -> Iterator[Member]:
     import zipfile
 
+    # Each of its entries takes Python's reader ten times its 46 bytes.
+    if content.count(_CENTRAL) > limits.names:
+        raise BadArchive(f"it holds more than {limits.names} names", limit="names")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            if sum(info.file_size for info in archive.infolist()) > TOTAL_LIMIT:
-                raise BadArchive(f"it unpacks to more than {TOTAL_LIMIT} bytes")
+            # Python looks for the end's record backwards and takes what stands behind it for nothing.
+            if content.rfind(_CENTRAL_END) + _CENTRAL_END_SIZE + len(archive.comment) != len(content):
+                raise BadArchive("there is more after the archive's end")
+            _check_total(sum(info.file_size for info in archive.infolist()), len(content), limits)
             for info in archive.infolist():
-                yield _zip_member(archive, info)
+                yield _zip_member(archive, info, limits.file_mib * _MIB)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
         raise BadArchive(f"the zip archive is damaged: {error}") from error
 
 
-def _zip_member(archive: object, info: object) -> Member:
+def _zip_member(archive: object, info: object, file_limit: int) -> Member:
     import zipfile
 
     assert isinstance(archive, zipfile.ZipFile) and isinstance(info, zipfile.ZipInfo)
@@ -129,8 +169,12 @@ def _zip_member(archive: object, info: object) -> Member:
         if info.file_size:
             raise BadArchive("it is a folder with content", name)
         return Member(name.removesuffix(b"/"), mode, None)
-    if info.file_size > FILE_LIMIT:
-        raise BadArchive(f"it says that it holds {info.file_size} bytes; at most {FILE_LIMIT} are taken", name)
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # of others Python unpacks all at once
+        raise BadArchive("it is neither stored nor deflated", name)
+    if info.file_size > file_limit:
+        raise BadArchive(
+            f"it says that it holds {info.file_size} bytes; at most {file_limit} are taken", name, limit="file_mib"
+        )
     with archive.open(info) as stream:
         data = stream.read(info.file_size + 1)
     if len(data) != info.file_size:
@@ -138,33 +182,34 @@ def _zip_member(archive: object, info: object) -> Member:
     return Member(name, mode, data)
 
 
-def _checked(found: Iterator[Member]) -> list[ArchivedFile]:
-    files: list[ArchivedFile] = []
-    names = _Names()
+def _checked(found: Iterator[Member], most: int) -> Iterator[ArchivedFile]:
+    empty = True
+    names = _Names(most)
     for member in found:
         names.take(member)
         if member.data is not None:
             inner = member.name.partition(b"/")[2]
             if not inner:
                 raise BadArchive("it lies beside the top folder", member.name)
-            files.append(ArchivedFile(inner, EXECUTABLE if member.mode & stat.S_IXUSR else REGULAR, member.data))
-    if not files:
+            empty = False
+            yield ArchivedFile(inner, EXECUTABLE if member.mode & stat.S_IXUSR else REGULAR, member.data)
+    if empty:
         raise BadArchive("it holds no file")
-    return files
 
 
 class _Names:
     """The names seen so far, and the rules between them: one top folder, no name twice, none that another one hides."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._top: bytes | None = None
         self._is_file: dict[bytes, bool] = {}
         self._by_key: dict[str, bytes] = {}
 
     def take(self, member: Member) -> None:
         name = member.name
-        if len(self._is_file) > COUNT_LIMIT:
-            raise BadArchive(f"it holds more than {COUNT_LIMIT} names")
+        if len(self._is_file) > self._most:
+            raise BadArchive(f"it holds more than {self._most} names", limit="names")
         if len(name) > NAME_LIMIT:
             raise BadArchive(f"its name is longer than {NAME_LIMIT} bytes", name[:100])
         parts = name.split(b"/")

@@ -15,6 +15,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from patchctl.source.types import FORMS, Form
 REPOSITORY_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
 _RECORD = "patchctl.json"
 _REF = "refs/heads/base"
+_ID = re.compile(r"[0-9a-f]{40}")
 _ABANDONED_SECONDS = 24 * 3600.0
 _OTHER_FOLDER = "set PATCHCTL_CACHE to a folder of your own"
 REFRESH = "`patchctl fetch --refresh` fetches it again"
@@ -173,11 +175,24 @@ def read_record(repo: Path) -> Record | None:
     try:
         held = json.loads(text)
         record = Record(**{**held, "declared": tuple(held["declared"])})
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise SourceMismatch(f"the record is damaged: {error}", where=str(path), hint=REFRESH) from error
+    if not _is_typed(record):
+        raise SourceMismatch("the record is damaged: a value is of another kind", where=str(path), hint=REFRESH)
     if record.schema != 1 or record.form not in FORMS:
         raise SourceMismatch(f"the record has schema {record.schema!r}, not 1", where=str(path), hint=REFRESH)
     return record
+
+
+def _is_typed(record: Record) -> bool:
+    texts = (record.upstream, record.commit, record.tree, record.origin, *record.declared)
+    maybe = (record.archive, record.sha256)
+    return (
+        all(isinstance(text, str) for text in texts)
+        and all(text is None or isinstance(text, str) for text in maybe)
+        and _ID.fullmatch(record.commit) is not None
+        and _ID.fullmatch(record.tree) is not None
+    )
 
 
 def entries(root: Path) -> list[tuple[Path, Record]]:

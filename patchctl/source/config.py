@@ -7,18 +7,20 @@ mirrors:
 bundles:
   signatures: require
   allowed_signers: ~/.config/patchctl/allowed_signers
+archives: {unpacked_mib: 4096}
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from patchctl.errors import BadManifest, WrongUse
 from patchctl.manifest.types import FORBID_UNKNOWN, Name, Written
+from patchctl.source.types import ArchiveLimits
 
 if TYPE_CHECKING:
     from patchctl.manifest.load import Positions
@@ -39,11 +41,14 @@ class BundlePolicy:
 
 @dataclass(frozen=True)
 class UserConfig:
-    """`mirrors` maps an upstream to addresses or absolute paths, tried before the manifest's remotes."""
+    """`mirrors` maps an upstream to addresses or absolute paths, tried before the manifest's remotes; `archives` are the
+    limits that a source distribution must keep.
+    """
 
     mirrors: dict[Name, list[str]] = field(default_factory=dict)
     cache: str | None = None
     bundles: BundlePolicy = field(default_factory=BundlePolicy)
+    archives: ArchiveLimits = field(default_factory=ArchiveLimits)
     __pydantic_config__ = FORBID_UNKNOWN
 
 
@@ -79,6 +84,11 @@ def _full(path: str | None) -> str | None:
     return os.path.expanduser(path) if path else None
 
 
+def archive_limits() -> ArchiveLimits:
+    """The limits of this user, for archives that come without the options of a run: a base of the cache."""
+    return read_user_config().archives
+
+
 def _check(config: UserConfig, positions: Positions) -> None:
     from patchctl.manifest.problems import InvalidManifest
     from patchctl.source.places import parse_place
@@ -106,5 +116,8 @@ def _check(config: UserConfig, positions: Positions) -> None:
     if bundles.signatures != "off" and not bundles.allowed_signers:
         what = f"{bundles.signatures} needs allowed_signers beside it, the file that says whose signatures count"
         problems.append(positions.problem(("bundles", "signatures"), what))
+    for name, limit in asdict(config.archives).items():
+        if limit < 1:
+            problems.append(positions.problem(("archives", name), "a limit is a whole number above zero"))
     if problems:
         raise InvalidManifest(problems)

@@ -21,7 +21,7 @@ from patchctl.errors import SourceMismatch, Tried, WrongUse
 from patchctl.manifest.types import Sdist
 from patchctl.report.progress import Progress
 from patchctl.report.text import one_line, redact
-from patchctl.source.archive import ARCHIVE_LIMIT
+from patchctl.source.config import archive_limits
 from patchctl.source.pipconfig import IndexConfig, machine_config
 from patchctl.source.places import PORTS, has_proxy, known_unreachable, remember_unreachable, why_unreachable
 from patchctl.source.types import Download
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 10.0
 _CHUNK = 1 << 16
 _TRIES = 2
+# The largest page of our four distributions has 1 MB; read, one of this size takes some 50 times as much memory.
+_PAGE_LIMIT = 8 << 20
+_OF_TRANSFER = (b"content-encoding", b"content-length", b"transfer-encoding")
 _ARCHIVES = (".tar.gz", ".zip")
 
 
@@ -111,7 +114,12 @@ def _client(config: IndexConfig) -> Any:
     from unearth.fetchers import PyPIClient
 
     options: dict[str, Any] = {"proxy": config.proxy} if config.proxy else {}
-    return PyPIClient(
+
+    class Client(PyPIClient):
+        def get(self, url: Any, **options: Any) -> Any:
+            return _page(self, url, options)
+
+    return Client(
         trusted_hosts=config.trusted_hosts,
         verify=_tls(config),
         timeout=httpx2.Timeout(config.timeout, connect=min(CONNECT_SECONDS, config.timeout)),
@@ -121,6 +129,20 @@ def _client(config: IndexConfig) -> Any:
         auth=MultiDomainBasicAuth(prompting=False, index_urls=list(config.index_urls)),
         **options,
     )
+
+
+def _page(client: Any, url: Any, options: dict[str, Any]) -> Any:
+    """What unearth asks a client's `get` for: a page of an index. It would hold one of any size, and unpacked."""
+    import httpx2
+
+    with client.stream("GET", url, **options) as answer:
+        content = bytearray()
+        for chunk in answer.iter_bytes(_CHUNK):
+            content += chunk
+            if len(content) > _PAGE_LIMIT:
+                raise _Refused(f"its page is larger than {_PAGE_LIMIT} bytes")
+        unpacked = [(k, v) for k, v in answer.headers.raw if k.lower() not in _OF_TRANSFER]
+        return httpx2.Response(answer.status_code, headers=unpacked, content=bytes(content), request=answer.request)
 
 
 def _tls(config: IndexConfig) -> ssl.SSLContext | bool:
@@ -183,6 +205,16 @@ def _host(url: str) -> tuple[str, int] | None:
     return (parts.hostname, parts.port or PORTS[parts.scheme]) if parts.scheme in PORTS and parts.hostname else None
 
 
+@contextmanager
+def _read_as_page() -> Iterator[None]:
+    """unearth takes a page for what it should be: lists, texts, digests, nested a few levels deep."""
+    try:
+        yield
+    except (AttributeError, KeyError, IndexError, TypeError, RecursionError) as error:
+        raise _Refused(f"its page cannot be read: {type(error).__name__}: {one_line(str(error))}") from error
+
+
+@_read_as_page()
 def _candidates(
     client: Any, source: str, kind: str, distribution: str, sdist: Sdist, tried: list[Tried]
 ) -> list[_Candidate]:
@@ -286,6 +318,7 @@ def _stream(client: Any, url: str, target: Path, label: str, progress: Progress)
 def _stream_once(client: Any, url: str, target: Path, label: str, progress: Progress) -> tuple[str, int]:
     digest = hashlib.sha256()
     size = 0
+    largest = archive_limits().packed_mib << 20
     # Servers may pack what they send once more, or unpack .tar.gz files; iter_raw takes the bytes as they come.
     headers = {"Accept-Encoding": "identity"}
     with client.get_stream(url, headers=headers) as response, open(target, "wb") as out:
@@ -294,8 +327,8 @@ def _stream_once(client: Any, url: str, target: Path, label: str, progress: Prog
         progress.start(label, int(length) if length.isdigit() else None)
         for chunk in response.iter_raw(_CHUNK):
             size += len(chunk)
-            if size > ARCHIVE_LIMIT:
-                raise _Refused(f"it sends more than {ARCHIVE_LIMIT} bytes")
+            if size > largest:
+                raise _Refused(f"it sends more than {largest} bytes")
             digest.update(chunk)
             out.write(chunk)
             progress.advance(len(chunk))

@@ -1,7 +1,7 @@
 """Form sdist: an archive becomes a bare repository with one root commit.
 
 The archive holds upstream's tracked files (fewer than git has: each project chooses what it ships) and files that its
-build wrote. The latter are left out, so that the tree holds upstream's own bytes only; which ones, says `left_out`.
+build wrote. The latter are left out, so that the tree holds upstream's own bytes only.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from pathlib import Path
 from patchctl.errors import BadManifest, SourceMismatch, Tried
 from patchctl.git.objects import Entry, Files, Person, TreeBuilder, object_id, render_commit
 from patchctl.git.pack import PackWriter
-from patchctl.manifest.types import GeneratedFile, Sdist, Stack, Upstream
+from patchctl.manifest.types import Sdist, Stack, Upstream
 from patchctl.report.progress import Progress
 from patchctl.report.text import visible_line
 from patchctl.source import cache
 from patchctl.source.archive import ArchivedFile, read_archive
+from patchctl.source.config import archive_limits
 from patchctl.source.types import Base, Download, SourceOptions
 
 # The text that setuptools appends when it writes an archive (setuptools/command/egg_info.py, save_version_info).
@@ -36,19 +37,6 @@ def is_generated(file: ArchivedFile, declared: Collection[bytes]) -> bool:
     return file.path in declared
 
 
-def tracked(files: Iterable[ArchivedFile], generated: Iterable[GeneratedFile]) -> tuple[list[ArchivedFile], list[str]]:
-    """The archive's files without the generated ones, and the paths of those, sorted."""
-    declared = {g.path.encode() for g in generated}
-    kept: list[ArchivedFile] = []
-    left_out: list[str] = []
-    for file in files:
-        if is_generated(file, declared):
-            left_out.append(file.path.decode())
-        else:
-            kept.append(file)
-    return kept, sorted(left_out)
-
-
 def tree_of(files: Iterable[ArchivedFile]) -> str:
     """The id of the tree that these files make."""
     return TreeBuilder({f.path: Entry(f.mode, object_id("blob", f.data)) for f in files}).write()
@@ -59,7 +47,7 @@ def write_commit(repo: Path, files: Iterable[ArchivedFile], distribution: str, s
 
     Author, date and message are fixed, so that one archive gives one commit id on every machine.
     """
-    writer = PackWriter()
+    writer = PackWriter(spool=repo)
     listing: Files = {}
     for file in files:
         listing[file.path] = Entry(file.mode, writer.add("blob", file.data))
@@ -148,9 +136,10 @@ def _make_base(
 ) -> Base:
     sdist = stack.pin.sdist
     assert sdist is not None
-    files, _ = tracked(read_archive(found.path, sdist.sha256), stack.generated)
+    generated = {g.path.encode() for g in stack.generated}
+    archived = read_archive(found.path, sdist.sha256, archive_limits())
     repo = cache.new_repository(folder / "base.git")
-    commit, tree = write_commit(repo, files, distribution, sdist)
+    commit, tree = write_commit(repo, (f for f in archived if not is_generated(f, generated)), distribution, sdist)
     final = _place(options.cache, name, sdist)
     kept = final.with_name(final.name.removesuffix(".git") + _suffix(found.path))
     if found.path != kept:
@@ -189,7 +178,8 @@ def check_against_archive(base: Base) -> None:
     if not archive.is_file():
         raise SourceMismatch("the archive of the base is gone", where=str(archive), hint=cache.REFRESH)
     declared = {path.encode() for path in record.declared}
-    tree = tree_of(f for f in read_archive(archive, record.sha256) if not is_generated(f, declared))
+    archived = read_archive(archive, record.sha256, archive_limits())
+    tree = tree_of(f for f in archived if not is_generated(f, declared))
     if (tree, base.commit) != (base.tree, record.commit):
         raise SourceMismatch(
             f"the archive makes tree {tree}, and the base has {base.tree}", where=str(base.repo), hint=cache.REFRESH

@@ -15,6 +15,7 @@ from typing import Protocol
 
 BLOCK = 512
 _EXTENSION_LIMIT = 1 << 20
+_DIGITS = 20
 _ZEROS = bytes(BLOCK)
 _KINDS = {
     b"1": "a hard link",
@@ -29,12 +30,15 @@ _KINDS = {
 
 
 class BadArchive(Exception):
-    """The archive is not one that we take. `member` is the name that it gives, where it has one."""
+    """The archive is not one that we take. `member` is the name that it gives, where it has one; `limit` is the user's
+    setting that stands against it, where one does.
+    """
 
-    def __init__(self, reason: str, member: bytes | None = None) -> None:
+    def __init__(self, reason: str, member: bytes | None = None, *, limit: str | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.member = member
+        self.limit = limit
 
 
 class Stream(Protocol):
@@ -55,6 +59,7 @@ class Member:
 def members(stream: Stream, file_limit: int) -> Iterator[Member]:
     """The members of a tar stream in their order. Raises BadArchive; nothing that follows a fault is read."""
     extended: dict[bytes, bytes] = {}
+    kinds: set[bytes] = set()
     while True:
         block = _exactly(stream, BLOCK)
         if block == _ZEROS:
@@ -64,11 +69,19 @@ def members(stream: Stream, file_limit: int) -> Iterator[Member]:
         kind = block[156:157]
         size = _number(block[124:136])
         if kind in (b"x", b"g", b"L", b"K"):
-            data = _payload(stream, size, _EXTENSION_LIMIT, None)
-            _take_extension(kind, data, extended)
+            if size > _EXTENSION_LIMIT:
+                raise BadArchive(
+                    f"an extended header says that it holds {size} bytes; at most {_EXTENSION_LIMIT} are taken"
+                )
+            if kind != b"g":  # each kind once a member: any number of them would fill the memory
+                if kind in kinds:
+                    raise BadArchive("one member has two extended headers of one kind")
+                kinds.add(kind)
+            _take_extension(kind, _payload(stream, size, None), extended)
             continue
         yield _member(stream, block, kind, size, extended, file_limit)
         extended = {}
+        kinds = set()
 
 
 def _member(
@@ -77,9 +90,9 @@ def _member(
     name = extended.get(b"path") or _name(block)
     mode = _number(block[100:108]) & 0o7777
     if b"size" in extended:
-        if not extended[b"size"].isdigit():
+        size = _decimal(extended[b"size"])
+        if size < 0:
             raise BadArchive("its size is not a number", name)
-        size = int(extended[b"size"])
     if any(key.startswith(b"GNU.sparse") for key in extended):
         raise BadArchive("it is a sparse file; only regular files and folders are taken", name)
     if kind == b"5" or (kind == b"\0" and name.endswith(b"/")):
@@ -89,7 +102,9 @@ def _member(
     if kind not in (b"0", b"\0"):
         what = _KINDS.get(kind, f"of the unknown kind {kind!r}")
         raise BadArchive(f"it is {what}; only regular files and folders are taken", name)
-    return Member(name, mode, _payload(stream, size, file_limit, name))
+    if size > file_limit:
+        raise BadArchive(f"it says that it holds {size} bytes; at most {file_limit} are taken", name, limit="file_mib")
+    return Member(name, mode, _payload(stream, size, name))
 
 
 def _name(block: bytes) -> bytes:
@@ -101,9 +116,7 @@ def _name(block: bytes) -> bytes:
     return name
 
 
-def _payload(stream: Stream, size: int, limit: int, name: bytes | None) -> bytes:
-    if size > limit:
-        raise BadArchive(f"it says that it holds {size} bytes; at most {limit} are taken", name)
+def _payload(stream: Stream, size: int, name: bytes | None) -> bytes:
     data = _exactly(stream, size, name)
     _exactly(stream, -size % BLOCK, name)
     return data
@@ -140,6 +153,11 @@ def _number(field: bytes) -> int:
     return int(digits or b"0", 8)
 
 
+def _decimal(digits: bytes) -> int:
+    """-1 for what is no number. Python's int() raises ValueError for 4,301 digits or more."""
+    return int(digits) if digits.isdigit() and len(digits) <= _DIGITS else -1
+
+
 def _take_extension(kind: bytes, data: bytes, extended: dict[bytes, bytes]) -> None:
     if kind == b"L":
         extended[b"path"] = data.split(b"\0", 1)[0]
@@ -157,10 +175,10 @@ def _pax_records(data: bytes) -> dict[bytes, bytes]:
     at = 0
     while at < len(data):
         blank = data.find(b" ", at)
-        length = data[at:blank]
-        if blank < 0 or not length.isdigit() or int(length) > len(data) - at:
+        length = _decimal(data[at:blank]) if blank > 0 else -1
+        if not 0 <= length <= len(data) - at:
             raise BadArchive("a pax header is damaged")
-        end = at + int(length)
+        end = at + length
         key, equals, value = data[blank + 1 : end - 1].partition(b"=")
         if end <= blank + 1 or data[end - 1 : end] != b"\n" or not equals or b"\0" in value:
             raise BadArchive("a pax header is damaged")

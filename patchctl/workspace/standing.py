@@ -3,6 +3,7 @@ that are applied already."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from patchctl.workspace.record import listed
 from patchctl.workspace.state import load_state
 from patchctl.workspace.status import in_profile
 from patchctl.workspace.trees import Tree
+
+# vllm's, with its compiled parts, has 0.3 MB.
+_RECORD_LIMIT = 64 << 20
 
 
 def standing(workspace: Path, dist: Distribution, into: Mapping[str, Path]) -> Standing:
@@ -39,13 +43,21 @@ def standing(workspace: Path, dist: Distribution, into: Mapping[str, Path]) -> S
 
 def find_installed(folder: Path, packages: Iterable[str]) -> InstalledPackage | None:
     """The installed distribution that has one of these packages, by what the RECORDs in `folder` list. None for a checkout,
-    or what another tool put there without one. Raises WrongUse when two claim to have it."""
+    or what another tool put there without one. Raises WrongUse when two claim to have it, and for a RECORD that could not be
+    rewritten and given back: a link, or in a folder that is one."""
     modules = [f"{inner}/__init__.py,".encode() for inner in packages]
     found = []
     for record in sorted(folder.glob("*.dist-info/RECORD")):
+        if not record.is_file() or record.stat().st_size > _RECORD_LIMIT:  # a pipe would be waited for
+            continue
         data = record.read_bytes()
         if any(data.startswith(m) or b"\n" + m in data for m in modules):
-            found.append(InstalledPackage(folder, str(record.relative_to(folder)), listed(data)))
+            if record.is_symlink() or record.parent.is_symlink():
+                raise WrongUse("the package's RECORD is a link, or lies in a folder that is one", where=str(record))
+            try:
+                found.append(InstalledPackage(folder, str(record.relative_to(folder)), listed(data)))
+            except csv.Error as error:
+                raise WrongUse(f"the package's RECORD cannot be read: {error}", where=str(record)) from error
     if len(found) > 1:
         what = f"{' and '.join(p.record for p in found)} list the same package"
         raise WrongUse(what, where=str(folder), hint="uninstall both, and install the one that is wanted")

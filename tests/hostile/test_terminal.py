@@ -12,8 +12,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import harmless
 from distribution import GREETER, Made, make_distribution
 from on_disk import Workspace, copy_of, own, own_ws, small, ws
+from watched import run_all
+
+pytestmark = pytest.mark.family("Terminal and CI log injection")
 
 __all__ = ["own", "own_ws", "small", "ws"]
 
@@ -27,6 +31,15 @@ NASTY = {
     "zero-width": "a\u200bb",
     "backspace": "abc\x08\x08\x08",
     "line-separator": "a\u2028b",
+}
+ORDERS = {
+    "annotation": "::error file=a::forged",
+    "azure": "##vso[task.setvariable variable=x]y",
+    "end-of-cdata": "]]><testcase name='forged'/>",
+    "percent": "%0A::error::forged%0D",
+    "tag": "\U000e0041\U000e0042",
+    "private": "\ue000\U000f0000",
+    "markup": "<script>alert(1)</script>&amp;",
 }
 PATCH = "patches/greeter/v1/0003-feature-loud.patch"
 FORBIDDEN = {chr(c) for c in (*range(0x20), *range(0x7F, 0xA0))} - {"\n", "\t"} | {
@@ -163,3 +176,28 @@ def test_in_the_text_that_a_patch_leaves_in_a_workspace(tmp_path: Path) -> None:
     done = made.patchctl("apply", "--profile", "full", "--workspace", str(tmp_path / "ws"))
     assert done.returncode == 2
     assert_harmless(done)
+
+
+@pytest.mark.parametrize(
+    "nasty", [*NASTY, "annotation", "azure", "end-of-cdata", "percent", "tag", "private", "markup"]
+)
+def test_in_what_verify_prints_for_a_ci_system(own: Made, nasty: str, tmp_path: Path) -> None:
+    """In a subject, a trailer, a file's name and a manifest at once; as JSON, XML and annotations they are parsed too."""
+    text = {**NASTY, **ORDERS}[nasty]
+    file, folder = own.root / PATCH, own.root / "patches/greeter/v1"
+    quoted = "".join(f"\\{b:03o}" for b in text.encode())
+    old = file.read_bytes()
+    file.write_bytes(old.replace(b"[PATCH] hello: repeat", f"[PATCH] hello: {text} repeat".encode()))
+    (folder / "0004-feature-odd.patch").write_bytes(old.replace(b"Feature: loud", f"Feature: {text}".encode()))
+    named = old.replace(b"a/greeter/hello.py", f'"a/{quoted}"'.encode()).replace(
+        b"b/greeter/hello.py", f'"b/{quoted}"'.encode()
+    )
+    (folder / "0005-feature-named.patch").write_bytes(named)
+    stack = own.root / "manifests/stacks/greeter/v1.yaml"
+    stack.write_text(stack.read_text() + "  - 0004-feature-odd.patch\n  - 0005-feature-named.patch\n")
+    forms = ("text", "json", "github", "sarif", "junit")
+    lines = [[f"--root={own.root}", f"--cache={own.cache}", "verify", "--static", "--format", form] for form in forms]
+    for form, run in zip(forms, run_all(lines, home=tmp_path / "home", results=tmp_path / "results").runs, strict=True):
+        assert run.code == 1, run
+        harmless.assert_harmless(run.stdout, run.stderr, where=nasty, form=form)
+        assert "0005-feature-named.patch" in run.stdout

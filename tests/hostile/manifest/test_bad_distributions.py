@@ -11,6 +11,8 @@ import pytest
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.problems import InvalidManifest
 
+pytestmark = pytest.mark.family("YAML")
+
 UPSTREAMS = "manifests/upstreams.yaml"
 V1 = "manifests/stacks/greeter/v1.yaml"
 SITE = "manifests/stacks/greeter/v1-site.yaml"

@@ -54,6 +54,7 @@ def test_every_fault_is_named_at_its_place(path: Path, parser: str) -> None:
         assert found == expected
 
 
+@pytest.mark.family("YAML")
 @pytest.mark.parametrize("path", BAD, ids=lambda p: p.stem)
 def test_the_error_names_the_file_and_shows_nothing_dangerous(path: Path) -> None:
     error = refused(path)

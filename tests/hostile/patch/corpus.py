@@ -209,6 +209,17 @@ RUNS_CODE: dict[str, Bad] = {
         1,
         "must begin with `diff --git`",
     ),
+    "ed script behind names": bad(b"--- a/f\n+++ b/f\n1!touch /tmp/evil\n", 1, "must begin with `diff --git`"),
+    "ed script for a hunk": bad(modify(hunk=b"1c\nevil\n.\n"), 4, "no hunk follows"),
+    "Prereq and Index of GNU patch": bad(
+        b"Prereq: 1.0\nIndex: f\n*** f.orig\n--- f\n***************\n*** 1 ****\n! a\n--- 1 ----\n! b\n",
+        None,
+        "changes nothing|must begin with",
+    ),
+    "a shell archive": bad(b"#!/bin/sh\ntouch /tmp/evil\n", None, "changes nothing"),
+    "a property of Subversion": bad(
+        modify() + b"\nProperty changes on: f\n+   svn:executable\n", 10, "not understood|ed script"
+    ),
     "a second kind of diff behind the first": bad(
         modify() + b"--- a/dir/g\n+++ b/dir/g\n@@ -1 +1 @@\n-a\n+b\n", 10, "must begin with `diff --git`"
     ),

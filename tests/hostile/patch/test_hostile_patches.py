@@ -21,8 +21,16 @@ from patchctl.stack.patches import load_patch
 SECONDS = 20
 """Far above what any of them takes on an idle machine (the slowest about one), and far below what a bomb would."""
 
+# The row of docs/hostile-input.md that each part of the corpus belongs to.
+ROWS = {
+    "outside": "Patch writes outside the tree", "executed": "Patch writes what is executed", "modes": "Modes",
+    "runs code": "Patch that runs code", "bombs": "Parser bombs", "wrong place": "Wrong place", "names": "File names",
+    "headers": "Header games", "mails": "Mail games",
+}  # fmt: skip
 CASES = [
-    pytest.param(case, id=f"{family}: {fault}") for family, cases in FAMILIES.items() for fault, case in cases.items()
+    pytest.param(case, id=f"{family}: {fault}", marks=pytest.mark.family(ROWS[family]))
+    for family, cases in FAMILIES.items()
+    for fault, case in cases.items()
 ]
 
 

@@ -17,11 +17,12 @@ from source_builders import IndexServer, demo_stack, demo_upstream, sha256
 from patchctl.errors import SourceMismatch
 from patchctl.manifest.types import Sdist
 from patchctl.report.progress import SilentProgress
-from patchctl.source import archive as archive_module
 from patchctl.source import pipconfig
 from patchctl.source.archive import read_archive
 from patchctl.source.obtain import obtain_form
-from patchctl.source.types import SourceOptions
+from patchctl.source.types import ArchiveLimits, SourceOptions
+
+pytestmark = pytest.mark.family("Archives")
 
 BLOCK = 512
 END = bytes(2 * BLOCK)
@@ -117,6 +118,43 @@ TAR_FAULTS: dict[str, tuple[bytes, str, str]] = {
         GOOD + pax(size=b"0") + file(b"demo-1.0/n", b"not a header" * 50), "", "no number",
     ),
     "global_path": (GOOD + pax(b"g", path=b"demo-1.0/x") + file(b"demo-1.0/n"), "", "global"),
+    "pax_size_of_5000_digits": (GOOD + pax(size=b"1" * 5000) + file(b"demo-1.0/n"), "demo-1.0/n", "not a number"),
+    "pax_size_of_other_digits": (GOOD + pax(size="\u0661".encode()) + file(b"demo-1.0/n"), "demo-1.0/n", "not a number"),
+    "pax_size_empty": (GOOD + pax(size=b"") + file(b"demo-1.0/n"), "demo-1.0/n", "not a number"),
+    "pax_length_of_5000_digits": (GOOD + header(b"pax", 5007, b"x") + padded(b"9" * 5000 + b" path=x"), "", "damaged"),
+    "pax_length_negative": (GOOD + header(b"pax", 10, b"x") + padded(b"-5 path=x\n"), "", "damaged"),
+    "pax_without_end_of_line": (GOOD + header(b"pax", 9, b"x") + padded(b"9 path=xy"), "", "damaged"),
+    "pax_path_empty": (pax(path=b"") + file(b""), "", "empty part"),
+    "two_pax_headers": (GOOD + pax(path=b"demo-1.0/x") + pax(path=b"demo-1.0/y") + file(b"z"), "", "two extended headers"),
+    "two_long_names": (
+        GOOD + 2 * file(b"././@LongLink", b"demo-1.0/y\0", kind=b"L") + file(b"z"), "", "two extended headers",
+    ),
+    "long_name_of_2_mib": (GOOD + header(b"././@LongLink", 2 << 20, kind=b"L"), "", "at most"),
+    "long_name_cut": (GOOD + header(b"././@LongLink", 600, kind=b"L") + bytes(512), "", "ends in the middle"),
+    "global_size": (GOOD + pax(b"g", size=b"0") + file(b"demo-1.0/n"), "", "global"),
+    "gnu_sparse_name": (
+        GOOD + pax(**{"GNU.sparse.name": b"../x"}) + file(b"demo-1.0/s"), "demo-1.0/s", "sparse",
+    ),
+    "link_then_file_through_it": (
+        GOOD + header(b"demo-1.0/l", kind=b"2", link=b"/tmp") + file(b"demo-1.0/l/x"), "demo-1.0/l", "symbolic link",
+    ),
+    "long_link_then_file_through_it": (  # CVE-2025-4517: a chain of links whose full path is over PATH_MAX
+        GOOD + header(b"demo-1.0/" + b"d" * 80, kind=b"5") + header(b"demo-1.0/a", kind=b"2", link=b"d" * 80)
+        + header(b"demo-1.0/e", kind=b"2", link=b"a/" * 40) + file(b"demo-1.0/e/../../x"), "demo-1.0/a", "symbolic link",
+    ),
+    "hard_link_to_a_link": (  # CVE-2025-4330
+        GOOD + header(b"demo-1.0/h", kind=b"1", link=b"demo-1.0/../../etc/passwd"), "demo-1.0/h", "hard link",
+    ),
+    "link_whose_target_is_below_itself": (  # CVE-2025-4138
+        GOOD + header(b"demo-1.0/l", kind=b"2", link=b"l/../../outside"), "demo-1.0/l", "symbolic link",
+    ),
+    "folder_mode_outside": (header(b"../out/", kind=b"5", mode=b"0000777\0") + GOOD, "../out", "leaves the tree"),
+    "contiguous_file": (GOOD + header(b"demo-1.0/c", kind=b"7"), "demo-1.0/c", "unknown kind"),
+    "block_device": (GOOD + header(b"demo-1.0/b", kind=b"4"), "demo-1.0/b", "block device"),
+    "multi_volume": (GOOD + header(b"demo-1.0/m", kind=b"M"), "demo-1.0/m", "a part of a file"),
+    "folder_then_file": (
+        header(b"demo-1.0/d/", kind=b"5") + file(b"demo-1.0/d"), "demo-1.0/d", "it is there twice",
+    ),
     "pax_length_wrong": (GOOD + header(b"pax", 9, b"x") + padded(b"99 path=x"), "", "damaged"),
     "pax_length_zero": (GOOD + header(b"pax", 9, b"x") + padded(b"0 path=x\n"), "", "damaged"),
     "checksum": (GOOD + header(b"demo-1.0/c", checksum=b"000000\0 "), "", "checksum"),
@@ -125,13 +163,15 @@ TAR_FAULTS: dict[str, tuple[bytes, str, str]] = {
 }  # fmt: skip
 
 
-def refused(content: bytes, folder: Path, digest: str | None = None) -> SourceMismatch:
+def refused(
+    content: bytes, folder: Path, digest: str | None = None, limits: ArchiveLimits | None = None
+) -> SourceMismatch:
     folder.mkdir(exist_ok=True)
     path = folder / "archive"
     path.write_bytes(content)
     before = sorted(folder.rglob("*"))
     with pytest.raises(SourceMismatch) as caught:
-        read_archive(path, digest or sha256(content))
+        list(read_archive(path, digest or sha256(content), limits))
     assert sorted(folder.rglob("*")) == before
     assert caught.value.code == 3
     assert str(caught.value).startswith(str(path))
@@ -173,26 +213,46 @@ def test_damaged_compression_is_refused(fault: str, tmp_path: Path) -> None:
     assert reason in refused(damage(gzip.compress(GOOD + END)), tmp_path).what
 
 
-def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive_module, "TOTAL_LIMIT", 8 << 20)
+@pytest.mark.parametrize("limits", [ArchiveLimits(unpacked_mib=8), ArchiveLimits(unpacked_mib=63)])
+def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, limits: ArchiveLimits) -> None:
     raw = io.BytesIO()
     with gzip.GzipFile(fileobj=raw, mode="wb") as out:
         for number in range(64):
             out.write(file(b"demo-1.0/f%d" % number, bytes(1 << 20)))
         out.write(END)
     assert len(raw.getvalue()) < 100_000
-    assert "unpacks to more than" in refused(raw.getvalue(), tmp_path).what
+    error = refused(raw.getvalue(), tmp_path, limits=limits)
+    assert f"unpacks to more than {limits.unpacked_mib} MiB" in error.what
+    assert "unpacked_mib" in (error.hint or "")
 
 
-def test_too_many_names_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive_module, "COUNT_LIMIT", 100)
+def test_a_ratio_is_refused(tmp_path: Path) -> None:
+    content = gzip.compress(b"".join(file(b"demo-1.0/f%d" % n, bytes(8 << 20)) for n in range(9)) + END)
+    error = refused(content, tmp_path)
+    assert f"more than 100 times its {len(content)} bytes" in error.what and "ratio" in (error.hint or "")
+    path = tmp_path / "taken"
+    path.write_bytes(content)
+    assert len(list(read_archive(path, sha256(content), ArchiveLimits(ratio=2000)))) == 9
+
+
+def test_too_many_names_are_refused(tmp_path: Path) -> None:
     stream = b"".join(file(b"demo-1.0/f%d" % number, b"") for number in range(200))
-    assert "more than 100 names" in refused(gzip.compress(stream + END), tmp_path).what
+    for content in (gzip.compress(stream + END), zipped(*((f"demo-1.0/f{n}", b"", 0o100644) for n in range(200)))):
+        assert "more than 100 names" in refused(content, tmp_path, limits=ArchiveLimits(names=100)).what
 
 
-def test_an_archive_over_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive_module, "ARCHIVE_LIMIT", 10)
-    assert "larger than" in refused(gzip.compress(GOOD + END), tmp_path).what
+def test_a_file_over_the_limit_is_refused(tmp_path: Path) -> None:
+    for content in (
+        gzip.compress(file(b"demo-1.0/f", bytes(2 << 20)) + END),
+        zipped(("demo-1.0/f", bytes(2 << 20), 0)),
+    ):
+        error = refused(content, tmp_path, limits=ArchiveLimits(file_mib=1))
+        assert "demo-1.0/f: it says that it holds 2097152 bytes" in error.what and "file_mib" in (error.hint or "")
+
+
+def test_an_archive_over_the_limit_is_refused(tmp_path: Path) -> None:
+    error = refused(gzip.compress(GOOD + END), tmp_path, limits=ArchiveLimits(packed_mib=0))
+    assert "larger than" in error.what and "packed_mib" in (error.hint or "")
 
 
 def test_another_digest_is_refused_before_anything_is_parsed(tmp_path: Path) -> None:

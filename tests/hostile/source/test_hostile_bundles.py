@@ -29,6 +29,8 @@ from patchctl.bundle.layout import BLOCK, DIGEST, END, INDEX, Extent, Index, Mem
 from patchctl.bundle.read import Bundle, open_bundle
 from patchctl.errors import PatchctlError, SourceMismatch, WrongUse
 
+pytestmark = pytest.mark.family("Submodules and bundles")
+
 DIGEST_SIZE = len(layout.render_digest("0" * 64))
 
 

@@ -20,6 +20,8 @@ from patchctl.source import pipconfig
 from patchctl.source.obtain import check_base, obtain
 from patchctl.source.types import Base, SourceOptions
 
+pytestmark = pytest.mark.family("State")
+
 ARCHIVE = tar_gz(sdist_members())
 
 

@@ -20,6 +20,8 @@ from patchctl.report.progress import SilentProgress
 from patchctl.source.obtain import check_base, obtain
 from patchctl.source.types import Base, SourceOptions
 
+pytestmark = pytest.mark.family("Fetch")
+
 Get = Callable[..., Base]
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from on_disk import Workspace, snapshot
 
+pytestmark = pytest.mark.family("State")
+
 Data = dict[str, Any]
 
 

@@ -9,6 +9,7 @@ import pytest
 from patchctl.errors import BadManifest
 from patchctl.source.cache import cache_root
 from patchctl.source.config import BundlePolicy, UserConfig, config_path, read_user_config
+from patchctl.source.types import ArchiveLimits
 
 
 def read(tmp_path: Path, text: str) -> UserConfig:
@@ -50,6 +51,10 @@ def test_the_policy_of_bundles_is_read(tmp_path: Path) -> None:
         ("bundles:\n  signatures: warn\n  allowed_signers: here\n", 3, "absolute"),
         ("bundles:\n  revoked_keys: here\n", 2, "absolute"),
         ("bundles:\n  signature: require\n", 2, "did you mean 'signatures'"),
+        ("archives: {unpacked: 1}\n", 1, "did you mean 'unpacked_mib'"),
+        ("archives:\n  names: many\n", 2, "number"),
+        ("archives:\n  names: 10\n  ratio: 0\n", 3, "above zero"),
+        ("archives:\n  names: true\n", 2, "number"),
     ],
 )
 def test_every_fault_has_its_line(tmp_path: Path, text: str, line: int, said: str) -> None:
@@ -58,6 +63,11 @@ def test_every_fault_has_its_line(tmp_path: Path, text: str, line: int, said: st
     assert caught.value.code == 2
     assert caught.value.where is not None
     assert (Path(caught.value.where.file).name, caught.value.where.line) == ("config.yaml", line)
+
+
+def test_limits_of_archives_are_read(tmp_path: Path) -> None:
+    limits = read(tmp_path, "archives: {unpacked_mib: 4096, ratio: 500}\n").archives
+    assert (limits.unpacked_mib, limits.ratio, limits.names) == (4096, 500, ArchiveLimits().names)
 
 
 def test_a_secret_in_a_refused_address_is_not_repeated(tmp_path: Path) -> None:

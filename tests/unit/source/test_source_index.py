@@ -249,11 +249,13 @@ def test_a_server_that_stops_sending_is_given_up(index: IndexServer, tmp_path: P
 def test_a_server_that_never_ends_is_cut_off(
     index: IndexServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("patchctl.source.index.ARCHIVE_LIMIT", 10_000)
-    index.offer("demo-1.0.tar.gz", GOOD + bytes(20_000))
+    config = tmp_path / "config.yaml"
+    config.write_text("archives: {packed_mib: 1}\n")
+    monkeypatch.setenv("PATCHCTL_CONFIG", str(config))
+    index.offer("demo-1.0.tar.gz", GOOD + bytes(1 << 20))
     tried: list[Tried] = []
     assert get(tmp_path, IndexConfig((index.simple,)), tried) is None
-    assert "more than 10000 bytes" in tried[0].reason
+    assert "more than 1048576 bytes" in tried[0].reason
 
 
 def test_certificates_that_cannot_be_read_are_named(tmp_path: Path) -> None:
