@@ -16,8 +16,8 @@ from patchctl.source.cache import staging_in
 from patchctl.stack.build import Built
 from patchctl.stack.patches import StackPatch
 
-# Raise it when the stack function gives other commits for the same input.
-ENGINE = 1
+# Raise it when the stack function gives other commits for the same input, or refuses what it took.
+ENGINE = 2
 
 
 @dataclass(frozen=True)
