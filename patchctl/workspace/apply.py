@@ -16,7 +16,7 @@ from patchctl.denied import refusal
 from patchctl.errors import BrokenRepository, LocalEdits, WrongUse
 from patchctl.git.run import GitFailed
 from patchctl.stack.plan import Plan, PlannedStack
-from patchctl.workspace.belongings import refuse_unkeepable, settled_marks
+from patchctl.workspace.belongings import refuse_unkeepable, settled_marks, staged_during
 from patchctl.workspace.changes import Part, edits_of, planned_state, refuse_all, target_files
 from patchctl.workspace.arrival import arrived
 from patchctl.workspace.journal import REPAIR, Journal, TreeChange, finish, read_journal, write_journal
@@ -132,7 +132,8 @@ class _Run:
         for change in way.journal.changes:
             tree = change.tree(self.workspace)
             settled_marks(tree)
-            found = set(tree.edits_during(proofs[change.name].sides))
+            during = tree.edits_during(proofs[change.name].sides)
+            found = {*during, *staged_during(tree, change.source, change.target)}
             if change.stash is None:
                 found |= set(tree.edited_generated(change.generated, change.known))
             if found and not self.stash:

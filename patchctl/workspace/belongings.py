@@ -26,6 +26,13 @@ def edits_in(tree: Tree, commit: str, marks: Mapping[bytes, Mark]) -> list[bytes
     return sorted({*edited, *staged})
 
 
+def staged_during(tree: Tree, source: str | None, target: str | None) -> list[bytes]:
+    """Paths whose entry in the index is neither that of `source` nor that of `target`: staged since a run was interrupted."""
+    if tree.kind != "managed" or source is None or target is None:
+        return []
+    return sorted({*tree.work.staged(source)} & {*tree.work.staged(target)})
+
+
 def marks_in(tree: Tree) -> dict[bytes, Mark]:
     """What the index says of files; nobody but us has that of an --into checkout at hand."""
     return tree.work.marks() if tree.kind == "managed" else {}
@@ -80,4 +87,4 @@ def _keepable(file: bytes) -> bool:
         mode = os.lstat(file).st_mode
     except OSError:  # a deletion is kept too
         return True
-    return stat.S_ISLNK(mode) or (stat.S_ISREG(mode) and os.access(file, os.R_OK))
+    return stat.S_ISLNK(mode) or (stat.S_ISREG(mode) and os.access(file, os.R_OK, effective_ids=True))

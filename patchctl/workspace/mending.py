@@ -15,9 +15,9 @@ from pathlib import Path
 from patchctl.atomic import replace_file
 from patchctl.errors import BrokenRepository, PatchctlError, SourceMismatch
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.history import UNDER_WAY
 from patchctl.git.objects import GITLINK, Entry, Files
 from patchctl.git.run import GitFailed, run_git
+from patchctl.git.underway import UNDER_WAY
 from patchctl.git.worktree import WorkTree, bring_pack, create_git_dir, find_git_dir, import_base, object_store
 from patchctl.workspace.aside import Aside
 from patchctl.workspace.files import TreeFiles
@@ -234,7 +234,8 @@ class Mending:
             staged = tree.work.git("write-tree").decode().strip()
             kept = {self._tree_of(c) for c in (*ours, *([head] if head else []))}
             if tracked and staged not in kept:
-                tree.work.new_branch(staged, head or self.subject.base)
+                parent = head or self.subject.base
+                tree.work.new_branch(staged, parent, parent)
         except GitFailed:  # unmerged entries, or objects that are gone
             self._keep_staged(tracked)
 

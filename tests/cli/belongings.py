@@ -350,7 +350,7 @@ def references_and_notes(tree: Path) -> None:
 @kind
 def a_rebase(tree: Path) -> None:
     commit(tree, "README.md", MINE)
-    loosely(tree, "rebase", "-i", "HEAD~1", editor="sed -i 1ibreak")
+    loosely(tree, "rebase", "--autostash", "-i", "HEAD~1", editor="sed -i 1ibreak")
 
 
 @kind
