@@ -10,6 +10,7 @@ from pathlib import Path
 
 from patchctl.errors import LocalEdits, WrongUse
 from patchctl.git.history import CommitInfo, commits_between
+from patchctl.git.locks import wait_for
 from patchctl.git.run import GitFailed, run_git
 from patchctl.git.worktree import Mark, WorkTree, add_exclude, bring_pack, create_git_dir, import_base
 from patchctl.manifest.types import Stack
@@ -186,9 +187,10 @@ def _check_exported(folder: Path, stack: Stack) -> None:
         raise LocalEdits(what, [str(folder)], hint="name another folder with --dir")
     tree = _tree_of(folder)
     refuse_operation(tree)
-    locks = [str(p) for p in (tree.git_dir / "index.lock", tree.git_dir / "HEAD.lock") if p.exists()]
-    if locks:
-        raise LocalEdits(f"git is at work in {folder}", locks, hint="let it end; remove what a killed git left")
+    held = wait_for([tree.git_dir / "index.lock", tree.git_dir / "HEAD.lock"])
+    if held:
+        hint = "let it end, or remove the lock that a killed git left"
+        raise LocalEdits(f"git is at work in {folder}", [str(p) for p in held], hint=hint)
     hint = f"`patchctl export {stack.upstream}` takes it over; or remove the folder"
     if tree.work.head() != noted["tip"] or _uncommitted(tree, {}) or tree.work.untracked():
         raise LocalEdits(f"{folder} holds work that was not exported", [str(folder)], hint=hint)

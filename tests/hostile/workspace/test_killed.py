@@ -245,10 +245,10 @@ def test_what_was_staged_after_the_kill_is_not_lost(big: Made, tmp_path: Path) -
 
 def test_an_operation_that_began_after_the_kill_is_refused(big: Made, tmp_path: Path) -> None:
     ws = killed_half_way(big, tmp_path / "ws", tmp_path / "count")
-    git(ws.folder / "beta", "bisect", "start")
+    git(ws.folder / "alpha", "bisect", "start")
     for verb in ("revert", "--stash"), ("apply", "--profile", "full"):
         assert "`git bisect reset`" in ws.refused(5, *verb)
-    git(ws.folder / "beta", "bisect", "reset")
+    git(ws.folder / "alpha", "bisect", "reset")
     ws.apply()
     ws.assert_healthy()
 
