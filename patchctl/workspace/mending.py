@@ -23,6 +23,7 @@ from patchctl.workspace.aside import Aside
 from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.installed import bring_bytecode_back, write_record
 from patchctl.workspace.journal import new_git_dir
+from patchctl.workspace.modes import set_modes
 from patchctl.workspace.proof import prove, said
 from patchctl.workspace.subjects import Subject, note_tree
 from patchctl.workspace.trees import Move, Sides, Steps, Tree, changed_paths, commit_tree
@@ -294,6 +295,8 @@ class Mending:
                 todo.append(path)
         shown = Sides({p: e for side in reversed(sides) for p, e in side.items()}, base, {})
         tree.carry_out(Steps(shown, tuple(todo)))
+        for side in sides[1:]:
+            set_modes(tree, Sides(side, base, {}))
         known_digests = {p: d for p, d in subject.generated.items() if files.digest(p.encode()) == d}
         if tree.kind == "into":
             tree.remove_generated(known_digests)
