@@ -32,6 +32,7 @@ from patchctl.report.progress import Progress
 from patchctl.stack.build import Built, StackBuilder
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import load_patches
+from patchctl.workspace.belongings import operation_in
 from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.imports import shadows
 from patchctl.workspace.installed import record_is_ours
@@ -154,6 +155,10 @@ class _TreeCheck:
             yield self.at("file-changed", f"the file {what}", full)
 
     def head(self) -> Iterator[Finding]:
+        operation = operation_in(self.tree)
+        if operation is not None:
+            message = f"{operation.name} is in progress, and giving it up brings other files back: {operation.way_out}"
+            yield self.at("head-moved", message, self.tree.folder)
         if self.state.kind != "managed":
             return  # the owner's HEAD is his own
         head = self.tree.work.head()

@@ -16,6 +16,7 @@ from typing import IO
 from patchctl.errors import BrokenRepository, GitKilled, PatchctlError, SourceMismatch
 from patchctl.git.objects import FOLDER, GITLINK, Entry, Files, object_id, parse_tree
 from patchctl.git.run import git_environment, git_executable
+from patchctl.git.unconfigured import without_settings
 
 # The content of every tree object that this process has verified. An id names one content for ever, and a run walks nearly
 # the same trees four times: base, tip, what is on disk, what shall be.
@@ -39,7 +40,7 @@ class ObjectReader:
         env = self._config.__enter__()
         self._process = subprocess.Popen(
             [git_executable(), f"--git-dir={self.repo}", "cat-file", "--batch"],
-            env=env,
+            env={**env, "GIT_COMMON_DIR": without_settings(self.repo)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

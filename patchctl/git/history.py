@@ -13,21 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from patchctl.errors import WrongUse
 from patchctl.git.run import git_environment, git_executable
+from patchctl.git.unconfigured import without_settings
 
 if TYPE_CHECKING:
     from git import Repo
-
-
-# What git leaves in its folder while HEAD is not where its user thinks of the work as being.
-UNDER_WAY = (
-    "rebase-merge",
-    "rebase-apply",
-    "MERGE_HEAD",
-    "CHERRY_PICK_HEAD",
-    "REVERT_HEAD",
-    "sequencer",
-    "BISECT_LOG",
-)
 
 
 @dataclass(frozen=True)
@@ -60,16 +49,6 @@ def commits_between(folder: Path, base: str) -> list[CommitInfo]:
     return found[::-1]
 
 
-def uncommitted(folder: Path) -> list[str]:
-    """Tracked files with changes that no commit has yet, and what git has under way: a rebase, a merge, a bisect."""
-    with git_environment((("safe.directory", str(folder)),)) as env:
-        repo = _open(folder, env)
-        changed = {d.a_path or d.b_path or "" for d in [*repo.index.diff(None), *repo.head.commit.diff()]}
-        under_way = [n for n in UNDER_WAY if (Path(repo.git_dir) / n).exists()]
-        repo.close()
-    return sorted(changed) + [f".git/{name}" for name in under_way]
-
-
 def _open(folder: Path, env: dict[str, str]) -> Repo:
     for name in [n for n in os.environ if n.startswith("GIT_") and n not in env]:
         del os.environ[name]  # GitPython hands this process's environment to git
@@ -83,7 +62,11 @@ def _open(folder: Path, env: dict[str, str]) -> Repo:
         raise WrongUse(
             f"{folder} is no work tree made by `patchctl edit`", hint="`patchctl edit NAME` makes one"
         ) from error
-    repo.git.update_environment(**env)
+    git_dir = folder.absolute() / ".git"  # said outright: a core.worktree of its configuration leads elsewhere
+    settings = without_settings(git_dir)
+    repo.git.update_environment(
+        **env, GIT_DIR=str(git_dir), GIT_WORK_TREE=str(folder.absolute()), GIT_COMMON_DIR=settings
+    )
     return repo
 
 

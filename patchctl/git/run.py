@@ -113,6 +113,11 @@ def git_environment(extra: Sequence[tuple[str, str]] = ()) -> Iterator[dict[str,
     yield isolated_environment(str(config))
 
 
+def scratch_folder() -> Path:
+    """A folder of this process for what git is given; it goes with the process."""
+    return _config_folder()
+
+
 @functools.cache
 def _config_folder() -> Path:
     folder = tempfile.mkdtemp(prefix="patchctl-git-")

@@ -5,41 +5,56 @@ The git directory may lie elsewhere (`--into` keeps its own, so that the owner's
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 import shutil
+import string
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from patchctl.atomic import replace_file
 from patchctl.errors import SourceMismatch, Where
 from patchctl.git.locks import OWN, SNAPSHOT, STASH, put_in_place
 from patchctl.git.run import GitFailed, git_environment, run_git
+from patchctl.git.unconfigured import ATTRIBUTES, common_folder, without_settings
 
-# Files are bytes: an upstream's .gitattributes must not turn them into something else in our trees.
-_ATTRIBUTES = "* -text -filter -ident -working-tree-encoding\n"
-# A person may have chosen to see a part of the tree only: what is there is kept all the same.
-_WHOLE = ("-c", "core.sparseCheckout=false")
 # What killed runs leave in objects/pack, and what those of an earlier version left.
 UNFINISHED_PACKS = (".pack-*.new", ".tmp-pack-*")
 _TIP_REF, _BASE_REF = "refs/patchctl/tip", "refs/patchctl/base"
 
 
-class WorkTree:
-    """`git_dir` and `folder`. Nothing here writes a file of the tree itself."""
+# `git ls-files -v -s` of all but plainly tracked files: tag, mode, blob, stage, path.
+_MARKED = re.compile(rb"(?:^|(?<=\0))([SMa-z]) \d+ ([0-9a-f]+) \d\t([^\0]*)")
+UNMERGED, SKIPPED = "M", "Ss"
 
-    def __init__(self, git_dir: Path, folder: Path) -> None:
+
+class Mark(NamedTuple):
+    """git's tag of an index entry: M in conflict, S under skip-worktree, lower case under assume-unchanged; and its blob."""
+
+    tag: str
+    blob: str
+
+
+class WorkTree:
+    """`git_dir` and `folder`. Nothing here writes a file of the tree itself. With `file_modes`, a file that lost or got its
+    executable bit is an edit."""
+
+    def __init__(self, git_dir: Path, folder: Path, *, file_modes: bool = True) -> None:
         self.git_dir = git_dir
         self.folder = folder
+        self._file_modes = file_modes
 
     def git(self, *args: str, stdin: bytes | None = None, index: Path | None = None) -> bytes:
-        """Run git on this tree, isolated; with `index`, on that index file."""
+        """Run git on this tree, isolated from its own settings too; with `index`, on that index file."""
         config = (("safe.directory", str(self.folder)), ("safe.directory", str(self.git_dir)))
         where = [f"--git-dir={self.git_dir}", f"--work-tree={self.folder}"]
         cwd = self.folder if self.folder.is_dir() else None
         with git_environment(config) as env:
+            env["GIT_COMMON_DIR"] = without_settings(self.git_dir, file_modes=self._file_modes)
             if index is not None:
                 env["GIT_INDEX_FILE"] = str(index)
             try:
@@ -49,8 +64,14 @@ class WorkTree:
                 raise
 
     def candidates(self, commit: str) -> list[bytes]:
-        """Paths whose file may differ from `commit`, by git's stat cache: no edit is missed, some named are none."""
-        out = self.git("diff-index", "-z", "--name-only", "--no-renames", "--ignore-submodules", commit)
+        """Paths whose file may differ from `commit`, by git's stat cache, or whose entry in the index does: no edit is
+        missed, some named are none. Edits of files that have a mark are: git does not look at them."""
+        out = self.git("diff-index", "-z", "--name-only", "--no-renames", "--ignore-submodules=dirty", commit)
+        return [p for p in out.split(b"\0") if p]
+
+    def staged(self, commit: str) -> list[bytes]:
+        """Paths whose entry in the index is not that of `commit`, files that are only intended to be added among them."""
+        out = self.git("diff-index", "--cached", "-z", "--name-only", "--no-renames", commit)
         return [p for p in out.split(b"\0") if p]
 
     def head(self) -> str | None:
@@ -68,33 +89,26 @@ class WorkTree:
         out = self.git("ls-files", "-z", "--others", "--exclude-standard")
         return [p for p in out.split(b"\0") if p and not p.endswith(b"/")]
 
-    def ignored(self, ours: Collection[str]) -> list[bytes]:
-        """Untracked files that git leaves out of its status, but for `ours` and Python's bytecode, which nobody misses."""
-        out = self.git("ls-files", "-z", "--others", "--ignored", "--exclude-standard")
-        found = [p for p in out.split(b"\0") if p and os.fsdecode(p) not in ours]
-        return [p for p in found if not p.endswith(b".pyc")]
-
-    def passed_over(self) -> dict[bytes, str]:
-        """Tracked files whose edits git does not look for (skip-worktree, assume-unchanged), with the index's blob ids."""
-        found = {}
-        for line in self.git("ls-files", "-z", "-v", "-s").split(b"\0"):
-            tag, _, rest = line.partition(b" ")
-            if tag == b"S" or tag.islower():
-                about, _, path = rest.partition(b"\t")
-                found[path] = about.split()[1].decode("ascii")
-        return found
+    def marks(self) -> dict[bytes, Mark]:
+        """Tracked files that the index says something of: in conflict, or flagged so that git does not look for edits."""
+        out = self.git("ls-files", "-z", "-v", "-s")
+        return {m[3]: Mark(m[1].decode("ascii"), m[2].decode("ascii")) for m in _MARKED.finditer(out)}
 
     def write_index(self, commit: str) -> list[bytes]:
         """Make the index that of `commit` and read every file anew whose stat is not known; returns those that differ.
+        Files that are flagged and that `commit` has stay flagged.
 
         Raises LocalEdits when another git holds the index.
         """
         index, own = self.git_dir / "index", self.git_dir / f"index{OWN}"
         own.unlink(missing_ok=True)
+        flagged = {p: mark.tag for p, mark in self.marks().items() if mark.tag != UNMERGED}
         if index.exists():  # with what git knows of the files that stay
             shutil.copyfile(index, own)
+        self.flag(flagged, own, no="no-")
         self.git("read-tree", "--reset", commit, index=own)
         differing = self._refresh(own)
+        self.flag(flagged, own)
         put_in_place(own, index)
         return differing
 
@@ -108,32 +122,67 @@ class WorkTree:
         found = self.git("diff-files", "-z", "--name-only", "--ignore-submodules", index=index)
         return [p for p in found.split(b"\0") if p]
 
+    def flag(self, tags: Mapping[bytes, str], index: Path | None = None, *, no: str = "") -> None:
+        """Give these files the flags that git's tags stand for, as far as the index has them; with `no`, take them away."""
+        known = set(self.git("ls-files", "-z", index=index).split(b"\0")) if tags else set()
+        for option, letters in (("skip-worktree", SKIPPED), ("assume-unchanged", string.ascii_lowercase)):
+            paths = b"\0".join(p for p, tag in tags.items() if tag in letters and p in known)
+            if paths:
+                self.git("update-index", f"--{no}{option}", "-z", "--stdin", stdin=paths, index=index)
+
     def snapshot(self, commit: str, paths: Iterable[bytes]) -> str:
         """The tree id of `commit` with these paths as they are on disk, ignored ones too; the index stays as it is."""
-        own = self.git_dir / SNAPSHOT
-        own.unlink(missing_ok=True)
-        named = b"\0".join(paths)
-        try:
-            self.git(*_WHOLE, "read-tree", commit, index=own)
+        top = os.fsencode(self.folder) + b"/"
+        with self._own_index() as own:
+            self.git("read-tree", commit, index=own)
+            known = set(self.git("ls-files", "-z", index=own).split(b"\0"))
+            named = b"\0".join(p for p in paths if p in known or os.path.lexists(top + p))
             if named:
                 listed = ("--pathspec-from-file=-", "--pathspec-file-nul")
-                self.git(*_WHOLE, "--literal-pathspecs", "add", "--all", "--force", *listed, stdin=named, index=own)
+                self.git("--literal-pathspecs", "add", "--all", "--force", *listed, stdin=named, index=own)
             return self.git("write-tree", index=own).decode().strip()
+
+    def _staged_tree(self) -> str | None:
+        """The tree id of the index, less files that are only intended to be added; None where there is no index yet."""
+        if not (self.git_dir / "index").exists():
+            return None
+        with self._own_index() as own:
+            shutil.copyfile(self.git_dir / "index", own)
+            return self.git("write-tree", index=own).decode().strip()
+
+    @contextlib.contextmanager
+    def _own_index(self) -> Iterator[Path]:
+        own = self.git_dir / SNAPSHOT
+        own.unlink(missing_ok=True)
+        try:
+            yield own
         finally:
             own.unlink(missing_ok=True)
 
-    def new_branch(self, tree: str, parent: str) -> str:
-        """Commit `tree` on top of `parent` to the first free branch patchctl-stash-N; returns its name."""
-        commit = self.git("commit-tree", tree, "-p", parent, "-m", "Edits found in the tree, kept by patchctl")
-        return self.keep(commit.decode().strip())
+    def new_branch(self, tree: str, parent: str, commit: str) -> str:
+        """Commit `tree` on top of `parent` to the first free branch patchctl-stash-N; returns its name. What is staged comes
+        in between, as a commit of its own, where it is neither that tree nor the parent's nor that of `commit`."""
+        staged = self._staged_tree()
+        known = self.git("rev-parse", f"{parent}^{{tree}}", f"{commit}^{{tree}}").decode().split()
+        if staged is not None and staged not in (tree, *known):
+            parent = self._commit(staged, parent, "Staged in the index, kept by patchctl")
+        return self.keep(self._commit(tree, parent, "Edits found in the tree, kept by patchctl"))
 
     def keep(self, commit: str) -> str:
         """Make the first free branch patchctl-stash-N of a commit; returns its name."""
-        refs = self.git("for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads/").decode().split()
-        taken = {ref.partition("/")[0] for ref in refs}  # STASH-1/x leaves no room for STASH-1
+        names = self.git("for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads/", "refs/tags/").decode().split()
+        taken = {n.partition("/")[0] for n in names}  # STASH-1/x leaves no room for STASH-1, and a tag would be meant
         name = next(f"{STASH}-{n}" for n in range(1, len(taken) + 2) if f"{STASH}-{n}" not in taken)
+        (common_folder(self.git_dir) / "logs").mkdir(exist_ok=True)
         self.git("update-ref", f"refs/heads/{name}", commit, "0" * 40)
         return name
+
+    def drop_branch(self, name: str) -> None:
+        """Take a branch back that `new_branch` made."""
+        self.git("update-ref", "-d", f"refs/heads/{name}")
+
+    def _commit(self, tree: str, parent: str, message: str) -> str:
+        return self.git("commit-tree", tree, "-p", parent, "-m", message).decode().strip()
 
     def set_refs(self, base: str, tip: str, *, head: bool = False) -> None:
         """Keep both commits from being collected; with `head`, detach HEAD at the tip as `git checkout --detach` does.
@@ -215,7 +264,7 @@ def create_git_dir(git_dir: Path, exclude: Iterable[str], *, file_modes: bool = 
         run_git(["config", "--file", str(git_dir / "config"), "core.fileMode", "false"])
     info = git_dir / "info"
     info.mkdir(exist_ok=True)
-    (info / "attributes").write_text(_ATTRIBUTES, encoding="ascii")
+    (info / "attributes").write_text(ATTRIBUTES, encoding="ascii")
     (info / "exclude").write_text("".join(f"/{path}\n" for path in exclude), encoding="utf-8")
     (git_dir / "HEAD").write_text("ref: refs/heads/main\n", encoding="ascii")
 
@@ -290,7 +339,4 @@ def find_git_dir(folder: Path) -> Path | None:
 
 def object_store(git_dir: Path) -> Path:
     """Where a git directory keeps its objects; a linked worktree shares those of its main repository."""
-    common = git_dir / "commondir"
-    if common.is_file():
-        git_dir = Path(os.path.normpath(git_dir / common.read_text(encoding="utf-8").strip()))
-    return git_dir / "objects"
+    return common_folder(git_dir) / "objects"

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from patchctl.atomic import new_folder, replace_file, sweep
+from patchctl.atomic import new_folder, replace_file, sweep, sync_folder
 from patchctl.errors import LocalEdits, WrongUse
 from patchctl.importing.bases import Target
 from patchctl.manifest.distribution import Distribution

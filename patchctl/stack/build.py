@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from patchctl.errors import DoesNotApply, Where
 from patchctl.git.catfile import ObjectReader
@@ -73,6 +74,24 @@ class _State:
     objects: PackWriter
     contents: dict[bytes, bytes] = field(default_factory=dict)  # of files as they stand; older contents are let go
     keys: dict[str, bytes] = field(default_factory=dict)
+
+    @cached_property
+    def folders(self) -> dict[str, bytes]:
+        """Every folder by its collision key, those that are gone meanwhile as well."""
+        found: set[bytes] = set()
+        for path in self.files:
+            above = path.rpartition(b"/")[0]
+            while above and above not in found:
+                found.add(above)
+                above = above.rpartition(b"/")[0]
+        return {collision_key(f): f for f in found}
+
+    def twin(self, path: bytes) -> bytes | None:
+        """A file or folder that is there and is one with `path` where case is ignored."""
+        folder = self.folders.get(collision_key(path))
+        if folder is not None and self.tree.is_folder(folder):
+            return folder
+        return self.keys.get(collision_key(path))
 
 
 @dataclass(frozen=True)
@@ -269,9 +288,11 @@ class StackBuilder:
         above = {b"/".join(folders[: i + 1]) for i in range(len(folders))}
         if state.tree.is_folder(path) or any(f in state.files for f in above):
             raise DoesNotApply(f"{_show(path)} cannot be a file and a folder", where=where)
-        twin = state.keys.get(collision_key(path))
-        if twin is not None:
-            raise DoesNotApply(f"{_show(path)} and {_show(twin)} are one file where case is ignored", where=where)
+        for own in (path, *sorted(f for f in above if not state.tree.is_folder(f))):
+            twin = state.twin(own)
+            if twin is not None:
+                raise DoesNotApply(f"{_show(own)} and {_show(twin)} are one file where case is ignored", where=where)
+        state.folders.update((collision_key(f), f) for f in above)
 
     def _commit_step(self, patch: StackPatch, touched: list[Touched], state: _State, parent: str) -> Step:
         tree = state.tree.write_to(lambda oid, data, before: state.objects.add_known(oid, "tree", data, before))

@@ -18,8 +18,8 @@ from patchctl.source.cache import staging_in
 from patchctl.stack.build import Built
 from patchctl.stack.patches import StackPatch
 
-# Raise it when the stack function gives other commits for the same input.
-ENGINE = 1
+# Raise it when the stack function gives other commits for the same input, or refuses what it took.
+ENGINE = 2
 _ID = re.compile(r"[0-9a-f]{40}")
 _PACK = re.compile(r"pack-[0-9a-f]{40}\.pack")
 

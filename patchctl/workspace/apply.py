@@ -16,6 +16,7 @@ from patchctl.denied import refusal
 from patchctl.errors import BrokenRepository, LocalEdits, WrongUse
 from patchctl.git.run import GitFailed
 from patchctl.stack.plan import Plan, PlannedStack
+from patchctl.workspace.belongings import refuse_unkeepable, settled_marks, staged_during
 from patchctl.workspace.changes import Part, edits_of, planned_state, refuse_all, target_files
 from patchctl.workspace.arrival import arrived
 from patchctl.workspace.journal import REPAIR, Journal, TreeChange, finish, read_journal, write_journal
@@ -130,7 +131,9 @@ class _Run:
         refusals: list[LocalEdits] = []
         for change in way.journal.changes:
             tree = change.tree(self.workspace)
-            found = set(tree.edits_during(proofs[change.name].sides))
+            settled_marks(tree)
+            during = tree.edits_during(proofs[change.name].sides)
+            found = {*during, *staged_during(tree, change.source, change.target)}
             if change.stash is None:
                 found |= set(tree.edited_generated(change.generated, change.known))
             if found and not self.stash:
@@ -138,6 +141,7 @@ class _Run:
             elif found:  # with those that were kept before, and are still there
                 move = replace(change.move, stash=None)
                 found |= set(tree.edits_during(tree.sides(move)))
+                refuse_unkeepable(tree, found)
                 change = replace(change, stash=self._keep(tree, change.target or change.base, found))
                 proofs[change.name] = prove(tree, change.move)
             changes.append(change)
@@ -205,10 +209,7 @@ class _Run:
         except BaseException:
             self._sweep(self.state)
             raise
-        changes = [self._stashing(p.change, edited.get(p.change.name)) for p in active]
-        for change in changes:
-            if change.stash is not None:
-                proofs[change.name] = prove(change.tree(self.workspace), change.move, change.base)
+        changes = self._all_stashed(active, edited, proofs)
         journal = Journal(verb, tuple(changes), after)
         write_journal(self.workspace, journal)
         state = finish(self.workspace, journal, proofs)
@@ -246,6 +247,7 @@ class _Run:
         if not edits and not moved:
             return None
         if self.stash and not part.fresh:
+            refuse_unkeepable(tree, edits)
             return edits
         if part.fresh:
             raise LocalEdits(f"files in {tree.folder} are in the way", tree.shown(edits), hint="move them away")
@@ -260,6 +262,27 @@ class _Run:
         base, after = target_files(part.planned) if part.planned else ({}, tree.files(change.target or change.base))
         before = base if part.fresh else tree.files(change.source or change.base)
         return Sides(before, after, before)
+
+    def _all_stashed(
+        self, active: Sequence[Part], edited: Mapping[str, list[bytes]], proofs: dict[str, Proof]
+    ) -> list[TreeChange]:
+        """The changes, with the edits of every tree on a branch, and proven with those; none is made when one cannot be."""
+        changes = []
+        try:
+            for part in active:
+                change = self._stashing(part.change, edited.get(part.change.name))
+                if change.stash is not None:
+                    tree = change.tree(self.workspace)
+                    proofs[change.name] = prove(tree, change.move, change.base)
+                    tree.steps(proofs[change.name].sides)
+                changes.append(change)
+        except BaseException:
+            for part in active:
+                if part.change.name in self.stashed:
+                    branch = self.stashed.pop(part.change.name).partition(" ")[0]
+                    part.change.tree(self.workspace).work.drop_branch(branch)
+            raise
+        return changes
 
     def _stashing(self, change: TreeChange, edits: list[bytes] | None) -> TreeChange:
         if edits is None or change.source is None:

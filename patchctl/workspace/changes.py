@@ -12,6 +12,7 @@ from patchctl.errors import LocalEdits, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import Files
 from patchctl.stack.plan import PlannedStack
+from patchctl.workspace.belongings import edits_in, settled_marks
 from patchctl.workspace.installed import record_is_ours
 from patchctl.workspace.journal import TreeChange
 from patchctl.workspace.state import AppliedPatch, LeftOut, TreeState
@@ -93,12 +94,13 @@ def target_files(planned: PlannedStack) -> tuple[Files, Files]:
 
 def edits_of(part: Part, tree: Tree, sides: Sides) -> list[bytes]:
     """Files that a person edited, or put where a file of ours is going to be. A checkout that is patched where it is for
-    the first time has to be at the pin: raises LocalEdits when it is not."""
+    the first time has to be at the pin: raises LocalEdits when it is not, and for what no run can keep."""
     change = part.change
+    marks = settled_marks(tree)
     if part.fresh:
         _check_pin(part, tree, sides)
         return tree.obstacles(sides)
-    edits = set(tree.edits(change.source or change.base)) | set(tree.edited_generated(change.generated, change.known))
+    edits = set(edits_in(tree, change.source or change.base, marks)) | set(tree.edited_generated(change.generated, change.known))
     if change.record and not record_is_ours(tree, change.base, change.source or change.base, change.known):
         edits.add(os.fsencode(change.record))
     return sorted(edits | set(tree.obstacles(sides)))

@@ -5,17 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from patchctl.errors import LocalEdits, WrongUse
-from patchctl.git.history import CommitInfo, commits_between, uncommitted
-from patchctl.git.run import GitFailed
-from patchctl.git.worktree import WorkTree, bring_pack, create_git_dir, import_base
+from patchctl.git.history import CommitInfo, commits_between
+from patchctl.git.locks import wait_for
+from patchctl.git.run import GitFailed, run_git
+from patchctl.git.worktree import Mark, WorkTree, add_exclude, bring_pack, create_git_dir, import_base
 from patchctl.manifest.types import Stack
 from patchctl.source.types import Base
 from patchctl.stack.build import COMMITTER
 from patchctl.stack.memo import StackResult
+from patchctl.workspace.belongings import edits_in, marks_in, refuse_operation
 from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.trees import Move, Tree
 
@@ -37,7 +39,7 @@ def make_edit_tree(folder: Path, stack: Stack, base: Base, result: StackResult, 
         _check_exported(folder, stack)
     building, old = (folder.with_name(f".{folder.name}.patchctl-{word}") for word in ("new", "old"))
     shutil.rmtree(building, ignore_errors=True)
-    _fill(building, stack, base, result, digest)
+    _fill(building, stack, base, result, digest, settings_of=folder)
     shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
         folder.rename(old)  # a kill while it is being deleted must not leave half of it in its place
@@ -45,24 +47,45 @@ def make_edit_tree(folder: Path, stack: Stack, base: Base, result: StackResult, 
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _fill(folder: Path, stack: Stack, base: Base, result: StackResult, digest: str) -> None:
+def _fill(folder: Path, stack: Stack, base: Base, result: StackResult, digest: str, settings_of: Path) -> None:
     make_object_store(folder / ".git", base, result, [g.path for g in stack.generated])
+    _take_over(settings_of / ".git", folder / ".git", [g.path for g in stack.generated])
     tree = Tree(folder.parent, folder.name, "managed", folder.name)
     tree.carry_out(tree.plan(Move(None, result.tip_commit)))
     tree.place_generated({g.path: g.content.encode() for g in stack.generated})
     work = tree.work
     work.write_index(result.tip_commit)
+    old = Tree(settings_of.parent, settings_of.name, "managed", settings_of.name)
+    if old.git_dir.is_dir():
+        work.flag({path: mark.tag for path, mark in old.work.marks().items()})
+        _keep_modes(old.folder, tree.folder, tree.files(result.tip_commit))
     branch = f"refs/heads/patchctl/{stack.name}"
     work.git("update-ref", branch, result.tip_commit)
     work.git("symbolic-ref", "HEAD", branch)
     work.set_refs(base.commit, result.tip_commit)
-    for key, value in zip(_KEYS, (stack.upstream, stack.name, base.commit, result.tip_commit), strict=True):
-        work.git("config", f"patchctl.{key}", value)
+    ids = dict(zip(_KEYS, (stack.upstream, stack.name, base.commit, result.tip_commit), strict=True))
     # Patches are the distribution's, whoever commits: the lint rule `author`.
-    for key, value in zip(("user.name", "user.email"), COMMITTER, strict=True):
-        work.git("config", key, value)
-    work.git("config", "patchctl.pin", stack.pin.commit)
-    work.git("config", "patchctl.patches", digest)
+    names = dict(zip(("user.name", "user.email"), COMMITTER, strict=True))
+    _note(folder, {**{f"patchctl.{k}": v for k, v in ids.items()}, **names})
+    _note(folder, {"patchctl.pin": stack.pin.commit, "patchctl.patches": digest})
+
+
+def _take_over(old: Path, new: Path, generated: Sequence[str]) -> None:
+    """What a person set up in the repository of the work tree before: its configuration, hooks, and ignored paths."""
+    for name in ("config", "config.worktree", "info/exclude", "info/attributes", "info/sparse-checkout"):
+        if (old / name).is_file():
+            shutil.copyfile(old / name, new / name)
+    if (old / "hooks").is_dir():
+        shutil.copytree(old / "hooks", new / "hooks", symlinks=True, dirs_exist_ok=True)
+    add_exclude(new, generated)
+
+
+def _keep_modes(old: Path, new: Path, paths: Iterable[bytes]) -> None:
+    """Permissions beyond what git knows of: files that are for their owner's eyes only, ..."""
+    for path in map(os.fsdecode, paths):
+        before, after = old / path, (new / path).lstat().st_mode
+        if before.is_file() and not before.is_symlink() and not (before.stat().st_mode ^ after) & 0o100:
+            (new / path).chmod(before.stat().st_mode & 0o777)
 
 
 def make_object_store(git_dir: Path, base: Base, result: StackResult, exclude: Sequence[str] = ()) -> Path:
@@ -85,7 +108,9 @@ def read_edit_tree(folder: Path, stack: Stack) -> tuple[str, list[CommitInfo]]:
     if noted.get("pin", stack.pin.commit) != stack.pin.commit:
         hint = "edit it anew in another folder, and bring your commits there with `git cherry-pick`"
         raise WrongUse(f"{folder} stands on another pin than {stack.upstream}/{stack.name} has now", hint=hint)
-    open_changes = uncommitted(folder)
+    tree = _tree_of(folder)
+    refuse_operation(tree)
+    open_changes = _uncommitted(tree, marks_in(tree))
     if not open_changes:
         _check_whole(folder)
     if open_changes:
@@ -95,6 +120,16 @@ def read_edit_tree(folder: Path, stack: Stack) -> tuple[str, list[CommitInfo]]:
             hint="commit them; only commits become patches",
         )
     return noted["base"], commits_between(folder, noted["base"])
+
+
+def _tree_of(folder: Path) -> Tree:
+    return Tree(folder.parent, folder.name, "managed", folder.name)
+
+
+def _uncommitted(tree: Tree, marks: Mapping[bytes, Mark]) -> list[str]:
+    """Tracked files with changes that no commit has yet."""
+    head = tree.work.head()
+    return [os.fsdecode(p) for p in edits_in(tree, head, marks)] if head else []
 
 
 def _check_whole(folder: Path) -> None:
@@ -129,17 +164,19 @@ def series_digest(series: Iterable[tuple[str, bytes, Mapping[str, bytes]]]) -> s
 
 def _noted(folder: Path) -> dict[str, str]:
     """What `edit` wrote into the work tree's configuration; empty for a folder that it did not make."""
-    work = WorkTree(folder / ".git", folder)
-    if not work.git_dir.is_dir():
+    config = folder / ".git" / "config"
+    try:
+        out = run_git(["config", "--file", str(config), "-z", "--get-regexp", r"^patchctl\."]) if config.is_file() else b""
+    except GitFailed:  # it says nothing of us, or cannot be read
         return {}
-    found = {}
-    for key in (*_KEYS, *_LATER_KEYS):
-        try:
-            found[key] = work.git("config", "--local", f"patchctl.{key}").decode().strip()
-        except GitFailed:
-            if key in _KEYS:
-                return {}
-    return found
+    pairs = (pair.partition("\n") for pair in out.decode("utf-8", "replace").split("\0"))
+    found = {key.removeprefix("patchctl."): value for key, _, value in pairs}
+    return {k: found[k] for k in (*_KEYS, *_LATER_KEYS) if k in found} if found.keys() >= set(_KEYS) else {}
+
+
+def _note(folder: Path, values: Mapping[str, str]) -> None:
+    for key, value in values.items():
+        run_git(["config", "--file", str(folder / ".git" / "config"), key, value])
 
 
 def _check_exported(folder: Path, stack: Stack) -> None:
@@ -148,26 +185,49 @@ def _check_exported(folder: Path, stack: Stack) -> None:
     if not noted:
         what = f"{folder} is there already and is no work tree of patchctl's"
         raise LocalEdits(what, [str(folder)], hint="name another folder with --dir")
-    work = WorkTree(folder / ".git", folder)
+    tree = _tree_of(folder)
+    refuse_operation(tree)
+    held = wait_for([tree.git_dir / "index.lock", tree.git_dir / "HEAD.lock"])
+    if held:
+        hint = "let it end, or remove the lock that a killed git left"
+        raise LocalEdits(f"git is at work in {folder}", [str(p) for p in held], hint=hint)
     hint = f"`patchctl export {stack.upstream}` takes it over; or remove the folder"
-    if work.head() != noted["tip"] or uncommitted(folder) or work.untracked():
+    if tree.work.head() != noted["tip"] or _uncommitted(tree, {}) or tree.work.untracked():
         raise LocalEdits(f"{folder} holds work that was not exported", [str(folder)], hint=hint)
-    unseen = work.ignored({g.path for g in stack.generated})
-    files = TreeFiles(folder)
-    unseen += [p for p, blob in work.passed_over().items() if (there := files.entry(p)) is None or there.id != blob]
+    _check_unseen(tree, noted["tip"], {g.path for g in stack.generated})
+    _check_references(tree, stack, noted["tip"])
+
+
+def _check_unseen(tree: Tree, tip: str, generated: Collection[str]) -> None:
+    """Ignored files and edits under a flag, and what git does not count as files: repositories, FIFOs, sockets."""
+    tracked = tree.files(tip)
+    unseen = set(tree.differing(tracked, tree.work.marks()))
+    known = tracked.keys() | {os.fsencode(path) for path in generated}
+    unseen |= {p for p in TreeFiles(tree.folder).everything() if p not in known and not p.endswith(b".pyc")}
     if unseen:
-        what = f"{folder} holds files that git does not show: ignored ones, or edits under skip-worktree or assume-unchanged"
-        raise LocalEdits(what, [os.fsdecode(p) for p in unseen], hint="move them elsewhere, or remove the folder")
-    elsewhere = work.git("rev-list", "--max-count=1", "--exclude=refs/patchctl/*", "--all", "--not", noted["tip"])
-    if elsewhere:
-        what = f"{folder} holds commits on another branch, or in `git stash`, that were not exported"
-        raise LocalEdits(what, [str(folder)], hint="remove the folder when you need them no longer")
+        what = (
+            f"{tree.folder} holds files that git does not show: ignored ones, edits under skip-worktree or "
+            "assume-unchanged, repositories, FIFOs or sockets"
+        )
+        raise LocalEdits(what, [os.fsdecode(p) for p in sorted(unseen)], hint="move them elsewhere, or remove the folder")
+
+
+def _check_references(tree: Tree, stack: Stack, tip: str) -> None:
+    """Branches, tags, notes and stashes of a person's, and work trees that were linked to this repository."""
+    branch = f"refs/heads/patchctl/{stack.name}"
+    ours = {branch, "refs/patchctl/base", "refs/patchctl/tip"}
+    names = tree.work.git("for-each-ref", "--format=%(refname)").decode("utf-8", "replace").split()
+    found = [name for name in names if name not in ours]
+    linked = tree.git_dir / "worktrees"
+    found += [str(place) for place in linked.iterdir()] if linked.is_dir() else []
+    found += [branch] if branch in names and tree.work.git("rev-list", "--max-count=1", branch, "--not", tip) else []
+    if found:
+        what = f"{tree.folder} holds commits on another branch, references or linked work trees that were not exported"
+        raise LocalEdits(what, found, hint="remove them, or the folder, when you need them no longer")
 
 
 def mark_exported(folder: Path, digest: str) -> None:
     """Note that HEAD is what the patch files hold now."""
-    work = WorkTree(folder / ".git", folder)
-    head = work.head()
+    head = _tree_of(folder).work.head()
     if head is not None:
-        work.git("config", "patchctl.tip", head)
-        work.git("config", "patchctl.patches", digest)
+        _note(folder, {"patchctl.tip": head, "patchctl.patches": digest})

@@ -73,6 +73,18 @@ class TreeFiles:
                     continue
                 yield (top + b"/" + name)[len(self.folder) + 1 :]
 
+    def everything(self, path: bytes = b"") -> Iterator[bytes]:
+        """Every file of the tree or of a folder in it, what is no file and no folder either among them; of a repository in
+        it the folder alone, with '/' at its end."""
+        for top, folders, files in os.walk(self._full(path) if path else self.folder):
+            at = (top + b"/")[len(self.folder) + 1 :]
+            if at and b".git" in (*folders, *files):
+                yield at
+                folders.clear()
+                continue
+            folders[:] = [f for f in folders if at or f != b".git"]
+            yield from (at + name for name in (*files, *(f for f in folders if os.path.islink(top + b"/" + f))))
+
     def write(self, path: bytes, entry: Entry, data: bytes) -> None:
         """Put a file there, in place of whatever file is there now, with the mode that `entry` says."""
         self._write(path, entry, data, keep_mode=False)

@@ -19,6 +19,7 @@ from patchctl.denied import refusal
 from patchctl.errors import BadManifest, LocalEdits, Where
 from patchctl.git.worktree import WorkTree, add_exclude, bring_pack, find_git_dir, object_store
 from patchctl.workspace.installed import bring_bytecode_back, set_bytecode_aside, write_record
+from patchctl.workspace.modes import note_modes, set_modes
 from patchctl.workspace.proof import Proof
 from patchctl.workspace.state import (
     FOLDER,
@@ -187,7 +188,9 @@ def _finish_tree(workspace: Path, change: TreeChange, steps: Steps) -> dict[str,
     base = tree.files(change.base) if change.record else {}
     if change.record:
         set_bytecode_aside(tree, base, steps.sides.before, steps.todo)
+    note_modes(tree, steps.sides)
     tree.carry_out(steps)
+    set_modes(tree, steps.sides)
     tree.remove_generated(change.known, keep=change.generated)
     placed = tree.place_generated({p: t.encode() for p, t in change.generated.items()})
     if change.target is None:

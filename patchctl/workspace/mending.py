@@ -15,14 +15,15 @@ from pathlib import Path
 from patchctl.atomic import replace_file
 from patchctl.errors import BrokenRepository, PatchctlError, SourceMismatch
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.history import UNDER_WAY
 from patchctl.git.objects import GITLINK, Entry, Files
 from patchctl.git.run import GitFailed, run_git
+from patchctl.git.underway import UNDER_WAY
 from patchctl.git.worktree import WorkTree, bring_pack, create_git_dir, find_git_dir, import_base, object_store
 from patchctl.workspace.aside import Aside
 from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.installed import bring_bytecode_back, write_record
 from patchctl.workspace.journal import new_git_dir
+from patchctl.workspace.modes import set_modes
 from patchctl.workspace.proof import prove, said
 from patchctl.workspace.subjects import Subject, note_tree
 from patchctl.workspace.trees import Move, Sides, Steps, Tree, changed_paths, commit_tree
@@ -234,7 +235,8 @@ class Mending:
             staged = tree.work.git("write-tree").decode().strip()
             kept = {self._tree_of(c) for c in (*ours, *([head] if head else []))}
             if tracked and staged not in kept:
-                tree.work.new_branch(staged, head or self.subject.base)
+                parent = head or self.subject.base
+                tree.work.new_branch(staged, parent, parent)
         except GitFailed:  # unmerged entries, or objects that are gone
             self._keep_staged(tracked)
 
@@ -293,6 +295,8 @@ class Mending:
                 todo.append(path)
         shown = Sides({p: e for side in reversed(sides) for p, e in side.items()}, base, {})
         tree.carry_out(Steps(shown, tuple(todo)))
+        for side in sides[1:]:
+            set_modes(tree, Sides(side, base, {}))
         known_digests = {p: d for p, d in subject.generated.items() if files.digest(p.encode()) == d}
         if tree.kind == "into":
             tree.remove_generated(known_digests)

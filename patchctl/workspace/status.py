@@ -10,6 +10,7 @@ from typing import Any
 from patchctl.errors import PatchctlError, WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import read_lock
+from patchctl.workspace.belongings import edits_in, marks_in, operation_in
 from patchctl.workspace.installed import record_is_ours
 from patchctl.workspace.imports import Import, find_imports
 from patchctl.workspace.journal import read_journal
@@ -87,13 +88,16 @@ def _tree(workspace: Path, name: str, state: TreeState, dist: Distribution | Non
     problem: str | None = None
     edits: tuple[str, ...] = ()
     try:
-        edits = tuple(os.fsdecode(p) for p in tree.edits(state.tip_commit))
+        edits = tuple(os.fsdecode(p) for p in edits_in(tree, state.tip_commit, marks_in(tree)))
         if tree.uninstalled:
             problem = f"it is no longer installed there: {state.record} is gone; `patchctl revert` forgets it"
         elif state.record and not record_is_ours(tree, state.base_commit, state.tip_commit, state.generated):
             edits = (*edits, state.record)
         head = tree.work.head() if state.kind == "managed" else state.tip_commit
-        if head != state.tip_commit:
+        operation = operation_in(tree)
+        if operation is not None:
+            problem = f"{operation.name} is in progress: {operation.way_out}"
+        elif head != state.tip_commit:
             problem = f"HEAD is {head}, not the stack's last commit"
     except (PatchctlError, OSError) as error:
         problem = f"cannot be read: {error}"

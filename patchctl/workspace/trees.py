@@ -63,7 +63,7 @@ class Tree:
         self.folder = workspace / folder if kind == "managed" else Path(folder)
         own = workspace / FOLDER / "into" / f"{name}.git"
         self.git_dir = self.folder / ".git" if kind == "managed" else own
-        self.work = WorkTree(self.git_dir, self.folder)
+        self.work = WorkTree(self.git_dir, self.folder, file_modes=kind == "managed")
 
     @classmethod
     def of(cls, workspace: Path, name: str, state: TreeState) -> Tree:
@@ -96,13 +96,8 @@ class Tree:
         with ObjectReader(self.git_dir, self.name) as reader:
             return reader.files(commit_tree(reader, commit))
 
-    def edits(self, commit: str) -> list[bytes]:
-        """Tracked files that are not as in `commit`, by git's stat cache and then by content."""
-        candidates = self.work.candidates(commit)
-        return self.differing(self.files(commit), candidates) if candidates else []
-
     def differences(self, commit: str) -> list[bytes]:
-        """The same by reading every file: what `verify` believes."""
+        """Tracked files that are not as in `commit`, by reading every one: what `verify` believes."""
         wanted = self.files(commit)
         return self.differing(wanted, wanted)
 
@@ -241,7 +236,7 @@ class Tree:
         real = {next(iter(files.not_folders(p)), p) for p in paths}
         parent = (self.work.head() if self.kind == "managed" else None) or commit
         tree = self.work.snapshot(commit, sorted(real))
-        return self.work.new_branch(tree, parent), tree
+        return self.work.new_branch(tree, parent, commit), tree
 
     def edited_generated(self, wanted: Mapping[str, str], known: Mapping[str, str]) -> list[bytes]:
         """Generated files that are neither what we wrote (`known`: digests) nor what we are about to write (`wanted`)."""

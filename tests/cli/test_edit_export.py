@@ -445,3 +445,35 @@ def test_check_needs_no_tree_and_writes_nothing(own: Made) -> None:
     assert "nothing differs" in own.good("export", "greeter", "--check")
     assert snapshot(own.root) == before
     assert os.listdir(own.cache.parent / "home") == []
+
+
+def test_the_work_trees_own_settings_run_nothing_and_mislead_nobody(own: Made, tree: Path, tmp_path: Path) -> None:
+    (tree / "greeter/hello.py").write_text((tree / "greeter/hello.py").read_text() + "# mine\n")
+    git(tree, "commit", "--quiet", "--amend", "-a", "--no-edit")
+    (tmp_path / "elsewhere").mkdir()
+    command = f"touch '{tmp_path / 'ran'}'"
+    for name in ("core.fsmonitor", "diff.external", "filter.mine.clean"):
+        git(tree, "config", name, command)
+    git(tree, "config", "core.worktree", str(tmp_path / "elsewhere"))
+    (tree / ".git/info/attributes").write_text("* filter=mine text eol=crlf\n")
+    export(own, tree)
+    assert "# mine" in own.patch("loud").read_text() and not (tmp_path / "ran").exists()
+    own.good("edit", "greeter", "--dir", str(tree))
+    assert command in (tree / ".git/config").read_text() and not (tmp_path / "ran").exists()
+
+
+def test_edit_again_takes_over_what_was_set_up(own: Made, tree: Path) -> None:
+    git(tree, "config", "alias.st", "status")
+    (tree / ".git/hooks").mkdir(exist_ok=True)
+    (tree / ".git/hooks/pre-commit").write_text("#!/bin/sh\nexit 1\n")
+    with (tree / ".git/info/exclude").open("a") as exclude:
+        exclude.write("*.mine\n")
+    git(tree, "update-index", "--assume-unchanged", "README.md")
+    (tree / "greeter/hello.py").chmod(0o600)
+    own.good("edit", "greeter", "--dir", str(tree))
+    assert git(tree, "config", "alias.st") == "status\n"
+    assert (tree / ".git/hooks/pre-commit").read_text() == "#!/bin/sh\nexit 1\n"
+    assert "*.mine" in (tree / ".git/info/exclude").read_text()
+    assert git(tree, "ls-files", "-v", "README.md").startswith("h")
+    assert (tree / "greeter/hello.py").stat().st_mode & 0o777 == 0o600
+    export(own, tree, "--check")

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from distribution import GREETER, Made, git, write_files
+from distribution import GREETER, Made, Patch, git, make_distribution, patch_text, write_files
 from on_disk import Snapshot, Workspace, leftovers, snapshot
 
 GENERATED = 'generated:\n  - path: greeter/_version.py\n    content: "version = 1\\n"\n    why: greeter asks for it\n'
@@ -336,3 +336,34 @@ def test_a_killed_run_into_a_checkout(ws: Workspace, checkout: Path) -> None:
     ws.good("revert")
     assert (owners(checkout), files_of(checkout)) == (before, files)
     assert subprocess.run(["git", "-C", str(checkout), "fsck"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def runnable(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A patch that changes a mode and nothing else, which `Patch` cannot say."""
+    made = make_distribution(tmp_path_factory.mktemp("runnable"), (GREETER,))
+    series = made.root / "patches/greeter/v1"
+    lines = patch_text(Patch("run", {}, "README: make it a program"), "diff --git a/README.md b/README.md\n")
+    (series / "0004-bugfix-run.patch").write_text(lines + "old mode 100644\nnew mode 100755\n")
+    stack = made.root / "manifests/stacks/greeter/v1.yaml"
+    stack.write_text(stack.read_text() + "  - 0004-bugfix-run.patch\n")
+    plain = made.root / "manifests/profiles/plain.yaml"
+    plain.write_text(plain.read_text().replace("[polite, loud]", "[polite, loud, run]"))
+    made.good("lock")
+    return made
+
+
+@pytest.mark.parametrize("own", [0o644, 0o600, 0o777], ids=oct)
+def test_a_mode_that_a_patch_changes(runnable: Made, tmp_path: Path, own: int) -> None:
+    folder = tmp_path / "checkout"
+    git(tmp_path, "clone", "--quiet", str(runnable.origins / "greeter"), str(folder))
+    ws, file = Workspace(runnable, tmp_path / "ws"), folder / "README.md"
+    file.chmod(own)
+    before = files_of(folder)
+    apply_into(ws, folder)
+    assert file.stat().st_mode & 0o777 == {0o644: 0o755, 0o600: 0o700, 0o777: 0o777}[own]
+    apply_into(ws, folder, "plain")
+    assert file.stat().st_mode & 0o777 == own
+    apply_into(ws, folder)
+    ws.good("revert")
+    assert files_of(folder) == before

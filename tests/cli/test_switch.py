@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -190,3 +191,63 @@ def test_a_repository_inside_a_tree_is_left_alone(ws: Workspace) -> None:
     (ws.folder / "greeter/README.md").write_text("edited\n")
     ws.apply("plain", "--stash")
     assert (inner / "f.txt").read_text() == "f\n" and (inner / ".git/HEAD").exists()
+
+
+def test_what_is_staged_is_a_commit_below_what_is_on_disk(ws: Workspace) -> None:
+    ws.apply("full")
+    repo = ws.folder / "greeter"
+    (repo / "README.md").write_text("staged\n")
+    git(repo, "add", "README.md")
+    (repo / "README.md").write_text("on disk\n")
+    assert "README.md" in ws.refused(5, "revert")
+    assert ws.json("revert", "--stash")["stashed"] == {"greeter": "patchctl-stash-1"}
+    assert git(repo, "show", "patchctl-stash-1:README.md") == "on disk\n"
+    assert git(repo, "show", "patchctl-stash-1~1:README.md") == "staged\n"
+    ws.assert_healthy()
+
+
+def test_a_refused_stash_leaves_no_branch(ws: Workspace) -> None:
+    """Edits of one tree can be kept, those of the other cannot."""
+    ws.apply("full")
+    (ws.folder / "greeter/README.md").write_text("mine\n")
+    (ws.folder / "clock/clock/tick.py").unlink()
+    os.mkfifo(ws.folder / "clock/clock/tick.py")
+    for verb in (("apply", "--profile", "plain"), ("revert",)):
+        message = ws.refused(5, *verb, "--stash")
+        assert str(ws.folder / "clock/clock/tick.py") in message and "move them away" in message
+    assert "patchctl-stash" not in git(ws.folder / "greeter", "branch", "--list")
+
+
+def test_settings_of_the_tree_leave_one_branch_and_equal_bytes(ws: Workspace) -> None:
+    ws.apply("full")
+    repo = ws.folder / "greeter"
+    for setting in (("core.autocrlf", "true"), ("core.symlinks", "false"), ("core.fileMode", "false")):
+        git(repo, "config", *setting)
+    mine = b"one\r\ntwo\n"
+    (repo / "README.md").write_bytes(mine)
+    (repo / "run.sh").chmod(0o644)
+    assert "patchctl-stash-1" in ws.good("revert", "--stash")
+    assert git(repo, "show", "patchctl-stash-1:README.md").encode() == mine
+    assert git(repo, "ls-tree", "patchctl-stash-1", "run.sh").startswith("100644")
+    assert "stash" not in ws.good("revert", "--stash") and "at its base already" in ws.good("revert", "--stash")
+    assert ws.good("verify", "--workspace", str(ws.folder))
+
+
+@pytest.mark.parametrize("verb", [("apply", "--profile", "full"), ("revert", "--stash")], ids=["apply", "revert"])
+def test_an_operation_in_progress_is_refused_and_shown(ws: Workspace, verb: tuple[str, ...]) -> None:
+    """Its --abort would bring the old profile back after a switch."""
+    ws.apply("full")
+    repo = ws.folder / "greeter"
+    tip = git(repo, "rev-parse", "HEAD").strip()
+    git(repo, "checkout", "--quiet", "-b", "mine", "HEAD~1")
+    git(repo, "commit", "--quiet", "--allow-empty", "-m", "aside")
+    git(repo, "checkout", "--quiet", tip)
+    git(repo, "merge", "--quiet", "--strategy=ours", "--no-commit", "mine")
+    message = ws.refused(5, *verb)
+    assert "a merge is in progress" in message and "`git merge --abort`" in message
+    status = ws.json("status", code=1)
+    assert ["a merge is in progress" in (t["problem"] or "") for t in status["trees"]] == [False, True]
+    found = ws.json("verify", code=1)["findings"]
+    assert [f["rule"] for f in found] == ["head-moved"] and "--abort" in found[0]["message"]
+    git(repo, "merge", "--abort")
+    ws.apply("plain")

@@ -437,6 +437,15 @@ NAMES: dict[str, Bad] = {
     "case twin across two patches": series(
         add(b"new.py"), add(b"New.py"), line=1, message="are one file where case is ignored", kind="does-not-apply"
     ),
+    "folder that is a twin of a folder": series(
+        add(b"pkg/a.py"), add(b"PKG/c.py"), line=1, message="are one file where case is ignored", kind="does-not-apply"
+    ),
+    "folder that is a twin of a file": series(
+        add(b"pkg"), add(b"PKG/c.py"), line=1, message="are one file where case is ignored", kind="does-not-apply"
+    ),
+    "file that is a twin of a folder": series(
+        add(b"pkg/a.py"), add(b"PKG"), line=1, message="are one file where case is ignored", kind="does-not-apply"
+    ),
     "other Unicode form": bad(add(b'"cafe\\314\\201"'), 1, "are one file where case is ignored", kind="does-not-apply"),
     "Windows device": bad(add(b"dir/CON"), 1, "device on Windows"),
     "Windows device with a suffix": bad(add(b"aux.py"), 1, "device on Windows"),

@@ -287,10 +287,6 @@ def test_a_folder_that_cannot_be_written_is_named_before_anything_changes(
     ws.apply("full")
 
 
-def config_broken(git_dir: Path) -> None:
-    (git_dir / "config").write_text("[core\n")
-
-
 def index_corrupt(git_dir: Path) -> None:
     (git_dir / "index").write_bytes(b"DIRC nothing")
 
@@ -304,7 +300,7 @@ def head_missing(git_dir: Path) -> None:
     (git_dir / "HEAD").unlink()
 
 
-BROKEN = {"config": config_broken, "index": index_corrupt, "index-folder": index_a_folder, "head": head_missing}
+BROKEN = {"index": index_corrupt, "index-folder": index_a_folder, "head": head_missing}
 
 
 @pytest.mark.parametrize("kind", BROKEN)

@@ -230,6 +230,29 @@ def test_an_edit_after_the_kill_is_not_lost(big: Made, tmp_path: Path, touched: 
     ws.assert_healthy()
 
 
+def test_what_was_staged_after_the_kill_is_not_lost(big: Made, tmp_path: Path) -> None:
+    ws = killed_half_way(big, tmp_path / "ws", tmp_path / "count")
+    repo, name = ws.folder / "alpha", "alpha/__init__.py"
+    before = (repo / name).read_bytes()
+    (repo / name).write_text("STAGED = True\n")
+    git(repo, "add", name)
+    (repo / name).write_bytes(before)
+    assert str(repo / name) in ws.refused(5, "revert")
+    assert "kept on branch patchctl-stash-1" in ws.good("revert", "--stash")
+    assert git(repo, "show", f"patchctl-stash-1~1:{name}") == "STAGED = True\n"
+    ws.assert_healthy()
+
+
+def test_an_operation_that_began_after_the_kill_is_refused(big: Made, tmp_path: Path) -> None:
+    ws = killed_half_way(big, tmp_path / "ws", tmp_path / "count")
+    git(ws.folder / "alpha", "bisect", "start")
+    for verb in ("revert", "--stash"), ("apply", "--profile", "full"):
+        assert "`git bisect reset`" in ws.refused(5, *verb)
+    git(ws.folder / "alpha", "bisect", "reset")
+    ws.apply()
+    ws.assert_healthy()
+
+
 def without_objects(checkout: Path) -> Snapshot:
     """A checkout with everything that is its owner's: not the objects, which may be added to."""
     return {p: s for p, s in snapshot(checkout).items() if not p.startswith(".git/objects")}

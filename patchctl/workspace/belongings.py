@@ -1,0 +1,90 @@
+"""What a user has in a tree beside edited files: staged content, flags in the index, a rebase in progress, ...
+
+A run keeps it, or is refused before anything is written, and says what ends the state that it cannot keep.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Mapping
+
+from patchctl.errors import LocalEdits
+from patchctl.git.underway import Operation, find_operation
+from patchctl.git.worktree import SKIPPED, UNMERGED, Mark, find_git_dir
+from patchctl.workspace.files import TreeFiles
+from patchctl.workspace.trees import Tree
+
+
+def edits_in(tree: Tree, commit: str, marks: Mapping[bytes, Mark]) -> list[bytes]:
+    """Files that are not as in `commit`: on disk, by git's stat cache and then by content, and in the index. `marks` are the
+    index's: git does not look at a file that has one."""
+    changed = tree.work.candidates(commit)
+    edited = tree.differing(tree.files(commit), {*changed, *marks}) if changed or marks else []
+    # The index of an --into checkout that we look at is our own: what its owner staged stays staged.
+    staged = tree.work.staged(commit) if changed and tree.kind == "managed" else []
+    return sorted({*edited, *staged})
+
+
+def staged_during(tree: Tree, source: str | None, target: str | None) -> list[bytes]:
+    """Paths whose entry in the index is neither that of `source` nor that of `target`: staged since a run was interrupted."""
+    if tree.kind != "managed" or source is None or target is None:
+        return []
+    return sorted({*tree.work.staged(source)} & {*tree.work.staged(target)})
+
+
+def marks_in(tree: Tree) -> dict[bytes, Mark]:
+    """What the index says of files; nobody but us has that of an --into checkout at hand."""
+    return tree.work.marks() if tree.kind == "managed" else {}
+
+
+def operation_in(tree: Tree) -> Operation | None:
+    """What the user's git has under way there; a checkout that is patched where it is has its owner's repository."""
+    git_dir = tree.git_dir if tree.kind == "managed" else find_git_dir(tree.folder)
+    return find_operation(git_dir) if git_dir else None
+
+
+def refuse_operation(tree: Tree) -> None:
+    """Raise LocalEdits while the user's git has an operation under way there."""
+    operation = operation_in(tree)
+    if operation is not None:
+        what = f"{operation.name} is in progress in {tree.folder}"
+        raise LocalEdits(what, [str(operation.mark)], hint=f"end it there first: {operation.way_out}")
+
+
+def settled_marks(tree: Tree) -> dict[bytes, Mark]:
+    """`marks_in`. Raises LocalEdits for what no run can keep, with --stash or without: an operation under way, files left in
+    conflict, a sparse checkout."""
+    refuse_operation(tree)
+    marks = marks_in(tree)
+    unmerged = [p for p, mark in marks.items() if mark.tag == UNMERGED]
+    if unmerged:
+        hint = "settle them there: `git add FILE`, or `git checkout HEAD FILE`"
+        raise LocalEdits(f"files of {tree.name} are in conflict in its index", tree.shown(unmerged), hint=hint)
+    files = TreeFiles(tree.folder)
+    absent = [p for p, mark in marks.items() if mark.tag in SKIPPED and files.digest(p) is None]
+    if absent:
+        hint = f"`git -C {tree.folder} sparse-checkout disable` brings them; or `git update-index --no-skip-worktree FILE`"
+        raise LocalEdits(f"{tree.folder} is a sparse checkout: files are not there", tree.shown(absent), hint=hint)
+    return marks
+
+
+def refuse_unkeepable(tree: Tree, paths: Iterable[bytes]) -> None:
+    """Raise LocalEdits for those of the paths that no branch can hold, with what lies below them where they are folders:
+    FIFOs, sockets, devices, repositories, and what cannot be read."""
+    files, top = TreeFiles(tree.folder), os.fsencode(tree.folder) + b"/"
+    bad: set[bytes] = set()
+    for path in {next(iter(files.not_folders(p)), p) for p in paths}:
+        folder = os.path.isdir(top + path) and not os.path.islink(top + path)
+        bad |= {p for p in (files.everything(path) if folder else [path]) if not _keepable(top + p)}
+    if bad:
+        what = f"files of {tree.name} cannot be kept on a branch: they are no files, belong to a repository, or cannot be read"
+        raise LocalEdits(what, tree.shown(sorted(bad)), hint="move them away")
+
+
+def _keepable(file: bytes) -> bool:
+    try:
+        mode = os.lstat(file).st_mode
+    except OSError:  # a deletion is kept too
+        return True
+    return stat.S_ISLNK(mode) or (stat.S_ISREG(mode) and os.access(file, os.R_OK, effective_ids=True))
