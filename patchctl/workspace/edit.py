@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from patchctl.atomic import replace_file
 from patchctl.errors import LocalEdits, WrongUse
 from patchctl.git.history import CommitInfo, commits_between, uncommitted
 from patchctl.git.run import GitFailed
@@ -21,6 +23,7 @@ from patchctl.workspace.trees import Move, Tree
 
 _KEYS = ("upstream", "stack", "base", "tip")
 _LATER_KEYS = ("pin", "patches")
+_EXPORTED = "patchctl-exported.json"  # newer than what the configuration has of these
 
 
 def default_folder(stack: Stack) -> Path:
@@ -139,7 +142,16 @@ def _noted(folder: Path) -> dict[str, str]:
         except GitFailed:
             if key in _KEYS:
                 return {}
-    return found
+    return {**found, **_exported(work.git_dir)}
+
+
+def _exported(git_dir: Path) -> dict[str, str]:
+    """What the last export noted; nothing before the first."""
+    try:
+        held = json.loads((git_dir / _EXPORTED).read_bytes())
+        return {key: held[key] for key in ("tip", "patches") if isinstance(held[key], str)}
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return {}
 
 
 def _check_exported(folder: Path, stack: Stack) -> None:
@@ -165,9 +177,7 @@ def _check_exported(folder: Path, stack: Stack) -> None:
 
 
 def mark_exported(folder: Path, digest: str) -> None:
-    """Note that HEAD is what the patch files hold now."""
-    work = WorkTree(folder / ".git", folder)
-    head = work.head()
-    if head is not None:
-        work.git("config", "patchctl.tip", head)
-        work.git("config", "patchctl.patches", digest)
+    """Note that HEAD is what the patch files hold now. In a file of ours, by rename: a git that is killed while it changes the
+    configuration leaves a lock there, at which every later one stops."""
+    head = WorkTree(folder / ".git", folder).git("rev-parse", "--verify", "HEAD").decode().strip()
+    replace_file(folder / ".git" / _EXPORTED, json.dumps({"tip": head, "patches": digest}).encode())
