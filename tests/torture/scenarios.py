@@ -249,8 +249,8 @@ def _cold(box: Box) -> None:
 
 
 def _cache(box: Box) -> Any:
-    """The names of what the cache holds, without what is being written there."""
-    return sorted(p for p in snapshot(box.made.cache) if p.split("/")[0] != "tmp" and not p.endswith(".rev"))
+    """The names of what the cache holds in form git. Where git could not, the other form is there as well."""
+    return {p: "" for p in snapshot(box.made.cache) if p.split("/")[0] == "git"}
 
 
 def _older_bundle(box: Box) -> None:
@@ -291,7 +291,11 @@ def _node(box: Box) -> Callable[[], int]:
     request = Request("apply", str(box.ws), "/nowhere", "full", str(box.made.root), None, 50.0, apply=ApplyOptions())
 
     def answer() -> int:
-        told = task.answer(kit, request.as_json(), None)
+        try:
+            told = task.answer(kit, request.as_json(), None)
+        except Exception as error:  # Ray brings it to the driver, which says that this node's task failed
+            print(f"the task failed: {error}")
+            return 1
         print(json.dumps(told))
         if "facts" not in told:
             return 1  # what the driver reports as a node that failed
