@@ -16,7 +16,7 @@ from pathlib import Path
 from patchctl.atomic import replace_file
 from patchctl.errors import SourceMismatch, Where
 from patchctl.git.locks import OWN, SNAPSHOT, STASH, put_in_place
-from patchctl.git.run import GitFailed, git_environment, run_git
+from patchctl.git.run import GitFailed, GitRefused, git_environment, run_git
 
 # Files are bytes: an upstream's .gitattributes must not turn them into something else in our trees.
 _ATTRIBUTES = "* -text -filter -ident -working-tree-encoding\n"
@@ -44,7 +44,7 @@ class WorkTree:
                 env["GIT_INDEX_FILE"] = str(index)
             try:
                 return run_git([*where, *args], env=env, stdin=stdin, cwd=cwd)
-            except GitFailed as failure:
+            except (GitFailed, GitRefused) as failure:
                 failure.where = Where(str(self.git_dir))
                 raise
 
@@ -100,7 +100,7 @@ class WorkTree:
 
     def _refresh(self, index: Path) -> list[bytes]:
         try:
-            self.git("update-index", "-q", "--refresh", index=index)
+            self.git("update-index", "--refresh", index=index)  # -q would hide why it cannot write
             return []
         except GitFailed as failure:
             if failure.status != 1:

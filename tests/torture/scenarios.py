@@ -249,8 +249,11 @@ def _cold(box: Box) -> None:
 
 
 def _cache(box: Box) -> Any:
-    """The names of what the cache holds in form git. Where git could not, the other form is there as well."""
-    return {p: "" for p in snapshot(box.made.cache) if p.split("/")[0] == "git"}
+    """The names of what the cache holds of shapes, and whether it has a form of clock: where the git that serves the one is killed,
+    that place has failed, and the package index is asked for the other."""
+    names = snapshot(box.made.cache)
+    shapes = {p: "" for p in names if p.startswith("git/shapes/")}
+    return {**shapes, "clock": any(p.endswith("/patchctl.json") and p.split("/")[1] == "clock" for p in names)}
 
 
 def _older_bundle(box: Box) -> None:
