@@ -97,6 +97,8 @@ def fetch_commit(repo: Path, address: str, commit: str, local: Path | None, repo
     ]  # fmt: skip
     with git_environment(config) as env:
         _run_watched(command, _reachable(env), report)
+    for left in (repo / "objects" / "pack").glob("*.keep"):  # git goes on where it cannot remove its mark
+        left.unlink()
 
 
 def _reachable(env: Mapping[str, str]) -> dict[str, str]:

@@ -1,22 +1,16 @@
-"""The commits of an `edit` tree, read through GitPython.
-
-The one place that imports it, late: it costs 0.1 s. It is bound to our absolute git; what it runs gets the isolated
-environment of `run`, and none of the GIT_* variables of the user's shell.
-"""
+"""The commits of an `edit` tree, and what is not committed in it."""
 
 from __future__ import annotations
 
+import codecs
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from patchctl.errors import WrongUse
-from patchctl.git.run import git_environment, git_executable
-
-if TYPE_CHECKING:
-    from git import Repo
-
+from patchctl.git.catfile import ObjectReader
+from patchctl.git.worktree import WorkTree
 
 # What git leaves in its folder while HEAD is not where its user thinks of the work as being.
 UNDER_WAY = (
@@ -28,6 +22,9 @@ UNDER_WAY = (
     "sequencer",
     "BISECT_LOG",
 )
+
+
+_AUTHOR = re.compile(r"(.*?) ?<(.*)> (\d+ [+-]\d{4})", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -44,55 +41,50 @@ class CommitInfo:
 
 
 def commits_between(folder: Path, base: str) -> list[CommitInfo]:
-    """The commits after `base` up to HEAD, oldest first. Raises WrongUse when HEAD does not descend from `base` in one line."""
-    with git_environment((("safe.directory", str(folder)),)) as env:
-        repo = _open(folder, env)
-        found = []
-        commit: Any = repo.head.commit
-        while commit.hexsha != base:
+    """The commits after `base` up to HEAD, oldest first. Raises WrongUse when HEAD does not descend from `base` in one line.
+
+    Every commit is held against its id: a git that dies while it tells of one must not shorten a message.
+    """
+    git_dir = folder / ".git"
+    found: list[CommitInfo] = []
+    oid = WorkTree(git_dir, folder).git("rev-parse", "--verify", "HEAD").decode().strip()
+    with ObjectReader(git_dir) as reader:
+        while oid != base:
+            commit = _info(oid, reader.read(oid)[1])
             if len(commit.parents) != 1:
                 what = "is a merge" if commit.parents else f"does not descend from the stack's base {base[:12]}"
                 hint = "a stack is one line of commits: rebase it onto its base"
-                raise WrongUse(f"commit {commit.hexsha[:12]} in {folder} {what}", hint=hint)
-            found.append(_info(commit))
-            commit = commit.parents[0]
-        repo.close()
+                raise WrongUse(f"commit {oid[:12]} in {folder} {what}", hint=hint)
+            found.append(commit)
+            oid = commit.parents[0]
     return found[::-1]
 
 
 def uncommitted(folder: Path) -> list[str]:
     """Tracked files with changes that no commit has yet, and what git has under way: a rebase, a merge, a bisect."""
-    with git_environment((("safe.directory", str(folder)),)) as env:
-        repo = _open(folder, env)
-        changed = {d.a_path or d.b_path or "" for d in [*repo.index.diff(None), *repo.head.commit.diff()]}
-        under_way = [n for n in UNDER_WAY if (Path(repo.git_dir) / n).exists()]
-        repo.close()
-    return sorted(changed) + [f".git/{name}" for name in under_way]
+    work = WorkTree(folder / ".git", folder)
+    out = work.git("status", "--porcelain", "-z", "--no-renames", "--untracked-files=no", "--ignore-submodules")
+    changed = sorted(os.fsdecode(entry[3:]) for entry in out.split(b"\0") if entry)
+    return changed + [f".git/{name}" for name in UNDER_WAY if (work.git_dir / name).exists()]
 
 
-def _open(folder: Path, env: dict[str, str]) -> Repo:
-    for name in [n for n in os.environ if n.startswith("GIT_") and n not in env]:
-        del os.environ[name]  # GitPython hands this process's environment to git
-    os.environ["GIT_PYTHON_REFRESH"] = "quiet"
-    import git
-
-    git.refresh(git_executable())
+def _info(oid: str, data: bytes) -> CommitInfo:
+    """A commit object. Its text is UTF-8 unless it says otherwise; a header's further lines, of a signature, begin with a blank."""
+    head, _, message = data.partition(b"\n\n")
+    fields = [line.partition(b" ")[::2] for line in head.split(b"\n") if not line.startswith(b" ")]
+    one = dict(fields)
+    encoding = one.get(b"encoding", b"utf-8").decode("ascii", "replace")
     try:
-        repo = git.Repo(folder, search_parent_directories=False)
-    except (git.InvalidGitRepositoryError, git.NoSuchPathError) as error:
+        codecs.lookup(encoding)
+    except LookupError:
+        encoding = "utf-8"
+    author = _AUTHOR.fullmatch(one[b"author"].decode(encoding, "replace"))
+    if author is None:
         raise WrongUse(
-            f"{folder} is no work tree made by `patchctl edit`", hint="`patchctl edit NAME` makes one"
-        ) from error
-    repo.git.update_environment(**env)
-    return repo
-
-
-def _info(commit: Any) -> CommitInfo:
-    zone = -commit.author_tz_offset
-    sign, minutes = ("-" if zone < 0 else "+"), abs(zone) // 60
-    date = f"{commit.authored_date} {sign}{minutes // 60:02d}{minutes % 60:02d}"
-    message = commit.message if isinstance(commit.message, str) else commit.message.decode("utf-8", "replace")
-    parents = tuple(p.hexsha for p in commit.parents)
+            f"commit {oid[:12]} has no author and date that can be read", hint="`git commit --amend --reset-author`"
+        )
+    parents = tuple(value.decode("ascii") for key, value in fields if key == b"parent")
+    name, email, date = author.groups()
     return CommitInfo(
-        commit.hexsha, commit.tree.hexsha, parents, str(commit.author.name), str(commit.author.email), date, message
+        oid, one[b"tree"].decode("ascii"), parents, name, email, date, message.decode(encoding, "replace")
     )

@@ -45,7 +45,13 @@ BASE_CONFIG: tuple[tuple[str, str], ...] = (
 
 
 class GitFailed(PatchctlError):
-    """git ended with an error. `stderr` is what it said; whoever calls turns it into a message for the user."""
+    """git ended with an error. `stderr` is what it said; whoever calls turns it into a message for the user.
+
+    Where nobody does it is no fault of ours that a traceback would help with: git says what it met, not always all of it.
+    """
+
+    code = 2
+    kind = "git-failed"
 
     def __init__(self, command: Sequence[str], status: int, stderr: str) -> None:
         shown = " ".join(command[:3])
@@ -68,7 +74,7 @@ class GitRefused(PatchctlError):
 # As git says it under LC_ALL=C; the last ones are all that it says where it leaves the reason out.
 _REFUSALS = re.compile(
     "No space left on device|Disk quota exceeded|Read-only file system|Input/output error|Too many open files|"
-    "Cannot allocate memory|died of signal|Out of diskspace|write error|Unable to write new|couldn't (?:write|set) '|"
+    "Cannot allocate memory|died of signal|Out of diskspace|write error|[Uu]nable to write new|couldn't (?:write|set) '|"
     "failed to write"
 )
 
@@ -152,8 +158,7 @@ def _config_folder() -> Path:
     try:
         folder = tempfile.mkdtemp(prefix="patchctl-git-")
     except OSError as error:  # of no name where every folder that Python tries is full or closed
-        hint = "make room, or set TMPDIR to a folder that can be written"
-        raise WrongUse(f"no temporary file can be written: {error.strerror}", hint=hint) from error
+        raise GitRefused("config", f"no temporary file can be written: {error.strerror}") from error
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 

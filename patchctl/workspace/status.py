@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from patchctl.errors import PatchctlError, WrongUse
+from patchctl.errors import GitKilled, PatchctlError, WrongUse
+from patchctl.git.run import GitRefused
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import read_lock
 from patchctl.workspace.installed import record_is_ours
@@ -95,6 +96,8 @@ def _tree(workspace: Path, name: str, state: TreeState, dist: Distribution | Non
         head = tree.work.head() if state.kind == "managed" else state.tip_commit
         if head != state.tip_commit:
             problem = f"HEAD is {head}, not the stack's last commit"
+    except (GitKilled, GitRefused):  # says nothing of the tree
+        raise
     except (PatchctlError, OSError) as error:
         problem = f"cannot be read: {error}"
     tip = None if problem else lambda: tree.files(state.tip_commit)

@@ -69,7 +69,7 @@ def _part(options: argparse.Namespace) -> int:
     """One of --jobs processes: its own folder, and every n-th point."""
     began = time.monotonic()
     load_everything()
-    place = _place() / f"patchctl-torture-{os.getpid()}"
+    place = _place() / f"torture-of-patchctl-{os.getpid()}"
     wrong = 0
     try:
         for scenario in (s for s in scenarios.ALL if s.name in options.only.split(",")):
@@ -82,12 +82,16 @@ def _part(options: argparse.Namespace) -> int:
 
 def _scenario(scenario: scenarios.Scenario, place: Path, options: argparse.Namespace, began: float) -> int:
     done = {(v["kind"], v["number"]) for v in _read(options.out, scenario.name) if "kind" in v}
-    torture = Torture(scenario, place)
+    try:
+        torture = Torture(scenario, place)
+    except scenarios.Lacking as reason:
+        print(f"{scenario.name}: skipped: {reason}", flush=True)
+        return 0
     chosen = [
         (kind, number)
         for kind in KINDS
         if kind.name in options.kinds.split(",")
-        for number in _spread(torture.points[kind.name], options.share)
+        for number in _spread(torture.points[kind.name], options.share, scenario.weight)
     ]
     mine = [p for p in chosen[options.part :: options.jobs] if (p[0].name, p[1]) not in done]
     start, wrong, tried = time.monotonic(), 0, 0
@@ -108,11 +112,14 @@ def _scenario(scenario: scenarios.Scenario, place: Path, options: argparse.Names
     return wrong
 
 
-def _spread(count: int, share: int | None) -> list[int]:
-    """The numbers of the points, from 1: all, or `share` of them."""
+def _spread(count: int, share: int | None, weight: int) -> list[int]:
+    """The numbers of the points, from 1: all, or `share` of them, fewer of those that take long."""
     if share is None or share >= count:
         return list(range(1, count + 1))
-    return sorted({1 + round(i * (count - 1) / max(share - 1, 1)) for i in range(share)})
+    share = -(-share // weight)
+    if share == 1:
+        return [1 + count // 2]
+    return sorted({1 + round(i * (count - 1) / (share - 1)) for i in range(share)})
 
 
 def _read(folder: Path, name: str) -> Iterable[dict[str, Any]]:

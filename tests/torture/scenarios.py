@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +17,13 @@ from box import Box, belongings, settle
 from distribution import git, write_files
 from on_disk import Snapshot, leftovers, snapshot
 
+from patchctl.install.metadata import REQUIREMENTS
+
 Args = tuple[str, ...]
+
+
+class Lacking(Exception):
+    """Why a scenario cannot be prepared on this machine."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,7 @@ class Scenario:
     call: Callable[[Box], Callable[[], int]] | None = None
     healthy: Callable[[Box], list[str]] = field(default=lambda box: _healthy(box))
     codes: tuple[int, ...] = (0, 2, 3)
+    weight: int = 1  # a point of it takes so many times as long: a share has so many fewer of them
     torn: Callable[[Box], list[str]] = field(default=lambda box: [])  # what may not be even before the next command
 
     def run(self, box: Box, args: Args, decide: seccomp.Decide | None = None) -> seccomp.Ended:
@@ -308,6 +317,36 @@ def _node(box: Box) -> Callable[[], int]:
     return answer
 
 
+# install
+
+
+def _environment(box: Box) -> None:
+    """A workspace, and an environment that has what setup.py needs from this one."""
+    box.good("apply", "--profile", "full", "--workspace", str(box.ws))
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(box.at("env"))], check=True)
+    packages = next(box.at("env").glob("lib/python*/site-packages"))
+    line = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", str(packages)]
+    done = subprocess.run([*line, "pip", *REQUIREMENTS], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise Lacking(f"pip cannot have what setup.py needs: {done.stderr.strip().splitlines()[-1:]}")
+    (packages / "mine.py").write_text("MINE = 1\n")
+
+
+def _installed(box: Box) -> Any:
+    """What Python imports, and that its files are those of the trees."""
+    packages = next(box.at("env").glob("lib/python*/site-packages"))
+    found = {
+        p: s for p, s in snapshot(packages).items() if p.split("/")[0] in ("shapes", "clock") and "__pycache__" not in p
+    }
+    return found, sorted(p.name for p in packages.glob("*.dist-info") if p.name.startswith(("shapes", "clock")))
+
+
+def _of_env(box: Box) -> Any:
+    packages = next(box.at("env").glob("lib/python*/site-packages"))
+    return (packages / "mine.py").read_text(), box.trees(), snapshot(box.beside)
+
+
+_INSTALL: Args = ("install", *_WS, "--python", "BOX/env/bin/python", "--no-build-isolation")
 _EDIT: Args = ("edit", "shapes", "--dir", "BOX/edit/shapes")
 _EXPORT: Args = ("export", "shapes", "--dir", "BOX/edit/shapes")
 _FETCH: Args = ("fetch", "--profile", "full")
@@ -353,6 +392,8 @@ ALL: tuple[Scenario, ...] = (
              _unpacked, _beside, ("spread", "tmp"), healthy=_no_litter),
     Scenario("bundle-apply", "apply --bundle", _bundle_only, _FROM_BUNDLE, "full", {"full": [_FROM_BUNDLE]},
              ((Step(_FROM_BUNDLE, "full"),),), _trees, _beside),
+    Scenario("install", "install", _environment, _INSTALL, "end", {"end": [_INSTALL]}, (_again(_INSTALL),), _installed, _of_env,
+             ("env", "tmp", "cache", "ws/.patchctl", "home"), healthy=_no_litter, weight=10),
     Scenario("cluster", "cluster apply, on a node", _nothing, ("cluster",), "full", {**_ENDS, "full": [_FULL]},
              (_TO_FULL, _NEVER_MIND), _trees, _beside, call=_node, codes=(0, 1, 2, 3)),
 )  # fmt: skip

@@ -21,7 +21,7 @@ def _base(repo: Path) -> None:
         repo,
         {
             ".gitignore": "*.log\n",
-            "pyproject.toml": f'{_BUILD}[project]\nname = "shapes"\nversion = "1.0"\n',
+            "pyproject.toml": f'{_BUILD}[project]\nname = "shapes"\nversion = "1.0"\n[tool.setuptools]\npackages = ["shapes"]\n',
             "shapes/__init__.py": "",
             "shapes/core.py": _CORE,
             "shapes/plain": "a file that becomes a folder\n",
@@ -85,7 +85,7 @@ _STEPS: tuple[Callable[[Path], None], ...] = (_typo, _moves, _turns, _bits, _mor
 CLOCK = Upstream(
     "clock",
     "v2",
-    {"pyproject.toml": f'{_BUILD}[project]\nname = "clock"\nversion = "2.0"\n', "clock/__init__.py": "", "clock/tick.py": _TICK},
+    {"pyproject.toml": f'{_BUILD}[project]\nname = "clock"\nversion = "1.0"\n', "clock/__init__.py": "", "clock/tick.py": _TICK},
     (
         Patch("step", {}, "tick: take the size of a step", switch="config clock.step=2"),
         Patch("chime", {}, "tick: chime", switch="env CLOCK_CHIME=1", carries={"clock/chime.py": "CHIME = 1\n"}),

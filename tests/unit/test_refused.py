@@ -19,7 +19,9 @@ def test_the_disk_and_the_limits_are_no_fault(code: int) -> None:
         assert str(said.where or "") == (error.filename or "")
 
 
-@pytest.mark.parametrize("error", [FileNotFoundError(errno.ENOENT, "x"), OSError("no number"), OSError(errno.EPERM, "x")])
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError(errno.ENOENT, "x"), OSError("no number"), OSError(errno.EPERM, "x")]
+)
 def test_all_else_stays_a_fault(error: OSError) -> None:
     assert no_fault(error) is None
 
@@ -30,6 +32,7 @@ def test_all_else_stays_a_fault(error: OSError) -> None:
         (-9, "", GitKilled),
         (128, "fatal: sha1 file 'x' write error. Out of diskspace", GitRefused),
         (128, "fatal: Unable to create 'x.lock': Read-only file system", GitRefused),
+        (128, "fatal: unable to write new index file", GitRefused),
         (128, "fatal: couldn't set 'refs/patchctl/base'", GitRefused),
         (128, "error: index-pack died of signal 9\nfatal: index-pack failed", GitRefused),
         (128, "fatal: Unable to create 'index.lock': File exists.", GitFailed),
