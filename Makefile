@@ -16,7 +16,7 @@ TREES := build/trees
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
 
-.PHONY: help apply test test-tool test-behaviour test-slow test-suites test-upstream test-mutants test-bombs fuzz image-test image-test-slow lint bench bench-patches config-keys docs clean trees
+.PHONY: help apply test test-tool test-behaviour test-slow test-suites test-upstream test-mutants test-bombs fuzz torture torture-share image-test image-test-slow lint bench bench-patches config-keys docs clean trees
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 18
@@ -38,6 +38,12 @@ test-tool: $(VENV)/.ready  ## the tool alone: no torch, about 4 minutes
 
 test-bombs: $(VENV)/.ready  ## archives of gigabytes, with their peak memory: 3 minutes
 	$(RUN) -m pytest -q tests/hostile/test_bombs.py --slow
+
+torture-share: $(VENV)/.ready  ## the tool killed and refused by the disk at a fixed share of its system calls, under 4 minutes
+	$(RUN) -m pytest -q -n 2 tests/torture
+
+torture: $(VENV)/.ready  ## the same at every one of them; about an hour on two cores; writes the counts into docs/reliability.md
+	$(RUN) tests/torture/run.py --table docs/reliability.md
 
 verify: $(VENV)/.ready  ## the distribution itself, in every form that can be had
 	$(PATCHCTL) verify --skip-unavailable $(MIRROR_FLAGS)

@@ -166,11 +166,13 @@ def _dress(handle: int, file: Path, mode: int | None) -> None:
 def filling(folder: Path, last: str = "") -> Iterator[Path]:
     """A new folder to be filled, which becomes `folder` as the block ends; nothing is left of it when that raises.
 
-    `folder` is not there, or empty. One that is there is filled by moving, `last` as the last: somebody may stand in it, it
-    may be a mount point, or its parent be closed to us. Raises OSError.
+    `folder` is not there, or empty, or holds what a killed run had moved there. One that is there is filled by moving, `last`
+    as the last: somebody may stand in it, it may be a mount point, or its parent be closed to us. The unfinished folder has
+    one name and is locked, as in `replacing`. Raises OSError, and WorkspaceBusy when another run is at it all the time.
     """
     inside = folder.exists()
-    staged = new_folder(folder if inside else folder.parent, f".{folder.name}.new-")
+    staged = staging_of(folder)
+    handle = _folder_alone(staged)
     try:
         yield staged
         if not inside:
@@ -178,10 +180,40 @@ def filling(folder: Path, last: str = "") -> Iterator[Path]:
             sync_folder(folder.parent)
             return
         for entry in sorted(staged.iterdir(), key=lambda e: (e.name == last, e.name)):
-            entry.rename(folder / entry.name)
+            target = folder / entry.name
+            if entry.is_dir():
+                shutil.rmtree(target, ignore_errors=True)
+            entry.replace(target)
         sync_folder(folder)
     finally:
-        shutil.rmtree(staged, ignore_errors=True)
+        if is_in_place(handle, staged):
+            shutil.rmtree(staged, ignore_errors=True)
+        os.close(handle)
+
+
+def staging_of(folder: Path) -> Path:
+    """Where `filling` makes what becomes `folder`."""
+    return (folder if folder.exists() else folder.parent) / f".{folder.name}.new"
+
+
+def _folder_alone(staged: Path) -> int:
+    """An empty folder of this name, held. What a killed run left in it goes."""
+    make_folder(staged.parent)
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < end:
+        with contextlib.suppress(FileExistsError):
+            staged.mkdir()
+        try:
+            handle = os.open(staged, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # another run has just ended
+        if _hold(handle, wait=False) and is_in_place(handle, staged):
+            for left in staged.iterdir():
+                shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+            return handle
+        os.close(handle)
+        time.sleep(0.02)
+    raise WorkspaceBusy("another run is filling this folder", where=str(staged))
 
 
 def make_like(made: Path, place: Path) -> None:

@@ -9,7 +9,12 @@ from pathlib import Path
 from patchctl.errors import WrongUse
 
 _PERMISSION = (errno.EACCES, errno.EPERM)
-_NO_FAULT = (*_PERMISSION, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+# These need no path to be told from a fault of ours: a full disk is met by a write, which names none.
+_OF_THE_MACHINE = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE),
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM),
+)
+_AGAIN = "when there is room, and the disk can be written and read, run the same again"
 
 
 def refusal(error: OSError, what: str, instead: str, where: Path | None = None) -> WrongUse:
@@ -22,9 +27,11 @@ def refusal(error: OSError, what: str, instead: str, where: Path | None = None) 
 
 def no_fault(error: OSError) -> WrongUse | None:
     """The refusal for an error that the machine is the reason of, wherever it came from; None for all others."""
-    if error.errno not in _NO_FAULT or _place(error) is None:
-        return None
-    return refusal(error, "this cannot be read or written", "")
+    if error.errno in _OF_THE_MACHINE:
+        return refusal(error, "this cannot be read or written", _AGAIN)
+    if error.errno in _PERMISSION and _place(error) is not None:
+        return refusal(error, "this cannot be read or written", "")
+    return None
 
 
 def _place(error: OSError) -> Path | None:

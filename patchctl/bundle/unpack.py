@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from patchctl.atomic import filling, make_folder
+from patchctl.atomic import filling, make_folder, staging_of
 from patchctl.bundle.layout import DISTRIBUTION, Member
 from patchctl.bundle.read import Bundle
 from patchctl.errors import SourceMismatch, WrongUse
@@ -47,11 +47,13 @@ def cached_distribution(bundle: Bundle, root: Path) -> Path:
 
 
 def unpack_distribution(bundle: Bundle, folder: Path) -> int:
-    """Write the distribution to `folder`, which is not there yet or empty; returns the number of files.
+    """Write the distribution to `folder`, which is not there yet or empty; returns the number of files. What a killed run left
+    of this very distribution is completed.
 
-    Raises WrongUse when there is something, or when it cannot be written.
+    Raises WrongUse when there is something else, or when it cannot be written.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    members = distribution_members(bundle)
+    if folder.exists() and not _begun(folder, members):
         raise WrongUse("there is something already", where=str(folder), hint="name a folder that is new or empty")
     try:
         with filling(folder, last="manifests") as staged:  # the last is what makes it a distribution
@@ -59,7 +61,23 @@ def unpack_distribution(bundle: Bundle, folder: Path) -> int:
     except OSError as error:
         what = f"the folder cannot be written: {error.strerror or errno.errorcode.get(error.errno or 0, 'error')}"
         raise WrongUse(what, where=str(folder)) from error
-    return len(distribution_members(bundle))
+    return len(members)
+
+
+def _begun(folder: Path, members: Mapping[str, Member]) -> bool:
+    """Whether the folder is empty, or holds nothing but whole files of this distribution, as a killed run leaves them."""
+    staged = staging_of(folder)
+    for top, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if Path(top, name) != staged]
+        for path in (Path(top, name) for name in (*folders, *files)):
+            if path.is_dir() and not path.is_symlink():
+                continue
+            member = members.get(path.relative_to(folder).as_posix())
+            if member is None or path.is_symlink() or not path.is_file():
+                return False
+            if hashlib.sha256(path.read_bytes()).hexdigest() != member.sha256:
+                return False
+    return folder.is_dir()
 
 
 def _write(bundle: Bundle, folder: Path) -> None:

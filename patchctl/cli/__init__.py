@@ -132,6 +132,9 @@ def run(args: list[str]) -> int:
         print("patchctl: interrupted", file=sys.stderr)
         return INTERRUPTED
     except (BrokenPipeError, _ReaderGone):
+        if not _reader_gone():
+            what = "a program that patchctl had started ended before it had read what it was told"
+            return _report(WrongUse(what, hint="run the same again: it may have been killed"), app_json)
         # What is still in the buffer must not raise again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return CLOSED_PIPE
@@ -140,6 +143,19 @@ def run(args: list[str]) -> int:
 
         refused = no_fault(fault) if isinstance(fault, OSError) else None
         return _report(refused, app_json) if refused is not None else _fault(fault, app_json)
+
+
+def _reader_gone() -> bool:
+    """Whether it is our own output that nobody reads: a pipe to a child of ours breaks with the same error."""
+    import select
+
+    poll = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            poll.register(stream.fileno(), 0)
+        except (AttributeError, OSError, ValueError):  # closed, or no file at all
+            return True
+    return any(event & (select.POLLERR | select.POLLHUP | select.POLLNVAL) for _, event in poll.poll(0))
 
 
 def _as_wrong_use(wrong: click.ClickException) -> WrongUse:

@@ -103,13 +103,19 @@ def _write(
     """Write files, then the manifest's list, then remove what is gone, so that a kill leaves nothing listed and missing."""
     from patchctl.stack.export import remove_gone, write_stack
     from patchctl.workspace.edit import check_patch_files, mark_exported, series_digest
+    from patchctl.workspace.exporting import end_export, is_half_exported, note_export
 
-    check_patch_files(tree, series_digest((p.file.name, p.data, p.carried) for p in patches))
+    before = [(p.file.name, p.data, p.carried) for p in patches]
+    after = [(e.name, e.data, e.carried) for e in exported]
+    if not is_half_exported(tree, before):
+        check_patch_files(tree, series_digest(before))
     target = dist.root / "patches" / stack.upstream / stack.name
+    note_export(tree, before, after)
     write_stack(target, ours)
     changes = _write_list(dist.stack_file(stack), stack, [e.name for e in ours])
     remove_gone(target, ours, [p for p in patches if p.file.parent == target])
-    mark_exported(tree, series_digest((e.name, e.data, e.carried) for e in exported))
+    mark_exported(tree, series_digest(after))
+    end_export(tree)
     return changes
 
 

@@ -29,6 +29,7 @@ from patchctl.cluster.facts import (
     request_of,
 )
 from patchctl.cluster.kit import CACHE, DISTRIBUTION, distribution_digest
+from patchctl.denied import no_fault
 from patchctl.errors import PatchctlError
 from patchctl.git.objects import TreeBuilder
 from patchctl.manifest.distribution import MARKER, Distribution
@@ -95,6 +96,11 @@ def answer(request: Request, here: dict[str, Any], place: Path) -> NodeFacts:
         what = f"the Python of this node has no module {error.name}, which this needs"
         hint = f"install it into {sys.executable}, or bring the sources with --bundle"
         facts = replace(facts, failed=Failed("usage", 2, what, hint))
+    except OSError as error:
+        refusal = no_fault(error)
+        if refusal is None:
+            raise
+        facts = replace(facts, failed=Failed(refusal.kind, refusal.code, one_line(str(refusal)), refusal.hint))
     return replace(facts, seconds={**facts.seconds, "patchctl": time.monotonic() - began})
 
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from patchctl.git.run import GitFailed, git_environment, git_executable, run_git
+from patchctl.git.run import GitFailed, git_environment, git_executable, git_failure, run_git
 
 Settings = tuple[tuple[str, str], ...]
 
@@ -97,6 +97,8 @@ def fetch_commit(repo: Path, address: str, commit: str, local: Path | None, repo
     ]  # fmt: skip
     with git_environment(config) as env:
         _run_watched(command, _reachable(env), report)
+    for left in (repo / "objects" / "pack").glob("*.keep"):  # git goes on where it cannot remove its mark
+        left.unlink()
 
 
 def _reachable(env: Mapping[str, str]) -> dict[str, str]:
@@ -134,7 +136,7 @@ def _run_watched(command: Sequence[str], env: Mapping[str, str], report: Report)
     if silent:
         raise GitFailed(["fetch"], status, f"fatal: no answer for {_SILENCE_SECONDS:.0f} s")
     if status != 0:
-        raise GitFailed(["fetch"], status, _without_progress(said.decode("utf-8", "replace")))
+        raise git_failure(["fetch"], status, _without_progress(said.decode("utf-8", "replace")))
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

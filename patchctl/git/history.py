@@ -1,19 +1,20 @@
 """The commits of an `edit` tree, read through GitPython.
 
-The one place that imports it, late: it costs 0.1 s. It is bound to our absolute git; what it runs gets the isolated
-environment of `run`, and none of the GIT_* variables of the user's shell.
+The one place that imports it, late: it costs 0.1 s. Its own reader of objects (gitdb) starts no git, so that none can die half-way
+through a message; GIT_* variables of the user's shell do not reach it.
 """
 
 from __future__ import annotations
 
 import os
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from patchctl.errors import WrongUse
-from patchctl.git.run import git_environment, git_executable
-from patchctl.git.unconfigured import without_settings
+from patchctl.errors import BrokenRepository, WrongUse
+from patchctl.git.objects import object_id
+from patchctl.git.run import git_executable, isolated_environment
 
 if TYPE_CHECKING:
     from git import Repo
@@ -33,41 +34,43 @@ class CommitInfo:
 
 
 def commits_between(folder: Path, base: str) -> list[CommitInfo]:
-    """The commits after `base` up to HEAD, oldest first. Raises WrongUse when HEAD does not descend from `base` in one line."""
-    with git_environment((("safe.directory", str(folder)),)) as env:
-        repo = _open(folder, env)
-        found = []
+    """The commits after `base` up to HEAD, oldest first. Raises WrongUse when HEAD does not descend from `base` in one line,
+    BrokenRepository when a commit cannot be read or is not what its id says."""
+    repo = _open(folder)
+    from git.exc import ODBError
+
+    found = []
+    try:
         commit: Any = repo.head.commit
         while commit.hexsha != base:
+            if object_id("commit", commit.data_stream.read()) != commit.hexsha:
+                raise ValueError(f"commit {commit.hexsha}: its content is not what its id says")
             if len(commit.parents) != 1:
                 what = "is a merge" if commit.parents else f"does not descend from the stack's base {base[:12]}"
                 hint = "a stack is one line of commits: rebase it onto its base"
                 raise WrongUse(f"commit {commit.hexsha[:12]} in {folder} {what}", hint=hint)
             found.append(_info(commit))
             commit = commit.parents[0]
+    except (ValueError, ODBError, zlib.error) as error:
+        raise BrokenRepository(f"a commit of {folder} cannot be read: {error}", where=str(folder)) from error
+    finally:
         repo.close()
     return found[::-1]
 
 
-def _open(folder: Path, env: dict[str, str]) -> Repo:
-    for name in [n for n in os.environ if n.startswith("GIT_") and n not in env]:
-        del os.environ[name]  # GitPython hands this process's environment to git
-    os.environ["GIT_PYTHON_REFRESH"] = "quiet"
+def _open(folder: Path) -> Repo:
+    isolated = isolated_environment(os.devnull)
+    for name in [n for n in os.environ if n.startswith("GIT_") and n not in isolated]:
+        del os.environ[name]  # GitPython looks at this process's environment
+    os.environ.update(GIT_PYTHON_REFRESH="quiet", GIT_PYTHON_GIT_EXECUTABLE=git_executable())
     import git
 
-    git.refresh(git_executable())
     try:
-        repo = git.Repo(folder, search_parent_directories=False)
+        return git.Repo(folder, search_parent_directories=False, odbt=git.GitDB)
     except (git.InvalidGitRepositoryError, git.NoSuchPathError) as error:
         raise WrongUse(
             f"{folder} is no work tree made by `patchctl edit`", hint="`patchctl edit NAME` makes one"
         ) from error
-    git_dir = folder.absolute() / ".git"  # said outright: a core.worktree of its configuration leads elsewhere
-    settings = without_settings(git_dir)
-    repo.git.update_environment(
-        **env, GIT_DIR=str(git_dir), GIT_WORK_TREE=str(folder.absolute()), GIT_COMMON_DIR=settings
-    )
-    return repo
 
 
 def _info(commit: Any) -> CommitInfo:

@@ -11,6 +11,7 @@ import atexit
 import functools
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -44,13 +45,52 @@ BASE_CONFIG: tuple[tuple[str, str], ...] = (
 
 
 class GitFailed(PatchctlError):
-    """git ended with an error. `stderr` is what it said; whoever calls turns it into a message for the user."""
+    """git ended with an error. `stderr` is what it said; whoever calls turns it into a message for the user.
+
+    Where nobody does it is no fault of ours that a traceback would help with: git says what it met, not always all of it.
+    """
+
+    code = 2
+    kind = "git-failed"
 
     def __init__(self, command: Sequence[str], status: int, stderr: str) -> None:
         shown = " ".join(command[:3])
         super().__init__(f"`git {shown}` ended with status {status}: {stderr.strip()[-2000:] or 'no message'}")
         self.status = status
         self.stderr = stderr
+
+
+class GitRefused(PatchctlError):
+    """The system refused git to write or to read, or killed a child of it: nothing is wrong with what it was asked for."""
+
+    code = 2
+    kind = "git-refused"
+
+    def __init__(self, command: str, why: str) -> None:
+        hint = "when there is room, and the disk can be written and read, run the same again"
+        super().__init__(f"`git {command}` could not do its part: {why}", hint=hint)
+
+
+# As git says it under LC_ALL=C; the last ones are all that it says where it leaves the reason out.
+_REFUSALS = re.compile(
+    "No space left on device|Disk quota exceeded|Read-only file system|Input/output error|Too many open files|"
+    "Cannot allocate memory|died of signal|Out of diskspace|write error|[Uu]nable to write new|couldn't (?:write|set) '|"
+    "failed to write"
+)
+
+
+def git_failure(args: Sequence[str], status: int, stderr: str) -> PatchctlError:
+    """What to raise for a git that ended so: GitKilled, GitRefused, or GitFailed."""
+    if status < 0:
+        return GitKilled(_shown(args), -status)
+    for line in stderr.splitlines():
+        if not line.startswith("remote:") and _REFUSALS.search(line):  # a server's full disk is the server's
+            return GitRefused(_shown(args), line.strip())
+    return GitFailed(args, status, stderr)
+
+
+def _shown(args: Sequence[str]) -> str:
+    return " ".join(a for a in args if not a.startswith("--"))[:60]
 
 
 @functools.cache
@@ -120,7 +160,10 @@ def scratch_folder() -> Path:
 
 @functools.cache
 def _config_folder() -> Path:
-    folder = tempfile.mkdtemp(prefix="patchctl-git-")
+    try:
+        folder = tempfile.mkdtemp(prefix="patchctl-git-")
+    except OSError as error:  # of no name where every folder that Python tries is full or closed
+        raise GitRefused("config", f"no temporary file can be written: {error.strerror}") from error
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 
@@ -137,7 +180,7 @@ def run_git(
     """Run git to its end and return its standard output.
 
     With `repo`, that folder is the repository (`--git-dir`), so that git never walks upward into another one.
-    Raises GitFailed on a non-zero status, GitKilled when a signal ended it.
+    Raises what `git_failure` gives on a non-zero status.
     """
     if env is None:
         with git_environment(config) as own:
@@ -145,8 +188,6 @@ def run_git(
     where = [] if repo is None else [f"--git-dir={repo}"]
     command = [git_executable(), *where, *args]
     done = subprocess.run(command, env=dict(env), input=stdin or b"", cwd=cwd, capture_output=True, check=False)
-    if done.returncode < 0:
-        raise GitKilled(" ".join(a for a in args if not a.startswith("--"))[:60], -done.returncode)
     if done.returncode != 0:
-        raise GitFailed(args, done.returncode, done.stderr.decode("utf-8", "replace"))
+        raise git_failure(args, done.returncode, done.stderr.decode("utf-8", "replace"))
     return done.stdout

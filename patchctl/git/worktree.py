@@ -19,7 +19,7 @@ from typing import NamedTuple
 from patchctl.atomic import replace_file
 from patchctl.errors import SourceMismatch, Where
 from patchctl.git.locks import OWN, SNAPSHOT, STASH, put_in_place
-from patchctl.git.run import GitFailed, git_environment, run_git
+from patchctl.git.run import GitFailed, GitRefused, git_environment, run_git
 from patchctl.git.unconfigured import ATTRIBUTES, common_folder, without_settings
 
 # What killed runs leave in objects/pack, and what those of an earlier version left.
@@ -59,7 +59,7 @@ class WorkTree:
                 env["GIT_INDEX_FILE"] = str(index)
             try:
                 return run_git([*where, *args], env=env, stdin=stdin, cwd=cwd)
-            except GitFailed as failure:
+            except (GitFailed, GitRefused) as failure:
                 failure.where = Where(str(self.git_dir))
                 raise
 
@@ -114,7 +114,7 @@ class WorkTree:
 
     def _refresh(self, index: Path) -> list[bytes]:
         try:
-            self.git("update-index", "-q", "--refresh", index=index)
+            self.git("update-index", "--refresh", index=index)  # -q would hide why it cannot write
             return []
         except GitFailed as failure:
             if failure.status != 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,11 +34,6 @@ _NOBODY = (
 )  # fmt: skip
 
 # What git says, in the locale C, when what it writes has no room.
-_NO_ROOM = {
-    os.strerror(errno.ENOSPC): errno.ENOSPC,
-    "Out of diskspace": errno.ENOSPC,
-    os.strerror(errno.EDQUOT): errno.EDQUOT,
-}
 
 
 def cached(name: str, pin: Pin, root: Path) -> Base | None:
@@ -76,7 +70,6 @@ def fetch(
             try:
                 return _fetch_from(place, name, pin, options, progress, folder)
             except GitFailed as failure:
-                _raise_if_full(failure)
                 reason = one_line(_said(failure))
         if any(sign in reason.lower() for sign in _NOBODY):
             remember_unreachable(place.host, reason)
@@ -101,7 +94,6 @@ def _from_bundle(
             take_pack(repo, data, pin.commit)
             return _proven(repo, name, pin, options, shown, len(data))
         except GitFailed as failure:
-            _raise_if_full(failure)
             what = f"{source.member} does not hold commit {pin.commit}: {one_line(_said(failure))}"
             raise SourceMismatch(what, where=str(bundle.path)) from failure
 
@@ -160,13 +152,6 @@ def _check_tree(tree: str, pin: Pin, where: str) -> None:
             where=where,
             hint="the manifest names a commit and a tree that do not belong together",
         )
-
-
-def _raise_if_full(failure: GitFailed) -> None:
-    """Raise the OSError that git met when there was no room, which `cache.staging` turns into a message."""
-    for sign, code in _NO_ROOM.items():
-        if sign in failure.stderr:
-            raise OSError(code, os.strerror(code)) from failure
 
 
 def _said(failure: GitFailed) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from patchctl.atomic import replace_file
 from patchctl.errors import LocalEdits, WrongUse
 from patchctl.git.history import CommitInfo, commits_between
 from patchctl.git.locks import wait_for
@@ -23,6 +25,7 @@ from patchctl.workspace.trees import Move, Tree
 
 _KEYS = ("upstream", "stack", "base", "tip")
 _LATER_KEYS = ("pin", "patches")
+_EXPORTED = "patchctl-exported.json"  # newer than what the configuration has of these
 
 
 def default_folder(stack: Stack) -> Path:
@@ -171,12 +174,23 @@ def _noted(folder: Path) -> dict[str, str]:
         return {}
     pairs = (pair.partition("\n") for pair in out.decode("utf-8", "replace").split("\0"))
     found = {key.removeprefix("patchctl."): value for key, _, value in pairs}
-    return {k: found[k] for k in (*_KEYS, *_LATER_KEYS) if k in found} if found.keys() >= set(_KEYS) else {}
+    if not found.keys() >= set(_KEYS):
+        return {}
+    return {**{k: found[k] for k in (*_KEYS, *_LATER_KEYS) if k in found}, **_exported(folder / ".git")}
 
 
 def _note(folder: Path, values: Mapping[str, str]) -> None:
     for key, value in values.items():
         run_git(["config", "--file", str(folder / ".git" / "config"), key, value])
+
+
+def _exported(git_dir: Path) -> dict[str, str]:
+    """What the last export noted; nothing before the first."""
+    try:
+        held = json.loads((git_dir / _EXPORTED).read_bytes())
+        return {key: held[key] for key in ("tip", "patches") if isinstance(held[key], str)}
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return {}
 
 
 def _check_exported(folder: Path, stack: Stack) -> None:
@@ -227,7 +241,7 @@ def _check_references(tree: Tree, stack: Stack, tip: str) -> None:
 
 
 def mark_exported(folder: Path, digest: str) -> None:
-    """Note that HEAD is what the patch files hold now."""
-    head = _tree_of(folder).work.head()
-    if head is not None:
-        _note(folder, {"patchctl.tip": head, "patchctl.patches": digest})
+    """Note that HEAD is what the patch files hold now. In a file of ours, by rename: a git that is killed while it changes the
+    configuration leaves a lock there, at which every later one stops."""
+    head = _tree_of(folder).work.git("rev-parse", "--verify", "HEAD").decode().strip()
+    replace_file(folder / ".git" / _EXPORTED, json.dumps({"tip": head, "patches": digest}).encode())

@@ -118,7 +118,7 @@ def _check_writable(folder: bytes) -> None:
 def explained(failure: GitFailed) -> PatchctlError:
     """What is to be said of a git that failed in a repository of the workspace."""
     where, why = failure.where, said(failure)
-    for code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM):
+    for code in (errno.EACCES, errno.EPERM):
         if os.strerror(code) in failure.stderr:
             return WrongUse(f"git cannot write here: {why}", where=where, hint="the next apply or revert ends what was begun")
     return BrokenRepository(f"git cannot use this repository: {why}", where=where)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from patchctl.errors import PatchctlError, WrongUse
+from patchctl.errors import GitKilled, PatchctlError, WrongUse
+from patchctl.git.run import GitRefused
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import read_lock
 from patchctl.workspace.belongings import edits_in, marks_in, operation_in
@@ -99,6 +100,8 @@ def _tree(workspace: Path, name: str, state: TreeState, dist: Distribution | Non
             problem = f"{operation.name} is in progress: {operation.way_out}"
         elif head != state.tip_commit:
             problem = f"HEAD is {head}, not the stack's last commit"
+    except (GitKilled, GitRefused):  # says nothing of the tree
+        raise
     except (PatchctlError, OSError) as error:
         problem = f"cannot be read: {error}"
     tip = None if problem else lambda: tree.files(state.tip_commit)

@@ -198,8 +198,26 @@ def test_unpack(made: Made, behind: Behind, bundle: Path) -> None:
     again = behind.home / "again.tar"
     line = ("--root", str(to), "bundle", "create", "--profile", "full", "--out", str(again))
     assert behind.run(*line, "--offline", "--source", "git").returncode == 0
+    (to / "notes.txt").write_text("mine\n")
     done = behind.run("bundle", "unpack", str(bundle), "--to", str(to))
     assert done.returncode == 2 and "there is something already" in done.stderr
+    assert (to / "notes.txt").read_text() == "mine\n"
+
+
+def test_what_a_killed_unpack_left_is_completed(made: Made, behind: Behind, bundle: Path) -> None:
+    """In a folder that was there the files are moved one by one: some are in place, and the rest is in a hidden folder."""
+    whole, to = behind.home / "whole", behind.home / "mine"
+    behind.good("bundle", "unpack", str(bundle), "--to", str(whole))
+    shutil.copytree(whole / "patches", to / "patches")
+    shutil.copytree(whole / "manifests", to / ".mine.new" / "manifests")
+    behind.good("bundle", "unpack", str(bundle), "--to", str(to))
+    assert snapshot(to) == snapshot(whole)
+    shutil.rmtree(to / "manifests")
+    changed = next((to / "patches").rglob("*.patch"))
+    changed.write_text("mine\n")
+    done = behind.run("bundle", "unpack", str(bundle), "--to", str(to))
+    assert done.returncode == 2 and "there is something already" in done.stderr
+    assert changed.read_text() == "mine\n" and not (to / "manifests").exists()
 
 
 def test_a_named_root_wins_and_takes_only_sources(made: Made, behind: Behind, bundle: Path, tmp_path: Path) -> None:
