@@ -19,7 +19,7 @@ from watched import Watched, run_all
 pytestmark = pytest.mark.family("Repository configuration")
 
 # {w} is a program that leaves a trace, {d} a folder of programs and hooks that do.
-GLOBAL = {
+SETTINGS = {
     "fsmonitor": "[core]\n\tfsmonitor = {w}\n",
     "hooks": "[core]\n\thooksPath = {d}\n",
     "pager": "[core]\n\tpager = {w}\n[pager]\n\tdiff = {w}\n\tlog = {w}\n\tstatus = {w}\n",
@@ -66,20 +66,6 @@ VARIABLES: dict[str, Mapping[str, str]] = {
     "GIT_LITERAL_PATHSPECS": {"GIT_ICASE_PATHSPECS": "1"},
     "GIT_ALLOW_PROTOCOL": {"GIT_ALLOW_PROTOCOL": "ext:file", "GIT_PROTOCOL_FROM_USER": "1"},
 }
-LOCAL = {
-    "pager": GLOBAL["pager"],
-    "external_diff": GLOBAL["external_diff"],
-    "editor": GLOBAL["editor"],
-    "gpg": GLOBAL["gpg"],
-    "credential_helper": GLOBAL["credential_helper"],
-    "ssh_command": GLOBAL["ssh_command"],
-    "textconv": GLOBAL["textconv"],
-    "merge_driver": GLOBAL["merge_driver"],
-    "upload_pack_hook": GLOBAL["upload_pack_hook"],
-    "alternate_refs": GLOBAL["alternate_refs"],
-}
-
-
 class Trap:
     """A folder of programs and hooks, each of which leaves a trace."""
 
@@ -126,10 +112,10 @@ def round_trip(made: Made, tmp_path: Path, trap: Trap, env: Mapping[str, str]) -
         assert git(ws.folder / name, "status", "--porcelain") == ""
 
 
-@pytest.mark.parametrize("setting", GLOBAL)
+@pytest.mark.parametrize("setting", SETTINGS)
 def test_settings_of_the_user(setting: str, small: Made, trap: Trap, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
-    (tmp_path / "home/.gitconfig").write_text(trap.fill(GLOBAL[setting]))
+    (tmp_path / "home/.gitconfig").write_text(trap.fill(SETTINGS[setting]))
     round_trip(small, tmp_path, trap, {})
 
 
@@ -138,12 +124,12 @@ def test_variables_of_the_environment(variable: str, small: Made, trap: Trap, tm
     round_trip(small, tmp_path, trap, {k: trap.fill(v) for k, v in VARIABLES[variable].items()})
 
 
-@pytest.mark.parametrize("setting", LOCAL)
+@pytest.mark.parametrize("setting", SETTINGS)
 def test_settings_of_a_tree(setting: str, ws: Workspace, trap: Trap, tmp_path: Path) -> None:
     """A tree of the workspace, whose .git/config somebody added to."""
     ws.apply()
     config = ws.folder / "greeter/.git/config"
-    config.write_text(config.read_text() + trap.fill(LOCAL[setting]))
+    config.write_text(config.read_text() + trap.fill(SETTINGS[setting]))
     (ws.folder / "greeter/greeter/hello.py").write_text("mine = 1\n")
     start, named = [f"--root={ws.made.root}", f"--cache={ws.made.cache}"], ["--workspace", str(ws.folder)]
     lines = [[*start, "status", *named], [*start, "apply", *named, "-p", "plain"], [*start, "revert", *named, "--stash"]]
