@@ -75,7 +75,7 @@ class GitRefused(PatchctlError):
 _REFUSALS = re.compile(
     "No space left on device|Disk quota exceeded|Read-only file system|Input/output error|Too many open files|"
     "Cannot allocate memory|died of signal|Out of diskspace|write error|[Uu]nable to write new|couldn't (?:write|set) '|"
-    "failed to write"
+    "failed to write|unable to create directory for"
 )
 
 

@@ -58,7 +58,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--kinds", default=",".join(k.name for k in KINDS))
     parser.add_argument("--share", type=int, metavar="N", help="of each kind, N points that lie evenly over the run")
     parser.add_argument("--out", type=Path, default=Path("build/torture"))
-    parser.add_argument("--resume", action="store_true", help="leave out the points that --out has already")
+    parser.add_argument("--resume", action="store_true", help="leave out the points that were right already")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more points after that many")
     parser.add_argument("--table", type=Path, metavar="PAGE")
     parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
@@ -81,7 +81,7 @@ def _part(options: argparse.Namespace) -> int:
 
 
 def _scenario(scenario: scenarios.Scenario, place: Path, options: argparse.Namespace, began: float) -> int:
-    done = {(v["kind"], v["number"]) for v in _read(options.out, scenario.name) if "kind" in v}
+    done = {point for point, verdict in _verdicts(options.out, scenario.name).items() if not verdict["wrong"]}
     try:
         torture = Torture(scenario, place)
     except scenarios.Lacking as reason:
@@ -128,22 +128,31 @@ def _read(folder: Path, name: str) -> Iterable[dict[str, Any]]:
             yield json.loads(line)
 
 
+def _verdicts(folder: Path, name: str) -> dict[tuple[str, int], dict[str, Any]]:
+    """The last verdict on each point."""
+    return {(r["kind"], r["number"]): r for r in _read(folder, name) if "kind" in r}
+
+
 def _write_table(page: Path, folder: Path) -> None:
-    """The counts between the page's marks. A point that was not reached counts as not tried."""
+    """The counts of the runs that were stopped everywhere, between the page's marks, and which were not."""
     heads = ["run", "calls", *(k.name for k in KINDS), "wrong"]
     lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
     total: Counter[str] = Counter()
+    lacking = []
     for scenario in scenarios.ALL:
-        rows = list(_read(folder, scenario.name))
-        tried = [r for r in rows if r.get("call") not in (None, "not reached")]
-        if not tried:
+        begun = [r for r in _read(folder, scenario.name) if "points" in r]
+        verdicts = _verdicts(folder, scenario.name)
+        counts = Counter(kind for kind, _ in verdicts)
+        if not begun or any(counts[k.name] < begun[0]["points"][k.name] for k in KINDS):
+            lacking.append(scenario.title)
             continue
-        counts = Counter(r["kind"] for r in tried)
-        counts["calls"] = max(r["calls"] for r in rows if "calls" in r)
-        counts["wrong"] = sum(bool(r["wrong"]) for r in tried)
+        counts["calls"] = begun[0]["calls"]
+        counts["wrong"] = sum(bool(v["wrong"]) for v in verdicts.values())
         total += counts
         lines.append(f"| {scenario.title} | " + " | ".join(str(counts[h]) for h in heads[1:]) + " |")
     lines.append("| together | " + " | ".join(str(total[h]) for h in heads[1:]) + " |")
+    if lacking:
+        lines += ["", f"Not stopped at every call yet, at a share of them only: {'; '.join(lacking)}."]
     before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
     after = rest.partition(_END)[2]
     page.write_text(before + "\n".join([_BEGIN, *lines, _END]) + after, encoding="utf-8")

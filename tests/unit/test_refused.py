@@ -32,6 +32,7 @@ def test_all_else_stays_a_fault(error: OSError) -> None:
         (-9, "", GitKilled),
         (128, "fatal: sha1 file 'x' write error. Out of diskspace", GitRefused),
         (128, "fatal: Unable to create 'x.lock': Read-only file system", GitRefused),
+        (128, "fatal: cannot lock ref 'refs/x': unable to create directory for /y/refs/x", GitRefused),
         (128, "fatal: unable to write new index file", GitRefused),
         (128, "fatal: couldn't set 'refs/patchctl/base'", GitRefused),
         (128, "error: index-pack died of signal 9\nfatal: index-pack failed", GitRefused),
