@@ -68,8 +68,6 @@ def no_diffstat(patch: LintedPatch) -> Iterator[Fault]:
 @patch_rule("no-signature", "the file ends with its last hunk", "`git format-patch` signs with its version")
 def no_signature(patch: LintedPatch) -> Iterator[Fault]:
     lines = patch.lines
-    if lines[-1] != b"":
-        yield Fault(len(lines), "the last line has no newline")
     rest = [n for n, line in enumerate(lines[:-1], 1) if line in (b"-- ", b"--") or line == b""]
     last = _last_line(patch)
     after = [n for n in rest if n > last]

@@ -100,8 +100,13 @@ def write(dist: Distribution, target: Target, folder: Path, exported: Sequence[E
             source.replace(to)
         for parent in sorted({to.parent for _, to in pairs}):
             sync_folder(parent)  # on the disk before the manifest names what was moved
-        replace_file(file, wanted.encode())
-        undo.pop_all()
+        try:
+            replace_file(file, wanted.encode())
+        finally:
+            if (
+                file.is_file() and file.read_bytes() == wanted.encode()
+            ):  # also where the disk failed just after the rename
+                undo.pop_all()
 
 
 def _drop_empty(folder: Path, top: Path) -> None:

@@ -65,7 +65,8 @@ def locks(tree: Tree) -> list[Path]:
     return [lock for name in _LOCKED if os.path.lexists(lock := tree.git_dir / f"{name}.lock")]
 
 
-def _trouble(tree: Tree) -> str | None:
+def _trouble(tree: Tree, *, index: bool = True) -> str | None:
+    """Why git cannot use the repository of a tree; without `index`, one that has none yet is no trouble."""
     try:
         if not (tree.git_dir / "HEAD").is_file():
             return "HEAD is missing"
@@ -73,7 +74,7 @@ def _trouble(tree: Tree) -> str | None:
             tree.work.git(*question)
         if tree.work.head() is None and tree.kind == "managed":
             return "HEAD names no commit"
-        if not (tree.git_dir / "index").is_file():
+        if index and not (tree.git_dir / "index").is_file():
             return "the index is missing"
     except GitFailed as failure:
         return said(failure)
@@ -152,7 +153,7 @@ class Mending:
                     self.aside.take(place, f"{tree.name}.git", name)
                 if made:
                     replace_file(place, made.format(base=self.subject.base).encode())
-            if _trouble(tree) is not None:
+            if _trouble(tree, index=False) is not None:  # the way to the base writes one
                 return False
             prove(tree, Move(None, self.subject.base), self.subject.base, whole=True)
         except BrokenRepository:

@@ -101,7 +101,7 @@ def test_a_conflict_is_mended_as_the_page_says(made: Made) -> None:
     stopped = walk(made, lines[: at + 1])
     assert stopped.returncode != 0 and "CONFLICT" in stopped.stdout + stopped.stderr
     refused = walk(made, ["patchctl export verl/v0.6.1"])
-    assert refused.returncode == 5 and "not committed" in refused.stderr
+    assert refused.returncode == 5 and "a cherry-pick is in progress" in refused.stderr
     mended = ["git checkout --theirs greeter/hello.py", "git add greeter/hello.py", "git cherry-pick --continue"]
     assert all(f"`{m}`" in section() for m in mended[2:]) and "`git add` them" in section()
     done = walk(made, ["cd edit/verl-v0.6.1", *mended, *lines[at + 1 :]])

@@ -250,6 +250,56 @@ def _unlocked(box: Box) -> None:
     shutil.rmtree(box.made.cache / "stacks", ignore_errors=True)
 
 
+# repair and import
+
+
+def _damaged(box: Box) -> None:
+    """A tree with an edit, whose index git cannot read."""
+    _applied("plain")(box)
+    (box.ws / "shapes/shapes/plain").write_text("my own words\n")
+    (box.ws / "shapes/.git/index").write_bytes(b"DIRC and no more")
+
+
+def _repaired(box: Box) -> Snapshot:
+    return {p: s for p, s in _trees(box).items() if not p.startswith("repair-")}
+
+
+def _of_user_or_aside(box: Box) -> Any:
+    """The edit is in its place or in a folder of repair's, and so is the broken index; the rest is where it was."""
+    edits = [box.ws / "shapes/shapes/plain", *box.ws.glob("repair-*/shapes/shapes/plain*")]
+    indexes = [box.ws / "shapes/.git/index", *box.ws.glob("repair-*/**/index*")]
+    return (
+        any(p.is_file() and p.read_bytes() == b"my own words\n" for p in edits),
+        any(p.is_file() and p.read_bytes() == b"DIRC and no more" for p in indexes),
+        *_of_user(box),
+    )
+
+
+def _mailed(box: Box) -> None:
+    """Two mails for the stack of shapes, from its own work tree."""
+    _committed(box)
+    tree = box.at("edit/shapes")
+    write_files(tree, {"shapes/latest.py": "LATEST = 1\n"})
+    git(tree, "add", "--all")
+    git(
+        tree,
+        "-c",
+        "user.name=patchctl",
+        "-c",
+        "user.email=patchctl@localhost",
+        "commit",
+        "--quiet",
+        "-m",
+        "core: come last",
+    )
+    git(tree, "format-patch", "--quiet", "-2", "-o", str(box.at("mails")))
+    shutil.rmtree(box.at("edit"))
+
+
+def _mails(box: Box) -> Any:
+    return snapshot(box.at("mails")), snapshot(box.beside)
+
+
 # Sources and bundles
 
 
@@ -354,6 +404,8 @@ _CREATE: Args = ("bundle", "create", "--profile", "full", "--out", "BOX/out/it.t
 _UNPACK: Args = ("bundle", "unpack", "BOX/out/it.tar", "--to", "BOX/spread/it")
 _STASH: Args = (*_FULL, "--stash")
 _FROM_BUNDLE: Args = (*_FULL, "--bundle", "BOX/out/it.tar")
+_REPAIR: Args = ("repair", *_WS)
+_IMPORT: Args = ("import", "BOX/mails", "--stack", "shapes")
 _NEVER_MIND: Way = (Step(_REVERT, None, (0, 2)), Step(_FULL, "full"))  # 2: nothing was applied yet
 
 
@@ -376,6 +428,11 @@ ALL: tuple[Scenario, ...] = (
     Scenario("into-revert", "revert of --into", _into, _REVERT, "base", {"full": [], "base": [_REVERT]},
              ((Step(_REVERT, "base"),), (Step(_INTO, "full"), Step(_REVERT, "base"))),
              _with_checkout, _owner, ("ws", "cache", "tmp", "checkout"), healthy=_healthy_into),
+    Scenario("repair", "repair", _damaged, _REPAIR, "end", {"end": [_REPAIR], "full": [_REPAIR, _FULL]},
+             (_again(_REPAIR), (Step(_FULL, None, (0, 5)), Step(_REPAIR), Step(_FULL, "full"))), _repaired, _of_user_or_aside),
+    Scenario("import", "import", _mailed, _IMPORT, "end", {"end": [_IMPORT]},
+             ((Step(_IMPORT, None, (0, 2, 4)), Step(("list",), "end")),), _distribution, _mails,
+             ("cache", "tmp", "distribution"), healthy=_no_litter, codes=(0, 2, 3, 4, 5)),
     Scenario("edit", "edit", _nothing, _EDIT, "end", {"end": [_EDIT]}, (_again(_EDIT),), _edit_tree, _beside,
              ("edit", "cache", "tmp"), healthy=_whole_edit),
     Scenario("edit-again", "edit, a second time", _opened, _EDIT, "end", {"end": [_EDIT]}, (_again(_EDIT),), _edit_tree, _beside,
