@@ -176,18 +176,21 @@ def run_git(
     stdin: bytes | None = None,
     config: Sequence[tuple[str, str]] = (),
     cwd: Path | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> bytes:
-    """Run git to its end and return its standard output.
+    """Run git to its end and return its standard output. It inherits `pass_fds`.
 
     With `repo`, that folder is the repository (`--git-dir`), so that git never walks upward into another one.
     Raises what `git_failure` gives on a non-zero status.
     """
     if env is None:
         with git_environment(config) as own:
-            return run_git(args, repo=repo, env=own, stdin=stdin, cwd=cwd)
+            return run_git(args, repo=repo, env=own, stdin=stdin, cwd=cwd, pass_fds=pass_fds)
     where = [] if repo is None else [f"--git-dir={repo}"]
     command = [git_executable(), *where, *args]
-    done = subprocess.run(command, env=dict(env), input=stdin or b"", cwd=cwd, capture_output=True, check=False)
+    done = subprocess.run(
+        command, env=dict(env), input=stdin or b"", cwd=cwd, capture_output=True, check=False, pass_fds=pass_fds
+    )
     if done.returncode != 0:
         raise git_failure(args, done.returncode, done.stderr.decode("utf-8", "replace"))
     return done.stdout

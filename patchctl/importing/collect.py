@@ -131,6 +131,13 @@ def _split(whole: Mail, notes: Notebook) -> list[Mail]:
             notes.fault(whole, 1, "mail", f"git cannot split it into mails: {error.stderr.strip()}")
             return []
         pieces = [file.read_bytes() for file in sorted(Path(folder).iterdir(), key=lambda f: int(f.name))]
+    lines = whole.data.lstrip().count(b"\n")
+    if (
+        sum(piece.count(b"\n") for piece in pieces) != lines
+    ):  # git does not look whether its last bytes reached the disk
+        raise WrongUse(
+            "git did not write the mails whole", where=whole.shown, hint="when the disk takes them, run the same again"
+        )
     if len(pieces) == 1:
         whole.data = pieces[0]
         return [whole]

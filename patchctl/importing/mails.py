@@ -7,13 +7,14 @@ find the end of the message. What git would guess or lose (bytes of no known cha
 from __future__ import annotations
 
 import codecs
+import os
 import re
-import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.errors import BadPatch
-from patchctl.git.run import GitFailed, git_environment, run_git
+from patchctl.git.run import GitFailed, git_environment, run_git, scratch_folder
 from patchctl.importing.types import Mail, Message, Notebook
 from patchctl.patch import mailinfo
 from patchctl.patch.header import Header, parse_header, stripspace
@@ -122,17 +123,38 @@ def _recode(mail: Mail, text: bytes, notes: Notebook) -> bytes:
 
 def _mailinfo(mail: Mail, text: bytes, notes: Notebook) -> _Read | None:
     scissors = "--scissors" if notes.options.scissors else "--no-scissors"
-    with tempfile.TemporaryDirectory(prefix="patchctl-import-") as folder:
-        message, diff = Path(folder) / "message", Path(folder) / "diff"
+    message, diff = _Pipe(), _Pipe()
+    with message, diff:
+        command = ["mailinfo", "-u", scissors, message.name, diff.name]
         try:
             # Not in the current folder, whose repository could set another encoding.
-            info = run_git(["mailinfo", "-u", scissors, str(message), str(diff)], stdin=text, cwd=Path(folder))
+            info = run_git(command, stdin=text, cwd=scratch_folder(), pass_fds=(message.end, diff.end))
         except GitFailed as error:
             said = error.stderr.strip().splitlines() or ["git ended without a word"]
             notes.fault(mail, None, "mail", f"`git am` cannot read it: {said[-1]}", "save the mail as UTF-8")
             return None
-        pairs = (line.partition(": ") for line in info.decode("utf-8", "replace").split("\n") if line)
-        return _Read({k: v for k, _, v in pairs}, message.read_bytes().decode("utf-8", "replace"), diff.read_bytes())
+    pairs = (line.partition(": ") for line in info.decode("utf-8", "replace").split("\n") if line)
+    return _Read({k: v for k, _, v in pairs}, message.held.decode("utf-8", "replace"), diff.held)
+
+
+class _Pipe:
+    """In the place of a file that git is told to write: of one that the disk does not take mailinfo says nothing. `held` is
+    there after the block."""
+
+    def __enter__(self) -> _Pipe:
+        start, self.end = os.pipe()
+        self.name = f"/dev/fd/{self.end}"
+        self._reader = threading.Thread(target=self._read, args=(start,))
+        self._reader.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.end)
+        self._reader.join()
+
+    def _read(self, start: int) -> None:
+        with open(start, "rb") as pipe:
+            self.held = pipe.read()
 
 
 def _diff_lines(mail: Mail, diff: bytes, notes: Notebook) -> list[bytes]:

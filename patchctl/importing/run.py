@@ -20,7 +20,7 @@ from patchctl.importing.fit import Fit, Fitted, fit_all
 from patchctl.importing.mails import check_words, read_mail
 from patchctl.importing.types import Fault, ImportRefused, Left, Mail, Message, Notebook, Options
 from patchctl.importing.words import MARKER, own_header
-from patchctl.importing.writing import staged, write
+from patchctl.importing.writing import staged, sweep_dead, write
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Stack
 from patchctl.patch.parse import Patch
@@ -84,6 +84,8 @@ def import_series(
     """Bring the patches of `sources` into the stack `name`. Raises ImportRefused with every fault of every file, and what
     the sources and the distribution raise; then nothing was written."""
     notes = Notebook(options)
+    if not dry_run:
+        sweep_dead(dist)
     progress.note("reading mails")
     mails, left = collect(sources, notes)
     messages = [m for mail in mails if (m := read_mail(mail, notes)) is not None]

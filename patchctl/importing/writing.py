@@ -35,7 +35,6 @@ def staged(dist: Distribution, stack: Stack, exported: Sequence[Exported]) -> It
     parent = dist.root / "patches" / stack.upstream
     made = [p for p in (parent, parent.parent) if not p.exists()]
     try:
-        _sweep_dead(parent)
         folder = new_folder(parent, f"{_PREFIX}{socket.gethostname()}-{os.getpid()}-")
         sweep(parent, _PREFIX, _ABANDONED_SECONDS)
     except OSError as error:
@@ -46,15 +45,16 @@ def staged(dist: Distribution, stack: Stack, exported: Sequence[Exported]) -> It
     except OSError as error:
         raise _unwritable(parent, error) from error
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        for _ in range(2):  # a disk that fails once fails at one of its files
+            shutil.rmtree(folder, ignore_errors=True)
         for empty in made:
             if empty.is_dir() and not any(empty.iterdir()):
                 empty.rmdir()
 
 
-def _sweep_dead(parent: Path) -> None:
-    """Drop what runs of this machine left there that were killed."""
-    for left in parent.glob(f"{_PREFIX}{glob.escape(socket.gethostname())}-*"):
+def sweep_dead(dist: Distribution) -> None:
+    """Drop what runs of this machine left in a distribution that were killed."""
+    for left in (dist.root / "patches").glob(f"*/{_PREFIX}{glob.escape(socket.gethostname())}-*"):
         process = left.name.rsplit("-", 2)[-2]
         try:
             os.kill(int(process), 0)

@@ -199,7 +199,10 @@ def _answer(listener: int, held: bytearray, first: int, processes: dict[int, int
             os.kill(target, signal.SIGKILL)
         except ProcessLookupError:
             pass
-    reply = struct.pack("=QqiI", ident, 0, -answer.error, 0 if answer.error else _CONTINUE)
+    # One that was killed must not make its call before it dies: told to go on it would, when the answer is faster than the signal.
+    dies = any(target in (pid, processes[pid]) or target < 0 for target in answer.kill)
+    error = errno.EINTR if dies else answer.error
+    reply = struct.pack("=QqiI", ident, 0, -error, 0 if error else _CONTINUE)
     try:
         fcntl.ioctl(listener, _SEND, bytearray(reply))
     except OSError as error:
@@ -232,7 +235,7 @@ def _call(pid: int, nr: int, args: list[int]) -> Call:
     flags = args[which + 1] if name in ("open", "openat", "unlinkat") else 0
     if name == "creat":
         flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY
-    kind = "other" if path in ("/dev/null", "/dev/tty", "") else "file"
+    kind = "other" if path in ("/dev/null", "/dev/tty", "") or path.startswith("pipe:") else "file"
     exists = os.path.lexists(path)
     return Call(pid, name, kind, path, flags, exists, kind == "file" and _succeeds(name, path, flags, exists))
 
@@ -252,6 +255,8 @@ def _path(pid: int, folder: int, address: int) -> str:
         return _link(f"/proc/{pid}/fd/{folder}")
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         text = os.fsdecode(os.pread(memory.fileno(), _PATH_MAX, address).split(b"\0")[0])
+    if text.startswith("/dev/fd/"):
+        return _link(f"/proc/{pid}/fd/{text.removeprefix('/dev/fd/')}")
     top = f"/proc/{pid}/cwd" if folder == _AT_FDCWD else f"/proc/{pid}/fd/{folder}"
     path = os.path.normpath(os.path.join(_link(top), text))
     return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
