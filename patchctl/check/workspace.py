@@ -55,7 +55,7 @@ def verify_workspace(workspace: Path, dist: Distribution | None, progress: Progr
         raise WrongUse(f"nothing was applied to {workspace}", hint="name the workspace with --workspace DIR")
     report = Report()
     if journal is not None:
-        message = f"an {journal.verb} was interrupted: the next apply or revert finishes it"
+        message = f"{journal.verb} was interrupted: the next apply or revert finishes it"
         report.findings.append(Finding("interrupted", message, str(workspace / FOLDER / "journal.json")))
     if state is None:
         return report

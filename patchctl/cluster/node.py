@@ -180,7 +180,7 @@ def _from(status: Status) -> Report:
     """What `status` finds, in the words of `verify`."""
     report = Report()
     if status.interrupted:
-        message = f"an {status.interrupted} was interrupted: the next apply or revert finishes it"
+        message = f"{status.interrupted} was interrupted: the next apply or revert finishes it"
         report.findings.append(Finding("interrupted", message, status.workspace))
     for tree in status.trees:
         for path in tree.edits:

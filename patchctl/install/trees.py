@@ -55,7 +55,7 @@ def install_trees(workspace: Path, dist: Distribution) -> tuple[list[InstallTree
     status = read_status(workspace, dist, None)
     state = load_state(workspace)
     if status.interrupted is not None:
-        raise WrongUse(f"an {status.interrupted} of {workspace} was interrupted", hint=_AGAIN)
+        raise WrongUse(f"{status.interrupted} of {workspace} was interrupted", hint=_AGAIN)
     if state is None or status.profile is None:
         raise WrongUse(f"no profile is applied to {workspace}", hint=_AGAIN)
     _check(status, state, workspace)

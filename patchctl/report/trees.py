@@ -69,7 +69,7 @@ def status_text(status: Status, style: Style) -> Iterator[str]:
     if status.without:
         yield f"without    {', '.join(status.without)}"
     if status.interrupted:
-        yield style.bad(f"an {status.interrupted} was interrupted: the next apply or revert finishes it")
+        yield style.bad(f"{status.interrupted} was interrupted: the next apply or revert finishes it")
     if status.profile and not status.trees:
         yield style.bad("no tree is here: none of the profile's sources could be had when it was applied")
     for tree in status.trees:

@@ -62,8 +62,8 @@ def revert(workspace: Path, *, stash: bool = False) -> Outcome:
 
 @contextmanager
 def writing(workspace: Path) -> Iterator[None]:
-    """What the machine refuses becomes a message. A disk that is full or read-only is no fault of ours, and the run can be finished when it is no longer so. Nor is a
-    repository that git cannot use."""
+    """What the machine refuses becomes a message: a disk that is full or read-only is no fault of ours, and the run can be
+    finished when it is no longer so. Nor is a repository that git cannot use."""
     try:
         yield
     except GitFailed as failure:
@@ -89,7 +89,7 @@ class _Run:
         journal = read_journal(workspace)
         if journal is not None and dry:
             hint = "apply or revert without --dry-run finishes it"
-            raise WrongUse(f"an {journal.verb} of {workspace} was interrupted", hint=hint)
+            raise WrongUse(f"{journal.verb} of {workspace} was interrupted", hint=hint)
         if journal is not None:
             self._recover(journal)
         self.state = load_state(workspace)

@@ -98,7 +98,7 @@ def _look(workspace: Path, memory: Memory, trees: Sequence[Subject]) -> Iterator
         yield Seen("repair", str(begun(workspace)), "a repair was interrupted")
     if memory.journal is not None:
         place = str(workspace / FOLDER / "journal.json")
-        yield Seen("interrupted", place, f"an {memory.journal.verb} was interrupted; the next one would finish it")
+        yield Seen("interrupted", place, f"{memory.journal.verb} was interrupted; the next one would finish it")
     for subject in trees:
         yield from look(workspace, subject)
 
