@@ -8,7 +8,6 @@ linked worktree has one): links to the repository's objects and references, besi
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import tempfile
@@ -51,5 +50,8 @@ def _make(place: Path, common: Path, modes: str) -> None:
     (building / "config").write_text(settings, encoding="ascii")
     for shared in (*_SHARED, *(["reftable"] if reftable else [])):
         (building / shared).symlink_to(common / shared)
-    with contextlib.suppress(OSError):  # another thread was first
+    try:
         building.rename(place)
+    except OSError:
+        if not place.is_dir():  # else another thread was first
+            raise
