@@ -31,12 +31,11 @@ def no_fault(error: OSError) -> WrongUse | None:
         return refusal(error, "this cannot be read or written", _AGAIN)
     if error.errno in _PERMISSION and _place(error) is not None:
         return refusal(error, "this cannot be read or written", "")
-    if (
-        error.errno == errno.ENOENT and _place(error) is None
-    ):  # so says tempfile, where every folder that it tries is full or closed
-        return refusal(
-            error, "no temporary file can be written", f"name a folder that can be, with TMPDIR; or {_AGAIN}"
-        )
+    if "No usable temporary directory" in str(
+        error
+    ):  # tempfile's words, of ENOENT: every folder that it tries is full or closed
+        hint = f"name a folder that can be, with TMPDIR; or {_AGAIN}"
+        return refusal(error, "no temporary file can be written", hint)
     return None
 
 

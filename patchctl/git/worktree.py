@@ -142,7 +142,7 @@ class WorkTree:
                 self.git("--literal-pathspecs", "add", "--all", "--force", *listed, stdin=named, index=own)
             return self.git("write-tree", index=own).decode().strip()
 
-    def _staged_tree(self) -> str | None:
+    def staged_tree(self) -> str | None:
         """The tree id of the index, less files that are only intended to be added; None where there is no index yet."""
         if not (self.git_dir / "index").exists():
             return None
@@ -162,7 +162,7 @@ class WorkTree:
     def new_branch(self, tree: str, parent: str, commit: str) -> str:
         """Commit `tree` on top of `parent` to the first free branch patchctl-stash-N; returns its name. What is staged comes
         in between, as a commit of its own, where it is neither that tree nor the parent's nor that of `commit`."""
-        staged = self._staged_tree()
+        staged = self.staged_tree()
         known = self.git("rev-parse", f"{parent}^{{tree}}", f"{commit}^{{tree}}").decode().split()
         if staged is not None and staged not in (tree, *known):
             parent = self._commit(staged, parent, "Staged in the index, kept by patchctl")

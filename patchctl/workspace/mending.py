@@ -233,9 +233,9 @@ class Mending:
         if head is not None and head not in ours and not _on_branch(tree):
             tree.work.keep(head)
         try:
-            staged = tree.work.git("write-tree").decode().strip()
+            staged = tree.work.staged_tree()
             kept = {self._tree_of(c) for c in (*ours, *([head] if head else []))}
-            if tracked and staged not in kept:
+            if staged is not None and tracked and staged not in kept:
                 parent = head or self.subject.base
                 tree.work.new_branch(staged, parent, parent)
         except GitFailed:  # unmerged entries, or objects that are gone
