@@ -99,6 +99,7 @@ def fetch_commit(repo: Path, address: str, commit: str, local: Path | None, repo
         _run_watched(command, _reachable(env), report)
     for left in (repo / "objects" / "pack").glob("*.keep"):  # git goes on where it cannot remove its mark
         left.unlink()
+    _end_history(repo, commit)  # nor where it cannot write `shallow`
 
 
 def _reachable(env: Mapping[str, str]) -> dict[str, str]:
@@ -202,9 +203,18 @@ def proven_tree(repo: Path, commit: str) -> str:
 def take_pack(repo: Path, pack: bytes, commit: str) -> None:
     """Put a pack into the empty bare repository `repo`, as a fetch of `commit` with depth 1 leaves it. Raises GitFailed.
 
-    git computes every object's id anew. Parents of the commit are not in the pack: `shallow` says where history ends.
+    git computes every object's id anew.
     """
     run_git(["index-pack", "--stdin"], repo=repo, stdin=pack, config=_FETCH_CONFIG)
+    _end_history(repo, commit)
+
+
+def _end_history(repo: Path, commit: str) -> None:
+    """Parents of the commit are not in the pack: `shallow` says where history ends. A first commit needs none."""
+    if run_git(["cat-file", "-t", commit], repo=repo) != b"commit\n":
+        return  # `proven_tree` says what it is
     head = run_git(["cat-file", "commit", commit], repo=repo).partition(b"\n\n")[0]
     if b"\nparent " in head:
         (repo / "shallow").write_text(f"{commit}\n", encoding="ascii")
+    else:
+        (repo / "shallow").unlink(missing_ok=True)
