@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -157,13 +158,16 @@ class Torture:
 
     def _outside(self, calls: Any) -> list[str]:
         roots = (*(f"{self._box.folder}/{root}" for root in self.scenario.roots), *_TEMPORARY)
-        written = {c.path for c in calls if c.kind == "file" and c.changes and not self._is_probe(c.path)}
+        written = {c.path for c in calls if c.kind == "file" and c.changes and not self._is_probe(c)}
         out = [p for p in sorted(written) if not any(p == r or p.startswith(f"{r}/") for r in roots)]
         return [f"written outside: {p}" for p in out[:5]]
 
-    def _is_probe(self, path: str) -> bool:
-        """Where no folder for temporary files can be written, Python's tempfile tries the current one with an empty file."""
-        folder, _, name = path.rpartition("/")
+    def _is_probe(self, call: Any) -> bool:
+        """Where no folder for temporary files can be written, Python's tempfile tries the current one: with an empty file, then with
+        one that has no name and so leaves nothing."""
+        if call.path == f"{self._box.folder}/home" and call.flags & os.O_TMPFILE == os.O_TMPFILE:
+            return True
+        folder, _, name = call.path.rpartition("/")
         return folder == f"{self._box.folder}/home" and re.fullmatch(r"[a-z0-9_]{8}", name) is not None
 
     def _shown(self, call: Call) -> str:
