@@ -33,7 +33,7 @@ apply: $(VENV)/.ready  ## apply PROFILE into WORKSPACE: what can be had, naming 
 
 test: test-tool test-behaviour test-suites verify  ## all tests that this machine can run; says how many it skipped and why
 
-test-tool: $(VENV)/.ready  ## the tool alone: no torch, about 4 minutes
+test-tool: $(VENV)/.ready  ## the tool alone: no torch, about 10 minutes
 	$(RUN) -m pytest -q -n 2 tests/unit tests/cli tests/hostile tests/upstream tests/fuzz
 
 test-bombs: $(VENV)/.ready  ## archives of gigabytes, with their peak memory: 3 minutes

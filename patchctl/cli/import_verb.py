@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from patchctl.cli.app import App, complete_upstream, json_option, source_options, split_pair
 from patchctl.errors import WrongUse
-
-if TYPE_CHECKING:
-    from patchctl.importing.types import Options
 
 
 @click.command("import")
@@ -74,9 +70,13 @@ def command(
     stack that they are for, 5 files in the way.
     """
     from patchctl.importing.run import import_series
+    from patchctl.importing.types import REPAIRS, Options
     from patchctl.report import importing
 
-    options = _options(repair, repair_only, author, date, charset, strip, maps, scissors, mboxrd)
+    options = Options(
+        frozenset(REPAIRS if repair else repair_only), _author(author), _date(date), _charset(charset), scissors, mboxrd,
+        strip, tuple(_map(m) for m in maps),
+    )  # fmt: skip
     progress = app.progress(as_json)
     places = app.source_options(source, mirrors, offline)
     try:
@@ -86,40 +86,35 @@ def command(
     app.emit("import", importing.data(result), lambda style: importing.lines(result), as_json)
 
 
-def _options(
-    repair: bool,
-    repair_only: tuple[str, ...],
-    author: str | None,
-    date: str | None,
-    charset: str | None,
-    strip: int | None,
-    maps: tuple[str, ...],
-    scissors: bool,
-    mboxrd: bool,
-) -> Options:
-    """The options, each looked at before any mail is. Raises WrongUse."""
-    import codecs
-
-    from patchctl.importing.mails import git_ident
-    from patchctl.importing.types import REPAIRS, Options
+def _author(text: str | None) -> tuple[str, str] | None:
     from patchctl.patch import mailinfo
 
     try:
-        who = mailinfo.author(author) if author is not None else None
+        return mailinfo.author(text) if text is not None else None
     except ValueError as error:
         raise WrongUse(f"--author: {error}", hint="for example --author 'patchctl <patchctl@localhost>'") from error
+
+
+def _date(text: str | None) -> str | None:
+    from patchctl.importing.mails import git_ident
+
     try:
-        if date is not None:
-            git_ident("x", "x@x", date)
+        if text is not None:
+            git_ident("x", "x@x", text)
     except ValueError as error:
         raise WrongUse(f"--date: {error}", hint="for example --date '2026-11-21 10:00:00 +0800'") from error
+    return text
+
+
+def _charset(name: str | None) -> str | None:
+    import codecs
+
     try:
-        if charset is not None:
-            codecs.lookup(charset)
+        if name is not None:
+            codecs.lookup(name)
     except LookupError as error:
         raise WrongUse(f"--charset: {error}", hint="for example --charset GBK") from error
-    kinds = frozenset(REPAIRS if repair else repair_only)
-    return Options(kinds, who, date, charset, scissors, mboxrd, strip, tuple(_map(m) for m in maps))
+    return name
 
 
 def _map(text: str) -> tuple[bytes, bytes]:

@@ -85,9 +85,7 @@ def _wait_for_orphans(git_dir: Path) -> None:
 
 
 def _is_started_on(option: bytes) -> bool:
-    for process in Path("/proc").glob(
-        "[0-9]*"
-    ):  # no more in the pattern: glob raises for a process that ends meanwhile
+    for process in Path("/proc").glob("[0-9]*"):  # not deeper: glob raises for a process that ends meanwhile
         with contextlib.suppress(OSError):  # it ended, or may not be seen
             if option in (process / "cmdline").read_bytes().split(b"\0"):
                 return True

@@ -15,13 +15,14 @@ SHOWN = 200
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a file cannot be taken, and what to try. `line` counts from 1 in the file, None where the mail is encoded."""
+    """Why a file cannot be taken, and what to try. `line` counts from 1 in the file, None where the mail is encoded.
+
+    `kind`: mail, charset, line-ends, blank-line, author, date, subject, ids, diff, policy, duplicate or does-not-apply.
+    """
 
     file: str
     line: int | None
-    kind: (
-        str  # mail, charset, line-ends, blank-line, author, date, subject, ids, diff, policy, duplicate, does-not-apply
-    )
+    kind: str
     what: str
     hint: str | None = None
 

@@ -103,9 +103,8 @@ def write(dist: Distribution, target: Target, folder: Path, exported: Sequence[E
         try:
             replace_file(file, wanted.encode())
         finally:
-            if (
-                file.is_file() and file.read_bytes() == wanted.encode()
-            ):  # also where the disk failed just after the rename
+            # In its place, which it is also where the disk failed just after the rename.
+            if file.is_file() and file.read_bytes() == wanted.encode():
                 undo.pop_all()
 
 

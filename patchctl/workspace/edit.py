@@ -53,12 +53,12 @@ def make_edit_tree(folder: Path, stack: Stack, base: Base, result: StackResult, 
 def _fill(folder: Path, stack: Stack, base: Base, result: StackResult, digest: str, settings_of: Path) -> None:
     make_object_store(folder / ".git", base, result, [g.path for g in stack.generated])
     _take_over(settings_of / ".git", folder / ".git", [g.path for g in stack.generated])
-    tree = Tree(folder.parent, folder.name, "managed", folder.name)
+    tree = _tree_of(folder)
     tree.carry_out(tree.plan(Move(None, result.tip_commit)))
     tree.place_generated({g.path: g.content.encode() for g in stack.generated})
     work = tree.work
     work.write_index(result.tip_commit)
-    old = Tree(settings_of.parent, settings_of.name, "managed", settings_of.name)
+    old = _tree_of(settings_of)
     if old.git_dir.is_dir():
         work.flag({path: mark.tag for path, mark in old.work.marks().items()})
         _keep_modes(old.folder, tree.folder, tree.files(result.tip_commit))

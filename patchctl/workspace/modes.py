@@ -18,12 +18,13 @@ def note_modes(tree: Tree, sides: Sides) -> None:
     """Write down the mode on disk of each file whose mode is about to change, before the first change of it."""
     if tree.kind != "into":
         return
-    known = _noted(tree)
+    before = _noted(tree)
+    known = dict(before)
     for path in _changing(sides):
         file = _place(tree, path)
         if os.fsdecode(path) not in known and file.is_file() and not file.is_symlink():
             known[os.fsdecode(path)] = (sides.before[path].mode, file.stat().st_mode & 0o777)
-    if known != _noted(tree):
+    if known != before:
         save_json(_file(tree), known)
 
 
