@@ -255,6 +255,8 @@ def _path(pid: int, folder: int, address: int) -> str:
         return _link(f"/proc/{pid}/fd/{folder}")
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         text = os.fsdecode(os.pread(memory.fileno(), _PATH_MAX, address).split(b"\0")[0])
+    if not text:  # no file to the kernel; and what the memory of a process that ends meanwhile reads as
+        return ""
     if text.startswith("/dev/fd/"):
         return _link(f"/proc/{pid}/fd/{text.removeprefix('/dev/fd/')}")
     top = f"/proc/{pid}/cwd" if folder == _AT_FDCWD else f"/proc/{pid}/fd/{folder}"

@@ -8,6 +8,7 @@ default.
 import json
 import os
 import sys
+import time
 import weakref
 
 import megatron_cpu
@@ -54,9 +55,13 @@ class Traffic:
 
     def _counting(self, name):
         def call(*args, **kwargs):
-            if not self.nested:
-                self.received[name] += getattr(self, f"_of_{name}")(*args, **kwargs)
-            return self.originals[name](*args, **kwargs)
+            if self.nested:
+                return self.originals[name](*args, **kwargs)
+            self.received[name] += getattr(self, f"_of_{name}")(*args, **kwargs)
+            holders = [(tensor, tensor._use_count()) for tensor in _tensors(args)]
+            result = self.originals[name](*args, **kwargs)
+            _wait_until_let_go(holders)
+            return result
 
         return call
 
@@ -100,6 +105,16 @@ class Memory(TorchDispatchMode):
         self.alive[address][1] -= 1
         if not self.alive[address][1]:
             self.now -= self.alive.pop(address)[0]
+
+
+def _wait_until_let_go(holders, seconds=10):
+    """Until gloo's thread has dropped its references, which it does at some time after the collective returned.
+
+    Until then it keeps the tensors alive, and the peak would be that of the scheduler.
+    """
+    end = time.monotonic() + seconds
+    while any(tensor._use_count() > count for tensor, count in holders) and time.monotonic() < end:
+        time.sleep(0.0002)
 
 
 def _tensors(value):
