@@ -47,9 +47,9 @@ from log.metrics import explanation
 from log.picture import FORMATS, draw
 
 from patchctl.errors import CLOSED_PIPE, DONE, FINDINGS, INTERRUPTED, PatchctlError, WrongUse
-from patchctl.report.failure import render_error
-from patchctl.report.progress import progress_for
-from patchctl.report.text import visible_line
+from patchctl.terminal.failure import render_error
+from patchctl.terminal.progress import progress_for
+from patchctl.terminal.text import visible_line
 
 NO_MATPLOTLIB = "no picture: matplotlib is not installed"
 # For the interpreter that was asked, since several stand beside each other: the training's, the tool's, the system's.

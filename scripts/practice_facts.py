@@ -23,12 +23,12 @@ from pathlib import Path
 # Works from a checkout that nobody has installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from patchctl.check.credits import FACTS, read_facts
-from patchctl.check.words import spelled, words
 from patchctl.errors import DONE, FINDINGS, PatchctlError, WrongUse
-from patchctl.manifest.practice_types import Facts, Read
-from patchctl.recipe.arithmetic import BadExpression, evaluate
-from patchctl.report.failure import render_error
+from patchctl.terminal.failure import render_error
+from patchctl.training.practice.credits import FACTS, read_facts
+from patchctl.training.practice.types import Facts, Read
+from patchctl.training.practice.words import spelled, words
+from patchctl.training.recipes.arithmetic import BadExpression, evaluate
 
 REPO = Path(__file__).resolve().parents[1]
 _ASSIGNED = re.compile(r"^(?:export )?([A-Za-z_]\w*)=(\S+)", re.MULTILINE | re.ASCII)

@@ -33,7 +33,7 @@ from pathlib import Path
 
 import yaml
 
-from patchctl.catalog import feature_tested
+from patchctl.catalog.features import feature_tested
 
 REPO = Path(__file__).resolve().parents[1]
 BEHAVIOUR = REPO / "tests" / "behaviour"

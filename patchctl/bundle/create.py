@@ -35,13 +35,13 @@ from patchctl.git.run import GitFailed, run_git
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Stack
 from patchctl.patch.names import why_refused
-from patchctl.report.progress import Progress
 from patchctl.source import cache
 from patchctl.source.obtain import check_base, obtain_form
 from patchctl.source.types import Base, Form, SourceOptions
 from patchctl.stack.locking import forms_of
 from patchctl.stack.patches import CARRIED_FOLDER
 from patchctl.stack.plan import Plan, make_plan, select
+from patchctl.terminal.progress import Progress
 
 # A distribution as it is used: what is applied, the scripts that start a run, the pages, and the tests that pages and
 # `show` name. The tool itself is installed, and is no part of it; nor are Dockerfiles, which copy it from a checkout.

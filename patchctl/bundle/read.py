@@ -29,8 +29,8 @@ from patchctl.bundle.layout import (
 )
 from patchctl.bundle.signature import NoRegularFile, Signature, Trust, check_signature, regular_file, signature_file
 from patchctl.errors import NotTrusted, PatchctlError, SourceMismatch, WrongUse
-from patchctl.report.progress import Progress, SilentProgress
-from patchctl.report.text import visible_line
+from patchctl.terminal.progress import Progress, SilentProgress
+from patchctl.terminal.text import visible_line
 
 _CHUNK = 1 << 20
 _SHOWN = 20

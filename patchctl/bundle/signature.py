@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO
 
 from patchctl.errors import NotTrusted, WrongUse
-from patchctl.report.text import one_line, visible_line
+from patchctl.terminal.text import one_line, visible_line
 
 NAMESPACE = "patchctl-bundle"
 OLDEST = "8.2"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from patchctl.check.findings import Finding
+from patchctl.findings.report import Finding
 from patchctl.stack.patches import StackPatch
 
 

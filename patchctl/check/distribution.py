@@ -7,20 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from patchctl.check.counts import check_counts
-from patchctl.check.coverage import check_coverage
-from patchctl.check.findings import Finding, Report
 from patchctl.check.locked import check_locks
 from patchctl.check.pages import check_pages
-from patchctl.check.recipes import check_recipes
 from patchctl.check.requirements import check_requirements
 from patchctl.check.series import Series, check_series, read_series
 from patchctl.check.sources import check_sources
 from patchctl.check.tested import check_tested
+from patchctl.findings.report import Finding, Report
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.problems import InvalidManifest
-from patchctl.preflight.published import read_models
-from patchctl.report.progress import Progress
 from patchctl.source.types import SourceOptions
+from patchctl.terminal.progress import Progress
+from patchctl.training.models.published import read_models
+from patchctl.training.practice.check import check_coverage
+from patchctl.training.recipes.check import check_recipes
 
 
 def verify_distribution(dist: Distribution, options: SourceOptions | None, progress: Progress) -> Report:

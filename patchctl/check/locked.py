@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from patchctl.check.findings import Finding
 from patchctl.check.series import Key, Series
 from patchctl.errors import BadManifest
+from patchctl.findings.report import Finding
 from patchctl.git.objects import object_id
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import Lock, LockedPatch, lock_file, pin_record, read_lock

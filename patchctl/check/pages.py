@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.atomic import replace_file
-from patchctl.check.findings import Finding
+from patchctl.catalog import links
+from patchctl.catalog.pages import FOLDER, GENERATED, Entry, entries_of, pages, tables
 from patchctl.check.series import Series
+from patchctl.findings.report import Finding
 from patchctl.manifest import schema
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.problems import InvalidManifest
-from patchctl.report import links
-from patchctl.report.pages import FOLDER, GENERATED, Entry, entries_of, pages, tables
 
 _WRITE = "`patchctl docs` writes it"
 
@@ -43,9 +43,9 @@ def plan_documents(dist: Distribution, series: Series) -> Documents:
 
 def _of_practice(dist: Distribution, entries: Sequence[Entry]) -> dict[str, str]:
     """The pages about recipes and the practice's documents; none while what they are made from cannot be read."""
-    from patchctl.check.coverage import read_coverage, read_parameters
-    from patchctl.recipe.read import read_recipes
-    from patchctl.report import coverage, parameters
+    from patchctl.training.practice import coverage, parameters
+    from patchctl.training.practice.check import read_coverage, read_parameters
+    from patchctl.training.recipes.read import read_recipes
 
     try:
         recipes, items, explained = read_recipes(dist), read_coverage(dist.root), read_parameters(dist.root)

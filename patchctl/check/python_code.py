@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from patchctl.check.findings import Finding
+from patchctl.findings.report import Finding
 from patchctl.stack.patches import CARRIED_FOLDER, StackPatch
 
 

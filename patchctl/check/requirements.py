@@ -9,18 +9,18 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from patchctl.check.findings import Finding, Report, from_error
 from patchctl.errors import BadManifest
+from patchctl.findings.report import Finding, Report, from_error
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.problems import InvalidManifest
 from patchctl.manifest.requirement_types import PLATFORMS
-from patchctl.recipe.read import read_recipes
-from patchctl.recipe.resolve import resolve
 from patchctl.requirements.declared import FILE, read_declared, stale
 from patchctl.requirements.inputs import inputs_of
 from patchctl.requirements.lockfile import lock_path, read_lock
 from patchctl.requirements.scripts import dependencies, imported
 from patchctl.requirements.sets import NamedSet, all_sets
+from patchctl.training.recipes.read import read_recipes
+from patchctl.training.recipes.resolve import resolve
 
 REWARDS = "scripts/rewards"
 _SCRIPT = re.compile(r"scripts/[A-Za-z0-9_/]+\.py")

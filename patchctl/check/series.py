@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from patchctl.check.findings import Finding, Report, from_error
 from patchctl.check.rules import PATCH_CHECKS, LintedPatch, all_rules
 from patchctl.errors import BadPatch, WrongUse
+from patchctl.findings.report import Finding, Report, from_error
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.files import PRACTICE
 from patchctl.manifest.problems import did_you_mean

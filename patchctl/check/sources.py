@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from patchctl.check.findings import Finding, NotChecked, Report, from_error
 from patchctl.check.python_code import Changed, PythonCheck
 from patchctl.check.series import Key, Series
 from patchctl.check.switches import check_switch
 from patchctl.errors import BadManifest, BadPatch, DoesNotApply, Tried
+from patchctl.findings.report import Finding, NotChecked, Report, from_error
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import GITLINK
+from patchctl.identify.lists import check_tree_list, tree_list_file
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, lock_file
-from patchctl.manifest.trees import check_tree_list, tree_list_file
 from patchctl.patch.apply import apply_change
-from patchctl.report.progress import Progress
 from patchctl.source.types import Base, Form, SourceOptions
 from patchctl.stack.locking import Computed, compute_lock, diff_locks, old_lock
 from patchctl.stack.patches import StackPatch
+from patchctl.terminal.progress import Progress
 
 STATIC = (Tried("--static", "sources are left alone in this run"),)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from patchctl.check.findings import Finding
 from patchctl.check.python_code import Changed
 from patchctl.check.rules import LintedPatch
+from patchctl.findings.report import Finding
 from patchctl.stack.patches import StackPatch
 
 

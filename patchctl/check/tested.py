@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from patchctl.catalog import mutants_of, tests_of
-from patchctl.check.findings import Finding
+from patchctl.catalog.features import mutants_of, tests_of
 from patchctl.check.series import Series
+from patchctl.findings.report import Finding
 from patchctl.manifest.distribution import Distribution
 
 FOLDER = "tests/behaviour"

@@ -12,7 +12,6 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from patchctl.check.findings import Finding, NotChecked, Report, from_error
 from patchctl.errors import (
     BadManifest,
     BadPatch,
@@ -23,15 +22,16 @@ from patchctl.errors import (
     Tried,
     WrongUse,
 )
+from patchctl.findings.report import Finding, NotChecked, Report, from_error
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.run import GitFailed
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, lock_file, read_lock
 from patchctl.manifest.types import Stack
-from patchctl.report.progress import Progress
 from patchctl.stack.build import Built, StackBuilder
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import load_patches
+from patchctl.terminal.progress import Progress
 from patchctl.workspace.belongings import operation_in
 from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.imports import shadows

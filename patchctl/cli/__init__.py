@@ -79,7 +79,9 @@ class VerbGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"patchctl.cli.{name}_verb").command
+        of_training = name in ("recipe", "env", "preflight")
+        module = f"patchctl.training.verbs.{name}" if of_training else f"patchctl.cli.{name}_verb"
+        command: click.Command = importlib.import_module(module).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -165,7 +167,7 @@ def _as_wrong_use(wrong: click.ClickException) -> WrongUse:
 
 
 def _report(error: PatchctlError, as_json: bool) -> int:
-    from patchctl.report.failure import render_error
+    from patchctl.terminal.failure import render_error
 
     render_error(error, as_json=as_json)
     return error.code

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from patchctl.bundle.signature import Trust
     from patchctl.manifest.distribution import Distribution
     from patchctl.manifest.types import Stack
-    from patchctl.report.progress import Progress
     from patchctl.source.config import UserConfig
     from patchctl.source.types import SourceOptions
+    from patchctl.terminal.progress import Progress
 
 
 @dataclass
@@ -97,7 +97,7 @@ class App:
         return Trust(Path(policy.allowed_signers), revoked, required=policy.signatures == "require")
 
     def progress(self, as_json: bool) -> Progress:
-        from patchctl.report.progress import SilentProgress, progress_for
+        from patchctl.terminal.progress import SilentProgress, progress_for
 
         return SilentProgress() if as_json else progress_for()
 
@@ -106,7 +106,7 @@ class App:
         if as_json:
             print(json.dumps({"schema": f"patchctl.{verb}/1", **data}, indent=2))
             return
-        from patchctl.report.text import visible
+        from patchctl.terminal.text import visible
 
         for line in text(Style(self.colored)):
             # Renderers escape what others wrote; this is the net below them. Only our own colours pass.

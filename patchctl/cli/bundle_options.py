@@ -44,7 +44,7 @@ class AskedBundle:
 
         bundle = open_bundle(self.path, self.sha256, app.progress(as_json), app.trust(self.allowed_signers))
         if bundle.distrust is not None:
-            from patchctl.report.text import one_line
+            from patchctl.terminal.text import one_line
 
             print(f"patchctl: warning: {one_line(str(bundle.distrust), 1000)}", file=sys.stderr)
         return bundle

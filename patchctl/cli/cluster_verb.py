@@ -12,9 +12,9 @@ import click
 
 from patchctl.cli.app import App, complete_profile, json_option, profile_option, source_options, split_pair
 from patchctl.cli.bundle_options import AskedBundle, bundle_options, take_bundle
-from patchctl.cli.cluster_preflight import preflight
-from patchctl.cli.recipe_options import Asked, RecipeBook, complete_recipe
 from patchctl.errors import DONE, FINDINGS
+from patchctl.training.verbs.cluster_preflight import preflight
+from patchctl.training.verbs.options import Asked, RecipeBook, complete_recipe
 
 if TYPE_CHECKING:
     from patchctl.cluster.facts import Verb

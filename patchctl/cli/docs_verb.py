@@ -10,7 +10,7 @@ import click
 from patchctl.cli.app import App, Style, json_option
 
 if TYPE_CHECKING:
-    from patchctl.check.findings import Report
+    from patchctl.findings.report import Report
 
 
 @click.command("docs")
@@ -25,10 +25,10 @@ def command(app: App, check: bool, as_json: bool) -> int:
     practice.yaml, coverage.yaml, parameters.yaml and the recipes; docs/lint-rules.md, docs/links.md and manifests/schema/
     where they are kept. Nothing is written while a patch cannot be read.
     """
-    from patchctl.check.findings import Report
     from patchctl.check.pages import check_pages, plan_documents, write_documents
     from patchctl.check.series import read_series
-    from patchctl.report.findings import report_json
+    from patchctl.findings.render import report_json
+    from patchctl.findings.report import Report
 
     dist = app.distribution
     report = Report()
@@ -48,7 +48,7 @@ def command(app: App, check: bool, as_json: bool) -> int:
 
 
 def _text(report: Report, written: Sequence[str], removed: Sequence[str], style: Style) -> Iterable[str]:
-    from patchctl.report.findings import report_text
+    from patchctl.findings.render import report_text
 
     yield from (f"written  {path}" for path in written)
     yield from (f"removed  {path}" for path in removed)

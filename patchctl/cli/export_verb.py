@@ -10,7 +10,7 @@ import click
 
 from patchctl.cli.app import App, Style, complete_upstream, find_stack, json_option, source_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
-from patchctl.report.text import patch_count
+from patchctl.terminal.text import patch_count
 
 if TYPE_CHECKING:
     from patchctl.manifest.distribution import Distribution

@@ -43,9 +43,9 @@ def command(
 
     With --bundle the sources come from there, and its distribution is put beside them: the last line says where.
     """
-    from patchctl.report.progress import size_text
     from patchctl.source.obtain import BUNDLE_HINT, check_base, obtain
     from patchctl.source.types import SeveralUnavailable
+    from patchctl.terminal.progress import size_text
 
     opened = take_bundle(app, bundle, as_json=as_json)
     dist = app.distribution

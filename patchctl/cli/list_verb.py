@@ -24,7 +24,7 @@ def command(app: App, what: str | None, profile: str | None, upstream: str | Non
     WHAT is one of profiles, stacks, patches and requirements; without it, all of them are listed. `patchctl show` tells
     all about one patch.
     """
-    from patchctl.catalog import Catalog
+    from patchctl.catalog.features import Catalog
     from patchctl.report.catalog import list_json, list_text
 
     catalog = Catalog(app.distribution)

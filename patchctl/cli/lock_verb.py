@@ -14,8 +14,8 @@ from patchctl.errors import DONE, FINDINGS, SourceUnavailable
 if TYPE_CHECKING:
     from patchctl.manifest.distribution import Distribution
     from patchctl.manifest.types import Stack
-    from patchctl.report.progress import Progress
     from patchctl.source.types import SourceOptions
+    from patchctl.terminal.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ def _requirements(app: App, options: SourceOptions, as_json: bool, *, check: boo
 def _row(dist: Distribution, stack: Stack, options: SourceOptions, progress: Progress, *, check: bool) -> LockRow:
     """Compute one lock, and write it unless `check` says no, nothing differs, or nothing is known of it."""
     from patchctl.atomic import replace_file
+    from patchctl.identify.lists import check_tree_list, update_tree_list
     from patchctl.manifest.lock import lock_file, render_lock
-    from patchctl.manifest.trees import check_tree_list, update_tree_list
     from patchctl.stack.locking import compute_lock, diff_locks, old_lock
 
     computed = compute_lock(dist, stack, options, progress)

@@ -38,7 +38,7 @@ def command(app: App, workspace: Path, dry_run: bool, as_json: bool) -> None:
 
 
 def _text(result: Repair, style: Style, *, dry_run: bool) -> Iterator[str]:
-    from patchctl.report.text import visible_line
+    from patchctl.terminal.text import visible_line
 
     for seen in result.found:
         yield f"{style.bad(seen.kind)}  {visible_line(seen.message)}  ({visible_line(seen.place)})"

@@ -29,7 +29,7 @@ def command(app: App, target: str, diff: bool, as_json: bool) -> None:
     A feature that spans several upstreams has a patch in each of them: all are shown, or the one of UPSTREAM. PATCHFILE
     is the name of a patch file or its path, which need not belong to a stack.
     """
-    from patchctl.catalog import Catalog
+    from patchctl.catalog.features import Catalog
     from patchctl.report.catalog import show_json, show_text
 
     details = Catalog(app.distribution).details(target)

@@ -13,7 +13,7 @@ from patchctl.errors import WrongUse
 
 if TYPE_CHECKING:
     from patchctl.bundle.read import Bundle
-    from patchctl.check.findings import Report
+    from patchctl.findings.report import Report
 
 
 @click.command("verify")
@@ -67,7 +67,7 @@ def command(
 
     Exit code 1 with findings; 3 when a stack had no form that could be had.
     """
-    from patchctl.report.findings import print_report
+    from patchctl.findings.render import print_report
 
     output = "json" if as_json else output
     opened = take_bundle(app, bundle, as_json=output == "json")

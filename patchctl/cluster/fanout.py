@@ -23,8 +23,8 @@ from typing import Any, Literal
 from patchctl.cluster import task
 from patchctl.cluster.facts import NodeFacts, Request, facts_of
 from patchctl.errors import SourceUnavailable, Tried, WrongUse
-from patchctl.report.progress import Progress
-from patchctl.report.text import one_line
+from patchctl.terminal.progress import Progress
+from patchctl.terminal.text import one_line
 
 CLIENT = "ray://"
 AUTO = "auto"

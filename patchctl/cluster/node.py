@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from patchctl.check.findings import Finding, Report
 from patchctl.check.workspace import verify_workspace
 from patchctl.cluster.facts import (
     SPAWNED,
@@ -31,11 +30,12 @@ from patchctl.cluster.facts import (
 from patchctl.cluster.kit import CACHE, DISTRIBUTION, distribution_digest
 from patchctl.denied import no_fault
 from patchctl.errors import PatchctlError
+from patchctl.findings.report import Finding, Report
 from patchctl.git.objects import TreeBuilder
 from patchctl.manifest.distribution import MARKER, Distribution
 from patchctl.manifest.lock import lock_digest
-from patchctl.report.progress import SilentProgress
-from patchctl.report.text import one_line, redact_text, visible_line
+from patchctl.terminal.progress import SilentProgress
+from patchctl.terminal.text import one_line, redact_text, visible_line
 from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.imports import find_imports
 from patchctl.workspace.state import State, TreeState, load_state
@@ -82,7 +82,7 @@ def answer(request: Request, here: dict[str, Any], place: Path) -> NodeFacts:
     try:
         dist = Distribution.load(place / DISTRIBUTION, place / CACHE)
         if request.machine is not None:
-            from patchctl.cluster.machines import look_here
+            from patchctl.training.preflight.node import look_here
 
             facts = replace(facts, machine=look_here(request, facts.interpreter, workspace, dist))
         elif request.apply is not None:

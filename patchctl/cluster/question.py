@@ -12,11 +12,11 @@ from patchctl.cluster.facts import ApplyOptions, Request, Verb
 from patchctl.cluster.fanout import Answer, Cluster, Node, own_paths
 from patchctl.cluster.kit import Kit, make_kit
 from patchctl.manifest.distribution import Distribution
-from patchctl.preflight.live import SECRET
-from patchctl.recipe.conditions import names_in
-from patchctl.recipe.read import SHARED, Recipes
-from patchctl.recipe.resolve import Run
-from patchctl.report.progress import Progress
+from patchctl.terminal.progress import Progress
+from patchctl.training.preflight.live import SECRET
+from patchctl.training.recipes.conditions import names_in
+from patchctl.training.recipes.read import SHARED, Recipes
+from patchctl.training.recipes.resolve import Run
 
 # What decides which code a process finds, whatever a recipe says.
 _ALWAYS = ("PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD")

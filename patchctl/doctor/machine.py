@@ -18,9 +18,9 @@ from patchctl.bundle.signature import ssh_keygen
 from patchctl.doctor import Finding
 from patchctl.errors import WrongUse
 from patchctl.git.run import git_executable, isolated_environment
-from patchctl.report.progress import size_text
-from patchctl.report.text import one_line, visible_line
 from patchctl.source.config import BundlePolicy
+from patchctl.terminal.progress import size_text
+from patchctl.terminal.text import one_line, visible_line
 
 OLDEST_GIT = (2, 30)
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)

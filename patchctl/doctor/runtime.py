@@ -17,7 +17,7 @@ from patchctl.doctor import Finding, Level
 from patchctl.errors import WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Requirement
-from patchctl.report.text import one_line
+from patchctl.terminal.text import one_line
 
 TORCH_PYTHON = "PATCHCTL_TORCH_PYTHON"
 _TIMEOUT_SECONDS = 60

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from patchctl.doctor import Finding
 from patchctl.errors import PatchctlError, Tried
 from patchctl.manifest.types import Stack, Upstream
-from patchctl.report.text import one_line
 from patchctl.source.types import SourceOptions
+from patchctl.terminal.text import one_line
 
 _AT_ONCE = 8
 

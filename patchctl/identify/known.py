@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 
 from patchctl.git.objects import GITLINK, Files
+from patchctl.identify.lists import read_tree_list
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import Lock, LockedPatch, read_lock
-from patchctl.manifest.trees import read_tree_list
 from patchctl.manifest.types import Stack
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from patchctl.errors import PatchctlError, WrongUse
 from patchctl.git.objects import Files
+from patchctl.identify.lists import read_tree_list
 from patchctl.importing.changes import Foreign
 from patchctl.importing.sections import Section
 from patchctl.importing.types import Options
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import DamagedLock, read_lock
 from patchctl.manifest.problems import quoted
-from patchctl.manifest.trees import read_tree_list
 from patchctl.manifest.types import Name, Stack
 
 _DEEPEST = 12

@@ -24,7 +24,6 @@ from patchctl.importing.writing import staged, sweep_dead, write
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Stack
 from patchctl.patch.parse import Patch
-from patchctl.report.progress import Progress
 from patchctl.source.obtain import obtain, obtain_form
 from patchctl.source.types import Base, SourceOptions
 from patchctl.stack.build import Built, StackBuilder
@@ -32,6 +31,7 @@ from patchctl.stack.export import Exported, export_commits
 from patchctl.stack.memo import StackResult
 from patchctl.stack.patches import StackPatch, load_patch
 from patchctl.stack.plan import build_stack, load_patches
+from patchctl.terminal.progress import Progress
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from patchctl.atomic import replace_file
 from patchctl.errors import WrongUse
 from patchctl.install.metadata import Metadata, in_environment, normalised
 from patchctl.install.trees import InstallTree
-from patchctl.report.text import one_line
+from patchctl.terminal.text import one_line
 from patchctl.workspace.imports import Import
 
 _SECONDS = 600

@@ -17,7 +17,7 @@ from pathlib import Path
 from patchctl.errors import SourceMismatch, SourceUnavailable, Tried, WrongUse
 from patchctl.git.objects import EXECUTABLE
 from patchctl.install.trees import InstallTree
-from patchctl.report.text import one_line
+from patchctl.terminal.text import one_line
 
 # What the five setup.py import at their pins, less torch. vllm's has the narrowest limits (its pyproject.toml).
 REQUIREMENTS = ("setuptools>=77.0.3,<81", "setuptools-scm>=8", "wheel", "packaging>=24.2", "pybind11")

@@ -22,9 +22,9 @@ from patchctl.install.submodules import Submodule, submodules, write_submodules
 from patchctl.install.trees import InstallTree, install_trees
 from patchctl.install.wheel import complete_wheel, write_wheel
 from patchctl.manifest.distribution import Distribution
-from patchctl.report.progress import Progress
 from patchctl.requirements.compare import Difference
 from patchctl.requirements.environment import differences
+from patchctl.terminal.progress import Progress
 from patchctl.workspace.imports import Import, find_imports
 from patchctl.workspace.state import load_state
 

@@ -10,9 +10,9 @@ from patchctl.errors import SourceMismatch, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import EXECUTABLE, GITLINK, SYMLINK, Files
 from patchctl.git.run import GitFailed
+from patchctl.identify.lists import read_tree_list
 from patchctl.install.trees import InstallTree
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.trees import read_tree_list
 from patchctl.workspace.trees import commit_tree
 
 

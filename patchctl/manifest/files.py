@@ -11,9 +11,9 @@ from pathlib import Path
 from patchctl.manifest.problems import InvalidManifest, Problem, quoted, shown
 
 MAX_BYTES = 1 << 18
-# Read by others: what is generated (locks, trees, keys, the schemas), recipes with their rules (patchctl.recipe), what is
+# Read by others: what is generated (locks, trees, keys, the schemas), recipes with their rules (patchctl.training.recipes), what is
 # installed beside the trees (patchctl.requirements), and what the pages about the practice are made from
-# (patchctl.check.coverage).
+# (patchctl.training.practice.check).
 OTHERS = frozenset(["locks", "trees", "keys", "schema", "recipes", "requirements"]) | {
     "rules.yaml",
     "models.yaml",

@@ -175,7 +175,7 @@ class _Spot:
         return f"expected {expects(self.shape)}; found {self.node.found()}{self._advice(name)}"
 
     def _advice(self, name: str) -> str:
-        from patchctl.report.text import redact_text
+        from patchctl.terminal.text import redact_text
 
         assert self.shape is not None
         node = self.node

@@ -53,14 +53,14 @@ class InvalidManifest(BadManifest):
 
 def cleaned(text: str) -> str:
     """Text from a file that nobody has vouched for, fit for a terminal and a CI log."""
-    from patchctl.report.text import one_line
+    from patchctl.terminal.text import one_line
 
     return one_line(text)
 
 
 def quoted(text: str) -> str:
     """`text` in quotes as it stands, blanks and line ends visible; credentials are taken out before it is cut."""
-    from patchctl.report.text import redact_text, visible_line
+    from patchctl.terminal.text import redact_text, visible_line
 
     safe = redact_text(text)
     if len(safe) > LONGEST_QUOTE:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from patchctl.manifest.recipe_types import Address
 from patchctl.manifest.types import (
     FORBID_UNKNOWN,
     Distributed,
@@ -22,6 +21,7 @@ from patchctl.manifest.types import (
     Text,
     Version,
 )
+from patchctl.training.recipes.types import Address
 
 Platform = Literal["x86_64", "aarch64"]
 PLATFORMS: tuple[Platform, ...] = ("x86_64", "aarch64")

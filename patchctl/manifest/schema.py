@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from patchctl.atomic import replace_file
-from patchctl.manifest.model_types import Models
-from patchctl.manifest.practice_types import Coverage, Facts, Parameters
-from patchctl.manifest.recipe_types import Recipe, Rules
 from patchctl.manifest.requirement_types import RequirementSet
 from patchctl.manifest.shape import Shape, doc, fields_of, shape_of
 from patchctl.manifest.types import OneOrMore, Only, Pattern, Practice, Profile, Stack, Upstreams, Written
+from patchctl.training.models.types import Models
+from patchctl.training.practice.types import Coverage, Facts, Parameters
+from patchctl.training.recipes.types import Recipe, Rules
 
 FOLDER = Path("manifests") / "schema"
 MODELS: dict[str, type] = {

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from patchctl.report.progress import size_text
-from patchctl.report.text import visible_line
+from patchctl.terminal.progress import size_text
+from patchctl.terminal.text import visible_line
 
 if TYPE_CHECKING:
     from patchctl.bundle.create import Created

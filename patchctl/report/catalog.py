@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from patchctl.report.text import patch_count, visible, visible_line
+from patchctl.terminal.text import patch_count, visible, visible_line
 
 if TYPE_CHECKING:
-    from patchctl.catalog import FileRow, PatchDetail, PatchRow, ProfileRow, RequirementRow, StackRow
+    from patchctl.catalog.features import FileRow, PatchDetail, PatchRow, ProfileRow, RequirementRow, StackRow
     from patchctl.cli.app import Style
 
 Rows = Mapping[str, Sequence[Any]]

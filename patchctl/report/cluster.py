@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from patchctl.cluster.facts import NodeFacts
-from patchctl.report.text import one_line, visible_line
+from patchctl.terminal.text import one_line, visible_line
 
 if TYPE_CHECKING:
     from patchctl.cli.app import Style

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from patchctl.report.text import visible_line
+from patchctl.terminal.text import visible_line
 
 if TYPE_CHECKING:
     from patchctl.cli.app import Style

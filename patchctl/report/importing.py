@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from patchctl.report.text import patch_count, visible_line
+from patchctl.terminal.text import patch_count, visible_line
 
 if TYPE_CHECKING:
     from patchctl.importing.run import Result

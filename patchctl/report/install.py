@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from patchctl.report.text import visible_line
 from patchctl.requirements.environment import summary
+from patchctl.terminal.text import visible_line
 
 if TYPE_CHECKING:
     from patchctl.cli.app import Style

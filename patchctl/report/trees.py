@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from patchctl.report.text import patch_count, visible_line
+from patchctl.terminal.text import patch_count, visible_line
 
 if TYPE_CHECKING:
     from patchctl.cli.app import Style

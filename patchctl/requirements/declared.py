@@ -15,12 +15,12 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from patchctl.errors import BadManifest, SourceUnavailable, Where
 from patchctl.git.catfile import ObjectReader
+from patchctl.identify.lists import read_tree_list
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.trees import read_tree_list
-from patchctl.report.progress import Progress
 from patchctl.requirements.sets import NamedSet
 from patchctl.source.obtain import obtain
 from patchctl.source.types import SourceOptions
+from patchctl.terminal.progress import Progress
 
 FILE = "declared.txt"
 _HEAD = re.compile(r"# (?P<upstream>\S+) (?P<stack>\S+): (?P<file>\S+) (?P<blob>[0-9a-f]{40})")

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from patchctl.errors import WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile
-from patchctl.report.text import one_line
 from patchctl.requirements.compare import Difference, Wanted, compare
 from patchctl.requirements.lockfile import this_platform
 from patchctl.requirements.sets import set_of
+from patchctl.terminal.text import one_line
 
 _SECONDS = 60
 # What comes first on the path is what imports see.

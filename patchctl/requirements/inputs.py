@@ -14,11 +14,11 @@ from packaging.utils import canonicalize_name
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.requirement_types import Platform, RequirementSet
 from patchctl.manifest.types import Profile
-from patchctl.recipe.read import Recipes, read_recipes
-from patchctl.recipe.resolve import resolve
 from patchctl.requirements.declared import Declared, read_declared
 from patchctl.requirements.scripts import declared_by_scripts
 from patchctl.requirements.sets import NamedSet
+from patchctl.training.recipes.read import Recipes, read_recipes
+from patchctl.training.recipes.resolve import resolve
 
 PROFILE, RECIPES = "profile", "recipes"
 """Who asks, where it is no file of a tree and no script: the profile's versions, and what recipes need, all together: a

@@ -10,7 +10,6 @@ from patchctl.atomic import replace_file
 from patchctl.errors import BadManifest
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.requirement_types import PLATFORMS, Platform
-from patchctl.report.progress import Progress
 from patchctl.requirements.declared import FILE, Declared, collect, read_declared, render, stale
 from patchctl.requirements.inputs import inputs_of
 from patchctl.requirements.lockfile import Lock, lock_path, read_lock
@@ -18,6 +17,7 @@ from patchctl.requirements.lockfile import render as render_lock
 from patchctl.requirements.resolver import resolve_inputs
 from patchctl.requirements.sets import NamedSet, all_sets
 from patchctl.source.types import SourceOptions
+from patchctl.terminal.progress import Progress
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from packaging.utils import canonicalize_name
 
 from patchctl.errors import FINDINGS, PatchctlError, SourceUnavailable, Tried, WrongUse
 from patchctl.manifest.requirement_types import Platform
-from patchctl.report.text import one_line
 from patchctl.requirements.inputs import Inputs, write_inputs
 from patchctl.requirements.lockfile import Lock, Locked
+from patchctl.terminal.text import one_line
 
 _SECONDS = 900
 _LONGEST = 1500

@@ -14,10 +14,10 @@ from pathlib import Path
 from patchctl.errors import SourceMismatch
 from patchctl.git.objects import EXECUTABLE, REGULAR
 from patchctl.patch.names import collision_key, why_refused
-from patchctl.report.text import visible_line
 from patchctl.source.cache import REFRESH
 from patchctl.source.tarball import BadArchive, Member, members
 from patchctl.source.types import ArchiveLimits
+from patchctl.terminal.text import visible_line
 
 NAME_LIMIT = 1024
 # So much may be unpacked at any ratio: a small archive of small files packs better than a large one.

@@ -10,8 +10,6 @@ from patchctl.errors import SourceMismatch, Tried
 from patchctl.git.fetch import fetch_commit, is_diverted, proven_tree, take_pack
 from patchctl.git.run import GitFailed
 from patchctl.manifest.types import Pin, Upstream
-from patchctl.report.progress import Progress
-from patchctl.report.text import one_line, visible_line
 from patchctl.source import cache
 from patchctl.source.places import (
     Place,
@@ -22,6 +20,8 @@ from patchctl.source.places import (
     why_unreachable,
 )
 from patchctl.source.types import Base, SourceOptions
+from patchctl.terminal.progress import Progress
+from patchctl.terminal.text import one_line, visible_line
 
 if TYPE_CHECKING:
     from patchctl.bundle.read import Bundle

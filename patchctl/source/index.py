@@ -19,12 +19,12 @@ from urllib.parse import urlsplit
 
 from patchctl.errors import SourceMismatch, Tried, WrongUse
 from patchctl.manifest.types import Sdist
-from patchctl.report.progress import Progress
-from patchctl.report.text import one_line, redact
 from patchctl.source.config import archive_limits
 from patchctl.source.pipconfig import IndexConfig, machine_config
 from patchctl.source.places import PORTS, has_proxy, known_unreachable, remember_unreachable, why_unreachable
 from patchctl.source.types import Download
+from patchctl.terminal.progress import Progress
+from patchctl.terminal.text import one_line, redact
 
 if TYPE_CHECKING:
     from unearth import Link

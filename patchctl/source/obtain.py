@@ -8,11 +8,11 @@ from pathlib import Path
 from patchctl.errors import SourceMismatch, SourceUnavailable, Tried
 from patchctl.git.catfile import ObjectReader
 from patchctl.manifest.types import Stack, Upstream
-from patchctl.report.progress import Progress
-from patchctl.report.text import visible_line
 from patchctl.source import git_form, sdist
 from patchctl.source.cache import REFRESH, REPOSITORY_CONFIG
 from patchctl.source.types import FORMS, Base, Form, SourceOptions
+from patchctl.terminal.progress import Progress
+from patchctl.terminal.text import visible_line
 
 BUNDLE_HINT = "with --bundle no other place is asked but local mirrors: make a bundle of this profile, at these pins"
 

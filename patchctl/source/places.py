@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from patchctl.errors import WrongUse
-from patchctl.report.text import redact, visible_line
+from patchctl.terminal.text import redact, visible_line
 
 PORTS = {"http": 80, "https": 443, "git": 9418, "ssh": 22}
 CONNECT_SECONDS = 10.0

@@ -14,12 +14,12 @@ from patchctl.errors import BadManifest, SourceMismatch, Tried
 from patchctl.git.objects import Entry, Files, Person, TreeBuilder, object_id, render_commit
 from patchctl.git.pack import PackWriter
 from patchctl.manifest.types import Sdist, Stack, Upstream
-from patchctl.report.progress import Progress
-from patchctl.report.text import visible_line
 from patchctl.source import cache
 from patchctl.source.archive import ArchivedFile, read_archive
 from patchctl.source.config import archive_limits
 from patchctl.source.types import Base, Download, SourceOptions
+from patchctl.terminal.progress import Progress
+from patchctl.terminal.text import visible_line
 
 # The text that setuptools appends when it writes an archive (setuptools/command/egg_info.py, save_version_info).
 SETUPTOOLS_SETUP_CFG = b"[egg_info]\ntag_build = \ntag_date = 0\n\n"

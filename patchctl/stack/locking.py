@@ -20,13 +20,13 @@ from patchctl.manifest.lock import (
     read_lock,
 )
 from patchctl.manifest.types import Stack
-from patchctl.report.progress import Progress
 from patchctl.source.obtain import obtain_form
 from patchctl.source.types import Base, Form, SourceOptions
 from patchctl.stack.memo import StackResult
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import build_stack, load_patches, missing_files
 from patchctl.stack.select import Omission, dependents, leave_out
+from patchctl.terminal.progress import Progress
 
 
 @dataclass(frozen=True)

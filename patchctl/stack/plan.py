@@ -15,13 +15,13 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import Lock, LockedForm, lock_file, pin_record, read_lock
 from patchctl.manifest.types import Profile, Stack
-from patchctl.report.progress import Progress
 from patchctl.source.obtain import BUNDLE_HINT, obtain, obtain_form
 from patchctl.source.types import Base, Form, SeveralUnavailable, SourceOptions
 from patchctl.stack.build import StackBuilder
 from patchctl.stack.memo import StackResult, memo_key, recall, remember
 from patchctl.stack.patches import StackPatch, load_patch
 from patchctl.stack.select import Omission, check_name, check_requirements, dependents, leave_out
+from patchctl.terminal.progress import Progress
 
 NO_PATCHES = "its upstream is skipped"
 

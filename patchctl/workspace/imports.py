@@ -50,7 +50,7 @@ class Import:
     error: str | None
 
     def describe(self, style: Any) -> str:
-        from patchctl.report.text import visible_line
+        from patchctl.terminal.text import visible_line
 
         where = visible_line(self.place or self.error or "not found")
         if self.place and self.error:

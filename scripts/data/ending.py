@@ -11,7 +11,7 @@ from pathlib import Path
 sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
 
 from patchctl.errors import CLOSED_PIPE, INTERRUPTED, PatchctlError, WrongUse
-from patchctl.report.text import visible
+from patchctl.terminal.text import visible
 
 
 class Full(WrongUse):

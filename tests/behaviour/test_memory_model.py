@@ -14,8 +14,8 @@ import pytest
 from harness import REPO, Upstream
 
 from patchctl.manifest.distribution import Distribution
-from patchctl.preflight.model import read_model, tensors
-from patchctl.preflight.published import read_models
+from patchctl.training.models.parameters import read_model, tensors
+from patchctl.training.models.published import read_models
 
 PROBE = "tests/behaviour/probe_memory_model.py"
 MODELS = read_models(Distribution.load(REPO)).models

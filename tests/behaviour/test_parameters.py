@@ -13,8 +13,8 @@ import pytest
 from harness import REPO, Upstream
 from test_recipes import Of, equal, job, probed
 
-from patchctl.check.coverage import read_parameters
-from patchctl.manifest.practice_types import Parameter
+from patchctl.training.practice.check import read_parameters
+from patchctl.training.practice.types import Parameter
 
 PROBE = "tests/behaviour/verl/probe_recipes.py"
 MODULES = {"ppo_trainer": "verl.trainer.main_ppo", "dapo_trainer": "recipe.dapo.main_dapo"}

@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 from harness import REPO, Upstream
 
-from patchctl.check.recipes import features_and_switches
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.recipe_types import Rules
-from patchctl.recipe.arithmetic import number
-from patchctl.recipe.conditions import ALL, same
-from patchctl.recipe.keys import FOLDER, read_keys
-from patchctl.recipe.read import Recipes, read_recipes
-from patchctl.recipe.render import override_text
-from patchctl.recipe.resolve import Run, bare, resolve
+from patchctl.training.recipes.arithmetic import number
+from patchctl.training.recipes.check import features_and_switches
+from patchctl.training.recipes.conditions import ALL, same
+from patchctl.training.recipes.keys import FOLDER, read_keys
+from patchctl.training.recipes.read import Recipes, read_recipes
+from patchctl.training.recipes.render import override_text
+from patchctl.training.recipes.resolve import Run, bare, resolve
+from patchctl.training.recipes.types import Rules
 
 PROBE = "tests/behaviour/verl/probe_recipes.py"
 START_PROBE = "tests/behaviour/verl/probe_recipes_start.py"

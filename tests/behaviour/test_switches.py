@@ -11,9 +11,9 @@ from typing import Any
 from harness import REPO, Upstream
 from models import TinyModels
 
-from patchctl.check.recipes import features_and_switches
 from patchctl.manifest.distribution import Distribution
-from patchctl.recipe.rules import Switch
+from patchctl.training.recipes.check import features_and_switches
+from patchctl.training.recipes.rules import Switch
 
 DIST = Distribution.load(REPO)
 NPU = {

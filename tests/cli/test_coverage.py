@@ -11,8 +11,8 @@ import pytest
 from distribution import CLOCK, GREETER, Made, make_distribution, write_files
 from recipes import with_recipes
 
-from patchctl.manifest.practice_types import Coverage, Document, Item
-from patchctl.report.coverage import coverage_page
+from patchctl.training.practice.coverage import coverage_page
+from patchctl.training.practice.types import Coverage, Document, Item
 
 PAGE = "docs/practice/coverage.md"
 PRACTICE = """\

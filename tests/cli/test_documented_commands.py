@@ -13,13 +13,13 @@ import click
 import pytest
 from distribution import REPO
 
-from patchctl.check.recipes import features_and_switches
 from patchctl.cli import cli
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, read_lock
-from patchctl.recipe.read import Recipes, read_recipes
-from patchctl.recipe.resolve import Given, resolve
-from patchctl.recipe.rules import broken_rules, wrong_needs
+from patchctl.training.recipes.check import features_and_switches
+from patchctl.training.recipes.read import Recipes, read_recipes
+from patchctl.training.recipes.resolve import Given, resolve
+from patchctl.training.recipes.rules import broken_rules, wrong_needs
 
 PAGES = [
     "README.md", "README.zh-CN.md", "docs/recipes.md", "docs/scripts.md", "docs/preflight.md", "docs/data-and-weights.md",

@@ -17,8 +17,8 @@ from patchctl.errors import PatchctlError
 from patchctl.importing.run import import_series
 from patchctl.importing.types import Options
 from patchctl.manifest.distribution import Distribution
-from patchctl.report.progress import SilentProgress
 from patchctl.source.types import SourceOptions
+from patchctl.terminal.progress import SilentProgress
 
 SEEDS = 60
 _LINES = [

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from distribution import REPO, make_distribution, write_files
 
-from patchctl.report.links import pages_of
-from patchctl.report.markdown import anchors, links
+from patchctl.catalog.links import pages_of
+from patchctl.terminal.markdown import anchors, links
 
 PAGES = [page.relative_to(REPO) for page in pages_of(REPO)]
 

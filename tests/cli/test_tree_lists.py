@@ -9,10 +9,7 @@ from distribution import GREETER, make_distribution, write_files
 
 from patchctl.errors import BadManifest
 from patchctl.git.objects import TreeBuilder
-from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.load import read
-from patchctl.manifest.lock import LockedForm, read_lock
-from patchctl.manifest.trees import (
+from patchctl.identify.lists import (
     check_tree_list,
     parse_tree_list,
     read_tree_list,
@@ -20,10 +17,13 @@ from patchctl.manifest.trees import (
     tree_list_file,
     update_tree_list,
 )
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.load import read
+from patchctl.manifest.lock import LockedForm, read_lock
 from patchctl.manifest.types import Stack
-from patchctl.report.progress import SilentProgress
 from patchctl.source.obtain import obtain_form
 from patchctl.source.types import Base, SourceOptions
+from patchctl.terminal.progress import SilentProgress
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = b"# u s: git commit " + b"1" * 40 + b"\n"

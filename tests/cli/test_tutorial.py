@@ -10,8 +10,8 @@ import pytest
 from distribution import REPO
 
 from patchctl.manifest.distribution import Distribution
-from patchctl.recipe.read import read_recipes
-from patchctl.recipe.resolve import resolve
+from patchctl.training.recipes.read import read_recipes
+from patchctl.training.recipes.resolve import resolve
 
 TUTORIALS = ["docs/tutorial.md", "docs/zh-CN/tutorial.md"]
 RECIPES = read_recipes(Distribution.load(REPO))

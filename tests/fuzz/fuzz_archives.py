@@ -35,10 +35,10 @@ from patchctl.bundle.layout import (
 from patchctl.bundle.read import open_bundle
 from patchctl.errors import PatchctlError, SourceUnavailable, Tried
 from patchctl.manifest.types import Sdist
-from patchctl.report.text import visible_line
 from patchctl.source.archive import read_archive
 from patchctl.source.index import _candidates, _client, _plain_errors
 from patchctl.source.pipconfig import IndexConfig
+from patchctl.terminal.text import visible_line
 
 NAMES: tuple[Any, ...] = (
     "distribution/../../x", "distribution/manifests/a.yaml", "distribution/manifests", "sources/sdist/x.tar.gz",

@@ -25,11 +25,11 @@ from patchctl.manifest.load import loads
 from patchctl.manifest.lock import Lock, LockedFile, LockedForm, LockedPatch, LockedResult, read_lock, render_lock
 from patchctl.manifest.schema import MODELS
 from patchctl.manifest.types import Stack
-from patchctl.report.text import visible_line
 from patchctl.source.cache import read_record
 from patchctl.stack.locking import diff_locks
 from patchctl.stack.memo import recall
 from patchctl.stack.patches import load_patch
+from patchctl.terminal.text import visible_line
 from patchctl.workspace import record
 from patchctl.workspace.journal import read_journal
 from patchctl.workspace.state import State, load_state, save_json

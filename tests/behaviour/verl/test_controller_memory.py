@@ -12,7 +12,7 @@ import pytest
 from harness import Upstream
 from models import TinyModels
 
-from patchctl.preflight.controller import FLOAT32, Lengths, Sharing, Switches, controller
+from patchctl.training.preflight.controller import FLOAT32, Lengths, Sharing, Switches, controller
 
 PROBE = "tests/behaviour/verl/probe_controller_memory.py"
 SKIP = "actor_rollout_ref.actor.skip_old_log_prob"

@@ -13,11 +13,11 @@ from entry_process import CAME_TO_RAY, start
 from harness import REPO, Upstream
 from models import TinyModels
 
-from patchctl.check.recipes import features_and_switches
 from patchctl.manifest.distribution import Distribution
-from patchctl.recipe.read import Recipes, read_recipes
-from patchctl.recipe.render import override_text
-from patchctl.recipe.resolve import Run, bare, resolve
+from patchctl.training.recipes.check import features_and_switches
+from patchctl.training.recipes.read import Recipes, read_recipes
+from patchctl.training.recipes.render import override_text
+from patchctl.training.recipes.resolve import Run, bare, resolve
 
 FOLDER = "tests/behaviour/verl"
 MODULE = "verl.trainer.main_ppo"

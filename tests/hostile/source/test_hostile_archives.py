@@ -16,11 +16,11 @@ from source_builders import IndexServer, demo_stack, demo_upstream, sha256
 
 from patchctl.errors import SourceMismatch
 from patchctl.manifest.types import Sdist
-from patchctl.report.progress import SilentProgress
 from patchctl.source import pipconfig
 from patchctl.source.archive import read_archive
 from patchctl.source.obtain import obtain_form
 from patchctl.source.types import ArchiveLimits, SourceOptions
+from patchctl.terminal.progress import SilentProgress
 
 pytestmark = pytest.mark.family("Archives")
 

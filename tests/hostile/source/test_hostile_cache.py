@@ -15,10 +15,10 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import Entry, TreeBuilder
 from patchctl.git.pack import PackWriter
 from patchctl.manifest.types import Sdist
-from patchctl.report.progress import SilentProgress
 from patchctl.source import pipconfig
 from patchctl.source.obtain import check_base, obtain
 from patchctl.source.types import Base, SourceOptions
+from patchctl.terminal.progress import SilentProgress
 
 pytestmark = pytest.mark.family("State")
 

@@ -13,10 +13,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from distribution import GREETER, make_distribution
 
 from patchctl.check.counts import check_counts
-from patchctl.check.findings import Finding, NotChecked, Report
 from patchctl.check.python_code import Changed, PythonCheck
 from patchctl.check.switches import check_switch, switch_name
 from patchctl.errors import Tried
+from patchctl.findings.report import Finding, NotChecked, Report
 from patchctl.stack.patches import StackPatch, load_patch
 
 

@@ -6,14 +6,18 @@ import ast
 from pathlib import Path
 
 from patchctl import check
+from patchctl.catalog.pages import rules_page
 from patchctl.check.rules import PATCH_CHECKS, all_rules
-from patchctl.report.pages import rules_page
 
 
 def reported() -> set[str]:
     """The rule of every finding that a check makes: the first argument, where it is written out."""
     found: set[str] = set()
-    for file in Path(check.__file__).parent.glob("*.py"):
+    rooms = [
+        Path(check.__file__).parent,
+        *(Path(check.__file__).parents[1] / "training" / r for r in ("recipes", "practice")),
+    ]
+    for file in (file for room in rooms for file in room.glob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call) or not node.args:
                 continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from patchctl.check.words import plain_value, stands, telling, words
+from patchctl.training.practice.words import plain_value, stands, telling, words
 
 
 @pytest.mark.parametrize(

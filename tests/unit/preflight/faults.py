@@ -60,7 +60,7 @@ def _config(positions: int) -> str:
     from preflight_cases import REPOSITORY
 
     from patchctl.manifest.distribution import Distribution
-    from patchctl.preflight.published import read_models
+    from patchctl.training.models.published import read_models
 
     config: dict[str, Any] = dict(read_models(Distribution.load(REPOSITORY)).models["Qwen3-235B-A22B"].config)
     return json.dumps({**config, "max_position_embeddings": positions})

@@ -8,16 +8,16 @@ from pathlib import Path
 
 from machines import write_machine
 
-from patchctl.check.recipes import features_and_switches
 from patchctl.manifest.distribution import Distribution
-from patchctl.preflight import Finding
-from patchctl.preflight.case import MEAN_TOKENS, Case
-from patchctl.preflight.checks import all_findings
-from patchctl.preflight.machine import Machine, recorded
-from patchctl.preflight.published import model_of, read_models
-from patchctl.recipe.read import read_recipes
-from patchctl.recipe.resolve import Given, resolve
 from patchctl.requirements.sets import set_of
+from patchctl.training.models.published import model_of, read_models
+from patchctl.training.preflight import Finding
+from patchctl.training.preflight.case import MEAN_TOKENS, Case
+from patchctl.training.preflight.checks import all_findings
+from patchctl.training.preflight.machine import Machine, recorded
+from patchctl.training.recipes.check import features_and_switches
+from patchctl.training.recipes.read import read_recipes
+from patchctl.training.recipes.resolve import Given, resolve
 
 REPOSITORY = Path(__file__).parents[3]
 NOWHERE = Machine({}, "nowhere", 0.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from patchctl.errors import WrongUse
-from patchctl.preflight.caches import Cache, caches_of, clear, find_caches
+from patchctl.training.preflight.caches import Cache, caches_of, clear, find_caches
 
 
 def put(file: Path, size: int = 3, age: float = 1000.0) -> None:

@@ -27,13 +27,13 @@ from machines import (
 )
 from preflight_cases import Look, case_of, distribution
 
-from patchctl.preflight import Finding
-from patchctl.preflight.checks import all_findings
-from patchctl.preflight.checks.software import old_caches
-from patchctl.preflight.controller import controller_of
-from patchctl.preflight.machine import PROBES, Machine
-from patchctl.recipe.arithmetic import sides
-from patchctl.recipe.resolve import Given
+from patchctl.training.preflight import Finding
+from patchctl.training.preflight.checks import all_findings
+from patchctl.training.preflight.checks.software import old_caches
+from patchctl.training.preflight.controller import controller_of
+from patchctl.training.preflight.machine import PROBES, Machine
+from patchctl.training.recipes.arithmetic import sides
+from patchctl.training.recipes.resolve import Given
 
 TIB = 1 << 30  # in KiB, as /proc/meminfo has it
 

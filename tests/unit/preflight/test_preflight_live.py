@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from patchctl.preflight import machine as m
-from patchctl.preflight.live import Questions, _interface, look
-from patchctl.preflight.read import (
+from patchctl.training.preflight import machine as m
+from patchctl.training.preflight.live import Questions, _interface, look
+from patchctl.training.preflight.read import (
     DevicePort,
     device_ports,
     interfaces,

@@ -11,7 +11,8 @@ import pytest
 from preflight_cases import case_of
 from test_preflight_model import model
 
-from patchctl.preflight.memory import (
+from patchctl.training.models.parameters import Model
+from patchctl.training.preflight.memory import (
     BF16,
     FP32,
     Engine,
@@ -27,9 +28,8 @@ from patchctl.preflight.memory import (
     stage_weights,
     worst_imbalance,
 )
-from patchctl.preflight.model import Model
-from patchctl.preflight.sizes import BadSizes, Training, engine_of, training_of
-from patchctl.recipe.resolve import Given
+from patchctl.training.preflight.sizes import BadSizes, Training, engine_of, training_of
+from patchctl.training.recipes.resolve import Given
 
 GIB, MIB = 1 << 30, 1 << 20
 K32 = 32768

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from preflight_cases import distribution
 
-from patchctl.preflight.model import Model, UnknownModel, read_model, tensors
-from patchctl.preflight.published import read_models
+from patchctl.training.models.parameters import Model, UnknownModel, read_model, tensors
+from patchctl.training.models.published import read_models
 
 MODELS = read_models(distribution()).models
 PUBLISHED = {

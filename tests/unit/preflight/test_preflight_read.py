@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machines import df, hccn, ip_addr, npu_smi, pip_list, tcp
 
-from patchctl.preflight import read
-from patchctl.preflight.checks.network import matching
+from patchctl.training.preflight import read
+from patchctl.training.preflight.checks.network import matching
 
 GIB = 1 << 30
 

@@ -6,7 +6,16 @@ from fractions import Fraction
 
 import pytest
 
-from patchctl.recipe.arithmetic import MAX_LENGTH, BadExpression, compared, evaluate, holds, number, sides, whole
+from patchctl.training.recipes.arithmetic import (
+    MAX_LENGTH,
+    BadExpression,
+    compared,
+    evaluate,
+    holds,
+    number,
+    sides,
+    whole,
+)
 
 SIZES = {"prompt": Fraction(2048), "response": Fraction(20480), "sp": Fraction(4), "a.b": Fraction(3)}
 

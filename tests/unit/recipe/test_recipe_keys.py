@@ -14,9 +14,9 @@ import pytest
 
 from patchctl.errors import BadManifest
 from patchctl.manifest.distribution import Distribution
-from patchctl.recipe.keys import FOLDER, KnownKeys, read_keys, unknown_keys
-from patchctl.recipe.read import Recipes, read_recipes
-from patchctl.recipe.resolve import Given, Run, resolve
+from patchctl.training.recipes.keys import FOLDER, KnownKeys, read_keys, unknown_keys
+from patchctl.training.recipes.read import Recipes, read_recipes
+from patchctl.training.recipes.resolve import Given, Run, resolve
 
 REPOSITORY = Path(__file__).parents[3]
 DIST = Distribution.load(REPOSITORY)
@@ -87,7 +87,7 @@ def test_a_key_that_there_is_not(keys: KnownKeys, key: str, found: str, hint: st
 
 def test_a_name_of_the_practice_is_told_with_ours() -> None:
     run = run_of("qwen3-235b", "grpo", **{f"{ACTOR}.recompute_old_log_prob": "False"})
-    from patchctl.check.recipes import features_and_switches
+    from patchctl.training.recipes.check import features_and_switches
 
     switches = features_and_switches(DIST, run.profile)[1]
     (broken,) = unknown_keys(run, read_keys(DIST, run), DIST.practice, switches)

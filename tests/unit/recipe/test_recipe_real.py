@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from patchctl.check.recipes import features_and_switches
 from patchctl.manifest.distribution import Distribution
-from patchctl.preflight.published import model_of, read_models
-from patchctl.recipe.read import FOLDER, Recipes, read_recipes
-from patchctl.recipe.resolve import Given, Run, resolve
-from patchctl.recipe.rules import broken_rules, sample_facts, verdict
+from patchctl.training.models.published import model_of, read_models
+from patchctl.training.recipes.check import features_and_switches
+from patchctl.training.recipes.read import FOLDER, Recipes, read_recipes
+from patchctl.training.recipes.resolve import Given, Run, resolve
+from patchctl.training.recipes.rules import broken_rules, sample_facts, verdict
 
 REPOSITORY = Path(__file__).parents[3]
 DIST = Distribution.load(REPOSITORY)

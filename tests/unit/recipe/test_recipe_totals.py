@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from patchctl.manifest.distribution import Distribution
-from patchctl.recipe.read import Recipes, read_recipes
-from patchctl.recipe.resolve import Given, resolve
-from patchctl.recipe.totals import Totals, mean_length, totals_of
+from patchctl.training.recipes.read import Recipes, read_recipes
+from patchctl.training.recipes.resolve import Given, resolve
+from patchctl.training.recipes.totals import Totals, mean_length, totals_of
 
 REPOSITORY = Path(__file__).parents[3]
 RECIPES: Recipes = read_recipes(Distribution.load(REPOSITORY))

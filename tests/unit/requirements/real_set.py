@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from patchctl.check.findings import Finding, Report
 from patchctl.check.requirements import check_requirements
+from patchctl.findings.report import Finding, Report
 from patchctl.manifest.distribution import Distribution
 
 REPO = Path(__file__).resolve().parents[3]

@@ -10,8 +10,8 @@ import pytest
 from real_set import PROFILES, REPO, SET, copy_of_ours, edit, findings
 
 from patchctl.manifest.distribution import Distribution
-from patchctl.recipe.read import read_recipes
-from patchctl.recipe.resolve import resolve
+from patchctl.training.recipes.read import read_recipes
+from patchctl.training.recipes.resolve import resolve
 
 LOCKS = {f"{SET}/x86_64.txt", f"{SET}/aarch64.txt"}
 GRPO = "manifests/recipes/qwen3-32b/grpo.yaml"

@@ -11,10 +11,10 @@ from source_builders import demo_stack, demo_upstream, git, make_repo
 from patchctl.bundle.create import write_pack
 from patchctl.git.fetch import proven_tree, take_pack
 from patchctl.git.run import GitFailed
-from patchctl.report.progress import SilentProgress
 from patchctl.source.cache import new_repository
 from patchctl.source.obtain import obtain_form
 from patchctl.source.types import Base, SourceOptions
+from patchctl.terminal.progress import SilentProgress
 
 # Across the 65,535 bytes that a stored block holds at most, and at its edges.
 SIZES = (0, 1, 65_535, 65_536, 131_070, 300_001)

@@ -27,11 +27,11 @@ from source_builders import (
 
 from patchctl.errors import SourceMismatch, WrongUse
 from patchctl.manifest.types import Sdist
-from patchctl.report.progress import SilentProgress
 from patchctl.source import pipconfig
 from patchctl.source.cache import entries, staging
 from patchctl.source.obtain import check_base, obtain
 from patchctl.source.types import Base, SourceOptions
+from patchctl.terminal.progress import SilentProgress
 
 ARCHIVE = tar_gz(sdist_members())
 PINNED = Sdist(version="1.0", sha256=sha256(ARCHIVE))
@@ -39,7 +39,7 @@ FETCH = """
 import sys
 from pathlib import Path
 from patchctl.manifest.types import Pin, Sdist, Stack, Upstream
-from patchctl.report.progress import SilentProgress
+from patchctl.terminal.progress import SilentProgress
 from patchctl.source.obtain import obtain
 from patchctl.source.types import SourceOptions
 cache, mirror, commit, sha256 = sys.argv[1:]

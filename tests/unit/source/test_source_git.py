@@ -16,10 +16,10 @@ from source_builders import GIT_ENV, Repo, demo_stack, demo_upstream, git, make_
 from patchctl.errors import SourceMismatch, SourceUnavailable, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import GITLINK
-from patchctl.report.progress import SilentProgress
 from patchctl.source.cache import entries
 from patchctl.source.obtain import check_base, obtain, obtain_form
 from patchctl.source.types import Base, SourceOptions
+from patchctl.terminal.progress import SilentProgress
 
 
 def get(repo: Repo, options: SourceOptions, *, tree: str | None = None, address: str | None = None) -> Base:

@@ -17,10 +17,10 @@ from source_builders import Answer, IndexServer, index_server, sdist_members, sh
 
 from patchctl.errors import SourceMismatch, Tried, WrongUse
 from patchctl.manifest.types import Sdist
-from patchctl.report.progress import SilentProgress
 from patchctl.source.index import download
 from patchctl.source.pipconfig import IndexConfig
 from patchctl.source.types import Download
+from patchctl.terminal.progress import SilentProgress
 
 GOOD = tar_gz(sdist_members())
 OTHER = tar_gz({**sdist_members(), "demo-1.0/evil.py": b"evil\n"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import time
 
-from patchctl.report.progress import LineProgress, SilentProgress, progress_for, size_text
+from patchctl.terminal.progress import LineProgress, SilentProgress, progress_for, size_text
 
 
 class Terminal(io.StringIO):

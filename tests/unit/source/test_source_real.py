@@ -18,12 +18,12 @@ from patchctl.errors import SourceUnavailable
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import GITLINK, Entry, Files, TreeBuilder
 from patchctl.manifest.types import GeneratedFile, Pin, Sdist, Stack, Upstream
-from patchctl.report.progress import SilentProgress
 from patchctl.source.archive import ArchivedFile, read_archive
 from patchctl.source.cache import cache_root, kept_archive
 from patchctl.source.obtain import check_base, obtain_form
 from patchctl.source.sdist import is_generated
 from patchctl.source.types import Base, SourceOptions
+from patchctl.terminal.progress import SilentProgress
 
 ROOT = Path(__file__).parents[3]
 # Taken while this module is imported, before the tests get an empty home: a real cache spares the index, and pip's

@@ -21,11 +21,11 @@ from source_builders import (
 
 from patchctl.errors import BadManifest, SourceMismatch, SourceUnavailable
 from patchctl.manifest.types import Sdist
-from patchctl.report.progress import SilentProgress
 from patchctl.source import pipconfig
 from patchctl.source.cache import entries, kept_archive
 from patchctl.source.obtain import check_base, obtain, obtain_form
 from patchctl.source.types import Base, SourceOptions
+from patchctl.terminal.progress import SilentProgress
 
 ARCHIVE = tar_gz(sdist_members(), executable=("demo-1.0/demo/bin/run.sh",))
 PINNED = Sdist(version="1.0", sha256=sha256(ARCHIVE))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patchctl.report.text import one_line, redact, redact_text, visible, visible_line
+from patchctl.terminal.text import one_line, redact, redact_text, visible, visible_line
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""What trained models are: their published sizes, and the parameters counted from a configuration."""

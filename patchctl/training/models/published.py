@@ -1,0 +1,43 @@
+"""Reads manifests/models.yaml. Like recipes it is no part of `Content`: apply, verify and revert need no model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.load import read
+from patchctl.manifest.problems import InvalidManifest, Problem, did_you_mean, quoted
+from patchctl.training.models.parameters import UnknownModel, read_model
+from patchctl.training.models.types import Models, PublishedModel
+
+FILE = Path("manifests") / "models.yaml"
+
+
+def read_models(dist: Distribution) -> Models:
+    """The table; empty where the distribution keeps none. Raises InvalidManifest with every fault."""
+    path = dist.root / FILE
+    if not path.exists():
+        return Models(1)
+    loaded = read(path, Models)
+    problems: list[Problem] = []
+    for name, model in loaded.value.models.items():
+        for index, profile in enumerate(model.profiles):
+            if profile not in dist.profiles:
+                what = f"no profile {quoted(profile)}{did_you_mean(profile, dist.profiles)}"
+                problems.append(loaded.positions.problem(("models", name, "profiles", index), what))
+        try:
+            read_model(model.config)
+        except UnknownModel as error:
+            problems.append(loaded.positions.problem(("models", name, "config"), str(error)))
+        if not model.bytes.isdigit():
+            problems.append(loaded.positions.problem(("models", name, "bytes"), "expected a whole number of bytes"))
+    if problems:
+        raise InvalidManifest(problems)
+    return loaded.value
+
+
+def model_of(models: Models, profile: str, recipe: str | None = None) -> tuple[str, PublishedModel] | None:
+    """The model that a recipe trains, with its name; without a recipe that of the profile."""
+    of_profile = [(name, model) for name, model in models.models.items() if profile in model.profiles]
+    named = [found for found in of_profile if recipe in found[1].recipes]
+    return next(iter(named or [found for found in of_profile if not found[1].recipes]), None)

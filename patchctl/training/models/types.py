@@ -1,0 +1,34 @@
+"""What manifests/models.yaml holds: public facts of the models that profiles train, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from patchctl.manifest.types import FORBID_UNKNOWN, Distributed, Doc, FormatVersion, Name, Text
+from patchctl.training.recipes.types import Address, Value, Word
+
+
+@dataclass(frozen=True)
+class PublishedModel:
+    """One model as it is published."""
+
+    profiles: Annotated[list[Name], Doc("The profiles that train it.")]
+    address: Annotated[Address, Doc("Where it is published.")]
+    config: Annotated[dict[Word, Value], Doc("The keys of its config.json that its size follows from.")]
+    bytes: Annotated[Value, Doc("The size of its weights as they are downloaded.")]
+    source: Annotated[Text, Doc("Where the figures stand.")]
+    note: Annotated[Text | None, Doc("What a run changes of it.")] = None
+    recipes: Annotated[
+        list[Name], Doc("The recipes of these profiles that train it; all that no other model names, without.")
+    ] = field(default_factory=list)
+    __pydantic_config__ = FORBID_UNKNOWN
+
+
+@dataclass(frozen=True)
+class Models:
+    """manifests/models.yaml: what preflight computes with while the model itself is not at hand."""
+
+    schema: FormatVersion
+    models: Annotated[dict[Distributed, PublishedModel], Doc("The models by name.")] = field(default_factory=dict)
+    __pydantic_config__ = FORBID_UNKNOWN

@@ -1,0 +1,1 @@
+"""What the documents of the practice name, and whether what we cite of them stands there."""

@@ -1,0 +1,124 @@
+"""The NPUs: whether npu-smi sees as many as the recipe wants, healthy and free, and the container has their files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from patchctl.terminal.progress import size_text
+from patchctl.training.preflight import Finding, Level
+from patchctl.training.preflight import machine as m
+from patchctl.training.preflight.case import Case
+from patchctl.training.preflight.read import Device, Smi
+
+# An idle chip shows 2.9 to 3.5 GB of 64 in use (vllm-project/vllm-ascend #5588, #2534): a tenth is somebody's process.
+IDLE_SHARE = 0.1
+VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
+_MANAGERS = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
+_MOUNT = "mount /usr/local/bin/npu-smi, /usr/local/dcmi and /usr/local/Ascend/driver into the container (002, 003)"
+
+
+def check_devices(case: Case) -> Iterator[Finding]:
+    """npu-smi, number, health, use and device files."""
+    found = case.smi
+    if found is None:
+        level: Level = "wrong" if case.machine.known_to_lack(m.NPU_SMI) else "unknown"
+        todo = f"install the driver (Ascend HDK) on the host; {_MOUNT}; or look at another machine: --machine DIR"
+        yield Finding("devices", "npu-smi", level, case.machine.why_not(m.NPU_SMI), todo)
+    elif not found.devices:
+        todo = "run `npu-smi info` by hand; where it shows devices, please report its output"
+        yield Finding("devices", "npu-smi", "unknown", "its output has no table of devices that is understood", todo)
+    else:
+        yield Finding(
+            "devices", "npu-smi", "ok", f"version {found.version or 'not said'}, {len(found.devices)} devices"
+        )
+        yield _count(len(found.devices), case)
+        yield _health(found)
+        yield from _use(found)
+    yield from _visible(case)
+    yield _files(case)
+
+
+def _count(found: int, case: Case) -> Finding:
+    wanted = case.devices_per_node
+    what = f"{found} devices; the recipe has {wanted} a node, {case.devices} in all (a card of the A3 is two devices)"
+    if found < wanted:
+        todo = (
+            f"another machine, or --size devices_per_node={found} with --nodes to match; parallel sizes have to divide"
+        )
+        return Finding("devices", "number of devices", "wrong", what, todo)
+    return Finding("devices", "number of devices", "ok", what)
+
+
+def _health(found: Smi) -> Finding:
+    ill = [d for d in found.devices if d.health != "OK"]
+    if not ill:
+        return Finding("devices", "health", "ok", f"OK on {len(found.devices)} devices")
+    first = ill[0]
+    todo = f"`npu-smi info -t health -i {first.card} -c {first.chip}` tells the error code; take the machine out until it is OK"
+    what = ", ".join(f"{_name(d)} {d.health}" for d in ill)
+    return Finding("devices", "health", "wrong", what, todo)
+
+
+def _use(found: Smi) -> Iterator[Finding]:
+    busy = [d for d in found.devices if d.used > IDLE_SHARE * d.total]
+    if busy:
+        what = ", ".join(f"{_name(d)} {size_text(d.used)} of {size_text(d.total)}" for d in busy[:4])
+        more = f" and {len(busy) - 4} more" if len(busy) > 4 else ""
+        todo = "end what runs there (the processes are at the end of `npu-smi info`); a killed run can leave workers behind"
+        yield Finding("devices", "memory in use", "wrong", f"{what}{more}", todo)
+    elif found.processes:
+        pids = ", ".join(str(pid) for _, _, pid, _ in found.processes[:8])
+        todo = "end them, or be sure that they need no memory"
+        yield Finding("devices", "memory in use", "warning", f"processes on devices: {pids}", todo)
+    else:
+        most = max(d.used for d in found.devices)
+        yield Finding("devices", "memory in use", "ok", f"at most {size_text(most)} of a device, as when idle")
+
+
+def _files(case: Case) -> Finding:
+    text = case.machine.text(m.DEVICES)
+    if text is None:
+        todo = "record again with `patchctl preflight --record DIR`"
+        return Finding("devices", "device files", "unknown", case.machine.why_not(m.DEVICES), todo)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    paths = [line.partition(" ")[0] for line in lines]
+    numbered = [p for p in paths if re.fullmatch(r".*/davinci\d+", p)]
+    missing = [p for p in _MANAGERS if p not in paths]
+    closed = [line.partition(" ")[0] for line in lines if line.endswith(m.CLOSED)]
+    wanted = case.devices_per_node
+    what = f"{len(numbered)} of /dev/davinci*"
+    if len(numbered) < wanted or missing:
+        lacks = [f"{wanted} wanted"] if len(numbered) < wanted else []
+        todo = "docker run --device /dev/davinci0 ... --device /dev/davinci_manager, devmm_svm and hisi_hdc (002, container)"
+        what = "; ".join([what, *lacks, *([f"without {', '.join(missing)}"] if missing else [])])
+        return Finding("devices", "device files", "wrong", what, todo)
+    if closed:
+        more = f" and {len(closed) - 1} more" if len(closed) > 1 else ""
+        todo = (
+            "run as root, or as a user of the group that owns them (HwHiAiUser, 1000 as a rule), with the capability"
+            " DAC_OVERRIDE in a container that drops all (vllm-ascend#2698, #9490)"
+        )
+        return Finding("devices", "device files", "wrong", f"{closed[0]}{more} may not be opened by this user", todo)
+    return Finding("devices", "device files", "ok", f"{what}, {', '.join(_MANAGERS)}")
+
+
+def _visible(case: Case) -> Iterator[Finding]:
+    """CANN shows the devices that the variable names and no others; Ray counts the same (vllm-ascend#14628)."""
+    value = (case.environment or {}).get(VISIBLE)
+    if value is None:
+        return
+    numbers = [n.strip() for n in value.split(",")]
+    wanted, todo = case.devices_per_node, f"unset {VISIBLE} before `ray start`: Ray gives each worker its own"
+    if not all(n.isdecimal() for n in numbers) or len(set(numbers)) < len(numbers):
+        yield Finding(
+            "devices", VISIBLE, "wrong", f"{value}: numbers of devices with commas, each once, are wanted", todo
+        )
+    elif len(numbers) < wanted:
+        yield Finding("devices", VISIBLE, "wrong", f"{value} shows {len(numbers)} devices; {wanted} are wanted", todo)
+    else:
+        yield Finding("devices", VISIBLE, "ok", f"{value}: {len(numbers)} devices")
+
+
+def _name(device: Device) -> str:
+    return f"NPU {device.card} chip {device.chip}"

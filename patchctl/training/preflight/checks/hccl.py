@@ -1,0 +1,160 @@
+"""What HCCL is told by variables, the ports that it counts on, and the devices' own network."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from patchctl.training.preflight import Finding
+from patchctl.training.preflight import machine as m
+from patchctl.training.preflight.case import Case
+from patchctl.training.preflight.read import (
+    DevicePort,
+    configured_addresses,
+    device_ports,
+    interfaces,
+    local_ports,
+    port_ranges,
+)
+
+# CANN 8.5.0, list of variables: HCCL_WHITELIST_DISABLE (default 1: no whitelist), HCCL_INTRA_PCIE_ENABLE and _ROCE_ENABLE.
+WHITELIST_OFF, WHITELIST = "HCCL_WHITELIST_DISABLE", "HCCL_WHITELIST_FILE"
+PCIE, ROCE = "HCCL_INTRA_PCIE_ENABLE", "HCCL_INTRA_ROCE_ENABLE"
+OWN_ADDRESS = "HCCL_IF_IP"
+_REFUSED = {("1", "1"), ("0", None), (None, "0")}
+
+
+def check_hccl(case: Case) -> Iterator[Finding]:
+    """Variables, then what each device says of its port."""
+    own = case.in_effect
+    yield from _whitelist(case, own)
+    yield from _inside_a_server(own)
+    yield from _own_address(case, own)
+    yield from _device_network(case)
+
+
+def _whitelist(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
+    if own.get(WHITELIST_OFF, "1") != "0":
+        return
+    file = own.get(WHITELIST)
+    todo = f"unset {WHITELIST_OFF}, or {WHITELIST}=FILE with the addresses of all nodes, on every node"
+    there = case.there(file) if file else None
+    if file is None:
+        what = f"{WHITELIST_OFF}=0 lets only listed addresses in, and {WHITELIST} names no list"
+        yield Finding("network", WHITELIST_OFF, "wrong", what, todo)
+    elif there == {}:
+        yield Finding("network", WHITELIST_OFF, "wrong", f"{WHITELIST}={file}: nothing is there", todo)
+    else:
+        what = f"{WHITELIST_OFF}=0: only the addresses in {file} are let in"
+        yield Finding("network", WHITELIST_OFF, "warning", what, f"it has to name every node; or {todo}", needed=False)
+
+
+def _inside_a_server(own: Mapping[str, str]) -> Iterator[Finding]:
+    """Both variables are for servers whose cards have no link of their own: Atlas 300T Pro, Atlas 200T A2 Box16."""
+    values = own.get(PCIE), own.get(ROCE)
+    if values == (None, None):
+        return
+    said = " and ".join(f"{n}={v}" for n, v in zip((PCIE, ROCE), values, strict=True) if v is not None)
+    todo = f"unset {PCIE} {ROCE}: HCCL chooses the link between the devices of a server"
+    if values in _REFUSED:
+        yield Finding("network", "links in a server", "wrong", f"{said}: HCCL takes no such pair", todo)
+    else:
+        what = f"{said}: for an Atlas 300T Pro or 200T A2 Box16, which these recipes are not for"
+        yield Finding("network", "links in a server", "warning", what, todo, needed=False)
+
+
+def _own_address(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
+    value, data = own.get(OWN_ADDRESS), case.machine.data(m.ADDRESSES)
+    if value and data is not None and not any(value in i.addresses for i in interfaces(data)):
+        todo = f"unset {OWN_ADDRESS}, or this node's own address: it comes before HCCL_SOCKET_IFNAME"
+        yield Finding("network", OWN_ADDRESS, "wrong", f"{value} is no address of this node", todo)
+
+
+def reserved(case: Case, first: int, last: int) -> Finding | None:
+    """Whether connections that go out may take HCCL's ports: CANN 8.5.0, HCCL_IF_BASE_PORT, wants them reserved. None where
+    they are, or cannot be taken."""
+    name, span = "reserved ports", case.machine.text(m.LOCAL_PORTS)
+    held = case.machine.text(m.RESERVED_PORTS)
+    given, kept = local_ports(span or ""), port_ranges(held) if held is not None else None
+    cure = f"on the host: sysctl -w net.ipv4.ip_local_reserved_ports={first}-{last}"
+    if given is None or kept is None:
+        why = case.machine.why_not(m.LOCAL_PORTS if span is None else m.RESERVED_PORTS)
+        what = why if span is None or held is None else "ip_local_port_range or ip_local_reserved_ports cannot be read"
+        return Finding("network", name, "unknown", f"{first} to {last}: {what}", cure, needed=False)
+    free = [p for p in range(first, last + 1) if given[0] <= p <= given[1] and not any(a <= p <= b for a, b in kept)]
+    if free:
+        what = f"{len(free)} of {first} to {last} lie in {given[0]} to {given[1]}, which any connection may be given"
+        return Finding(
+            "network", name, "warning", f"{what}: HCCL then finds them in use, now and then", cure, needed=False
+        )
+    return None
+
+
+def _device_network(case: Case) -> Iterator[Finding]:
+    """TLS and addresses of the devices' ports: CANN 8.5.0, HCCL guide, EI0014 (TLS) and links that are not made."""
+    text = case.machine.text(m.DEVICE_NETWORK)
+    if text is None:
+        if case.nodes > 1:
+            todo = "on the host: for i in $(seq 0 7); do hccn_tool -i $i -tls -g; hccn_tool -i $i -ip -g; done"
+            why = case.machine.why_not(m.DEVICE_NETWORK)
+            yield Finding("network", "device network", "unknown", why, todo, needed=False)
+        return
+    ports = device_ports(text)
+    faults = [*_tls(ports), *_addresses(case, ports), *_down(case, ports)]
+    yield from faults
+    if ports and not faults:
+        told = ", ".join(sorted({_tls_word(p) for p in ports.values()}))
+        with_address = sum(p.address is not None for p in ports.values())
+        yield Finding(
+            "network", "device network", "ok", f"{len(ports)} devices, {with_address} with an address, {told}"
+        )
+
+
+def _tls_word(port: DevicePort) -> str:
+    return "TLS not said" if port.tls is None else f"TLS {'on' if port.tls else 'off'}"
+
+
+def _tls(ports: Mapping[int, DevicePort]) -> Iterator[Finding]:
+    on = [n for n, port in ports.items() if port.tls]
+    off = [n for n, port in ports.items() if port.tls is False]
+    if not on:
+        return
+    todo = "on the host, on every node: for i in $(seq 0 15); do hccn_tool -i $i -tls -s enable 0; done"
+    if off:
+        what = f"on for devices {_numbers(on)}, off for {_numbers(off)}: no link is made between them"
+        yield Finding("network", "TLS of devices", "wrong", what, todo)
+    else:
+        what = "on for all devices: every node has to have it on, with certificates that are valid"
+        yield Finding("network", "TLS of devices", "warning", what, todo, needed=False)
+
+
+def _addresses(case: Case, ports: Mapping[int, DevicePort]) -> Iterator[Finding]:
+    name = "addresses of devices"
+    wanted = configured_addresses(case.machine.text(m.DEVICE_ADDRESSES) or "")
+    stale = [n for n, port in ports.items() if n in wanted and port.address != wanted[n]]
+    twice = sorted(a for a, count in Counter(p.address for p in ports.values() if p.address).items() if count > 1)
+    bare = [n for n, port in ports.items() if port.address is None]
+    if stale:
+        n = stale[0]
+        what = f"device {n} has {ports[n].address or 'none'}, /etc/hccn.conf says {wanted[n]}"
+        more = f", and so {len(stale) - 1} more" if len(stale) > 1 else ""
+        todo = "hccn_tool -i N -ip -s address A netmask M on the host, and /etc/hccn.conf to match"
+        yield Finding("network", name, "wrong", f"{what}{more}", todo)
+    if twice:
+        todo = "an address of its own for each device: hccn_tool -i N -ip -s address A netmask M"
+        yield Finding("network", name, "wrong", f"{', '.join(twice)} on more than one device", todo)
+    if bare and case.nodes > 1:
+        todo = "hccn_tool -i N -ip -s address A netmask M on the host; not where nodes are linked in a supernode"
+        yield Finding("network", name, "warning", f"none on devices {_numbers(bare)}", todo, needed=False)
+
+
+def _down(case: Case, ports: Mapping[int, DevicePort]) -> Iterator[Finding]:
+    down = [n for n, port in ports.items() if port.link == "DOWN"]
+    if down and case.nodes > 1:
+        todo = "cable, optical module and switch; `hccn_tool -i N -link -g` until it says UP"
+        yield Finding("network", "links of devices", "wrong", f"DOWN on devices {_numbers(down)}", todo)
+
+
+def _numbers(devices: list[int]) -> str:
+    shown = ", ".join(map(str, devices[:6]))
+    return shown if len(devices) <= 6 else f"{shown} and {len(devices) - 6} more"

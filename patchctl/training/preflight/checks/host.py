@@ -1,0 +1,189 @@
+"""The host: shared memory, open files, and the memory of the controller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+from patchctl.terminal.progress import size_text
+from patchctl.training.models.parameters import Model
+from patchctl.training.preflight import Finding
+from patchctl.training.preflight import machine as m
+from patchctl.training.preflight.case import Case
+from patchctl.training.preflight.controller import controller_of
+from patchctl.training.preflight.read import huge_pages, limit, memory_limit, memory_total, mount_of, mounts, open_files
+from patchctl.training.preflight.sizes import BadSizes, training_of
+
+GIB = 1 << 30
+SHARED_MEMORY = 720 * GIB  # --shm-size of 003's container
+LEAST_SHARED_MEMORY = GIB  # a container's default is 64 MiB
+OPEN_FILES = 32768  # 003, 4.5
+# verl#719 got through with 16,384; ray#44296 did not with 65,536 on 192 cores. The upper one is ours.
+FEWEST_PROCESSES, PROCESSES = 16384, 131072
+KEPT_SHARE = Fraction(1, 20)  # of the memory; ours
+# Ray ends workers when a node uses more (docs.ray.io, memory_usage_threshold).
+RAY_KILLS_ABOVE = Fraction(95, 100)
+# Ours: the rest is for the processes themselves, 16 workers and what they load, and for the kernel.
+WELL_WITHIN = Fraction(3, 4)
+BATCH = "data.train_batch_size"
+
+
+def check_host(case: Case) -> Iterator[Finding]:
+    """What Ray and the controller need of the host."""
+    yield _shared_memory(case)
+    yield _open_files(case)
+    yield _processes(case)
+    yield _locked_memory(case)
+    yield from _user(case)
+    yield from _huge_pages(case)
+    yield from _controller(case)
+
+
+def _shared_memory(case: Case) -> Finding:
+    text = case.machine.text(m.DISKS)
+    if text is None:
+        return Finding("host", "/dev/shm", "unknown", case.machine.why_not(m.DISKS), "record again, with `df` on PATH")
+    found = mount_of("/dev/shm", mounts(text))
+    todo = "docker run --shm-size 720g (003, 4.2), or -v /dev/shm:/dev/shm (002)"
+    if found is None or found.point != "/dev/shm":
+        return Finding("host", "/dev/shm", "wrong", "no file system is mounted there", todo)
+    what = f"{size_text(found.total)}, {size_text(found.free)} free; 003 has {size_text(SHARED_MEMORY)}"
+    if found.total < LEAST_SHARED_MEMORY:
+        return Finding("host", "/dev/shm", "wrong", what, f"Ray's objects do not fit: {todo}")
+    if found.total < SHARED_MEMORY:
+        return Finding("host", "/dev/shm", "warning", what, todo)
+    return Finding("host", "/dev/shm", "ok", what)
+
+
+def _open_files(case: Case) -> Finding:
+    text = case.machine.text(m.LIMITS)
+    found = open_files(text) if text is not None else None
+    todo = f"ulimit -n {OPEN_FILES} in the shell that starts Ray (003, 4.5), or docker run --ulimit nofile={OPEN_FILES}"
+    if found is None:
+        return Finding("host", "open files", "unknown", case.machine.why_not(m.LIMITS), todo)
+    if 0 <= found < OPEN_FILES:
+        return Finding("host", "open files", "wrong", f"{found} at most; {OPEN_FILES} are wanted", todo)
+    return Finding("host", "open files", "ok", "without limit" if found < 0 else str(found))
+
+
+def _processes(case: Case) -> Finding:
+    """Each of Ray's workers has a hundred threads and more; a limit that is met ends in pthread_create (verl#719, ray#36936)."""
+    text, pids = case.machine.text(m.LIMITS), case.machine.text(m.PIDS)
+    limits = {"ulimit -u": limit(text or "", "Max processes"), "the container's pids.max": memory_limit(pids or "")}
+    found = {name: count for name, count in limits.items() if count is not None and count >= 0}
+    name, todo = "processes", f"ulimit -u {PROCESSES} in the shell that starts Ray; docker run --pids-limit -1"
+    if text is None:
+        return Finding("host", name, "unknown", case.machine.why_not(m.LIMITS), todo, needed=False)
+    if not found:
+        return Finding("host", name, "ok", "without limit")
+    which, least = min(found.items(), key=lambda row: row[1])
+    what = f"{least} at most ({which})"
+    if least < FEWEST_PROCESSES:
+        return Finding("host", name, "wrong", f"{what}; threads count, and Ray starts thousands", todo)
+    if least < PROCESSES:
+        return Finding("host", name, "warning", f"{what}; {PROCESSES} are advised", todo, needed=False)
+    return Finding("host", name, "ok", what)
+
+
+def _locked_memory(case: Case) -> Finding:
+    """Transfers from the host pin its memory; root may pin any, whatever the limit says."""
+    text, name = case.machine.text(m.LIMITS), "locked memory"
+    found = limit(text, "Max locked memory") if text is not None else None
+    if found is None:
+        return Finding("host", name, "unknown", case.machine.why_not(m.LIMITS), needed=False)
+    if found < 0:
+        return Finding("host", name, "ok", "without limit")
+    root = (case.machine.text(m.USER) or "").startswith("uid=0")
+    todo = "ulimit -l unlimited, or docker run --ulimit memlock=-1"
+    what = f"{size_text(found)} at most"
+    if root:
+        return Finding("host", name, "ok", f"{what}, which root need not keep with the capability IPC_LOCK")
+    return Finding("host", name, "warning", f"{what}: offloaded states cannot be pinned", todo, needed=False)
+
+
+def _user(case: Case) -> Iterator[Finding]:
+    text = case.machine.text(m.USER)
+    if text is not None and "(" not in text:
+        what = f"{text.strip()} has no name here: torch, CANN and Ray look for its home folder"
+        todo = "docker run with a user that /etc/passwd of the image names, or add it there (vllm-ascend#9490)"
+        yield Finding("host", "user", "wrong", what, todo)
+
+
+def _huge_pages(case: Case) -> Iterator[Finding]:
+    text = case.machine.text(m.MEMORY)
+    kept, total = huge_pages(text or ""), memory_total(text or "")
+    if not kept or not total:
+        return
+    name, what = "huge pages", f"{size_text(kept)} of {size_text(total)} are kept for them, and nothing here uses any"
+    if kept > KEPT_SHARE * total:
+        yield Finding("host", name, "warning", what, "on the host: sysctl -w vm.nr_hugepages=0", needed=False)
+    else:
+        yield Finding("host", name, "ok", what)
+
+
+def _controller(case: Case) -> Iterator[Finding]:
+    """What the first node holds while the workers' replies come, beside what every node keeps for its devices."""
+    name = "controller memory"
+    try:
+        found = controller_of(case)
+    except BadSizes:
+        return  # told with the other parallel sizes
+    if found is None:
+        yield Finding("host", name, "unknown", "batch or lengths are not said", needed=False)
+        return
+    largest = found.largest
+    what = (
+        f"{size_text(largest.bytes)} come to the first node for {largest.call} ({largest.what}), beside a batch of"
+        f" {size_text(found.batch)}: {size_text(found.needed)} in Ray's store and in the controller"
+    )
+    has, of = host_memory(case)
+    advice = (
+        "a smaller batch (--size batch=N), fewer nodes, or less tensor, pipeline and context parallelism: each device that"
+        " shares a part of the batch answers with all of it"
+    )
+    if has is None:
+        yield Finding("host", name, "unknown", f"{what}; {of}", f"look whether it has as much; {advice}")
+        return
+    kept = kept_on_host(case)
+    if kept:
+        what += f", with {size_text(kept)} of states"
+    what += f"; {of} is {size_text(has)}"
+    batch = _largest_batch(case, found.needed, int(has * RAY_KILLS_ABOVE) - kept)
+    if batch:
+        advice = f"the largest power of two that fits is data.train_batch_size={batch}; {advice}"
+    if found.needed + kept > has * RAY_KILLS_ABOVE:
+        yield Finding("host", name, "wrong", f"{what}, of which Ray lets {float(RAY_KILLS_ABOVE):.0%} be used", advice)
+    elif found.needed + kept > has * WELL_WITHIN:
+        yield Finding("host", name, "warning", f"{what}: more than {float(WELL_WITHIN):.0%}", advice)
+    else:
+        yield Finding("host", name, "ok", what)
+
+
+def kept_on_host(case: Case) -> int:
+    """States of a node's devices that lie on the host while the replies come; 0 where the model or its sizes are not known."""
+    if not isinstance(case.model, Model):
+        return 0
+    try:
+        return training_of(case, case.model).elsewhere * case.devices_per_node
+    except BadSizes:
+        return 0
+
+
+def _largest_batch(case: Case, needed: int, budget: int) -> int:
+    """The largest power of two for the batch that stays within a budget; what is needed is a multiple of the batch."""
+    each = needed // (case.number(BATCH) or 1)
+    fits = budget // max(1, each)
+    return 1 << (fits.bit_length() - 1) if fits > 0 else 0
+
+
+def host_memory(case: Case) -> tuple[int | None, str]:
+    """What the machine or its container has, and which of both that is."""
+    text = case.machine.text(m.MEMORY)
+    total = memory_total(text) if text is not None else None
+    total = total - (huge_pages(text or "") or 0) if total is not None else None
+    most = memory_limit(case.machine.text(m.MEMORY_LIMIT) or "")
+    if total is None and most is None:
+        return None, case.machine.why_not(m.MEMORY)
+    if most is not None and (total is None or most < total):
+        return most, "the container's limit"
+    return total, "the memory of the machine"

@@ -1,0 +1,167 @@
+"""Driver, CANN, Python and packages against what the profile was chosen for, all other packages against the lock of its
+requirements; compile caches that are older than CANN."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+from patchctl.doctor.runtime import fits, info_version
+from patchctl.errors import WrongUse
+from patchctl.manifest.requirement_types import Platform
+from patchctl.requirements.compare import Difference, Wanted, compare
+from patchctl.requirements.environment import summary
+from patchctl.requirements.lockfile import this_platform
+from patchctl.terminal.progress import size_text
+from patchctl.training.preflight import Finding
+from patchctl.training.preflight import machine as m
+from patchctl.training.preflight.caches import Cache, caches_of
+from patchctl.training.preflight.case import Case
+from patchctl.training.preflight.read import packages, python_version, same_name
+
+_DAY = 86400
+_SHOWN = 8
+_TODO = {
+    "driver": "install Ascend HDK {wanted} on the host: driver and firmware together, then restart it",
+    "cann": "install CANN {wanted} and source its set_env.sh, or use an image that has it",
+    "python": "run training in a Python {wanted}, and name it with --python",
+}
+_COMPATIBLE = "look it up in CANN's table of versions (hiascend.com/document/detail/zh/canncommercial/850/releasenote/releasenote_0000.html)"
+INFO_FILE = "ascend_toolkit_install.info"
+
+
+def check_software(case: Case) -> Iterator[Finding]:
+    """One finding for everything that the profile names, for each other package that can stop a run, and for the caches."""
+    for name, wanted in case.wanted.items():
+        yield _compared(case, name, wanted)
+    yield from _packages(case)
+    yield from _caches(case)
+
+
+def _compared(case: Case, name: str, wanted: str) -> Finding:
+    found, missing, probe = _version(case, name)
+    todo = _TODO.get(name, f"install {name} {{wanted}} in the training environment").format(wanted=wanted)
+    if (
+        found is None
+        and (missing is None or not case.machine.known_to_lack(probe))
+        and case.machine.text(probe) is None
+    ):
+        return Finding("software", name, "unknown", f"{wanted} is wanted; {case.machine.why_not(probe)}", todo)
+    if found is None:
+        return Finding("software", name, "wrong", f"{wanted} is wanted; {missing or 'it is not there'}", todo)
+    if not fits(found, wanted) and name == "driver":
+        what = f"{found}; {wanted} is what was trained with, and 002 allows other versions that go with CANN"
+        return Finding("software", name, "warning", what, f"{_COMPATIBLE}; or {todo}", needed=False)
+    if not fits(found, wanted):
+        return Finding("software", name, "wrong", f"{found}; {wanted} is wanted", f"{todo}; or --accept {name}")
+    return Finding("software", name, "ok", f"{found}; {wanted} is wanted")
+
+
+def _version(case: Case, name: str) -> tuple[str | None, str | None, str]:
+    """The version, why there is none, and the probe that tells."""
+    machine = case.machine
+    requirement = case.requirements.get(name)
+    if requirement is not None and requirement.kind == "python":
+        text = machine.text(m.PACKAGES)
+        if text is None:
+            return None, machine.why_not(m.PACKAGES), m.PACKAGES
+        known = packages(text)
+        why = (
+            "the list of packages cannot be read"
+            if known is None
+            else "not among the packages of the training environment"
+        )
+        return (known or {}).get(same_name(requirement.distribution or name)), why, m.PACKAGES
+    if name == "python":
+        text = machine.text(m.PYTHON)
+        return (python_version(text) if text else None), machine.why_not(m.PYTHON), m.PYTHON
+    if name == "cann":
+        text = machine.text(m.CANN)
+        return (info_version(text) if text else None), machine.why_not(m.CANN), m.CANN
+    if name == "driver":
+        text = machine.text(m.DRIVER)
+        version = info_version(text) if text else (case.smi.version if case.smi else None)
+        return version, machine.why_not(m.DRIVER), m.DRIVER
+    return None, "how to look for it is not known", m.PACKAGES
+
+
+def _packages(case: Case) -> Iterator[Finding]:
+    """The packages that the profile does not name itself. Without a list of packages those that it names have said so."""
+    known = packages(case.machine.text(m.PACKAGES) or "")
+    if case.packages is None or known is None:
+        return
+    own = {same_name(r.distribution or n) for n, r in case.requirements.items() if n in case.wanted}
+    wanted = Wanted.read(case.packages, _platform(case))
+    found = compare(known, wanted, needs=case.run.needs_packages, less=own)
+    matter = [d for d in found if d.matters]
+    for one in matter[:_SHOWN]:
+        yield Finding("software", one.name, "wrong", str(one), f"{_cure(one, wanted)}; or --accept {one.name}")
+    lock = f"patchctl requirements --profile {case.run.profile} prints what pip installs, on every node"
+    if len(matter) > _SHOWN:
+        rest = summary(matter[_SHOWN:])
+        yield Finding("software", "packages", "wrong", f"and besides those: {rest}", f"{lock}; or --accept packages")
+    others = [d for d in found if not d.matters]
+    if any(d.kind in ("missing", "excluded") for d in others):
+        yield Finding("software", "other packages", "warning", summary(others), lock)
+    else:
+        same = f"{len(wanted.lock.packages)} packages are compared with the lock"
+        yield Finding("software", "other packages", "ok", f"{same}; {summary(others)}" if others else same)
+
+
+def _cure(one: Difference, wanted: Wanted) -> str:
+    if one.locked is not None:
+        return f"in the training environment, on every node: pip install {one.name}=={one.locked}"
+    cure = f"in the training environment, on every node: pip uninstall -y {one.name}"
+    hidden = wanted.lock.packages.get(f"{one.name}-ascend")  # which has the same files, and lost them
+    return f"{cure}; pip install --force-reinstall --no-deps {hidden.name}=={hidden.version}" if hidden else cure
+
+
+def _platform(case: Case) -> Platform:
+    """That of the machine's CANN, which a recording has; else this one's. Locks differ in builds, not in versions."""
+    arch = re.search(r"(?m)^arch=(\S+)", case.machine.text(m.CANN) or "")
+    try:
+        return this_platform(arch[1] if arch else None)
+    except WrongUse:
+        return "aarch64"
+
+
+def cann_time(case: Case) -> float | None:
+    """When CANN was installed, by the file that its installer wrote."""
+    found = case.machine.data(m.PATHS)
+    places = found if isinstance(found, dict) else {}
+    times = [v.get("modified") for k, v in places.items() if k.endswith(INFO_FILE) and isinstance(v, dict)]
+    return float(times[0]) if times and isinstance(times[0], (int, float)) else None
+
+
+def old_caches(case: Case) -> list[Cache]:
+    """The caches with a file that is older than CANN; none where CANN's age is not known."""
+    installed = cann_time(case)
+    caches = caches_of(case.machine.data(m.CACHES)) or []
+    return [] if installed is None else [c for c in caches if c.oldest < installed]
+
+
+def _caches(case: Case) -> Iterator[Finding]:
+    caches = caches_of(case.machine.data(m.CACHES))
+    if caches is None:
+        yield Finding(
+            "software", "compile caches", "unknown", case.machine.why_not(m.CACHES), "record again", needed=False
+        )
+        return
+    if not caches:
+        yield Finding("software", "compile caches", "ok", "none")
+    installed = cann_time(case)
+    todo = "--clear-caches takes it away, after a question; downloads of models are kept"
+    for cache in caches:
+        days = (case.machine.time - cache.modified) / _DAY
+        what = f"{cache.path}: {size_text(cache.bytes)}, last written {days:.1f} days ago"
+        if installed is None:
+            what += "; when CANN was installed is not known"
+            by_hand = f"after a change of CANN: rm -r {shlex.quote(cache.path)}"
+            yield Finding("software", "compile caches", "warning", what, by_hand)
+        elif cache.oldest < installed:
+            age = (installed - cache.oldest) / _DAY
+            what += f", its oldest file {age:.1f} days before this CANN"
+            yield Finding("software", "compile caches", "warning", what, todo)
+        else:
+            yield Finding("software", "compile caches", "ok", f"{what}, after this CANN was installed")

@@ -1,0 +1,173 @@
+"""The recipe's files and folders: there, of the right size, and with room for what is still to come."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+
+from patchctl.terminal.progress import size_text
+from patchctl.training.models.parameters import Model
+from patchctl.training.preflight import Finding
+from patchctl.training.preflight import machine as m
+from patchctl.training.preflight.case import Case
+from patchctl.training.preflight.memory import BF16, checkpoint_bytes
+from patchctl.training.preflight.read import Mount, mount_of, mounts
+from patchctl.training.recipes.totals import totals_of
+
+CHECKPOINTS, MODEL, MEGATRON_WEIGHTS = "checkpoints", "model", "mcore_weights"
+_ACTOR = "actor_rollout_ref.actor"
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+# A folder with this share of what is published has all of it: tokenizers and headers make up for the difference.
+_WHOLE = 0.98
+_MOST_VALIDATION = 2  # a third of all answers is much for a curve
+
+
+def check_storage(case: Case) -> Iterator[Finding]:
+    """Every path of the recipe; then the weights, and room for checkpoints."""
+    for name in case.run.paths:
+        if name != CHECKPOINTS:
+            yield _path(case, name)
+    yield from _weights(case)
+    if CHECKPOINTS in case.run.paths:
+        yield _checkpoints(case)
+    yield from _validation(case)
+
+
+def _path(case: Case, name: str) -> Finding:
+    parameter = case.run.paths[name]
+    path = case.path(name)
+    todo = f"--path {name}=PATH, or {parameter.variable}=PATH: {' '.join(parameter.what.split())}"
+    if path is None:
+        return Finding("storage", name, "unknown", "not given", todo, needed=False)
+    there = case.there(path)
+    if there is None:
+        what = f"{path}: nobody looked"
+        return Finding("storage", name, "unknown", what, "record again with this recipe and path", needed=False)
+    if not there:
+        if name == MODEL and _HUB_NAME.fullmatch(path):
+            what = f"{path} is no folder here: taken for a name on a hub, and every node fetches it by itself"
+            return Finding("storage", name, "warning", what, f"fetch it once, and {todo}")
+        return Finding("storage", name, "wrong", f"{path}: nothing is there", todo)
+    return Finding("storage", name, "ok", f"{path}: a {there['kind']}, {size_text(there['bytes'])}")
+
+
+def _weights(case: Case) -> Iterator[Finding]:
+    """The weights that this recipe loads, or room for them."""
+    model = case.model
+    if not isinstance(model, Model) or case.off(f"{_ACTOR}.load_weight"):
+        return  # with random weights config and tokenizer are enough
+    converted = case.on(f"{_ACTOR}.megatron.use_dist_checkpointing")
+    size = model.parameters * BF16
+    name = MEGATRON_WEIGHTS if converted and MEGATRON_WEIGHTS in case.run.paths else MODEL
+    path = case.path(name) if name in case.run.paths else None
+    there = case.there(path) if path else None
+    kind = "converted weights" if name == MEGATRON_WEIGHTS else "weights"
+    if there and there["kind"] == "folder" and there["bytes"] >= _WHOLE * size:
+        yield Finding("storage", kind, "ok", f"{size_text(there['bytes'])} in {path}; {size_text(size)} in bf16")
+        return
+    if there:
+        what = f"{size_text(there['bytes'])} in {path}, and {size_text(size)} are wanted in bf16"
+        again = "fetch the rest (a download that was cut off goes on)" if name == MODEL else "convert again"
+        yield Finding("storage", kind, "wrong", what, f"{again}, or a recipe with random weights")
+        return
+    yield from _room(case, kind, path, _wanted(case, size, converted))
+
+
+def _wanted(case: Case, size: int, converted: bool) -> tuple[int, str]:
+    """How many bytes are still to come, and what they are: not what lies there already in bf16."""
+    download = int(case.published[1].bytes) if case.published and case.published[1].bytes.isdigit() else size
+    total, parts = 0, list[str]()
+    if not _model_is_there(case, size):
+        total, parts = download, [f"{size_text(download)} to fetch"]
+        if download < _WHOLE * size:  # published in fp8
+            total, parts = total + size, [*parts, f"{size_text(size)} as bf16"]
+    if converted:
+        total, parts = total + size, [*parts, f"{size_text(size)} as Megatron's checkpoint"]
+    return total, " and ".join(parts)
+
+
+def _model_is_there(case: Case, size: int) -> bool:
+    path = case.path(MODEL) if MODEL in case.run.paths else None
+    there = case.there(path) if path else None
+    return there is not None and there.get("kind") == "folder" and there["bytes"] >= _WHOLE * size
+
+
+def _room(case: Case, kind: str, path: str | None, wanted: tuple[int, str]) -> Iterator[Finding]:
+    total, parts = wanted
+    if path is None:
+        yield Finding("storage", f"room for {kind}", "unknown", f"{parts}; where is not given", needed=False)
+        return
+    mount = _mount(case, path)
+    if mount is None:
+        yield Finding("storage", f"room for {kind}", "unknown", f"{parts}; {_no_mount(case, path)}", needed=False)
+        return
+    what = f"{parts}; {size_text(mount.free)} are free on {mount.point}"
+    if mount.free < total:
+        yield Finding("storage", f"room for {kind}", "wrong", what, "another disk, or make room")
+    else:
+        yield Finding("storage", f"room for {kind}", "ok", what)
+
+
+def _checkpoints(case: Case) -> Finding:
+    """Weights and optimizer, as often as checkpoints are kept: all that the run writes, where nothing says how many."""
+    name, model, path = "room for checkpoints", case.model, case.path(CHECKPOINTS)
+    every = case.number("trainer.save_freq")
+    if every is not None and every <= 0:
+        return Finding("storage", name, "ok", "none are written (trainer.save_freq)")
+    todo = f"--path {CHECKPOINTS}=DIR, or {case.run.paths[CHECKPOINTS].variable}=DIR, on a disk that all nodes see"
+    if not isinstance(model, Model):
+        return Finding("storage", name, "unknown", "the model is not known", todo, needed=False)
+    strategy = case.text(f"{_ACTOR}.strategy") or "fsdp"
+    one = checkpoint_bytes(model, strategy)
+    totals = totals_of(case.run, case.all_rules, one)
+    limited = case.number("trainer.max_actor_ckpt_to_keep")
+    total = totals.kept_bytes or one
+    number = "all" if totals.kept is None else f"{'' if limited else 'all '}{totals.kept}"
+    what = f"{size_text(one)} each with the optimizer, {number} are kept" + (
+        f": {size_text(total)}" if totals.kept else ""
+    )
+    if path is None:
+        return Finding("storage", name, "unknown", f"{what}; where is not given", todo, needed=False)
+    mount = _mount(case, path)
+    if mount is None:
+        return Finding("storage", name, "unknown", f"{what}; {_no_mount(case, path)}", needed=False)
+    what = f"{what}; {size_text(mount.free)} are free on {mount.point}"
+    if mount.free < total:
+        keep = "trainer.max_actor_ckpt_to_keep=2, a larger trainer.save_freq, or another disk"
+        return Finding("storage", name, "wrong", what, keep)
+    if not limited:
+        return Finding("storage", name, "warning", what, "trainer.max_actor_ckpt_to_keep=N keeps the last N")
+    return Finding("storage", name, "ok", what)
+
+
+def _validation(case: Case) -> Iterator[Finding]:
+    """The answers that are generated to validate, against those that train."""
+    totals = totals_of(case.run, case.all_rules)
+    if not totals.validated or not totals.trained:
+        return
+    what = f"{totals.validations} times, {totals.validated:,} answers, and {totals.trained:,} to train"
+    if totals.validated * _MOST_VALIDATION > totals.trained:
+        todo = "a larger trainer.test_freq, or fewer rows (--size validation_rows=N says how many there are)"
+        yield Finding("storage", "validation answers", "warning", what, todo)
+    else:
+        yield Finding("storage", "validation answers", "ok", what)
+
+
+def _mount(case: Case, path: str) -> Mount | None:
+    """The file system that a path lies on, or will."""
+    text = case.machine.text(m.DISKS)
+    if text is None or not path.startswith("/"):
+        return None
+    there = case.there(path)
+    real = there.get("real", path) if isinstance(there, dict) else path
+    return mount_of(posixpath.normpath(str(real)), mounts(text))
+
+
+def _no_mount(case: Case, path: str) -> str:
+    """Why it is not known on which file system a path lies."""
+    if not path.startswith("/"):
+        return f"{path} is relative: give it absolute"
+    return (
+        case.machine.why_not(m.DISKS) if case.machine.text(m.DISKS) is None else f"df names no file system for {path}"
+    )

@@ -1,0 +1,94 @@
+"""What `cluster preflight` found, as text and as JSON. Computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from patchctl.terminal.text import one_line, visible_line
+
+if TYPE_CHECKING:
+    from patchctl.cli.app import Style
+    from patchctl.training.preflight import Finding
+    from patchctl.training.preflight.readiness import Odd, Readiness
+    from patchctl.training.recipes.resolve import Run
+
+_SHOWN = 8
+_LONGEST = 1000
+
+
+def readiness_json(found: Readiness, run: Run, address: str, ray: str) -> dict[str, Any]:
+    """The shape patchctl.cluster.preflight/1 (docs/json.md)."""
+    return {
+        "address": address,
+        "ray": ray,
+        "profile": run.profile,
+        "recipe": run.name,
+        "ready": found.ready,
+        "missing": found.missing,
+        "nodes": [
+            {
+                "node": node.title,
+                "address": node.address,
+                "state": found.state(node),
+                "why": found.why(node),
+                "findings": [_finding(f) for f in found.findings.get(node.title, ())],
+            }
+            for node in found.answers
+        ],
+        "odd": [{**asdict(o), "value": visible_line(o.value), "nodes": list(o.nodes)} for o in found.odd],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    row = {k: visible_line(v) if isinstance(v, str) else v for k, v in asdict(finding).items()}
+    return {**row, "blocks": finding.blocks}
+
+
+def readiness_text(found: Readiness, run: Run, address: str, style: Style) -> Iterator[str]:
+    """The nodes, many that are alike in one line; what differs among them; then each finding once, with its nodes."""
+    total = len(found.answers)
+    yield style(f"{run.title} on cluster {visible_line(address)}, {total} nodes", bold=True)
+    states: dict[str, list[str]] = {}
+    for node in found.answers:
+        why = found.why(node)
+        states.setdefault(found.state(node) + (f": {one_line(why)}" if why else ""), []).append(node.title)
+    for state, titles in states.items():
+        text = f"  {state:<10} {_names(titles, total)}"
+        yield text if state == "ready" else style.bad(text)
+    if found.missing:
+        yield style.bad(f"  {found.missing} more nodes are wanted than there are")
+    for odd in found.odd:
+        yield from _odd(odd, total, style)
+    yield from _findings(found, total, style)
+    good = sum(found.state(node) == "ready" for node in found.answers)
+    verdict = f"{good} of {total} nodes are ready"
+    yield style.good(verdict) if found.ready else style.bad(verdict)
+
+
+def _odd(odd: Odd, total: int, style: Style) -> Iterator[str]:
+    mark = style.bad("odd    ") if odd.stops else style.note("note   ")
+    other = f"; most have {odd.most}" if odd.most else "; no value is that of most"
+    yield f"{mark}  {_names(odd.nodes, total)}  {odd.trait}: {one_line(odd.value, _LONGEST)}{one_line(other, _LONGEST)}"
+
+
+def _findings(found: Readiness, total: int, style: Style) -> Iterator[str]:
+    """By name and what is said, those that block first."""
+    rows: dict[tuple[bool, str, str, str | None], list[str]] = {}
+    for title, findings in found.findings.items():
+        for f in findings:
+            if f.level != "ok" and not f.accepted:
+                rows.setdefault((not f.blocks, f.name, f.what, f.todo), []).append(title)
+    for (passes, name, what, todo), titles in sorted(rows.items(), key=lambda row: row[0][0]):
+        mark = style.note("warning") if passes else style.bad("wrong  ")
+        yield f"{mark}  {_names(titles, total)}  {visible_line(name)}: {one_line(what, _LONGEST)}"
+        if todo and not passes:
+            yield f"         try: {visible_line(todo)}"
+
+
+def _names(titles: Sequence[str], total: int) -> str:
+    if len(titles) == total and total > 1:
+        return "all nodes"
+    shown = ", ".join(visible_line(t) for t in titles[:_SHOWN])
+    return shown if len(titles) <= _SHOWN else f"{shown} and {len(titles) - _SHOWN} more"

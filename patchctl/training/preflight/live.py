@@ -1,0 +1,286 @@
+"""Looks at the machine that this runs on. Starts a few tools with time-outs, imports nothing of the frameworks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from patchctl.doctor.runtime import cann_file, driver_file
+from patchctl.errors import PatchctlError
+from patchctl.manifest.distribution import Distribution
+from patchctl.terminal.text import one_line, redact_text
+from patchctl.training.preflight import machine as m
+from patchctl.training.preflight.caches import caches_json, find_caches
+
+TIMEOUT_SECONDS = 60
+# A variable is recorded when it is somebody's business here. Whatever may be a secret never is.
+_OURS = re.compile(
+    r"(HCCL|VLLM|ASCEND|PYTORCH|TORCH|RAY|HYDRA|NPU|LCCL|ATB|ACL|GLOO|TP|MASTER|OMP|MULTI|ROLLOUT|VERL|NCCL)_\w+"
+    r"|\w*SOCKET_IFNAME|TASK_QUEUE_\w+|CPU_AFFINITY_CONF|CUDA_DEVICE_MAX_CONNECTIONS|LD_PRELOAD|LD_LIBRARY_PATH|USE_\w+"
+    r"|HF_ENDPOINT|HF_HOME|WORLD_SIZE|RANK|(?i:(http|https|all|no)_proxy)"
+)
+SECRET = re.compile(r"(?i)key|token|secret|passw|credential|auth")
+# Runs in the training environment: its version, and what pip would list. Without pip, which not every environment has.
+_PYTHON_PROBE = """
+import importlib.metadata, importlib.util, json, os, platform, sys
+if not sys.path[0]:
+    del sys.path[0]  # the current folder, which -c puts first and a program of the user's does not
+rows = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions() if d.metadata["Name"]}
+try:
+    spec = importlib.util.find_spec("vllm_ascend")
+except Exception:
+    spec = None
+place = list(spec.submodule_search_locations or [None])[0] if spec else None
+compiled = sorted(n for n in os.listdir(place) if n.endswith(".so")) if place else []
+packages = [{"name": n, "version": v} for n, v in sorted(rows.items())]
+print(json.dumps([platform.python_version(), packages, {"vllm_ascend": place, "compiled": compiled}]))
+"""
+HCCN_TOOL = "/usr/local/Ascend/driver/tools/hccn_tool"
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What a recipe wants to know of a machine beyond what is always looked at."""
+
+    python: str
+    variables: frozenset[str] = frozenset()
+    paths: tuple[str, ...] = ()
+    model: str | None = None
+    workspace: Callable[[], Mapping[str, Any] | None] = lambda: None
+    cache_folders: tuple[Path, ...] = ()
+    root: Path = Path("/")
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+
+class Missing(Exception):
+    """What was looked for is not there; says why."""
+
+
+def workspace_state(workspace: Path, dist: Distribution, python: str) -> dict[str, Any]:
+    """As `patchctl status --json --python PY`, with the interpreter that was asked for imports, or why it could not be.
+    Raises Missing with why there is no status at all."""
+    from patchctl.workspace.status import read_status
+
+    def status(asked: str | None) -> dict[str, Any]:
+        return read_status(workspace.absolute(), dist, asked).as_json()
+
+    try:
+        plain = status(None)
+    except PatchctlError as error:
+        raise Missing(str(error)) from None
+    try:
+        return {**status(python), "python": python}
+    except PatchctlError as error:
+        return {**plain, "python": python, "not_asked": str(error)}
+
+
+def look(questions: Questions, note: Callable[[str], None] = lambda text: None) -> m.Machine:
+    """Every probe of this machine."""
+    texts: dict[str, str] = {}
+    absent: dict[str, str] = {}
+    for name, probe in _probes(questions):
+        note(m.PROBES[name])
+        try:
+            text = probe()
+        except Missing as why:
+            absent[name] = str(why)
+        except (OSError, subprocess.SubprocessError) as error:
+            absent[name] = f"{m.PROBES[name]}: {one_line(str(error))}"
+        else:
+            if text is not None:
+                texts[name] = text
+    texts |= _python(questions.python, absent)
+    return m.Machine(texts, "this machine", time.time(), absent)
+
+
+def _probes(questions: Questions) -> Iterator[tuple[str, Callable[[], str | None]]]:
+    root = questions.root
+    yield m.NPU_SMI, lambda: _npu_smi(questions.environment)
+    yield m.DRIVER, lambda: _file(driver_file(root))
+    yield m.CANN, lambda: _cann(root)
+    yield m.DISKS, lambda: _tool("df", "-P", "-k", fails=True)
+    yield m.LIMITS, lambda: _file(root / "proc/self/limits")
+    yield m.MEMORY, lambda: _file(root / "proc/meminfo")
+    yield m.MEMORY_LIMIT, lambda: _memory_limit(root)
+    yield m.DEVICES, lambda: _device_files(root / "dev")
+    yield m.SOCKETS, lambda: _file(root / "proc/net/tcp") + _file(root / "proc/net/tcp6", "")
+    yield m.ADDRESSES, _addresses
+    yield m.KERNEL, lambda: " ".join((os.uname().sysname, os.uname().machine)) + "\n"
+    yield m.USER, _user
+    yield m.PIDS, lambda: _first_file(root / "sys/fs/cgroup/pids.max", root / "sys/fs/cgroup/pids/pids.max")
+    yield m.LOCAL_PORTS, lambda: _file(root / "proc/sys/net/ipv4/ip_local_port_range")
+    yield m.RESERVED_PORTS, lambda: _file(root / "proc/sys/net/ipv4/ip_local_reserved_ports")
+    yield m.DEVICE_NETWORK, lambda: _device_network(root)
+    yield m.DEVICE_ADDRESSES, lambda: _first_file(root / "etc/hccn.conf")
+    yield m.ENVIRONMENT, lambda: json.dumps(_environment(questions), indent=2) + "\n"
+    yield m.PATHS, lambda: json.dumps(_paths(questions), indent=2) + "\n"
+    yield m.CACHES, lambda: caches_json(find_caches(questions.cache_folders, questions.environment))
+    if questions.model is not None:
+        yield m.CONFIG, lambda: _file(Path(questions.model or "") / "config.json")
+    yield m.WORKSPACE, lambda: _json(questions.workspace())
+
+
+def _json(data: Mapping[str, Any] | None) -> str | None:
+    return None if data is None else json.dumps(data, indent=2) + "\n"
+
+
+def _file(path: Path, otherwise: str | None = None) -> str:
+    try:
+        if path.exists() and not path.is_file():  # reading a FIFO would wait for ever
+            raise Missing(f"{path}: not a regular file")
+        return path.read_bytes()[: m.MAX_BYTES].decode("utf-8", errors="replace")
+    except OSError as error:
+        if otherwise is not None:
+            return otherwise
+        raise Missing(f"{path}: {(error.strerror or str(error)).lower()}") from None
+
+
+def _tool(name: str, *args: str, fails: bool = False) -> str:
+    """The output of a tool. `fails`: what it could say counts, as where `df` meets a mount that it may not look at."""
+    path = shutil.which(name)
+    if path is None:
+        raise Missing(f"{name} is not on PATH")
+    done = subprocess.run(
+        [path, *args], capture_output=True, text=True, errors="replace", timeout=TIMEOUT_SECONDS, check=False,
+        stdin=subprocess.DEVNULL, env={**os.environ, "LC_ALL": "C"},
+    )  # fmt: skip
+    if done.returncode and not (fails and done.stdout):
+        raise Missing(f"{name} {' '.join(args)} ended with {done.returncode}: {one_line(done.stderr or done.stdout)}")
+    return done.stdout
+
+
+def _device_files(folder: Path) -> str:
+    """One a line; whoever may not open it is told so."""
+    names = ("davinci*", "devmm_svm", "hisi_hdc")
+    paths = [path for name in names for path in sorted(folder.glob(name))]
+    return "".join(f"{path}{'' if os.access(path, os.R_OK | os.W_OK) else f' {m.CLOSED}'}\n" for path in paths)
+
+
+def _user() -> str:
+    """A user without a name has no home folder: caches and logs of CANN and torch have no place."""
+    import pwd
+
+    try:
+        return f"uid={os.getuid()}({pwd.getpwuid(os.getuid()).pw_name})\n"
+    except KeyError:
+        return f"uid={os.getuid()}\n"
+
+
+def _device_network(root: Path) -> str:
+    """What each device says of its own port; one that cannot be asked says why."""
+    numbers = sorted(int(p.name[7:]) for p in (root / "dev").glob("davinci[0-9]*") if p.name[7:].isdecimal())
+    tool = shutil.which("hccn_tool") or (HCCN_TOOL if os.access(HCCN_TOOL, os.X_OK) else None)
+    if tool is None:
+        raise Missing("hccn_tool is not on PATH, and not below /usr/local/Ascend/driver/tools")
+    asked = [(n, what) for n in numbers for what in ("ip", "tls", "link")]
+    return "".join(f"# {n} {what}\n{_answer(tool, '-i', str(n), f'-{what}', '-g')}\n" for n, what in asked)
+
+
+def _answer(tool: str, *args: str) -> str:
+    try:
+        return _tool(tool, *args, fails=True).strip()
+    except (Missing, OSError, subprocess.SubprocessError) as error:
+        return one_line(str(error))
+
+
+def _npu_smi(environment: Mapping[str, str]) -> str:
+    if shutil.which("npu-smi", path=environment.get("PATH")) is None:
+        raise Missing(
+            "npu-smi is not on PATH: no NPU's driver is installed here, or it is not mounted into the container"
+        )
+    return _tool("npu-smi", "info")
+
+
+def _cann(root: Path) -> str:
+    file = cann_file(root)
+    if file is None:
+        raise Missing("no CANN toolkit below /usr/local/Ascend, and ASCEND_HOME_PATH names none")
+    return _file(file)
+
+
+def _memory_limit(root: Path) -> str | None:
+    return _first_file(root / "sys/fs/cgroup/memory.max", root / "sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def _first_file(*paths: Path) -> str | None:
+    """None where none is there: no container, or one without a limit of its own."""
+    return next((_file(path) for path in paths if path.is_file()), None)
+
+
+def _addresses() -> str:
+    """`ip -j addr`; where there is no ip, the same from the kernel: a container often has ifconfig alone."""
+    if shutil.which("ip"):
+        return _tool("ip", "-j", "addr")
+    return json.dumps([_interface(name) for name in sorted(os.listdir("/sys/class/net"))], indent=2) + "\n"
+
+
+def _interface(name: str) -> dict[str, Any]:
+    import fcntl
+    import socket
+    import struct
+
+    state = _file(Path("/sys/class/net") / name / "operstate", "unknown").strip().upper()
+    flags = int(_file(Path("/sys/class/net") / name / "flags", "0x0").strip() or "0", 16)
+    found: list[dict[str, str]] = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        try:
+            asking = struct.pack("256s", name.encode()[:15])
+            packed = fcntl.ioctl(asked.fileno(), 0x8915, asking)  # SIOCGIFADDR: the interface's IPv4 address
+            found.append({"family": "inet", "local": socket.inet_ntoa(packed[20:24])})
+        except OSError:
+            pass  # it has none
+    return {"ifname": name, "flags": ["UP"] if flags & 1 else [], "operstate": state, "addr_info": found}
+
+
+def _environment(questions: Questions) -> dict[str, str]:
+    """The variables that are somebody's business here, without credentials."""
+    ours = [
+        name for name in questions.environment
+        if (name in questions.variables or _OURS.fullmatch(name)) and not SECRET.search(name)
+    ]  # fmt: skip
+    return {name: redact_text(questions.environment[name]) for name in sorted(ours)}
+
+
+def _paths(questions: Questions) -> dict[str, Any]:
+    named = [questions.environment.get("HCCL_WHITELIST_FILE"), cann_file(questions.root)]
+    asked = dict.fromkeys([*questions.paths, *(str(f) for f in named if f)])
+    return {path: _path(Path(path)) for path in asked}
+
+
+def _path(path: Path) -> dict[str, Any] | None:
+    """What lies there; null for nothing. A folder's size is that of its files, not of folders below it."""
+    try:
+        real = path.resolve()
+        found = real.stat()
+        folder = real.is_dir()
+        size = sum(e.stat().st_size for e in os.scandir(real) if e.is_file()) if folder else found.st_size
+    except OSError:
+        return None
+    kind = "folder" if folder else "file"
+    return {"kind": kind, "bytes": size, "modified": found.st_mtime, "real": str(real)}
+
+
+def _python(python: str, absent: dict[str, str]) -> dict[str, str]:
+    try:
+        done = subprocess.run(
+            [python, "-c", _PYTHON_PROBE], capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=True, cwd="/",
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        version, rows, operators = json.loads(done.stdout.strip().splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+        why = f"{python} cannot be asked: {one_line(str(error))}"
+        absent.update(dict.fromkeys((m.PYTHON, m.PACKAGES, m.OPERATORS), why))
+        return {}
+    return {
+        m.PYTHON: f"Python {version}\n",
+        m.PACKAGES: json.dumps(rows, indent=2) + "\n",
+        m.OPERATORS: json.dumps({"python": python, **operators}, indent=2) + "\n",
+    }

@@ -1,0 +1,202 @@
+"""The machines of all nodes -> each node's findings, and what one has otherwise than the others. Pure functions.
+
+A value that is fine on a node may still be another than everywhere else: TLS on one node, another driver, other weights. Such a
+value is named with the nodes that have it, against what more than half of them have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from patchctl.cluster.compare import majority
+from patchctl.cluster.facts import NodeFacts
+from patchctl.cluster.fanout import Answer, NoAnswer, Node
+from patchctl.doctor.runtime import info_version
+from patchctl.terminal.progress import size_text
+from patchctl.training.preflight import Finding
+from patchctl.training.preflight import machine as m
+from patchctl.training.preflight.case import Case
+from patchctl.training.preflight.checks import all_findings
+from patchctl.training.preflight.machine import Machine
+from patchctl.training.preflight.read import configured_addresses, device_ports, interfaces, memory_total, packages
+
+# Of the first node alone: on the others it is no matter. Ray's own ports are in use, since Ray runs.
+FIRST_NODE = ("controller memory", "Ray's object store")
+RUNNING = ("ports of Ray",)
+
+
+@dataclass(frozen=True)
+class Odd:
+    """A trait that differs: its value here, what most have (None where there is no majority), and who has it."""
+
+    trait: str
+    value: str
+    most: str | None
+    nodes: tuple[str, ...]
+    stops: bool
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """Every node's answer, its findings where there are any, and what differs among the nodes."""
+
+    answers: Mapping[Node, Answer]
+    findings: Mapping[str, tuple[Finding, ...]]
+    odd: tuple[Odd, ...]
+    missing: int
+
+    @property
+    def ready(self) -> bool:
+        """Nodes that were dead before are no matter while there are enough others."""
+        return not self.missing and all(self.state(n) == "ready" for n in self.answers if n.alive)
+
+    def why(self, node: Node) -> str | None:
+        """Why there is nothing to look at."""
+        answer = self.answers[node]
+        if isinstance(answer, NoAnswer):
+            return answer.what
+        return answer.failed.what if answer.failed else None
+
+    def state(self, node: Node) -> str:
+        """ready, not ready, odd, dead, silent, broken or failed."""
+        answer = self.answers[node]
+        if isinstance(answer, NoAnswer):
+            return answer.kind
+        if answer.failed is not None:
+            return "failed"
+        if any(f.blocks for f in self.findings.get(node.title, ())):
+            return "not ready"
+        return "odd" if any(o.stops and node.title in o.nodes for o in self.odd) else "ready"
+
+
+def readiness(
+    answers: Mapping[Node, Answer],
+    case: Callable[[Machine], Case],
+    accepted: Collection[str] = (),
+    nodes: int | None = None,
+) -> Readiness:
+    """Every node against the recipe, and against the others. `case` makes a case of a machine; `nodes`: how many there have
+    to be."""
+    machines = {node.title: _machine(node, answer) for node, answer in answers.items() if isinstance(answer, NodeFacts)}
+    cases = {title: case(machine) for title, machine in machines.items() if machine is not None}
+    findings = {title: tuple(_findings(each, accepted)) for title, each in cases.items()}
+    missing = max(0, (nodes or 0) - sum(node.alive for node in answers))
+    return Readiness(answers, findings, tuple(_odd(cases, accepted)), missing)
+
+
+def _machine(node: Node, answer: NodeFacts) -> Machine | None:
+    facts = answer.machine
+    if facts is None or answer.failed is not None:
+        return None
+    return Machine(facts.texts, node.title, facts.time, facts.absent)
+
+
+def _findings(case: Case, accepted: Collection[str]) -> Iterator[Finding]:
+    passed_over = (*RUNNING, *(() if is_first(case) else FIRST_NODE))
+    yield from (f for f in all_findings(case, accepted) if f.name not in passed_over)
+
+
+def is_first(case: Case) -> bool:
+    """Whether MASTER_ADDR is an address of this node; with none set, every node may be."""
+    master, data = case.in_effect.get("MASTER_ADDR"), case.machine.data(m.ADDRESSES)
+    return master is None or data is None or any(master in i.addresses for i in interfaces(data))
+
+
+def _odd(cases: Mapping[str, Case], accepted: Collection[str]) -> Iterator[Odd]:
+    for trait, (stops, value_of) in TRAITS.items():
+        values = {title: value for title, case in cases.items() if (value := value_of(case)) is not None}
+        if len(set(values.values())) < 2:
+            continue
+        most = majority(values)
+        for value in dict.fromkeys(values.values()):
+            if value != most:
+                having = tuple(title for title, other in values.items() if other == value)
+                yield Odd(trait, value, most, having, stops and trait not in accepted)
+    yield from _shared_addresses(cases, accepted)
+
+
+def _shared_addresses(cases: Mapping[str, Case], accepted: Collection[str]) -> Iterator[Odd]:
+    """An address that devices of two nodes have: packets go to one of them."""
+    holders: dict[str, list[str]] = {}
+    for title, case in cases.items():
+        ports = device_ports(case.machine.text(m.DEVICE_NETWORK) or "").values()
+        for address in sorted({p.address for p in ports if p.address}):
+            holders.setdefault(address, []).append(title)
+    trait = "addresses of devices"
+    for nodes in dict.fromkeys(tuple(titles) for titles in holders.values() if len(titles) > 1):
+        shared = [address for address, titles in holders.items() if tuple(titles) == nodes]
+        value = f"{shared[0]} and {len(shared) - 1} more" if len(shared) > 1 else shared[0]
+        yield Odd(trait, f"{value} on devices of all of these", None, nodes, trait not in accepted)
+
+
+def _version(probe: str) -> Callable[[Case], str | None]:
+    return lambda case: info_version(case.machine.text(probe) or "")
+
+
+def _line(probe: str) -> Callable[[Case], str | None]:
+    return lambda case: (case.machine.text(probe) or "").strip() or None
+
+
+def _packages(case: Case) -> str | None:
+    """The versions of what the profile names."""
+    known = packages(case.machine.text(m.PACKAGES) or "")
+    wanted = [r.distribution or n for n, r in case.requirements.items() if r.kind == "python" and n in case.wanted]
+    return ", ".join(f"{n} {known.get(n.lower().replace('_', '-'), 'none')}" for n in sorted(wanted)) if known else None
+
+
+def _tls(case: Case) -> str | None:
+    switches = {p.tls for p in device_ports(case.machine.text(m.DEVICE_NETWORK) or "").values()} - {None}
+    return None if len(switches) != 1 else "on" if True in switches else "off"
+
+
+def _devices(case: Case) -> str | None:
+    return (
+        f"{len(case.smi.devices)} devices of {size_text(case.smi.devices[0].total)}"
+        if case.smi and case.smi.devices
+        else None
+    )
+
+
+def _config(case: Case) -> str | None:
+    text = case.machine.text(m.CONFIG)
+    return None if text is None else f"config.json {hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _sizes(case: Case) -> str | None:
+    """Files of the recipe that have to be the same everywhere: kind and size, of those that are there."""
+    there = {name: case.there(path) for name in case.run.paths if name != "checkpoints" and (path := case.path(name))}
+    return ", ".join(f"{n} {size_text(t['bytes'])}" for n, t in sorted(there.items()) if t) or None
+
+
+def _master(case: Case) -> str | None:
+    return case.in_effect.get("MASTER_ADDR")
+
+
+def _memory(case: Case) -> str | None:
+    total = memory_total(case.machine.text(m.MEMORY) or "")
+    return None if total is None else f"{round(total / (32 << 30)) * 32} GiB, to the next 32"
+
+
+def _configured(case: Case) -> str | None:
+    text = case.machine.text(m.DEVICE_ADDRESSES)
+    return None if text is None else f"{len(configured_addresses(text))} addresses in /etc/hccn.conf"
+
+
+TRAITS: Mapping[str, tuple[bool, Callable[[Case], str | None]]] = {
+    "devices": (True, _devices),
+    "driver": (True, _version(m.DRIVER)),
+    "cann": (True, _version(m.CANN)),
+    "architecture": (True, _line(m.KERNEL)),
+    "python": (True, _line(m.PYTHON)),
+    "packages": (True, _packages),
+    "TLS of devices": (True, _tls),
+    "MASTER_ADDR": (True, _master),
+    "model": (True, _config),
+    "files of the recipe": (True, _sizes),
+    "hccn.conf": (False, _configured),
+    "memory": (False, _memory),
+    "reserved ports": (False, _line(m.RESERVED_PORTS)),
+}
+"""What has to be the same on all nodes, by name: whether another value stops a run, and how it is read."""

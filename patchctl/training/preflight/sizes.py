@@ -1,0 +1,221 @@
+"""What the memory model is asked for a recipe: engine, layouts of pipeline stages, tokens of a micro-batch, recomputation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from patchctl.training.models.parameters import Model
+from patchctl.training.preflight.case import Case
+from patchctl.training.preflight.memory import (
+    BF16,
+    FP32,
+    Activations,
+    Engine,
+    Layout,
+    gathered_layer,
+    layer_activations,
+    layer_input,
+    logits_bytes,
+    optimizer_bytes,
+    sharded_training,
+    stage_weights,
+)
+from patchctl.training.recipes.arithmetic import number
+
+ROLLOUT = "actor_rollout_ref.rollout"
+ACTOR = "actor_rollout_ref.actor"
+MEGATRON = f"{ACTOR}.megatron"
+OVERRIDES = f"{MEGATRON}.override_transformer_config"
+UTILISATION = Fraction(1, 2)  # verl v0.6.0, rollout.yaml
+MOE_RECOMPUTED = ("level0", "level1")  # of MindSpeed's choices; the third is "disable"
+_CHUNK = f"{ROLLOUT}.engine_kwargs.vllm.additional_config.moe_chunk_tokens"
+
+
+@dataclass(frozen=True)
+class Training:
+    """Bytes of an update on the device that needs most. `uneven` comes on top while all tokens of a layer are routed to one
+    device, `elsewhere` is what the host keeps for one device."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    uneven: int
+    elsewhere: int
+    how: str
+
+    @property
+    def states(self) -> int:
+        return self.weights + self.gradients + self.optimizer
+
+    @property
+    def total(self) -> int:
+        """At the worst: one such layer in a step is enough to run out of memory."""
+        return self.states + self.activations + self.uneven
+
+
+class BadSizes(ValueError):
+    """Parallel sizes do not divide the model; says which."""
+
+
+def engine_of(case: Case, model: Model) -> Engine:
+    """The rollout's copy of the model. Raises BadSizes."""
+    tensor = _size(case, f"{ROLLOUT}.tensor_model_parallel_size")
+    if model.heads % tensor:
+        raise BadSizes(f"{model.heads} attention heads over a rollout tensor parallel size of {tensor}")
+    if tensor > model.key_heads and tensor % model.key_heads and not model.latent:
+        raise BadSizes(
+            f"{model.key_heads} key heads cannot be repeated over a rollout tensor parallel size of {tensor}"
+        )
+    spread = _size(case, f"{ROLLOUT}.expert_parallel_size") > 1
+    return Engine(tensor, _size(case, f"{ROLLOUT}.data_parallel_size"), spread)
+
+
+def longest(case: Case) -> int:
+    """The tokens of the longest sequence."""
+    given = case.number(f"{ROLLOUT}.max_model_len")
+    return given or (case.number("data.max_prompt_length") or 0) + (case.number("data.max_response_length") or 0)
+
+
+def sequences_of_a_rank(case: Case, engine: Engine) -> int | None:
+    """How many sequences a data parallel rank of the rollout is given at once; None where the batch is not said."""
+    prompts, samples = (
+        case.number("data.gen_batch_size") or case.number("data.train_batch_size"),
+        case.number(f"{ROLLOUT}.n"),
+    )
+    return -(-prompts * samples * engine.tensor // case.devices) if prompts and samples else None
+
+
+def utilisation(case: Case) -> Fraction:
+    """The share of the device that the engine takes."""
+    text = case.text(f"{ROLLOUT}.gpu_memory_utilization")
+    return (number(text) if text else None) or UTILISATION
+
+
+def prefill_tokens(case: Case) -> tuple[int, int | None]:
+    """Tokens that are prefilled at once, and how many of them the experts take at a time."""
+    return case.number(f"{ROLLOUT}.max_num_batched_tokens") or longest(case), case.number(_CHUNK)
+
+
+def training_of(case: Case, model: Model) -> Training:
+    """The update's memory on the device that needs most. Raises BadSizes."""
+    if case.text(f"{ACTOR}.strategy") == "megatron":
+        stages = _stages(case, model)
+        return max((_megatron(case, model, *stage) for stage in stages), key=lambda t: t.total)
+    return _fsdp(case, model)
+
+
+def _size(case: Case, key: str) -> int:
+    """A parallel size, 1 where nobody gives it. Raises BadSizes for one that is none."""
+    found = case.number(key)
+    if found is not None and found < 1:
+        raise BadSizes(f"{key} is {found}")
+    return found or 1
+
+
+def _stages(case: Case, model: Model) -> list[tuple[Layout, int]]:
+    """The first pipeline stage, which keeps most micro-batches, and the last, which has the logits. Raises BadSizes."""
+    pipeline = _size(case, f"{MEGATRON}.pipeline_model_parallel_size")
+    tensor = _size(case, f"{MEGATRON}.tensor_model_parallel_size")
+    expert = _size(case, f"{MEGATRON}.expert_model_parallel_size")
+    if model.heads % tensor:
+        raise BadSizes(f"{model.heads} attention heads over a tensor parallel size of {tensor}")
+    if model.experts and model.experts.count % expert:
+        raise BadSizes(f"{model.experts.count} experts over an expert parallel size of {expert}")
+    first, last = _layers_of_stages(case, model.layers, pipeline)
+    layout = Layout(
+        devices=case.devices, tensor=tensor, pipeline=pipeline,
+        context=_size(case, f"{MEGATRON}.context_parallel_size"), expert=expert,
+        expert_tensor=_size(case, f"{MEGATRON}.expert_tensor_parallel_size"), stage_layers=first,
+    )  # fmt: skip
+    if pipeline == 1:
+        return [(layout, 0)]
+    return [(layout, 0), (replace(layout, stage_layers=last), pipeline - 1)]
+
+
+def _layers_of_stages(case: Case, layers: int, pipeline: int) -> tuple[int, int]:
+    """Layers of the first and of the last stage. Raises BadSizes where the rest cannot be shared evenly."""
+    first = case.number(f"{OVERRIDES}.num_layers_in_first_pipeline_stage")
+    last = case.number(f"{OVERRIDES}.num_layers_in_last_pipeline_stage")
+    others = pipeline - (first is not None) - (last is not None)
+    rest = layers - (first or 0) - (last or 0)
+    if rest < 0 or (others == 0 and rest) or (others and rest % others):
+        raise BadSizes(f"{layers} layers over {pipeline} pipeline stages (first {first}, last {last})")
+    each = rest // others if others else 0
+    return first or each, last or each
+
+
+def _megatron(case: Case, model: Model, layout: Layout, stage: int) -> Training:
+    tokens = _tokens(case, layout.context)
+    counted = stage_weights(model, layout, first=stage == 0, last=stage == layout.pipeline - 1)
+    parameters = sum(counted.values())
+    optimizer = optimizer_bytes(counted, layout)
+    swapped = case.on(f"{OVERRIDES}.swap_optimizer")
+    one = layer_activations(model, layout, tokens)
+    kept, at_work, how = _kept(case, one, layer_input(model, layout, tokens), layout.stage_layers)
+    in_flight = layout.pipeline - stage
+    activations = in_flight * kept + at_work * (one.attention + one.mlp)
+    if stage == layout.pipeline - 1:
+        activations += logits_bytes(model, layout, tokens)
+    return Training(
+        BF16 * parameters, FP32 * parameters, 0 if swapped else optimizer, activations, one.worst - one.mlp,
+        2 * BF16 * parameters + optimizer,
+        f"stage {stage + 1} of {layout.pipeline}, {layout.stage_layers} layers, micro-batches in flight {in_flight}, {how}",
+    )  # fmt: skip
+
+
+def _kept(case: Case, one: Activations, layer_input: int, layers: int) -> tuple[int, int, str]:
+    """What a stage keeps of a micro-batch between its forward and its backward pass, how many of its layers are at work at
+    once, and how it was told.
+
+    Megatron's two methods: `block` recomputes the first N layers of a stage, `uniform` all of them, N at a time.
+    """
+    zero_memory = case.text(f"{OVERRIDES}.moe_zero_memory") in MOE_RECOMPUTED
+    each = one.attention if zero_memory else one.attention + one.mlp
+    how = "MoE layers recomputed (moe_zero_memory)" if zero_memory else "nothing recomputed"
+    if case.text(f"{OVERRIDES}.recompute_granularity") != "full":
+        return layers * each, 1, how
+    asked = max(1, min(_size(case, f"{OVERRIDES}.recompute_num_layers"), layers))
+    if case.text(f"{OVERRIDES}.recompute_method") != "block":
+        return -(-layers // asked) * layer_input, asked, "layers recomputed" + (f", {asked} at a time" * (asked > 1))
+    if asked >= layers:
+        return layers * layer_input, 1, "layers recomputed"
+    rest = f", {how}" if zero_memory else ""
+    return asked * layer_input + (layers - asked) * each, 1, f"{asked} of them recomputed{rest}"
+
+
+def _fsdp(case: Case, model: Model) -> Training:
+    context = _size(case, f"{ACTOR}.ulysses_sequence_parallel_size")
+    layout = Layout(devices=case.devices, context=context, stage_layers=model.layers)
+    tokens = _tokens(case, context)
+    shards = _fsdp_shards(case)
+    parts = sharded_training(model, shards)
+    checkpointed = not case.off("actor_rollout_ref.model.enable_gradient_checkpointing")
+    one = layer_activations(model, layout, tokens)
+    kept = layer_input(model, layout, tokens) if checkpointed else one.attention + one.mlp
+    activations = (
+        model.layers * kept + one.attention + one.mlp + logits_bytes(model, layout, tokens) + gathered_layer(model)
+    )
+    how = f"FSDP over {shards} devices, {'layers recomputed' if checkpointed else 'nothing recomputed'}"
+    elsewhere = parts["weights"] + parts["optimizer"] + BF16 * -(-model.parameters // shards)
+    return Training(
+        parts["weights"], parts["gradients"], parts["optimizer"], activations, one.worst - one.mlp, elsewhere, how
+    )
+
+
+def _fsdp_shards(case: Case) -> int:
+    """Over how many devices a copy of the model is cut: verl v0.6.0, fsdp_workers.py, create_device_mesh. Raises BadSizes."""
+    size = case.number(f"{ACTOR}.fsdp_config.fsdp_size") or -1
+    if not 0 < size < case.devices:
+        return case.devices
+    if case.devices % size:
+        raise BadSizes(f"{case.devices} devices over an fsdp_size of {size}")
+    return size
+
+
+def _tokens(case: Case, context: int) -> int:
+    """The tokens of a micro-batch over all context or sequence parallel ranks."""
+    if case.on(f"{ACTOR}.use_dynamic_bsz"):
+        return (case.number(f"{ACTOR}.ppo_max_token_len_per_gpu") or 0) * context
+    return _size(case, f"{ACTOR}.ppo_micro_batch_size_per_gpu") * longest(case)

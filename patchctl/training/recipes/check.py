@@ -1,0 +1,99 @@
+"""Whether the recipes can be run: they can be read and computed, keep every rule, and need what they switch on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from patchctl.check.series import Series, read_series
+from patchctl.errors import PatchctlError
+from patchctl.findings.report import Finding, Report
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.load import Loaded
+from patchctl.manifest.problems import InvalidManifest
+from patchctl.stack.patches import StackPatch
+from patchctl.training.recipes.arithmetic import BadExpression
+from patchctl.training.recipes.keys import read_keys, unknown_keys
+from patchctl.training.recipes.read import Recipes, read_recipes
+from patchctl.training.recipes.resolve import Run, resolve
+from patchctl.training.recipes.rules import Broken, Switch, broken_rules, sample_facts, verdict, wrong_needs
+from patchctl.training.recipes.types import Rules
+
+_KINDS = ("config", "env")
+
+
+def check_recipes(dist: Distribution, series: Series, report: Report) -> None:
+    """Adds what is wrong with the recipes and the rules, and how many there are of both."""
+    from patchctl.check.distribution import below, manifest_findings
+
+    try:
+        recipes = read_recipes(dist)
+    except InvalidManifest as error:
+        report.add(manifest_findings(dist.root, error).findings)
+        return
+    if recipes.files or recipes.rules:
+        report.counts.update(recipes=len(recipes.runnable()))
+    if recipes.rules:
+        report.counts["recipe rules"] = len(recipes.rules.value.rules)
+        report.add(_samples(dist, recipes.rules))
+    for profile, name in recipes.runnable():
+        try:
+            run = resolve(recipes, profile, name)
+        except InvalidManifest as error:
+            report.add(manifest_findings(dist.root, error).findings)
+            continue
+        for broken in _broken(dist, series, recipes, run):
+            rule = "recipe-needs" if broken.rule == "recipe-needs" else "recipe-rule"
+            message = f"{run.title} breaks {broken.rule}: {broken}"
+            report.add([Finding(rule, message, below(dist.root, broken.where.file), broken.where.line)])
+
+
+def _broken(dist: Distribution, series: Series, recipes: Recipes, run: Run) -> Iterator[Broken]:
+    yield from broken_rules(run, recipes.rules)
+    if series.broken:  # a patch that cannot be read has a switch that nobody knows
+        return
+    features, switches = _of_profile(dist, series, run.profile)
+    yield from unknown_keys(run, read_keys(dist, run), dist.practice, switches)
+    yield from wrong_needs(run, features, switches, recipes.rules)
+
+
+def features_and_switches(dist: Distribution, profile: str) -> tuple[list[str], list[Switch]]:
+    """The features that a profile applies, and what turns each on. Raises PatchctlError for a patch that cannot be read."""
+    report = Report()
+    series = read_series(dist, report)
+    if report.errors:
+        raise PatchctlError(report.errors[0].message, where=report.errors[0].file)
+    return _of_profile(dist, series, profile)
+
+
+def _of_profile(dist: Distribution, series: Series, name: str) -> tuple[list[str], list[Switch]]:
+    profile = dist.profile(name)
+    patches: list[StackPatch] = []
+    for upstream, stack in profile.stacks.items():
+        left_out = {f.partition("@")[0] for f in profile.without if f.partition("@")[2] in ("", upstream)}
+        patches += [p for p in series.stacks.get((upstream, stack), ()) if p.feature not in left_out]
+    return [p.feature for p in patches], list(_switches(patches))
+
+
+def _switches(patches: Sequence[StackPatch]) -> Iterator[Switch]:
+    for patch in patches:
+        kind, _, rest = (patch.header.trailer("Switch") or "").partition(" ")
+        if kind in _KINDS:
+            yield Switch(patch.feature, kind, rest.partition("=")[0].strip().lstrip("+"))
+
+
+def _samples(dist: Distribution, loaded: Loaded[Rules]) -> Iterator[Finding]:
+    """A rule says what its own samples say."""
+    from patchctl.check.distribution import below
+
+    for name, rule in loaded.value.rules.items():
+        for part, samples, breaks in (("good", rule.good, False), ("bad", rule.bad, True)):
+            for index, sample in enumerate(samples):
+                try:
+                    found = verdict(rule, sample_facts(sample, loaded.value))
+                except BadExpression as error:
+                    found = str(error)
+                    breaks = False
+                if (found is not None) != breaks:
+                    what = f"is broken by its good sample: {found}" if found else "is kept by its bad sample"
+                    line = loaded.positions.place(("rules", name, part, index))[0]
+                    yield Finding("rule-sample", f"{name} {what}", below(dist.root, loaded.positions.file), line)

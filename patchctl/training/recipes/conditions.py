@@ -1,0 +1,163 @@
+"""What rules ask of a recipe: a few forms of conditions over named facts, each of which says what it found.
+
+A fact is a key of the framework's configuration (or the default it has there), `env.NAME`, a size, or one of RECIPE_FACTS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from fractions import Fraction
+
+from patchctl.manifest.load import Loaded
+from patchctl.manifest.problems import Problem, did_you_mean, quoted
+from patchctl.training.recipes.arithmetic import BadExpression, compared, holds, number, sides
+from patchctl.training.recipes.types import Condition, Rule, Rules
+
+RECIPE_FACTS = ("recipe.needs", "recipe.module", "recipe.config", "recipe.folder", "recipe.data_sources")
+SIZES = ("nodes", "devices_per_node", "devices")
+ALL = "all"
+_NULL = ("null", "None", "~")
+
+
+class Facts:
+    """What is known of a recipe, by name. `defaults` stand behind what the recipe sets itself."""
+
+    def __init__(self, values: Mapping[str, str], defaults: Mapping[str, str]) -> None:
+        self._values = values
+        self._defaults = defaults
+
+    def text(self, name: str) -> str | None:
+        """The value, or None where there is none or null."""
+        value = self._values.get(name, self._defaults.get(name))
+        if name not in self._values and value is not None and value.startswith("="):
+            return self.text(value[1:].strip())
+        return None if value is None or value in _NULL else value
+
+    def number(self, name: str) -> Fraction:
+        """Raises BadExpression where it is none."""
+        text = self.text(name)
+        found = None if text is None else number(text)
+        if found is None:
+            raise BadExpression(f"{name} is {'not set' if text is None else quoted(text)}, and a number is needed")
+        return found
+
+    def items(self, name: str) -> list[str]:
+        """The items of a value that is a list."""
+        return [item for item in (self.text(name) or "").strip("[]").split(",") if item]
+
+
+def defaults_for(rules: Rules, config: str) -> dict[str, str]:
+    """What the framework does by itself under one of its configurations."""
+    return {**rules.defaults.get(ALL, {}), **rules.defaults.get(config, {})}
+
+
+def same(one: str, other: str) -> bool:
+    """Whether a framework would read two texts as the same value."""
+    left, right = number(one), number(other)
+    if left is not None and right is not None:
+        return left == right
+    return one.lower() == other.lower() if one.lower() in ("true", "false") else one == other
+
+
+def misses(condition: Condition, facts: Facts) -> str | None:
+    """What is not so, as "X is Y, ..."; None where all of the condition holds. Raises BadExpression."""
+    return next((found for check in _CHECKS for found in check(condition, facts)), None)
+
+
+def names_in(condition: Condition) -> list[str]:
+    """Every name that a condition reads. Raises BadExpression."""
+    tables = (condition.equals, condition.differs, condition.contains, condition.lacks, condition.among)
+    found = [name for table in tables for name in table]
+    found += [*condition.given, *condition.absent]
+    return found + [name for text in condition.holds for name in compared(text)]
+
+
+def faults(loaded: Loaded[Rules]) -> Iterator[Problem]:
+    """Names that no rule can mean, since nothing gives them a value: a misspelt key would make a rule that never breaks."""
+    known = {*RECIPE_FACTS, *SIZES, *(key for table in loaded.value.defaults.values() for key in table)}
+    for rule_name, rule in loaded.value.rules.items():
+        for part, condition in (("when", rule.when), ("must", rule.must)):
+            path = ("rules", rule_name, part)
+            try:
+                unknown = [n for n in names_in(condition or Condition()) if n not in known and not n.startswith("env.")]
+            except BadExpression as error:
+                yield loaded.positions.problem(path, str(error))
+                continue
+            for name in unknown:
+                yield loaded.positions.problem(path, f"no fact {quoted(name)}{did_you_mean(name, known)}")
+        yield from _sample_faults(loaded, rule_name, rule, known)
+
+
+def _sample_faults(loaded: Loaded[Rules], rule_name: str, rule: Rule, known: set[str]) -> Iterator[Problem]:
+    for part, samples in (("good", rule.good), ("bad", rule.bad)):
+        if not samples:
+            yield loaded.positions.problem(("rules", rule_name, part), "expected one sample at least", at="key")
+        for index, sample in enumerate(samples):
+            for name in sample:
+                if name not in known and not name.startswith("env."):
+                    what = f"no fact {quoted(name)}{did_you_mean(name, known)}"
+                    yield loaded.positions.problem(("rules", rule_name, part, index, name), what, at="key")
+
+
+def _equals(condition: Condition, facts: Facts) -> Iterator[str]:
+    for name, values in condition.equals.items():
+        found = facts.text(name)
+        if not any(value in _NULL if found is None else same(found, value) for value in values):
+            yield f"{_is(name, found)}, not {' or '.join(values)}"
+
+
+def _differs(condition: Condition, facts: Facts) -> Iterator[str]:
+    for name, values in condition.differs.items():
+        found = facts.text(name)
+        if any(value in _NULL if found is None else same(found, value) for value in values):
+            yield _is(name, found)
+
+
+def _given(condition: Condition, facts: Facts) -> Iterator[str]:
+    yield from (f"{name} is not set" for name in condition.given if facts.text(name) is None)
+
+
+def _absent(condition: Condition, facts: Facts) -> Iterator[str]:
+    yield from (_is(name, found) for name in condition.absent if (found := facts.text(name)) is not None)
+
+
+def _holds(condition: Condition, facts: Facts) -> Iterator[str]:
+    for text in condition.holds:
+        if not holds(text, facts.number):
+            left, right = sides(text, facts.number)
+            yield f"{' '.join(text.split())} does not hold: {_shown(left)} and {_shown(right)}"
+
+
+def _contains(condition: Condition, facts: Facts) -> Iterator[str]:
+    for name, parts in condition.contains.items():
+        found = facts.text(name)
+        if not any(part in (found or "") for part in parts):
+            yield f"{_is(name, found)}, without {' or '.join(parts)}"
+
+
+def _lacks(condition: Condition, facts: Facts) -> Iterator[str]:
+    for name, parts in condition.lacks.items():
+        found = facts.text(name)
+        yield from (f"{_is(name, found)}, with {part}" for part in parts if part in (found or ""))
+
+
+def _among(condition: Condition, facts: Facts) -> Iterator[str]:
+    for name, patterns in condition.among.items():
+        for item in facts.items(name):
+            if not any(fnmatchcase(item, pattern) for pattern in patterns):
+                yield f"{name} has {quoted(item)}, which is none of {', '.join(patterns)}"
+
+
+_CHECKS: tuple[Callable[[Condition, Facts], Iterator[str]], ...] = (
+    _equals, _differs, _given, _absent, _holds, _contains, _lacks, _among,
+)  # fmt: skip
+
+
+def _is(name: str, found: str | None) -> str:
+    shown = name.removeprefix("env.")
+    return f"{shown} is not set" if found is None else f"{shown} is {found}"
+
+
+def _shown(value: Fraction) -> str:
+    return str(value.numerator) if value.denominator == 1 else f"{float(value):g}"

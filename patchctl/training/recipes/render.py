@@ -1,0 +1,103 @@
+"""What a shell is given: environment lines and the command, quoted so that every value arrives as it is."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+from patchctl.errors import WrongUse
+from patchctl.terminal.text import one_line
+from patchctl.training.recipes.resolve import Resolved, Run
+
+# What Hydra's grammar takes in a value without quotes; commas and brackets make lists and choices there.
+_PLAIN = re.compile(r"[A-Za-z0-9_./@%*+-][A-Za-z0-9_./:@%*+-]*")
+_LIST = re.compile(r"\[[A-Za-z0-9_./:+-]*(,[A-Za-z0-9_./:+-]+)*\]")
+_DOTENV_PLAIN = re.compile(r"[A-Za-z0-9_./:,=@%+-]*")
+
+
+def environment_sh(run: Run) -> Iterator[str]:
+    """Lines for `eval` or `source`; what each node sets for itself, and the recipe's limits, as comments."""
+    yield from _comments(run)
+    for name, what in run.of_each_node.items():
+        yield f"# on each node: export {name}=...   {one_line(what)}"
+    for name, setting in run.environment.items():
+        yield f"export {name}={_environment_value(setting, run)}"
+
+
+def environment_dotenv(run: Run) -> Iterator[str]:
+    """NAME=VALUE lines as `docker --env-file` and python-dotenv both read them: so no value may need quotes."""
+    for name in run.environment:
+        value = literal(run.environment[name], run)
+        if not _DOTENV_PLAIN.fullmatch(value):
+            raise WrongUse(f"{name}={value} cannot be said in a dotenv file", hint="use --format sh or json")
+        yield f"{name}={value}"
+
+
+def literal(setting: Resolved, run: Run) -> str:
+    """The value as text; for a path that nobody has given, the variable that it is read from."""
+    if setting.path is None:
+        return setting.value
+    return run.path(setting.path) or f"${run.paths[setting.path].variable}"
+
+
+def command_lines(run: Run) -> list[str]:
+    """The command as a shell script: the working directory, the module, one override a line."""
+    folder = f"{run.entry.upstream}/{run.entry.folder}" if run.entry.folder else run.entry.upstream
+    lines = [*_comments(run), f'cd "${{WORKSPACE:-workspace}}/{folder}" || exit']
+    words = [f"python3 -m {run.entry.module}", f"--config-name={run.entry.config}"]
+    words += [override_word(key, setting, run) for key, setting in run.overrides.items()]
+    return [*lines, *_continued([*words, '"$@"'])]
+
+
+def override_word(key: str, setting: Resolved, run: Run) -> str:
+    """KEY=VALUE, quoted for Hydra first and for the shell then."""
+    if setting.path is None:
+        return shlex.quote(f"{key}={hydra_value(setting.value)}")
+    found = run.path(setting.path)
+    if found is not None:
+        return shlex.quote(f"{key}={hydra_value(found)}")
+    return f"""{key}="'{_from_variable(setting.path, run)}'\""""
+
+
+def override_text(key: str, setting: Resolved, run: Run) -> str:
+    """KEY=VALUE as Hydra gets it; for a path that nobody has given, the variable that it is read from."""
+    value = setting.value if setting.path is None else run.path(setting.path)
+    return f"{key}={literal(setting, run) if value is None else hydra_value(value)}"
+
+
+def hydra_value(text: str) -> str:
+    """A value in Hydra's grammar: in quotes where a bare word would mean something else."""
+    if _PLAIN.fullmatch(text) or _LIST.fullmatch(text) or text.startswith("{"):
+        return text
+    if text.startswith("["):
+        raise WrongUse(f"{text}: the items of a list are plain words here")
+    # Hydra takes a backslash for an escape in front of a quote only.
+    escaped = re.sub(r"(\\*)'", lambda m: m[1] * 2 + "\\'", text)
+    ended = re.sub(r"(\\+)$", lambda m: m[1] * 2, escaped)
+    return f"'{ended}'"
+
+
+def _environment_value(setting: Resolved, run: Run) -> str:
+    if setting.path is None:
+        return shlex.quote(setting.value)
+    found = run.path(setting.path)
+    return shlex.quote(found) if found is not None else f'"{_from_variable(setting.path, run)}"'
+
+
+def _from_variable(name: str, run: Run) -> str:
+    """What the shell fills in, and refuses with our words while nobody has set it."""
+    path = run.paths[name]
+    what = re.sub(r"[^A-Za-z0-9 ,.;:()/_-]", "", path.what)
+    return f"${{{path.variable}:?{what}}}"
+
+
+def _comments(run: Run) -> Iterator[str]:
+    """What a recipe says of itself. One line each, whatever the text holds: a shell reads what comes after."""
+    yield f"# {run.title}: {one_line(run.summary)}"
+    for limit in run.limits:
+        yield f"# limit: {one_line(limit, 1000)}"
+
+
+def _continued(words: list[str]) -> list[str]:
+    return [f"{words[0]} \\", *(f"  {word} \\" for word in words[1:-1]), f"  {words[-1]}"]

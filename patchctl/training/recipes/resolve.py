@@ -1,0 +1,263 @@
+"""A recipe with everything that it inherits, its expressions computed, and where each value comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+from patchctl.errors import BadManifest, Where, WrongUse
+from patchctl.manifest.load import Loaded, Positions
+from patchctl.manifest.problems import InvalidManifest, Problem, did_you_mean, quoted
+from patchctl.training.recipes.arithmetic import BadExpression, number, whole
+from patchctl.training.recipes.read import Key, Recipes, parent_of
+from patchctl.training.recipes.types import DataSet, Entry, PathParameter, Recipe, Setting
+
+COMMAND_LINE = "the command line"
+NODES, PER_NODE, DEVICES = "nodes", "devices_per_node", "devices"
+_SECTIONS = ("sizes", "environment", "overrides")
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the user says instead of the recipe: sizes, overrides and paths, by name."""
+
+    sizes: Mapping[str, str] = field(default_factory=dict)
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    paths: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """One value: the text that the framework gets, as written in the file, and who says it."""
+
+    value: str
+    written: str
+    recipe: str
+    where: Where | None = None
+    source: str | None = None
+    why: str | None = None
+    ours: str | None = None
+
+    @property
+    def path(self) -> str | None:
+        """The name of the path that the user gives, where the value is one."""
+        return self.written[1:] if self.written.startswith("@") else None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A recipe ready to be looked at, checked and printed. `overrides` are by the key as written, + included."""
+
+    profile: str
+    name: str
+    summary: str
+    chain: tuple[str, ...]
+    entry: Entry
+    sizes: Mapping[str, Resolved]
+    environment: Mapping[str, Resolved]
+    overrides: Mapping[str, Resolved]
+    of_each_node: Mapping[str, str]
+    needs: tuple[str, ...]
+    data: Mapping[str, DataSet]
+    paths: Mapping[str, PathParameter]
+    given_paths: Mapping[str, str]
+    limits: tuple[str, ...]
+    note: str | None
+    positions: Positions
+    packages: tuple[str, ...] = ()
+
+    @property
+    def needs_packages(self) -> tuple[str, ...]:
+        """Requirements of its settings, and of the files that its paths name."""
+        of_paths = [package for path in self.paths.values() for package in path.needs_packages]
+        return tuple(dict.fromkeys([*self.packages, *of_paths]))
+
+    @property
+    def title(self) -> str:
+        return f"{self.profile}/{self.name}"
+
+    def override(self, key: str) -> Resolved | None:
+        """The override of a key, whether it is written with + or without."""
+        return next((v for k, v in self.overrides.items() if bare(k) == key), None)
+
+    @property
+    def environment_facts(self) -> dict[str, Resolved]:
+        """The environment by the names that rules use."""
+        return {f"env.{name}": value for name, value in self.environment.items()}
+
+    def path(self, name: str) -> str | None:
+        """Where a path lies, as far as it is known here."""
+        return self.given_paths.get(name, self.paths[name].default)
+
+
+def bare(key: str) -> str:
+    """A key without the + that Hydra wants for one that is new."""
+    return key.lstrip("+")
+
+
+@dataclass
+class _Merged:
+    """What a chain of recipes gives, before anything is computed."""
+
+    sections: dict[str, dict[str, Resolved]] = field(default_factory=lambda: {s: {} for s in _SECTIONS})
+    of_each_node: dict[str, str] = field(default_factory=dict)
+    needs: dict[str, None] = field(default_factory=dict)
+    packages: dict[str, None] = field(default_factory=dict)
+    data: dict[str, DataSet] = field(default_factory=dict)
+    paths: dict[str, PathParameter] = field(default_factory=dict)
+    limits: list[str] = field(default_factory=list)
+    entry: Entry | None = None
+
+    def take_out(self, name: str) -> bool:
+        """Removes an inherited name, whatever it is; False where nothing has it."""
+        tables: list[dict[str, Any]] = [
+            *self.sections.values(), self.of_each_node, self.needs, self.packages, self.data, self.paths,
+        ]  # fmt: skip
+        found = [(table, key) for table in tables for key in table if bare(key) == name]
+        for table, key in found:
+            del table[key]
+        return bool(found)
+
+
+def resolve(recipes: Recipes, profile: str, name: str, given: Given | None = None) -> Run:
+    """The recipe as it would run. Raises InvalidManifest for a wrong recipe, WrongUse for a wrong request."""
+    given = given or Given()
+    recipes.recipe(profile, name)
+    chain = _chain(recipes, (profile, name))
+    merged = _merge(recipes, chain)
+    own = recipes.files[profile, name]
+    _apply(merged, given, own)
+    if merged.entry is None:
+        raise InvalidManifest([own.positions.problem(("entry",), "missing, here and in what it extends")])
+    sizes = _sizes(merged.sections["sizes"], own)
+    numbers = {key: Fraction(v.value) for key, v in sizes.items()}
+    environment = _computed(merged.sections["environment"], numbers, merged.paths)
+    overrides = _computed(merged.sections["overrides"], numbers, merged.paths)
+    recipe = own.value
+    return Run(
+        profile, name, recipe.summary, tuple("/".join(key) for key in chain[1:]), merged.entry, sizes, environment,
+        overrides, merged.of_each_node, tuple(merged.needs), merged.data, merged.paths, dict(given.paths),
+        tuple(merged.limits), recipe.note, own.positions, tuple(merged.packages),
+    )  # fmt: skip
+
+
+def _chain(recipes: Recipes, key: Key) -> list[Key]:
+    """The recipe, then what it extends, up to the first."""
+    chain = [key]
+    while (parent := parent_of(chain[-1], recipes.files[chain[-1]].value)) is not None:
+        chain.append(parent)
+    return chain
+
+
+def _merge(recipes: Recipes, chain: Iterable[Key]) -> _Merged:
+    merged = _Merged()
+    for key in reversed(list(chain)):
+        loaded = recipes.files[key]
+        recipe = loaded.value
+        for index, name in enumerate(recipe.without):
+            if not merged.take_out(bare(name)):
+                what = f"{quoted(name)} is nothing that it inherits"
+                raise InvalidManifest([loaded.positions.problem(("without", index), what)])
+        for section in _SECTIONS:
+            _take_in(merged.sections[section], section, "/".join(key), loaded)
+        merged.of_each_node.update(recipe.of_each_node)
+        merged.needs.update(dict.fromkeys(recipe.needs))
+        merged.packages.update(dict.fromkeys(recipe.needs_packages))
+        merged.data.update(recipe.data)
+        merged.paths.update(recipe.paths)
+        merged.limits += recipe.limits
+        merged.entry = recipe.entry or merged.entry
+    return merged
+
+
+def _take_in(into: dict[str, Resolved], section: str, title: str, loaded: Loaded[Recipe]) -> None:
+    """A key that is there already keeps its place, whether it is written with + or without."""
+    settings: Mapping[str, Setting] = getattr(loaded.value, section)
+    known = {bare(k): k for k in into}
+    for key, setting in settings.items():
+        old = known.get(bare(key), key)
+        if old != key:
+            del into[old]
+        line = loaded.positions.place((section, key), at="key")[0]
+        source = setting.source or (None if setting.ours else loaded.value.source)
+        where = Where(loaded.positions.file, line)
+        into[key] = Resolved(setting.value, setting.value, title, where, source, setting.why, setting.ours)
+
+
+def _apply(merged: _Merged, given: Given, own: Loaded[Recipe]) -> None:
+    """What the user says comes last."""
+    for name, value in given.sizes.items():
+        if name not in merged.sections["sizes"]:
+            raise WrongUse(f"{own.value.name} has no size {quoted(name)}{did_you_mean(name, merged.sections['sizes'])}")
+        if (found := number(value)) is None or found.denominator != 1 or found < 1:
+            raise WrongUse(f"the size {name} is {quoted(value)}; expected a whole number, 1 or more")
+        merged.sections["sizes"][name] = Resolved(value, value, COMMAND_LINE)
+    for name in given.paths:
+        if name not in merged.paths:
+            raise WrongUse(f"{own.value.name} has no path {quoted(name)}{did_you_mean(name, merged.paths)}")
+    overrides = merged.sections["overrides"]
+    for key, value in given.overrides.items():
+        known = {bare(k): k for k in overrides}
+        overrides[known.get(bare(key), key)] = Resolved(value, value, COMMAND_LINE)
+
+
+def _sizes(written: Mapping[str, Resolved], own: Loaded[Recipe]) -> dict[str, Resolved]:
+    """Every size computed, and `devices`. A size may be an expression of others."""
+    for name in (NODES, PER_NODE):
+        if name not in written:
+            what = f"the size {name} is missing, here and in what it extends"
+            raise InvalidManifest([own.positions.problem(("sizes",), what, at="key")])
+    devices = Resolved(f"= {NODES} * {PER_NODE}", f"= {NODES} * {PER_NODE}", "computed")
+    all_sizes = {**written, DEVICES: devices}
+    done: dict[str, Fraction] = {}
+
+    def value_of(name: str, asked: tuple[str, ...]) -> Fraction:
+        if name in done:
+            return done[name]
+        if name in asked:
+            raise BadExpression(f"a circle: {' -> '.join([*asked, name])}")
+        if name not in all_sizes:
+            raise BadExpression(f"no size {quoted(name)}{did_you_mean(name, all_sizes)}")
+        text = all_sizes[name].value.removeprefix("=")
+        done[name] = Fraction(whole(text, lambda other: value_of(other, (*asked, name))))
+        return done[name]
+
+    found = {}
+    for name, size in all_sizes.items():
+        try:
+            found[name] = replace(size, value=str(value_of(name, ())))
+        except BadExpression as error:
+            raise _refused(name, size, error) from None
+        if done[name] < 1:
+            raise _refused(name, size, BadExpression(f"is {done[name]}; expected 1 or more"))
+    return found
+
+
+def _computed(
+    settings: Mapping[str, Resolved], numbers: Mapping[str, Fraction], paths: Mapping[str, PathParameter]
+) -> dict[str, Resolved]:
+    def lookup(name: str) -> Fraction:
+        if name not in numbers:
+            raise BadExpression(f"no size {quoted(name)}{did_you_mean(name, numbers)}")
+        return numbers[name]
+
+    found = {}
+    for key, setting in settings.items():
+        text = setting.written
+        try:
+            if setting.path is not None and setting.path not in paths:
+                raise BadExpression(f"no path {quoted(setting.path)}{did_you_mean(setting.path, paths)}")
+            value = str(whole(text[1:], lookup)) if text.startswith("=") else text
+        except BadExpression as error:
+            raise _refused(key, setting, error) from None
+        found[key] = replace(setting, value=value)
+    return found
+
+
+def _refused(name: str, setting: Resolved, error: BadExpression) -> BadManifest | WrongUse:
+    if setting.where is None:
+        return WrongUse(f"{name}: {error}")
+    place = setting.where
+    return InvalidManifest([Problem(place.file, place.line or 1, 1, name, str(error))])

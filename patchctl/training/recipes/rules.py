@@ -1,0 +1,166 @@
+"""Holds a recipe against the rules, and against the switches of the features that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from patchctl.errors import Where
+from patchctl.manifest.load import Loaded
+from patchctl.manifest.problems import did_you_mean
+from patchctl.training.recipes.arithmetic import BadExpression
+from patchctl.training.recipes.conditions import Facts, defaults_for, misses, names_in, same
+from patchctl.training.recipes.resolve import COMMAND_LINE, Resolved, Run, bare
+from patchctl.training.recipes.types import Rule, Rules
+
+CONFIG = "ppo_trainer"  # what a sample that names no configuration is held against
+_OFF = ("false", "null", "0")
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A rule that a recipe does not keep. `found` is what is so, `where` the value that a person would change."""
+
+    rule: str
+    says: str
+    found: str
+    why: str
+    hint: str
+    where: Where
+
+    def __str__(self) -> str:
+        return f"{self.says}: {self.found} ({self.why}). Try: {self.hint}"
+
+
+@dataclass(frozen=True)
+class Switch:
+    """What turns a feature on: KEY=VALUE of the configuration, or a variable. `kind` is the word of its patch."""
+
+    feature: str
+    kind: str
+    name: str
+
+
+def facts_of(run: Run, rules: Rules) -> Facts:
+    """Everything that a rule may ask of a recipe."""
+    values = {name: size.value for name, size in run.sizes.items()}
+    values |= {bare(key): setting.value for key, setting in run.overrides.items()}
+    values |= {f"env.{name}": setting.value for name, setting in run.environment.items()}
+    values |= {
+        "recipe.needs": _listed(run.needs),
+        "recipe.module": run.entry.module,
+        "recipe.config": run.entry.config,
+        "recipe.folder": run.entry.folder or ".",
+        "recipe.data_sources": _listed([source for data in run.data.values() for source in data.data_source]),
+    }
+    return Facts(values, defaults_for(rules, run.entry.config))
+
+
+def sample_facts(sample: Mapping[str, str], rules: Rules) -> Facts:
+    """A rule's own sample as facts."""
+    values = {"recipe.module": "verl.trainer.main_ppo", "recipe.config": CONFIG, "recipe.folder": ".", **sample}
+    return Facts(values, defaults_for(rules, values["recipe.config"]))
+
+
+def verdict(rule: Rule, facts: Facts) -> str | None:
+    """What breaks the rule, or None. Raises BadExpression for a rule that cannot be asked of these facts."""
+    if rule.when is not None and misses(rule.when, facts) is not None:
+        return None
+    return misses(rule.must, facts)
+
+
+def broken_rules(run: Run, loaded: Loaded[Rules] | None) -> Iterator[Broken]:
+    """Every rule that the recipe does not keep."""
+    if loaded is None:
+        return
+    facts = facts_of(run, loaded.value)
+    for name, rule in loaded.value.rules.items():
+        try:
+            found = verdict(rule, facts)
+        except BadExpression as error:
+            found = str(error)
+        if found is not None:
+            yield Broken(name, rule.says, found, rule.why.rstrip("."), rule.hint, _place(run, rule))
+
+
+def _place(run: Run, rule: Rule) -> Where:
+    """Where the first value stands that the rule speaks of; else the recipe's file."""
+    settings = {**run.environment_facts, **{bare(k): v for k, v in run.overrides.items()}, **run.sizes}
+    names = [*names_in(rule.must), *(names_in(rule.when) if rule.when else [])]
+    places = (settings[name].where for name in names if name in settings)
+    return next((place for place in places if place is not None), Where(run.positions.file, 1))
+
+
+def wrong_needs(
+    run: Run, features: Sequence[str], switches: Sequence[Switch], loaded: Loaded[Rules] | None
+) -> Iterator[Broken]:
+    """Features that the profile does not have, switches of features that are not needed, and the other way round."""
+    for feature in run.needs:
+        name = feature.partition("@")[0]
+        if name not in features:
+            found = f"{feature} is none{did_you_mean(name, set(features))}"
+            yield _need(run, "a recipe needs features of its profile", found, "leave it out, or choose another profile")
+    needed = {feature.partition("@")[0] for feature in run.needs}
+    acts_on = _acts_on(switches, loaded.value if loaded else None)
+    defaults = defaults_for(loaded.value, run.entry.config) if loaded else {}
+    turned_on = {feature: [k for k in keys if _is_on(run, k, defaults)] for feature, keys in acts_on.items()}
+    for feature in sorted(needed & acts_on.keys()):
+        if not turned_on[feature]:
+            found = f"{feature} is needed, and {' or '.join(acts_on[feature])} is not set"
+            hint = "set its switch, or take it out of needs"
+            if _said_by_user(run, acts_on[feature]):
+                hint = _own_recipe(run, f"`extends: {run.name}` and `without: [{feature}]`, beside that setting")
+            yield _need(run, "what a recipe needs is switched on", found, hint)
+    for feature, keys in sorted(turned_on.items()):
+        owners = {other for other, of in turned_on.items() if set(of) & set(keys)}
+        if keys and not needed & owners:
+            found = f"{keys[0]} switches {feature} on, which is not needed"
+            hint = f"add {feature} to needs"
+            if _said_by_user(run, keys):
+                hint = _own_recipe(run, f"`extends: {run.name}`, `needs: [{feature}]` and {keys[0]}")
+            yield _need(run, "a recipe needs the features that it switches on", found, hint)
+
+
+def _acts_on(switches: Sequence[Switch], rules: Rules | None) -> dict[str, list[str]]:
+    """The names of facts that turn each feature on: its patch's switch, and what the rules name besides."""
+    found: dict[str, list[str]] = {}
+    for switch in switches:
+        found.setdefault(switch.feature, []).append(switch.name if switch.kind == "config" else f"env.{switch.name}")
+    for feature, keys in (rules.switched_by if rules else {}).items():
+        found.setdefault(feature, []).extend(keys)
+    return found
+
+
+def _need(run: Run, says: str, found: str, hint: str) -> Broken:
+    why = "a profile may leave the feature out, and the switch then does nothing or is refused"
+    where = Where(run.positions.file, run.positions.place(("needs",), at="key")[0])
+    return Broken("recipe-needs", says, found, why, hint, where)
+
+
+def _said_by_user(run: Run, names: Sequence[str]) -> bool:
+    """Whether one of these keys has its value from the command line, which cannot say what is needed."""
+    return any(found[1].recipe == COMMAND_LINE for name in names if (found := _setting_of(run, name)))
+
+
+def _own_recipe(run: Run, content: str) -> str:
+    return f"a recipe of your own, manifests/recipes/{run.profile}/NAME.yaml, with {content}"
+
+
+def _is_on(run: Run, name: str, defaults: Mapping[str, str]) -> bool:
+    """Whether a key has another value than off."""
+    if name.startswith("env."):
+        return name.removeprefix("env.") in run.environment
+    found = _setting_of(run, name)
+    if found is None:
+        return False
+    key, setting = found
+    return setting.value.lower() not in _OFF and not same(setting.value, defaults.get(bare(key), "null"))
+
+
+def _setting_of(run: Run, name: str) -> tuple[str, Resolved] | None:
+    """The override of a switch, by its key. The switch of an engine's own configuration is a part of a longer key."""
+    return next((item for item in run.overrides.items() if f".{name}." in f".{bare(item[0])}."), None)
+
+
+def _listed(values: Sequence[str]) -> str:
+    return f"[{','.join(values)}]"

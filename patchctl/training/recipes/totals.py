@@ -1,0 +1,99 @@
+"""What a run comes to when it goes to its end: steps, checkpoints on disk, answers that train and answers that validate.
+
+Counted as verl v0.6.0 does (trainer/ppo/ray_trainer.py; recipe/dapo/dapo_ray_trainer.py): the loader drops the last part of an
+epoch; a checkpoint and a validation come every N steps and after the last one, a validation before the first too. How many rows
+the data has is a recipe's size, `train_rows` and `validation_rows`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from patchctl.training.recipes.arithmetic import BadExpression
+from patchctl.training.recipes.conditions import Facts
+from patchctl.training.recipes.resolve import Run
+from patchctl.training.recipes.rules import facts_of
+from patchctl.training.recipes.types import Rules
+
+TRAIN_ROWS, VALIDATION_ROWS, MEAN_LENGTH = "train_rows", "validation_rows", "mean_length"
+_ROLLOUT = "actor_rollout_ref.rollout"
+
+
+@dataclass(frozen=True)
+class Totals:
+    """None where a number that it follows from is not said. `at_most`: groups are filtered, and a step takes several batches.
+
+    `checkpoint_bytes` is the size of one; of those that are written `kept` remain.
+    """
+
+    steps: int | None
+    at_most: bool
+    trained: int | None
+    validations: int | None
+    validated: int | None
+    written: int | None
+    kept: int | None
+    checkpoint_bytes: int | None
+
+    @property
+    def kept_bytes(self) -> int | None:
+        """What the checkpoints that remain need."""
+        return None if self.kept is None or self.checkpoint_bytes is None else self.kept * self.checkpoint_bytes
+
+
+def totals_of(run: Run, rules: Rules, checkpoint_bytes: int | None = None) -> Totals:
+    """The totals of a run. Who knows the model says how many bytes a checkpoint of it has."""
+    facts = facts_of(run, rules)
+    batch = _number(facts, "data.gen_batch_size") or _number(facts, "data.train_batch_size")
+    steps = _steps(facts, batch)
+    samples, again = _number(facts, f"{_ROLLOUT}.n"), _number(facts, f"{_ROLLOUT}.val_kwargs.n") or 1
+    validations = _every(steps, _number(facts, "trainer.test_freq"))
+    if validations is not None and (facts.text("trainer.val_before_train") or "").lower() == "true":
+        validations += 1
+    rows = _number(facts, VALIDATION_ROWS)
+    written = _every(steps, _number(facts, "trainer.save_freq"))
+    most = _number(facts, "trainer.max_actor_ckpt_to_keep")
+    kept = min(written, most) if written is not None and most and most > 0 else written
+    if written is None and most and most > 0:
+        kept = most
+    return Totals(
+        steps=steps,
+        at_most=(facts.text("algorithm.filter_groups.enable") or "").lower() == "true",
+        trained=steps * batch * samples if steps is not None and batch and samples else None,
+        validations=validations,
+        validated=0 if validations == 0 else validations * rows * again if validations and rows else None,
+        written=written,
+        kept=kept,
+        checkpoint_bytes=checkpoint_bytes,
+    )
+
+
+def mean_length(run: Run) -> int | None:
+    """Prompt and answer on average, as the recipe says; None where it does not."""
+    size = run.sizes.get(MEAN_LENGTH)
+    return None if size is None else int(size.value)
+
+
+def _steps(facts: Facts, batch: int | None) -> int | None:
+    said = _number(facts, "trainer.total_training_steps")
+    rows, epochs = _number(facts, TRAIN_ROWS), _number(facts, "trainer.total_epochs")
+    if rows is None or not batch or epochs is None:
+        return said
+    by_rows = rows // batch * epochs
+    return by_rows if said is None else min(said, by_rows)
+
+
+def _every(steps: int | None, frequency: int | None) -> int | None:
+    """How often something happens that comes every so many steps, and after the last one."""
+    if frequency is None or frequency <= 0:
+        return 0
+    return None if steps is None else -(-steps // frequency)
+
+
+def _number(facts: Facts, name: str) -> int | None:
+    try:
+        found: Fraction = facts.number(name)
+    except BadExpression:
+        return None
+    return found.numerator if found.denominator == 1 else None

@@ -1,0 +1,1 @@
+"""The verbs of this wing: parse, call, render."""

@@ -1,0 +1,89 @@
+"""patchctl cluster preflight."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from patchctl.cli.app import App, json_option
+from patchctl.errors import DONE, FINDINGS
+from patchctl.training.verbs.options import Asked, RecipeBook, profile_of_recipe, recipe_option, said_instead
+
+if TYPE_CHECKING:
+    from patchctl.cluster.facts import Request
+    from patchctl.training.recipes.resolve import Run
+
+
+@click.command("preflight", short_help="Look whether every node can run a recipe, and name the odd one.")
+@click.option(
+    "--address", "-a", default="auto", envvar="RAY_ADDRESS", show_default=True, metavar="A",
+    help="The cluster: HOST:PORT of its head, ray://HOST:10001 from outside, or auto for the one on this machine.",
+)  # fmt: skip
+@profile_of_recipe
+@recipe_option
+@said_instead
+@click.option(
+    "--workspace", "-w", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+    help="The workspace on every node [default: each node's own PATCHCTL_WORKSPACE, else the one here, else ./workspace].",
+)  # fmt: skip
+@click.option("--python", metavar="PY", help="The Python of training on every node [default: the workers' own].")
+@click.option("--accept", multiple=True, metavar="NAME", help="Go on in spite of a finding, by its name. Repeatable.")
+@click.option("--timeout", type=click.FloatRange(min=1), default=300, show_default=True, metavar="S",
+              help="How long a node may take, in seconds.")  # fmt: skip
+@json_option
+@click.pass_obj
+def preflight(
+    app: App, address: str, asked: Asked, workspace: Path | None, python: str | None, accept: tuple[str, ...],
+    timeout: float, as_json: bool,
+) -> int:  # fmt: skip
+    """Run `patchctl preflight` on every node of a Ray cluster, and hold the nodes against each other.
+
+    Each node is looked at with the limits and variables of its raylet, which the workers of a training inherit. Beside the
+    findings of each, what one node has otherwise than most: driver, packages, TLS, the model's files, MASTER_ADDR, ...
+
+    \b
+    patchctl cluster preflight --address 10.0.0.1:6766 -p qwen3-235b -r grpo --nodes 8
+
+    Exit code 1 when a node is not ready, differs in what has to be alike, or does not answer.
+    """
+    from patchctl.cluster.fanout import NoAnswer, joined
+    from patchctl.cluster.kit import make_kit
+    from patchctl.cluster.question import plain_request
+    from patchctl.training.preflight.cluster_report import readiness_json, readiness_text
+    from patchctl.training.preflight.readiness import readiness
+    from patchctl.training.verbs.preflight import case_of
+
+    run = RecipeBook(app).sound(asked)
+    dist = app.distribution
+    here = Path(os.environ.get("PATCHCTL_WORKSPACE") or "workspace")
+    plain = plain_request("preflight", dist, workspace, here, timeout)
+    request = replace(_asking(app, run, plain), python=python)
+    progress = app.progress(as_json)
+    with joined(address) as cluster:
+        nodes = cluster.nodes()
+        progress.start("cluster preflight", None)
+        try:
+            told = cluster.ask({n: request for n in nodes if n.alive}, cluster.put(make_kit(dist).data), progress)
+        finally:
+            progress.finish()
+        version = cluster.version
+    answers = {n: told[n] if n.alive else NoAnswer("dead", n.reason) for n in nodes}
+    wanted = int(run.sizes["nodes"].value)
+    found = readiness(answers, lambda machine: case_of(app, run, machine, None), accept, wanted)
+    data = readiness_json(found, run, address, version)
+    app.emit("cluster.preflight", data, lambda style: readiness_text(found, run, address, style), as_json)
+    return DONE if found.ready else FINDINGS
+
+
+def _asking(app: App, run: Run, plain: Request) -> Request:
+    """The question, with what each node has to know of the recipe."""
+    from patchctl.cluster.facts import MachineQuestion
+    from patchctl.training.verbs.preflight import variables_of
+
+    paths = {n: [run.given_paths.get(n), p.variable, p.default] for n, p in run.paths.items()}
+    start = [run.entry.upstream, *((run.entry.folder,) if run.entry.folder else ())]
+    return replace(plain, machine=MachineQuestion(sorted(variables_of(app, run)), paths, start))

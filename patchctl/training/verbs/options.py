@@ -1,0 +1,196 @@
+"""What `env` and the verbs below `recipe` share: which recipe, what the user says instead of it, and the refusal of one that
+breaks a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from patchctl.cli.app import App, complete_profile, split_pair
+from patchctl.errors import BadManifest, WrongUse
+
+if TYPE_CHECKING:
+    from patchctl.training.recipes.read import Recipes
+    from patchctl.training.recipes.resolve import Given, Run
+    from patchctl.training.recipes.rules import Broken
+    from patchctl.training.recipes.totals import Totals
+
+_LONGEST_LIST = 5
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A recipe as the command line names it."""
+
+    profile: str | None
+    recipe: str | None
+    nodes: int | None = None
+    settings: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+
+
+class RecipeBook:
+    """The recipes of this run's distribution, resolved and checked when they are asked for."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    @cached_property
+    def recipes(self) -> Recipes:
+        from patchctl.training.recipes.read import read_recipes
+
+        return read_recipes(self._app.distribution)
+
+    def run(self, asked: Asked) -> Run:
+        """The recipe as it would run. Raises WrongUse for one that is not there."""
+        from patchctl.training.recipes.resolve import resolve
+
+        profile, recipe = self.names(asked.profile, asked.recipe)
+        return resolve(self.recipes, profile, recipe, _given(asked))
+
+    def names(self, profile: str | None, recipe: str | None) -> tuple[str, str]:
+        """--profile and --recipe, or --recipe PROFILE/RECIPE. Raises WrongUse."""
+        if recipe is None:
+            raise WrongUse("no recipe", hint="name one with --recipe NAME, see `patchctl recipe list`")
+        folder, slash, name = recipe.partition("/")
+        if slash and profile not in (None, folder):
+            raise WrongUse(f"--profile {profile} and the recipe {recipe} are of two profiles")
+        chosen = folder if slash else profile
+        if chosen is None:
+            raise self._half_named(recipe)
+        self._app.distribution.profile(chosen)
+        return chosen, name if slash else recipe
+
+    def _half_named(self, name: str) -> WrongUse:
+        """Of one word: it is a profile, whose recipes can be named, or a recipe that several profiles may have."""
+        if name not in self._app.distribution.profiles:
+            return WrongUse(f"which profile's {name}?", hint="name the profile too: --profile NAME, or PROFILE/RECIPE")
+        recipes = self.recipes.of(name)
+        if not recipes:
+            return WrongUse(
+                f"the profile {name} has no recipes", hint="`patchctl recipe list` names those that there are"
+            )
+        return WrongUse(f"{name} is a profile, and which recipe of it?", hint=", ".join(f"{name}/{r}" for r in recipes))
+
+    def broken(self, run: Run) -> list[Broken]:
+        """Every rule that the recipe does not keep, and every key that its configuration does not have."""
+        from patchctl.training.recipes.check import features_and_switches
+        from patchctl.training.recipes.keys import read_keys, unknown_keys
+        from patchctl.training.recipes.rules import broken_rules, wrong_needs
+
+        dist = self._app.distribution
+        features, switches = features_and_switches(dist, run.profile)
+        return [
+            *unknown_keys(run, read_keys(dist, run), dist.practice, switches),
+            *broken_rules(run, self.recipes.rules),
+            *wrong_needs(run, features, switches, self.recipes.rules),
+        ]
+
+    def totals(self, run: Run) -> Totals:
+        """What the run comes to, with checkpoints of the size that the profile's model has."""
+        from patchctl.training.models.parameters import read_model
+        from patchctl.training.models.published import model_of, read_models
+        from patchctl.training.preflight.memory import checkpoint_bytes
+        from patchctl.training.recipes.rules import facts_of
+        from patchctl.training.recipes.totals import totals_of
+        from patchctl.training.recipes.types import Rules
+
+        rules = self.recipes.rules.value if self.recipes.rules else Rules(1, {})
+        published = model_of(read_models(self._app.distribution), run.profile, run.name)
+        if published is None:
+            return totals_of(run, rules)
+        strategy = facts_of(run, rules).text("actor_rollout_ref.actor.strategy") or "fsdp"
+        return totals_of(run, rules, checkpoint_bytes(read_model(published[1].config), strategy))
+
+    def sound(self, asked: Asked) -> Run:
+        """As `run`; raises BadManifest, with every rule that is broken, unless it keeps all of them."""
+        run = self.run(asked)
+        broken = self.broken(run)
+        if broken:
+            first, rest = broken[0], broken[1:_LONGEST_LIST]
+            lines = [f"{run.title} breaks {first.rule}: {first}"]
+            lines += [f"{b.where}: {run.title} breaks {b.rule}: {b}" for b in rest]
+            more = len(broken) - len(lines)
+            lines += [f"... and {more} more rules"] if more else []
+            hint = f"`patchctl recipe show {run.title}` tells where each value comes from"
+            raise BadManifest("\n".join(lines), where=first.where, hint=hint)
+        return run
+
+
+def _given(asked: Asked) -> Given:
+    from patchctl.training.recipes.resolve import NODES, Given
+
+    sizes = _pairs(asked.sizes, "--size", "batch=256")
+    if asked.nodes is not None:
+        sizes[NODES] = str(asked.nodes)
+    settings = _pairs(asked.settings, "--set", "trainer.total_epochs=1")
+    return Given(sizes, settings, _pairs(asked.paths, "--path", "model=/data/model"))
+
+
+def _pairs(texts: Iterable[str], option: str, example: str) -> dict[str, str]:
+    try:
+        return dict(split_pair(text, option) for text in texts)
+    except WrongUse as error:
+        raise WrongUse(error.what, hint=f"for example {option} {example}") from error
+
+
+def complete_recipe(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Shell completion: the recipes of the profile that is named already, else PROFILE/RECIPE of all."""
+    try:
+        params = ctx.find_root().params
+        book = RecipeBook(App(root=params.get("root"), cache=params.get("cache")))
+        profile = ctx.params.get("profile")
+        names = book.recipes.of(profile) if profile else ["/".join(key) for key in book.recipes.runnable()]
+        return [name for name in names if name.startswith(incomplete)]
+    except Exception:  # a completion must never print into the user's command line
+        return []
+
+
+_SAID_INSTEAD = (
+    click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="How many nodes run it [default: the recipe's]."),
+    click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="Another size of the recipe. Repeatable."),
+    click.option("--set", "settings", multiple=True, metavar="KEY=VALUE",
+                 help="An override more, or in place of the recipe's; the rules see it. Repeatable."),
+    click.option("--path", "paths", multiple=True, metavar="NAME=PATH",
+                 help="Where a file of the recipe lies, instead of its variable. Repeatable."),
+)  # fmt: skip
+
+
+def said_instead(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--nodes, --size, --set and --path; with profile and recipe they reach the command as one `asked`."""
+
+    @wraps(command)
+    def gathered(
+        *args: Any,
+        profile: str | None,
+        recipe: str,
+        nodes: int | None,
+        settings: tuple[str, ...],
+        sizes: tuple[str, ...],
+        paths: tuple[str, ...],
+        **others: Any,
+    ) -> Any:
+        return command(*args, asked=Asked(profile, recipe, nodes, settings, sizes, paths), **others)
+
+    for option in reversed(_SAID_INSTEAD):
+        option(gathered)
+    return gathered
+
+
+profile_of_recipe = click.option(
+    "--profile", "-p", metavar="NAME", shell_complete=complete_profile, help="The profile, see `patchctl list`."
+)
+recipe_option = click.option(
+    "--recipe",
+    "-r",
+    required=True,
+    metavar="NAME",
+    shell_complete=complete_recipe,
+    help="The recipe, or PROFILE/RECIPE.",
+)
+recipe_argument = click.argument("recipe", metavar="[PROFILE/]RECIPE", shell_complete=complete_recipe)

@@ -1,0 +1,168 @@
+"""patchctl preflight."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from patchctl.cli.app import App, json_option, workspace_option
+from patchctl.errors import DONE, FINDINGS, WrongUse
+from patchctl.training.verbs.options import Asked, RecipeBook, profile_of_recipe, recipe_option, said_instead
+
+if TYPE_CHECKING:
+    from patchctl.training.preflight.case import Case
+    from patchctl.training.preflight.machine import Machine
+    from patchctl.training.recipes.resolve import Run
+
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+@click.command("preflight")
+@profile_of_recipe
+@recipe_option
+@said_instead
+@workspace_option
+@click.option(
+    "--python", metavar="PY",
+    help="The Python of training: versions and imports are asked of it [default: PATCHCTL_TORCH_PYTHON, else patchctl's].",
+)  # fmt: skip
+@click.option(
+    "--machine", "folder", type=_FOLDER, metavar="DIR", help="Look at a recording in place of this machine."
+)  # fmt: skip
+@click.option(
+    "--record", type=_FOLDER, metavar="DIR", help="Also write what was looked at to a new folder, for --machine."
+)
+@click.option(
+    "--mean-tokens", type=click.IntRange(min=1), metavar="N",
+    help="Prompt and answer on average, for sequences at once [default: the recipe's mean_length].",
+)  # fmt: skip
+@click.option("--accept", multiple=True, metavar="NAME", help="Go on in spite of a finding, by its name. Repeatable.")
+@click.option(
+    "--clear-caches", is_flag=True, help="Take compile caches away that are older than CANN, after a question."
+)
+@click.option("--yes", is_flag=True, help="Clear without the question.")
+@json_option
+@click.pass_obj
+def command(
+    app: App, asked: Asked, workspace: Path, python: str | None, folder: Path | None, record: Path | None,
+    mean_tokens: int | None, accept: tuple[str, ...], clear_caches: bool, yes: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Look whether a machine can run a recipe, before hours are spent; every finding says what to do.
+
+    Devices, driver, CANN and packages; shared memory, open files, ports, network interface; the controller's memory; files,
+    weights and disk; weights, KV cache and activations on a device, with the largest max_num_seqs that fits; the patched trees.
+    Run it on every node, in the shell that starts Ray there.
+
+    \b
+    patchctl preflight -p qwen3-235b -r grpo --nodes 8 --path model=/data/Qwen3-235B-A22B
+    patchctl preflight -p qwen3-32b -r gspo --record node7     # on a node
+    patchctl preflight -p qwen3-32b -r gspo --machine node7    # anywhere else
+
+    Exit code 1 when something is in the way, or nobody could look at it. docs/preflight.md explains every finding.
+    """
+    from patchctl.terminal.text import visible_line
+    from patchctl.training.preflight.checks import all_findings
+    from patchctl.training.preflight.machine import record as write
+    from patchctl.training.preflight.report import preflight_json, preflight_text
+
+    if folder is not None and (record is not None or clear_caches):
+        raise WrongUse("--machine looks at another machine: neither --record nor --clear-caches goes with it")
+    if as_json and clear_caches and not yes:
+        raise WrongUse("--clear-caches asks a question, which --json cannot", hint="add --yes")
+    run = RecipeBook(app).sound(asked)
+    case = case_of(app, run, _machine(app, run, folder, workspace, python, as_json), mean_tokens)
+    if record is not None:
+        write(case.machine, record)
+    findings = all_findings(case, accept)
+    for name in sorted(set(accept) - {f.name for f in findings}):  # no error: on another node there may be one
+        click.echo(f"patchctl: --accept {visible_line(name)}: no finding is called so here", err=True)
+    cleared = _clear(case, yes) if clear_caches else []
+    data = preflight_json(case, findings, cleared, str(record) if record else None)
+    app.emit("preflight", data, lambda style: preflight_text(case, findings, cleared, style), as_json)
+    return FINDINGS if any(f.blocks for f in findings) else DONE
+
+
+def _machine(
+    app: App, run: Run, folder: Path | None, workspace: Path, python: str | None, as_json: bool
+) -> Machine:  # fmt: skip
+    """The recording, or this machine."""
+    from patchctl.doctor.runtime import training_python
+    from patchctl.training.preflight.live import Questions, look, workspace_state
+    from patchctl.training.preflight.machine import recorded
+
+    if folder is not None:
+        return recorded(folder)
+    here = dict(os.environ)
+    paths = {n: run.given_paths.get(n) or here.get(p.variable) or p.default for n, p in run.paths.items()}
+    start = (Path.cwd(), workspace.absolute() / run.entry.upstream / (run.entry.folder or ""))
+    python = training_python(python)
+    questions = Questions(
+        python=python,
+        variables=variables_of(app, run),
+        paths=tuple(path for path in paths.values() if path),
+        model=paths.get("model"),
+        workspace=lambda: workspace_state(workspace, app.distribution, python),
+        cache_folders=start,
+        environment=here,
+    )
+    progress = app.progress(as_json)
+    progress.start("preflight", None)
+    try:
+        return look(questions, progress.note)
+    finally:
+        progress.finish()
+
+
+def variables_of(app: App, run: Run) -> frozenset[str]:
+    """The variables by name that the recipe, its paths and the practice's documents speak of."""
+    practice = app.distribution.practice
+    switches = [name.partition("=")[0] for name in practice.switches] if practice else []
+    return frozenset([*run.environment, *run.of_each_node, *(p.variable for p in run.paths.values()), *switches])
+
+
+def case_of(app: App, run: Run, machine: Machine, mean_tokens: int | None) -> Case:
+    from patchctl.requirements.sets import set_of
+    from patchctl.training.models.published import model_of, read_models
+    from patchctl.training.preflight.case import MEAN_TOKENS, Case
+    from patchctl.training.recipes.check import features_and_switches
+    from patchctl.training.recipes.totals import mean_length
+
+    dist = app.distribution
+    return Case(
+        machine=machine,
+        run=run,
+        wanted=dist.profile(run.profile).runtime,
+        requirements=dist.requirements,
+        rules=RecipeBook(app).recipes.rules,
+        practice=dist.practice,
+        switches=features_and_switches(dist, run.profile)[1],
+        published=model_of(read_models(dist), run.profile, run.name),
+        mean_tokens=mean_tokens or mean_length(run) or MEAN_TOKENS,
+        stacks=dist.profile(run.profile).stacks,
+        packages=set_of(dist, dist.profile(run.profile)),
+    )
+
+
+def _clear(case: Case, yes: bool) -> Sequence[str]:
+    """Takes the caches away that are older than CANN, once somebody says so."""
+    from patchctl.terminal.progress import size_text
+    from patchctl.terminal.text import visible_line
+    from patchctl.training.preflight.caches import clear
+    from patchctl.training.preflight.checks.software import old_caches
+
+    caches = old_caches(case)
+    if not caches:
+        return []
+    if not yes:
+        if not sys.stdin.isatty():
+            raise WrongUse("--clear-caches asks a question, and nobody is there to answer", hint="add --yes")
+        for cache in caches:
+            click.echo(f"{visible_line(cache.path)}  {size_text(cache.bytes)}", err=True)
+        if not click.confirm(f"Take away {len(caches)} of compiled code?", err=True):
+            return []
+    return clear(caches)

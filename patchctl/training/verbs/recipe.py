@@ -1,0 +1,112 @@
+"""patchctl recipe: list, show, command and diff."""
+
+from __future__ import annotations
+
+import click
+
+from patchctl.cli.app import App, complete_profile, json_option
+from patchctl.errors import DONE, FINDINGS
+from patchctl.training.verbs.options import (
+    Asked,
+    RecipeBook,
+    complete_recipe,
+    profile_of_recipe,
+    recipe_argument,
+    said_instead,
+)
+
+
+@click.group("recipe")
+def command() -> None:
+    """Look at recipes: what they run, with which values, and where each value comes from.
+
+    A recipe is one way to train in a profile: environment, overrides of the framework's configuration, data, and the
+    framework's own entry module. Its values name who gives them; those that no document gives are marked as ours.
+
+    \b
+    patchctl recipe list
+    patchctl recipe show qwen3-235b/grpo
+    patchctl recipe command qwen3-235b/dapo --nodes 8 --path model=/data/Qwen3-235B-A22B > run.sh
+    patchctl recipe diff qwen3-8b/dapo qwen3-8b/grpo
+    """
+
+
+@command.command("list", short_help="List them.")
+@click.option(
+    "--profile", "-p", metavar="NAME", shell_complete=complete_profile, help="Only the recipes of this profile."
+)
+@json_option
+@click.pass_obj
+def list_(app: App, profile: str | None, as_json: bool) -> None:
+    """List the recipes: profile, name, nodes and devices, entry module and what it trains."""
+    from patchctl.training.recipes.report import list_json, list_text
+
+    book = RecipeBook(app)
+    if profile is not None:
+        app.distribution.profile(profile)
+    keys = [key for key in book.recipes.runnable() if profile in (None, key[0])]
+    runs = [book.run(Asked(*key)) for key in keys]
+    app.emit("recipe.list", list_json(runs), lambda style: list_text(runs, style), as_json)
+
+
+@command.command("show", short_help="Show one with where each value comes from.")
+@recipe_argument
+@profile_of_recipe
+@said_instead
+@json_option
+@click.pass_obj
+def show(app: App, asked: Asked, as_json: bool) -> int:
+    """Show a recipe with all that it inherits: each value, its file and line, who gives it and why.
+
+    What it comes to stands above the values: steps, checkpoints that are kept and their size, answers of validation against
+    those of training. --size train_rows=N and --size validation_rows=N say how many rows your data has.
+
+    Rules that it breaks come last; exit code 1 with one.
+    """
+    from patchctl.training.recipes.report import show_json, show_text
+
+    book = RecipeBook(app)
+    run = book.run(asked)
+    broken, totals = book.broken(run), book.totals(run)
+    data = show_json(run, broken, totals)
+    app.emit("recipe.show", data, lambda style: show_text(run, broken, totals, style), as_json)
+    return FINDINGS if broken else DONE
+
+
+@command.command("command", short_help="Print the exact command.")
+@recipe_argument
+@profile_of_recipe
+@said_instead
+@json_option
+@click.pass_obj
+def command_(app: App, asked: Asked, as_json: bool) -> None:
+    """Print the exact command: working directory, entry module, one override a line, quoted for the shell.
+
+    Paths that are not given are read from variables (MODEL_PATH, TRAIN_FILE, ...) when it runs, and refused by name where
+    they are not set. WORKSPACE is the folder that `patchctl apply` wrote [default: workspace]. Arguments of the printed
+    script come last, so that they win.
+
+    Exit code 2 for a recipe that breaks a rule.
+    """
+    from patchctl.training.recipes.render import command_lines
+    from patchctl.training.recipes.report import command_json
+
+    run = RecipeBook(app).sound(asked)
+    app.emit("recipe.command", command_json(run), lambda _: command_lines(run), as_json)
+
+
+@command.command("diff", short_help="Say what differs between two.")
+@click.argument("one", metavar="[PROFILE/]RECIPE", shell_complete=complete_recipe)
+@click.argument("other", metavar="[PROFILE/]RECIPE", shell_complete=complete_recipe)
+@profile_of_recipe
+@json_option
+@click.pass_obj
+def diff(app: App, one: str, other: str, profile: str | None, as_json: bool) -> None:
+    """Say what differs between two recipes, of one profile or of two: computed values, and which of them only one has."""
+    from patchctl.training.recipes.compare import differences
+    from patchctl.training.recipes.report import diff_json, diff_text
+
+    book = RecipeBook(app)
+    runs = book.run(Asked(profile, one)), book.run(Asked(profile, other))
+    rows = differences(*runs)
+    app.emit("recipe.diff", diff_json(*runs, rows), lambda style: diff_text(*runs, rows, style), as_json)
