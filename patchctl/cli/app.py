@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import click
 
 from patchctl.errors import WrongUse
+from patchctl.terminal.style import Style
 
 if TYPE_CHECKING:
     from patchctl.bundle.signature import Trust
@@ -120,25 +121,6 @@ class App:
 
 
 _COLOR = re.compile("(\x1b\\[[0-9;]*m)")
-
-
-class Style:
-    """Colours, or none."""
-
-    def __init__(self, on: bool) -> None:
-        self._on = on
-
-    def __call__(self, text: str, **style: Any) -> str:
-        return click.style(text, **style) if self._on else text
-
-    def good(self, text: str) -> str:
-        return self(text, fg="green")
-
-    def bad(self, text: str) -> str:
-        return self(text, fg="red", bold=True)
-
-    def note(self, text: str) -> str:
-        return self(text, fg="yellow")
 
 
 def split_pair(text: str, option: str) -> tuple[str, str]:

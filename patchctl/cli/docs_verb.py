@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, Style, json_option
+from patchctl.cli.app import App, json_option
+from patchctl.terminal.style import Style
 
 if TYPE_CHECKING:
     from patchctl.findings.report import Report

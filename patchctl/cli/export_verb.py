@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, Style, complete_upstream, find_stack, json_option, source_options
+from patchctl.cli.app import App, complete_upstream, find_stack, json_option, source_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
+from patchctl.terminal.style import Style
 from patchctl.terminal.text import patch_count
 
 if TYPE_CHECKING:

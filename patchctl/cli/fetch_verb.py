@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 import click
 
-from patchctl.cli.app import App, Style, json_option, profile_option, source_options
+from patchctl.cli.app import App, json_option, profile_option, source_options
 from patchctl.cli.bundle_options import AskedBundle, bundle_options, take_bundle, with_bundle
 from patchctl.errors import SourceUnavailable
+from patchctl.terminal.style import Style
 
 
 @click.command("fetch")

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from patchctl.cli.app import App, Style, complete_upstream, json_option, source_options
+from patchctl.cli.app import App, complete_upstream, json_option, source_options
 from patchctl.errors import DONE, FINDINGS, SourceUnavailable
+from patchctl.terminal.style import Style
 
 if TYPE_CHECKING:
     from patchctl.manifest.distribution import Distribution

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from patchctl.cli.app import App, Style, json_option, workspace_option
+from patchctl.cli.app import App, json_option, workspace_option
+from patchctl.terminal.style import Style
 
 
 @click.command("revert")

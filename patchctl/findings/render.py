@@ -18,7 +18,8 @@ from patchctl.findings.report import Finding, NotChecked, Report
 from patchctl.terminal.text import one_line, visible_line
 
 if TYPE_CHECKING:
-    from patchctl.cli.app import App, Style
+    from patchctl.cli.app import App
+    from patchctl.terminal.style import Style
 
 _LONGEST = 1000
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from patchctl.bundle.layout import Index
     from patchctl.bundle.read import Bundle
     from patchctl.bundle.signature import Signature
-    from patchctl.cli.app import Style
+    from patchctl.terminal.style import Style
 
 
 def created_json(created: Created) -> dict[str, Any]:

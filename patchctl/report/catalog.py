@@ -11,7 +11,7 @@ from patchctl.terminal.text import patch_count, visible, visible_line
 
 if TYPE_CHECKING:
     from patchctl.catalog.features import FileRow, PatchDetail, PatchRow, ProfileRow, RequirementRow, StackRow
-    from patchctl.cli.app import Style
+    from patchctl.terminal.style import Style
 
 Rows = Mapping[str, Sequence[Any]]
 _WIDTH = 100

@@ -10,10 +10,10 @@ from patchctl.cluster.facts import NodeFacts
 from patchctl.terminal.text import one_line, visible_line
 
 if TYPE_CHECKING:
-    from patchctl.cli.app import Style
     from patchctl.cluster.compare import Compared, Difference
     from patchctl.cluster.fanout import Node
     from patchctl.cluster.rollout import RollOut
+    from patchctl.terminal.style import Style
 
 _SHOWN = 8  # nodes that are as they should be, by name; and nodes of one difference
 _LONGEST = 1000

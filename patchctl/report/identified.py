@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from patchctl.terminal.text import visible_line
 
 if TYPE_CHECKING:
-    from patchctl.cli.app import Style
     from patchctl.identify.match import Identification, Identified
+    from patchctl.terminal.style import Style
 
 _SHOWN = 20
 _FORMS = {

@@ -11,9 +11,9 @@ from patchctl.requirements.environment import summary
 from patchctl.terminal.text import visible_line
 
 if TYPE_CHECKING:
-    from patchctl.cli.app import Style
     from patchctl.install.run import Installation, InstallOptions
     from patchctl.requirements.compare import Difference
+    from patchctl.terminal.style import Style
 
 
 def install_json(found: Installation, options: InstallOptions, workspace: Path) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from patchctl.cli.app import Style
     from patchctl.requirements.lockfile import Lock
     from patchctl.requirements.relock import LockedSet
     from patchctl.requirements.sets import NamedSet
+    from patchctl.terminal.style import Style
 
 _SHOWN = 12
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from patchctl.terminal.text import patch_count, visible_line
 
 if TYPE_CHECKING:
-    from patchctl.cli.app import Style
     from patchctl.stack.plan import Plan
+    from patchctl.terminal.style import Style
     from patchctl.workspace.apply import Outcome
     from patchctl.workspace.status import Status
 

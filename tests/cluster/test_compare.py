@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from distribution import Made, make_distribution
 
-from patchctl.cli.app import Style
 from patchctl.cluster.compare import Compared, Wanted, compare
 from patchctl.cluster.facts import Failed, Fault, NodeFacts, Seen, TreeFacts
 from patchctl.cluster.fanout import Answer, NoAnswer, Node
 from patchctl.cluster.rollout import Result, RollOut, roll_out
 from patchctl.manifest.distribution import Distribution
 from patchctl.report.cluster import compared_text, rolled_text
+from patchctl.terminal.style import Style
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "preflight"))
 from machines import ENVIRONMENT, hccn, ip_addr, operators, pip_list, texts
 from preflight_cases import case_of
 
-from patchctl.cli.app import Style
 from patchctl.cluster.facts import Failed, MachineFacts, NodeFacts
 from patchctl.cluster.fanout import Answer, NoAnswer, Node
+from patchctl.terminal.style import Style
 from patchctl.training.preflight.cluster_report import readiness_text
 from patchctl.training.preflight.node import paths_here
 from patchctl.training.preflight.readiness import Odd, Readiness, readiness

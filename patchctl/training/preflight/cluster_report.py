@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from patchctl.terminal.text import one_line, visible_line
 
 if TYPE_CHECKING:
-    from patchctl.cli.app import Style
+    from patchctl.terminal.style import Style
     from patchctl.training.preflight import Finding
     from patchctl.training.preflight.readiness import Odd, Readiness
     from patchctl.training.recipes.resolve import Run

@@ -11,7 +11,7 @@ from patchctl.training.preflight import Finding
 from patchctl.training.preflight.checks import AREAS
 
 if TYPE_CHECKING:
-    from patchctl.cli.app import Style
+    from patchctl.terminal.style import Style
     from patchctl.training.preflight.case import Case
 
 _WORDS = {"ok": "ok", "warning": "warning", "wrong": "wrong", "unknown": "not known"}

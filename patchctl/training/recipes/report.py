@@ -15,7 +15,7 @@ from patchctl.training.recipes.rules import Broken
 from patchctl.training.recipes.totals import Totals
 
 if TYPE_CHECKING:
-    from patchctl.cli.app import Style
+    from patchctl.terminal.style import Style
 
 
 def list_json(runs: Sequence[Run]) -> dict[str, Any]:
