@@ -1,6 +1,45 @@
-"""`python -m patchctl` is `patchctl`."""
+"""`patchctl` and `python -m patchctl`: the one place that knows both wings, and puts them together.
 
-from patchctl.cli import main
+Whatever starts patchctl begins here: the command, the process that `cluster` starts on a node, and tests and scripts that
+call the library. Nothing but the standard library is imported before it is known what is to be done: a node has no more.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from patchctl.extension import register
+from patchctl.training.extension import EXTENSION
+
+
+def compose() -> None:
+    """Registers what the wing of training adds. Once is enough; a second time changes nothing."""
+    register(EXTENSION)
+
+
+def main() -> NoReturn:
+    """Run the command line and end the process with the right code."""
+    from patchctl.cli import main as main_of_cli
+
+    compose()
+    main_of_cli()
+
+
+def run(args: list[str]) -> int:
+    """Run one command line in this process and return its exit code."""
+    from patchctl.cli import run as run_cli
+
+    compose()
+    return run_cli(args)
+
+
+def node() -> None:
+    """What `cluster` starts beside a Ray worker (cluster.task): the request on standard input, the answer on standard output."""
+    from patchctl.cluster.node import main as main_of_node
+
+    compose()
+    main_of_node()
+
 
 if __name__ == "__main__":
     main()

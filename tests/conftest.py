@@ -6,6 +6,9 @@ import signal
 
 import pytest
 
+from patchctl.__main__ import compose
+
+compose()  # before any module of tests: some load the distribution while they are imported
 SLOW = "takes minutes, many processes or a matrix of cases: run with --slow (make test-slow, make test-mutants)"
 
 

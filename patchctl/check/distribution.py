@@ -3,9 +3,9 @@ the sources that it pins."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
+from patchctl import extension
 from patchctl.check.counts import check_counts
 from patchctl.check.locked import check_locks
 from patchctl.check.pages import check_pages
@@ -15,16 +15,15 @@ from patchctl.check.sources import check_sources
 from patchctl.check.tested import check_tested
 from patchctl.findings.report import Finding, Report
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.problems import InvalidManifest
 from patchctl.source.types import SourceOptions
 from patchctl.terminal.progress import Progress
-from patchctl.training.models.published import read_models
-from patchctl.training.practice.check import check_coverage
-from patchctl.training.recipes.check import check_recipes
+
+Check = Callable[[Distribution, Series, Report], None]
+"""A check of an extension: adds its findings, and how much it looked at."""
 
 
 def verify_distribution(dist: Distribution, options: SourceOptions | None, progress: Progress) -> Report:
-    """Checks manifests, patches, locks, recipes, pages, and with `options` every form of every source that can be had.
+    """Checks manifests, patches, locks, what extensions add, pages, and with `options` every form of every source that can be had.
 
     Raises SourceMismatch for a source that is not what was pinned, a changed file in the cache included.
     """
@@ -35,36 +34,13 @@ def verify_distribution(dist: Distribution, options: SourceOptions | None, progr
     report.add(check_locks(dist, series))
     report.add(_counts(dist, series))
     report.add(check_tested(dist, series))
-    check_recipes(dist, series, report)
+    for name in (name for other in extension.registered() for name in other.checks):
+        check: Check = extension.load(name)
+        check(dist, series, report)
     check_requirements(dist, report)
-    check_coverage(dist, series, report)
-    report.add(_models(dist).findings)
     report.add(check_pages(dist, series, strict=False))
     check_sources(dist, series, options, progress, report)
     return report
-
-
-def _models(dist: Distribution) -> Report:
-    """The table that `preflight` reads, which nothing else loads."""
-    try:
-        read_models(dist)
-    except InvalidManifest as error:
-        return manifest_findings(dist.root, error)
-    return Report()
-
-
-def manifest_findings(root: Path, error: InvalidManifest) -> Report:
-    """The faults of manifests that cannot be loaded; with them nothing else can be checked."""
-    report = Report()
-    for problem in error.problems:
-        report.findings.append(Finding("manifest", str(problem), below(root, problem.file), problem.line))
-    return report
-
-
-def below(root: Path, shown: str) -> str:
-    """A path as messages show it (relative to the current folder, or in full) as a path below the root."""
-    full = (Path.cwd() / shown).resolve()
-    return full.relative_to(root).as_posix() if full.is_relative_to(root) else shown
 
 
 def _counts(dist: Distribution, series: Series) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from patchctl import extension
 from patchctl.stack.patches import StackPatch
 
 Scope = Literal["patch", "distribution", "source", "workspace"]
@@ -93,7 +94,8 @@ def all_rules() -> dict[str, Rule]:
     from patchctl.check import diff_rules, header_rules  # both register their rules when they are imported
 
     assert header_rules and diff_rules
-    return {**_PATCH_RULES, **{rule.id: rule for rule in _OTHERS}}
+    more = (rule for other in extension.registered() for name in other.rules for rule in extension.load(name))
+    return {**_PATCH_RULES, **{rule.id: rule for rule in (*_OTHERS, *more)}}
 
 
 _OTHERS = (
@@ -116,22 +118,8 @@ _OTHERS = (
          "nobody would notice when the patch does nothing, or when upstream breaks it"),
     Rule("practice-feature", "distribution", "practice.yaml names features that a stack has",
          "a reader of the practice's documents would look for a switch that is not there"),
-    Rule("recipe-rule", "distribution", "every recipe keeps the rules of manifests/rules.yaml",
-         "each rule says what goes wrong otherwise, mostly after hours of training"),
-    Rule("recipe-needs", "distribution", "recipes need features that their profile has, and switch on just what they need",
-         "a switch of a feature that is left out does nothing, or stops the run"),
-    Rule("recipe-packages", "distribution", "recipes and rewards name the packages that the rewards import",
-         "a run would stop at its first reward, on every node that lacks them"),
     Rule("requirements-lock", "distribution", "the locks of requirements follow from trees, profiles, recipes and set.yaml",
          "what is installed would not be what was resolved"),
-    Rule("rule-sample", "distribution", "every rule keeps its good samples and refuses its bad ones",
-         "a rule that refuses nothing looks like one that is kept"),
-    Rule("coverage-words", "distribution", "the numbers and names of an item of coverage.yaml stand in its document's section, and where it points",
-         "a reader would look for the one thing that the page does not have, or believe that a document says it"),
-    Rule("source-words", "distribution", "a value has a source that stands where it says, by name or by the words in its brackets, or says `ours:`",
-         "a value of ours would pass for one that somebody measured"),
-    Rule("coverage-item", "distribution", "what coverage.yaml points at is there, and no section is without an item",
-         "a reader of the practice's documents would be sent to a recipe, script or page that does not exist"),
     Rule("preimage-chain", "distribution", "a patch's `index` begins where the one before it in the stack ended",
          "the patch was made on another tree than the one that it is applied to"),
     Rule("lock", "distribution", "every stack has a lock, for this pin and these patches",

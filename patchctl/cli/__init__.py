@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import os
 import sys
 from collections.abc import Iterator
@@ -17,11 +16,11 @@ from typing import Any, NoReturn
 
 import click
 
-from patchctl import __version__
+from patchctl import __version__, extension
 from patchctl.cli.app import App
 from patchctl.errors import CLOSED_PIPE, INTERRUPTED, PatchctlError, WrongUse
 
-# The help of the group is printed from here, so that `patchctl --help` imports no verb.
+# The help of the group is printed from here, so that `patchctl --help` imports no verb. Extensions have verbs of their own.
 VERBS = {
     "fetch": "Bring every pinned source of a profile into the cache and prove it.",
     "apply": "Build every stack of a profile and put the patched trees into a workspace.",
@@ -40,14 +39,20 @@ VERBS = {
     "identify": "Tell which pin a folder of sources is, by its content.",
     "list": "List profiles, stacks and patches.",
     "show": "Show one patch: header, files, switch, tests, upstream status.",
-    "recipe": "List, show, compare and print recipes: what a profile is trained with.",
-    "env": "Print the environment variables of a recipe.",
-    "preflight": "Say whether a machine can run a recipe, before hours are spent.",
     "docs": "Write the generated pages and the README's table, or check them.",
     "cluster": "Say what every node of a Ray cluster holds, name the odd one, and apply to all.",
     "doctor": "Say what this machine lacks.",
     "completion": "Print the completion script of a shell.",
 }
+
+
+def verbs() -> dict[str, str]:
+    """Every verb with its help, those of extensions last."""
+    return VERBS | {name: text for name, (text, _) in _of_extensions().items()}
+
+
+def _of_extensions() -> dict[str, tuple[str, str]]:
+    return {name: verb for other in extension.registered() for name, verb in other.verbs.items()}
 
 
 class _ReaderGone(Exception):
@@ -74,19 +79,18 @@ class VerbGroup(click.Group):
             return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return list(verbs())
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in VERBS:
+        more = _of_extensions()
+        if name not in VERBS and name not in more:
             return None
-        of_training = name in ("recipe", "env", "preflight")
-        module = f"patchctl.training.verbs.{name}" if of_training else f"patchctl.cli.{name}_verb"
-        command: click.Command = importlib.import_module(module).command
+        command: click.Command = extension.load(more[name][1] if name in more else f"patchctl.cli.{name}_verb:command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
+            formatter.write_dl(list(verbs().items()))
 
 
 @click.group(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

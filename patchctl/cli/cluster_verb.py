@@ -10,14 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from patchctl import extension
 from patchctl.cli.app import App, complete_profile, json_option, profile_option, source_options, split_pair
 from patchctl.cli.bundle_options import AskedBundle, bundle_options, take_bundle
-from patchctl.errors import DONE, FINDINGS
-from patchctl.training.verbs.cluster_preflight import preflight
-from patchctl.training.verbs.options import Asked, RecipeBook, complete_recipe
+from patchctl.errors import DONE, FINDINGS, WrongUse
 
 if TYPE_CHECKING:
     from patchctl.cluster.facts import Verb
+    from patchctl.cluster.request import Environment
+
+
+def _complete_recipe(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Shell completion: what the extensions know."""
+    names = (name for other in extension.registered() for name in other.complete_recipe)
+    return [found for name in names for found in extension.load(name)(ctx, param, incomplete)]
+
 
 _ADDRESS = click.option(
     "--address", "-a", default="auto", envvar="RAY_ADDRESS", show_default=True, metavar="A",
@@ -38,7 +45,7 @@ _LOOKING = (
     _WORKSPACE,
     click.option("--profile", "-p", metavar="NAME", shell_complete=complete_profile,
                  help="The profile that every node should hold [default: what most of them hold]."),
-    click.option("--recipe", "-r", metavar="NAME", shell_complete=complete_recipe,
+    click.option("--recipe", "-r", metavar="NAME", shell_complete=_complete_recipe,
                  help="Hold the environment against this recipe, or PROFILE/RECIPE."),
     click.option("--python", metavar="PY",
                  help="The interpreter on every node whose packages are looked at [default: the workers' own]."),
@@ -77,12 +84,13 @@ def command() -> None:
     """
 
 
-command.add_command(preflight)
+for _name in (name for other in extension.registered() for name in other.cluster_verbs):
+    command.add_command(extension.load(_name))
 
 
 @dataclass(frozen=True)
 class _Look:
-    """What both verbs that look are told."""
+    """The options of both verbs that look."""
 
     address: str
     workspace: Path | None
@@ -97,7 +105,7 @@ class _Look:
 @command.command("verify", short_help="Read every byte on every node, and name the odd one.")
 @_options(*_LOOKING, _timeout(600), json_option)
 @click.pass_obj
-def verify(app: App, /, **told: Any) -> int:
+def verify(app: App, /, **given: Any) -> int:
     """Read every file of every tree on every node, compute the trees again, and hold the nodes against the lock.
 
     Compared as well: the profile, the locks of a distribution that is on the node, package versions, environment, and
@@ -109,47 +117,57 @@ def verify(app: App, /, **told: Any) -> int:
 
     Exit code 1 when a node differs, is dead or does not answer.
     """
-    return _look(app, "verify", _Look(**told))
+    return _look(app, "verify", _Look(**given))
 
 
 @command.command("status", short_help="The same, trusting file times as `git status` does.")
 @_options(*_LOOKING, _timeout(120), json_option)
 @click.pass_obj
-def status(app: App, /, **told: Any) -> int:
+def status(app: App, /, **given: Any) -> int:
     """As verify, and faster: files whose size and times are those of git's index are not read.
 
     Exit code 1 when a node differs, is dead or does not answer.
     """
-    return _look(app, "status", _Look(**told))
+    return _look(app, "status", _Look(**given))
 
 
-def _look(app: App, verb: Verb, told: _Look) -> int:
+def _look(app: App, verb: Verb, options: _Look) -> int:
     from patchctl.cluster.compare import compare
     from patchctl.cluster.fanout import NoAnswer, joined
-    from patchctl.cluster.kit import make_kit
-    from patchctl.cluster.question import looking_request, plain_request, wanted_of
+    from patchctl.cluster.payload import make_payload
+    from patchctl.cluster.request import looking_request, plain_request, wanted_of
     from patchctl.report.cluster import compared_json, compared_text
 
-    book, dist = RecipeBook(app), app.distribution
-    run = book.sound(Asked(told.profile, told.recipe)) if told.recipe else None
-    profile = run.profile if run else told.profile
-    kit = make_kit(dist)
-    wanted = wanted_of(dist, kit, profile, run, told.nodes)
-    plain = plain_request(verb, dist, told.workspace, _here(), told.timeout)
-    request = looking_request(plain, dist, book.recipes, profile, run, told.python)
-    progress = app.progress(told.as_json)
-    with joined(told.address) as cluster:
+    dist, environment = app.distribution, _environment(app, options.profile, options.recipe)
+    payload = make_payload(dist)
+    wanted = wanted_of(dist, payload, environment, options.nodes)
+    plain = plain_request(verb, dist, options.workspace, _here(), options.timeout)
+    request = looking_request(plain, dist, environment, options.python)
+    progress = app.progress(options.as_json)
+    with joined(options.address) as cluster:
         nodes = cluster.nodes()
         progress.start(f"cluster {verb}", None)
         try:
-            found = cluster.ask({n: request for n in nodes if n.alive}, cluster.put(kit.data), progress)
+            found = cluster.ask({n: request for n in nodes if n.alive}, cluster.put(payload.data), progress)
         finally:
             progress.finish()
         version = cluster.version
     compared = compare({n: found[n] if n.alive else NoAnswer("dead", n.reason) for n in nodes}, wanted)
-    data = compared_json(compared, told.address, version)
-    app.emit(f"cluster.{verb}", data, lambda style: compared_text(compared, told.address, style), told.as_json)
+    data = compared_json(compared, options.address, version)
+    app.emit(f"cluster.{verb}", data, lambda style: compared_text(compared, options.address, style), options.as_json)
     return DONE if compared.clean else FINDINGS
+
+
+def _environment(app: App, profile: str | None, recipe: str | None) -> Environment:
+    """What an extension says of the recipe, or of all where none is named. Raises WrongUse where nothing knows recipes."""
+    from patchctl.cluster.request import Environment
+
+    for name in (name for other in extension.registered() for name in other.environments):
+        found: Environment = extension.load(name)(app, profile, recipe)
+        return found
+    if recipe is not None:
+        raise WrongUse("this patchctl knows no recipes")
+    return Environment(profile)
 
 
 def _here() -> Path:
@@ -159,7 +177,7 @@ def _here() -> Path:
 
 @dataclass(frozen=True)
 class _Apply:
-    """What `apply` is told."""
+    """The options of `apply`."""
 
     address: str
     profile: str
@@ -190,7 +208,7 @@ class _Apply:
 @click.option("--dry-run", is_flag=True, help="Build and prove everything on every node, and write nothing.")
 @json_option
 @click.pass_obj
-def apply(app: App, /, **told: Any) -> int:
+def apply(app: App, /, **given: Any) -> int:
     """Put the patched trees of a profile into the workspace of every node.
 
     Every node builds and proves everything first; then all write, or, when one of them could not, none. Nodes that share
@@ -205,32 +223,39 @@ def apply(app: App, /, **told: Any) -> int:
 
     Exit code: that of `patchctl apply` where all nodes that fail have the same one, else 1.
     """
-    return _apply(app, _Apply(**told))
+    return _apply(app, _Apply(**given))
 
 
-def _apply(app: App, told: _Apply) -> int:
+def _apply(app: App, options: _Apply) -> int:
+    from patchctl.cluster.deploy import deploy
     from patchctl.cluster.facts import ApplyOptions
     from patchctl.cluster.fanout import joined
-    from patchctl.cluster.question import Applying, plain_request
-    from patchctl.cluster.rollout import roll_out
-    from patchctl.report.cluster import rolled_json, rolled_text
+    from patchctl.cluster.request import Applying, plain_request
+    from patchctl.report.cluster import deployment_json, deployment_text
 
-    opened = take_bundle(app, told.bundle, as_json=told.as_json)
+    opened = take_bundle(app, options.bundle, as_json=options.as_json)
     dist = app.distribution
-    dist.profile(told.profile)
-    options = ApplyOptions(
-        app.source_options(told.source).source, _mirrors(app, told.mirrors), told.offline, list(told.without),
-        told.skip_unavailable, told.stash, opened.sha256 if opened else None,
+    dist.profile(options.profile)
+    remote = ApplyOptions(
+        app.source_options(options.source).source, _mirrors(app, options.mirrors), options.offline, list(options.without),
+        options.skip_unavailable, options.stash, opened.sha256 if opened else None,
     )  # fmt: skip
-    with joined(told.address) as cluster:
-        plain = replace(plain_request("look", dist, told.workspace, _here(), told.timeout), profile=told.profile)
+    with joined(options.address) as cluster:
+        plain = replace(
+            plain_request("look", dist, options.workspace, _here(), options.timeout), profile=options.profile
+        )
         sent = opened.path.read_bytes() if opened else None
-        ask = Applying(cluster, dist, plain, options, sent, app.progress(told.as_json))
+        ask = Applying(cluster, dist, plain, remote, sent, app.progress(options.as_json))
         nodes = cluster.nodes()
-        out = roll_out(ask, nodes, expected=told.nodes, dry_run=told.dry_run, skip_unreachable=told.skip_unreachable)
-        data = rolled_json(out, told.address, cluster.version, told.profile, dry_run=told.dry_run)
+        out = deploy(
+            ask, nodes, expected=options.nodes, dry_run=options.dry_run, skip_unreachable=options.skip_unreachable
+        )
+        data = deployment_json(out, options.address, cluster.version, options.profile, dry_run=options.dry_run)
     app.emit(
-        "cluster.apply", data, lambda style: rolled_text(out, told.profile, style, dry_run=told.dry_run), told.as_json
+        "cluster.apply",
+        data,
+        lambda style: deployment_text(out, options.profile, style, dry_run=options.dry_run),
+        options.as_json,
     )
     return out.exit_code
 

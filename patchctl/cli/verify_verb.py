@@ -84,7 +84,8 @@ def command(
 def _distribution(
     app: App, source: tuple[str, tuple[str, ...], bool, Bundle | None] | None, *, silent: bool
 ) -> tuple[Path, Report]:
-    from patchctl.check.distribution import manifest_findings, verify_distribution
+    from patchctl.check.distribution import verify_distribution
+    from patchctl.check.manifests import manifest_findings
     from patchctl.manifest.distribution import Distribution, find_root
     from patchctl.manifest.problems import InvalidManifest
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from patchctl.manifest.shape import build
 
-Verb = Literal["look", "status", "verify", "preflight", "preview", "apply"]
+Verb = Literal["look", "status", "verify", "probe", "preview", "apply"]
 WORKER, SPAWNED = "worker", "spawned"
+SECRET = re.compile(r"(?i)key|token|secret|passw|credential|auth")
+"""Names of variables whose values stay on their node."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +28,9 @@ class ApplyOptions:
 
 
 @dataclass(frozen=True)
-class MachineQuestion:
-    """What `preflight` wants to see of a node. `paths` by name: what was given, the variable, the default; null for none."""
+class MachineRequest:
+    """What an extension's probe is to look at on a node. `paths` by name: what was given, the variable, the default; null for
+    none."""
 
     variables: list[str] = field(default_factory=list)
     paths: dict[str, list[str | None]] = field(default_factory=dict)
@@ -35,7 +39,7 @@ class MachineQuestion:
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """A node as preflight.machine.Machine has it: texts by name, and why others are not there."""
+    """What a probe saw: texts by name, and why others are not there."""
 
     texts: dict[str, str]
     absent: dict[str, str]
@@ -68,7 +72,7 @@ class Request:
     start: list[str] | None = None
     drop: list[str] = field(default_factory=list)
     apply: ApplyOptions | None = None
-    machine: MachineQuestion | None = None
+    machine: MachineRequest | None = None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

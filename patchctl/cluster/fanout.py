@@ -85,9 +85,9 @@ class Cluster:
         return self._ray.put(data)
 
     def ask(
-        self, requests: Mapping[Node, Request], kit: Any, progress: Progress, *, bundle: Any = None
+        self, requests: Mapping[Node, Request], payload: Any, progress: Progress, *, bundle: Any = None
     ) -> dict[Node, Answer]:
-        """What each node answers. `kit` and `bundle` are what `put` gave. Ends when all have, or their time is over."""
+        """What each node answers. `payload` and `bundle` are what `put` gave. Ends when all have, or their time is over."""
         pinned = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
         self._ray.cloudpickle.register_pickle_by_value(task)
         remote = self._ray.remote(num_cpus=0, max_retries=0)(task.answer)
@@ -97,7 +97,7 @@ class Cluster:
             end = max(end, time.monotonic() + request.seconds)
             strategy = pinned(node_id=node.id, soft=False)
             options = {"scheduling_strategy": strategy, "name": f"patchctl cluster {request.verb}"}
-            waiting[remote.options(**options).remote(kit, request.as_json(), bundle)] = node
+            waiting[remote.options(**options).remote(payload, request.as_json(), bundle)] = node
         answers: dict[Node, Answer] = {}
         lost: dict[Node, NoAnswer] = {}
         while waiting and time.monotonic() < end:

@@ -10,24 +10,26 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from patchctl import extension
 from patchctl.check.workspace import verify_workspace
 from patchctl.cluster.facts import (
     SPAWNED,
     WORKER,
     Failed,
     Fault,
+    MachineFacts,
     NodeFacts,
     Request,
     Seen,
     TreeFacts,
     request_of,
 )
-from patchctl.cluster.kit import CACHE, DISTRIBUTION, distribution_digest
+from patchctl.cluster.payload import CACHE, DISTRIBUTION, distribution_digest
 from patchctl.denied import no_fault
 from patchctl.errors import PatchctlError
 from patchctl.findings.report import Finding, Report
@@ -42,6 +44,8 @@ from patchctl.workspace.state import State, TreeState, load_state
 from patchctl.workspace.status import Status, TreeStatus, read_status
 from patchctl.workspace.trees import Tree
 
+Probe = Callable[[Request, str, Path, Distribution], MachineFacts]
+"""An extension's look at a node: the request, the interpreter of training, the workspace, the distribution."""
 _MOST_FAULTS = 20  # of a rule in a tree: an answer stays small whatever a node holds
 _WATCH_SECONDS = 1.0
 _LOCAL = frozenset(
@@ -50,10 +54,10 @@ _LOCAL = frozenset(
 
 
 def main() -> None:
-    """Reads the question from standard input and prints the answer, as JSON."""
+    """Reads the request from standard input and prints the answer, as JSON."""
     _end_with(os.getppid())
-    asked = json.load(sys.stdin)
-    facts = answer(request_of(asked["request"]), asked["here"], Path(sys.argv[2]))
+    given = json.load(sys.stdin)
+    facts = answer(request_of(given["request"]), given["here"], Path(sys.argv[2]))
     json.dump({"facts": facts.as_json()}, sys.stdout)
 
 
@@ -69,7 +73,7 @@ def _end_with(parent: int) -> None:
 
 
 def answer(request: Request, here: dict[str, Any], place: Path) -> NodeFacts:
-    """The facts of this node. `here` is what the worker knows of itself, `place` where the kit was unpacked."""
+    """The facts of this node. `here` is what the worker knows of itself, `place` where the payload was unpacked."""
     began = time.monotonic()
     workspace = Path(here["workspace"])
     facts = NodeFacts(
@@ -82,9 +86,7 @@ def answer(request: Request, here: dict[str, Any], place: Path) -> NodeFacts:
     try:
         dist = Distribution.load(place / DISTRIBUTION, place / CACHE)
         if request.machine is not None:
-            from patchctl.training.preflight.node import look_here
-
-            facts = replace(facts, machine=look_here(request, facts.interpreter, workspace, dist))
+            facts = replace(facts, machine=_probed(request, facts.interpreter, workspace, dist))
         elif request.apply is not None:
             facts = _applied(facts, request, dist, workspace, place)
         else:
@@ -102,6 +104,13 @@ def answer(request: Request, here: dict[str, Any], place: Path) -> NodeFacts:
             raise
         facts = replace(facts, failed=Failed(refusal.kind, refusal.code, one_line(str(refusal)), refusal.hint))
     return replace(facts, seconds={**facts.seconds, "patchctl": time.monotonic() - began})
+
+
+def _probed(request: Request, interpreter: str, workspace: Path, dist: Distribution) -> MachineFacts:
+    """What the extension's probe sees of this machine."""
+    name = next(name for other in extension.registered() for name in other.probe)
+    probe: Probe = extension.load(name)
+    return probe(request, interpreter, workspace, dist)
 
 
 def _identity(workspace: Path) -> list[str]:

@@ -44,12 +44,12 @@ def version_of(name):
 send({name: [*place_of(name), version_of(distribution)] for name, distribution in packages.items()})
 """
 # -I: neither PYTHONPATH nor the user's site-packages reach patchctl's own process. Both are what is looked at, not used.
-_START = "import sys; sys.path.insert(0, sys.argv[1]); from patchctl.cluster.node import main; main()"
+_START = "import sys; sys.path.insert(0, sys.argv[1]); from patchctl.__main__ import node; node()"
 _SPAWN_SECONDS = 60.0
 
 
-def answer(kit: bytes, request: dict[str, Any], bundle: bytes | None) -> dict[str, Any]:
-    """What this node has to say to `request`. `kit` and `bundle` are files, as bytes.
+def answer(payload: bytes, request: dict[str, Any], bundle: bytes | None) -> dict[str, Any]:
+    """What this node has to say to `request`. `payload` and `bundle` are files, as bytes.
 
     `request` is a facts.Request as JSON. The answer is {"facts": ...} as facts.NodeFacts, or {"broken": why there are none}.
     """
@@ -66,14 +66,14 @@ def answer(kit: bytes, request: dict[str, Any], bundle: bytes | None) -> dict[st
     looked = time.monotonic() - began
     with tempfile.TemporaryDirectory(prefix="patchctl-cluster-") as name:
         place = Path(name)
-        with zipfile.ZipFile(io.BytesIO(kit)) as archive:
+        with zipfile.ZipFile(io.BytesIO(payload)) as archive:
             archive.extractall(place)
         if bundle is not None:
             (place / "bundle.tar").write_bytes(bundle)
-        told = _patchctl(place, {"request": request, "here": here}, request["seconds"] - looked)
-    if "facts" in told:
-        told["facts"]["seconds"].update(views=looked, whole=time.monotonic() - began)
-    return told
+        result = _patchctl(place, {"request": request, "here": here}, request["seconds"] - looked)
+    if "facts" in result:
+        result["facts"]["seconds"].update(views=looked, whole=time.monotonic() - began)
+    return result
 
 
 def _ray_version() -> str:
@@ -132,7 +132,7 @@ def _spawned(names: dict[str, str]) -> dict[str, Any]:
             process.join(5)
 
 
-def _patchctl(place: Path, question: dict[str, Any], seconds: float) -> dict[str, Any]:
+def _patchctl(place: Path, given: dict[str, Any], seconds: float) -> dict[str, Any]:
     command = [sys.executable, "-I", "-c", _START, str(place / "code"), str(place)]
     process = subprocess.Popen(
         command,
@@ -143,7 +143,7 @@ def _patchctl(place: Path, question: dict[str, Any], seconds: float) -> dict[str
         start_new_session=True,
     )
     try:
-        out, err = process.communicate(json.dumps(question), timeout=max(seconds, 1.0))
+        out, err = process.communicate(json.dumps(given), timeout=max(seconds, 1.0))
     except subprocess.TimeoutExpired:
         return {"broken": f"patchctl did not end in {seconds:.0f} s on this node"}
     finally:
@@ -151,8 +151,8 @@ def _patchctl(place: Path, question: dict[str, Any], seconds: float) -> dict[str
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
     try:
-        told: dict[str, Any] = json.loads(out)
-        return told
+        result: dict[str, Any] = json.loads(out)
+        return result
     except ValueError:
         said = err.strip().splitlines()[-1:] or [f"it ended with {process.returncode}"]
         return {"broken": f"patchctl failed on this node: {said[0]}"}

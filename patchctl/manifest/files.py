@@ -8,19 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from patchctl.extension import registered
 from patchctl.manifest.problems import InvalidManifest, Problem, quoted, shown
 
 MAX_BYTES = 1 << 18
-# Read by others: what is generated (locks, trees, keys, the schemas), recipes with their rules (patchctl.training.recipes), what is
-# installed beside the trees (patchctl.requirements), and what the pages about the practice are made from
-# (patchctl.training.practice.check).
-OTHERS = frozenset(["locks", "trees", "keys", "schema", "recipes", "requirements"]) | {
-    "rules.yaml",
-    "models.yaml",
-    "coverage.yaml",
-    "facts.yaml",
-    "parameters.yaml",
-}
+# Read by others: what is generated (locks, trees, keys, the schemas), and what is installed beside the trees
+# (patchctl.requirements). Extensions name what they read.
+_READ_BY_OTHERS = frozenset(["locks", "trees", "keys", "schema", "requirements"])
 PRACTICE = "practice.yaml"  # not every distribution has one
 
 
@@ -52,10 +46,11 @@ class ManifestFiles:
 def _listing(root: Path) -> Iterator[tuple[str, str]]:
     """Every manifest's path, or a path and why it is none."""
     yield "manifests/upstreams.yaml", ""
+    known = _READ_BY_OTHERS.union({"upstreams.yaml", "stacks", "profiles"}, *(e.manifests for e in registered()))
     for name, is_folder in _entries(root, "manifests"):
         if name == PRACTICE and not is_folder:
             yield f"manifests/{name}", ""
-        elif name not in OTHERS | {"upstreams.yaml", "stacks", "profiles"}:
+        elif name not in known:
             yield f"manifests/{name}", _stray(name, f"upstreams.yaml, {PRACTICE}, stacks/ and profiles/", is_folder)
     for upstream, is_folder in _entries(root, "manifests/stacks"):
         if not is_folder:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from patchctl.manifest.types import (
     FORBID_UNKNOWN,
+    Address,
     Distributed,
     Doc,
     FormatVersion,
@@ -21,7 +22,6 @@ from patchctl.manifest.types import (
     Text,
     Version,
 )
-from patchctl.training.recipes.types import Address
 
 Platform = Literal["x86_64", "aarch64"]
 PLATFORMS: tuple[Platform, ...] = ("x86_64", "aarch64")

@@ -10,28 +10,28 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
+from patchctl import extension
 from patchctl.atomic import replace_file
 from patchctl.manifest.requirement_types import RequirementSet
 from patchctl.manifest.shape import Shape, doc, fields_of, shape_of
 from patchctl.manifest.types import OneOrMore, Only, Pattern, Practice, Profile, Stack, Upstreams, Written
-from patchctl.training.models.types import Models
-from patchctl.training.practice.types import Coverage, Facts, Parameters
-from patchctl.training.recipes.types import Recipe, Rules
 
 FOLDER = Path("manifests") / "schema"
-MODELS: dict[str, type] = {
+_OWN: dict[str, type] = {
     "upstreams": Upstreams,
     "stack": Stack,
     "profile": Profile,
     "practice": Practice,
-    "recipe": Recipe,
-    "rules": Rules,
     "requirements": RequirementSet,
-    "models": Models,
-    "coverage": Coverage,
-    "facts": Facts,
-    "parameters": Parameters,
 }
+
+
+def models() -> dict[str, type]:
+    """The class of each kind of manifest, those of extensions included."""
+    found = dict(_OWN)
+    for name in (name for other in extension.registered() for name in other.schemas):
+        found |= extension.load(name)
+    return found
 
 
 def schema(model: type) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def texts() -> dict[Path, str]:
     """The files, by path below a distribution's root. The same bytes everywhere: pydantic has no part in them."""
     return {
         FOLDER / f"{name}.schema.json": json.dumps(schema(model), indent=2, ensure_ascii=False) + "\n"
-        for name, model in MODELS.items()
+        for name, model in models().items()
     }
 
 

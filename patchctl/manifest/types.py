@@ -129,6 +129,10 @@ Import = Annotated[
     str, Pattern(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", "the dotted name of an import package")
 ]
 Text = Annotated[str, Pattern(r"[\s\S]*\S[\s\S]*", "a text that is not empty")]
+Address = Annotated[str, Pattern(r"https://[!-~]+", "an https:// address")]
+Word = Annotated[str, Pattern(r"[A-Za-z0-9_][A-Za-z0-9_./-]*", "a word of letters, digits, '_', '.', '/' and '-'")]
+_LINE = "a text of one line, a number, true, false, null or a list of them"
+Value = Annotated[str, Written(), Pattern(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*", _LINE)]
 FormatVersion = Annotated[int, Only(FORMAT), Doc("The version of this file's format.")]
 
 

@@ -11,8 +11,8 @@ from patchctl.terminal.text import one_line, visible_line
 
 if TYPE_CHECKING:
     from patchctl.cluster.compare import Compared, Difference
+    from patchctl.cluster.deploy import Deployment
     from patchctl.cluster.fanout import Node
-    from patchctl.cluster.rollout import RollOut
     from patchctl.terminal.style import Style
 
 _SHOWN = 8  # nodes that are as they should be, by name; and nodes of one difference
@@ -120,7 +120,7 @@ def _count(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
-def rolled_json(out: RollOut, address: str, ray: str, profile: str, *, dry_run: bool) -> dict[str, Any]:
+def deployment_json(out: Deployment, address: str, ray: str, profile: str, *, dry_run: bool) -> dict[str, Any]:
     """The shape patchctl.cluster.apply/1 (docs/json.md)."""
     rows = []
     for node, result in out.results.items():
@@ -144,7 +144,7 @@ def rolled_json(out: RollOut, address: str, ray: str, profile: str, *, dry_run: 
     }
 
 
-def rolled_text(out: RollOut, profile: str, style: Style, *, dry_run: bool) -> Iterator[str]:
+def deployment_text(out: Deployment, profile: str, style: Style, *, dry_run: bool) -> Iterator[str]:
     """One line a node, with what was changed there or why it was not."""
     width = max((len(n.title) for n in (*out.results, *out.gone)), default=0)
     for node, result in out.results.items():
@@ -171,5 +171,5 @@ def rolled_text(out: RollOut, profile: str, style: Style, *, dry_run: bool) -> I
         yield f"profile {profile} {'would be' if dry_run else 'is'} on {_count(len(out.results), 'node')}"
 
 
-def _wrote(out: RollOut) -> bool:
+def _wrote(out: Deployment) -> bool:
     return any(r.state in ("applied", "unchanged", "shared") for r in out.results.values())

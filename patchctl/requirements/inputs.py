@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from patchctl import extension
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.requirement_types import Platform, RequirementSet
 from patchctl.manifest.types import Profile
 from patchctl.requirements.declared import Declared, read_declared
 from patchctl.requirements.scripts import declared_by_scripts
 from patchctl.requirements.sets import NamedSet
-from patchctl.training.recipes.read import Recipes, read_recipes
-from patchctl.training.recipes.resolve import resolve
 
-PROFILE, RECIPES = "profile", "recipes"
-"""Who asks, where it is no file of a tree and no script: the profile's versions, and what recipes need, all together: a
-recipe more that needs the same changes no lock."""
+PROFILE = "profile"
+"""Who asks, where it is no file of a tree, no script and no extension: the profile's versions."""
+Source = Callable[[Distribution, NamedSet], dict[str, tuple[str, ...]]]
+"""What an extension adds to the inputs: lines as pip reads them, by who asks for them."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,10 @@ def inputs_of(dist: Distribution, named: NamedSet, declared: Sequence[Declared] 
     pins = runtime_pins(dist, named.profiles[0])
     asked = {d.title: d.requirements for d in found}
     asked[PROFILE] = tuple(pins)
-    asked |= {RECIPES: _of_recipes(read_recipes(dist), named)} | declared_by_scripts(dist.root)
+    for name in (name for other in extension.registered() for name in other.requirements):
+        source: Source = extension.load(name)
+        asked |= source(dist, named)
+    asked |= declared_by_scripts(dist.root)
     overrides = {canonicalize_name(Requirement(text).name): text for text in pins}
     overrides |= {canonicalize_name(Requirement(o.requirement).name): o.requirement for o in named.value.overrides}
     return Inputs(named.value, asked, tuple(str(Requirement(text)) for text in overrides.values()))
@@ -78,12 +81,6 @@ def runtime_pins(dist: Distribution, profile: Profile) -> list[str]:
             limits = f"=={version}" if version[0].isdigit() else version
             found.append(str(Requirement(f"{requirement.distribution}{limits}")))
     return found
-
-
-def _of_recipes(recipes: Recipes, named: NamedSet) -> tuple[str, ...]:
-    """What the recipes of the set's profiles need, each once."""
-    runs = (resolve(recipes, p.name, name) for p in named.profiles for name in recipes.of(p.name))
-    return tuple(sorted({str(Requirement(text)) for run in runs for text in run.needs_packages}))
 
 
 def write_inputs(inputs: Inputs, folder: Path) -> dict[str, str]:

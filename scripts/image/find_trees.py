@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from patchctl.__main__ import compose
 from patchctl.identify.known import known_trees
 from patchctl.identify.match import Identified, identify
 from patchctl.manifest.distribution import Distribution, find_root
@@ -21,6 +22,7 @@ WRONG_USE, NOT_THE_PIN = 2, 3
 
 
 def main(profile_name: str, python: str, *said: str) -> int:
+    compose()
     dist = Distribution.load(find_root(None, Path.cwd()), None)
     stacks = dist.profile(profile_name).stacks
     given = dict(word.partition("=")[::2] for word in said)

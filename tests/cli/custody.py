@@ -20,7 +20,7 @@ from pathlib import Path
 
 from distribution import GIT_ENV, Made, Patch, Upstream, git, make_distribution, write_files
 
-from patchctl.cli import run
+from patchctl.__main__ import run
 
 CORE = "".join(f"CORE_{n} = {n}\n" for n in range(12))
 FIXED = CORE.replace("CORE_2 = 2", "CORE_2 = 22")

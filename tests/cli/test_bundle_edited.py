@@ -22,7 +22,7 @@ def hook(event, args):
         with open(file, "w") as out:
             out.write(text)
 sys.addaudithook(hook)
-from patchctl.cli import run
+from patchctl.__main__ import run
 sys.exit(run(sys.argv[4:]))
 """
 

@@ -62,10 +62,10 @@ def test_another_shell_is_wrong_use(made: Made) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_every_verb_is_completed(environment: dict[str, str], shell: str) -> None:
-    from patchctl.cli import VERBS
+    from patchctl.cli import verbs
 
     answer = protocol(environment, shell, ["patchctl", ""], 1)
-    assert all(verb in answer.replace(",", "\n").split() for verb in VERBS)
+    assert all(verb in answer.replace(",", "\n").split() for verb in verbs())
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -15,10 +15,10 @@ import pytest
 from distribution import REPO, Made
 from on_disk import Workspace, command, copy_of, environment
 
-from patchctl.cli import VERBS
+from patchctl.cli import verbs
 
 
-@pytest.mark.parametrize("verb", ["", *VERBS])
+@pytest.mark.parametrize("verb", ["", *verbs()])
 def test_help(verb: str, tmp_path: Path) -> None:
     """Needs no distribution, no home and no network."""
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(REPO), "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"}

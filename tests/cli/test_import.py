@@ -21,7 +21,7 @@ from distribution import Made, make_distribution
 from foreign import POND, ZOO, Repository
 from on_disk import snapshot
 
-from patchctl.cli import run
+from patchctl.__main__ import run
 
 Change = Callable[[bytes], bytes]
 

@@ -164,7 +164,7 @@ def test_a_tree_that_the_profile_does_not_have_is_not_asked_for(own_ws: Workspac
 # The other user may be unable to read the interpreter's own folders: the first run, as root, imports everything.
 AS_NOBODY = f"""
 import os, sys
-from patchctl.cli import run
+from patchctl.__main__ import run
 options, verb, workspace = sys.argv[1:3], sys.argv[3], sys.argv[4:]
 for warm_up in ("status", "verify"):
     run([*options, warm_up, *workspace])

@@ -205,7 +205,7 @@ HELLO = "greeter/greeter/hello.py"
 # The other user may be unable to read the interpreter's own folders: the first run, as root, imports everything.
 AS_NOBODY = """
 import os, sys
-from patchctl.cli import run
+from patchctl.__main__ import run
 for warm_up in ("status", "labels", "verify"):
     run([warm_up, *sys.argv[2:]])
 import patchctl.terminal.failure, patchctl.git.run

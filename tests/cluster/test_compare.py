@@ -13,11 +13,11 @@ import pytest
 from distribution import Made, make_distribution
 
 from patchctl.cluster.compare import Compared, Wanted, compare
+from patchctl.cluster.deploy import Deployment, Result, deploy
 from patchctl.cluster.facts import Failed, Fault, NodeFacts, Seen, TreeFacts
 from patchctl.cluster.fanout import Answer, NoAnswer, Node
-from patchctl.cluster.rollout import Result, RollOut, roll_out
 from patchctl.manifest.distribution import Distribution
-from patchctl.report.cluster import compared_text, rolled_text
+from patchctl.report.cluster import compared_text, deployment_text
 from patchctl.terminal.style import Style
 
 
@@ -259,13 +259,13 @@ class Asked:
         return {n: special[n.title].pop(0) if special.get(n.title) else a for n, a in done.items()}
 
 
-def rolled(ask: Asked, *, dead: str = "", **options: Any) -> RollOut:
+def rolled(ask: Asked, *, dead: str = "", **options: Any) -> Deployment:
     defaults = {"expected": None, "dry_run": False, "skip_unreachable": False}
     nodes = [*ask.found, *(node(n, alive=False) for n in dead)]
-    return roll_out(ask, nodes, **{**defaults, **options})
+    return deploy(ask, nodes, **{**defaults, **options})
 
 
-def states(out: RollOut) -> dict[str, str]:
+def states(out: Deployment) -> dict[str, str]:
     return {n.title: r.state for n, r in out.results.items()}
 
 
@@ -283,7 +283,7 @@ def test_one_that_cannot_holds_all_back(good: NodeFacts, verb: str) -> None:
     out = rolled(ask)
     assert [v for v, _ in ask.log] == ["look", "preview"][: 1 + (verb == "preview")]
     assert states(out) == {"a": "held-back", "b": "failed"} and out.exit_code == 5
-    text = "\n".join(rolled_text(out, "full", Style(False), dry_run=False))
+    text = "\n".join(deployment_text(out, "full", Style(False), dry_run=False))
     assert "nothing was written on any node" in text and "hello.py" in text
 
 
@@ -336,7 +336,7 @@ def test_a_node_that_died_before_the_run_fails_it(good: NodeFacts) -> None:
     ask = Asked(in_groups(good, ["a"]))
     out = rolled(ask, dead="b")
     assert (ask.log, states(out), out.exit_code) == ([], {"b": "failed", "a": "held-back"}, 1)
-    text = "\n".join(rolled_text(out, "full", Style(False), dry_run=False))
+    text = "\n".join(deployment_text(out, "full", Style(False), dry_run=False))
     assert "it was stopped (try: start Ray there again; --nodes N" in text and "--skip-unreachable" in text
     assert "1 node failed; nothing was written on any node" in text
 

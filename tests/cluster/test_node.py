@@ -15,8 +15,8 @@ import pytest
 from distribution import REPO, Made, git, make_distribution, write_files
 
 from patchctl.cluster import task
-from patchctl.cluster.facts import ApplyOptions, MachineQuestion, NodeFacts, Request, facts_of
-from patchctl.cluster.kit import make_kit
+from patchctl.cluster.facts import ApplyOptions, MachineRequest, NodeFacts, Request, facts_of
+from patchctl.cluster.payload import make_payload
 from patchctl.manifest.distribution import Distribution
 
 NAMES = {"greeter": "greeter", "clock": "clock"}
@@ -28,8 +28,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 @pytest.fixture(scope="module")
-def kit(made: Made) -> bytes:
-    return make_kit(Distribution.load(made.root)).data
+def payload(made: Made) -> bytes:
+    return make_payload(Distribution.load(made.root)).data
 
 
 @pytest.fixture
@@ -46,14 +46,14 @@ def asked(workspace: Path, made: Made, **more: Any) -> Request:
     return replace(plain, **more)
 
 
-def told(kit: bytes, request: Request, bundle: bytes | None = None) -> NodeFacts:
-    answer = task.answer(kit, request.as_json(), bundle)
+def told(payload: bytes, request: Request, bundle: bytes | None = None) -> NodeFacts:
+    answer = task.answer(payload, request.as_json(), bundle)
     assert "facts" in answer, answer
     return facts_of(answer["facts"])
 
 
-def test_a_node_answers_with_its_trees(kit: bytes, made: Made, workspace: Path) -> None:
-    facts = told(kit, asked(workspace, made))
+def test_a_node_answers_with_its_trees(payload: bytes, made: Made, workspace: Path) -> None:
+    facts = told(payload, asked(workspace, made))
     assert (facts.failed, facts.faults, facts.not_checked, facts.profile) == (None, [], [], "full")
     for tree in facts.trees:
         assert tree.tree == tree.tip_tree == git(workspace / tree.upstream, "rev-parse", "HEAD^{tree}").strip()
@@ -63,9 +63,9 @@ def test_a_node_answers_with_its_trees(kit: bytes, made: Made, workspace: Path) 
 
 
 @pytest.mark.parametrize("verb", ["verify", "status"])
-def test_a_changed_file_changes_the_tree(kit: bytes, made: Made, workspace: Path, verb: str) -> None:
+def test_a_changed_file_changes_the_tree(payload: bytes, made: Made, workspace: Path, verb: str) -> None:
     write_files(workspace / "greeter", {"greeter/hello.py": "x = 1\n", "greeter/manners.py": None})
-    facts = told(kit, asked(workspace, made, verb=verb))
+    facts = told(payload, asked(workspace, made, verb=verb))
     assert {(f.rule, f.file) for f in facts.faults} == {
         ("file-changed", "greeter/greeter/hello.py"),
         ("file-changed", "greeter/greeter/manners.py"),
@@ -75,26 +75,26 @@ def test_a_changed_file_changes_the_tree(kit: bytes, made: Made, workspace: Path
     assert tree is not None and tree.tree == git(workspace / "greeter", "write-tree").strip() != tree.tip_tree
 
 
-def test_verify_finds_what_the_times_do_not_show(kit: bytes, made: Made, workspace: Path) -> None:
+def test_verify_finds_what_the_times_do_not_show(payload: bytes, made: Made, workspace: Path) -> None:
     import os
 
     file = workspace / "greeter" / "greeter" / "hello.py"
     times = file.stat()
     file.write_bytes(file.read_bytes().replace(b"Hello", b"Hallo"))
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert [f.rule for f in told(kit, asked(workspace, made)).faults] == ["file-changed"]
+    assert [f.rule for f in told(payload, asked(workspace, made)).faults] == ["file-changed"]
 
 
-def test_a_forged_state_is_not_believed(kit: bytes, made: Made, workspace: Path) -> None:
+def test_a_forged_state_is_not_believed(payload: bytes, made: Made, workspace: Path) -> None:
     state = workspace / ".patchctl" / "state.json"
     tip = git(workspace / "greeter", "rev-parse", "HEAD^{tree}").strip()
     assert state.read_text().count(tip) == 1
     state.write_text(state.read_text().replace(tip, "0" * 40))
-    assert {"wrong-tip", "wrong-base"} <= {f.rule for f in told(kit, asked(workspace, made)).faults}
+    assert {"wrong-tip", "wrong-base"} <= {f.rule for f in told(payload, asked(workspace, made)).faults}
 
 
 def test_the_kit_needs_nothing_but_python_and_git(
-    kit: bytes, made: Made, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    payload: bytes, made: Made, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """-S: no site-packages at all, which is less than any Ray node has."""
     bare = tmp_path / "bare"
@@ -102,20 +102,18 @@ def test_the_kit_needs_nothing_but_python_and_git(
     bare.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(bare))
     monkeypatch.setenv("PATCHCTL_CACHE", str(tmp_path / "cache"))
-    assert told(kit, asked(workspace, made)).failed is None
-    looked = told(
-        kit, asked(workspace, made, verb="preflight", machine=MachineQuestion(paths={"a": ["/", None, None]}))
-    )
+    assert told(payload, asked(workspace, made)).failed is None
+    looked = told(payload, asked(workspace, made, verb="probe", machine=MachineRequest(paths={"a": ["/", None, None]})))
     assert looked.failed is None and looked.machine is not None
     assert {"limits.txt", "meminfo.txt", "workspace.json"} <= looked.machine.texts.keys()
     assert json.loads(looked.machine.texts["paths.json"])["/"]["kind"] == "folder"
     fresh = asked(tmp_path / "fresh", made, verb="apply", profile="plain", apply=ApplyOptions())
-    facts = told(kit, fresh)
+    facts = told(payload, fresh)
     assert (facts.failed, facts.changed) == (None, ["greeter", "clock"])
     assert (tmp_path / "fresh" / "greeter" / "greeter" / "hello.py").read_text().count("Hello") == 1
 
 
-def test_apply_out_of_a_bundle(kit: bytes, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apply_out_of_a_bundle(payload: bytes, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import hashlib
 
     file = tmp_path / "full.bundle.tar"
@@ -127,75 +125,75 @@ def test_apply_out_of_a_bundle(kit: bytes, made: Made, tmp_path: Path, monkeypat
     request = asked(tmp_path / "ws", made, verb="apply", profile="full", apply=options)
     changed = bytearray(data)
     changed[len(data) // 2] ^= 1
-    failed = told(kit, request, bytes(changed)).failed
+    failed = told(payload, request, bytes(changed)).failed
     assert failed is not None and failed.exit_code == 3
     assert not (tmp_path / "ws" / "greeter").exists()
     origins = made.origins.rename(made.origins.with_name("away"))
     try:
-        assert told(kit, request, data).changed == ["greeter", "clock"]
+        assert told(payload, request, data).changed == ["greeter", "clock"]
     finally:
         origins.rename(made.origins)
 
 
-def test_a_preview_writes_nothing(kit: bytes, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preview_writes_nothing(payload: bytes, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATCHCTL_CACHE", str(tmp_path / "cache"))
     request = asked(tmp_path / "ws", made, verb="preview", profile="full", apply=ApplyOptions())
-    assert told(kit, request).changed == ["greeter", "clock"]
+    assert told(payload, request).changed == ["greeter", "clock"]
     assert not (tmp_path / "ws").exists()
 
 
-def test_an_error_on_the_node_keeps_its_code(kit: bytes, made: Made, workspace: Path) -> None:
+def test_an_error_on_the_node_keeps_its_code(payload: bytes, made: Made, workspace: Path) -> None:
     write_files(workspace / "greeter", {"greeter/hello.py": "mine\n"})
     request = asked(workspace, made, verb="preview", profile="plain", apply=ApplyOptions())
-    failed = told(kit, request).failed
+    failed = told(payload, request).failed
     assert failed is not None and (failed.kind, failed.exit_code) == ("local-edits", 5)
     assert "hello.py" in failed.what and failed.hint is not None
 
 
 def test_an_error_of_several_lines_becomes_one(
-    kit: bytes, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    payload: bytes, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATCHCTL_CACHE", str(tmp_path / "cache"))
     offline = ApplyOptions(source="sdist", offline=True)
-    failed = told(kit, asked(tmp_path / "new", made, verb="preview", profile="full", apply=offline)).failed
+    failed = told(payload, asked(tmp_path / "new", made, verb="preview", profile="full", apply=offline)).failed
     assert failed is not None and (failed.kind, failed.exit_code) == ("source-unavailable", 3)
     assert "\\n" not in failed.what and "\n" not in failed.what and failed.what.count("; tried ") >= 2
 
 
 @pytest.mark.parametrize("verb", ["verify", "status"])
-def test_trees_that_are_gone(kit: bytes, made: Made, workspace: Path, verb: str) -> None:
+def test_trees_that_are_gone(payload: bytes, made: Made, workspace: Path, verb: str) -> None:
     for name in NAMES:
         shutil.rmtree(workspace / name)
-    facts = told(kit, asked(workspace, made, verb=verb))
+    facts = told(payload, asked(workspace, made, verb=verb))
     assert {(f.rule, f.upstream) for f in facts.faults} == {("tree-missing", "greeter"), ("tree-missing", "clock")}
     assert len(facts.faults) == 2 and [t.tree for t in facts.trees] == [None, None]
 
 
-def test_a_node_with_no_workspace(kit: bytes, made: Made, tmp_path: Path) -> None:
-    facts = told(kit, asked(tmp_path / "nothing" / "here", made))
+def test_a_node_with_no_workspace(payload: bytes, made: Made, tmp_path: Path) -> None:
+    facts = told(payload, asked(tmp_path / "nothing" / "here", made))
     assert (facts.applied, facts.failed, facts.trees) == (False, None, [])
     assert facts.identity[-1] == "nothing/here"
 
 
-def test_two_names_of_one_folder_are_one_identity(kit: bytes, made: Made, workspace: Path, tmp_path: Path) -> None:
+def test_two_names_of_one_folder_are_one_identity(payload: bytes, made: Made, workspace: Path, tmp_path: Path) -> None:
     (tmp_path / "other name").symlink_to(workspace)
     look = asked(workspace, made, verb="look", names={})
-    one, other = (told(kit, replace(look, workspace=str(w))).identity for w in (workspace, tmp_path / "other name"))
-    third = told(kit, replace(look, workspace=str(tmp_path))).identity
+    one, other = (told(payload, replace(look, workspace=str(w))).identity for w in (workspace, tmp_path / "other name"))
+    third = told(payload, replace(look, workspace=str(tmp_path))).identity
     assert one == other != third
 
 
 def test_the_workspace_of_the_node_comes_before_that_of_the_driver(
-    kit: bytes, made: Made, workspace: Path, monkeypatch: pytest.MonkeyPatch
+    payload: bytes, made: Made, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATCHCTL_WORKSPACE", str(workspace))
     request = replace(asked(workspace, made, verb="look", names={}), workspace=None)
-    assert told(kit, request).workspace == str(workspace)
+    assert told(payload, request).workspace == str(workspace)
     monkeypatch.delenv("PATCHCTL_WORKSPACE")
-    assert told(kit, request).workspace == "/nowhere"
+    assert told(payload, request).workspace == "/nowhere"
 
 
-def test_secrets_stay_on_the_node(kit: bytes, made: Made, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_stay_on_the_node(payload: bytes, made: Made, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values: Mapping[str, str] = {
         "GREETER_API_KEY": "s3cret",
         "GREETER_PROXY": "http://me:s3cret@proxy.example.com:80",
@@ -204,7 +202,7 @@ def test_secrets_stay_on_the_node(kit: bytes, made: Made, workspace: Path, monke
     for name, value in values.items():
         monkeypatch.setenv(name, value)
     request = asked(workspace, made, variables=[*values, "GREETER_UNSET"], secret=["GREETER_API_KEY"])
-    answer = task.answer(kit, request.as_json(), None)
+    answer = task.answer(payload, request.as_json(), None)
     assert "s3cret" not in str(answer)
     assert answer["facts"]["environment"] == {
         "GREETER_API_KEY": "(set)",
@@ -215,13 +213,13 @@ def test_secrets_stay_on_the_node(kit: bytes, made: Made, workspace: Path, monke
 
 
 def test_what_a_worker_and_its_children_import(
-    kit: bytes, made: Made, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    payload: bytes, made: Made, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A path that a process adds to its own sys.path reaches what it spawns; one in PYTHONPATH reaches what is started."""
     shutil.copytree(workspace / "clock" / "clock", tmp_path / "elsewhere" / "clock")
     monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
     monkeypatch.syspath_prepend(str(workspace / "greeter"))
-    facts = told(kit, asked(workspace, made))
+    facts = told(payload, asked(workspace, made))
     assert {(s.view, s.package, s.ours) for s in facts.seen} == {
         ("worker", "greeter", True), ("worker", "clock", False), ("spawned", "greeter", True), ("spawned", "clock", False),
     }  # fmt: skip
@@ -230,9 +228,9 @@ def test_what_a_worker_and_its_children_import(
     }
 
 
-def test_the_folder_that_training_starts_in_counts(kit: bytes, made: Made, workspace: Path) -> None:
+def test_the_folder_that_training_starts_in_counts(payload: bytes, made: Made, workspace: Path) -> None:
     kept = sys.path[:]
-    facts = told(kit, asked(workspace, made, start=["clock", "."], drop=[str(REPO)]))
+    facts = told(payload, asked(workspace, made, start=["clock", "."], drop=[str(REPO)]))
     assert {(s.view, s.package, s.ours) for s in facts.seen if s.package == "clock"} == {
         ("worker", "clock", True),
         ("spawned", "clock", True),
@@ -241,25 +239,25 @@ def test_the_folder_that_training_starts_in_counts(kit: bytes, made: Made, works
 
 
 def test_what_the_driver_adds_is_taken_away_and_what_the_node_has_stays(
-    kit: bytes, made: Made, workspace: Path, monkeypatch: pytest.MonkeyPatch
+    payload: bytes, made: Made, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray puts the folder that a driver was started in on sys.path of the workers; PYTHONPATH may name the same one."""
     for name in ("greeter", "clock"):
         monkeypatch.syspath_prepend(str(workspace / name))
     monkeypatch.setenv("PYTHONPATH", str(workspace / "greeter"))
     drop = [str(workspace / "greeter"), str(workspace / "clock")]
-    facts = told(kit, asked(workspace, made, verb="status", drop=drop))
+    facts = told(payload, asked(workspace, made, verb="status", drop=drop))
     assert {(s.package, s.ours) for s in facts.seen if s.view == "worker"} == {("greeter", True), ("clock", False)}
 
 
 @pytest.mark.parametrize("verb", ["verify", "status"])
-def test_a_commit_on_top(kit: bytes, made: Made, workspace: Path, verb: str) -> None:
+def test_a_commit_on_top(payload: bytes, made: Made, workspace: Path, verb: str) -> None:
     git(workspace / "clock", "commit", "--quiet", "--allow-empty", "-m", "mine")
-    assert [f.rule for f in told(kit, asked(workspace, made, verb=verb, names={})).faults] == ["head-moved"]
+    assert [f.rule for f in told(payload, asked(workspace, made, verb=verb, names={})).faults] == ["head-moved"]
 
 
 def test_a_node_that_takes_too_long_is_ended(
-    kit: bytes, made: Made, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    payload: bytes, made: Made, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = tmp_path / "bin"
     slow.mkdir()
@@ -267,7 +265,7 @@ def test_a_node_that_takes_too_long_is_ended(
     (slow / "git").chmod(0o755)
     monkeypatch.setenv("PATH", f"{slow}:/usr/bin:/bin")
     began = time.monotonic()
-    answer = task.answer(kit, asked(workspace, made, seconds=3.0).as_json(), None)
+    answer = task.answer(payload, asked(workspace, made, seconds=3.0).as_json(), None)
     assert "did not end in" in answer["broken"]
     assert time.monotonic() - began < 20
     status = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
@@ -275,6 +273,6 @@ def test_a_node_that_takes_too_long_is_ended(
 
 
 def test_the_same_distribution_gives_the_same_kit(made: Made) -> None:
-    one, other = (make_kit(Distribution.load(made.root)) for _ in range(2))
+    one, other = (make_payload(Distribution.load(made.root)) for _ in range(2))
     assert one == other
     assert len(one.data) < 1 << 20

@@ -17,13 +17,14 @@ from typing import Any
 
 from fuzz_values import changed_bytes, changed_value
 
+from patchctl.__main__ import compose
 from patchctl.errors import PatchctlError
 from patchctl.git.objects import Entry
 from patchctl.manifest import cache as kept_manifests
 from patchctl.manifest.files import ManifestFiles
 from patchctl.manifest.load import loads
 from patchctl.manifest.lock import Lock, LockedFile, LockedForm, LockedPatch, LockedResult, read_lock, render_lock
-from patchctl.manifest.schema import MODELS
+from patchctl.manifest.schema import models
 from patchctl.manifest.types import Stack
 from patchctl.source.cache import read_record
 from patchctl.stack.locking import diff_locks
@@ -403,11 +404,13 @@ class ManifestReader(Reader):
     name = "manifest"
 
     def __init__(self, folder: Path) -> None:
+        compose()
+        kinds = models()
         self.samples = [
-            (MODELS[f.name.partition("-")[0]], f.read_bytes(), json.loads(f.with_suffix(".json").read_bytes()))
+            (kinds[f.name.partition("-")[0]], f.read_bytes(), json.loads(f.with_suffix(".json").read_bytes()))
             for f in sorted(GOOD.glob("*.yaml"))
         ]
-        self.kinds = list(MODELS.values())
+        self.kinds = list(kinds.values())
 
     def case(self, rng: random.Random) -> bytes:
         kind, text, value = rng.choice(self.samples)

@@ -70,7 +70,7 @@ def run_case(folder: Path, files: dict[str, bytes], number: int) -> None:
 
 def _run(folder: Path, inside: Path, verb: tuple[str, ...]) -> None:
     """In the child: what the command line does, its words in a file."""
-    from patchctl.cli import run
+    from patchctl.__main__ import run
 
     code = 99
     try:

@@ -24,7 +24,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[2]
 RUNNER = """
 import json, os, sys
-from patchctl.cli import run
+from patchctl.__main__ import run
 lines, results = json.load(open(sys.argv[1])), sys.argv[2]
 for number, line in enumerate(lines):
     for fd, name in ((1, "out"), (2, "err")):

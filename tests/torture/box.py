@@ -134,6 +134,6 @@ def belongings(folder: Path, *more: str) -> dict[str, bytes | None]:
 
 
 def _patchctl(line: Sequence[str]) -> int:
-    from patchctl.cli import run
+    from patchctl.__main__ import run
 
     return run(list(line))

@@ -346,15 +346,15 @@ def _unpacked(box: Box) -> Snapshot:
 def _node(box: Box) -> Callable[[], int]:
     from patchctl.cluster import task
     from patchctl.cluster.facts import ApplyOptions, Request
-    from patchctl.cluster.kit import make_kit
+    from patchctl.cluster.payload import make_payload
     from patchctl.manifest.distribution import Distribution
 
-    kit = make_kit(Distribution.load(box.made.root)).data
+    payload = make_payload(Distribution.load(box.made.root)).data
     request = Request("apply", str(box.ws), "/nowhere", "full", str(box.made.root), None, 50.0, apply=ApplyOptions())
 
     def answer() -> int:
         try:
-            told = task.answer(kit, request.as_json(), None)
+            told = task.answer(payload, request.as_json(), None)
         except Exception as error:  # Ray brings it to the driver, which says that this node's task failed
             print(f"the task failed: {error}")
             return 1

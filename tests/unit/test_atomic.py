@@ -201,7 +201,7 @@ ALLOWED = {
     "bundle/unpack.py:cached_distribution": "the rename of such a folder",
     "cli/__init__.py:run": "the null device",
     "cluster/fanout.py:joined": "the null device",
-    "cluster/kit.py:_archive": "in memory",
+    "cluster/payload.py:_archive": "in memory",
     "cluster/task.py:answer": _SCRATCH + "; sent by value to nodes that need not have this package",
     "doctor/machine.py:_lacks": _SCRATCH,
     "git/fetch.py:_end_history": _STAGED,

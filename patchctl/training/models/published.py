@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from patchctl.check.manifests import manifest_findings
+from patchctl.check.series import Series
+from patchctl.findings.report import Report
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import read
 from patchctl.manifest.problems import InvalidManifest, Problem, did_you_mean, quoted
@@ -34,6 +37,14 @@ def read_models(dist: Distribution) -> Models:
     if problems:
         raise InvalidManifest(problems)
     return loaded.value
+
+
+def check_models(dist: Distribution, series: Series, report: Report) -> None:
+    """Adds the faults of the table, which nothing else loads before somebody asks preflight."""
+    try:
+        read_models(dist)
+    except InvalidManifest as error:
+        report.add(manifest_findings(dist.root, error).findings)
 
 
 def model_of(models: Models, profile: str, recipe: str | None = None) -> tuple[str, PublishedModel] | None:

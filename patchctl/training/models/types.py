@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from patchctl.manifest.types import FORBID_UNKNOWN, Distributed, Doc, FormatVersion, Name, Text
-from patchctl.training.recipes.types import Address, Value, Word
+from patchctl.manifest.types import FORBID_UNKNOWN, Address, Distributed, Doc, FormatVersion, Name, Text, Value, Word
 
 
 @dataclass(frozen=True)

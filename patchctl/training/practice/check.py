@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
+from patchctl.check.manifests import manifest_findings
 from patchctl.check.series import Series
 from patchctl.findings.report import Finding, Report
 from patchctl.manifest.distribution import Distribution
@@ -40,8 +41,6 @@ def _read(path: Path, model: type[T]) -> Loaded[T] | None:
 
 def check_coverage(dist: Distribution, series: Series, report: Report) -> None:
     """Adds what is wrong with the two files, and how many items there are."""
-    from patchctl.check.distribution import manifest_findings
-
     try:
         read_parameters(dist.root)
         loaded = read_coverage(dist.root)

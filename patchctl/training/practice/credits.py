@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from patchctl.check.manifests import below
 from patchctl.findings.report import Finding
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import Loaded, read
@@ -93,8 +94,6 @@ class Documents:
 
 def check_credits(dist: Distribution, recipes: Recipes, facts: Facts) -> Iterator[Finding]:
     """A finding for each source whose document does not have what it is named for."""
-    from patchctl.check.distribution import below
-
     documents = Documents.of(facts, dist.root)
     for loaded in recipes.files.values():
         file = below(dist.root, loaded.positions.file)

@@ -18,8 +18,9 @@ from patchctl.manifest.types import (
     Pattern,
     RelativePath,
     Text,
+    Value,
 )
-from patchctl.training.recipes.types import Key, Value
+from patchctl.training.recipes.types import Key
 
 Page = Annotated[
     str, Pattern(r"(?!.*\.\./)[A-Za-z0-9_][A-Za-z0-9_./-]*\.md(#[^\s#]+)?", "the path of a page, with #HEADING at will")

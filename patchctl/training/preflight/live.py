@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from patchctl.cluster.facts import SECRET
 from patchctl.doctor.runtime import cann_file, driver_file
 from patchctl.errors import PatchctlError
 from patchctl.manifest.distribution import Distribution
@@ -27,7 +28,6 @@ _OURS = re.compile(
     r"|\w*SOCKET_IFNAME|TASK_QUEUE_\w+|CPU_AFFINITY_CONF|CUDA_DEVICE_MAX_CONNECTIONS|LD_PRELOAD|LD_LIBRARY_PATH|USE_\w+"
     r"|HF_ENDPOINT|HF_HOME|WORLD_SIZE|RANK|(?i:(http|https|all|no)_proxy)"
 )
-SECRET = re.compile(r"(?i)key|token|secret|passw|credential|auth")
 # Runs in the training environment: its version, and what pip would list. Without pip, which not every environment has.
 _PYTHON_PROBE = """
 import importlib.metadata, importlib.util, json, os, platform, sys
@@ -47,7 +47,7 @@ HCCN_TOOL = "/usr/local/Ascend/driver/tools/hccn_tool"
 
 
 @dataclass(frozen=True)
-class Questions:
+class ProbeRequest:
     """What a recipe wants to know of a machine beyond what is always looked at."""
 
     python: str
@@ -82,11 +82,11 @@ def workspace_state(workspace: Path, dist: Distribution, python: str) -> dict[st
         return {**plain, "python": python, "not_asked": str(error)}
 
 
-def look(questions: Questions, note: Callable[[str], None] = lambda text: None) -> m.Machine:
+def look(request: ProbeRequest, note: Callable[[str], None] = lambda text: None) -> m.Machine:
     """Every probe of this machine."""
     texts: dict[str, str] = {}
     absent: dict[str, str] = {}
-    for name, probe in _probes(questions):
+    for name, probe in _probes(request):
         note(m.PROBES[name])
         try:
             text = probe()
@@ -97,13 +97,13 @@ def look(questions: Questions, note: Callable[[str], None] = lambda text: None) 
         else:
             if text is not None:
                 texts[name] = text
-    texts |= _python(questions.python, absent)
+    texts |= _python(request.python, absent)
     return m.Machine(texts, "this machine", time.time(), absent)
 
 
-def _probes(questions: Questions) -> Iterator[tuple[str, Callable[[], str | None]]]:
-    root = questions.root
-    yield m.NPU_SMI, lambda: _npu_smi(questions.environment)
+def _probes(request: ProbeRequest) -> Iterator[tuple[str, Callable[[], str | None]]]:
+    root = request.root
+    yield m.NPU_SMI, lambda: _npu_smi(request.environment)
     yield m.DRIVER, lambda: _file(driver_file(root))
     yield m.CANN, lambda: _cann(root)
     yield m.DISKS, lambda: _tool("df", "-P", "-k", fails=True)
@@ -120,12 +120,12 @@ def _probes(questions: Questions) -> Iterator[tuple[str, Callable[[], str | None
     yield m.RESERVED_PORTS, lambda: _file(root / "proc/sys/net/ipv4/ip_local_reserved_ports")
     yield m.DEVICE_NETWORK, lambda: _device_network(root)
     yield m.DEVICE_ADDRESSES, lambda: _first_file(root / "etc/hccn.conf")
-    yield m.ENVIRONMENT, lambda: json.dumps(_environment(questions), indent=2) + "\n"
-    yield m.PATHS, lambda: json.dumps(_paths(questions), indent=2) + "\n"
-    yield m.CACHES, lambda: caches_json(find_caches(questions.cache_folders, questions.environment))
-    if questions.model is not None:
-        yield m.CONFIG, lambda: _file(Path(questions.model or "") / "config.json")
-    yield m.WORKSPACE, lambda: _json(questions.workspace())
+    yield m.ENVIRONMENT, lambda: json.dumps(_environment(request), indent=2) + "\n"
+    yield m.PATHS, lambda: json.dumps(_paths(request), indent=2) + "\n"
+    yield m.CACHES, lambda: caches_json(find_caches(request.cache_folders, request.environment))
+    if request.model is not None:
+        yield m.CONFIG, lambda: _file(Path(request.model or "") / "config.json")
+    yield m.WORKSPACE, lambda: _json(request.workspace())
 
 
 def _json(data: Mapping[str, Any] | None) -> str | None:
@@ -240,18 +240,18 @@ def _interface(name: str) -> dict[str, Any]:
     return {"ifname": name, "flags": ["UP"] if flags & 1 else [], "operstate": state, "addr_info": found}
 
 
-def _environment(questions: Questions) -> dict[str, str]:
+def _environment(request: ProbeRequest) -> dict[str, str]:
     """The variables that are somebody's business here, without credentials."""
     ours = [
-        name for name in questions.environment
-        if (name in questions.variables or _OURS.fullmatch(name)) and not SECRET.search(name)
+        name for name in request.environment
+        if (name in request.variables or _OURS.fullmatch(name)) and not SECRET.search(name)
     ]  # fmt: skip
-    return {name: redact_text(questions.environment[name]) for name in sorted(ours)}
+    return {name: redact_text(request.environment[name]) for name in sorted(ours)}
 
 
-def _paths(questions: Questions) -> dict[str, Any]:
-    named = [questions.environment.get("HCCL_WHITELIST_FILE"), cann_file(questions.root)]
-    asked = dict.fromkeys([*questions.paths, *(str(f) for f in named if f)])
+def _paths(request: ProbeRequest) -> dict[str, Any]:
+    named = [request.environment.get("HCCL_WHITELIST_FILE"), cann_file(request.root)]
+    asked = dict.fromkeys([*request.paths, *(str(f) for f in named if f)])
     return {path: _path(Path(path)) for path in asked}
 
 

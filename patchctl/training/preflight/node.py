@@ -8,10 +8,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from patchctl.cluster.facts import MachineFacts, MachineQuestion, Request
+from patchctl.cluster.facts import MachineFacts, MachineRequest, Request
 from patchctl.manifest.distribution import Distribution
 from patchctl.training.preflight import machine as m
-from patchctl.training.preflight.live import Questions, look, workspace_state
+from patchctl.training.preflight.live import ProbeRequest, look, workspace_state
 
 # Ray hides all devices from a task that asks for none, with an empty value: nobody's setting.
 _HIDDEN_BY_RAY = ("ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
@@ -19,11 +19,11 @@ _HIDDEN_BY_RAY = ("ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 def look_here(request: Request, python: str, workspace: Path, dist: Distribution) -> MachineFacts:
     """Every probe of this node."""
-    asked = request.machine or MachineQuestion()
+    asked = request.machine or MachineRequest()
     environment = {n: v for n, v in os.environ.items() if v or n not in _HIDDEN_BY_RAY}
     paths = paths_here(asked.paths, environment)
     found = look(
-        Questions(
+        ProbeRequest(
             python=python,
             variables=frozenset(asked.variables),
             paths=tuple(path for path in paths.values() if path),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from patchctl.check.manifests import below, manifest_findings
 from patchctl.check.series import Series, read_series
 from patchctl.errors import PatchctlError
 from patchctl.findings.report import Finding, Report
@@ -23,8 +24,6 @@ _KINDS = ("config", "env")
 
 def check_recipes(dist: Distribution, series: Series, report: Report) -> None:
     """Adds what is wrong with the recipes and the rules, and how many there are of both."""
-    from patchctl.check.distribution import below, manifest_findings
-
     try:
         recipes = read_recipes(dist)
     except InvalidManifest as error:
@@ -83,8 +82,6 @@ def _switches(patches: Sequence[StackPatch]) -> Iterator[Switch]:
 
 def _samples(dist: Distribution, loaded: Loaded[Rules]) -> Iterator[Finding]:
     """A rule says what its own samples say."""
-    from patchctl.check.distribution import below
-
     for name, rule in loaded.value.rules.items():
         for part, samples, breaks in (("good", rule.good, False), ("bad", rule.bad, True)):
             for index, sample in enumerate(samples):

@@ -11,6 +11,7 @@ from typing import Annotated
 
 from patchctl.manifest.types import (
     FORBID_UNKNOWN,
+    Address,
     Doc,
     Feature,
     FormatVersion,
@@ -20,12 +21,10 @@ from patchctl.manifest.types import (
     Pattern,
     RelativePath,
     Text,
-    Written,
+    Value,
+    Word,
 )
 
-_LINE = "a text of one line, a number, true, false, null or a list of them"
-Value = Annotated[str, Written(), Pattern(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*", _LINE)]
-Word = Annotated[str, Pattern(r"[A-Za-z0-9_][A-Za-z0-9_./-]*", "a word of letters, digits, '_', '.', '/' and '-'")]
 Values = Annotated[list[Value], OneOrMore()]
 Size = Annotated[str, Pattern(r"[a-z][a-z0-9_]*", "a name of lower-case letters, digits and '_'")]
 Variable = Annotated[str, Pattern(r"[A-Z][A-Z0-9_]*", "the name of an environment variable, in capitals")]
@@ -38,7 +37,6 @@ RecipeName = Annotated[
 Module = Annotated[
     str, Pattern(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", "the dotted name of a Python module")
 ]
-Address = Annotated[str, Pattern(r"https://[!-~]+", "an https:// address")]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,13 @@ import click
 
 from patchctl.cli.app import App, json_option
 from patchctl.errors import DONE, FINDINGS
-from patchctl.training.verbs.options import Asked, RecipeBook, profile_of_recipe, recipe_option, said_instead
+from patchctl.training.verbs.options import (
+    RecipeArguments,
+    RecipeBook,
+    profile_of_recipe,
+    recipe_option,
+    recipe_overrides,
+)
 
 if TYPE_CHECKING:
     from patchctl.cluster.facts import Request
@@ -25,7 +31,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @profile_of_recipe
 @recipe_option
-@said_instead
+@recipe_overrides
 @click.option(
     "--workspace", "-w", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
     help="The workspace on every node [default: each node's own PATCHCTL_WORKSPACE, else the one here, else ./workspace].",
@@ -37,7 +43,7 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_obj
 def preflight(
-    app: App, address: str, asked: Asked, workspace: Path | None, python: str | None, accept: tuple[str, ...],
+    app: App, address: str, arguments: RecipeArguments, workspace: Path | None, python: str | None, accept: tuple[str, ...],
     timeout: float, as_json: bool,
 ) -> int:  # fmt: skip
     """Run `patchctl preflight` on every node of a Ray cluster, and hold the nodes against each other.
@@ -51,39 +57,39 @@ def preflight(
     Exit code 1 when a node is not ready, differs in what has to be alike, or does not answer.
     """
     from patchctl.cluster.fanout import NoAnswer, joined
-    from patchctl.cluster.kit import make_kit
-    from patchctl.cluster.question import plain_request
+    from patchctl.cluster.payload import make_payload
+    from patchctl.cluster.request import plain_request
     from patchctl.training.preflight.cluster_report import readiness_json, readiness_text
     from patchctl.training.preflight.readiness import readiness
     from patchctl.training.verbs.preflight import case_of
 
-    run = RecipeBook(app).sound(asked)
+    run = RecipeBook(app).valid_run(arguments)
     dist = app.distribution
     here = Path(os.environ.get("PATCHCTL_WORKSPACE") or "workspace")
-    plain = plain_request("preflight", dist, workspace, here, timeout)
-    request = replace(_asking(app, run, plain), python=python)
+    plain = plain_request("probe", dist, workspace, here, timeout)
+    request = replace(_request(app, run, plain), python=python)
     progress = app.progress(as_json)
     with joined(address) as cluster:
         nodes = cluster.nodes()
         progress.start("cluster preflight", None)
         try:
-            told = cluster.ask({n: request for n in nodes if n.alive}, cluster.put(make_kit(dist).data), progress)
+            found = cluster.ask({n: request for n in nodes if n.alive}, cluster.put(make_payload(dist).data), progress)
         finally:
             progress.finish()
         version = cluster.version
-    answers = {n: told[n] if n.alive else NoAnswer("dead", n.reason) for n in nodes}
+    answers = {n: found[n] if n.alive else NoAnswer("dead", n.reason) for n in nodes}
     wanted = int(run.sizes["nodes"].value)
-    found = readiness(answers, lambda machine: case_of(app, run, machine, None), accept, wanted)
-    data = readiness_json(found, run, address, version)
-    app.emit("cluster.preflight", data, lambda style: readiness_text(found, run, address, style), as_json)
-    return DONE if found.ready else FINDINGS
+    outcome = readiness(answers, lambda machine: case_of(app, run, machine, None), accept, wanted)
+    data = readiness_json(outcome, run, address, version)
+    app.emit("cluster.preflight", data, lambda style: readiness_text(outcome, run, address, style), as_json)
+    return DONE if outcome.ready else FINDINGS
 
 
-def _asking(app: App, run: Run, plain: Request) -> Request:
-    """The question, with what each node has to know of the recipe."""
-    from patchctl.cluster.facts import MachineQuestion
+def _request(app: App, run: Run, plain: Request) -> Request:
+    """The request, with what each node has to know of the recipe."""
+    from patchctl.cluster.facts import MachineRequest
     from patchctl.training.verbs.preflight import variables_of
 
     paths = {n: [run.given_paths.get(n), p.variable, p.default] for n, p in run.paths.items()}
     start = [run.entry.upstream, *((run.entry.folder,) if run.entry.folder else ())]
-    return replace(plain, machine=MachineQuestion(sorted(variables_of(app, run)), paths, start))
+    return replace(plain, machine=MachineRequest(sorted(variables_of(app, run)), paths, start))

@@ -5,7 +5,13 @@ from __future__ import annotations
 import click
 
 from patchctl.cli.app import App, json_option
-from patchctl.training.verbs.options import Asked, RecipeBook, profile_of_recipe, recipe_option, said_instead
+from patchctl.training.verbs.options import (
+    RecipeArguments,
+    RecipeBook,
+    profile_of_recipe,
+    recipe_option,
+    recipe_overrides,
+)
 
 
 @click.command("env")
@@ -19,10 +25,10 @@ from patchctl.training.verbs.options import Asked, RecipeBook, profile_of_recipe
     show_default=True,
     help="sh: lines to eval or source; dotenv: NAME=VALUE lines.",
 )
-@said_instead
+@recipe_overrides
 @json_option
 @click.pass_obj
-def command(app: App, asked: Asked, output: str, as_json: bool) -> None:
+def command(app: App, arguments: RecipeArguments, output: str, as_json: bool) -> None:
     """Print the environment variables of a recipe, the same for every node of a run.
 
     What each node sets for itself (its network interface, the address of the first node) stands there as a comment.
@@ -36,6 +42,6 @@ def command(app: App, asked: Asked, output: str, as_json: bool) -> None:
     from patchctl.training.recipes.render import environment_dotenv, environment_sh
     from patchctl.training.recipes.report import env_json
 
-    run = RecipeBook(app).sound(asked)
+    run = RecipeBook(app).valid_run(arguments)
     lines = environment_dotenv if output == "dotenv" else environment_sh
     app.emit("env", env_json(run), lambda _: lines(run), as_json or output == "json")

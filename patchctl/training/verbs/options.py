@@ -23,7 +23,7 @@ _LONGEST_LIST = 5
 
 
 @dataclass(frozen=True)
-class Asked:
+class RecipeArguments:
     """A recipe as the command line names it."""
 
     profile: str | None
@@ -46,12 +46,12 @@ class RecipeBook:
 
         return read_recipes(self._app.distribution)
 
-    def run(self, asked: Asked) -> Run:
+    def run(self, arguments: RecipeArguments) -> Run:
         """The recipe as it would run. Raises WrongUse for one that is not there."""
         from patchctl.training.recipes.resolve import resolve
 
-        profile, recipe = self.names(asked.profile, asked.recipe)
-        return resolve(self.recipes, profile, recipe, _given(asked))
+        profile, recipe = self.names(arguments.profile, arguments.recipe)
+        return resolve(self.recipes, profile, recipe, _given(arguments))
 
     def names(self, profile: str | None, recipe: str | None) -> tuple[str, str]:
         """--profile and --recipe, or --recipe PROFILE/RECIPE. Raises WrongUse."""
@@ -107,9 +107,9 @@ class RecipeBook:
         strategy = facts_of(run, rules).text("actor_rollout_ref.actor.strategy") or "fsdp"
         return totals_of(run, rules, checkpoint_bytes(read_model(published[1].config), strategy))
 
-    def sound(self, asked: Asked) -> Run:
+    def valid_run(self, arguments: RecipeArguments) -> Run:
         """As `run`; raises BadManifest, with every rule that is broken, unless it keeps all of them."""
-        run = self.run(asked)
+        run = self.run(arguments)
         broken = self.broken(run)
         if broken:
             first, rest = broken[0], broken[1:_LONGEST_LIST]
@@ -122,14 +122,14 @@ class RecipeBook:
         return run
 
 
-def _given(asked: Asked) -> Given:
+def _given(arguments: RecipeArguments) -> Given:
     from patchctl.training.recipes.resolve import NODES, Given
 
-    sizes = _pairs(asked.sizes, "--size", "batch=256")
-    if asked.nodes is not None:
-        sizes[NODES] = str(asked.nodes)
-    settings = _pairs(asked.settings, "--set", "trainer.total_epochs=1")
-    return Given(sizes, settings, _pairs(asked.paths, "--path", "model=/data/model"))
+    sizes = _pairs(arguments.sizes, "--size", "batch=256")
+    if arguments.nodes is not None:
+        sizes[NODES] = str(arguments.nodes)
+    settings = _pairs(arguments.settings, "--set", "trainer.total_epochs=1")
+    return Given(sizes, settings, _pairs(arguments.paths, "--path", "model=/data/model"))
 
 
 def _pairs(texts: Iterable[str], option: str, example: str) -> dict[str, str]:
@@ -151,7 +151,7 @@ def complete_recipe(ctx: click.Context, param: click.Parameter, incomplete: str)
         return []
 
 
-_SAID_INSTEAD = (
+_OVERRIDES = (
     click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="How many nodes run it [default: the recipe's]."),
     click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="Another size of the recipe. Repeatable."),
     click.option("--set", "settings", multiple=True, metavar="KEY=VALUE",
@@ -161,8 +161,8 @@ _SAID_INSTEAD = (
 )  # fmt: skip
 
 
-def said_instead(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--nodes, --size, --set and --path; with profile and recipe they reach the command as one `asked`."""
+def recipe_overrides(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--nodes, --size, --set and --path; with profile and recipe they reach the command as one `arguments`."""
 
     @wraps(command)
     def gathered(
@@ -175,9 +175,9 @@ def said_instead(command: Callable[..., Any]) -> Callable[..., Any]:
         paths: tuple[str, ...],
         **others: Any,
     ) -> Any:
-        return command(*args, asked=Asked(profile, recipe, nodes, settings, sizes, paths), **others)
+        return command(*args, arguments=RecipeArguments(profile, recipe, nodes, settings, sizes, paths), **others)
 
-    for option in reversed(_SAID_INSTEAD):
+    for option in reversed(_OVERRIDES):
         option(gathered)
     return gathered
 

@@ -12,7 +12,13 @@ import click
 
 from patchctl.cli.app import App, json_option, workspace_option
 from patchctl.errors import DONE, FINDINGS, WrongUse
-from patchctl.training.verbs.options import Asked, RecipeBook, profile_of_recipe, recipe_option, said_instead
+from patchctl.training.verbs.options import (
+    RecipeArguments,
+    RecipeBook,
+    profile_of_recipe,
+    recipe_option,
+    recipe_overrides,
+)
 
 if TYPE_CHECKING:
     from patchctl.training.preflight.case import Case
@@ -25,7 +31,7 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 @click.command("preflight")
 @profile_of_recipe
 @recipe_option
-@said_instead
+@recipe_overrides
 @workspace_option
 @click.option(
     "--python", metavar="PY",
@@ -49,7 +55,7 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 @json_option
 @click.pass_obj
 def command(
-    app: App, asked: Asked, workspace: Path, python: str | None, folder: Path | None, record: Path | None,
+    app: App, arguments: RecipeArguments, workspace: Path, python: str | None, folder: Path | None, record: Path | None,
     mean_tokens: int | None, accept: tuple[str, ...], clear_caches: bool, yes: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Look whether a machine can run a recipe, before hours are spent; every finding says what to do.
@@ -74,7 +80,7 @@ def command(
         raise WrongUse("--machine looks at another machine: neither --record nor --clear-caches goes with it")
     if as_json and clear_caches and not yes:
         raise WrongUse("--clear-caches asks a question, which --json cannot", hint="add --yes")
-    run = RecipeBook(app).sound(asked)
+    run = RecipeBook(app).valid_run(arguments)
     case = case_of(app, run, _machine(app, run, folder, workspace, python, as_json), mean_tokens)
     if record is not None:
         write(case.machine, record)
@@ -92,7 +98,7 @@ def _machine(
 ) -> Machine:  # fmt: skip
     """The recording, or this machine."""
     from patchctl.doctor.runtime import training_python
-    from patchctl.training.preflight.live import Questions, look, workspace_state
+    from patchctl.training.preflight.live import ProbeRequest, look, workspace_state
     from patchctl.training.preflight.machine import recorded
 
     if folder is not None:
@@ -101,7 +107,7 @@ def _machine(
     paths = {n: run.given_paths.get(n) or here.get(p.variable) or p.default for n, p in run.paths.items()}
     start = (Path.cwd(), workspace.absolute() / run.entry.upstream / (run.entry.folder or ""))
     python = training_python(python)
-    questions = Questions(
+    request = ProbeRequest(
         python=python,
         variables=variables_of(app, run),
         paths=tuple(path for path in paths.values() if path),
@@ -113,7 +119,7 @@ def _machine(
     progress = app.progress(as_json)
     progress.start("preflight", None)
     try:
-        return look(questions, progress.note)
+        return look(request, progress.note)
     finally:
         progress.finish()
 

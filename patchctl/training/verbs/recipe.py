@@ -7,12 +7,12 @@ import click
 from patchctl.cli.app import App, complete_profile, json_option
 from patchctl.errors import DONE, FINDINGS
 from patchctl.training.verbs.options import (
-    Asked,
+    RecipeArguments,
     RecipeBook,
     complete_recipe,
     profile_of_recipe,
     recipe_argument,
-    said_instead,
+    recipe_overrides,
 )
 
 
@@ -45,17 +45,17 @@ def list_(app: App, profile: str | None, as_json: bool) -> None:
     if profile is not None:
         app.distribution.profile(profile)
     keys = [key for key in book.recipes.runnable() if profile in (None, key[0])]
-    runs = [book.run(Asked(*key)) for key in keys]
+    runs = [book.run(RecipeArguments(*key)) for key in keys]
     app.emit("recipe.list", list_json(runs), lambda style: list_text(runs, style), as_json)
 
 
 @command.command("show", short_help="Show one with where each value comes from.")
 @recipe_argument
 @profile_of_recipe
-@said_instead
+@recipe_overrides
 @json_option
 @click.pass_obj
-def show(app: App, asked: Asked, as_json: bool) -> int:
+def show(app: App, arguments: RecipeArguments, as_json: bool) -> int:
     """Show a recipe with all that it inherits: each value, its file and line, who gives it and why.
 
     What it comes to stands above the values: steps, checkpoints that are kept and their size, answers of validation against
@@ -66,7 +66,7 @@ def show(app: App, asked: Asked, as_json: bool) -> int:
     from patchctl.training.recipes.report import show_json, show_text
 
     book = RecipeBook(app)
-    run = book.run(asked)
+    run = book.run(arguments)
     broken, totals = book.broken(run), book.totals(run)
     data = show_json(run, broken, totals)
     app.emit("recipe.show", data, lambda style: show_text(run, broken, totals, style), as_json)
@@ -76,10 +76,10 @@ def show(app: App, asked: Asked, as_json: bool) -> int:
 @command.command("command", short_help="Print the exact command.")
 @recipe_argument
 @profile_of_recipe
-@said_instead
+@recipe_overrides
 @json_option
 @click.pass_obj
-def command_(app: App, asked: Asked, as_json: bool) -> None:
+def command_(app: App, arguments: RecipeArguments, as_json: bool) -> None:
     """Print the exact command: working directory, entry module, one override a line, quoted for the shell.
 
     Paths that are not given are read from variables (MODEL_PATH, TRAIN_FILE, ...) when it runs, and refused by name where
@@ -91,7 +91,7 @@ def command_(app: App, asked: Asked, as_json: bool) -> None:
     from patchctl.training.recipes.render import command_lines
     from patchctl.training.recipes.report import command_json
 
-    run = RecipeBook(app).sound(asked)
+    run = RecipeBook(app).valid_run(arguments)
     app.emit("recipe.command", command_json(run), lambda _: command_lines(run), as_json)
 
 
@@ -107,6 +107,6 @@ def diff(app: App, one: str, other: str, profile: str | None, as_json: bool) -> 
     from patchctl.training.recipes.report import diff_json, diff_text
 
     book = RecipeBook(app)
-    runs = book.run(Asked(profile, one)), book.run(Asked(profile, other))
+    runs = book.run(RecipeArguments(profile, one)), book.run(RecipeArguments(profile, other))
     rows = differences(*runs)
     app.emit("recipe.diff", diff_json(*runs, rows), lambda style: diff_text(*runs, rows, style), as_json)

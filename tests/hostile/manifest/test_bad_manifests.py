@@ -15,7 +15,7 @@ from patchctl.errors import BadManifest, Where
 from patchctl.manifest.files import MAX_BYTES
 from patchctl.manifest.load import loads, read
 from patchctl.manifest.problems import SHOWN, InvalidManifest
-from patchctl.manifest.schema import MODELS
+from patchctl.manifest.schema import models
 from patchctl.manifest.types import Profile, Stack
 
 BAD = sorted((Path(__file__).parent / "bad").glob("*.yaml"))
@@ -23,7 +23,7 @@ SECRETS = ("secret", "sometoken")
 
 
 def model_of(path: Path) -> type:
-    return MODELS[path.name.partition("-")[0]]
+    return models()[path.name.partition("-")[0]]
 
 
 def refused(path: Path) -> InvalidManifest:

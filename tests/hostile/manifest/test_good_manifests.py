@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from patchctl.manifest.load import read
-from patchctl.manifest.schema import MODELS
+from patchctl.manifest.schema import models
 
 GOOD = sorted((Path(__file__).parent / "good").glob("*.yaml"))
 
@@ -20,9 +20,9 @@ GOOD = sorted((Path(__file__).parent / "good").glob("*.yaml"))
 def test_means_what_the_json_says(path: Path, parser: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if parser == "python":
         monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
-    value = read(path, MODELS[path.name.partition("-")[0]]).value
+    value = read(path, models()[path.name.partition("-")[0]]).value
     assert dataclasses.asdict(value) == json.loads(path.with_suffix(".json").read_text())
 
 
 def test_there_are_some() -> None:
-    assert {p.name.partition("-")[0] for p in GOOD} == set(MODELS)
+    assert {p.name.partition("-")[0] for p in GOOD} == set(models())

@@ -22,7 +22,7 @@ PROCESSES = 50
 # Says that it is ready by opening the FIFO for reading, which waits for a writer; goes when the last writer is gone.
 WAITING = """
 import sys
-from patchctl.cli import run
+from patchctl.__main__ import run
 import patchctl.workspace.apply, patchctl.workspace.status, patchctl.stack.plan, patchctl.bundle.create
 with open(sys.argv[1]) as gate, open(sys.argv[2], "w"):
     gate.read()

@@ -44,7 +44,7 @@ def hook(event, args):
         if at in (seen, -after) and at:
             os.kill(os.getpid(), signal.SIGKILL)
 sys.addaudithook(hook)
-from patchctl.cli import run
+from patchctl.__main__ import run
 code = run(sys.argv[3:])
 open(counter, "w").write(f"{seen} {after}")
 sys.exit(code)

@@ -64,7 +64,7 @@ def _keyword(schema: dict[str, Any], name: str, rule: Any, value: Any) -> bool:
 
 
 def model_of(path: Path) -> dict[str, Any]:
-    return made.schema(made.MODELS[path.name.partition("-")[0]])
+    return made.schema(made.models()[path.name.partition("-")[0]])
 
 
 def values(folder: str) -> dict[Path, Any]:
@@ -107,7 +107,7 @@ def test_every_key_is_described() -> None:
                 found += undescribed(option, f"{path}.{key}")
         return found
 
-    for name, model in made.MODELS.items():
+    for name, model in made.models().items():
         assert undescribed(made.schema(model), name) == []
 
 

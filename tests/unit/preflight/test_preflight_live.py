@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from patchctl.training.preflight import machine as m
-from patchctl.training.preflight.live import Questions, _interface, look
+from patchctl.training.preflight.live import ProbeRequest, _interface, look
 from patchctl.training.preflight.read import (
     DevicePort,
     device_ports,
@@ -34,8 +34,8 @@ def program(folder: Path, name: str, script: str) -> str:
     return f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
-def questions(**changed: object) -> Questions:
-    return Questions(**{"python": sys.executable, "environment": {**os.environ, "HOME": "/nobody"}, **changed})  # type: ignore[arg-type]
+def questions(**changed: object) -> ProbeRequest:
+    return ProbeRequest(**{"python": sys.executable, "environment": {**os.environ, "HOME": "/nobody"}, **changed})  # type: ignore[arg-type]
 
 
 def test_what_this_machine_has() -> None:

@@ -34,7 +34,7 @@ class Result:
 
 
 @dataclass
-class RollOut:
+class Deployment:
     """The results by node. `gone` are nodes that were passed by, and why: dead before the run, or unreachable on request.
     `missing` says that there are too few nodes, or none."""
 
@@ -53,12 +53,12 @@ class RollOut:
         return DONE if not codes else codes.pop() if len(codes) == 1 else FINDINGS
 
 
-def roll_out(
+def deploy(
     ask: Ask, nodes: Sequence[Node], *, expected: int | None, dry_run: bool, skip_unreachable: bool
-) -> RollOut:
+) -> Deployment:
     """Apply to all nodes. Nothing is written anywhere unless every one of them is ready for it: one that died before the
     run fails as one that dies in it, unless it is to be skipped, or as many as are `expected` are there without it."""
-    out = RollOut()
+    out = Deployment()
     alive = [n for n in nodes if n.alive]
     dead = {n: n.reason for n in nodes if not n.alive}
     if expected is not None and len(alive) < expected:
@@ -106,7 +106,7 @@ def _groups(looked: Mapping[Node, Answer]) -> list[list[Node]]:
     return list(found.values())
 
 
-def _write(out: RollOut, ask: Ask, writers: Sequence[Node]) -> None:
+def _write(out: Deployment, ask: Ask, writers: Sequence[Node]) -> None:
     answers = dict(ask("apply", writers))
     busy = [
         n for n, a in answers.items() if isinstance(a, NodeFacts) and a.failed and a.failed.kind == WorkspaceBusy.kind
@@ -117,7 +117,7 @@ def _write(out: RollOut, ask: Ask, writers: Sequence[Node]) -> None:
         out.results[node] = _failure(answer) or _done(answer, "applied")
 
 
-def _look_again(out: RollOut, ask: Ask, groups: Iterable[Sequence[Node]]) -> None:
+def _look_again(out: Deployment, ask: Ask, groups: Iterable[Sequence[Node]]) -> None:
     """Whether those who did not write see what the writer of their group wrote."""
     writer_of = {node: group[0] for group in groups for node in group[1:]}
     wrote = {n: w for n, w in writer_of.items() if out.results[w].state != "failed"}
@@ -155,7 +155,7 @@ def _done(answer: Answer, word: State) -> Result:
     return Result(word if answer.changed else "unchanged", answer)
 
 
-def _held_back(out: RollOut, nodes: Iterable[Node]) -> RollOut:
+def _held_back(out: Deployment, nodes: Iterable[Node]) -> Deployment:
     """Nobody writes: the nodes that were ready say so."""
     for node in nodes:
         if node not in out.results and node not in out.gone:

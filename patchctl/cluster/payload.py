@@ -24,22 +24,22 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
-class Kit:
+class Payload:
     """The archive, and the digest of the distribution in it."""
 
     data: bytes
     distribution_digest: str
 
 
-def make_kit(dist: Distribution) -> Kit:
+def make_payload(dist: Distribution) -> Payload:
     """Reads everything once. Raises InvalidManifest when the manifests are no longer what they were."""
     members = {f"{CODE}/patchctl/{p.relative_to(PACKAGE).as_posix()}": p for p in _sources()}
     members |= {f"{DISTRIBUTION}/{name}": path for name, path in distribution_files(dist.root)}
-    with tempfile.TemporaryDirectory(prefix="patchctl-kit-") as name:
+    with tempfile.TemporaryDirectory(prefix="patchctl-payload-") as name:
         cache = Path(name)
         Distribution.load(dist.root, cache)
         members |= {f"{CACHE}/{p.relative_to(cache).as_posix()}": p for p in cache.rglob("*") if p.is_file()}
-        return Kit(_archive(members), distribution_digest(dist.root))
+        return Payload(_archive(members), distribution_digest(dist.root))
 
 
 def distribution_files(root: Path) -> Iterator[tuple[str, Path]]:

@@ -1,0 +1,86 @@
+"""What the nodes are asked, and what their answers are held against: from the distribution, a profile and an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from patchctl.cluster.compare import Wanted
+from patchctl.cluster.facts import SECRET, ApplyOptions, Request, Verb
+from patchctl.cluster.fanout import Answer, Cluster, Node, own_paths
+from patchctl.cluster.payload import Payload, make_payload
+from patchctl.manifest.distribution import Distribution
+from patchctl.terminal.progress import Progress
+
+# What decides which code a process finds, whatever a recipe says.
+_ALWAYS = ("PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What the environment of every node is held against. `variables` are read, `values` are the same on all nodes,
+    `of_each_node` are set on each, with the reason. `start`: the upstream and the folder in its tree that training is
+    started in."""
+
+    profile: str | None = None
+    variables: tuple[str, ...] = ()
+    values: Mapping[str, str] = field(default_factory=dict)
+    of_each_node: Mapping[str, str] = field(default_factory=dict)
+    start: tuple[str, str] | None = None
+
+
+def plain_request(verb: Verb, dist: Distribution, workspace: Path | None, fallback: Path, seconds: float) -> Request:
+    """A request without details: `look`, and what `apply` adds its options to."""
+    named = str(workspace.absolute()) if workspace is not None else None
+    root = str(dist.root)
+    return Request(verb, named, str(fallback.absolute()), None, root, None, seconds, drop=own_paths())
+
+
+def looking_request(plain: Request, dist: Distribution, environment: Environment, python: str | None) -> Request:
+    """The request of `status` and `verify`."""
+    variables = list(dict.fromkeys([*_ALWAYS, *environment.variables]))
+    names = {p: u.sdist or name for name, u in dist.upstreams.items() for p in u.packages}
+    return Request(
+        plain.verb, plain.workspace, plain.fallback, environment.profile, plain.root, python, plain.seconds, names=names,
+        packages={name: dict(u.packages) for name, u in dist.upstreams.items() if u.packages},
+        requirements={n: (r.distribution or n) if r.kind == "python" else None for n, r in dist.requirements.items()}
+        | ({"python": None} if "python" not in dist.requirements else {}),
+        variables=variables, secret=[v for v in variables if SECRET.search(v)],
+        start=list(environment.start) if environment.start else None, drop=plain.drop,
+    )  # fmt: skip
+
+
+def wanted_of(dist: Distribution, payload: Payload, environment: Environment, nodes: int | None) -> Wanted:
+    """What answers are held against. Raises WrongUse for a profile that is not there."""
+    if environment.profile is not None:
+        dist.profile(environment.profile)
+    return Wanted(
+        dist, payload.distribution_digest, environment.profile, nodes, environment.values, environment.of_each_node
+    )
+
+
+class Applying:
+    """Asks for the parts of an `apply`: one request for all nodes, the payload and the bundle put into the object store once."""
+
+    def __init__(
+        self, cluster: Cluster, dist: Distribution, plain: Request, options: ApplyOptions, bundle: bytes | None,
+        progress: Progress,
+    ) -> None:  # fmt: skip
+        self._cluster = cluster
+        self._request = plain
+        self._options = options
+        self._progress = progress
+        self._payload: Any = cluster.put(make_payload(dist).data)
+        self._bundle: Any = cluster.put(bundle) if bundle is not None else None
+
+    def __call__(self, verb: Verb, nodes: Sequence[Node]) -> Mapping[Node, Answer]:
+        writes = verb in ("preview", "apply")
+        request = replace(self._request, verb=verb, apply=self._options if writes else None)
+        self._progress.start(f"cluster {verb}", None)
+        try:
+            bundle = self._bundle if writes else None
+            return self._cluster.ask(dict.fromkeys(nodes, request), self._payload, self._progress, bundle=bundle)
+        finally:
+            self._progress.finish()

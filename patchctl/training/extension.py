@@ -1,0 +1,36 @@
+"""What training adds to the wing of patches: names alone, so that nothing of it is imported before it is called for."""
+
+from __future__ import annotations
+
+from patchctl.extension import Extension
+
+_TRAINING = "patchctl.training"
+
+EXTENSION = Extension(
+    verbs={
+        "recipe": (
+            "List, show, compare and print recipes: what a profile is trained with.",
+            f"{_TRAINING}.verbs.recipe:command",
+        ),
+        "env": ("Print the environment variables of a recipe.", f"{_TRAINING}.verbs.env:command"),
+        "preflight": (
+            "Say whether a machine can run a recipe, before hours are spent.",
+            f"{_TRAINING}.verbs.preflight:command",
+        ),
+    },
+    cluster_verbs=(f"{_TRAINING}.verbs.cluster_preflight:preflight",),
+    manifests=frozenset({"recipes", "rules.yaml", "models.yaml", "coverage.yaml", "facts.yaml", "parameters.yaml"}),
+    schemas=(f"{_TRAINING}.schemas:SCHEMAS",),
+    checks=(
+        f"{_TRAINING}.recipes.check:check_recipes",
+        f"{_TRAINING}.recipes.packages:check_packages",
+        f"{_TRAINING}.practice.check:check_coverage",
+        f"{_TRAINING}.models.published:check_models",
+    ),
+    rules=(f"{_TRAINING}.lint_rules:RULES",),
+    pages=(f"{_TRAINING}.practice.pages:practice_pages",),
+    requirements=(f"{_TRAINING}.recipes.packages:packages_of_recipes",),
+    environments=(f"{_TRAINING}.verbs.cluster_environment:environment_of_recipe",),
+    complete_recipe=(f"{_TRAINING}.verbs.options:complete_recipe",),
+    probe=(f"{_TRAINING}.preflight.node:look_here",),
+)
