@@ -19,7 +19,6 @@ from patchctl.manifest.problems import InvalidManifest
 from patchctl.source.types import SourceOptions
 from patchctl.terminal.progress import Progress
 from patchctl.training.models.published import read_models
-from patchctl.training.practice.check import check_coverage
 from patchctl.training.recipes.check import check_recipes
 
 
@@ -37,7 +36,6 @@ def verify_distribution(dist: Distribution, options: SourceOptions | None, progr
     report.add(check_tested(dist, series))
     check_recipes(dist, series, report)
     check_requirements(dist, report)
-    check_coverage(dist, series, report)
     report.add(_models(dist).findings)
     report.add(check_pages(dist, series, strict=False))
     check_sources(dist, series, options, progress, report)

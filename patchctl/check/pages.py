@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.atomic import replace_file
 from patchctl.catalog import links
-from patchctl.catalog.pages import FOLDER, GENERATED, Entry, entries_of, pages, tables
+from patchctl.catalog.pages import FOLDER, GENERATED, entries_of, pages, tables
 from patchctl.check.series import Series
 from patchctl.findings.report import Finding
 from patchctl.manifest import schema
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.problems import InvalidManifest
 
 _WRITE = "`patchctl docs` writes it"
 
@@ -30,7 +29,6 @@ def plan_documents(dist: Distribution, series: Series) -> Documents:
     """Compares every generated page, table and schema with the disk."""
     entries = entries_of(dist, series.patches)
     wanted = pages(dist.root, entries, dist.practice) | tables(dist.root, entries)
-    wanted |= _of_practice(dist, entries)
     if (dist.root / links.PAGE).is_file():
         wanted[links.PAGE] = links.links_page(dist.root, wanted)
     if (dist.root / schema.FOLDER).is_dir():
@@ -39,27 +37,6 @@ def plan_documents(dist: Distribution, series: Series) -> Documents:
     found = (f for f in (dist.root / FOLDER).rglob("*.md") if f.is_file())
     names = (f.relative_to(dist.root).as_posix() for f in found if _is_generated(f))
     return Documents(changed, tuple(sorted(n for n in names if n not in wanted)))
-
-
-def _of_practice(dist: Distribution, entries: Sequence[Entry]) -> dict[str, str]:
-    """The pages about recipes and the practice's documents; none while what they are made from cannot be read."""
-    from patchctl.training.practice import coverage, parameters
-    from patchctl.training.practice.check import read_coverage, read_parameters
-    from patchctl.training.recipes.read import read_recipes
-
-    try:
-        recipes, items, explained = read_recipes(dist), read_coverage(dist.root), read_parameters(dist.root)
-    except InvalidManifest:
-        return {}
-    found = {}
-    if recipes.files:
-        named = {name: e.page for e in entries for name in (e.patch.feature, f"{e.patch.feature}@{e.stack.upstream}")}
-        found[coverage.PAGE] = coverage.coverage_page(
-            recipes.files, recipes.rules, dist.practice, items.value if items else None, named
-        )
-    if explained is not None:
-        found[parameters.PAGE] = parameters.parameters_page(explained.value, recipes.files)
-    return found
 
 
 def write_documents(root: Path, documents: Documents) -> None:

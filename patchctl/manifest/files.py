@@ -11,16 +11,9 @@ from pathlib import Path
 from patchctl.manifest.problems import InvalidManifest, Problem, quoted, shown
 
 MAX_BYTES = 1 << 18
-# Read by others: what is generated (locks, trees, keys, the schemas), recipes with their rules (patchctl.training.recipes), what is
-# installed beside the trees (patchctl.requirements), and what the pages about the practice are made from
-# (patchctl.training.practice.check).
-OTHERS = frozenset(["locks", "trees", "keys", "schema", "recipes", "requirements"]) | {
-    "rules.yaml",
-    "models.yaml",
-    "coverage.yaml",
-    "facts.yaml",
-    "parameters.yaml",
-}
+# Read by others: what is generated (locks, trees, keys, the schemas), recipes with their rules (patchctl.training.recipes), and
+# what is installed beside the trees (patchctl.requirements).
+OTHERS = frozenset(["locks", "trees", "keys", "schema", "recipes", "requirements", "rules.yaml", "models.yaml"])
 PRACTICE = "practice.yaml"  # not every distribution has one
 
 

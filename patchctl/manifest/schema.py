@@ -15,7 +15,6 @@ from patchctl.manifest.requirement_types import RequirementSet
 from patchctl.manifest.shape import Shape, doc, fields_of, shape_of
 from patchctl.manifest.types import OneOrMore, Only, Pattern, Practice, Profile, Stack, Upstreams, Written
 from patchctl.training.models.types import Models
-from patchctl.training.practice.types import Coverage, Facts, Parameters
 from patchctl.training.recipes.types import Recipe, Rules
 
 FOLDER = Path("manifests") / "schema"
@@ -28,9 +27,6 @@ MODELS: dict[str, type] = {
     "rules": Rules,
     "requirements": RequirementSet,
     "models": Models,
-    "coverage": Coverage,
-    "facts": Facts,
-    "parameters": Parameters,
 }
 
 
