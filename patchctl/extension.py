@@ -1,4 +1,4 @@
-"""What a wing adds to patchctl, so that what it builds on need not know it: verbs, checks, manifests, pages, requirements.
+"""What a wing adds to patchctl, so that what it builds on need not know it: verbs, checks, manifests, requirements.
 
 `patchctl.__main__` registers every extension before anything else runs, in the process that `cluster` starts on a node as
 well. An extension names its functions as MODULE:NAME, and each is imported when it is first called for: `apply` imports
@@ -19,8 +19,7 @@ class Extension:
 
     `verbs` (cli): help and click command by name. `cluster_verbs` (cli.cluster_verb): click commands of the group `cluster`.
     `manifests` (manifest.files): names in manifests/ that it reads itself. `schemas` (manifest.schema): their classes by name.
-    `checks` (check.distribution): functions of `verify`. `rules` (check.rules): what these hold. `pages` (check.pages):
-    functions that give generated pages. `requirements` (requirements.inputs): functions that say who needs which packages.
+    `checks` (check.distribution): functions of `verify`. `rules` (check.rules): what these hold. `requirements` (requirements.inputs): functions that say who needs which packages.
     `environments` (cluster.request): what a recipe sets on every node. `complete_recipe` (cli.cluster_verb): its names for
     a shell. `probe` (cluster.node): looks at a node's machine.
     """
@@ -31,7 +30,6 @@ class Extension:
     schemas: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
-    pages: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
     environments: tuple[str, ...] = ()
     complete_recipe: tuple[str, ...] = ()

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from patchctl import extension
 from patchctl.atomic import replace_file
 from patchctl.catalog import links
-from patchctl.catalog.pages import FOLDER, GENERATED, Entry, entries_of, pages, tables
+from patchctl.catalog.pages import FOLDER, GENERATED, entries_of, pages, tables
 from patchctl.check.series import Series
 from patchctl.findings.report import Finding
 from patchctl.manifest import schema
 from patchctl.manifest.distribution import Distribution
 
 _WRITE = "`patchctl docs` writes it"
-Pages = Callable[[Distribution, Sequence[Entry]], dict[str, str]]
-"""What an extension generates: text by path below the root."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +29,6 @@ def plan_documents(dist: Distribution, series: Series) -> Documents:
     """Compares every generated page, table and schema with the disk."""
     entries = entries_of(dist, series.patches)
     wanted = pages(dist.root, entries, dist.practice) | tables(dist.root, entries)
-    for name in (name for other in extension.registered() for name in other.pages):
-        more: Pages = extension.load(name)
-        wanted |= more(dist, entries)
     if (dist.root / links.PAGE).is_file():
         wanted[links.PAGE] = links.links_page(dist.root, wanted)
     if (dist.root / schema.FOLDER).is_dir():

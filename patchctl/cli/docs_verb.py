@@ -22,9 +22,9 @@ def command(app: App, check: bool, as_json: bool) -> int:
     """Write the generated pages, or with --check fail when one would differ.
 
     A page a patch and their index under docs/patches/; the table between `<!-- patches:begin -->` and
-    `<!-- patches:end -->` of README.md and README.zh-CN.md; under docs/practice/ switches, coverage and parameters, from
-    practice.yaml, coverage.yaml, parameters.yaml and the recipes; docs/lint-rules.md, docs/links.md and manifests/schema/
-    where they are kept. Nothing is written while a patch cannot be read.
+    `<!-- patches:end -->` of README.md and README.zh-CN.md; docs/practice/switches.md, from practice.yaml;
+    docs/lint-rules.md, docs/links.md and manifests/schema/ where they are kept. Nothing is written while a patch cannot be
+    read.
     """
     from patchctl.check.pages import check_pages, plan_documents, write_documents
     from patchctl.check.series import read_series

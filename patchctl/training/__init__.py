@@ -1,1 +1,1 @@
-"""The wing of training: recipes, models, preflight and the practice. Nothing outside this folder imports it."""
+"""The wing of training: recipes, models and preflight. Nothing outside this folder imports it."""

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from patchctl.training.models.types import Models
-from patchctl.training.practice.types import Coverage, Facts, Parameters
 from patchctl.training.recipes.types import Recipe, Rules
 
 SCHEMAS: dict[str, type] = {
     "recipe": Recipe,
     "rules": Rules,
     "models": Models,
-    "coverage": Coverage,
-    "facts": Facts,
-    "parameters": Parameters,
 }

@@ -6,6 +6,8 @@ which fails for a key that is not declared.
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,44 @@ import pytest
 from harness import REPO, Upstream
 from test_recipes import Of, equal, job, probed
 
-from patchctl.training.practice.check import read_parameters
-from patchctl.training.practice.types import Parameter
-
 PROBE = "tests/behaviour/verl/probe_recipes.py"
 MODULES = {"ppo_trainer": "verl.trainer.main_ppo", "dapo_trainer": "recipe.dapo.main_dapo"}
-LOADED = read_parameters(REPO)
-assert LOADED is not None
-PARAMETERS = {key: parameter for group in LOADED.value.groups.values() for key, parameter in group.items()}
+PAGE = REPO / "docs" / "practice" / "parameters.md"
+_VALUE = r"(?:`[^`]*`|none(?:: give one)?)"
+# | `KEY` | `DEFAULT` |, where DAPO has another one: `DEFAULT`; `OTHER` in `dapo_trainer`
+_ROW = re.compile(
+    rf"\| `(?P<key>[^`]+)` \| (?P<default>{_VALUE})(?:; (?P<dapo>{_VALUE}) in `dapo_trainer`)?"
+    r"(?P<only> \(`dapo_trainer` alone has it\))? \| \S.* \|"
+)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A key's default by the page, null for none and ??? where one has to be given; `dapo` where dapo_trainer has another."""
+
+    default: str
+    dapo: str | None
+    only: str | None
+
+
+def read(page: str) -> dict[str, Parameter]:
+    """Every row of the page's tables by its key."""
+    found = {}
+    for line in page.splitlines():
+        if line.startswith("| `"):
+            row = _ROW.fullmatch(line)
+            assert row is not None, line
+            dapo = plain(row["dapo"]) if row["dapo"] else None
+            assert row["key"] not in found, f"{row['key']} stands twice"
+            found[row["key"]] = Parameter(plain(row["default"]), dapo, "dapo_trainer" if row["only"] else None)
+    return found
+
+
+def plain(shown: str) -> str:
+    return {"none": "null", "none: give one": "???"}.get(shown) or shown.strip("`")
+
+
+PARAMETERS = read(PAGE.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")

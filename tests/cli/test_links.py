@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from distribution import REPO, make_distribution, write_files
+from markdown_headings import anchors
 
 from patchctl.catalog.links import pages_of
-from patchctl.terminal.markdown import anchors, links
+from patchctl.terminal.markdown import links
 
 PAGES = [page.relative_to(REPO) for page in pages_of(REPO)]
 

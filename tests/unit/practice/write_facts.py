@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes manifests/facts.yaml anew from the documents of the practice: which names and numbers stand in which section.
+"""Writes facts.yaml beside it anew from the documents of the practice: which names and numbers stand in which section.
 
-    python scripts/practice_facts.py 000=long.txt 003=dapo.txt "linked from 002=notes.txt"
-    python scripts/practice_facts.py --check 003=dapo.txt        exit 1 when the file is not as it would be written
+    python tests/unit/practice/write_facts.py 000=long.txt 003=dapo.txt "linked from 002=notes.txt"
+    python tests/unit/practice/write_facts.py --check 003=dapo.txt        exit 1 when the file is not as it would be written
 
-`patchctl verify` holds every `source:` of recipes and rules against that file. Documents that are not named stay as they
-are. A variable of a shell script is replaced by its value, so that `n=${n_resp}` is known as n=16.
+The tests here hold every `source:` of recipes and rules against that file. Documents that are not named stay as they are. A
+variable of a shell script is replaced by its value, so that `n=${n_resp}` is known as n=16.
 """
 
 from __future__ import annotations
@@ -19,34 +19,42 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 # Works from a checkout that nobody has installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from patchctl.errors import DONE, FINDINGS, PatchctlError, WrongUse
-from patchctl.terminal.failure import render_error
-from patchctl.training.practice.credits import FACTS, read_facts
-from patchctl.training.practice.types import Facts, Read
-from patchctl.training.practice.words import spelled, words
+import yaml
+from practice_documents import FACTS
+from practice_words import spelled, words
+
 from patchctl.training.recipes.arithmetic import BadExpression, evaluate
 
-REPO = Path(__file__).resolve().parents[1]
 _ASSIGNED = re.compile(r"^(?:export )?([A-Za-z_]\w*)=(\S+)", re.MULTILINE | re.ASCII)
 _SUM = re.compile(r"\$\(\((.*)\)\)")
 _USED = re.compile(r"\$\{?([A-Za-z_]\w*)\}?", re.ASCII)
 
 
+class Unfit(Exception):
+    """A document that is not there, not known, or does not have its sections."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("documents", nargs="+", metavar="NUMBER=FILE", help="a document, and where its text is")
-    parser.add_argument("--root", type=Path, default=REPO, help="the distribution; by default this checkout")
+    parser.add_argument("--facts", type=Path, default=FACTS, help="the file to write; by default the one beside this")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when something would change")
     args = parser.parse_args(arguments)
+    old = args.facts.read_text(encoding="utf-8")
     try:
-        return _run(args.root / FACTS, dict(_given(args.documents)), check=args.check)
-    except PatchctlError as error:
-        render_error(error, as_json=False, program="practice_facts.py")
-        return error.code
+        new = _written(yaml.safe_load(old), dict(_given(args.documents)), old[: old.index("\ndocuments:") + 1])
+    except Unfit as error:
+        parser.error(str(error))
+    if args.check:
+        print(f"{args.facts.name} is {'as written' if old == new else 'not as it would be written'}")
+        return int(old != new)
+    args.facts.write_text(new, encoding="utf-8")
+    return 0
 
 
 def _given(pairs: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -55,40 +63,25 @@ def _given(pairs: Sequence[str]) -> Iterator[tuple[str, str]]:
         try:
             yield number, Path(file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise WrongUse(f"{pair}: cannot be read: {error}", hint="NUMBER=FILE, as in 003=dapo.txt") from error
+            raise Unfit(f"{pair}: cannot be read: {error}; expected NUMBER=FILE, as in 003=dapo.txt") from error
 
 
-def _run(file: Path, texts: Mapping[str, str], *, check: bool) -> int:
-    loaded = read_facts(file.parents[1])
-    if loaded is None:
-        raise WrongUse("there is no such file", where=str(file), hint="a checkout of the distribution")
-    unknown = sorted(set(texts) - set(loaded.value.documents))
+def _written(facts: Mapping[str, Any], texts: Mapping[str, str], head: str) -> str:
+    unknown = sorted(set(texts) - set(facts["documents"]))
     if unknown:
-        raise WrongUse(
-            f"{file} has no document {', '.join(unknown)}", hint=f"known: {', '.join(loaded.value.documents)}"
-        )
-    old = file.read_text(encoding="utf-8")
-    new = _written(loaded.value, texts, old[: old.index("schema: ")])
-    if check:
-        print(f"{file.name} is {'as written' if old == new else 'not as it would be written'}")
-        return DONE if old == new else FINDINGS
-    file.write_text(new, encoding="utf-8")
-    return DONE
-
-
-def _written(facts: Facts, texts: Mapping[str, str], head: str) -> str:
-    lines = [f"schema: {facts.schema}", "", "documents:"]
-    for number, document in facts.documents.items():
+        raise Unfit(f"there is no document {', '.join(unknown)}; known: {', '.join(facts['documents'])}")
+    lines = ["documents:"]
+    for number, document in facts["documents"].items():
         text = texts.get(number)
-        digest = hashlib.sha256(text.encode()).hexdigest() if text is not None else document.sha256
+        digest = hashlib.sha256(text.encode()).hexdigest() if text is not None else document["sha256"]
         lines += [f"  {json.dumps(number)}:", f"    sha256: {json.dumps(digest)}"]
-        lines += [f"    note: {document.note}"] if document.note else []
+        lines += [f"    note: {document['note']}"] if "note" in document else []
         lines += ["    sections:"]
-        parts = _parts(number, document, text) if text is not None else None
-        for name, section in document.sections.items():
-            found = " ".join(_shortest(parts[name])) if parts else section.words
+        parts = _parts(number, document["sections"], text) if text is not None else None
+        for name, section in document["sections"].items():
+            found = " ".join(_shortest(parts[name])) if parts else section["words"]
             lines += [f"      {json.dumps(name)}:"]
-            lines += [f"        begins: {json.dumps(section.begins, ensure_ascii=False)}", "        words: >-"]
+            lines += [f"        begins: {json.dumps(section['begins'], ensure_ascii=False)}", "        words: >-"]
             lines += textwrap.wrap(
                 found, 118, initial_indent=" " * 10, subsequent_indent=" " * 10, break_long_words=False,
                 break_on_hyphens=False,
@@ -96,18 +89,15 @@ def _written(facts: Facts, texts: Mapping[str, str], head: str) -> str:
     return head + "\n".join(lines) + "\n"
 
 
-def _parts(number: str, document: Read, text: str) -> dict[str, str]:
+def _parts(number: str, sections: Mapping[str, Any], text: str) -> dict[str, str]:
     """The text of each section, with the values of shell variables put in."""
     resolved = _resolved(text)
     places: list[tuple[str, int]] = []
     place = 0
-    for name, section in document.sections.items():
-        place = resolved.find(section.begins, place)
+    for name, section in sections.items():
+        place = resolved.find(section["begins"], place)
         if place < 0:
-            raise WrongUse(
-                f"{number}, {name}: {section.begins!r} is not in it, or not in this order",
-                hint=f"`begins` in {FACTS}",
-            )
+            raise Unfit(f"{number}, {name}: {section['begins']!r} is not in it, or not in this order")
         places.append((name, place))
     ends = [start for _, start in places[1:]] + [len(resolved)]
     return {name: resolved[start:end] for (name, start), end in zip(places, ends, strict=True)}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from patchctl.training.practice.words import plain_value, stands, telling, words
+from practice_words import plain_value, stands, telling, words
 
 
 @pytest.mark.parametrize(
