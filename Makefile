@@ -113,7 +113,7 @@ bench-patches: trees  ## what patches gain, as far as a CPU can tell: a simulati
 	$(RUN) benchmarks/bench_gc.py --trees $(TREES)/patched --out docs/benchmarks.md && \
 	$(RUN) benchmarks/bench_sam.py --trees $(TREES)/patched $(if $(ARCTIC),--arctic $(ARCTIC)) --out docs/benchmarks.md
 
-docs: $(VENV)/.ready  ## generated pages, README table, JSON schemas
+docs: $(VENV)/.ready  ## generated pages, tables, JSON schemas
 	$(PATCHCTL) docs
 	$(RUN) scripts/log/metrics.py
 

@@ -19,9 +19,10 @@ class Extension:
 
     `verbs` (cli): help and click command by name. `cluster_verbs` (cli.cluster_verb): click commands of the group `cluster`.
     `manifests` (manifest.files): names in manifests/ that it reads itself. `schemas` (manifest.schema): their classes by name.
-    `checks` (check.distribution): functions of `verify`. `rules` (check.rules): what these hold. `requirements` (requirements.inputs): functions that say who needs which packages.
-    `environments` (cluster.request): what a recipe sets on every node. `complete_recipe` (cli.cluster_verb): its names for
-    a shell. `probe` (cluster.node): looks at a node's machine.
+    `checks` (check.distribution): functions of `verify`. `rules` (check.rules): what these hold. `requirements`
+    (requirements.inputs): functions that say who needs which packages. `environments` (cluster.request): what a recipe sets
+    on every node. `complete_recipe` (cli.cluster_verb): its names for a shell. `probe` (cluster.node): looks at a node's
+    machine.
     """
 
     verbs: Mapping[str, tuple[str, str]] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from patchctl.terminal.markdown import links
@@ -28,11 +28,13 @@ def pages_of(root: Path) -> Iterator[Path]:
         yield from sorted((root / folder).rglob("*.md"))
 
 
-def links_page(root: Path, changed: Mapping[str, str]) -> str:
-    """The page's text. `changed` has pages that are about to be written, by their path below the root."""
+def links_page(root: Path, changed: Mapping[str, str], obsolete: Collection[str] = ()) -> str:
+    """The page's text. `changed` has pages that are about to be written, `obsolete` those that are about to go, by their
+    path below the root: what the next run would find."""
     on_disk = {p.relative_to(root).as_posix(): p.read_text(encoding="utf-8") for p in pages_of(root)}
     texts = {**on_disk, **changed}
-    texts.pop(PAGE, None)
+    for path in (PAGE, *obsolete):
+        texts.pop(path, None)
     named: dict[str, set[str]] = {}
     for path, text in texts.items():
         for target in links(text) if path.endswith(".md") else ():

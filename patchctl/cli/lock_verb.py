@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +14,7 @@ from patchctl.errors import DONE, FINDINGS, SourceUnavailable
 from patchctl.terminal.style import Style
 
 if TYPE_CHECKING:
+    from patchctl.check.pages import Written
     from patchctl.manifest.distribution import Distribution
     from patchctl.manifest.types import Stack
     from patchctl.source.types import SourceOptions
@@ -40,11 +42,11 @@ class LockRow:
 
 
 @click.command("lock")
-@click.option("--check", is_flag=True, help="Write nothing; exit 1 when a lock would differ.")
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 when a lock or a page would differ.")
 @click.option(
     "--requirements", is_flag=True, help="Of what profiles run on, instead: uv resolves it with a package index."
 )
-@click.option("--upstream", metavar="NAME", shell_complete=complete_upstream, help="Only the stacks of this upstream.")
+@click.option("--upstream", metavar="NAME", shell_complete=complete_upstream, help="Only the locks of this upstream.")
 @click.option(
     "--skip-unavailable", is_flag=True, help="With --check: exit 0 although a stack had no form that could be checked."
 )
@@ -62,7 +64,10 @@ def command(
     offline: bool,
     as_json: bool,
 ) -> int:
-    """Write the lock of every stack, or with --check fail when one would differ.
+    """Write all that is generated from patches, or with --check fail, and name each file that would differ.
+
+    That is the lock of every stack, and then the pages, tables and schemas of `patchctl docs`, where docs/patches/ is kept.
+    Running it again changes nothing.
 
     The lock holds the digest of every patch, the blobs before and after each of them, and the resulting commits and
     trees for each form of the source. A form that cannot be had keeps its record while pin and patches are the same, and
@@ -74,6 +79,9 @@ def command(
     With --requirements it is the locks in manifests/requirements/ that are made: what profiles run on, resolved from what
     the trees declare at their pins, the profiles and the recipes.
     """
+    from patchctl.check.pages import write_documents
+    from patchctl.findings.render import report_json
+
     dist = app.distribution
     if requirements:
         return _requirements(app, app.source_options(source, mirrors, offline), as_json, check=check)
@@ -82,9 +90,13 @@ def command(
     options = app.source_options(source, mirrors, offline)
     chosen = [stack for (name, _), stack in sorted(dist.stacks.items()) if upstream in (None, name)]
     rows = [_row(dist, stack, options, app.progress(as_json), check=check) for stack in chosen]
-    data = {"check": check, "stacks": [row.as_json() for row in rows], "requirements": []}
-    app.emit("lock", data, lambda style: _text(rows, check, style), as_json)
-    return _exit_code(rows, check, skip_unavailable)
+    pages = write_documents(dist, check=check, strict=False)
+    data = {
+        "check": check, "stacks": [row.as_json() for row in rows], "requirements": [], "written": list(pages.written),
+        "removed": list(pages.removed), "findings": report_json(pages.report)["findings"],
+    }  # fmt: skip
+    app.emit("lock", data, lambda style: _text(rows, pages, check, style), as_json)
+    return _exit_code(rows, check, skip_unavailable) or pages.report.exit_code(skip_unavailable=True)
 
 
 def _requirements(app: App, options: SourceOptions, as_json: bool, *, check: bool) -> int:
@@ -131,14 +143,23 @@ def _exit_code(rows: list[LockRow], check: bool, skip_unavailable: bool) -> int:
     return SourceUnavailable.code if unchecked and not skip_unavailable else DONE
 
 
-def _text(rows: list[LockRow], check: bool, style: Style) -> Iterable[str]:
+def _text(rows: list[LockRow], pages: Written, check: bool, style: Style) -> Iterable[str]:
+    from patchctl.cli.docs_verb import changes_text
+    from patchctl.findings.render import report_text
+    from patchctl.identify.lists import TREES
+    from patchctl.manifest.lock import lock_file
+
     for row in rows:
         word = "written" if row.written else style.bad("differs" if check else "not written")
         word = word if row.differences else style.good("in step")
         yield f"{row.upstream:<12} {row.stack}  {word}  computed in form: {', '.join(row.forms) or 'none'}"
+        if any(not d.startswith(TREES) for d in row.differences):
+            yield f"    {lock_file(Path(), row.upstream, row.stack)}"
         yield from (f"    {d}" for d in row.differences)
         for form, tried in row.unavailable.items():
             yield f"    {style.note('not checked')}: form {form}"
             yield from (f"        tried {place}: {reason}" for place, reason in tried)
         if row.lost and not check:
             yield "    nothing was written: the lock has to be computed, and no form of the source could be had"
+    yield from changes_text(pages)
+    yield from report_text(pages.report, style, quiet=True)

@@ -22,6 +22,7 @@ from patchctl.manifest.types import Stack
 if TYPE_CHECKING:
     from patchctl.source.types import Base
 
+TREES = "manifests/trees"
 _HEAD = re.compile(
     rb"# (?P<upstream>\S+) (?P<stack>\S+): "
     rb"(?:git commit (?P<commit>[0-9a-f]{40})|sdist (?P<name>\S+) (?P<version>\S+) sha256 (?P<sha256>[0-9a-f]{64}))"
@@ -45,7 +46,7 @@ class TreeList:
 
 def tree_list_file(root: Path, upstream: str, stack: str) -> Path:
     """Where the list of a stack's pin lies."""
-    return root / "manifests" / "trees" / upstream / f"{stack}.tsv"
+    return root / TREES / upstream / f"{stack}.tsv"
 
 
 def read_tree_list(root: Path, stack: Stack) -> TreeList | None:
@@ -179,4 +180,4 @@ def _listed(root: Path, stack: Stack) -> TreeList | None:
 
 
 def _shown(stack: Stack) -> str:
-    return f"manifests/trees/{stack.upstream}/{stack.name}.tsv"
+    return f"{TREES}/{stack.upstream}/{stack.name}.tsv"

@@ -14,14 +14,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from distribution import CLOCK, GREETER, Made, make_distribution, write_files
 
-README = "# Greeters\n\n<!-- patches:begin -->\nold\n<!-- patches:end -->\n\nThe end.\n"
 TABLE = """\
-| upstream | pin | feature | kind | switch | what |
-|---|---|---|---|---|---|
-| greeter | {greeter} | [typo](docs/patches/greeter/v1/typo.md) | fix |  | hello: spell the greeting right |
-| greeter | {greeter} | [polite](docs/patches/greeter/v1/polite.md) | feature | `env GREETER_POLITE=1` | hello: add a polite form |
-| greeter | {greeter} | [loud](docs/patches/greeter/v1/loud.md) | feature | `env GREETER_LOUD=3` | hello: repeat a shout |
-| clock | v2.0 | [step](docs/patches/clock/v2/step.md) | feature | `config clock.step=2` | tick: take the size of a step |
+| feature | number | kind | switch | what |
+|---|---|---|---|---|
+| [loud](loud.md) | 0003 | feature | `env GREETER_LOUD=3` | hello: repeat a shout |
+| [polite](polite.md) | 0002 | feature | `env GREETER_POLITE=1` | hello: add a polite form |
+| [typo](typo.md) | 0001 | fix |  | hello: spell the greeting right |
+"""
+INDEX = """\
+| upstream | pin | stack |
+|---|---|---|
+| greeter | {greeter} | [v1](greeter/v1/README.md) |
+| clock | v2.0 | [v2](clock/v2/README.md) |
 """
 
 
@@ -45,21 +49,42 @@ def text(made: Made, path: str) -> str:
     return (made.root / path).read_text()
 
 
-def test_the_table_of_the_readme_and_nothing_else_of_it(made: Made) -> None:
-    write_files(made.root, {"README.md": README, "README.zh-CN.md": README})
+def test_a_table_a_stack_and_their_index(made: Made) -> None:
     made.good("docs")
     commit = text(made, "manifests/stacks/greeter/v1.yaml").partition('commit: "')[2][:12]
-    table = TABLE.format(greeter=commit)
-    assert text(made, "README.md") == README.replace("old\n", table)
-    assert "| 上游 | 版本 |" in text(made, "README.zh-CN.md")
+    assert text(made, "docs/patches/README.md").endswith(f"# Patches\n\n{INDEX.format(greeter=commit)}")
+    table = text(made, "docs/patches/greeter/v1/README.md")
+    assert table.endswith(TABLE) and f"# Patches of greeter {commit}\n" in table
+    assert "step" not in table and "[step](step.md) | 0001" in text(made, "docs/patches/clock/v2/README.md")
 
 
-def test_a_readme_without_markers_or_no_readme_is_left_alone(made: Made) -> None:
-    write_files(made.root, {"README.md": "no markers\n"})
+def test_nothing_of_a_readme_is_touched(made: Made) -> None:
+    readme = "# Greeters\n\n<!-- patches:begin -->\nold\n<!-- patches:end -->\n"
+    write_files(made.root, {"README.md": readme})
     made.good("docs")
-    assert text(made, "README.md") == "no markers\n"
-    assert not (made.root / "README.zh-CN.md").exists()
-    assert not (made.root / "docs" / "lint-rules.md").exists()
+    assert text(made, "README.md") == readme and not (made.root / "docs/lint-rules.md").exists()
+
+
+def test_once_is_enough_where_a_page_goes_that_names_an_address(made: Made) -> None:
+    """docs/links.md is made from all pages, and not from those that the same run takes away."""
+    address = "https://example.org/hello/pull/7"
+    made.edit(made.patch("loud"), "Upstream-Status: Pending", f"Upstream-Status: Submitted {address}")
+    write_files(made.root, {"docs/links.md": ""})
+    made.good("docs")
+    assert address in text(made, "docs/links.md")
+    made.edit("manifests/stacks/greeter/v1.yaml", "  - 0003-feature-loud.patch\n", "")
+    made.good("docs")
+    assert made.patchctl("docs", "--check").returncode == 0
+    assert address not in text(made, "docs/links.md")
+
+
+def test_the_table_of_a_stack_that_extends_another_names_it(made: Made) -> None:
+    manifest = text(made, "manifests/stacks/clock/v2.yaml")
+    pin = manifest.partition("pin:\n")[2].partition("patches:")[0]
+    longer = f"schema: 1\nupstream: clock\nname: v3\npin:\n{pin}extends: v2\npatches: []\n"
+    write_files(made.root, {"manifests/stacks/clock/v3.yaml": longer})
+    made.good("docs")
+    assert "The patches of [v2](../v2/README.md) come first." in text(made, "docs/patches/clock/v3/README.md")
 
 
 def test_a_page_says_what_the_header_says(made: Made) -> None:
@@ -91,7 +116,7 @@ def test_every_link_of_the_pages_leads_to_a_file(made: Made) -> None:
     made.good("docs")
     pages = sorted((made.root / "docs").rglob("*.md"))
     links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)]+)\)", page.read_text())]
-    assert len(links) == 8
+    assert len(links) == 10
     assert [str(page) for page, link in links if not (page.parent / link).is_file()] == []
 
 
@@ -141,8 +166,8 @@ def test_text_of_a_header_cannot_become_markup(tmp_path: Path) -> None:
     hostile = replace(CLOCK.patches[0], subject="tick: <img src=x> | [a](b) __c__ `d|e` *f*", requires="")
     made = make_distribution(tmp_path, [replace(CLOCK, patches=[hostile])])
     made.good("docs")
-    index = text(made, "docs/patches/README.md")
-    assert r"tick: \<img src=x> \| [a\](b) \_\_c\_\_ `d\|e` \*f\*" in index
+    table = text(made, "docs/patches/clock/v2/README.md")
+    assert r"tick: \<img src=x> \| [a\](b) \_\_c\_\_ `d\|e` \*f\*" in table
 
 
 def test_rules_and_schemas_are_written_where_they_are_kept(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distribution import CLOCK, GREETER, Made, make_distribution
+from distribution import CLOCK, GREETER, Made, git, make_distribution
 
 LOCK = "manifests/locks/clock/v2.json"
 
@@ -134,3 +134,91 @@ def test_a_patch_that_cannot_be_read_stops_its_own_stack_only(mixed: Made, broke
     before = (mixed.root / LOCK).read_bytes()
     mixed.good("lock", "--upstream", other)
     assert (mixed.root / LOCK).read_bytes() == before
+
+
+def contents(made: Made) -> dict[str, bytes]:
+    return {p.relative_to(made.root).as_posix(): p.read_bytes() for p in made.root.rglob("*") if p.is_file()}
+
+
+@pytest.fixture
+def kept(own: Made) -> Made:
+    """A distribution that keeps pages of its patches, and editors' schemas."""
+    (own.root / "manifests/schema").mkdir()
+    own.good("docs")
+    return own
+
+
+def test_pages_and_schemas_are_written_in_the_same_run(kept: Made) -> None:
+    before = contents(kept)
+    kept.edit(kept.patch("step"), "The code does it now", "It does it now")
+    (kept.root / "manifests/schema/stack.schema.json").unlink()
+    code, found = run(kept)
+    page = "docs/patches/clock/v2/step.md"
+    assert code == 0 and found["written"] == [page, "manifests/schema/stack.schema.json"]
+    after = contents(kept)
+    patch = kept.patch("step").relative_to(kept.root).as_posix()
+    assert {path for path in before if before[path] != after[path]} == {LOCK, page, patch}
+    code, found = run(kept)
+    assert (code, found["written"], found["removed"]) == (0, [], []) and contents(kept) == after
+    assert kept.good("docs") == "checked 4 patches: no errors\n" and contents(kept) == after
+
+
+def test_check_names_each_file_that_would_differ(kept: Made) -> None:
+    kept.edit(kept.patch("step"), "The code does it now", "It does it now")
+    (kept.root / "docs/patches/greeter/v1/README.md").write_text("by hand\n")
+    (kept.root / "manifests/schema/stack.schema.json").write_text("{}\n")
+    before = contents(kept)
+    done = kept.patchctl("lock", "--check")
+    assert done.returncode == 1 and contents(kept) == before
+    stale = [
+        LOCK,
+        "docs/patches/clock/v2/step.md",
+        "docs/patches/greeter/v1/README.md",
+        "manifests/schema/stack.schema.json",
+    ]
+    assert [name for name in stale if name not in done.stdout.replace("    ", "").splitlines()] == []
+    _, found = run(kept, "--check")
+    assert [f["file"] for f in found["findings"]] == stale[1:]
+    kept.good("lock")
+    kept.good("lock", "--check")
+
+
+def test_pages_alone_that_differ_fail_the_check(kept: Made) -> None:
+    (kept.root / "docs/patches/README.md").write_text("by hand\n")
+    assert kept.patchctl("lock", "--check", "--upstream", "clock").returncode == 1
+
+
+def test_a_distribution_that_keeps_no_pages_gets_none(own: Made) -> None:
+    own.edit(own.patch("step"), "The code does it now", "It does it now")
+    code, found = run(own)
+    assert (code, found["written"], found["findings"]) == (0, [], []) and not (own.root / "docs").exists()
+
+
+def test_pages_stay_while_a_patch_of_another_stack_cannot_be_read(kept: Made) -> None:
+    file = break_patch(kept, "typo")
+    before = contents(kept)
+    code, found = run(kept, "--upstream", "clock")
+    assert code == 1 and [f["rule"] for f in found["findings"]] == ["patch-file"]
+    assert found["findings"][0]["file"] == file.relative_to(kept.root).as_posix() and contents(kept) == before
+
+
+def test_patches_of_two_stacks_that_two_people_change_merge(kept: Made) -> None:
+    """Each branch changes a patch of its own stack and locks: git merges, and nothing is left to write."""
+    root = kept.root
+    git(root, "init", "--quiet", "--initial-branch=main")
+    for branch, feature in (("main", ""), ("one", "step"), ("two", "loud")):
+        if feature:
+            git(root, "checkout", "--quiet", "-b", branch, "main")
+            kept.edit(
+                kept.patch(feature), f"Subject: [PATCH] {subject(kept, feature)}", f"Subject: [PATCH] {feature}: do it"
+            )
+            kept.good("lock")
+            kept.good("docs", "--check")
+        git(root, "add", "--all")
+        git(root, "commit", "--quiet", "-m", branch)
+    git(root, "merge", "--quiet", "-m", "both", "one")
+    kept.good("lock", "--check")
+
+
+def subject(made: Made, feature: str) -> str:
+    return made.patch(feature).read_text().partition("Subject: [PATCH] ")[2].partition("\n")[0]

@@ -23,9 +23,8 @@ LOCK = "manifests/locks/greeter/v1.json"
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Locked, with generated pages and schemas, and with a README."""
+    """Locked, with generated pages and schemas."""
     made = make_distribution(tmp_path_factory.mktemp("original"), lock=True)
-    write_files(made.root, {"README.md": "# Greeters\n\n<!-- patches:begin -->\n<!-- patches:end -->\n\nThe end.\n"})
     (made.root / "manifests" / "schema").mkdir()
     made.good("docs")
     return made
