@@ -17,6 +17,7 @@ from patchctl.bundle.layout import (
     INDEX,
     INDEX_LIMIT,
     BadIndex,
+    BundledSource,
     Extent,
     Index,
     Member,
@@ -68,6 +69,10 @@ class Bundle:
         if hashlib.sha256(data).hexdigest() != extent.member.sha256:
             raise SourceMismatch(f"{name} was changed while the bundle was in use", where=str(self.path), hint=_AGAIN)
         return data
+
+    def source(self, upstream: str, form: str) -> BundledSource | None:
+        """The source of an upstream in this form, or None."""
+        return self.index.source(upstream, form)
 
     def sha256_of(self, name: str) -> str:
         """The digest of a member, as the index has it."""

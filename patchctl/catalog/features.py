@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from patchctl.check.header_rules import body_paragraphs
-from patchctl.check.rules import LintedPatch
+from patchctl.catalog.linted import LintedPatch
 from patchctl.errors import WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.problems import did_you_mean, nearest, quoted
@@ -304,7 +303,7 @@ def _shown(root: Path, files: Iterable[Path]) -> tuple[str, ...]:
 
 def sections(patch: StackPatch) -> tuple[str, str, str]:
     """Need, change and risk: the first paragraph of the message, what follows it, and what `Risk:` begins."""
-    paragraphs = body_paragraphs(LintedPatch(patch))
+    paragraphs = LintedPatch(patch).paragraphs
     at = next((n for n, p in enumerate(paragraphs) if p.startswith("Risk:")), len(paragraphs))
     need, change, risk = ("\n\n".join(part) for part in (paragraphs[:1], paragraphs[1:at], paragraphs[at:]))
     return need.removeprefix("Need:").lstrip(), change, risk.removeprefix("Risk:").lstrip()

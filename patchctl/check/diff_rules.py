@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from patchctl.check.rules import Fault, LintedPatch, patch_rule
+from patchctl.catalog.linted import LintedPatch
+from patchctl.check.rules import Fault, patch_rule
 from patchctl.patch.parse import FileChange, Hunk
 
 CONTEXT = 3

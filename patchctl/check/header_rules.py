@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from patchctl.check.rules import Fault, LintedPatch, patch_rule
+from patchctl.catalog.linted import LintedPatch
+from patchctl.check.rules import Fault, patch_rule
 from patchctl.importing.words import MARKER
 from patchctl.manifest.problems import did_you_mean
 from patchctl.stack.build import COMMITTER
@@ -102,7 +103,7 @@ def subject_length(patch: LintedPatch) -> Iterator[Fault]:
 @patch_rule("body-need-and-change", "the body says what is needed and what changes, a paragraph each at least",
             "nobody can judge later whether the patch may go")  # fmt: skip
 def body_need_and_change(patch: LintedPatch) -> Iterator[Fault]:
-    paragraphs = body_paragraphs(patch)
+    paragraphs = patch.paragraphs
     before = [p for p in paragraphs if not p.startswith("Risk:")]
     if len(before) < 2:
         found = "no paragraph" if not before else "one paragraph"
@@ -112,7 +113,7 @@ def body_need_and_change(patch: LintedPatch) -> Iterator[Fault]:
 @patch_rule("body-risk", "one paragraph begins with `Risk:`, and it comes after need and change",
             "whoever applies it must know what to look for")  # fmt: skip
 def body_risk(patch: LintedPatch) -> Iterator[Fault]:
-    paragraphs = body_paragraphs(patch)
+    paragraphs = patch.paragraphs
     risks = [n for n, p in enumerate(paragraphs) if p.startswith("Risk:")]
     line = patch.line_of(b"Risk:") if risks else patch.line_of(b"Subject:")
     if len(risks) != 1:
@@ -182,9 +183,3 @@ def requires_form(patch: LintedPatch) -> Iterator[Fault]:
     for name in patch.source.header.listed("Requires"):
         if _REQUIREMENT.fullmatch(name) is None:
             yield Fault(patch.trailer_line("Requires"), f"{name!r} is no FEATURE or FEATURE@upstream")
-
-
-def body_paragraphs(patch: LintedPatch) -> list[str]:
-    """The body without its trailers, a string a paragraph."""
-    paragraphs = [p.strip("\n") for p in re.split(r"\n[ \t]*\n", patch.source.header.body) if p.strip()]
-    return paragraphs[:-1] if patch.source.header.trailers else paragraphs

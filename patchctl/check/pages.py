@@ -9,6 +9,7 @@ from pathlib import Path
 from patchctl.atomic import replace_file
 from patchctl.catalog import links
 from patchctl.catalog.pages import FOLDER, GENERATED, entries_of, pages
+from patchctl.check.rules_page import RULES_PAGE, rules_page
 from patchctl.check.series import Series, read_series
 from patchctl.findings.report import Finding, Report
 from patchctl.manifest import schema
@@ -62,6 +63,8 @@ def plan_documents(dist: Distribution, series: Series, *, strict: bool) -> Docum
     """Compares every generated page, table and schema with the disk."""
     entries = entries_of(dist, series.patches)
     wanted = pages(dist, entries)
+    if (dist.root / RULES_PAGE).is_file():
+        wanted[RULES_PAGE] = rules_page()
     if not strict and not (dist.root / FOLDER).is_dir():
         wanted = {path: text for path, text in wanted.items() if not path.startswith(f"{FOLDER}/")}
     found = (f for f in (dist.root / FOLDER).rglob("*.md") if f.is_file())

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from patchctl.check.rules import PATCH_CHECKS, LintedPatch, all_rules
+from patchctl.catalog.linted import LintedPatch
+from patchctl.check.rules import PATCH_CHECKS, all_rules
 from patchctl.errors import BadPatch, WrongUse
 from patchctl.findings.report import Finding, Report, from_error
 from patchctl.manifest.distribution import Distribution

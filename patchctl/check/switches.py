@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from patchctl.catalog.linted import LintedPatch
 from patchctl.check.python_code import Changed
-from patchctl.check.rules import LintedPatch
 from patchctl.findings.report import Finding
 from patchctl.stack.patches import StackPatch
 

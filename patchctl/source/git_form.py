@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from patchctl.errors import SourceMismatch, Tried
 from patchctl.git.fetch import fetch_commit, is_diverted, proven_tree, take_pack
@@ -19,12 +18,9 @@ from patchctl.source.places import (
     remember_unreachable,
     why_unreachable,
 )
-from patchctl.source.types import Base, SourceOptions
+from patchctl.source.types import Base, OfflineSources, SourceOptions
 from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import one_line, visible_line
-
-if TYPE_CHECKING:
-    from patchctl.bundle.read import Bundle
 
 # What git and ssh say when nobody is there, as against somebody who refuses.
 _NOBODY = (
@@ -78,10 +74,10 @@ def fetch(
 
 
 def _from_bundle(
-    bundle: Bundle, name: str, pin: Pin, options: SourceOptions, progress: Progress, tried: list[Tried]
+    bundle: OfflineSources, name: str, pin: Pin, options: SourceOptions, progress: Progress, tried: list[Tried]
 ) -> Base | None:
     """The base from the bundle's pack, proven as a fetched one is. None, and the reason, when it has another commit."""
-    source = bundle.index.source(name, "git")
+    source = bundle.source(name, "git")
     shown = visible_line(f"bundle {bundle.path}")
     if source is None or source.commit != pin.commit:
         tried.append(Tried(shown, f"it holds commit {source.commit}" if source else "it does not hold it in form git"))

@@ -37,7 +37,7 @@ def _obtain(
     forms: tuple[Form, ...], name: str, upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress
 ) -> Base:
     tried: list[Tried] = []
-    bundled = options.bundle is not None and options.bundle.index.source(name, "git") is not None
+    bundled = options.bundle is not None and options.bundle.source(name, "git") is not None
     for step, form in _order(forms, mirrored=bundled or bool(options.mirrors.get(name))):
         if step == "fetch":
             base = _fetch(form, name, upstream, stack, options, progress, tried)

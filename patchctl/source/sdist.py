@@ -119,7 +119,7 @@ def _bundled(name: str, sdist: Sdist, options: SourceOptions, folder: Path, trie
     bundle = options.bundle
     if bundle is None:
         return None
-    source = bundle.index.source(name, "sdist")
+    source = bundle.source(name, "sdist")
     shown = visible_line(f"bundle {bundle.path}")
     if source is None or bundle.sha256_of(source.member) != sdist.sha256:
         reason = f"its sha256 is {bundle.sha256_of(source.member)}" if source else "it does not hold it in form sdist"

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 from patchctl.errors import SourceUnavailable
 from patchctl.manifest.types import FORBID_UNKNOWN
-
-if TYPE_CHECKING:
-    from patchctl.bundle.read import Bundle
 
 Form = Literal["git", "sdist"]
 FORMS: tuple[Form, ...] = ("git", "sdist")
@@ -34,6 +31,31 @@ class Base:
     fetched_bytes: int
 
 
+class OfflineSource(Protocol):
+    """One form of one upstream's pin in a file: the name of its member, and in form git the commit."""
+
+    @property
+    def member(self) -> str: ...
+    @property
+    def commit(self) -> str | None: ...
+
+
+class OfflineSources(Protocol):
+    """One file with the sources of a profile, found whole before anything of it is used: patchctl.bundle has it."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def source(self, upstream: str, form: str) -> OfflineSource | None:
+        """The source of an upstream in this form, or None."""
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a member. Raises SourceMismatch when they are no longer those that were checked."""
+
+    def sha256_of(self, name: str) -> str:
+        """The digest of a member."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
     """How a run wants its sources: `mirrors` (upstream to addresses or local paths) come before the manifest's remotes;
@@ -45,7 +67,7 @@ class SourceOptions:
     offline: bool = False
     cache: Path
     refresh: bool = False
-    bundle: Bundle | None = None
+    bundle: OfflineSources | None = None
 
 
 class SeveralUnavailable(SourceUnavailable):

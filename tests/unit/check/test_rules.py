@@ -6,8 +6,8 @@ import ast
 from pathlib import Path
 
 from patchctl import check
-from patchctl.catalog.pages import rules_page
 from patchctl.check.rules import PATCH_CHECKS, all_rules
+from patchctl.check.rules_page import rules_page
 
 
 def reported() -> set[str]:
