@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from patchctl.extension import register
-from patchctl.training.extension import EXTENSION
+from patchctl.training.registration import EXTENSION
 
 
 def compose() -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from patchctl.catalog.linted import LintedPatch
-from patchctl.check.rules import Fault, patch_rule
+from patchctl.check.rule import Fault, patch_rule
 from patchctl.patch.parse import FileChange, Hunk
 
 CONTEXT = 3

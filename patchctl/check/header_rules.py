@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from patchctl.catalog.linted import LintedPatch
-from patchctl.check.rules import Fault, patch_rule
+from patchctl.check.rule import Fault, patch_rule
 from patchctl.importing.words import MARKER
 from patchctl.manifest.problems import did_you_mean
 from patchctl.stack.build import COMMITTER

@@ -6,57 +6,16 @@ the others belong to checks that need the whole distribution, a source or a work
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal
-
 from patchctl import extension
-from patchctl.catalog.linted import LintedPatch
-
-Scope = Literal["patch", "distribution", "source", "workspace"]
-
-
-@dataclass(frozen=True)
-class Rule:
-    """`holds` is what must be so, `why` what goes wrong otherwise."""
-
-    id: str
-    scope: Scope
-    holds: str
-    why: str
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One place of a patch file where a rule does not hold. `line` counts from 1."""
-
-    line: int
-    message: str
-
-
-PatchCheck = Callable[[LintedPatch], Iterator[Fault]]
-PATCH_CHECKS: dict[str, PatchCheck] = {}
-_PATCH_RULES: dict[str, Rule] = {}
-
-
-def patch_rule(name: str, holds: str, why: str) -> Callable[[PatchCheck], PatchCheck]:
-    """Makes a function the check of a rule about one patch file."""
-
-    def register(check: PatchCheck) -> PatchCheck:
-        PATCH_CHECKS[name] = check
-        _PATCH_RULES[name] = Rule(name, "patch", holds, why)
-        return check
-
-    return register
+from patchctl.check import diff_rules, header_rules  # both register their rules when they are imported
+from patchctl.check.rule import PATCH_RULES, Rule
 
 
 def all_rules() -> dict[str, Rule]:
     """Every rule by its id, in the order that the documentation has."""
-    from patchctl.check import diff_rules, header_rules  # both register their rules when they are imported
-
     assert header_rules and diff_rules
     more = (rule for other in extension.registered() for name in other.rules for rule in extension.load(name))
-    return {**_PATCH_RULES, **{rule.id: rule for rule in (*_OTHERS, *more)}}
+    return {**PATCH_RULES, **{rule.id: rule for rule in (*_OTHERS, *more)}}
 
 
 _OTHERS = (

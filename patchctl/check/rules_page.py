@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from patchctl.check.rules import Scope, all_rules
+from patchctl.check.rule import Scope
+from patchctl.check.rules import all_rules
 
 RULES_PAGE = "docs/lint-rules.md"
 _SCOPES: Mapping[Scope, str] = {

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from patchctl.catalog.linted import LintedPatch
-from patchctl.check.rules import PATCH_CHECKS, all_rules
+from patchctl.check.rule import PATCH_CHECKS
+from patchctl.check.rules import all_rules
 from patchctl.errors import BadPatch, WrongUse
 from patchctl.findings.report import Finding, Report, from_error
 from patchctl.manifest.distribution import Distribution

@@ -69,7 +69,7 @@ def command(
     Exit codes: 0 done, 2 files that cannot be taken, 3 no source of the base, 4 patches that do not apply exactly, or no
     stack that they are for, 5 files in the way.
     """
-    from patchctl.importing.run import import_series
+    from patchctl.importing.import_patches import import_series
     from patchctl.importing.types import REPAIRS, Options
     from patchctl.report import importing
 

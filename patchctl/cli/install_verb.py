@@ -44,7 +44,7 @@ def command(
     patchctl install --workspace workspace --python /usr/local/bin/python3 --editable --no-build-isolation
     """
     from patchctl.install.environment import interpreter
-    from patchctl.install.run import InstallOptions, install
+    from patchctl.install.install import InstallOptions, install
     from patchctl.manifest.distribution import Distribution
     from patchctl.report.install import install_json, install_text
 

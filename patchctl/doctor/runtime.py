@@ -125,7 +125,7 @@ def check_packages(dist: Distribution, profile: Profile, named: str | None) -> I
     the others together."""
     from packaging.utils import canonicalize_name  # not above: nodes of a cluster have the standard library alone
 
-    from patchctl.requirements.environment import differences, installed_in, summary
+    from patchctl.requirements.interpreter import differences, installed_in, summary
 
     python = training_python(named)
     try:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from patchctl.atomic import replace_file
 from patchctl.errors import WrongUse
+from patchctl.install.installable import InstallTree
 from patchctl.install.metadata import Metadata, in_environment, normalised
-from patchctl.install.trees import InstallTree
 from patchctl.terminal.text import one_line
 from patchctl.workspace.imports import Import
 

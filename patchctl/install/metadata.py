@@ -16,7 +16,7 @@ from pathlib import Path
 
 from patchctl.errors import SourceMismatch, SourceUnavailable, Tried, WrongUse
 from patchctl.git.objects import EXECUTABLE
-from patchctl.install.trees import InstallTree
+from patchctl.install.installable import InstallTree
 from patchctl.terminal.text import one_line
 
 # What the five setup.py import at their pins, less torch. vllm's has the narrowest limits (its pyproject.toml).

@@ -11,7 +11,7 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import EXECUTABLE, GITLINK, SYMLINK, Files
 from patchctl.git.run import GitFailed
 from patchctl.identify.lists import read_tree_list
-from patchctl.install.trees import InstallTree
+from patchctl.install.installable import InstallTree
 from patchctl.manifest.distribution import Distribution
 from patchctl.workspace.trees import commit_tree
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from patchctl import __version__
 from patchctl.errors import WrongUse
 from patchctl.git.objects import EXECUTABLE, REGULAR
+from patchctl.install.installable import InstallTree
 from patchctl.install.metadata import Metadata, normalised
-from patchctl.install.trees import InstallTree
 
 RECORD_FILE = "patchctl.json"
 _WHEEL = f"Wheel-Version: 1.0\nGenerator: patchctl {__version__}\nRoot-Is-Purelib: true\nTag: py3-none-any\n"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from patchctl.terminal.text import patch_count, visible_line
 
 if TYPE_CHECKING:
-    from patchctl.importing.run import Result
+    from patchctl.importing.import_patches import Result
 
 
 def lines(result: Result) -> Iterator[str]:

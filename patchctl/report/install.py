@@ -7,11 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from patchctl.requirements.environment import summary
+from patchctl.requirements.interpreter import summary
 from patchctl.terminal.text import visible_line
 
 if TYPE_CHECKING:
-    from patchctl.install.run import Installation, InstallOptions
+    from patchctl.install.install import Installation, InstallOptions
     from patchctl.requirements.compare import Difference
     from patchctl.terminal.style import Style
 

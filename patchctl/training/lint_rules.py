@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from patchctl.check.rules import Rule
+from patchctl.check.rule import Rule
 
 RULES = (
     Rule("recipe-rule", "distribution", "every recipe keeps the rules of manifests/rules.yaml",

@@ -22,8 +22,8 @@ from patchctl.training.recipes.check import features_and_switches
 from patchctl.training.recipes.conditions import ALL, same
 from patchctl.training.recipes.keys import FOLDER, read_keys
 from patchctl.training.recipes.read import Recipes, read_recipes
-from patchctl.training.recipes.render import override_text
 from patchctl.training.recipes.resolve import Run, bare, resolve
+from patchctl.training.recipes.shell import override_text
 from patchctl.training.recipes.types import Rules
 
 PROBE = "tests/behaviour/verl/probe_recipes.py"

@@ -14,7 +14,7 @@ from distribution import Made, make_distribution
 from foreign import ZOO, Repository
 
 from patchctl.errors import PatchctlError
-from patchctl.importing.run import import_series
+from patchctl.importing.import_patches import import_series
 from patchctl.importing.types import Options
 from patchctl.manifest.distribution import Distribution
 from patchctl.source.types import SourceOptions

@@ -24,8 +24,8 @@ from test_json import SHAPES, check_shape
 
 from patchctl.errors import SourceUnavailable, WrongUse
 from patchctl.install import environment, metadata
+from patchctl.install.installable import InstallTree, install_trees
 from patchctl.install.metadata import REQUIREMENTS
-from patchctl.install.trees import InstallTree, install_trees
 from patchctl.manifest.distribution import Distribution
 
 # As vllm's and vllm-ascend's: a version by setuptools-scm, which writes into the tree, entry points, an extension.

@@ -21,9 +21,9 @@ from preflight_cases import case_of
 from patchctl.cluster.facts import Failed, MachineFacts, NodeFacts
 from patchctl.cluster.fanout import Answer, NoAnswer, Node
 from patchctl.terminal.style import Style
-from patchctl.training.preflight.cluster_report import readiness_text
-from patchctl.training.preflight.node import paths_here
+from patchctl.training.preflight.probe import paths_here
 from patchctl.training.preflight.readiness import Odd, Readiness, readiness
+from patchctl.training.report.cluster_preflight import readiness_text
 
 RECIPE = "qwen3-235b/grpo"
 

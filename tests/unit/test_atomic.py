@@ -215,7 +215,7 @@ ALLOWED = {
     "git/worktree.py:drop_refs": _GIT,
     "git/worktree.py:set_refs": _GIT + "; a line is added to the reflog, as git does it",
     "git/worktree.py:write_index": _GIT,
-    "importing/run.py:_laid": _SCRATCH,
+    "importing/import_patches.py:_laid": _SCRATCH,
     "importing/writing.py:write": "the rename of files that were staged whole; what was moved is taken back when the manifest cannot be",
     "install/metadata.py:write_copy": _SCRATCH,
     "install/submodules.py:write_submodules": _SCRATCH,

@@ -12,7 +12,7 @@ import pytest
 from patchctl import extension
 from patchctl.__main__ import compose
 from patchctl.extension import Extension
-from patchctl.training.extension import EXTENSION
+from patchctl.training.registration import EXTENSION
 
 REPOSITORY = Path(__file__).parents[2]
 LATER = (
@@ -56,7 +56,7 @@ def test_to_compose_imports_nothing_of_training() -> None:
 
 def test_apply_imports_nothing_of_training() -> None:
     code = "import sys, patchctl.__main__ as m; m.run(['apply', '--help']); print(*(n for n in sys.modules if n.startswith('patchctl.training')))"
-    assert python(code).splitlines()[-1].split() == ["patchctl.training", "patchctl.training.extension"]
+    assert python(code).splitlines()[-1].split() == ["patchctl.training", "patchctl.training.registration"]
 
 
 def test_without_training_its_verbs_and_manifests_are_unknown() -> None:

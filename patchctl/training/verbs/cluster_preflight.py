@@ -59,8 +59,8 @@ def preflight(
     from patchctl.cluster.fanout import NoAnswer, joined
     from patchctl.cluster.payload import make_payload
     from patchctl.cluster.request import plain_request
-    from patchctl.training.preflight.cluster_report import readiness_json, readiness_text
     from patchctl.training.preflight.readiness import readiness
+    from patchctl.training.report.cluster_preflight import readiness_json, readiness_text
     from patchctl.training.verbs.preflight import case_of
 
     run = RecipeBook(app).valid_run(arguments)

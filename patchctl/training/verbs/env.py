@@ -39,8 +39,8 @@ def command(app: App, arguments: RecipeArguments, output: str, as_json: bool) ->
 
     Exit code 2 for a recipe that breaks a rule.
     """
-    from patchctl.training.recipes.render import environment_dotenv, environment_sh
-    from patchctl.training.recipes.report import env_json
+    from patchctl.training.recipes.shell import environment_dotenv, environment_sh
+    from patchctl.training.report.recipes import env_json
 
     run = RecipeBook(app).valid_run(arguments)
     lines = environment_dotenv if output == "dotenv" else environment_sh

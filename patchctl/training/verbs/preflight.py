@@ -74,7 +74,7 @@ def command(
     from patchctl.terminal.text import visible_line
     from patchctl.training.preflight.checks import all_findings
     from patchctl.training.preflight.machine import record as write
-    from patchctl.training.preflight.report import preflight_json, preflight_text
+    from patchctl.training.report.preflight import preflight_json, preflight_text
 
     if folder is not None and (record is not None or clear_caches):
         raise WrongUse("--machine looks at another machine: neither --record nor --clear-caches goes with it")

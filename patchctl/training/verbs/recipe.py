@@ -39,7 +39,7 @@ def command() -> None:
 @click.pass_obj
 def list_(app: App, profile: str | None, as_json: bool) -> None:
     """List the recipes: profile, name, nodes and devices, entry module and what it trains."""
-    from patchctl.training.recipes.report import list_json, list_text
+    from patchctl.training.report.recipes import list_json, list_text
 
     book = RecipeBook(app)
     if profile is not None:
@@ -63,7 +63,7 @@ def show(app: App, arguments: RecipeArguments, as_json: bool) -> int:
 
     Rules that it breaks come last; exit code 1 with one.
     """
-    from patchctl.training.recipes.report import show_json, show_text
+    from patchctl.training.report.recipes import show_json, show_text
 
     book = RecipeBook(app)
     run = book.run(arguments)
@@ -88,8 +88,8 @@ def command_(app: App, arguments: RecipeArguments, as_json: bool) -> None:
 
     Exit code 2 for a recipe that breaks a rule.
     """
-    from patchctl.training.recipes.render import command_lines
-    from patchctl.training.recipes.report import command_json
+    from patchctl.training.recipes.shell import command_lines
+    from patchctl.training.report.recipes import command_json
 
     run = RecipeBook(app).valid_run(arguments)
     app.emit("recipe.command", command_json(run), lambda _: command_lines(run), as_json)
@@ -104,7 +104,7 @@ def command_(app: App, arguments: RecipeArguments, as_json: bool) -> None:
 def diff(app: App, one: str, other: str, profile: str | None, as_json: bool) -> None:
     """Say what differs between two recipes, of one profile or of two: computed values, and which of them only one has."""
     from patchctl.training.recipes.compare import differences
-    from patchctl.training.recipes.report import diff_json, diff_text
+    from patchctl.training.report.recipes import diff_json, diff_text
 
     book = RecipeBook(app)
     runs = book.run(RecipeArguments(profile, one)), book.run(RecipeArguments(profile, other))

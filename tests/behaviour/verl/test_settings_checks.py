@@ -16,8 +16,8 @@ from models import TinyModels
 from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.check import features_and_switches
 from patchctl.training.recipes.read import Recipes, read_recipes
-from patchctl.training.recipes.render import override_text
 from patchctl.training.recipes.resolve import Run, bare, resolve
+from patchctl.training.recipes.shell import override_text
 
 FOLDER = "tests/behaviour/verl"
 MODULE = "verl.trainer.main_ppo"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from patchctl.check.rules import PATCH_CHECKS, all_rules
+from patchctl.check.rule import PATCH_CHECKS
+from patchctl.check.rules import all_rules
 from patchctl.check.series import lint
 from patchctl.stack.patches import load_patch
 

@@ -6,7 +6,8 @@ import ast
 from pathlib import Path
 
 from patchctl import check
-from patchctl.check.rules import PATCH_CHECKS, all_rules
+from patchctl.check.rule import PATCH_CHECKS
+from patchctl.check.rules import all_rules
 from patchctl.check.rules_page import rules_page
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from patchctl.errors import WrongUse
-from patchctl.training.recipes.render import hydra_value
+from patchctl.training.recipes.shell import hydra_value
 
 
 @pytest.mark.parametrize(

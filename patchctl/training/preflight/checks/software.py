@@ -11,7 +11,7 @@ from patchctl.doctor.runtime import fits, info_version
 from patchctl.errors import WrongUse
 from patchctl.manifest.requirement_types import Platform
 from patchctl.requirements.compare import Difference, Wanted, compare
-from patchctl.requirements.environment import summary
+from patchctl.requirements.interpreter import summary
 from patchctl.requirements.lockfile import this_platform
 from patchctl.terminal.progress import size_text
 from patchctl.training.preflight import Finding

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from patchctl.terminal.progress import size_text
 from patchctl.terminal.text import visible_line
 from patchctl.training.recipes.compare import Difference
-from patchctl.training.recipes.render import command_lines, literal, override_text
 from patchctl.training.recipes.resolve import Resolved, Run
 from patchctl.training.recipes.rules import Broken
+from patchctl.training.recipes.shell import command_lines, literal, override_text
 from patchctl.training.recipes.totals import Totals
 
 if TYPE_CHECKING:

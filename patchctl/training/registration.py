@@ -30,5 +30,5 @@ EXTENSION = Extension(
     requirements=(f"{_TRAINING}.recipes.packages:packages_of_recipes",),
     environments=(f"{_TRAINING}.verbs.cluster_environment:environment_of_recipe",),
     complete_recipe=(f"{_TRAINING}.verbs.options:complete_recipe",),
-    probe=(f"{_TRAINING}.preflight.node:look_here",),
+    probe=(f"{_TRAINING}.preflight.probe:look_here",),
 )

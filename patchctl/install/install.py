@@ -10,6 +10,7 @@ from pathlib import Path
 
 from patchctl.errors import WrongUse
 from patchctl.install.environment import Environment, check_shadows, pip_install, read_environment
+from patchctl.install.installable import InstallTree, install_trees
 from patchctl.install.metadata import (
     Metadata,
     build_tools,
@@ -19,11 +20,10 @@ from patchctl.install.metadata import (
     write_copy,
 )
 from patchctl.install.submodules import Submodule, submodules, write_submodules
-from patchctl.install.trees import InstallTree, install_trees
 from patchctl.install.wheel import complete_wheel, write_wheel
 from patchctl.manifest.distribution import Distribution
 from patchctl.requirements.compare import Difference
-from patchctl.requirements.environment import differences
+from patchctl.requirements.interpreter import differences
 from patchctl.terminal.progress import Progress
 from patchctl.workspace.imports import Import, find_imports
 from patchctl.workspace.state import load_state

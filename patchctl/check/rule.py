@@ -1,0 +1,45 @@
+"""What a rule is, and how a function that looks at one patch file becomes the check of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from patchctl.catalog.linted import LintedPatch
+
+Scope = Literal["patch", "distribution", "source", "workspace"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`holds` is what must be so, `why` what goes wrong otherwise."""
+
+    id: str
+    scope: Scope
+    holds: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One place of a patch file where a rule does not hold. `line` counts from 1."""
+
+    line: int
+    message: str
+
+
+PatchCheck = Callable[[LintedPatch], Iterator[Fault]]
+PATCH_CHECKS: dict[str, PatchCheck] = {}
+PATCH_RULES: dict[str, Rule] = {}
+
+
+def patch_rule(name: str, holds: str, why: str) -> Callable[[PatchCheck], PatchCheck]:
+    """Makes a function the check of a rule about one patch file."""
+
+    def register(check: PatchCheck) -> PatchCheck:
+        PATCH_CHECKS[name] = check
+        PATCH_RULES[name] = Rule(name, "patch", holds, why)
+        return check
+
+    return register

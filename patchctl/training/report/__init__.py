@@ -1,0 +1,1 @@
+"""What the verbs of training print: text and JSON of what they are given. Computes nothing."""
