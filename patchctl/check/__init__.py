@@ -1,1 +1,1 @@
-"""Findings, and what produces them. Nothing here prints, and nothing here writes."""
+"""What `verify` finds of a distribution, of its sources and of a workspace, and the generated pages held against the disk."""

@@ -67,8 +67,6 @@ def command(
 
     Exit code 1 with findings; 3 when a stack had no form that could be had.
     """
-    from patchctl.findings.render import print_report
-
     output = "json" if as_json else output
     opened = take_bundle(app, bundle, as_json=output == "json")
     if workspace is not None:
@@ -77,8 +75,21 @@ def command(
     else:
         options = (source, mirrors, offline, opened)
         root, report = _distribution(app, None if static else options, silent=output == "json")
-    print_report(report, output, app, root, quiet=quiet)
+    _print(report, output, app, root, quiet=quiet)
     return report.exit_code(skip_unavailable=skip_unavailable or static)
+
+
+def _print(report: Report, output: str, app: App, root: Path, *, quiet: bool) -> None:
+    """In one of the formats. `root` is what the findings' files are relative to."""
+    from patchctl.check.rules import all_rules
+    from patchctl.findings.render import github, junit, report_json, report_text, sarif
+
+    if output in ("text", "json"):
+        app.emit("verify", report_json(report), lambda style: report_text(report, style, quiet=quiet), output == "json")
+    elif output == "sarif":
+        print(sarif(report, root, {rule.id: (rule.holds, rule.why) for rule in all_rules().values()}), end="")
+    else:
+        print((github if output == "github" else junit)(report, root), end="")
 
 
 def _distribution(

@@ -7,7 +7,7 @@ visible first, so that no finding can begin a line of its own, steer a terminal 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -18,19 +18,9 @@ from patchctl.findings.report import Finding, NotChecked, Report
 from patchctl.terminal.text import one_line, visible_line
 
 if TYPE_CHECKING:
-    from patchctl.cli.app import App
     from patchctl.terminal.style import Style
 
 _LONGEST = 1000
-
-
-def print_report(report: Report, output: str, app: App, root: Path, *, quiet: bool = False) -> None:
-    """Prints a report in one of the formats. `root` is what the findings' files are relative to."""
-    if output in ("text", "json"):
-        app.emit("verify", report_json(report), lambda style: report_text(report, style, quiet=quiet), output == "json")
-        return
-    render: Callable[[Report, Path], str] = {"github": github, "sarif": sarif, "junit": junit}[output]
-    print(render(report, root), end="")
 
 
 def report_json(report: Report) -> dict[str, Any]:
@@ -111,17 +101,15 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def sarif(report: Report, root: Path) -> str:
-    """SARIF 2.1.0, which code scanning takes: one run, the rules that were broken, a result each."""
-    from patchctl.check.rules import all_rules
-
-    rules = all_rules()
+def sarif(report: Report, root: Path, rules: Mapping[str, tuple[str, str]]) -> str:
+    """SARIF 2.1.0, which code scanning takes: one run, the rules that were broken, a result each. `rules` by id: what must
+    hold, and why."""
     used = sorted({f.rule for f in report.findings})
     driver = {
         "name": "patchctl",
         "version": __version__,
         "rules": [
-            {"id": r, "shortDescription": {"text": rules[r].holds}, "help": {"text": rules[r].why}}
+            {"id": r, "shortDescription": {"text": rules[r][0]}, "help": {"text": rules[r][1]}}
             for r in used
             if r in rules
         ],

@@ -1,1 +1,1 @@
-"""Findings, results and progress as people and machines read them."""
+"""What verbs print: text and JSON of the results that they are given. Computes nothing."""

@@ -1,4 +1,4 @@
-"""What is installed beside the patched trees: what trees, profiles and recipes ask for, resolved once and kept as locks.
+"""What is installed beside the patched trees: what trees, profiles and extensions ask for, resolved once and kept as locks.
 
     manifests/requirements/NAME/set.yaml          what the trees' own requirements contradict, and what is left out
     manifests/requirements/NAME/declared.txt      what the trees declare at their pins, generated
