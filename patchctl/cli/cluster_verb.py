@@ -13,6 +13,7 @@ import click
 from patchctl import extension
 from patchctl.cli.app import App, complete_profile, json_option, profile_option, source_options, split_pair
 from patchctl.cli.bundle_options import AskedBundle, bundle_options, take_bundle
+from patchctl.cli.format_option import format_option, print_findings
 from patchctl.errors import DONE, FINDINGS, WrongUse
 
 if TYPE_CHECKING:
@@ -99,11 +100,11 @@ class _Look:
     python: str | None
     nodes: int | None
     timeout: float
-    as_json: bool
+    output: str
 
 
 @command.command("verify", short_help="Read every byte on every node, and name the odd one.")
-@_options(*_LOOKING, _timeout(600), json_option)
+@_options(*_LOOKING, _timeout(600), format_option)
 @click.pass_obj
 def verify(app: App, /, **given: Any) -> int:
     """Read every file of every tree on every node, compute the trees again, and hold the nodes against the lock.
@@ -121,7 +122,7 @@ def verify(app: App, /, **given: Any) -> int:
 
 
 @command.command("status", short_help="The same, trusting file times as `git status` does.")
-@_options(*_LOOKING, _timeout(120), json_option)
+@_options(*_LOOKING, _timeout(120), format_option)
 @click.pass_obj
 def status(app: App, /, **given: Any) -> int:
     """As verify, and faster: files whose size and times are those of git's index are not read.
@@ -136,6 +137,7 @@ def _look(app: App, verb: Verb, options: _Look) -> int:
     from patchctl.cluster.fanout import NoAnswer, joined
     from patchctl.cluster.payload import make_payload
     from patchctl.cluster.request import looking_request, plain_request, wanted_of
+    from patchctl.findings.formats import Shown
     from patchctl.report.cluster import compared_json, compared_text
 
     dist, environment = app.distribution, _environment(app, options.profile, options.recipe)
@@ -143,7 +145,7 @@ def _look(app: App, verb: Verb, options: _Look) -> int:
     wanted = wanted_of(dist, payload, environment, options.nodes)
     plain = plain_request(verb, dist, options.workspace, _here(), options.timeout)
     request = looking_request(plain, dist, environment, options.python)
-    progress = app.progress(options.as_json)
+    progress = app.progress(options.output == "json")
     with joined(options.address) as cluster:
         nodes = cluster.nodes()
         progress.start(f"cluster {verb}", None)
@@ -154,7 +156,8 @@ def _look(app: App, verb: Verb, options: _Look) -> int:
         version = cluster.version
     compared = compare({n: found[n] if n.alive else NoAnswer("dead", n.reason) for n in nodes}, wanted)
     data = compared_json(compared, options.address, version)
-    app.emit(f"cluster.{verb}", data, lambda style: compared_text(compared, options.address, style), options.as_json)
+    shown = Shown(compared.report(), f"cluster.{verb}")
+    print_findings(app, options.output, shown, data, lambda style: compared_text(compared, options.address, style))
     return DONE if compared.clean else FINDINGS
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, complete_profile, json_option
-from patchctl.doctor import Finding
-from patchctl.errors import DONE, FINDINGS, BadManifest, WrongUse
+from patchctl.cli.app import App, complete_profile
+from patchctl.cli.format_option import format_option, print_findings
+from patchctl.errors import BadManifest, WrongUse
+from patchctl.findings.report import Finding, looked_at
 
 if TYPE_CHECKING:
     from patchctl.manifest.distribution import Distribution
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
 @click.option(
     "--python", metavar="PY", help="The Python of training and tests [default: PATCHCTL_TORCH_PYTHON, else patchctl's]."
 )
-@json_option
+@format_option
 @click.pass_obj
 def command(
-    app: App, profile: str | None, mirrors: tuple[str, ...], offline: bool, python: str | None, as_json: bool
+    app: App, profile: str | None, mirrors: tuple[str, ...], offline: bool, python: str | None, output: str
 ) -> int:
     """Say what this machine lacks, and what to do about it.
 
@@ -40,20 +41,24 @@ def command(
     Exit code 1 when something that patchctl needs is missing.
     """
     from patchctl.doctor.runtime import check_packages, check_runtime, check_torch
+    from patchctl.findings.formats import Shown
+    from patchctl.findings.report import Report
     from patchctl.report.doctor import doctor_json, doctor_text
 
-    progress = app.progress(as_json)
+    progress = app.progress(output == "json")
     progress.start("doctor", None)
     try:
         findings = [*_machine(app, profile, mirrors, offline, progress.note), check_torch(python)]
-        if profile is not None and not any(f.area == "machine" and f.blocks for f in findings):
+        if profile is not None and not any(f.rule == "machine" and f.blocks for f in findings):
             dist = app.distribution
             findings += check_runtime(dist.requirements, dist.profile(profile).runtime, python)
             findings += check_packages(dist, dist.profile(profile), python)
     finally:
         progress.finish()
-    app.emit("doctor", doctor_json(findings, profile), lambda style: doctor_text(findings, style), as_json)
-    return FINDINGS if any(f.blocks for f in findings) else DONE
+    report = Report(findings)
+    data = doctor_json(findings, profile)
+    print_findings(app, output, Shown(report, "doctor"), data, lambda style: doctor_text(findings, style))
+    return report.exit_code()
 
 
 def _machine(
@@ -82,11 +87,11 @@ def _machine(
         yield from check_cache(options.cache, _files(dist, stacks) if dist else None)
         if dist is None:
             todo = "change into a folder of one, or name it with --root DIR"
-            yield Finding("machine", "distribution", "warning", "none here: sources are not looked for", todo)
+            yield looked_at("machine", "distribution", "warning", "none here: sources are not looked for", todo)
             return
         options = app.source_options("auto", mirrors, offline)
     except BadManifest as error:
-        yield Finding("machine", "manifests", "missing", str(error), error.hint)
+        yield looked_at("machine", "manifests", "error", str(error), error.hint)
         return
     yield from check_sources([(dist.upstream(s.upstream), s) for s in stacks], options, note)
 

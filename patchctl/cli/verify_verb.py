@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, json_option, source_options
+from patchctl.cli.app import App, source_options
 from patchctl.cli.bundle_options import AskedBundle, bundle_options, take_bundle, with_bundle
+from patchctl.cli.format_option import format_option, print_findings
 from patchctl.errors import WrongUse
 
 if TYPE_CHECKING:
@@ -29,16 +30,8 @@ if TYPE_CHECKING:
 @click.option("--skip-unavailable", is_flag=True,
               help="Exit 0 although a stack had no form whose source could be had, or a workspace's distribution is gone.")  # fmt: skip
 @click.option("--static", is_flag=True, help="Only what needs no source: patches, names, headers, digests, pages.")
-@click.option(
-    "--format",
-    "output",
-    type=click.Choice(["text", "json", "github", "sarif", "junit"]),
-    default="text",
-    show_default=True,
-    help="How findings are printed.",
-)
 @click.option("--quiet", "-q", is_flag=True, help="With text: print findings, and nothing else.")
-@json_option
+@format_option
 @click.pass_obj
 def command(
     app: App,
@@ -49,9 +42,8 @@ def command(
     bundle: AskedBundle | None,
     skip_unavailable: bool,
     static: bool,
-    output: str,
     quiet: bool,
-    as_json: bool,
+    output: str,
 ) -> int:
     """Check the distribution, or with --workspace the trees on disk.
 
@@ -67,7 +59,10 @@ def command(
 
     Exit code 1 with findings; 3 when a stack had no form that could be had.
     """
-    output = "json" if as_json else output
+    from patchctl.check.rules import all_rules
+    from patchctl.findings.formats import Shown
+    from patchctl.findings.render import report_json, report_text
+
     opened = take_bundle(app, bundle, as_json=output == "json")
     if workspace is not None:
         _refuse_sources(source, mirrors, static)
@@ -75,21 +70,9 @@ def command(
     else:
         options = (source, mirrors, offline, opened)
         root, report = _distribution(app, None if static else options, silent=output == "json")
-    _print(report, output, app, root, quiet=quiet)
+    shown = Shown(report, "verify", root, all_rules() if output == "sarif" else {})
+    print_findings(app, output, shown, report_json(report), lambda style: report_text(report, style, quiet=quiet))
     return report.exit_code(skip_unavailable=skip_unavailable or static)
-
-
-def _print(report: Report, output: str, app: App, root: Path, *, quiet: bool) -> None:
-    """In one of the formats. `root` is what the findings' files are relative to."""
-    from patchctl.check.rules import all_rules
-    from patchctl.findings.render import github, junit, report_json, report_text, sarif
-
-    if output in ("text", "json"):
-        app.emit("verify", report_json(report), lambda style: report_text(report, style, quiet=quiet), output == "json")
-    elif output == "sarif":
-        print(sarif(report, root, {rule.id: (rule.holds, rule.why) for rule in all_rules().values()}), end="")
-    else:
-        print((github if output == "github" else junit)(report, root), end="")
 
 
 def _distribution(

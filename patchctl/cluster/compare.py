@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from patchctl.cluster.facts import SPAWNED, WORKER, NodeFacts, Seen
 from patchctl.cluster.fanout import Answer, NoAnswer, Node
 from patchctl.doctor.runtime import fits
+from patchctl.findings.report import Finding, Level, Report
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import lock_digest, read_lock
 
@@ -42,26 +43,6 @@ _TODO = {
 
 
 @dataclass(frozen=True)
-class Difference:
-    """One thing that is not as it should be, or with severity "note" something to know, and the nodes that have it.
-
-    `file` is below the workspace; `reference` what it was held against: lock, profile, recipe, majority or nothing.
-    """
-
-    rule: str
-    message: str
-    nodes: tuple[str, ...]
-    severity: Literal["error", "note"] = "error"
-    upstream: str | None = None
-    file: str | None = None
-    reference: str | None = None
-
-    @property
-    def todo(self) -> str | None:
-        return _TODO.get(self.rule)
-
-
-@dataclass(frozen=True)
 class Wanted:
     """What the nodes are held against beyond each other. `environment` and `of_each_node` are a recipe's."""
 
@@ -78,19 +59,23 @@ class Compared:
     """The outcome: every node's answer, and what differs. `profile` is the one that was asked for, or most nodes hold."""
 
     answers: Mapping[Node, Answer]
-    differences: tuple[Difference, ...]
+    differences: tuple[Finding, ...]
     profile: str | None
 
     @property
     def clean(self) -> bool:
-        return not any(d.severity == "error" for d in self.differences)
+        return not any(d.blocks for d in self.differences)
+
+    def report(self) -> Report:
+        """The differences, and how many nodes were held against each other."""
+        return Report(list(self.differences), counts=Counter(nodes=len(self.answers)))
 
     def state(self, node: Node) -> str:
         """ok, odd, dead, silent or broken."""
         answer = self.answers[node]
         if isinstance(answer, NoAnswer):
             return answer.kind
-        mine = any(d.severity == "error" and node.title in d.nodes for d in self.differences)
+        mine = any(d.blocks and node.title in d.nodes for d in self.differences)
         return "odd" if mine else "ok"
 
 
@@ -117,6 +102,21 @@ def compare(answers: Mapping[Node, Answer], wanted: Wanted) -> Compared:
     return Compared(answers, tuple(found), profile)
 
 
+def _difference(
+    rule: str,
+    message: str,
+    nodes: tuple[str, ...],
+    level: Level = "error",
+    upstream: str | None = None,
+    file: str = "",
+    reference: str | None = None,
+) -> Finding:
+    """One thing that is not as it should be, or a note, and the nodes that have it; none for the cluster as a whole. `file` is
+    below the workspace."""
+    todo = _TODO.get(rule)
+    return Finding(rule, message, file, None, level, upstream, nodes=nodes, reference=reference, todo=todo)
+
+
 def majority(values: Mapping[str, T]) -> T | None:
     """What more than half of the nodes have, or None."""
     if not values:
@@ -133,28 +133,28 @@ def _groups(values: Mapping[str, T]) -> dict[T, tuple[str, ...]]:
     return {value: tuple(titles) for value, titles in found.items()}
 
 
-def _grouped(rule: str, rows: Iterable[tuple[str, str]]) -> Iterator[Difference]:
+def _grouped(rule: str, rows: Iterable[tuple[str, str]]) -> Iterator[Finding]:
     """A difference for each message, with the nodes that say it."""
     for message, nodes in _groups(dict(rows)).items():
-        yield Difference(rule, message, nodes)
+        yield _difference(rule, message, nodes)
 
 
-def _absent(answers: Mapping[Node, Answer], wanted: Wanted) -> Iterator[Difference]:
+def _absent(answers: Mapping[Node, Answer], wanted: Wanted) -> Iterator[Finding]:
     alive = sum(not isinstance(a, NoAnswer) or a.kind != "dead" for a in answers.values())
     enough = wanted.nodes is not None and alive >= wanted.nodes
     for node, answer in answers.items():
         if isinstance(answer, NoAnswer):
-            level: Literal["error", "note"] = "note" if enough and not node.alive else "error"
-            yield Difference(_NO_ANSWER[answer.kind], answer.what, (node.title,), level)
+            level: Level = "note" if enough and not node.alive else "error"
+            yield _difference(_NO_ANSWER[answer.kind], answer.what, (node.title,), level)
         elif answer.failed is not None:
             failed = answer.failed
             what = failed.what if failed.hint is None else f"{failed.what} (try: {failed.hint})"
-            yield Difference("node-failed", what, (node.title,))
+            yield _difference("node-failed", what, (node.title,))
     if wanted.nodes is not None and not enough:
-        yield Difference("nodes-missing", f"{alive} of {wanted.nodes} nodes are there", ())
+        yield _difference("nodes-missing", f"{alive} of {wanted.nodes} nodes are there", ())
 
 
-def _selection(facts: Mapping[str, NodeFacts], profile: str | None, wanted: Wanted) -> Iterator[Difference]:
+def _selection(facts: Mapping[str, NodeFacts], profile: str | None, wanted: Wanted) -> Iterator[Finding]:
     """Profile and features left out by hand."""
     by = "profile" if wanted.profile else "majority"
     held = {t: f.profile or "no profile (reverted)" for t, f in facts.items()}
@@ -165,22 +165,22 @@ def _selection(facts: Mapping[str, NodeFacts], profile: str | None, wanted: Want
                 if profile
                 else "nodes differ"
             )
-            yield Difference("other-profile", f"holds {value}; {other}", nodes, reference=by)
+            yield _difference("other-profile", f"holds {value}; {other}", nodes, reference=by)
     without = {t: ", ".join(sorted(f.without)) or "nothing" for t, f in facts.items()}
     most = majority(without)
     for left, nodes in _groups(without).items():
         if left != most and len(set(without.values())) > 1:
             message = f"leaves {left} out; most nodes leave {most} out" if most else f"leaves {left} out"
-            yield Difference("other-profile", message, nodes, reference="majority")
+            yield _difference("other-profile", message, nodes, reference="majority")
 
 
-def _trees(facts: Mapping[str, NodeFacts], profile: str | None, dist: Distribution) -> Iterator[Difference]:
+def _trees(facts: Mapping[str, NodeFacts], profile: str | None, dist: Distribution) -> Iterator[Finding]:
     """The id that the files give, against the lock, else among the nodes. Other forms of a source are other trees."""
     names = list(dist.profiles[profile].stacks) if profile is not None and profile in dist.profiles else []
     names += sorted({t.upstream for f in facts.values() for t in f.trees} - set(names))
     lacking = {t: tuple(n for n in names if f.tree(n) is None) for t, f in facts.items()}
     for some, nodes in _groups({t: n for t, n in lacking.items() if n}).items():
-        yield Difference("tree-differs", f"has no tree of {', '.join(some)}", nodes, upstream=_only(some))
+        yield _difference("tree-differs", f"has no tree of {', '.join(some)}", nodes, upstream=_only(some))
     for upstream in names:
         trees = {title: f.tree(upstream) for title, f in facts.items()}
         for form in sorted({t.form for t in trees.values() if t}):
@@ -220,7 +220,7 @@ def _locked(
     return expected.tip_tree if expected else None
 
 
-def _odd_trees(upstream: str, ids: Mapping[str, str | None], locked: str | None) -> Iterator[Difference]:
+def _odd_trees(upstream: str, ids: Mapping[str, str | None], locked: str | None) -> Iterator[Finding]:
     reference = locked or majority(ids)
     by = "lock" if locked else "majority" if reference else None
     if locked is None and len(set(ids.values())) == 1 and reference is not None:
@@ -231,14 +231,14 @@ def _odd_trees(upstream: str, ids: Mapping[str, str | None], locked: str | None)
         says = {"lock": "the lock says", "majority": "most nodes hold"}.get(by or "")
         other = f", {says} {reference[:12]}" if reference and says else ""
         what = f"holds tree {value[:12]}{other}" if value else f"its files cannot be read{other}"
-        yield Difference("tree-differs", what, nodes, upstream=upstream, reference=by)
+        yield _difference("tree-differs", what, nodes, upstream=upstream, reference=by)
 
 
-def _faults(facts: Mapping[str, NodeFacts]) -> Iterator[Difference]:
+def _faults(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     """What each node's own check found, once for all nodes that say the same."""
     missing = {title: _gone(f) for title, f in facts.items() if len(_gone(f)) > 1}
     for gone, titles in _groups(missing).items():
-        yield Difference("tree-missing", f"the trees are not there: {', '.join(gone)}", titles)
+        yield _difference("tree-missing", f"the trees are not there: {', '.join(gone)}", titles)
     said: dict[tuple[str, str, str, str, str | None], list[str]] = {}
     for title, f in facts.items():
         for fault in f.faults:
@@ -246,11 +246,11 @@ def _faults(facts: Mapping[str, NodeFacts]) -> Iterator[Difference]:
                 continue
             said.setdefault((fault.rule, fault.message, fault.file, fault.severity, fault.upstream), []).append(title)
     for (rule, message, file, severity, upstream), nodes in said.items():
-        level: Literal["error", "note"] = "note" if severity == "note" else "error"
-        yield Difference(rule, message, tuple(nodes), level, upstream, file, None)
+        level: Level = "note" if severity == "note" else "error"
+        yield _difference(rule, message, tuple(nodes), level, upstream, file, None)
     rows = ((title, text) for title, f in facts.items() for text in f.not_checked)
     for text, titles in _by_text(rows).items():
-        yield Difference("not-checked", text, titles, "note")
+        yield _difference("not-checked", text, titles, "note")
 
 
 def _by_text(rows: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
@@ -260,20 +260,20 @@ def _by_text(rows: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     return {text: tuple(titles) for text, titles in found.items()}
 
 
-def _distributions(facts: Mapping[str, NodeFacts], wanted: Wanted) -> Iterator[Difference]:
+def _distributions(facts: Mapping[str, NodeFacts], wanted: Wanted) -> Iterator[Finding]:
     """The distribution that a workspace was made from, where it is on its node: `patchctl verify` there reads that one."""
     for title, f in facts.items():
         known = wanted.dist.profiles.get(f.profile or "")
         ours = lock_digest(wanted.dist.root, wanted.dist.stacks_of(known).values()) if known else None
         if f.lock_digest is not None and ours is not None and f.lock_digest != ours:
             what = f"the distribution on this node, {f.root}, has other locks (digest {f.lock_digest[:12]})"
-            yield Difference("other-lock", what, (title,), reference="lock")
+            yield _difference("other-lock", what, (title,), reference="lock")
         elif f.distribution_digest not in (None, wanted.distribution_digest):
             what = f"the distribution on this node, {f.root}, is another one than here; its locks are the same"
-            yield Difference("other-distribution", what, (title,), "note")
+            yield _difference("other-distribution", what, (title,), "note")
 
 
-def _packages(facts: Mapping[str, NodeFacts], profile: str | None, dist: Distribution) -> Iterator[Difference]:
+def _packages(facts: Mapping[str, NodeFacts], profile: str | None, dist: Distribution) -> Iterator[Finding]:
     """Versions, of what the profile runs on against what it says, and of everything among the nodes."""
     wanted = dist.profiles[profile].runtime if profile is not None and profile in dist.profiles else {}
     names = list(dict.fromkeys(n for f in facts.values() for n in f.packages))
@@ -290,13 +290,13 @@ def _packages(facts: Mapping[str, NodeFacts], profile: str | None, dist: Distrib
         yield from _versions(f"the metadata of {name}", versions, None)
 
 
-def _versions(name: str, versions: Mapping[str, str | None], wanted: str | None) -> Iterator[Difference]:
+def _versions(name: str, versions: Mapping[str, str | None], wanted: str | None) -> Iterator[Finding]:
     suits = f"; the profile was chosen for {wanted}" if wanted else ""
     if len(set(versions.values())) < 2:
         value = next(iter(versions.values()), None)
         if wanted and (value is None or not fits(value, wanted)):
             what = f"{name} is {value or 'not installed'} on every node{suits}"
-            yield Difference("other-runtime", what, tuple(versions), "note", reference="profile")
+            yield _difference("other-runtime", what, tuple(versions), "note", reference="profile")
         return
     fitting = {t: v for t, v in versions.items() if wanted and v is not None and fits(v, wanted)}
     most = majority(fitting) or majority(versions)
@@ -307,15 +307,15 @@ def _versions(name: str, versions: Mapping[str, str | None], wanted: str | None)
             other = f"; {most} on the others" if most else ""
             by = "profile" if fitting and most else "majority" if most else None
             what = f"{name} is {value or 'not installed'}{other}{suits}"
-            yield Difference("package-differs", what, nodes, reference=by)
+            yield _difference("package-differs", what, nodes, reference=by)
 
 
-def _environment(facts: Mapping[str, NodeFacts], wanted: Wanted) -> Iterator[Difference]:
+def _environment(facts: Mapping[str, NodeFacts], wanted: Wanted) -> Iterator[Finding]:
     """A recipe's variables against the recipe; the others among the nodes."""
     for name, what in wanted.of_each_node.items():
         unset = tuple(t for t, f in facts.items() if f.environment.get(name) is None)
         if unset:
-            yield Difference("environment-unset", f"{name} is not set: {what}", unset, reference="recipe")
+            yield _difference("environment-unset", f"{name} is not set: {what}", unset, reference="recipe")
     names = dict.fromkeys(n for f in facts.values() for n in f.environment if n not in wanted.of_each_node)
     for name in names:
         values = {t: f.environment.get(name) for t, f in facts.items()}
@@ -324,20 +324,20 @@ def _environment(facts: Mapping[str, NodeFacts], wanted: Wanted) -> Iterator[Dif
             continue
         reference = says if says is not None else majority(values)
         by = "recipe" if says is not None else "majority"
-        severity: Literal["error", "note"] = "note" if name == "PYTHONPATH" else "error"
+        level: Level = "note" if name == "PYTHONPATH" else "error"
         for value, nodes in _groups(values).items():
             if value == reference and (value is not None or 2 * len(nodes) > len(values)):
                 continue
             is_now = f"{name} is {value!r}" if value is not None else f"{name} is not set"
             other = f"; the recipe says {says!r}" if says is not None else _most(reference)
-            yield Difference("environment-differs", f"{is_now}{other}", nodes, severity, reference=by)
+            yield _difference("environment-differs", f"{is_now}{other}", nodes, level, reference=by)
 
 
 def _most(reference: str | None) -> str:
     return f"; most nodes have {reference!r}" if reference is not None else "; not all nodes have the same"
 
 
-def _imports(facts: Mapping[str, NodeFacts]) -> Iterator[Difference]:
+def _imports(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     """Which tree is imported, by workers and by what they spawn: a driver may see one and its engines another. All packages
     of a node in one line: an environment that is not set has one cause."""
     elsewhere: dict[str, tuple[tuple[str, str], ...]] = {}
@@ -366,7 +366,7 @@ def _imports(facts: Mapping[str, NodeFacts]) -> Iterator[Difference]:
         for view, error in f.unseen.items()
     )
     for what, nodes in _by_text(unseen).items():
-        yield Difference("views-differ", what, nodes)
+        yield _difference("views-differ", what, nodes)
     yield from _listed("imports-elsewhere", "not the workspace's trees are imported: ", elsewhere)
     yield from _listed("views-differ", "a worker finds other packages than what it spawns: ", apart)
 
@@ -386,10 +386,10 @@ def _found(package: str, views: Mapping[str, Seen], workspace: str) -> str:
     return f"{package} {' and '.join(only)}"
 
 
-def _listed(rule: str, head: str, rows: Mapping[str, tuple[tuple[str, str], ...]]) -> Iterator[Difference]:
+def _listed(rule: str, head: str, rows: Mapping[str, tuple[tuple[str, str], ...]]) -> Iterator[Finding]:
     for found, nodes in _groups({t: r for t, r in rows.items() if r}).items():
         names = list(dict.fromkeys(upstream for upstream, _ in found))
-        yield Difference(rule, head + "; ".join(text for _, text in found), nodes, upstream=_only(names))
+        yield _difference(rule, head + "; ".join(text for _, text in found), nodes, upstream=_only(names))
 
 
 def _place(seen: Seen, workspace: str) -> str:

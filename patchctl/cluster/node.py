@@ -275,10 +275,10 @@ def _faults(report: Report, workspace: Path) -> Iterator[Fault]:
         if counted[found.rule, found.upstream] <= _MOST_FAULTS:
             file = visible_line(found.file.removeprefix(top))
             message = one_line(found.message.replace(top, ""), 1000)
-            yield Fault(found.rule, message, file, found.severity, found.upstream)
+            yield Fault(found.rule, message, file, found.level, found.upstream)
     for (rule, upstream), count in counted.items():
         if count > _MOST_FAULTS:
-            severity = next(f.severity for f in report.findings if f.rule == rule)
+            severity = next(f.level for f in report.findings if f.rule == rule)
             yield Fault(rule, f"... and {count - _MOST_FAULTS} more", upstream or "", severity, upstream)
 
 

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from patchctl.bundle.signature import ssh_keygen
-from patchctl.doctor import Finding
 from patchctl.errors import WrongUse
+from patchctl.findings.report import Finding, looked_at
 from patchctl.git.run import git_executable, isolated_environment
 from patchctl.source.config import BundlePolicy
 from patchctl.terminal.progress import size_text
@@ -51,15 +51,15 @@ def check_git() -> Finding:
             [path, "--version"], capture_output=True, text=True, timeout=20, check=True, env=env
         ).stdout
     except WrongUse as error:
-        return Finding("machine", "git", "missing", error.what, hint)
+        return looked_at("machine", "git", "error", error.what, hint)
     except (OSError, subprocess.SubprocessError) as error:
-        return Finding("machine", "git", "missing", f"git cannot be run: {one_line(str(error))}", hint)
+        return looked_at("machine", "git", "error", f"git cannot be run: {one_line(str(error))}", hint)
     found = re.search(r"(\d+)\.(\d+)[\w.]*", said)
     if found is None:
-        return Finding("machine", "git", "warning", f"{path} says {one_line(said)}, which names no version", hint)
+        return looked_at("machine", "git", "warning", f"{path} says {one_line(said)}, which names no version", hint)
     if (int(found[1]), int(found[2])) < OLDEST_GIT:
-        return Finding("machine", "git", "missing", f"{found[0]} at {path} is too old", hint)
-    return Finding("machine", "git", "ok", f"{found[0]} at {path}")
+        return looked_at("machine", "git", "error", f"{found[0]} at {path} is too old", hint)
+    return looked_at("machine", "git", "ok", f"{found[0]} at {path}")
 
 
 def check_ssh_keygen(policy: BundlePolicy) -> Finding:
@@ -69,10 +69,10 @@ def check_ssh_keygen(policy: BundlePolicy) -> Finding:
         found = f"{ssh_keygen()} checks the signatures of bundles"
         if needed and not os.access(str(policy.allowed_signers), os.R_OK):
             what = f"{policy.allowed_signers} cannot be read, and bundles are held against it"
-            return Finding("machine", "signatures", "missing", visible_line(what), "write it: docs/bundles.md says how")
+            return looked_at("machine", "signatures", "error", visible_line(what), "write it: docs/bundles.md says how")
     except WrongUse as error:
-        return Finding("machine", "signatures", "missing" if needed else "warning", error.what, error.hint, needed)
-    return Finding(
+        return looked_at("machine", "signatures", "error" if needed else "warning", error.what, error.hint, needed)
+    return looked_at(
         "machine", "signatures", "ok", f"{found}; the user configuration says: {policy.signatures}", needed=needed
     )
 
@@ -82,10 +82,12 @@ def check_python(version: Sequence[int]) -> Finding:
     text = f"{'.'.join(map(str, version))} at {sys.executable}"
     span = f"Python {'.'.join(map(str, OLDEST_PYTHON))} to {'.'.join(map(str, NEWEST_PYTHON))}"
     if (version[0], version[1]) < OLDEST_PYTHON:
-        return Finding("machine", "python", "missing", f"{text} is too old", f"run patchctl with {span}")
+        return looked_at("machine", "python", "error", f"{text} is too old", f"run patchctl with {span}")
     if (version[0], version[1]) > NEWEST_PYTHON:
-        return Finding("machine", "python", "warning", f"{text} is newer than any that was tried", f"tried with {span}")
-    return Finding("machine", "python", "ok", text)
+        return looked_at(
+            "machine", "python", "warning", f"{text} is newer than any that was tried", f"tried with {span}"
+        )
+    return looked_at("machine", "python", "ok", text)
 
 
 def check_dependencies() -> Iterator[Finding]:
@@ -97,13 +99,13 @@ def check_dependencies() -> Iterator[Finding]:
             importlib.import_module(module)
             version = importlib.metadata.version(name)
         except Exception as error:  # whatever a broken installation raises
-            yield Finding("machine", name, "missing", f"cannot be imported: {one_line(str(error))}", todo)
+            yield looked_at("machine", name, "error", f"cannot be imported: {one_line(str(error))}", todo)
             continue
         if _numbers(version) < _numbers(oldest):
-            yield Finding("machine", name, "missing", f"{version} is too old", todo)
+            yield looked_at("machine", name, "error", f"{version} is too old", todo)
         else:
             good.append(f"{name} {version}")
-    yield Finding("machine", "dependencies", "ok", ", ".join(good))
+    yield looked_at("machine", "dependencies", "ok", ", ".join(good))
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -121,13 +123,13 @@ def check_cache(folder: Path, files: int | None) -> Iterator[Finding]:
         with tempfile.TemporaryDirectory(prefix=".patchctl-doctor-", dir=base) as scratch:
             lacks = _lacks(Path(scratch))
     except OSError as error:
-        yield Finding("machine", "cache", "missing", f"{where} cannot be written: {error.strerror}", hint)
+        yield looked_at("machine", "cache", "error", f"{where} cannot be written: {error.strerror}", hint)
         return
     kind = _file_system(base)
     if lacks:
-        yield Finding("machine", "cache", "warning", f"{where}, file system {kind}: {', '.join(lacks)}", hint)
+        yield looked_at("machine", "cache", "warning", f"{where}, file system {kind}: {', '.join(lacks)}", hint)
     else:
-        yield Finding("machine", "cache", "ok", f"{where}, file system {kind}: case is kept, links can be made")
+        yield looked_at("machine", "cache", "ok", f"{where}, file system {kind}: case is kept, links can be made")
     yield _space(base, files)
 
 
@@ -152,12 +154,12 @@ def _space(base: Path, files: int | None) -> Finding:
     free = shutil.disk_usage(base).free
     text = f"{size_text(free)} free at {base}"
     if files is None:
-        return Finding("machine", "space", "ok", f"{text}; what the sources need is not known without lists of files")
+        return looked_at("machine", "space", "ok", f"{text}; what the sources need is not known without lists of files")
     cache, workspace = files * CACHE_BYTES_A_FILE, files * WORKSPACE_BYTES_A_FILE
     text += f"; {files} files need about {size_text(cache)} in the cache and {size_text(workspace)} in a workspace"
     if free < cache + workspace:
-        return Finding("machine", "space", "warning", text, "make room, or set PATCHCTL_CACHE to another disk")
-    return Finding("machine", "space", "ok", text)
+        return looked_at("machine", "space", "warning", text, "make room, or set PATCHCTL_CACHE to another disk")
+    return looked_at("machine", "space", "ok", text)
 
 
 def _file_system(folder: Path) -> str:
@@ -185,7 +187,7 @@ def check_locale() -> Finding:
     }
     other = [f"{what}: {name}" for what, name in encodings.items() if name.lower().replace("-", "") != "utf8"]
     if other:
-        return Finding(
+        return looked_at(
             "machine", "locale", "warning", f"not UTF-8 ({', '.join(other)})", "set LC_ALL=C.UTF-8, or PYTHONUTF8=1"
         )
-    return Finding("machine", "locale", "ok", "UTF-8")
+    return looked_at("machine", "locale", "ok", "UTF-8")

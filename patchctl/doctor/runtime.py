@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from patchctl.doctor import Finding, Level
 from patchctl.errors import WrongUse
+from patchctl.findings.report import Finding, Level, looked_at
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Requirement
 from patchctl.terminal.text import one_line
@@ -81,17 +81,17 @@ def check_torch(named: str | None) -> Finding:
     python = Interpreter(training_python(named), ["torch"])
     todo = f"set {TORCH_PYTHON} to a Python 3.11 with a CPU build of torch; without one the behaviour tests are skipped"
     if python.problem is not None:
-        return Finding(
+        return looked_at(
             "tests", "torch", "warning", f"{python.path} cannot be asked: {python.problem}", todo, needed=False
         )
     version = python.installed("torch")
     if version is None:
-        return Finding("tests", "torch", "warning", f"none in {python.path}", todo, needed=False)
+        return looked_at("tests", "torch", "warning", f"none in {python.path}", todo, needed=False)
     drags = python.nvidia("torch")
     if drags:
         what = f"{version} in {python.path} requires {drags[0]} and {len(drags) - 1} more of nvidia-*"
-        return Finding("tests", "torch", "warning", what, todo, needed=False)
-    return Finding("tests", "torch", "ok", f"{version} in {python.path}", needed=False)
+        return looked_at("tests", "torch", "warning", what, todo, needed=False)
+    return looked_at("tests", "torch", "ok", f"{version} in {python.path}", needed=False)
 
 
 def check_runtime(
@@ -108,16 +108,16 @@ def check_runtime(
         elif name in _SYSTEM:
             found, where = _SYSTEM[name](root)
         else:
-            yield Finding(
+            yield looked_at(
                 "runtime", name, "warning", f"{version} is wanted; how to look for it is not known", needed=False
             )
             continue
         yield _compared(name, version, found, where)
     tool = shutil.which("npu-smi")
     if tool:
-        yield Finding("runtime", "npu-smi", "ok", f"at {tool}", needed=False)
+        yield looked_at("runtime", "npu-smi", "ok", f"at {tool}", needed=False)
     else:
-        yield Finding("runtime", "npu-smi", "missing", "not on PATH: no NPU's driver is installed here", needed=False)
+        yield looked_at("runtime", "npu-smi", "error", "not on PATH: no NPU's driver is installed here", needed=False)
 
 
 def check_packages(dist: Distribution, profile: Profile, named: str | None) -> Iterator[Finding]:
@@ -131,7 +131,7 @@ def check_packages(dist: Distribution, profile: Profile, named: str | None) -> I
     try:
         found = differences(dist, profile, installed_in(python))
     except WrongUse as error:
-        yield Finding("runtime", "packages", "warning", error.what, "name another with --python", needed=False)
+        yield looked_at("runtime", "packages", "warning", error.what, "name another with --python", needed=False)
         return
     if found is None:
         return
@@ -140,23 +140,23 @@ def check_packages(dist: Distribution, profile: Profile, named: str | None) -> I
     todo = f"patchctl requirements --profile {profile.name} prints what pip installs"
     matter = [d for d in rest if d.matters]
     for one in matter[:_SHOWN]:
-        level: Level = "missing" if one.kind == "missing" else "warning"
-        yield Finding("runtime", one.name, level, str(one), todo, needed=False)
+        level: Level = "error" if one.kind == "missing" else "warning"
+        yield looked_at("runtime", one.name, level, str(one), todo, needed=False)
     others = [*matter[_SHOWN:], *(d for d in rest if not d.matters)]
     if others:
         what = f"in {python}: {summary(others)}"
-        yield Finding("runtime", "packages", "warning" if len(matter) > _SHOWN else "ok", what, todo, needed=False)
+        yield looked_at("runtime", "packages", "warning" if len(matter) > _SHOWN else "ok", what, todo, needed=False)
     elif not matter:
-        yield Finding("runtime", "packages", "ok", f"{python} has what the lock has", needed=False)
+        yield looked_at("runtime", "packages", "ok", f"{python} has what the lock has", needed=False)
 
 
 def _compared(name: str, wanted: str, found: str | None, where: str) -> Finding:
     todo = f"install {name} {wanted} where training runs"
     if found is None:
-        return Finding("runtime", name, "missing", f"{wanted} is wanted; none in {where}", todo, needed=False)
+        return looked_at("runtime", name, "error", f"{wanted} is wanted; none in {where}", todo, needed=False)
     if fits(found, wanted):
-        return Finding("runtime", name, "ok", f"{found} in {where}; {wanted} is wanted", needed=False)
-    return Finding("runtime", name, "warning", f"{found} in {where}; {wanted} is wanted", todo, needed=False)
+        return looked_at("runtime", name, "ok", f"{found} in {where}; {wanted} is wanted", needed=False)
+    return looked_at("runtime", name, "warning", f"{found} in {where}; {wanted} is wanted", todo, needed=False)
 
 
 def fits(found: str, wanted: str) -> bool:

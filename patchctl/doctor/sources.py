@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from patchctl.doctor import Finding
 from patchctl.errors import PatchctlError, Tried
+from patchctl.findings.report import Finding, looked_at
 from patchctl.manifest.types import Stack, Upstream
 from patchctl.source.types import SourceOptions
 from patchctl.terminal.text import one_line
@@ -37,7 +37,7 @@ def check_sources(
         try:
             yield _finding(name, stack, _look(upstream, stack, options), options)
         except PatchctlError as error:
-            yield Finding("sources", name, "missing", one_line(str(error)), error.hint)
+            yield looked_at("sources", name, "error", one_line(str(error)), error.hint)
 
 
 def _look(upstream: Upstream, stack: Stack, options: SourceOptions) -> _Look:
@@ -79,11 +79,11 @@ def _finding(name: str, stack: Stack, look: _Look, options: SourceOptions) -> Fi
     tried = tuple(Tried(t.place, one_line(t.reason)) for t in (*look.silent, *look.unlisted))
     if not have and options.offline:
         todo = "`patchctl fetch` brings it, where there is a network"
-        return Finding("sources", name, "warning", "not in the cache, and offline nothing else is asked", todo)
+        return looked_at("sources", name, "warning", "not in the cache, and offline nothing else is asked", todo)
     if not have:
         todo = f"--mirror {stack.upstream}=URL, or `mirrors:` in the user configuration, names another git place"
-        return Finding("sources", name, "missing", "no place has it", todo, tried=tried)
+        return looked_at("sources", name, "error", "no place has it", todo, tried=tried)
     if "git" not in look.cached and not look.answering and not options.offline:
         todo = "enough as long as no patch needs a file that the sdist lacks; --mirror names another git place"
-        return Finding("sources", name, "warning", f"{', '.join(have)}; no git place answers", todo, tried=tried)
-    return Finding("sources", name, "ok", ", ".join(have), tried=tried)
+        return looked_at("sources", name, "warning", f"{', '.join(have)}; no git place answers", todo, tried=tried)
+    return looked_at("sources", name, "ok", ", ".join(have), tried=tried)

@@ -1,4 +1,8 @@
-"""What a check says: findings, what could not be checked and where it was looked for, and how much was checked."""
+"""What a look at something says: findings, what could not be looked at and where it was sought, and how much was looked at.
+
+Every room speaks these words: `check` of files and trees, `doctor` and `preflight` of machines, `cluster` of nodes. Nodes of a
+cluster have the standard library alone.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +13,58 @@ from typing import Literal
 
 from patchctl.errors import DONE, FINDINGS, PatchctlError, SourceUnavailable, Tried
 
-Severity = Literal["error", "note"]
+Level = Literal["ok", "note", "warning", "error", "unknown"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault, or with severity "note" something to know that fails nothing. `rule` is an id of check.rules.
+    """One thing that was looked at, and how it is. `rule` is an id of docs/lint-rules.md or docs/cluster.md; of a machine the
+    area, and `name` what was looked at there.
 
-    `file` is a path below the distribution's root, or in a workspace a path that a person can open; `line` counts from 1.
+    `level`: ok; a note to know; a warning; an error; unknown, where nobody could look. `needed` says whether a run stops, or
+    goes wrong, where it is not as it should be; `accepted` that the user goes on all the same. `file` is a path below the
+    distribution's root, or in a workspace a path that a person can open; `line` counts from 1. `nodes` are those of a cluster
+    that have it, and `reference` what they were held against: lock, profile, recipe, majority or nothing. `todo` is what to do
+    about it, `tried` the places that did not have it.
     """
 
     rule: str
     message: str
-    file: str
+    file: str = ""
     line: int | None = None
-    severity: Severity = "error"
+    level: Level = "error"
     upstream: str | None = None
     patch: str | None = None
+    name: str = ""
+    nodes: tuple[str, ...] = ()
+    reference: str | None = None
+    todo: str | None = None
+    needed: bool = True
+    accepted: bool = False
+    tried: tuple[Tried, ...] = ()
+
+    @property
+    def blocks(self) -> bool:
+        """Whether it fails the run. What is needed has to be known, too: nothing is taken for fine because nobody could look."""
+        return self.needed and not self.accepted and self.level in ("error", "unknown")
+
+    @property
+    def id(self) -> str:
+        """What it is about, as one word for programs: `lock`, `host/open files`."""
+        return f"{self.rule}/{self.name}" if self.name else self.rule
+
+
+def looked_at(
+    area: str,
+    name: str,
+    level: Level,
+    message: str,
+    todo: str | None = None,
+    needed: bool = True,
+    tried: tuple[Tried, ...] = (),
+) -> Finding:
+    """What was found of one thing of a machine."""
+    return Finding(area, message, level=level, name=name, todo=todo, needed=needed, tried=tried)
 
 
 @dataclass(frozen=True)
@@ -54,13 +93,13 @@ class Report:
 
     @property
     def errors(self) -> list[Finding]:
-        return [f for f in self.findings if f.severity == "error"]
+        return [f for f in self.findings if f.blocks]
 
     def sorted(self) -> list[Finding]:
-        """The findings by place; the same run gives the same order everywhere."""
-        return sorted(self.findings, key=lambda f: (f.file, f.line or 0, f.rule, f.message))
+        """The findings by place, those of a machine as they came; the same run gives the same order everywhere."""
+        return sorted(self.findings, key=lambda f: ("", 0) if f.name else (f.file, f.line or 0, f.rule, f.message))
 
-    def exit_code(self, *, skip_unavailable: bool) -> int:
+    def exit_code(self, *, skip_unavailable: bool = False) -> int:
         """1 with errors; else 3 when a stack had no form that could be had, unless that is accepted; else 0."""
         if self.errors:
             return FINDINGS

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from patchctl.cluster.facts import NodeFacts
 from patchctl.terminal.text import one_line, visible_line
 
 if TYPE_CHECKING:
-    from patchctl.cluster.compare import Compared, Difference
+    from patchctl.cluster.compare import Compared
     from patchctl.cluster.deploy import Deployment
     from patchctl.cluster.fanout import Node
+    from patchctl.findings.report import Finding
     from patchctl.terminal.style import Style
 
 _SHOWN = 8  # nodes that are as they should be, by name; and nodes of one difference
@@ -28,8 +28,15 @@ def compared_json(compared: Compared, address: str, ray: str) -> dict[str, Any]:
         "profile": compared.profile,
         "clean": compared.clean,
         "nodes": [_node_json(compared, node) for node in compared.answers],
-        "differences": [{**asdict(d), "nodes": list(d.nodes), "todo": d.todo} for d in compared.differences],
+        "differences": [_difference_json(d) for d in compared.differences],
     }
+
+
+def _difference_json(d: Finding) -> dict[str, Any]:
+    return {
+        "rule": d.rule, "message": d.message, "nodes": list(d.nodes), "severity": d.level, "upstream": d.upstream,
+        "file": d.file or None, "reference": d.reference, "todo": d.todo,
+    }  # fmt: skip
 
 
 def _node_json(compared: Compared, node: Node) -> dict[str, Any]:
@@ -73,7 +80,7 @@ def _rows(compared: Compared, names: list[str]) -> Iterator[list[str]]:
     """A row a node; of more than a few that hold and lack the same, one for all, so that the others are seen."""
     errors: dict[str, list[int]] = {}
     for number, d in enumerate(compared.differences):
-        for title in d.nodes if d.severity == "error" else ():
+        for title in d.nodes if d.blocks else ():
             errors.setdefault(title, []).append(number)
     groups: dict[tuple[object, ...], list[list[str]]] = {}
     for node in compared.answers:
@@ -98,7 +105,7 @@ def _row(compared: Compared, node: Node, state: str, names: list[str]) -> list[s
 def _differences(compared: Compared, style: Style) -> Iterator[str]:
     total = len(compared.answers)
     for rank in ("error", "note"):
-        for d in (d for d in compared.differences if d.severity == rank):
+        for d in (d for d in compared.differences if d.level == rank):
             mark = style.bad("error") if rank == "error" else style.note("note ")
             upstream = f"{d.upstream}: " if d.upstream else ""
             file = f"{visible_line(d.file)}: " if d.file else ""
@@ -107,7 +114,7 @@ def _differences(compared: Compared, style: Style) -> Iterator[str]:
                 yield f"       try: {d.todo}"
 
 
-def _who(d: Difference, total: int) -> str:
+def _who(d: Finding, total: int) -> str:
     if not d.nodes:
         return "the cluster"
     if len(d.nodes) == total and total > 1:

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from patchctl.terminal.text import visible_line
+from patchctl.findings.render import machine_json, machine_text
 
 if TYPE_CHECKING:
-    from patchctl.doctor import Finding
+    from patchctl.findings.report import Finding
     from patchctl.terminal.style import Style
 
 _AREAS = {
@@ -18,31 +18,17 @@ _AREAS = {
     "tests": "behaviour tests (optional)",
     "runtime": "training (for information)",
 }
+_WORDS = {"ok": "ok", "warning": "warning", "error": "missing"}
 
 
 def doctor_json(findings: Sequence[Finding], profile: str | None) -> dict[str, Any]:
     """The shape patchctl.doctor/1 (docs/json.md)."""
-    rows = [{**asdict(f), "blocks": f.blocks} for f in findings]
+    rows = [{**machine_json(f, _WORDS), "tried": [asdict(t) for t in f.tried], "blocks": f.blocks} for f in findings]
     return {"profile": profile, "healthy": not any(f.blocks for f in findings), "findings": rows}
 
 
 def doctor_text(findings: Sequence[Finding], style: Style) -> Iterator[str]:
     """One line a finding, with what to do below it; at the end, whether patchctl can work here."""
-    words = {"ok": style.good("ok     "), "warning": style.note("warning"), "missing": style.bad("missing")}
-    width = max(len(f.name) for f in findings)
-    for area, title in _AREAS.items():
-        rows = [f for f in findings if f.area == area]
-        if rows:
-            yield style(title, bold=True)
-        for row in rows:
-            word = words[row.level] if row.needed or row.level != "missing" else style.note("missing")
-            yield f"  {word}  {row.name:<{width}}  {visible_line(row.what)}"
-            if row.level == "ok":
-                continue
-            yield from (f"           {'':<{width}}  tried {visible_line(f'{t.place}: {t.reason}')}" for t in row.tried)
-            if row.todo:
-                yield f"           {'':<{width}}  try: {visible_line(row.todo)}"
-    lacking = [f.name for f in findings if f.blocks]
-    yield (
-        style.bad("lacking: " + ", ".join(lacking)) if lacking else style.good("nothing that patchctl needs is missing")
-    )
+    yield from machine_text(findings, _AREAS, _WORDS, style)
+    lacking = ", ".join(f.name for f in findings if f.blocks)
+    yield style.bad(f"lacking: {lacking}") if lacking else style.good("nothing that patchctl needs is missing")

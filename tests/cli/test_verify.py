@@ -15,6 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import formats
 from distribution import CLOCK, GREETER, Made, Patch, Upstream, git, make_distribution, write_files
 
 STACK = "manifests/stacks/greeter/v1.yaml"
@@ -287,7 +288,7 @@ def hostile(made: Made) -> Made:
 
 def test_hostile_text_begins_no_line_and_steers_no_terminal(made: Made) -> None:
     hostile(made)
-    for output in ("text", "json", "github", "sarif", "junit"):
+    for output in ("text", "json", "github", "gitlab", "sarif", "junit"):
         done = made.patchctl("verify", "--format", output)
         assert done.returncode == 1
         assert not set("\x1b\x85\x9b\r") & set(done.stdout)
@@ -296,7 +297,9 @@ def test_hostile_text_begins_no_line_and_steers_no_terminal(made: Made) -> None:
 
 
 def test_github_annotations(made: Made) -> None:
-    lines = hostile(made).patchctl("verify", "--format", "github").stdout.splitlines()
+    text = hostile(made).patchctl("verify", "--format", "github").stdout
+    formats.github(text)
+    lines = text.splitlines()
     report = verify(made)[1]
     assert len(lines) == len(report["findings"])
     assert all(line.startswith("::error file=") for line in lines)
@@ -309,16 +312,21 @@ def test_github_annotations(made: Made) -> None:
 
 
 def test_sarif(made: Made) -> None:
-    run = json.loads(hostile(made).patchctl("verify", "--format", "sarif").stdout)["runs"][0]
+    text = hostile(made).patchctl("verify", "--format", "sarif").stdout
+    formats.sarif(text)
+    run = json.loads(text)["runs"][0]
     known = {rule["id"] for rule in run["tool"]["driver"]["rules"]}
     assert {result["ruleId"] for result in run["results"]} == known
+    assert all(rule["shortDescription"]["text"] and rule["help"]["text"] for rule in run["tool"]["driver"]["rules"])
     place = next(r for r in run["results"] if r["ruleId"] == "status-form")["locations"][0]["physicalLocation"]
     assert place == {"artifactLocation": {"uri": TYPO, "uriBaseId": "ROOT"}, "region": {"startLine": 14}}
 
 
 def test_junit(made: Made, tmp_path: Path) -> None:
     lonely = unreachable(hostile(made), tmp_path)
-    suite = ElementTree.fromstring(lonely.patchctl("verify", "--offline", "--format", "junit").stdout)[0]
+    text = lonely.patchctl("verify", "--offline", "--format", "junit").stdout
+    formats.junit(text)
+    suite = ElementTree.fromstring(text)[0]
     failures = [case for case in suite if case.find("failure") is not None]
     assert len(failures) == int(suite.get("failures", "")) == len(verify(lonely, "--offline")[1]["findings"])
     assert int(suite.get("skipped", "")) == 2

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import formats
 import pytest
 from distribution import Made, make_distribution
 
@@ -16,6 +17,7 @@ from patchctl.cluster.compare import Compared, Wanted, compare
 from patchctl.cluster.deploy import Deployment, Result, deploy
 from patchctl.cluster.facts import Failed, Fault, NodeFacts, Seen, TreeFacts
 from patchctl.cluster.fanout import Answer, NoAnswer, Node
+from patchctl.findings.formats import RENDERERS, Shown
 from patchctl.manifest.distribution import Distribution
 from patchctl.report.cluster import compared_text, deployment_text
 from patchctl.terminal.style import Style
@@ -67,9 +69,9 @@ def compared(wanted: Wanted, answers: Mapping[str, Answer]) -> Compared:
     return compare({node(n): a for n, a in answers.items()}, wanted)
 
 
-def rows(found: Compared, severity: str = "error") -> set[tuple[str, str]]:
+def rows(found: Compared, level: str = "error") -> set[tuple[str, str]]:
     """Rule and nodes of every difference."""
-    return {(d.rule, " ".join(d.nodes)) for d in found.differences if d.severity == severity}
+    return {(d.rule, " ".join(d.nodes)) for d in found.differences if d.level == level}
 
 
 def one_odd(wanted: Wanted, good: NodeFacts, odd: Answer) -> Compared:
@@ -126,6 +128,31 @@ def test_another_package(wanted: Wanted, good: NodeFacts, version: str | None, r
 def test_the_profile_says_which_version_is_right(wanted: Wanted, good: NodeFacts) -> None:
     old = replace(good, packages={"words": "0.9"})
     assert rows(compared(wanted, {"a": old, "b": old, "c": good})) == {("package-differs", "a b")}
+
+
+def test_every_format_names_the_nodes_and_what_to_do(wanted: Wanted, good: NodeFacts) -> None:
+    fault = Fault("file-changed", "the file differs", "greeter/greeter/hello.py", upstream="greeter")
+    odd = replace(with_tree(good, "greeter", tree="0" * 40), faults=[fault])
+    found = compared(wanted, {"a": odd, "b": good, "c": odd, "d": good, "e": NoAnswer("dead", "it was stopped")})
+    shown = Shown(found.report(), "cluster.verify")
+    changed, dead = "a, c: greeter: greeter/greeter/hello.py: the file differs (try: ", "e: it was stopped (try: "
+    results = {r["ruleId"]: r for r in formats.sarif(RENDERERS["sarif"](shown))}
+    assert results.keys() == {"file-changed", "node-dead"}
+    names = [place["logicalLocations"][0]["fullyQualifiedName"] for place in results["file-changed"]["locations"]]
+    assert (names, results["file-changed"]["message"]["text"].startswith(changed)) == (["a", "c"], True)
+    assert [(level, p) for level, p, _ in formats.github(RENDERERS["github"](shown))] == [
+        ("error", {"title": "node-dead"}), ("error", {"title": "file-changed"})
+    ]  # fmt: skip
+    failures = {case.get("name"): case.find("failure") for case in formats.junit(RENDERERS["junit"](shown))}
+    assert failures.keys() == {"e", "a, c: greeter/greeter/hello.py", "5 nodes"} and failures["5 nodes"] is None
+    assert [
+        f.get("message", "").startswith(w)
+        for f, w in zip(failures.values(), (dead, changed), strict=False)
+        if f is not None
+    ] == [True, True]
+    assert {i["check_name"]: i["severity"] for i in formats.gitlab(RENDERERS["gitlab"](shown))} == dict.fromkeys(
+        results, "critical"
+    )
 
 
 def test_a_version_that_all_share_is_a_note(wanted: Wanted, good: NodeFacts) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import formats
 import pytest
 from distribution import make_distribution
 from raylets import Raylets
@@ -20,6 +21,7 @@ from preflight_cases import case_of
 
 from patchctl.cluster.facts import Failed, MachineFacts, NodeFacts
 from patchctl.cluster.fanout import Answer, NoAnswer, Node
+from patchctl.findings.formats import RENDERERS, Shown
 from patchctl.terminal.style import Style
 from patchctl.training.preflight.probe import paths_here
 from patchctl.training.preflight.readiness import Odd, Readiness, readiness
@@ -99,6 +101,25 @@ def test_a_fault_of_one_node_is_that_nodes() -> None:
     assert any(line.startswith("wrong    n2  compiled operators: no vllm_ascend_C") for line in lines)
     assert lines[-1] == "1 of 2 nodes are ready"
     assert look(answers, accepted=("compiled operators",)).ready
+
+
+def test_every_format_has_the_findings_of_each_node_and_what_is_odd() -> None:
+    dead = {node(4, alive=False): NoAnswer("dead", "gone")}
+    odd = machine(3, driver="Version=25.3.rc2\n")
+    found = look({node(1): machine(1), node(2): machine(2, operators=operators("x.so")), node(3): odd, **dead}, nodes=4)
+    report = found.report()
+    assert not found.ready and report.exit_code() == 1
+    stops = {(f.id, f.nodes) for f in report.findings if f.blocks}
+    assert stops == {("odd/driver", ("n3",)), ("software/compiled operators", ("n2",)), ("nodes-missing", ())}
+    shown = Shown(report, "cluster.preflight")
+    cases = {(case.get("classname"), case.get("name")): case for case in formats.junit(RENDERERS["junit"](shown))}
+    assert cases["patchctl.software", "n2: compiled operators"].find("failure") is not None
+    assert len(cases["patchctl.software", "n1: compiled operators"]) == 0
+    assert cases["patchctl.node-dead", "n4"].find("system-out") is not None, "dead nodes count as missing"
+    levels = {(p["title"], text.split(":")[0]): level for level, p, text in formats.github(RENDERERS["github"](shown))}
+    assert levels["odd/driver", "n3"] == levels["nodes-missing", "1 more nodes are wanted than there are"] == "error"
+    assert levels["node-dead", "n4"] == "warning"
+    assert formats.sarif(RENDERERS["sarif"](shown)) and formats.gitlab(RENDERERS["gitlab"](shown))
 
 
 def test_the_controllers_memory_is_the_first_nodes() -> None:

@@ -19,14 +19,14 @@ def acting(text: str) -> list[str]:
 
 
 def assert_harmless(*texts: str, where: str = "", form: str = "text") -> None:
-    """`texts[0]` is of this format: text, github (annotations), json, sarif or junit."""
+    """`texts[0]` is of this format: text, github (annotations), gitlab, json, sarif or junit."""
     for text in texts:
         assert acting(text) == [], f"{where}: {acting(text)} in {text[:2000]!r}"
         assert "Traceback" not in text, f"{where}: {text[-3000:]}"
         for line in text.splitlines():
             ours = form == "github" and line.startswith(_OURS)
             assert ours or not line.lstrip().startswith(_ORDERS), f"{where}: {line!r}"
-    if form in ("json", "sarif"):
+    if form in ("json", "gitlab", "sarif"):
         for value in _texts(json.loads(texts[0])):
             assert acting(value) == [], f"{where}: {acting(value)} in {value!r}"
     if form == "junit":

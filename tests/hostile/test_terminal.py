@@ -195,7 +195,7 @@ def test_in_what_verify_prints_for_a_ci_system(own: Made, nasty: str, tmp_path: 
     (folder / "0005-feature-named.patch").write_bytes(named)
     stack = own.root / "manifests/stacks/greeter/v1.yaml"
     stack.write_text(stack.read_text() + "  - 0004-feature-odd.patch\n  - 0005-feature-named.patch\n")
-    forms = ("text", "json", "github", "sarif", "junit")
+    forms = ("text", "json", "github", "gitlab", "sarif", "junit")
     lines = [[f"--root={own.root}", f"--cache={own.cache}", "verify", "--static", "--format", form] for form in forms]
     for form, run in zip(forms, run_all(lines, home=tmp_path / "home", results=tmp_path / "results").runs, strict=True):
         assert run.code == 1, run

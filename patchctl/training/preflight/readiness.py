@@ -7,15 +7,16 @@ value is named with the nodes that have it, against what more than half of them 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from patchctl.cluster.compare import majority
 from patchctl.cluster.facts import NodeFacts
 from patchctl.cluster.fanout import Answer, NoAnswer, Node
 from patchctl.doctor.runtime import info_version
+from patchctl.findings.report import Finding, Level, Report
 from patchctl.terminal.progress import size_text
-from patchctl.training.preflight import Finding
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.checks import all_findings
@@ -36,6 +37,11 @@ class Odd:
     most: str | None
     nodes: tuple[str, ...]
     stops: bool
+
+    @property
+    def said(self) -> str:
+        """The value, and what it is held against."""
+        return f"{self.value}; most have {self.most}" if self.most else f"{self.value}; no value is that of most"
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,21 @@ class Readiness:
         if any(f.blocks for f in self.findings.get(node.title, ())):
             return "not ready"
         return "odd" if any(o.stops and node.title in o.nodes for o in self.odd) else "ready"
+
+    def report(self) -> Report:
+        """All of it as findings, each with the nodes that have it."""
+        report = Report(counts=Counter(nodes=len(self.answers)))
+        for node in self.answers:
+            why = self.why(node)
+            if why is not None:
+                report.add([Finding(f"node-{self.state(node)}", why, nodes=(node.title,), needed=node.alive)])
+            report.add(replace(f, nodes=(node.title,)) for f in self.findings.get(node.title, ()))
+        if self.missing:
+            report.add([Finding("nodes-missing", f"{self.missing} more nodes are wanted than there are")])
+        for odd in self.odd:
+            level: Level = "error" if odd.stops else "note"
+            report.add([Finding("odd", odd.said, level=level, name=odd.trait, nodes=odd.nodes)])
+        return report
 
 
 def readiness(

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from patchctl.terminal.text import one_line, visible_line
+from patchctl.training.report.preflight import finding_json
 
 if TYPE_CHECKING:
     from patchctl.terminal.style import Style
-    from patchctl.training.preflight import Finding
     from patchctl.training.preflight.readiness import Odd, Readiness
     from patchctl.training.recipes.resolve import Run
 
@@ -33,17 +33,12 @@ def readiness_json(found: Readiness, run: Run, address: str, ray: str) -> dict[s
                 "address": node.address,
                 "state": found.state(node),
                 "why": found.why(node),
-                "findings": [_finding(f) for f in found.findings.get(node.title, ())],
+                "findings": [finding_json(f) for f in found.findings.get(node.title, ())],
             }
             for node in found.answers
         ],
         "odd": [{**asdict(o), "value": visible_line(o.value), "nodes": list(o.nodes)} for o in found.odd],
     }
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    row = {k: visible_line(v) if isinstance(v, str) else v for k, v in asdict(finding).items()}
-    return {**row, "blocks": finding.blocks}
 
 
 def readiness_text(found: Readiness, run: Run, address: str, style: Style) -> Iterator[str]:
@@ -69,8 +64,7 @@ def readiness_text(found: Readiness, run: Run, address: str, style: Style) -> It
 
 def _odd(odd: Odd, total: int, style: Style) -> Iterator[str]:
     mark = style.bad("odd    ") if odd.stops else style.note("note   ")
-    other = f"; most have {odd.most}" if odd.most else "; no value is that of most"
-    yield f"{mark}  {_names(odd.nodes, total)}  {odd.trait}: {one_line(odd.value, _LONGEST)}{one_line(other, _LONGEST)}"
+    yield f"{mark}  {_names(odd.nodes, total)}  {odd.trait}: {one_line(odd.said, _LONGEST)}"
 
 
 def _findings(found: Readiness, total: int, style: Style) -> Iterator[str]:
@@ -79,7 +73,7 @@ def _findings(found: Readiness, total: int, style: Style) -> Iterator[str]:
     for title, findings in found.findings.items():
         for f in findings:
             if f.level != "ok" and not f.accepted:
-                rows.setdefault((not f.blocks, f.name, f.what, f.todo), []).append(title)
+                rows.setdefault((not f.blocks, f.name, f.message, f.todo), []).append(title)
     for (passes, name, what, todo), titles in sorted(rows.items(), key=lambda row: row[0][0]):
         mark = style.note("warning") if passes else style.bad("wrong  ")
         yield f"{mark}  {_names(titles, total)}  {visible_line(name)}: {one_line(what, _LONGEST)}"

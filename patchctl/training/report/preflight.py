@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from patchctl.findings.render import machine_json, machine_text
+from patchctl.findings.report import Finding
 from patchctl.terminal.text import visible_line
-from patchctl.training.preflight import Finding
 from patchctl.training.preflight.checks import AREAS
 
 if TYPE_CHECKING:
     from patchctl.terminal.style import Style
     from patchctl.training.preflight.case import Case
 
-_WORDS = {"ok": "ok", "warning": "warning", "wrong": "wrong", "unknown": "not known"}
-_WIDTH = max(map(len, _WORDS.values()))
-_LONGEST_NAME = 22
+_WORDS = {"ok": "ok", "warning": "warning", "error": "wrong", "unknown": "not known"}
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """Preflight (docs/json.md)."""
+    row = machine_json(finding, {"error": "wrong"})
+    return {**row, "accepted": finding.accepted, "blocks": finding.blocks}
 
 
 def preflight_json(
     case: Case, findings: Sequence[Finding], cleared: Sequence[str], recorded: str | None
 ) -> dict[str, Any]:
     """The shape patchctl.preflight/1 (docs/json.md)."""
-    rows = [
-        {k: visible_line(v) if isinstance(v, str) else v for k, v in asdict(f).items()} | {"blocks": f.blocks}
-        for f in findings
-    ]
     return {
         "profile": case.run.profile,
         "recipe": case.run.name,
@@ -35,7 +35,7 @@ def preflight_json(
         "machine": case.machine.place,
         "live": case.machine.live,
         "ready": not any(f.blocks for f in findings),
-        "findings": rows,
+        "findings": [finding_json(f) for f in findings],
         "cleared": list(cleared),
         "recorded": recorded,
     }
@@ -46,25 +46,9 @@ def preflight_text(case: Case, findings: Sequence[Finding], cleared: Sequence[st
     yield style(
         f"{case.run.title} on {case.nodes} nodes, {case.devices} devices; {visible_line(case.machine.place)}", bold=True
     )
-    width = min(_LONGEST_NAME, max(len(f.name) for f in findings))
-    for area, title in AREAS.items():
-        rows = [f for f in findings if f.area == area]
-        if rows:
-            yield style(title, bold=True)
-        for row in rows:
-            yield f"  {_word(row, style)}  {visible_line(row.name):<{width}}  {visible_line(row.what)}"
-            if row.todo and row.level != "ok":
-                yield f"  {'':{_WIDTH}}  {'':<{width}}  try: {visible_line(row.todo)}"
+    yield from machine_text(findings, AREAS, _WORDS, style)
     yield from (f"cleared {visible_line(path)}" for path in cleared)
     yield _verdict(findings, style)
-
-
-def _word(finding: Finding, style: Style) -> str:
-    """The level in its colour; red for what stops a run."""
-    word = f"{_WORDS[finding.level]:<{_WIDTH}}"
-    if finding.blocks:
-        return style.bad(word)
-    return style.good(word) if finding.level == "ok" else style.note(word)
 
 
 def _verdict(findings: Sequence[Finding], style: Style) -> str:

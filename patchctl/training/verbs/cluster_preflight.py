@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, json_option
+from patchctl.cli.app import App
+from patchctl.cli.format_option import format_option, print_findings
 from patchctl.errors import DONE, FINDINGS
 from patchctl.training.verbs.options import (
     RecipeArguments,
@@ -40,11 +41,11 @@ if TYPE_CHECKING:
 @click.option("--accept", multiple=True, metavar="NAME", help="Go on in spite of a finding, by its name. Repeatable.")
 @click.option("--timeout", type=click.FloatRange(min=1), default=300, show_default=True, metavar="S",
               help="How long a node may take, in seconds.")  # fmt: skip
-@json_option
+@format_option
 @click.pass_obj
 def preflight(
     app: App, address: str, arguments: RecipeArguments, workspace: Path | None, python: str | None, accept: tuple[str, ...],
-    timeout: float, as_json: bool,
+    timeout: float, output: str,
 ) -> int:  # fmt: skip
     """Run `patchctl preflight` on every node of a Ray cluster, and hold the nodes against each other.
 
@@ -59,6 +60,7 @@ def preflight(
     from patchctl.cluster.fanout import NoAnswer, joined
     from patchctl.cluster.payload import make_payload
     from patchctl.cluster.request import plain_request
+    from patchctl.findings.formats import Shown
     from patchctl.training.preflight.readiness import readiness
     from patchctl.training.report.cluster_preflight import readiness_json, readiness_text
     from patchctl.training.verbs.preflight import case_of
@@ -68,7 +70,7 @@ def preflight(
     here = Path(os.environ.get("PATCHCTL_WORKSPACE") or "workspace")
     plain = plain_request("probe", dist, workspace, here, timeout)
     request = replace(_request(app, run, plain), python=python)
-    progress = app.progress(as_json)
+    progress = app.progress(output == "json")
     with joined(address) as cluster:
         nodes = cluster.nodes()
         progress.start("cluster preflight", None)
@@ -81,7 +83,8 @@ def preflight(
     wanted = int(run.sizes["nodes"].value)
     outcome = readiness(answers, lambda machine: case_of(app, run, machine, None), accept, wanted)
     data = readiness_json(outcome, run, address, version)
-    app.emit("cluster.preflight", data, lambda style: readiness_text(outcome, run, address, style), as_json)
+    shown = Shown(outcome.report(), "cluster.preflight")
+    print_findings(app, output, shown, data, lambda style: readiness_text(outcome, run, address, style))
     return DONE if outcome.ready else FINDINGS
 
 

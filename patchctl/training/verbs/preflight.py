@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, json_option, workspace_option
-from patchctl.errors import DONE, FINDINGS, WrongUse
+from patchctl.cli.app import App, workspace_option
+from patchctl.cli.format_option import format_option, print_findings
+from patchctl.errors import WrongUse
 from patchctl.training.verbs.options import (
     RecipeArguments,
     RecipeBook,
@@ -52,11 +53,11 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
     "--clear-caches", is_flag=True, help="Take compile caches away that are older than CANN, after a question."
 )
 @click.option("--yes", is_flag=True, help="Clear without the question.")
-@json_option
+@format_option
 @click.pass_obj
 def command(
     app: App, arguments: RecipeArguments, workspace: Path, python: str | None, folder: Path | None, record: Path | None,
-    mean_tokens: int | None, accept: tuple[str, ...], clear_caches: bool, yes: bool, as_json: bool,
+    mean_tokens: int | None, accept: tuple[str, ...], clear_caches: bool, yes: bool, output: str,
 ) -> int:  # fmt: skip
     """Look whether a machine can run a recipe, before hours are spent; every finding says what to do.
 
@@ -71,6 +72,8 @@ def command(
 
     Exit code 1 when something is in the way, or nobody could look at it. docs/preflight.md explains every finding.
     """
+    from patchctl.findings.formats import Shown
+    from patchctl.findings.report import Report
     from patchctl.terminal.text import visible_line
     from patchctl.training.preflight.checks import all_findings
     from patchctl.training.preflight.machine import record as write
@@ -78,10 +81,10 @@ def command(
 
     if folder is not None and (record is not None or clear_caches):
         raise WrongUse("--machine looks at another machine: neither --record nor --clear-caches goes with it")
-    if as_json and clear_caches and not yes:
+    if output == "json" and clear_caches and not yes:
         raise WrongUse("--clear-caches asks a question, which --json cannot", hint="add --yes")
     run = RecipeBook(app).valid_run(arguments)
-    case = case_of(app, run, _machine(app, run, folder, workspace, python, as_json), mean_tokens)
+    case = case_of(app, run, _machine(app, run, folder, workspace, python, output == "json"), mean_tokens)
     if record is not None:
         write(case.machine, record)
     findings = all_findings(case, accept)
@@ -89,8 +92,11 @@ def command(
         click.echo(f"patchctl: --accept {visible_line(name)}: no finding is called so here", err=True)
     cleared = _clear(case, yes) if clear_caches else []
     data = preflight_json(case, findings, cleared, str(record) if record else None)
-    app.emit("preflight", data, lambda style: preflight_text(case, findings, cleared, style), as_json)
-    return FINDINGS if any(f.blocks for f in findings) else DONE
+    report = Report(findings)
+    print_findings(
+        app, output, Shown(report, "preflight"), data, lambda style: preflight_text(case, findings, cleared, style)
+    )
+    return report.exit_code()
 
 
 def _machine(

@@ -19,7 +19,7 @@ from on_disk import snapshot
 from watched import Watched, run_all
 
 CODES = {"patch": 2, "does-not-apply": 4}
-FORMATS = ("text", "json", "github", "sarif", "junit")
+FORMATS = ("text", "json", "github", "gitlab", "sarif", "junit")
 PATCHES = "patches/greeter/v1"
 STACK = "manifests/stacks/greeter/v1.yaml"
 

@@ -144,7 +144,7 @@ def test_a_switch_is_found_in_added_lines_only_as_a_whole_word(patches: dict[str
     ],
 )
 def test_exit_codes(severities: list[str], unseen: list[str], skip: bool, code: int) -> None:
-    findings = [Finding("lock", "message", "file", severity=s) for s in severities]  # type: ignore[arg-type]
+    findings = [Finding("lock", "message", "file", level=s) for s in severities]  # type: ignore[arg-type]
     missing = [NotChecked(f"{stack} from git", (Tried("here", "not there"),), stack) for stack in unseen]
     report = Report(findings, missing, unseen=unseen)
     assert report.exit_code(skip_unavailable=skip) == code

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from machines import write_machine
 
+from patchctl.findings.report import Finding
 from patchctl.manifest.distribution import Distribution
 from patchctl.requirements.sets import set_of
 from patchctl.training.models.published import model_of, read_models
-from patchctl.training.preflight import Finding
 from patchctl.training.preflight.case import MEAN_TOKENS, Case
 from patchctl.training.preflight.checks import all_findings
 from patchctl.training.preflight.machine import Machine, recorded

@@ -27,7 +27,7 @@ from machines import (
 )
 from preflight_cases import Look, case_of, distribution
 
-from patchctl.training.preflight import Finding
+from patchctl.findings.report import Finding
 from patchctl.training.preflight.checks import all_findings
 from patchctl.training.preflight.checks.software import old_caches
 from patchctl.training.preflight.controller import controller_of
@@ -71,22 +71,22 @@ def test_every_finding_that_is_not_fine_says_what_to_do(look: Look) -> None:
 def test_what_was_looked_for_in_vain_is_wrong_and_not_unknown(look: Look) -> None:
     about = json.dumps({"time": NOW, "absent": {"npu-smi.txt": "npu-smi is not on PATH"}})
     found = one(look(npu_smi=None, machine=about), "npu-smi")
-    assert (found.level, found.what) == ("wrong", "npu-smi is not on PATH")
+    assert (found.level, found.message) == ("error", "npu-smi is not on PATH")
     assert one(look(npu_smi=None), "npu-smi").level == "unknown"
 
 
 def test_devices(look: Look) -> None:
     few = one(look(npu_smi=npu_smi(cards=4)), "number of devices")
-    assert few.blocks and "8 devices; the recipe has 16 a node" in few.what and "devices_per_node=8" in str(few.todo)
+    assert few.blocks and "8 devices; the recipe has 16 a node" in few.message and "devices_per_node=8" in str(few.todo)
     assert one(look(npu_smi="dcmi module initialize failed. ret is -8005\n"), "npu-smi").level == "unknown"
     ill = one(look(npu_smi=npu_smi(health={(3, 1): "Alarm"})), "health")
-    assert ill.blocks and ill.what == "NPU 3 chip 1 Alarm" and "-i 3 -c 1" in str(ill.todo)
+    assert ill.blocks and ill.message == "NPU 3 chip 1 Alarm" and "-i 3 -c 1" in str(ill.todo)
     busy = one(look(npu_smi=npu_smi(used={(0, 0): 50000})), "memory in use")
-    assert busy.blocks and "NPU 0 chip 0 48.8 GiB of 64.0 GiB" in busy.what
+    assert busy.blocks and "NPU 0 chip 0 48.8 GiB of 64.0 GiB" in busy.message
     used = one(look(npu_smi=npu_smi(processes={(0, 0): 4711})), "memory in use")
-    assert (used.level, used.blocks) == ("warning", False) and "4711" in used.what
+    assert (used.level, used.blocks) == ("warning", False) and "4711" in used.message
     files = one(look(davinci="/dev/davinci0\n/dev/davinci_manager\n"), "device files")
-    assert files.blocks and "1 of /dev/davinci*; 16 wanted; without /dev/devmm_svm, /dev/hisi_hdc" in files.what
+    assert files.blocks and "1 of /dev/davinci*; 16 wanted; without /dev/devmm_svm, /dev/hisi_hdc" in files.message
 
 
 def test_one_device_of_a_smaller_machine(look: Look) -> None:
@@ -108,13 +108,13 @@ def test_one_device_of_a_smaller_machine(look: Look) -> None:
 )
 def test_versions(look: Look, name: str, changed: dict[str, str], what: str) -> None:
     found = one(look(**changed), name)
-    assert found.blocks and found.level == "wrong" and what in found.what
+    assert found.blocks and found.level == "error" and what in found.message
 
 
 def test_another_driver_is_told_and_stops_nothing(look: Look) -> None:
     """002: 25.3, and other versions that go with this CANN."""
     found = one(look(driver="Version=25.2.1\n"), "driver")
-    assert (found.level, found.blocks) == ("warning", False) and found.what.startswith("25.2.1; 25.3.* is what was")
+    assert (found.level, found.blocks) == ("warning", False) and found.message.startswith("25.2.1; 25.3.* is what was")
     assert "CANN's table of versions" in str(found.todo)
 
 
@@ -131,7 +131,7 @@ def test_another_driver_is_told_and_stops_nothing(look: Look) -> None:
 )  # fmt: skip
 def test_packages_that_stop_a_run(look: Look, name: str, changed: dict[str, str | None], what: str, cure: str) -> None:
     found = one(look("qwen3-32b/grpo", pip_list=pip_list(**changed)), name)
-    assert found.blocks and found.level == "wrong" and what in found.what
+    assert found.blocks and found.level == "error" and what in found.message
     assert cure in str(found.todo) and f"--accept {name}" in str(found.todo)
 
 
@@ -143,21 +143,21 @@ def test_packages_without_which_it_runs(look: Look) -> None:
     assert (others.level, others.blocks, "mathruler" in found) == ("warning", False, False)
     for part in ("2 missing (mathruler, zarr)", "1 of versions that somebody excludes (numpy 1.26.4)", "pillow 9.0.0",
                  "1 there and left out of the lock (nvidia-nccl-cu12 2.27.5)"):  # fmt: skip
-        assert part in others.what
+        assert part in others.message
     told = one(look("qwen3-32b/dapo", pip_list=pip_list(pillow="9.0.0")), "other packages")
-    assert told.level == "ok" and "1 of other versions than the lock's (pillow 9.0.0)" in told.what
+    assert told.level == "ok" and "1 of other versions than the lock's (pillow 9.0.0)" in told.message
 
 
 def test_an_environment_with_next_to_nothing_is_told_in_a_few_lines(look: Look) -> None:
     bare = json.dumps([{"name": n, "version": v} for n, v in (("torch", "2.9.0"), ("ray", "2.48.0"))])
     found = look(pip_list=bare)
     (rest,) = found["packages"]
-    assert rest.blocks and "missing" in rest.what and "--accept packages" in str(rest.todo)
-    assert len([f for fs in found.values() for f in fs if f.area == "software" and "is missing" in f.what]) == 8
+    assert rest.blocks and "missing" in rest.message and "--accept packages" in str(rest.todo)
+    assert len([f for fs in found.values() for f in fs if f.rule == "software" and "is missing" in f.message]) == 8
 
 
 def test_the_driver_by_npu_smi_where_its_file_is_not_mounted(look: Look) -> None:
-    assert one(look(driver=None), "driver").what.startswith("25.3.rc1")
+    assert one(look(driver=None), "driver").message.startswith("25.3.rc1")
     assert one(look(driver=None, npu_smi=npu_smi(version="25.2.1")), "driver").level == "warning"
     assert one(look(driver=None, npu_smi=None), "driver").level == "unknown"
 
@@ -172,9 +172,9 @@ def test_caches_that_are_older_than_cann(look: Look) -> None:
     """CANN is ten days old."""
     old, new = look(caches=caches(12, 1))["compile caches"]
     assert (old.level, old.blocks, new.level) == ("warning", False, "ok")
-    assert "2.0 days before this CANN" in old.what and "--clear-caches" in str(old.todo)
+    assert "2.0 days before this CANN" in old.message and "--clear-caches" in str(old.todo)
     (unknown,) = look(caches=caches(1), paths=json.dumps({}))["compile caches"]
-    assert unknown.level == "warning" and "when CANN was installed is not known" in unknown.what
+    assert unknown.level == "warning" and "when CANN was installed is not known" in unknown.message
     assert "--clear-caches" not in str(unknown.todo) and "rm -r /root/atc_data0" in str(unknown.todo)
 
 
@@ -188,7 +188,7 @@ def test_only_old_caches_would_be_cleared() -> None:
 def test_one_new_file_makes_no_new_cache(look: Look) -> None:
     row = {"path": "/root/atc_data", "bytes": 5, "modified": NOW - DAY, "oldest": NOW - 12 * DAY}
     found = one(look(caches=json.dumps([row])), "compile caches")
-    assert found.level == "warning" and "2.0 days before this CANN" in found.what
+    assert found.level == "warning" and "2.0 days before this CANN" in found.message
     machine = Machine({"caches.json": json.dumps([row]), "paths.json": json.dumps(paths())}, "here", NOW)
     assert [c.path for c in old_caches(case_of("qwen3-235b/grpo", machine))] == ["/root/atc_data"]
 
@@ -198,7 +198,7 @@ def test_shared_memory_and_open_files(look: Look) -> None:
     small = df().replace(f"{720 << 20} {1 << 20} {719 << 20}", "65536 0 65536")
     assert one(look(df=small), "/dev/shm").blocks
     none = "\n".join(line for line in df().splitlines() if "/dev/shm" not in line)
-    assert one(look(df=none), "/dev/shm").what == "no file system is mounted there"
+    assert one(look(df=none), "/dev/shm").message == "no file system is mounted there"
     few = one(look(limits="Max open files 1024 1048576 files\n"), "open files")
     assert few.blocks and "ulimit -n 32768" in str(few.todo)
     assert one(look(limits="Max open files unlimited unlimited files\n"), "open files").level == "ok"
@@ -211,18 +211,18 @@ def test_controller_memory_is_what_the_workers_answer(look: Look) -> None:
     """GRPO on 235B: the reference's log-probabilities of 512 x 16 answers, from the 64 devices that have the same part."""
     enough = one(look(), "controller memory")
     assert enough.level == "ok"
-    assert "64.0 GiB come to the first node for compute_ref_log_prob" in enough.what
-    assert "155.0 GiB in Ray's store and in the controller, with 461.4 GiB of states" in enough.what
+    assert "64.0 GiB come to the first node for compute_ref_log_prob" in enough.message
+    assert "155.0 GiB in Ray's store and in the controller, with 461.4 GiB of states" in enough.message
     tight = one(look(meminfo=meminfo(0.75)), "controller memory")
-    assert tight.level == "warning" and "more than 75%" in tight.what
+    assert tight.level == "warning" and "more than 75%" in tight.message
     little = one(look(meminfo=meminfo(0.6)), "controller memory")
-    assert little.blocks and "of which Ray lets 95% be used" in little.what
+    assert little.blocks and "of which Ray lets 95% be used" in little.message
     assert "data.train_batch_size=256" in str(little.todo)
 
 
 def test_what_is_left_out_is_not_counted(look: Look) -> None:
     """With skip_old_log_prob and without a reference there are generations, and entropies from the last pipeline stage."""
-    with_skip = one(look(LONG), "controller memory").what
+    with_skip = one(look(LONG), "controller memory").message
     assert "33.0 GiB come to the first node for generate_sequences" in with_skip
     without = Given(overrides={"actor_rollout_ref.actor.skip_old_log_prob": "False"}, sizes={"batch": "512"})
     told = controller_of(case_of(LONG, given=without))
@@ -242,15 +242,15 @@ def test_preflight_and_rules_count_the_same() -> None:
 
 def test_states_on_the_host_count_what_the_container_may_have(look: Look) -> None:
     enough = one(look(), "states on the host")
-    assert enough.level == "ok" and "the memory of the machine is 2.0 TiB" in enough.what
+    assert enough.level == "ok" and "the memory of the machine is 2.0 TiB" in enough.message
     small = one(look(memory_limit=str(100 << 30)), "states on the host")
-    assert small.blocks and "the container's limit is 100.0 GiB" in small.what
+    assert small.blocks and "the container's limit is 100.0 GiB" in small.message
     assert one(look(meminfo=None, memory_limit=None), "states on the host").level == "unknown"
 
 
 def test_a_containers_limit_counts(look: Look) -> None:
     found = one(look(LONG, meminfo=meminfo(4), memory_limit=str(300 << 30)), "controller memory")
-    assert found.blocks and "the container's limit is 300.0 GiB" in found.what
+    assert found.blocks and "the container's limit is 300.0 GiB" in found.message
     assert one(look(LONG, meminfo=meminfo(4), memory_limit="max\n"), "controller memory").level == "ok"
 
 
@@ -258,7 +258,7 @@ def test_ports(look: Look) -> None:
     ray = one(look(tcp=tcp(6766)), "ports of Ray")
     assert (ray.level, ray.blocks) == ("warning", False)  # it may be this run's
     hccl = one(look(tcp=tcp(60031)), "ports of HCCL")
-    assert hccl.blocks and "60031 in use" in hccl.what
+    assert hccl.blocks and "60031 in use" in hccl.message
     assert one(look(tcp=tcp(60032)), "ports of HCCL").level == "ok"
     other = environment(HCCL_IF_BASE_PORT="50000")
     assert one(look(tcp=tcp(60000), environment=other), "ports of HCCL").level == "ok"
@@ -268,55 +268,55 @@ def test_ports(look: Look) -> None:
     assert one(look(environment=environment(HCCL_HOST_SOCKET_PORT_RANGE="auto")), "ports of HCCL").level == "ok"
     for wrong in ("x", "70000", "5-1", "0-3"):
         found = one(look(environment=environment(HCCL_HOST_SOCKET_PORT_RANGE=wrong)), "ports of HCCL")
-        assert found.blocks and "cannot be read" in found.what
+        assert found.blocks and "cannot be read" in found.message
 
 
 def test_engine_groups(look: Look) -> None:
     """16 nodes make two engines of 128 devices, with a port each."""
     two = Given(sizes={"nodes": "16"})
-    told = one(look(given=two), "engine groups").what
+    told = one(look(given=two), "engine groups").message
     assert told.startswith("2 (256 devices, tensor parallel 4 x data parallel 32)")
     assert "VLLM_DP_SIZE, which is left unset here, would be 64" in told and "a port each, from 29500" in told
-    assert "29501 in use, the next free ones are taken" in one(look(given=two, tcp=tcp(29501)), "engine groups").what
+    assert "29501 in use, the next free ones are taken" in one(look(given=two, tcp=tcp(29501)), "engine groups").message
     given_port = environment(VLLM_DP_MASTER_PORT="31000")
     assert one(look(given=two, tcp=tcp(31001), environment=given_port), "engine groups").blocks
 
 
 def test_the_interface(look: Look) -> None:
-    assert one(look(), "HCCL_SOCKET_IFNAME").what == "eth0: up, 192.0.2.7"
+    assert one(look(), "HCCL_SOCKET_IFNAME").message == "eth0: up, 192.0.2.7"
     other = one(look(environment=environment(HCCL_SOCKET_IFNAME="bond4")), "HCCL_SOCKET_IFNAME")
-    assert other.blocks and "no such interface" in other.what and "lo, eth0" in str(other.todo)
+    assert other.blocks and "no such interface" in other.message and "lo, eth0" in str(other.todo)
     down = one(look(ip_addr=json.dumps(ip_addr(state="DOWN"))), "GLOO_SOCKET_IFNAME")
-    assert down.blocks and "eth0 is down" in down.what
+    assert down.blocks and "eth0 is down" in down.message
     bare = one(look(ip_addr=json.dumps(ip_addr(address=""))), "GLOO_SOCKET_IFNAME")
-    assert bare.blocks and "eth0 has no address of this node" in bare.what
+    assert bare.blocks and "eth0 has no address of this node" in bare.message
     assert one(look(environment=environment(GLOO_SOCKET_IFNAME="lo")), "GLOO_SOCKET_IFNAME").blocks
     differ = look(environment=environment(GLOO_SOCKET_IFNAME="eth0,eth1"))
     assert one(differ, "interface").level == "warning"
     unset = {k: v for k, v in ENVIRONMENT.items() if "IFNAME" not in k}
     told = one(look(environment=json.dumps(unset)), "interface")
-    assert (told.level, told.blocks) == ("warning", False) and "eth0 (192.0.2.7)" in told.what
+    assert (told.level, told.blocks) == ("warning", False) and "eth0 (192.0.2.7)" in told.message
     assert one(look("qwen2.5-1.5b/grpo", environment=json.dumps(unset)), "interface").level == "ok"
     nobody_looked = one(look(environment=None), "interface")
-    assert nobody_looked.level == "unknown" and "environment.json" in nobody_looked.what
+    assert nobody_looked.level == "unknown" and "environment.json" in nobody_looked.message
 
 
 def test_the_first_nodes_address(look: Look) -> None:
     assert one(look(environment=environment(MASTER_ADDR="127.0.0.1")), "MASTER_ADDR").blocks
-    assert "this node" in one(look(environment=environment(MASTER_ADDR="192.0.2.7")), "MASTER_ADDR").what
+    assert "this node" in one(look(environment=environment(MASTER_ADDR="192.0.2.7")), "MASTER_ADDR").message
 
 
 def test_switches_of_the_documents_that_do_nothing_here(look: Look) -> None:
     """Told with what does their work, and no reason to stop."""
     seeds = {"VLLM_USE_V1": "1", "USE_HDP": "1", "ROLLOUT_REBALANCE_ENABLE": "1", "HCCL_BUFFERSIZE": "300",
              "ASCEND_NPU_SLEEP_DISABLE": "1"}  # fmt: skip
-    found = [f for rows in look(environment=environment(**seeds)).values() for f in rows if f.area == "environment"]
+    found = [f for rows in look(environment=environment(**seeds)).values() for f in rows if f.rule == "environment"]
     assert sorted(f.name for f in found) == sorted(seeds)
     assert {(f.level, f.blocks) for f in found} == {("warning", False)}
     by_name = {f.name: f for f in found}
-    assert "does nothing here" in by_name["VLLM_USE_V1"].what
+    assert "does nothing here" in by_name["VLLM_USE_V1"].message
     assert "rollout.rollout_rebalance.enable" in str(by_name["ROLLOUT_REBALANCE_ENABLE"].todo)
-    assert "HCCL_BUFFSIZE" in by_name["HCCL_BUFFERSIZE"].what
+    assert "HCCL_BUFFSIZE" in by_name["HCCL_BUFFERSIZE"].message
 
 
 @pytest.mark.parametrize(
@@ -330,37 +330,38 @@ def test_switches_of_the_documents_that_do_nothing_here(look: Look) -> None:
 )
 def test_variables_that_stop_a_run(look: Look, name: str, value: str, what: str) -> None:
     found = look(environment=environment(**{name: value}))[name]
-    assert any(f.blocks and what in f.what for f in found) and all(f"unset {name}" in str(f.todo) for f in found)
+    assert any(f.blocks and what in f.message for f in found) and all(f"unset {name}" in str(f.todo) for f in found)
 
 
 def test_a_variable_that_the_recipe_sets_is_the_recipes(look: Look) -> None:
     found = look(environment=environment(TASK_QUEUE_ENABLE="2"))
     told = one(found, "TASK_QUEUE_ENABLE")
-    assert (told.level, told.blocks, told.what) == ("warning", False, "2 here, 1 in the recipe")
+    assert (told.level, told.blocks, told.message) == ("warning", False, "2 here, 1 in the recipe")
     assert "ray start" in str(told.todo)
 
 
 def test_a_misspelt_variable(look: Look) -> None:
     found = one(look(environment=environment(HCCL_CONECT_TIMEOUT="3600")), "HCCL_CONECT_TIMEOUT")
-    assert found.what == "did you mean HCCL_CONNECT_TIMEOUT?" and not found.blocks
+    assert found.message == "did you mean HCCL_CONNECT_TIMEOUT?" and not found.blocks
     assert "HCCL_OP_EXPANSION_MODE" not in look(environment=environment(HCCL_OP_EXPANSION_MODE="AIV"))
 
 
 def test_files_of_the_recipe(look: Look) -> None:
     gone = one(look(paths=json.dumps(paths(**{TRAIN: None}))), "train")
-    assert gone.blocks and gone.what == f"{TRAIN}: nothing is there" and "TRAIN_FILE" in str(gone.todo)
+    assert gone.blocks and gone.message == f"{TRAIN}: nothing is there" and "TRAIN_FILE" in str(gone.todo)
     library = one(look("qwen3-32b/gspo", paths=json.dumps(paths(**{JEMALLOC: None}))), "jemalloc")
-    assert library.blocks and JEMALLOC in library.what
+    assert library.blocks and JEMALLOC in library.message
     elsewhere = one(look(environment=environment(TRAIN_FILE="/other")), "train")
     assert (elsewhere.level, elsewhere.blocks) == ("unknown", False)
     hub = look(environment=environment(MODEL_PATH="Qwen/Qwen3-8B"), paths=json.dumps(paths(**{"Qwen/Qwen3-8B": None})))
-    assert hub["model"][0].level == "warning" and "taken for a name on a hub" in hub["model"][0].what
+    assert hub["model"][0].level == "warning" and "taken for a name on a hub" in hub["model"][0].message
 
 
 def test_weights(look: Look) -> None:
     part = look("qwen3-32b/gspo", paths=json.dumps(paths(20 << 30)))
     assert (
-        one(part, "weights").blocks and "20.0 GiB in /data/model, and 61.0 GiB are wanted" in one(part, "weights").what
+        one(part, "weights").blocks
+        and "20.0 GiB in /data/model, and 61.0 GiB are wanted" in one(part, "weights").message
     )
     whole = look("qwen3-32b/gspo", paths=json.dumps(paths(65_600_000_000)))
     assert one(whole, "weights").level == "ok"
@@ -372,7 +373,7 @@ def test_weights(look: Look) -> None:
 def test_a_converted_checkpoint_that_is_empty_is_none(look: Look) -> None:
     empty = {**paths()[MCORE], "bytes": 0}
     found = one(look(paths=json.dumps(paths(**{MCORE: empty}))), "converted weights")
-    assert found.blocks and "0 B in /data/mcore, and 437.9 GiB are wanted" in found.what
+    assert found.blocks and "0 B in /data/mcore, and 437.9 GiB are wanted" in found.message
     assert "convert again" in str(found.todo)
 
 
@@ -380,10 +381,10 @@ def test_a_download_that_is_there_needs_no_room(look: Look) -> None:
     """600 GiB take the converted checkpoint, and would not take the download as well."""
     to_convert = json.dumps(paths(**{MCORE: None}))
     found = one(look(paths=to_convert, df=df(_data=(2000, 600))), "room for converted weights")
-    assert found.level == "ok" and found.what.startswith("437.9 GiB as Megatron's checkpoint; 600.0 GiB are free")
+    assert found.level == "ok" and found.message.startswith("437.9 GiB as Megatron's checkpoint; 600.0 GiB are free")
     nothing = json.dumps(paths(**{MODEL: None, MCORE: None}))
     both = one(look(paths=nothing, df=df(_data=(2000, 600))), "room for converted weights")
-    assert both.blocks and both.what.startswith("437.9 GiB to fetch and 437.9 GiB as Megatron's checkpoint")
+    assert both.blocks and both.message.startswith("437.9 GiB to fetch and 437.9 GiB as Megatron's checkpoint")
 
 
 def test_random_weights_need_none(look: Look) -> None:
@@ -395,30 +396,32 @@ def test_deepseek_needs_room_for_three(look: Look) -> None:
     """The download in fp8, bf16 of it, and the converted checkpoint."""
     empty = json.dumps(paths(**{MODEL: None, "/data/mcore": None}))
     found = one(look("deepseek-r1/grpo", paths=empty, df=df(_data=(9000, 3000))), "room for converted weights")
-    assert found.blocks and "641.3 GiB to fetch and 1.2 TiB as bf16 and 1.2 TiB as Megatron's" in found.what
+    assert found.blocks and "641.3 GiB to fetch and 1.2 TiB as bf16 and 1.2 TiB as Megatron's" in found.message
 
 
 def test_room_for_checkpoints(look: Look) -> None:
     full = one(look(df=df(_ckpt=(1000, 900))), "room for checkpoints")
-    assert full.blocks and "3.0 TiB each" in full.what and "900.0 GiB are free on /ckpt" in full.what
-    assert "2 are kept: 6.0 TiB" in one(look(df=df(_ckpt=(9000, 8000))), "room for checkpoints").what
+    assert full.blocks and "3.0 TiB each" in full.message and "900.0 GiB are free on /ckpt" in full.message
+    assert "2 are kept: 6.0 TiB" in one(look(df=df(_ckpt=(9000, 8000))), "room for checkpoints").message
     keep_all = Given(overrides={"trainer.max_actor_ckpt_to_keep": "null"})
     all_of_them = one(look(given=keep_all, df=df(_ckpt=(90000, 80000))), "room for checkpoints")
-    assert all_of_them.level == "warning" and "all 14 are kept: 41.9 TiB" in all_of_them.what
+    assert all_of_them.level == "warning" and "all 14 are kept: 41.9 TiB" in all_of_them.message
     assert one(look(given=keep_all, df=df(_ckpt=(9000, 8000))), "room for checkpoints").blocks
-    assert one(look("qwen3-235b/grpo-random-init"), "room for checkpoints").what.startswith("none are written")
+    assert one(look("qwen3-235b/grpo-random-init"), "room for checkpoints").message.startswith("none are written")
     relative = one(look(environment=environment(CKPTS_DIR="ckpt/run")), "room for checkpoints")
-    assert relative.level == "unknown" and "ckpt/run is relative: give it absolute" in relative.what
+    assert relative.level == "unknown" and "ckpt/run is relative: give it absolute" in relative.message
     unseen = "\n".join(line for line in df().splitlines() if not line.endswith(("/", "/ckpt")))
-    assert "df names no file system for /ckpt/run" in one(look(df=unseen), "room for checkpoints").what
+    assert "df names no file system for /ckpt/run" in one(look(df=unseen), "room for checkpoints").message
 
 
 def test_validation_against_training(look: Look) -> None:
     assert "validation answers" not in look()
-    assert one(look("qwen2.5-1.5b/grpo"), "validation answers").what == "13 times, 6,500 answers, and 59,904 to train"
+    assert (
+        one(look("qwen2.5-1.5b/grpo"), "validation answers").message == "13 times, 6,500 answers, and 59,904 to train"
+    )
     often = Given(sizes={"validation_rows": "5000"}, overrides={"trainer.test_freq": "5"})
     much = one(look("qwen2.5-1.5b/grpo", given=often), "validation answers")
-    assert much.level == "warning" and "125,000 answers" in much.what and "test_freq" in str(much.todo)
+    assert much.level == "warning" and "125,000 answers" in much.message and "test_freq" in str(much.todo)
 
 
 def test_memory_of_a_device(look: Look) -> None:
@@ -428,7 +431,7 @@ def test_memory_of_a_device(look: Look) -> None:
     none_fits = look(npu_smi=npu_smi(total=12000))
     assert (
         one(none_fits, "sequences at once").blocks
-        and "the engine does not start" in one(none_fits, "sequences at once").what
+        and "the engine does not start" in one(none_fits, "sequences at once").message
     )
 
 
@@ -436,13 +439,13 @@ def test_an_engine_that_keeps_its_memory_leaves_less_for_the_update(look: Look) 
     kept = Given(overrides={"actor_rollout_ref.rollout.free_cache_engine": "False"})
     found = one(look(given=kept), "update")
     assert one(look(), "update").level == "ok"
-    assert found.blocks and "the engine keeps 55.7 GiB of it (free_cache_engine is off)" in found.what
+    assert found.blocks and "the engine keeps 55.7 GiB of it (free_cache_engine is off)" in found.message
 
 
 def test_an_engine_cannot_take_more_than_is_free(look: Look) -> None:
     greedy = Given(overrides={"actor_rollout_ref.rollout.gpu_memory_utilization": "0.98"})
     found = one(look(given=greedy), "gpu_memory_utilization")
-    assert found.blocks and "0.98 x 64.0 GiB are 62.7 GiB, and 60.9 GiB are free" in found.what
+    assert found.blocks and "0.98 x 64.0 GiB are 62.7 GiB, and 60.9 GiB are free" in found.message
     assert "gpu_memory_utilization" not in look()
 
 
@@ -457,15 +460,15 @@ def test_sequences_by_the_mean(look: Look) -> None:
     assert one(look(), "sequences at once").level == "warning"
     assert "256 ran" in str(one(look(), "sequences at once").todo)
     fits = one(look(mean=3000), "sequences at once")
-    assert fits.level == "ok" and "as long as few are long" in fits.what
+    assert fits.level == "ok" and "as long as few are long" in fits.message
     few = Given(overrides={"actor_rollout_ref.rollout.max_num_seqs": "16"})
-    assert one(look(given=few), "sequences at once").what.endswith("max_num_seqs is 16")
+    assert one(look(given=few), "sequences at once").message.endswith("max_num_seqs is 16")
 
 
 def test_a_rank_has_no_more_sequences_than_it_is_given(look: Look) -> None:
     """64 x 8 answers on the only rank, and verl's own limit of 1,024."""
     found = one(look("qwen2.5-1.5b/grpo"), "sequences at once")
-    assert found.level == "ok" and found.what.endswith("max_num_seqs is 1024, and a rank is given 512")
+    assert found.level == "ok" and found.message.endswith("max_num_seqs is 1024, and a rank is given 512")
 
 
 def test_the_models_own_configuration() -> None:
@@ -474,15 +477,15 @@ def test_the_models_own_configuration() -> None:
     case = case_of("qwen3-8b/grpo", Machine({"config.json": json.dumps(own)}, "here", NOW))
     assert case.model_source == "its config.json" and case.model.parameters == 139_648  # type: ignore[union-attr]
     other = case_of("qwen3-8b/grpo", Machine({"config.json": json.dumps({**own, "model_type": "mamba"})}, "here", NOW))
-    (told,) = [f for f in all_findings(other) if f.area == "device memory"]
-    assert told.level == "unknown" and "model_type is mamba" in told.what
+    (told,) = [f for f in all_findings(other) if f.rule == "device memory"]
+    assert told.level == "unknown" and "model_type is mamba" in told.message
 
 
 def test_sizes_that_do_not_divide_the_model(look: Look) -> None:
     """23 layers in the first and 23 in the last stage leave 48: for five stages, or for none."""
     for stages in ("7", "2"):
         found = one(look(given=Given(sizes={"pp": stages})), "parallel sizes")
-        assert found.blocks and f"94 layers over {stages} pipeline stages (first 23, last 23)" in found.what
+        assert found.blocks and f"94 layers over {stages} pipeline stages (first 23, last 23)" in found.message
 
 
 def tree(**changed: Any) -> str:
@@ -503,7 +506,7 @@ def tree(**changed: Any) -> str:
 )
 def test_the_workspace(look: Look, text: str, name: str, what: str) -> None:
     found = one(look(workspace=text), name)
-    assert found.blocks and what in found.what and "patchctl apply --profile qwen3-235b" in str(found.todo)
+    assert found.blocks and what in found.message and "patchctl apply --profile qwen3-235b" in str(found.todo)
 
 
 def test_another_tree_is_imported(look: Look) -> None:
@@ -513,7 +516,7 @@ def test_another_tree_is_imported(look: Look) -> None:
     own = {**workspace()["trees"][0], "imports": [{"package": "verl", "place": None, "ours": False, "error": None}]}
     found = one(look(workspace=json.dumps(workspace(trees=[own, other], python="/opt/python3"))), "imports")
     assert found.blocks
-    assert found.what == "/opt/python3 imports vllm from /usr/lib/vllm (another one: 3 of 9 files differ)"
+    assert found.message == "/opt/python3 imports vllm from /usr/lib/vllm (another one: 3 of 9 files differ)"
     assert "patchctl install --workspace /ws --python /opt/python3" in str(found.todo)
     fine = one(look(workspace=json.dumps(workspace(trees=[own], python="/opt/python3"))), "imports")
     assert fine.level == "ok"
@@ -524,7 +527,7 @@ def test_a_workspace_of_another_profile_with_the_same_stacks(look: Look) -> None
     trees = [{**workspace()["trees"][0], "upstream": upstream, "stack": stack} for upstream, stack in stacks.items()]
     held = workspace("qwen3-32b", trees=trees)
     found = one(look(workspace=json.dumps(held)), "workspace")
-    assert (found.level, found.what) == ("ok", "/ws holds qwen3-32b, which has the stacks of qwen3-235b")
+    assert (found.level, found.message) == ("ok", "/ws holds qwen3-32b, which has the stacks of qwen3-235b")
     for fewer in (trees[1:], [{**trees[0], "stack": "v9"}, *trees[1:]], [{**trees[0], "patches": []}, *trees[1:]]):
         assert one(look(workspace=json.dumps({**held, "trees": fewer})), "workspace").blocks
 
@@ -551,7 +554,7 @@ def test_no_recording_ends_in_a_traceback(name: str, text: str) -> None:
 
 def test_sizes_that_are_none(look: Look) -> None:
     negative = Given(overrides={"actor_rollout_ref.rollout.tensor_model_parallel_size": "-4"})
-    assert "tensor_model_parallel_size is -4" in one(look(given=negative), "parallel sizes").what
+    assert "tensor_model_parallel_size is -4" in one(look(given=negative), "parallel sizes").message
 
 
 def test_what_a_recipe_says_does_not_work_stops_it(look: Look) -> None:
@@ -559,7 +562,7 @@ def test_what_a_recipe_says_does_not_work_stops_it(look: Look) -> None:
     for title in ("deepseek-r1/grpo", "qwen3-235b/grpo-hdp"):
         found = look(title)["limits"]
         assert len(found) == len(case_of(title).run.limits) > 0
-        assert all(f.blocks and f.level == "wrong" and "--accept limits" in str(f.todo) for f in found)
+        assert all(f.blocks and f.level == "error" and "--accept limits" in str(f.todo) for f in found)
     assert "limits" not in look("qwen3-235b/grpo")
     accepted = [f for f in all_findings(case_of("qwen3-235b/grpo-hdp"), ["limits"]) if f.name == "limits"]
     assert [(f.accepted, f.blocks) for f in accepted] == [(True, False)]

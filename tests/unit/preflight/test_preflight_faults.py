@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from faults import FAULTS, Fault
 from preflight_cases import REPOSITORY, Look
 
-from patchctl.training.preflight import Finding
+from patchctl.findings.report import Finding
 
 PAGE = REPOSITORY / "docs" / "preflight.md"
 TABLE = re.compile(r"(?s)(<!-- faults:begin -->\n).*?(<!-- faults:end -->)")

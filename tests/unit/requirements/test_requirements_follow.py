@@ -99,7 +99,7 @@ def test_one_fault(root: Path, fault: Fault) -> None:
     fault.change(root)
     found = [f for f in findings(root) if f.rule == fault.rule and fault.says in f.message]
     assert {f.file.removeprefix(f"{root}/") for f in found} == fault.files
-    assert all(f.severity == "error" for f in found)
+    assert all(f.level == "error" for f in found)
 
 
 def test_the_recipes_that_need_mathruler() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
-from patchctl.training.preflight import Finding
+from patchctl.findings.report import Finding
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.checks.device_memory import check_device_memory
 from patchctl.training.preflight.checks.devices import check_devices

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from patchctl.findings.report import Finding, looked_at
 from patchctl.terminal.progress import size_text
 from patchctl.training.models.parameters import Model, UnknownModel, context_length
-from patchctl.training.preflight import Finding
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.checks.host import host_memory
 from patchctl.training.preflight.memory import Engine, engine_weights, kv_bytes, prefill_bytes, sequences_that_fit
@@ -31,9 +31,9 @@ def check_device_memory(case: Case) -> Iterator[Finding]:
     model = case.model
     if not isinstance(model, Model):
         why = str(model) if isinstance(model, UnknownModel) else "no config.json, and none in manifests/models.yaml"
-        yield Finding(_AREA, "model", "unknown", why, "--path model=DIR with its config.json", needed=False)
+        yield looked_at(_AREA, "model", "unknown", why, "--path model=DIR with its config.json", needed=False)
         return
-    yield Finding(_AREA, "model", "ok", f"{model.parameters:,} parameters ({case.model_source})")
+    yield looked_at(_AREA, "model", "ok", f"{model.parameters:,} parameters ({case.model_source})")
     yield from _length(case)
     total = min((d.total for d in case.smi.devices), default=None) if case.smi else None
     try:
@@ -41,7 +41,7 @@ def check_device_memory(case: Case) -> Iterator[Finding]:
         yield from _training(case, training_of(case, model))
     except BadSizes as error:
         todo = "sizes that divide: --size, or the recipe's overrides"
-        yield Finding(_AREA, "parallel sizes", "wrong", f"cannot be: {error}", todo)
+        yield looked_at(_AREA, "parallel sizes", "error", f"cannot be: {error}", todo)
 
 
 def _length(case: Case) -> Iterator[Finding]:
@@ -53,9 +53,9 @@ def _length(case: Case) -> Iterator[Finding]:
     what = f"{wanted:,} tokens of prompt and response; the model takes {most:,}, {where}"
     if wanted > most:
         todo = "another model, as Qwen3-235B-A22B-Thinking-2507 with 262,144: --path model=DIR; or shorter sequences"
-        yield Finding(_AREA, name, "wrong", f"{what}: verl refuses it", todo)
+        yield looked_at(_AREA, name, "error", f"{what}: verl refuses it", todo)
     else:
-        yield Finding(_AREA, name, "ok", what)
+        yield looked_at(_AREA, name, "ok", what)
 
 
 def _rollout(case: Case, model: Model, engine: Engine, total: int | None) -> Iterator[Finding]:
@@ -72,14 +72,14 @@ def _rollout(case: Case, model: Model, engine: Engine, total: int | None) -> Ite
     if free is not None and taken > free:
         what_it_takes = f"{float(share):g} x {size_text(total)} are {size_text(taken)}, and {size_text(free)} are free"
         todo = f"--set {ROLLOUT}.gpu_memory_utilization={int(100 * free / total) / 100:g}, or end what else is on the devices"
-        yield Finding(_AREA, "gpu_memory_utilization", "wrong", f"{what_it_takes}: the engine does not start", todo)
+        yield looked_at(_AREA, "gpu_memory_utilization", "error", f"{what_it_takes}: the engine does not start", todo)
     if weights >= taken:
         todo = "a larger rollout tensor parallel, data parallel or expert parallel size"
-        yield Finding(_AREA, "rollout weights", "wrong", f"{what}, and the engine has {size_text(taken)}", todo)
+        yield looked_at(_AREA, "rollout weights", "error", f"{what}, and the engine has {size_text(taken)}", todo)
         return
-    yield Finding(_AREA, "rollout weights", "ok", f"{what}, of {float(share):g} x {size_text(total)}")
+    yield looked_at(_AREA, "rollout weights", "ok", f"{what}, of {float(share):g} x {size_text(total)}")
     if not longest(case):
-        yield Finding(_AREA, "sequences at once", "unknown", "how long sequences are is not said", needed=False)
+        yield looked_at(_AREA, "sequences at once", "unknown", "how long sequences are is not said", needed=False)
         return
     tokens, chunk = prefill_tokens(case)
     working = prefill_bytes(model, engine, tokens, chunk)
@@ -95,19 +95,19 @@ def _sequences(case: Case, model: Model, engine: Engine, budget: int, working: i
     todo = f"--set {ROLLOUT}.max_num_seqs={most}"
     if most < 1:
         less = "shorter sequences, a larger rollout tensor parallel size, or a larger gpu_memory_utilization"
-        return Finding(_AREA, "sequences at once", "wrong", f"{what}: the engine does not start", less)
+        return looked_at(_AREA, "sequences at once", "error", f"{what}: the engine does not start", less)
     mean = min(case.mean_tokens, length)
     by_mean = sequences_that_fit(budget, model, engine.tensor, mean)
     if mean < length:
         what += f", {by_mean} of {mean:,} on average"
     if asked <= most:
-        return Finding(_AREA, "sequences at once", "ok", f"{what}; {allowed}")
+        return looked_at(_AREA, "sequences at once", "ok", f"{what}; {allowed}")
     if asked <= by_mean:
-        return Finding(_AREA, "sequences at once", "ok", f"{what}; {allowed}, which fit as long as few are long")
+        return looked_at(_AREA, "sequences at once", "ok", f"{what}; {allowed}, which fit as long as few are long")
     what += f"; {allowed}: the engine puts requests back and computes them again while more than fit are long"
     ran = "256 ran for 235B where 30 to 40 fit, because sequences end early (linked from 002)"
     todo = f"{todo} holds whatever comes, {by_mean} on average; {ran}"
-    return Finding(_AREA, "sequences at once", "warning", what, todo, needed=False)
+    return looked_at(_AREA, "sequences at once", "warning", what, todo, needed=False)
 
 
 def _at_once(case: Case, engine: Engine) -> tuple[int, str]:
@@ -134,11 +134,11 @@ def _on_the_host(case: Case, kept: int) -> Finding:
     name, (has, of) = "states on the host", host_memory(case)
     said = f"{size_text(kept)} a node for weights, reference and optimizer while they are off the devices"
     if has is None:
-        return Finding(_AREA, name, "unknown", f"{said}; {of}", "look whether the machine has as much")
+        return looked_at(_AREA, name, "unknown", f"{said}; {of}", "look whether the machine has as much")
     said += f"; {of} is {size_text(has)}"
     if kept > has:
-        return Finding(_AREA, name, "wrong", said, "more nodes, or a larger limit of the container")
-    return Finding(_AREA, name, "ok", said)
+        return looked_at(_AREA, name, "error", said, "more nodes, or a larger limit of the container")
+    return looked_at(_AREA, name, "ok", said)
 
 
 def _free(case: Case) -> int | None:
@@ -156,10 +156,10 @@ def _update(case: Case, what: str, todo: str, training: Training) -> Finding:
         what += f"; the engine keeps {size_text(engine)} of it (free_cache_engine is off)"
         todo = f"--set {ROLLOUT}.free_cache_engine=True, or {todo}"
     if training.states > free:
-        return Finding(
+        return looked_at(
             _AREA,
             "update",
-            "wrong",
+            "error",
             f"{what}: more than the {size_text(free)} that are free, without activations",
             todo,
         )
@@ -168,13 +168,13 @@ def _update(case: Case, what: str, todo: str, training: Training) -> Finding:
         said = f"{what}: {left}"
         if left_by_rollout:
             said += ", and the rollout leaves 8 to 9 GB behind (linked from 002)"
-        return Finding(_AREA, "update", "warning", said, todo, needed=False)
-    return Finding(_AREA, "update", "ok", f"{what}: {left}")
+        return looked_at(_AREA, "update", "warning", said, todo, needed=False)
+    return looked_at(_AREA, "update", "ok", f"{what}: {left}")
 
 
 def _unknown(name: str, what: str) -> Finding:
     todo = "look on the machine itself, or at a recording of it"
-    return Finding(_AREA, name, "unknown", f"{what}; the device's memory is not known", todo, needed=False)
+    return looked_at(_AREA, name, "unknown", f"{what}; the device's memory is not known", todo, needed=False)
 
 
 def _sizes(engine: Engine) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from patchctl.findings.report import Finding, Level, looked_at
 from patchctl.terminal.progress import size_text
-from patchctl.training.preflight import Finding, Level
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.read import Device, Smi
@@ -22,14 +22,14 @@ def check_devices(case: Case) -> Iterator[Finding]:
     """npu-smi, number, health, use and device files."""
     found = case.smi
     if found is None:
-        level: Level = "wrong" if case.machine.known_to_lack(m.NPU_SMI) else "unknown"
+        level: Level = "error" if case.machine.known_to_lack(m.NPU_SMI) else "unknown"
         todo = f"install the driver (Ascend HDK) on the host; {_MOUNT}; or look at another machine: --machine DIR"
-        yield Finding("devices", "npu-smi", level, case.machine.why_not(m.NPU_SMI), todo)
+        yield looked_at("devices", "npu-smi", level, case.machine.why_not(m.NPU_SMI), todo)
     elif not found.devices:
         todo = "run `npu-smi info` by hand; where it shows devices, please report its output"
-        yield Finding("devices", "npu-smi", "unknown", "its output has no table of devices that is understood", todo)
+        yield looked_at("devices", "npu-smi", "unknown", "its output has no table of devices that is understood", todo)
     else:
-        yield Finding(
+        yield looked_at(
             "devices", "npu-smi", "ok", f"version {found.version or 'not said'}, {len(found.devices)} devices"
         )
         yield _count(len(found.devices), case)
@@ -46,18 +46,18 @@ def _count(found: int, case: Case) -> Finding:
         todo = (
             f"another machine, or --size devices_per_node={found} with --nodes to match; parallel sizes have to divide"
         )
-        return Finding("devices", "number of devices", "wrong", what, todo)
-    return Finding("devices", "number of devices", "ok", what)
+        return looked_at("devices", "number of devices", "error", what, todo)
+    return looked_at("devices", "number of devices", "ok", what)
 
 
 def _health(found: Smi) -> Finding:
     ill = [d for d in found.devices if d.health != "OK"]
     if not ill:
-        return Finding("devices", "health", "ok", f"OK on {len(found.devices)} devices")
+        return looked_at("devices", "health", "ok", f"OK on {len(found.devices)} devices")
     first = ill[0]
     todo = f"`npu-smi info -t health -i {first.card} -c {first.chip}` tells the error code; take the machine out until it is OK"
     what = ", ".join(f"{_name(d)} {d.health}" for d in ill)
-    return Finding("devices", "health", "wrong", what, todo)
+    return looked_at("devices", "health", "error", what, todo)
 
 
 def _use(found: Smi) -> Iterator[Finding]:
@@ -66,21 +66,21 @@ def _use(found: Smi) -> Iterator[Finding]:
         what = ", ".join(f"{_name(d)} {size_text(d.used)} of {size_text(d.total)}" for d in busy[:4])
         more = f" and {len(busy) - 4} more" if len(busy) > 4 else ""
         todo = "end what runs there (the processes are at the end of `npu-smi info`); a killed run can leave workers behind"
-        yield Finding("devices", "memory in use", "wrong", f"{what}{more}", todo)
+        yield looked_at("devices", "memory in use", "error", f"{what}{more}", todo)
     elif found.processes:
         pids = ", ".join(str(pid) for _, _, pid, _ in found.processes[:8])
         todo = "end them, or be sure that they need no memory"
-        yield Finding("devices", "memory in use", "warning", f"processes on devices: {pids}", todo)
+        yield looked_at("devices", "memory in use", "warning", f"processes on devices: {pids}", todo)
     else:
         most = max(d.used for d in found.devices)
-        yield Finding("devices", "memory in use", "ok", f"at most {size_text(most)} of a device, as when idle")
+        yield looked_at("devices", "memory in use", "ok", f"at most {size_text(most)} of a device, as when idle")
 
 
 def _files(case: Case) -> Finding:
     text = case.machine.text(m.DEVICES)
     if text is None:
         todo = "record again with `patchctl preflight --record DIR`"
-        return Finding("devices", "device files", "unknown", case.machine.why_not(m.DEVICES), todo)
+        return looked_at("devices", "device files", "unknown", case.machine.why_not(m.DEVICES), todo)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     paths = [line.partition(" ")[0] for line in lines]
     numbered = [p for p in paths if re.fullmatch(r".*/davinci\d+", p)]
@@ -92,15 +92,15 @@ def _files(case: Case) -> Finding:
         lacks = [f"{wanted} wanted"] if len(numbered) < wanted else []
         todo = "docker run --device /dev/davinci0 ... --device /dev/davinci_manager, devmm_svm and hisi_hdc (002, container)"
         what = "; ".join([what, *lacks, *([f"without {', '.join(missing)}"] if missing else [])])
-        return Finding("devices", "device files", "wrong", what, todo)
+        return looked_at("devices", "device files", "error", what, todo)
     if closed:
         more = f" and {len(closed) - 1} more" if len(closed) > 1 else ""
         todo = (
             "run as root, or as a user of the group that owns them (HwHiAiUser, 1000 as a rule), with the capability"
             " DAC_OVERRIDE in a container that drops all (vllm-ascend#2698, #9490)"
         )
-        return Finding("devices", "device files", "wrong", f"{closed[0]}{more} may not be opened by this user", todo)
-    return Finding("devices", "device files", "ok", f"{what}, {', '.join(_MANAGERS)}")
+        return looked_at("devices", "device files", "error", f"{closed[0]}{more} may not be opened by this user", todo)
+    return looked_at("devices", "device files", "ok", f"{what}, {', '.join(_MANAGERS)}")
 
 
 def _visible(case: Case) -> Iterator[Finding]:
@@ -111,13 +111,13 @@ def _visible(case: Case) -> Iterator[Finding]:
     numbers = [n.strip() for n in value.split(",")]
     wanted, todo = case.devices_per_node, f"unset {VISIBLE} before `ray start`: Ray gives each worker its own"
     if not all(n.isdecimal() for n in numbers) or len(set(numbers)) < len(numbers):
-        yield Finding(
-            "devices", VISIBLE, "wrong", f"{value}: numbers of devices with commas, each once, are wanted", todo
+        yield looked_at(
+            "devices", VISIBLE, "error", f"{value}: numbers of devices with commas, each once, are wanted", todo
         )
     elif len(numbers) < wanted:
-        yield Finding("devices", VISIBLE, "wrong", f"{value} shows {len(numbers)} devices; {wanted} are wanted", todo)
+        yield looked_at("devices", VISIBLE, "error", f"{value} shows {len(numbers)} devices; {wanted} are wanted", todo)
     else:
-        yield Finding("devices", VISIBLE, "ok", f"{value}: {len(numbers)} devices")
+        yield looked_at("devices", VISIBLE, "ok", f"{value}: {len(numbers)} devices")
 
 
 def _name(device: Device) -> str:

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from patchctl.findings.report import Finding, looked_at
 from patchctl.manifest.types import Named
 from patchctl.terminal.text import one_line
-from patchctl.training.preflight import Finding
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.recipes.arithmetic import BadExpression
@@ -33,13 +33,13 @@ def check_environment(case: Case) -> Iterator[Finding]:
     own = case.environment
     if own is None:
         todo = "record again in the shell that starts Ray"
-        yield Finding("environment", "variables", "unknown", case.machine.why_not(m.ENVIRONMENT), todo)
+        yield looked_at("environment", "variables", "unknown", case.machine.why_not(m.ENVIRONMENT), todo)
         return
     found = [*_against_rules(case, own), *_misspelt(case, own), *_overruled(case, own), *_libraries(case, own),
              *_sourced(case, own)]  # fmt: skip
     yield from found
     if not found:
-        yield Finding("environment", "variables", "ok", f"{len(own)} of frameworks, HCCL and Ray; none is in the way")
+        yield looked_at("environment", "variables", "ok", f"{len(own)} of frameworks, HCCL and Ray; none is in the way")
 
 
 def _against_rules(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
@@ -63,8 +63,8 @@ def _broken(case: Case, name: str, value: str, rule_name: str, rule: Rule, what:
     note = one_line(" ".join(named.note.split())) if named and named.note else rule.why.rstrip(".")
     if rule_name == HARMLESS:
         said = f"{name}={value} is set and does nothing here ({note})"
-        return Finding("environment", name, "warning", one_line(said), todo, needed=False)
-    return Finding("environment", name, "wrong", one_line(f"{rule.says}: {what} ({note})"), todo)
+        return looked_at("environment", name, "warning", one_line(said), todo, needed=False)
+    return looked_at("environment", name, "error", one_line(f"{rule.says}: {what} ({note})"), todo)
 
 
 def _in_practice(case: Case, name: str, value: str) -> Named | None:
@@ -115,7 +115,7 @@ def _misspelt(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
         near = difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE)
         if near:
             todo = "rename it where that is meant; it was compared with the names that are known here, and no others"
-            yield Finding("environment", name, "warning", f"did you mean {near[0]}?", todo, needed=False)
+            yield looked_at("environment", name, "warning", f"did you mean {near[0]}?", todo, needed=False)
 
 
 def _overruled(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
@@ -124,14 +124,14 @@ def _overruled(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
         if name in own and setting.path is None and own[name] != setting.value:
             what = f"{own[name]} here, {setting.value} in the recipe"
             todo = f'eval "$(patchctl env -p {case.run.profile} -r {case.run.name})" on every node before `ray start`'
-            yield Finding("environment", name, "warning", one_line(what), todo, needed=False)
+            yield looked_at("environment", name, "warning", one_line(what), todo, needed=False)
 
 
 def _libraries(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
     if case.smi is not None and _DRIVER_LIBRARIES not in own.get(LIBRARIES, ""):
         what = f"without {_DRIVER_LIBRARIES}"
         todo = f"-e {LIBRARIES}={_DRIVER_LIBRARIES}:/usr/local/Ascend/driver/lib64/common:/usr/local/lib in docker run (003, 4.2)"
-        yield Finding("environment", LIBRARIES, "warning", what, todo, needed=False)
+        yield looked_at("environment", LIBRARIES, "warning", what, todo, needed=False)
 
 
 def _sourced(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
@@ -143,8 +143,8 @@ def _sourced(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
         todo = (
             "ray_cluster.sh and train.sh source both where they lie below --cann; else source them before `ray start`"
         )
-        yield Finding("environment", "set_env.sh", "warning", what, todo, needed=False)
+        yield looked_at("environment", "set_env.sh", "warning", what, todo, needed=False)
     if own.get("ATB_HOME_PATH", "").rstrip("/").endswith("cxx_abi_0"):
         what = f"{own['ATB_HOME_PATH']} is for the C++ interface of older wheels; torch's have the other one since 2.7"
         todo = "source nnal/atb/set_env.sh --cxx_abi=1, where torch can be imported or not (Ascend/pytorch#99)"
-        yield Finding("environment", "ATB", "warning", what, todo, needed=False)
+        yield looked_at("environment", "ATB", "warning", what, todo, needed=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from patchctl.training.preflight import Finding
+from patchctl.findings.report import Finding, looked_at
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.read import (
@@ -41,12 +41,14 @@ def _whitelist(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
     there = case.there(file) if file else None
     if file is None:
         what = f"{WHITELIST_OFF}=0 lets only listed addresses in, and {WHITELIST} names no list"
-        yield Finding("network", WHITELIST_OFF, "wrong", what, todo)
+        yield looked_at("network", WHITELIST_OFF, "error", what, todo)
     elif there == {}:
-        yield Finding("network", WHITELIST_OFF, "wrong", f"{WHITELIST}={file}: nothing is there", todo)
+        yield looked_at("network", WHITELIST_OFF, "error", f"{WHITELIST}={file}: nothing is there", todo)
     else:
         what = f"{WHITELIST_OFF}=0: only the addresses in {file} are let in"
-        yield Finding("network", WHITELIST_OFF, "warning", what, f"it has to name every node; or {todo}", needed=False)
+        yield looked_at(
+            "network", WHITELIST_OFF, "warning", what, f"it has to name every node; or {todo}", needed=False
+        )
 
 
 def _inside_a_server(own: Mapping[str, str]) -> Iterator[Finding]:
@@ -57,17 +59,17 @@ def _inside_a_server(own: Mapping[str, str]) -> Iterator[Finding]:
     said = " and ".join(f"{n}={v}" for n, v in zip((PCIE, ROCE), values, strict=True) if v is not None)
     todo = f"unset {PCIE} {ROCE}: HCCL chooses the link between the devices of a server"
     if values in _REFUSED:
-        yield Finding("network", "links in a server", "wrong", f"{said}: HCCL takes no such pair", todo)
+        yield looked_at("network", "links in a server", "error", f"{said}: HCCL takes no such pair", todo)
     else:
         what = f"{said}: for an Atlas 300T Pro or 200T A2 Box16, which these recipes are not for"
-        yield Finding("network", "links in a server", "warning", what, todo, needed=False)
+        yield looked_at("network", "links in a server", "warning", what, todo, needed=False)
 
 
 def _own_address(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
     value, data = own.get(OWN_ADDRESS), case.machine.data(m.ADDRESSES)
     if value and data is not None and not any(value in i.addresses for i in interfaces(data)):
         todo = f"unset {OWN_ADDRESS}, or this node's own address: it comes before HCCL_SOCKET_IFNAME"
-        yield Finding("network", OWN_ADDRESS, "wrong", f"{value} is no address of this node", todo)
+        yield looked_at("network", OWN_ADDRESS, "error", f"{value} is no address of this node", todo)
 
 
 def reserved(case: Case, first: int, last: int) -> Finding | None:
@@ -80,11 +82,11 @@ def reserved(case: Case, first: int, last: int) -> Finding | None:
     if given is None or kept is None:
         why = case.machine.why_not(m.LOCAL_PORTS if span is None else m.RESERVED_PORTS)
         what = why if span is None or held is None else "ip_local_port_range or ip_local_reserved_ports cannot be read"
-        return Finding("network", name, "unknown", f"{first} to {last}: {what}", cure, needed=False)
+        return looked_at("network", name, "unknown", f"{first} to {last}: {what}", cure, needed=False)
     free = [p for p in range(first, last + 1) if given[0] <= p <= given[1] and not any(a <= p <= b for a, b in kept)]
     if free:
         what = f"{len(free)} of {first} to {last} lie in {given[0]} to {given[1]}, which any connection may be given"
-        return Finding(
+        return looked_at(
             "network", name, "warning", f"{what}: HCCL then finds them in use, now and then", cure, needed=False
         )
     return None
@@ -97,7 +99,7 @@ def _device_network(case: Case) -> Iterator[Finding]:
         if case.nodes > 1:
             todo = "on the host: for i in $(seq 0 7); do hccn_tool -i $i -tls -g; hccn_tool -i $i -ip -g; done"
             why = case.machine.why_not(m.DEVICE_NETWORK)
-            yield Finding("network", "device network", "unknown", why, todo, needed=False)
+            yield looked_at("network", "device network", "unknown", why, todo, needed=False)
         return
     ports = device_ports(text)
     faults = [*_tls(ports), *_addresses(case, ports), *_down(case, ports)]
@@ -105,7 +107,7 @@ def _device_network(case: Case) -> Iterator[Finding]:
     if ports and not faults:
         told = ", ".join(sorted({_tls_word(p) for p in ports.values()}))
         with_address = sum(p.address is not None for p in ports.values())
-        yield Finding(
+        yield looked_at(
             "network", "device network", "ok", f"{len(ports)} devices, {with_address} with an address, {told}"
         )
 
@@ -122,10 +124,10 @@ def _tls(ports: Mapping[int, DevicePort]) -> Iterator[Finding]:
     todo = "on the host, on every node: for i in $(seq 0 15); do hccn_tool -i $i -tls -s enable 0; done"
     if off:
         what = f"on for devices {_numbers(on)}, off for {_numbers(off)}: no link is made between them"
-        yield Finding("network", "TLS of devices", "wrong", what, todo)
+        yield looked_at("network", "TLS of devices", "error", what, todo)
     else:
         what = "on for all devices: every node has to have it on, with certificates that are valid"
-        yield Finding("network", "TLS of devices", "warning", what, todo, needed=False)
+        yield looked_at("network", "TLS of devices", "warning", what, todo, needed=False)
 
 
 def _addresses(case: Case, ports: Mapping[int, DevicePort]) -> Iterator[Finding]:
@@ -139,20 +141,20 @@ def _addresses(case: Case, ports: Mapping[int, DevicePort]) -> Iterator[Finding]
         what = f"device {n} has {ports[n].address or 'none'}, /etc/hccn.conf says {wanted[n]}"
         more = f", and so {len(stale) - 1} more" if len(stale) > 1 else ""
         todo = "hccn_tool -i N -ip -s address A netmask M on the host, and /etc/hccn.conf to match"
-        yield Finding("network", name, "wrong", f"{what}{more}", todo)
+        yield looked_at("network", name, "error", f"{what}{more}", todo)
     if twice:
         todo = "an address of its own for each device: hccn_tool -i N -ip -s address A netmask M"
-        yield Finding("network", name, "wrong", f"{', '.join(twice)} on more than one device", todo)
+        yield looked_at("network", name, "error", f"{', '.join(twice)} on more than one device", todo)
     if bare and case.nodes > 1:
         todo = "hccn_tool -i N -ip -s address A netmask M on the host; not where nodes are linked in a supernode"
-        yield Finding("network", name, "warning", f"none on devices {_numbers(bare)}", todo, needed=False)
+        yield looked_at("network", name, "warning", f"none on devices {_numbers(bare)}", todo, needed=False)
 
 
 def _down(case: Case, ports: Mapping[int, DevicePort]) -> Iterator[Finding]:
     down = [n for n, port in ports.items() if port.link == "DOWN"]
     if down and case.nodes > 1:
         todo = "cable, optical module and switch; `hccn_tool -i N -link -g` until it says UP"
-        yield Finding("network", "links of devices", "wrong", f"DOWN on devices {_numbers(down)}", todo)
+        yield looked_at("network", "links of devices", "error", f"DOWN on devices {_numbers(down)}", todo)
 
 
 def _numbers(devices: list[int]) -> str:

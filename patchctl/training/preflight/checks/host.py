@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
+from patchctl.findings.report import Finding, looked_at
 from patchctl.terminal.progress import size_text
 from patchctl.training.models.parameters import Model
-from patchctl.training.preflight import Finding
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.controller import controller_of
@@ -42,17 +42,19 @@ def check_host(case: Case) -> Iterator[Finding]:
 def _shared_memory(case: Case) -> Finding:
     text = case.machine.text(m.DISKS)
     if text is None:
-        return Finding("host", "/dev/shm", "unknown", case.machine.why_not(m.DISKS), "record again, with `df` on PATH")
+        return looked_at(
+            "host", "/dev/shm", "unknown", case.machine.why_not(m.DISKS), "record again, with `df` on PATH"
+        )
     found = mount_of("/dev/shm", mounts(text))
     todo = "docker run --shm-size 720g (003, 4.2), or -v /dev/shm:/dev/shm (002)"
     if found is None or found.point != "/dev/shm":
-        return Finding("host", "/dev/shm", "wrong", "no file system is mounted there", todo)
+        return looked_at("host", "/dev/shm", "error", "no file system is mounted there", todo)
     what = f"{size_text(found.total)}, {size_text(found.free)} free; 003 has {size_text(SHARED_MEMORY)}"
     if found.total < LEAST_SHARED_MEMORY:
-        return Finding("host", "/dev/shm", "wrong", what, f"Ray's objects do not fit: {todo}")
+        return looked_at("host", "/dev/shm", "error", what, f"Ray's objects do not fit: {todo}")
     if found.total < SHARED_MEMORY:
-        return Finding("host", "/dev/shm", "warning", what, todo)
-    return Finding("host", "/dev/shm", "ok", what)
+        return looked_at("host", "/dev/shm", "warning", what, todo)
+    return looked_at("host", "/dev/shm", "ok", what)
 
 
 def _open_files(case: Case) -> Finding:
@@ -60,10 +62,10 @@ def _open_files(case: Case) -> Finding:
     found = open_files(text) if text is not None else None
     todo = f"ulimit -n {OPEN_FILES} in the shell that starts Ray (003, 4.5), or docker run --ulimit nofile={OPEN_FILES}"
     if found is None:
-        return Finding("host", "open files", "unknown", case.machine.why_not(m.LIMITS), todo)
+        return looked_at("host", "open files", "unknown", case.machine.why_not(m.LIMITS), todo)
     if 0 <= found < OPEN_FILES:
-        return Finding("host", "open files", "wrong", f"{found} at most; {OPEN_FILES} are wanted", todo)
-    return Finding("host", "open files", "ok", "without limit" if found < 0 else str(found))
+        return looked_at("host", "open files", "error", f"{found} at most; {OPEN_FILES} are wanted", todo)
+    return looked_at("host", "open files", "ok", "without limit" if found < 0 else str(found))
 
 
 def _processes(case: Case) -> Finding:
@@ -73,16 +75,16 @@ def _processes(case: Case) -> Finding:
     found = {name: count for name, count in limits.items() if count is not None and count >= 0}
     name, todo = "processes", f"ulimit -u {PROCESSES} in the shell that starts Ray; docker run --pids-limit -1"
     if text is None:
-        return Finding("host", name, "unknown", case.machine.why_not(m.LIMITS), todo, needed=False)
+        return looked_at("host", name, "unknown", case.machine.why_not(m.LIMITS), todo, needed=False)
     if not found:
-        return Finding("host", name, "ok", "without limit")
+        return looked_at("host", name, "ok", "without limit")
     which, least = min(found.items(), key=lambda row: row[1])
     what = f"{least} at most ({which})"
     if least < FEWEST_PROCESSES:
-        return Finding("host", name, "wrong", f"{what}; threads count, and Ray starts thousands", todo)
+        return looked_at("host", name, "error", f"{what}; threads count, and Ray starts thousands", todo)
     if least < PROCESSES:
-        return Finding("host", name, "warning", f"{what}; {PROCESSES} are advised", todo, needed=False)
-    return Finding("host", name, "ok", what)
+        return looked_at("host", name, "warning", f"{what}; {PROCESSES} are advised", todo, needed=False)
+    return looked_at("host", name, "ok", what)
 
 
 def _locked_memory(case: Case) -> Finding:
@@ -90,15 +92,15 @@ def _locked_memory(case: Case) -> Finding:
     text, name = case.machine.text(m.LIMITS), "locked memory"
     found = limit(text, "Max locked memory") if text is not None else None
     if found is None:
-        return Finding("host", name, "unknown", case.machine.why_not(m.LIMITS), needed=False)
+        return looked_at("host", name, "unknown", case.machine.why_not(m.LIMITS), needed=False)
     if found < 0:
-        return Finding("host", name, "ok", "without limit")
+        return looked_at("host", name, "ok", "without limit")
     root = (case.machine.text(m.USER) or "").startswith("uid=0")
     todo = "ulimit -l unlimited, or docker run --ulimit memlock=-1"
     what = f"{size_text(found)} at most"
     if root:
-        return Finding("host", name, "ok", f"{what}, which root need not keep with the capability IPC_LOCK")
-    return Finding("host", name, "warning", f"{what}: offloaded states cannot be pinned", todo, needed=False)
+        return looked_at("host", name, "ok", f"{what}, which root need not keep with the capability IPC_LOCK")
+    return looked_at("host", name, "warning", f"{what}: offloaded states cannot be pinned", todo, needed=False)
 
 
 def _user(case: Case) -> Iterator[Finding]:
@@ -106,7 +108,7 @@ def _user(case: Case) -> Iterator[Finding]:
     if text is not None and "(" not in text:
         what = f"{text.strip()} has no name here: torch, CANN and Ray look for its home folder"
         todo = "docker run with a user that /etc/passwd of the image names, or add it there (vllm-ascend#9490)"
-        yield Finding("host", "user", "wrong", what, todo)
+        yield looked_at("host", "user", "error", what, todo)
 
 
 def _huge_pages(case: Case) -> Iterator[Finding]:
@@ -116,9 +118,9 @@ def _huge_pages(case: Case) -> Iterator[Finding]:
         return
     name, what = "huge pages", f"{size_text(kept)} of {size_text(total)} are kept for them, and nothing here uses any"
     if kept > KEPT_SHARE * total:
-        yield Finding("host", name, "warning", what, "on the host: sysctl -w vm.nr_hugepages=0", needed=False)
+        yield looked_at("host", name, "warning", what, "on the host: sysctl -w vm.nr_hugepages=0", needed=False)
     else:
-        yield Finding("host", name, "ok", what)
+        yield looked_at("host", name, "ok", what)
 
 
 def _controller(case: Case) -> Iterator[Finding]:
@@ -129,7 +131,7 @@ def _controller(case: Case) -> Iterator[Finding]:
     except BadSizes:
         return  # told with the other parallel sizes
     if found is None:
-        yield Finding("host", name, "unknown", "batch or lengths are not said", needed=False)
+        yield looked_at("host", name, "unknown", "batch or lengths are not said", needed=False)
         return
     largest = found.largest
     what = (
@@ -142,7 +144,7 @@ def _controller(case: Case) -> Iterator[Finding]:
         " shares a part of the batch answers with all of it"
     )
     if has is None:
-        yield Finding("host", name, "unknown", f"{what}; {of}", f"look whether it has as much; {advice}")
+        yield looked_at("host", name, "unknown", f"{what}; {of}", f"look whether it has as much; {advice}")
         return
     kept = kept_on_host(case)
     if kept:
@@ -152,11 +154,13 @@ def _controller(case: Case) -> Iterator[Finding]:
     if batch:
         advice = f"the largest power of two that fits is data.train_batch_size={batch}; {advice}"
     if found.needed + kept > has * RAY_KILLS_ABOVE:
-        yield Finding("host", name, "wrong", f"{what}, of which Ray lets {float(RAY_KILLS_ABOVE):.0%} be used", advice)
+        yield looked_at(
+            "host", name, "error", f"{what}, of which Ray lets {float(RAY_KILLS_ABOVE):.0%} be used", advice
+        )
     elif found.needed + kept > has * WELL_WITHIN:
-        yield Finding("host", name, "warning", f"{what}: more than {float(WELL_WITHIN):.0%}", advice)
+        yield looked_at("host", name, "warning", f"{what}: more than {float(WELL_WITHIN):.0%}", advice)
     else:
-        yield Finding("host", name, "ok", what)
+        yield looked_at("host", name, "ok", what)
 
 
 def kept_on_host(case: Case) -> int:

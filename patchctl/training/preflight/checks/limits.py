@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from patchctl.training.preflight import Finding
+from patchctl.findings.report import Finding, looked_at
 from patchctl.training.preflight.case import Case
 
 LIMITS = "limits"
@@ -14,4 +14,4 @@ def check_limits(case: Case) -> Iterator[Finding]:
     """Each limit of the recipe blocks until somebody has read it: whether it matters on this machine, only a person knows."""
     for limit in case.run.limits:
         todo = f"another recipe, or --accept {LIMITS} where you have read it and go on all the same"
-        yield Finding("recipe", LIMITS, "wrong", " ".join(limit.split()), todo)
+        yield looked_at("recipe", LIMITS, "error", " ".join(limit.split()), todo)

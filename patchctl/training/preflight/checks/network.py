@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from patchctl.training.preflight import Finding
+from patchctl.findings.report import Finding, looked_at
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.checks.hccl import check_hccl, reserved
@@ -26,7 +26,7 @@ def check_network(case: Case) -> Iterator[Finding]:
     text = case.machine.text(m.SOCKETS)
     if text is None:
         todo = "record again with `patchctl preflight --record DIR`"
-        yield Finding("network", "ports", "unknown", case.machine.why_not(m.SOCKETS), todo)
+        yield looked_at("network", "ports", "unknown", case.machine.why_not(m.SOCKETS), todo)
     else:
         taken = listening(text)
         yield _ray_ports(taken)
@@ -45,10 +45,10 @@ def _ray_ports(taken: set[int]) -> Finding:
     name = "ports of Ray"
     if used:
         todo = "`ray status --address 127.0.0.1:6766` tells whether it is the Ray of this run; else end it, or choose other ports"
-        return Finding(
+        return looked_at(
             "network", name, "warning", f"{_listed(used)} in use: a Ray that runs already, or something else", todo
         )
-    return Finding("network", name, "ok", f"{_listed(RAY_PORTS)} are free (head and dashboard, on the first node)")
+    return looked_at("network", name, "ok", f"{_listed(RAY_PORTS)} are free (head and dashboard, on the first node)")
 
 
 def _hccl_ports(taken: set[int], environment: Mapping[str, str]) -> Finding:
@@ -56,17 +56,17 @@ def _hccl_ports(taken: set[int], environment: Mapping[str, str]) -> Finding:
     ports, source = _hccl_wanted(environment)
     if ports is None:
         value = environment.get(HCCL_RANGE) or environment.get(HCCL_BASE)
-        return Finding(
-            "network", name, "wrong", f"{source}={value} cannot be read", f"{HCCL_RANGE}=60000-60050, or unset it"
+        return looked_at(
+            "network", name, "error", f"{source}={value} cannot be read", f"{HCCL_RANGE}=60000-60050, or unset it"
         )
     if not ports:
-        return Finding("network", name, "ok", f"{source}=auto: the system chooses")
+        return looked_at("network", name, "ok", f"{source}=auto: the system chooses")
     used = [port for port in ports if port in taken]
     what = f"{ports[0]} to {ports[-1]} ({source})"
     if used:
         todo = f"end what listens there (`ss -ltnp`), or {HCCL_BASE}=N with {HCCL_PORTS} free ports, the same on every node"
-        return Finding("network", name, "wrong", f"{what}: {_listed(used)} in use", todo)
-    return Finding("network", name, "ok", f"{what} are free")
+        return looked_at("network", name, "error", f"{what}: {_listed(used)} in use", todo)
+    return looked_at("network", name, "ok", f"{what} are free")
 
 
 def _hccl_wanted(environment: Mapping[str, str]) -> tuple[list[int] | None, str]:
@@ -105,12 +105,12 @@ def _engine_groups(case: Case, taken: set[int] | None) -> Iterator[Finding]:
     what = f"{devices} devices, tensor parallel {tensor} x data parallel {data}"
     if devices % size:
         todo = "sizes whose product divides the devices: --size, or --set rollout.data_parallel_size"
-        yield Finding("network", name, "wrong", f"{what}: no whole number of groups", todo)
+        yield looked_at("network", name, "error", f"{what}: no whole number of groups", todo)
         return
     groups = devices // size
     spmd = f"{groups} ({what}); 002's VLLM_DP_SIZE, which is left unset here, would be {devices // tensor}"
     if data == 1:
-        yield Finding("network", name, "ok", spmd)
+        yield looked_at("network", name, "ok", spmd)
         return
     base = case.in_effect.get(GROUP_BASE)
     first = int(base) if base and base.isdigit() else GROUP_PORT
@@ -119,23 +119,23 @@ def _engine_groups(case: Case, taken: set[int] | None) -> Iterator[Finding]:
     used = [port for port in ports if port in (taken or ())]
     if used and base is not None:
         todo = f"another {GROUP_BASE}, the first of {groups} free ports; or unset it"
-        yield Finding("network", name, "wrong", f"{what}: {_listed(used)} in use", todo)
+        yield looked_at("network", name, "error", f"{what}: {_listed(used)} in use", todo)
     elif used:
-        yield Finding("network", name, "ok", f"{what}: {_listed(used)} in use, the next free ones are taken")
+        yield looked_at("network", name, "ok", f"{what}: {_listed(used)} in use, the next free ones are taken")
     else:
-        yield Finding("network", name, "ok", what)
+        yield looked_at("network", name, "ok", what)
 
 
 def _interfaces(case: Case) -> Iterator[Finding]:
     data = case.machine.data(m.ADDRESSES)
     if data is None:
         todo = "record again with `patchctl preflight --record DIR`"
-        yield Finding("network", "interface", "unknown", case.machine.why_not(m.ADDRESSES), todo)
+        yield looked_at("network", "interface", "unknown", case.machine.why_not(m.ADDRESSES), todo)
         return
     known = interfaces(data)
     asked = {name: case.in_effect[name] for name in IFNAMES if case.in_effect.get(name)}
     if not asked and case.environment is None:
-        yield Finding("network", "interface", "unknown", case.machine.why_not(m.ENVIRONMENT), needed=False)
+        yield looked_at("network", "interface", "unknown", case.machine.why_not(m.ENVIRONMENT), needed=False)
     elif not asked:
         yield _unnamed(case, known)
     for name, value in asked.items():
@@ -143,7 +143,7 @@ def _interfaces(case: Case) -> Iterator[Finding]:
     chosen = {v for n, v in asked.items() if n != "TP_SOCKET_IFNAME"}
     if len(chosen) > 1:
         what = ", ".join(f"{n}={v}" for n, v in asked.items())
-        yield Finding(
+        yield looked_at(
             "network", "interface", "warning", f"they differ: {what}", "one interface in all of them (003, 4.5)"
         )
     yield from _master(case, known)
@@ -153,9 +153,9 @@ def _unnamed(case: Case, known: Sequence[Interface]) -> Finding:
     able = _listed([f"{i.name} ({', '.join(_outer(i))})" for i in known if i.up and _outer(i)]) or "none has an address"
     what = f"{IFNAMES[0]} and {IFNAMES[1]} are not set; up with an address: {able}"
     if case.nodes == 1:
-        return Finding("network", "interface", "ok", f"{what}; one node needs none")
+        return looked_at("network", "interface", "ok", f"{what}; one node needs none")
     todo = "export both with the interface that the other nodes reach, on every node (003, 4.5)"
-    return Finding("network", "interface", "warning", what, todo)
+    return looked_at("network", "interface", "warning", what, todo)
 
 
 def _named(name: str, value: str, known: Sequence[Interface]) -> Finding:
@@ -163,18 +163,18 @@ def _named(name: str, value: str, known: Sequence[Interface]) -> Finding:
     found = matching(value, known) if name.startswith("HCCL") else [i for i in known if i.name in value.split(",")]
     names = ", ".join(i.name for i in known) or "none"
     if not found:
-        return Finding(
-            "network", name, "wrong", f"{value}: no such interface", f"one of {names}: the node's own (`ip addr`)"
+        return looked_at(
+            "network", name, "error", f"{value}: no such interface", f"one of {names}: the node's own (`ip addr`)"
         )
     down = [i.name for i in found if not i.up]
     bare = [i.name for i in found if i.up and not _outer(i)]
     if down or bare:
         what = f"{value}: {', '.join([*(f'{n} is down' for n in down), *(f'{n} has no address of this node' for n in bare)])}"
-        return Finding(
-            "network", name, "wrong", what, f"an interface that is up and that the other nodes reach, of {names}"
+        return looked_at(
+            "network", name, "error", what, f"an interface that is up and that the other nodes reach, of {names}"
         )
     addresses = ", ".join(a for i in found for a in _outer(i))
-    return Finding("network", name, "ok", f"{value}: up, {addresses}")
+    return looked_at("network", name, "ok", f"{value}: up, {addresses}")
 
 
 def matching(value: str, known: Sequence[Interface]) -> list[Interface]:
@@ -193,12 +193,12 @@ def _master(case: Case, known: Sequence[Interface]) -> Iterator[Finding]:
         return
     if value == "localhost" or value.startswith("127."):
         todo = "the address of the first node, the same on every node (002, 003)"
-        yield Finding(
-            "network", "MASTER_ADDR", "wrong", f"{value}: each of {case.nodes} nodes would wait for itself", todo
+        yield looked_at(
+            "network", "MASTER_ADDR", "error", f"{value}: each of {case.nodes} nodes would wait for itself", todo
         )
         return
     own = any(value in i.addresses for i in known)
-    yield Finding(
+    yield looked_at(
         "network", "MASTER_ADDR", "ok", f"{value}, {'this' if own else 'another'} node; the same on every node"
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from patchctl.training.preflight import Finding
+from patchctl.findings.report import Finding, looked_at
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.sizes import ROLLOUT
@@ -29,19 +29,19 @@ def _compiled(case: Case) -> Finding:
     if not isinstance(found, dict):
         lacks = case.machine.known_to_lack(m.OPERATORS)
         todo = "--python PY, the Python that trains; on a recording: record again"
-        return Finding("software", name, "wrong" if lacks else "unknown", case.machine.why_not(m.OPERATORS), todo)
+        return looked_at("software", name, "error" if lacks else "unknown", case.machine.why_not(m.OPERATORS), todo)
     python, place = found.get("python"), found.get("vllm_ascend")
     if not isinstance(place, str):
-        return Finding("software", name, "wrong", f"{python} finds no vllm_ascend", f"install it: {_BUILD}")
+        return looked_at("software", name, "error", f"{python} finds no vllm_ascend", f"install it: {_BUILD}")
     compiled = found.get("compiled")
     names = [str(n) for n in compiled] if isinstance(compiled, list) else []
     if any(n.startswith(_MODULE) for n in names):
-        return Finding("software", name, "ok", f"{_MODULE} in {place}")
+        return looked_at("software", name, "ok", f"{_MODULE} in {place}")
     if case.off(f"{ROLLOUT}.free_cache_engine"):
         what = f"no {_MODULE} in {place}: the engine falls back where it can, and sleep mode is off"
-        return Finding("software", name, "warning", what, _BUILD, needed=False)
+        return looked_at("software", name, "warning", what, _BUILD, needed=False)
     what = f"no {_MODULE} in {place}: sleep mode ({ROLLOUT}.free_cache_engine) ends at its first use of it"
-    return Finding("software", name, "wrong", what, _BUILD)
+    return looked_at("software", name, "error", what, _BUILD)
 
 
 def _architecture(case: Case) -> Iterator[Finding]:
@@ -52,9 +52,9 @@ def _architecture(case: Case) -> Iterator[Finding]:
     name, words = "architecture", (kernel or "").split()
     if not words:
         why = case.machine.why_not(m.KERNEL)
-        yield Finding("software", name, "unknown", f"CANN is for {found[1]}; {why}", needed=False)
+        yield looked_at("software", name, "unknown", f"CANN is for {found[1]}; {why}", needed=False)
     elif words[-1] != found[1]:
         todo = f"install CANN's toolkit for {words[-1]}"
-        yield Finding("software", name, "wrong", f"CANN is for {found[1]}, and this machine is {words[-1]}", todo)
+        yield looked_at("software", name, "error", f"CANN is for {found[1]}, and this machine is {words[-1]}", todo)
     else:
-        yield Finding("software", name, "ok", f"CANN is for {found[1]}, as is this machine")
+        yield looked_at("software", name, "ok", f"CANN is for {found[1]}, as is this machine")

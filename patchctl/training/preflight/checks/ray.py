@@ -6,8 +6,8 @@ import ipaddress
 from collections.abc import Iterator
 from fractions import Fraction
 
+from patchctl.findings.report import Finding, looked_at
 from patchctl.terminal.progress import size_text
-from patchctl.training.preflight import Finding
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.controller import controller_of
@@ -32,7 +32,7 @@ def check_ray(case: Case) -> Iterator[Finding]:
     if (case.environment or {}).get(NOSET):
         what = f"{NOSET} is set: Ray shows every worker all devices, and each has to choose its own by LOCAL_RANK"
         todo = f"unset {NOSET} before `ray start`: workers were on the wrong device with it (verl-omni#227)"
-        yield Finding("environment", NOSET, "warning", what, todo, needed=False)
+        yield looked_at("environment", NOSET, "warning", what, todo, needed=False)
 
 
 def object_store(case: Case) -> int | None:
@@ -61,9 +61,9 @@ def _store(case: Case) -> Iterator[Finding]:
             f"ray_cluster.sh head ... -- --object-store-memory {more}, with a larger /dev/shm; else the rest goes by way of"
             f" {_FOLDER} on disk"
         )
-        yield Finding("host", name, "warning", what, todo, needed=False)
+        yield looked_at("host", name, "warning", what, todo, needed=False)
     else:
-        yield Finding("host", name, "ok", what)
+        yield looked_at("host", name, "ok", what)
 
 
 def _disk(case: Case) -> Iterator[Finding]:
@@ -75,9 +75,11 @@ def _disk(case: Case) -> Iterator[Finding]:
     what = f"{size_text(mount.free)} of {size_text(mount.total)} are free on {mount.point} for {_FOLDER}"
     if used > _FULL:
         todo = "make room, or ray_cluster.sh head --temp-dir D on another disk, which all nodes then use"
-        yield Finding("host", name, "wrong", f"{what}: above {float(_FULL):.0%} Ray makes no objects that spill", todo)
+        yield looked_at(
+            "host", name, "error", f"{what}: above {float(_FULL):.0%} Ray makes no objects that spill", todo
+        )
     else:
-        yield Finding("host", name, "ok", what)
+        yield looked_at("host", name, "ok", what)
 
 
 def _proxies(case: Case) -> Iterator[Finding]:
@@ -90,15 +92,15 @@ def _proxies(case: Case) -> Iterator[Finding]:
     open_to_ray = (case.environment or {}).get(GRPC_PROXY, "0") not in ("", "0", "false", "False")
     missing = _not_exempt(case, own.get("no_proxy", ("", ""))[1])
     if not missing:
-        yield Finding("network", "proxy", "ok", f"{', '.join(named)}; no_proxy names this machine and the first node")
+        yield looked_at("network", "proxy", "ok", f"{', '.join(named)}; no_proxy names this machine and the first node")
         return
     what = f"{', '.join(named)}, and no_proxy leaves out {', '.join(missing)}"
     todo = f"export no_proxy=localhost,127.0.0.1,{','.join(a for a in missing if a not in ('localhost', '127.0.0.1'))}"
     todo = f"{todo.rstrip(',')} and the other nodes' addresses before `ray start`, or unset {' '.join(named)}"
     if open_to_ray:
-        yield Finding("network", "proxy", "wrong", f"{what}; {GRPC_PROXY} sends Ray's own traffic there", todo)
+        yield looked_at("network", "proxy", "error", f"{what}; {GRPC_PROXY} sends Ray's own traffic there", todo)
     else:
-        yield Finding("network", "proxy", "warning", what, todo, needed=False)
+        yield looked_at("network", "proxy", "warning", what, todo, needed=False)
 
 
 def _not_exempt(case: Case, exempt: str) -> list[str]:

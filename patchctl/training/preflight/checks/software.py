@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 from patchctl.doctor.runtime import fits, info_version
 from patchctl.errors import WrongUse
+from patchctl.findings.report import Finding, looked_at
 from patchctl.manifest.requirement_types import Platform
 from patchctl.requirements.compare import Difference, Wanted, compare
 from patchctl.requirements.interpreter import summary
 from patchctl.requirements.lockfile import this_platform
 from patchctl.terminal.progress import size_text
-from patchctl.training.preflight import Finding
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.caches import Cache, caches_of
 from patchctl.training.preflight.case import Case
@@ -47,15 +47,15 @@ def _compared(case: Case, name: str, wanted: str) -> Finding:
         and (missing is None or not case.machine.known_to_lack(probe))
         and case.machine.text(probe) is None
     ):
-        return Finding("software", name, "unknown", f"{wanted} is wanted; {case.machine.why_not(probe)}", todo)
+        return looked_at("software", name, "unknown", f"{wanted} is wanted; {case.machine.why_not(probe)}", todo)
     if found is None:
-        return Finding("software", name, "wrong", f"{wanted} is wanted; {missing or 'it is not there'}", todo)
+        return looked_at("software", name, "error", f"{wanted} is wanted; {missing or 'it is not there'}", todo)
     if not fits(found, wanted) and name == "driver":
         what = f"{found}; {wanted} is what was trained with, and 002 allows other versions that go with CANN"
-        return Finding("software", name, "warning", what, f"{_COMPATIBLE}; or {todo}", needed=False)
+        return looked_at("software", name, "warning", what, f"{_COMPATIBLE}; or {todo}", needed=False)
     if not fits(found, wanted):
-        return Finding("software", name, "wrong", f"{found}; {wanted} is wanted", f"{todo}; or --accept {name}")
-    return Finding("software", name, "ok", f"{found}; {wanted} is wanted")
+        return looked_at("software", name, "error", f"{found}; {wanted} is wanted", f"{todo}; or --accept {name}")
+    return looked_at("software", name, "ok", f"{found}; {wanted} is wanted")
 
 
 def _version(case: Case, name: str) -> tuple[str | None, str | None, str]:
@@ -96,17 +96,17 @@ def _packages(case: Case) -> Iterator[Finding]:
     found = compare(known, wanted, needs=case.run.needs_packages, less=own)
     matter = [d for d in found if d.matters]
     for one in matter[:_SHOWN]:
-        yield Finding("software", one.name, "wrong", str(one), f"{_cure(one, wanted)}; or --accept {one.name}")
+        yield looked_at("software", one.name, "error", str(one), f"{_cure(one, wanted)}; or --accept {one.name}")
     lock = f"patchctl requirements --profile {case.run.profile} prints what pip installs, on every node"
     if len(matter) > _SHOWN:
         rest = summary(matter[_SHOWN:])
-        yield Finding("software", "packages", "wrong", f"and besides those: {rest}", f"{lock}; or --accept packages")
+        yield looked_at("software", "packages", "error", f"and besides those: {rest}", f"{lock}; or --accept packages")
     others = [d for d in found if not d.matters]
     if any(d.kind in ("missing", "excluded") for d in others):
-        yield Finding("software", "other packages", "warning", summary(others), lock)
+        yield looked_at("software", "other packages", "warning", summary(others), lock)
     else:
         same = f"{len(wanted.lock.packages)} packages are compared with the lock"
-        yield Finding("software", "other packages", "ok", f"{same}; {summary(others)}" if others else same)
+        yield looked_at("software", "other packages", "ok", f"{same}; {summary(others)}" if others else same)
 
 
 def _cure(one: Difference, wanted: Wanted) -> str:
@@ -144,12 +144,12 @@ def old_caches(case: Case) -> list[Cache]:
 def _caches(case: Case) -> Iterator[Finding]:
     caches = caches_of(case.machine.data(m.CACHES))
     if caches is None:
-        yield Finding(
+        yield looked_at(
             "software", "compile caches", "unknown", case.machine.why_not(m.CACHES), "record again", needed=False
         )
         return
     if not caches:
-        yield Finding("software", "compile caches", "ok", "none")
+        yield looked_at("software", "compile caches", "ok", "none")
     installed = cann_time(case)
     todo = "--clear-caches takes it away, after a question; downloads of models are kept"
     for cache in caches:
@@ -158,10 +158,10 @@ def _caches(case: Case) -> Iterator[Finding]:
         if installed is None:
             what += "; when CANN was installed is not known"
             by_hand = f"after a change of CANN: rm -r {shlex.quote(cache.path)}"
-            yield Finding("software", "compile caches", "warning", what, by_hand)
+            yield looked_at("software", "compile caches", "warning", what, by_hand)
         elif cache.oldest < installed:
             age = (installed - cache.oldest) / _DAY
             what += f", its oldest file {age:.1f} days before this CANN"
-            yield Finding("software", "compile caches", "warning", what, todo)
+            yield looked_at("software", "compile caches", "warning", what, todo)
         else:
-            yield Finding("software", "compile caches", "ok", f"{what}, after this CANN was installed")
+            yield looked_at("software", "compile caches", "ok", f"{what}, after this CANN was installed")

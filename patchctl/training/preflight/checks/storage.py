@@ -6,9 +6,9 @@ import posixpath
 import re
 from collections.abc import Iterator
 
+from patchctl.findings.report import Finding, looked_at
 from patchctl.terminal.progress import size_text
 from patchctl.training.models.parameters import Model
-from patchctl.training.preflight import Finding
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.memory import BF16, checkpoint_bytes
@@ -39,17 +39,17 @@ def _path(case: Case, name: str) -> Finding:
     path = case.path(name)
     todo = f"--path {name}=PATH, or {parameter.variable}=PATH: {' '.join(parameter.what.split())}"
     if path is None:
-        return Finding("storage", name, "unknown", "not given", todo, needed=False)
+        return looked_at("storage", name, "unknown", "not given", todo, needed=False)
     there = case.there(path)
     if there is None:
         what = f"{path}: nobody looked"
-        return Finding("storage", name, "unknown", what, "record again with this recipe and path", needed=False)
+        return looked_at("storage", name, "unknown", what, "record again with this recipe and path", needed=False)
     if not there:
         if name == MODEL and _HUB_NAME.fullmatch(path):
             what = f"{path} is no folder here: taken for a name on a hub, and every node fetches it by itself"
-            return Finding("storage", name, "warning", what, f"fetch it once, and {todo}")
-        return Finding("storage", name, "wrong", f"{path}: nothing is there", todo)
-    return Finding("storage", name, "ok", f"{path}: a {there['kind']}, {size_text(there['bytes'])}")
+            return looked_at("storage", name, "warning", what, f"fetch it once, and {todo}")
+        return looked_at("storage", name, "error", f"{path}: nothing is there", todo)
+    return looked_at("storage", name, "ok", f"{path}: a {there['kind']}, {size_text(there['bytes'])}")
 
 
 def _weights(case: Case) -> Iterator[Finding]:
@@ -64,12 +64,12 @@ def _weights(case: Case) -> Iterator[Finding]:
     there = case.there(path) if path else None
     kind = "converted weights" if name == MEGATRON_WEIGHTS else "weights"
     if there and there["kind"] == "folder" and there["bytes"] >= _WHOLE * size:
-        yield Finding("storage", kind, "ok", f"{size_text(there['bytes'])} in {path}; {size_text(size)} in bf16")
+        yield looked_at("storage", kind, "ok", f"{size_text(there['bytes'])} in {path}; {size_text(size)} in bf16")
         return
     if there:
         what = f"{size_text(there['bytes'])} in {path}, and {size_text(size)} are wanted in bf16"
         again = "fetch the rest (a download that was cut off goes on)" if name == MODEL else "convert again"
-        yield Finding("storage", kind, "wrong", what, f"{again}, or a recipe with random weights")
+        yield looked_at("storage", kind, "error", what, f"{again}, or a recipe with random weights")
         return
     yield from _room(case, kind, path, _wanted(case, size, converted))
 
@@ -96,17 +96,17 @@ def _model_is_there(case: Case, size: int) -> bool:
 def _room(case: Case, kind: str, path: str | None, wanted: tuple[int, str]) -> Iterator[Finding]:
     total, parts = wanted
     if path is None:
-        yield Finding("storage", f"room for {kind}", "unknown", f"{parts}; where is not given", needed=False)
+        yield looked_at("storage", f"room for {kind}", "unknown", f"{parts}; where is not given", needed=False)
         return
     mount = _mount(case, path)
     if mount is None:
-        yield Finding("storage", f"room for {kind}", "unknown", f"{parts}; {_no_mount(case, path)}", needed=False)
+        yield looked_at("storage", f"room for {kind}", "unknown", f"{parts}; {_no_mount(case, path)}", needed=False)
         return
     what = f"{parts}; {size_text(mount.free)} are free on {mount.point}"
     if mount.free < total:
-        yield Finding("storage", f"room for {kind}", "wrong", what, "another disk, or make room")
+        yield looked_at("storage", f"room for {kind}", "error", what, "another disk, or make room")
     else:
-        yield Finding("storage", f"room for {kind}", "ok", what)
+        yield looked_at("storage", f"room for {kind}", "ok", what)
 
 
 def _checkpoints(case: Case) -> Finding:
@@ -114,10 +114,10 @@ def _checkpoints(case: Case) -> Finding:
     name, model, path = "room for checkpoints", case.model, case.path(CHECKPOINTS)
     every = case.number("trainer.save_freq")
     if every is not None and every <= 0:
-        return Finding("storage", name, "ok", "none are written (trainer.save_freq)")
+        return looked_at("storage", name, "ok", "none are written (trainer.save_freq)")
     todo = f"--path {CHECKPOINTS}=DIR, or {case.run.paths[CHECKPOINTS].variable}=DIR, on a disk that all nodes see"
     if not isinstance(model, Model):
-        return Finding("storage", name, "unknown", "the model is not known", todo, needed=False)
+        return looked_at("storage", name, "unknown", "the model is not known", todo, needed=False)
     strategy = case.text(f"{_ACTOR}.strategy") or "fsdp"
     one = checkpoint_bytes(model, strategy)
     totals = totals_of(case.run, case.all_rules, one)
@@ -128,17 +128,17 @@ def _checkpoints(case: Case) -> Finding:
         f": {size_text(total)}" if totals.kept else ""
     )
     if path is None:
-        return Finding("storage", name, "unknown", f"{what}; where is not given", todo, needed=False)
+        return looked_at("storage", name, "unknown", f"{what}; where is not given", todo, needed=False)
     mount = _mount(case, path)
     if mount is None:
-        return Finding("storage", name, "unknown", f"{what}; {_no_mount(case, path)}", needed=False)
+        return looked_at("storage", name, "unknown", f"{what}; {_no_mount(case, path)}", needed=False)
     what = f"{what}; {size_text(mount.free)} are free on {mount.point}"
     if mount.free < total:
         keep = "trainer.max_actor_ckpt_to_keep=2, a larger trainer.save_freq, or another disk"
-        return Finding("storage", name, "wrong", what, keep)
+        return looked_at("storage", name, "error", what, keep)
     if not limited:
-        return Finding("storage", name, "warning", what, "trainer.max_actor_ckpt_to_keep=N keeps the last N")
-    return Finding("storage", name, "ok", what)
+        return looked_at("storage", name, "warning", what, "trainer.max_actor_ckpt_to_keep=N keeps the last N")
+    return looked_at("storage", name, "ok", what)
 
 
 def _validation(case: Case) -> Iterator[Finding]:
@@ -149,9 +149,9 @@ def _validation(case: Case) -> Iterator[Finding]:
     what = f"{totals.validations} times, {totals.validated:,} answers, and {totals.trained:,} to train"
     if totals.validated * _MOST_VALIDATION > totals.trained:
         todo = "a larger trainer.test_freq, or fewer rows (--size validation_rows=N says how many there are)"
-        yield Finding("storage", "validation answers", "warning", what, todo)
+        yield looked_at("storage", "validation answers", "warning", what, todo)
     else:
-        yield Finding("storage", "validation answers", "ok", what)
+        yield looked_at("storage", "validation answers", "ok", what)
 
 
 def _mount(case: Case, path: str) -> Mount | None:

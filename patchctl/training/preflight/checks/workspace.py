@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from patchctl.training.preflight import Finding
+from patchctl.findings.report import Finding, looked_at
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.read import records
@@ -19,8 +19,8 @@ def check_workspace(case: Case) -> Iterator[Finding]:
     if not isinstance(state, dict):
         known = case.machine.known_to_lack(m.WORKSPACE)
         what = case.machine.why_not(m.WORKSPACE)
-        yield Finding(
-            "workspace", "workspace", "wrong" if known else "unknown", what, f"{apply}, then --workspace DIR here"
+        yield looked_at(
+            "workspace", "workspace", "error" if known else "unknown", what, f"{apply}, then --workspace DIR here"
         )
         return
     place = str(state.get("workspace"))
@@ -32,10 +32,10 @@ def check_workspace(case: Case) -> Iterator[Finding]:
     yield from _imports(case, state, trees)
     for skipped in records(state.get("skipped")):
         what = "its source could not be had when the patches were applied"
-        yield Finding("workspace", str(skipped.get("upstream")), "warning", what, f"{apply} where it can be had")
+        yield looked_at("workspace", str(skipped.get("upstream")), "warning", what, f"{apply} where it can be had")
     if place.startswith("/home/"):
         what = f"{place} lies below /home: a vLLM server that is started there fails on its paths (003, 4.8)"
-        yield Finding(
+        yield looked_at(
             "workspace", "place", "warning", what, "start a server for evaluation from elsewhere", needed=False
         )
 
@@ -43,22 +43,22 @@ def check_workspace(case: Case) -> Iterator[Finding]:
 def _profile(case: Case, state: Mapping[str, Any], place: str, apply: str) -> Iterator[Finding]:
     profile, interrupted = state.get("profile"), state.get("interrupted")
     if interrupted:
-        yield Finding(
-            "workspace", "workspace", "wrong", f"{place}: an interrupted {interrupted}", f"{apply} finishes it"
+        yield looked_at(
+            "workspace", "workspace", "error", f"{place}: an interrupted {interrupted}", f"{apply} finishes it"
         )
     elif profile != case.run.profile and case.stacks and case.stacks.items() <= _stacks(state).items():
         what = f"{place} holds {profile}, which has the stacks of {case.run.profile}"
-        yield Finding("workspace", "workspace", "ok", what)
+        yield looked_at("workspace", "workspace", "ok", what)
     elif profile != case.run.profile:
         what = f"{place} holds {profile or 'the unpatched trees'}, not {case.run.profile}"
-        yield Finding("workspace", "workspace", "wrong", what, apply)
+        yield looked_at("workspace", "workspace", "error", what, apply)
     else:
-        yield Finding("workspace", "workspace", "ok", f"{place} holds {profile}")
+        yield looked_at("workspace", "workspace", "ok", f"{place} holds {profile}")
     needed = {feature.partition("@")[0] for feature in case.run.needs}
     lacking = sorted(needed & set(_features_left_out(state)))
     if lacking:
         what = f"the recipe needs {', '.join(lacking)}, which the workspace leaves out"
-        yield Finding("workspace", "features", "wrong", what, f"{apply} without --without")
+        yield looked_at("workspace", "features", "error", what, f"{apply} without --without")
 
 
 def _stacks(state: Mapping[str, Any]) -> dict[str, str]:
@@ -85,11 +85,11 @@ def _tree(tree: Mapping[str, Any], apply: str) -> Finding:
         faults.append(lock)
     if faults:
         todo = f"{apply} (--stash keeps edits); a run is only as reproducible as its trees"
-        return Finding("workspace", name, "wrong", "; ".join(faults), todo)
+        return looked_at("workspace", name, "error", "; ".join(faults), todo)
     what = f"{tree.get('stack')}, {len(records(tree.get('patches')))} patches"
     if lock == "silent":
-        return Finding("workspace", name, "ok", f"{what}; the lock does not speak of this form")
-    return Finding("workspace", name, "ok", f"{what}, equal to the lock")
+        return looked_at("workspace", name, "ok", f"{what}; the lock does not speak of this form")
+    return looked_at("workspace", name, "ok", f"{what}, equal to the lock")
 
 
 def _imports(case: Case, state: Mapping[str, Any], trees: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
@@ -98,7 +98,7 @@ def _imports(case: Case, state: Mapping[str, Any], trees: Sequence[Mapping[str, 
     python, place = str(state.get("python") or "PYTHON"), str(state.get("workspace"))
     if state.get("not_asked"):
         todo = "--python PY: the Python that trains"
-        yield Finding("workspace", "imports", "unknown", str(state["not_asked"]), todo)
+        yield looked_at("workspace", "imports", "unknown", str(state["not_asked"]), todo)
         return
     asked = [tree for tree in trees if isinstance(tree.get("imports"), list) and tree["imports"]]
     elsewhere = [
@@ -111,9 +111,9 @@ def _imports(case: Case, state: Mapping[str, Any], trees: Sequence[Mapping[str, 
             f"patchctl install --workspace {shlex.quote(place)} --python {shlex.quote(python)}, or export"
             f" PYTHONPATH={shlex.quote(folders)} before Ray and training start (--workspace of ray_cluster.sh and train.sh does)"
         )
-        yield Finding("workspace", "imports", "wrong", f"{python} imports {', '.join(elsewhere)}", todo)
+        yield looked_at("workspace", "imports", "error", f"{python} imports {', '.join(elsewhere)}", todo)
     elif asked:
-        yield Finding("workspace", "imports", "ok", f"{python} imports the patched trees")
+        yield looked_at("workspace", "imports", "ok", f"{python} imports the patched trees")
 
 
 def _started_in(case: Case, tree: Mapping[str, Any]) -> bool:
