@@ -1,20 +1,22 @@
-"""Reads objects from a repository through one `git cat-file --batch`, and believes none of them unverified.
+"""Reads objects from a repository, and believes none of them unverified.
 
 git checks an object's id when it is received, not when it is read: a byte changed on the disk afterwards reaches whoever
-asks. Here every object's id is computed again.
+asks. Here every object's id is computed again. Packs are read by ourselves: a process of git costs more than most of what it
+would be asked for. What we do not find or cannot read, or reads as another object, one `git cat-file --batch` is asked for.
 """
 
 from __future__ import annotations
 
 import subprocess
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
 from patchctl.errors import BrokenRepository, GitKilled, PatchctlError, SourceMismatch
 from patchctl.git.objects import FOLDER, GITLINK, Entry, Files, object_id, parse_tree
+from patchctl.git.packread import PackReader
 from patchctl.git.run import git_environment, git_executable
 from patchctl.git.unconfigured import without_settings
 
@@ -36,35 +38,16 @@ class ObjectReader:
         self._trees = {} if afresh else _TREES
 
     def __enter__(self) -> ObjectReader:
-        self._config = git_environment((("safe.directory", str(self.repo)),))
-        env = self._config.__enter__()
-        self._process = subprocess.Popen(
-            [git_executable(), f"--git-dir={self.repo}", "cat-file", "--batch"],
-            env={**env, "GIT_COMMON_DIR": without_settings(self.repo)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._in: IO[bytes] = self._process.stdin
-        self._out: IO[bytes] = self._process.stdout
+        self._packs = PackReader(self.repo)
+        self._git: _CatFile | None = None
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Killed before its pipe is closed: closing waits for a thread that is still asking, and that one for the process,
-        # when whoever read stopped at an error. The process only reads, so that killing it loses nothing.
-        self._process.kill()
-        try:
-            self._in.close()
-        except BrokenPipeError:
-            pass
-        self._out.close()
-        if self._process.stderr is not None:
-            self._process.stderr.close()
-        self._process.wait()
-        self._config.__exit__(None, None, None)
+        self._packs.close()
+        if self._git is not None:
+            self._git.close()
 
     def read(self, oid: str) -> tuple[str, bytes]:
         """The kind and the content of one object. SourceMismatch or BrokenRepository when it is missing or not what its id
@@ -72,44 +55,22 @@ class ObjectReader:
         return next(iter(self.read_many([oid])))
 
     def read_many(self, oids: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        """`read` for many objects, in their order. Asked for from a thread, since a full pipe would block both sides."""
+        """`read` for many objects, in their order."""
         wanted = list(oids)
-        if not wanted:
-            return
-        asking = threading.Thread(target=self._ask, args=(wanted,), daemon=True)
-        asking.start()
-        for oid in wanted:
-            yield self._answer(oid)
-        asking.join()
+        for number, oid in enumerate(wanted):
+            found = self._packs.read(oid)
+            if found is None or object_id(*found) != oid:
+                yield from self._read_by_git(wanted[number:])
+                return
+            yield found
 
-    def _ask(self, oids: list[str]) -> None:
-        try:
-            self._in.write("".join(f"{oid}\n" for oid in oids).encode())
-            self._in.flush()
-        except (BrokenPipeError, ValueError):
-            pass  # the reading side finds the process's end and says so
-
-    def _answer(self, oid: str) -> tuple[str, bytes]:
-        head = self._out.readline().split()
-        if not head:
-            raise self._ended(oid)
-        if len(head) != 3 or head[0].decode("ascii", "replace") != oid:
-            raise self._wrong(oid, "it is missing")
-        kind, size = head[1].decode("ascii"), int(head[2])
-        data = self._out.read(size)
-        if len(data) != size or self._out.read(1) != b"\n":
-            raise self._ended(oid)
-        if object_id(kind, data) != oid:
-            raise self._wrong(oid, "its content is not what its id says")
-        return kind, data
-
-    def _ended(self, oid: str) -> PatchctlError:
-        """Why git gave no answer and no reason: it was killed, or it cannot read the object or the repository."""
-        status = self._process.wait()
-        if status < 0:
-            return GitKilled("cat-file", -status)
-        said = self._process.stderr.read().decode("utf-8", "replace").strip() if self._process.stderr else ""
-        return self._wrong(oid, f"git cannot read it: {said.splitlines()[-1] if said else f'status {status}'}")
+    def _read_by_git(self, oids: list[str]) -> Iterator[tuple[str, bytes]]:
+        if self._git is None:
+            self._git = _CatFile(self.repo, self._wrong)
+        for oid, (kind, data) in zip(oids, self._git.read_many(oids), strict=True):
+            if object_id(kind, data) != oid:
+                raise self._wrong(oid, "its content is not what its id says")
+            yield kind, data
 
     def _wrong(self, oid: str, why: str) -> PatchctlError:
         if self.tree is not None:
@@ -145,3 +106,72 @@ class ObjectReader:
         wanted = [p for p in paths if files[p].mode != GITLINK]
         for path, (_, data) in zip(wanted, self.read_many([files[p].id for p in wanted]), strict=True):
             yield path, data
+
+
+class _CatFile:
+    """A `git cat-file --batch`. `wrong` makes the error for an object and what is wrong with it."""
+
+    def __init__(self, repo: Path, wrong: Callable[[str, str], PatchctlError]) -> None:
+        self._wrong = wrong
+        self._config = git_environment((("safe.directory", str(repo)),))
+        env = self._config.__enter__()
+        self._process = subprocess.Popen(
+            [git_executable(), f"--git-dir={repo}", "cat-file", "--batch"],
+            env={**env, "GIT_COMMON_DIR": without_settings(repo)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._in: IO[bytes] = self._process.stdin
+        self._out: IO[bytes] = self._process.stdout
+
+    def close(self) -> None:
+        """End it."""
+        # Killed before its pipe is closed: closing waits for a thread that is still asking, and that one for the process,
+        # when whoever read stopped at an error. The process only reads, so that killing it loses nothing.
+        self._process.kill()
+        try:
+            self._in.close()
+        except BrokenPipeError:
+            pass
+        self._out.close()
+        if self._process.stderr is not None:
+            self._process.stderr.close()
+        self._process.wait()
+        self._config.__exit__(None, None, None)
+
+    def read_many(self, oids: list[str]) -> Iterator[tuple[str, bytes]]:
+        """Asked for from a thread, since a full pipe would block both sides."""
+        asking = threading.Thread(target=self._ask, args=(oids,), daemon=True)
+        asking.start()
+        for oid in oids:
+            yield self._answer(oid)
+        asking.join()
+
+    def _ask(self, oids: list[str]) -> None:
+        try:
+            self._in.write("".join(f"{oid}\n" for oid in oids).encode())
+            self._in.flush()
+        except (BrokenPipeError, ValueError):
+            pass  # the reading side finds the process's end and says so
+
+    def _answer(self, oid: str) -> tuple[str, bytes]:
+        head = self._out.readline().split()
+        if not head:
+            raise self._ended(oid)
+        if len(head) != 3 or head[0].decode("ascii", "replace") != oid:
+            raise self._wrong(oid, "it is missing")
+        kind, size = head[1].decode("ascii"), int(head[2])
+        data = self._out.read(size)
+        if len(data) != size or self._out.read(1) != b"\n":
+            raise self._ended(oid)
+        return kind, data
+
+    def _ended(self, oid: str) -> PatchctlError:
+        """Why git gave no answer and no reason: it was killed, or it cannot read the object or the repository."""
+        status = self._process.wait()
+        if status < 0:
+            return GitKilled("cat-file", -status)
+        said = self._process.stderr.read().decode("utf-8", "replace").strip() if self._process.stderr else ""
+        return self._wrong(oid, f"git cannot read it: {said.splitlines()[-1] if said else f'status {status}'}")

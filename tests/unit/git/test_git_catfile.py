@@ -13,19 +13,29 @@ from patchctl.errors import SourceMismatch
 from patchctl.git import catfile
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import Entry, object_id
+from patchctl.git.packread import apply_delta
 
 CONTENTS = {
     b"folder/%d" % i: (0o100644, random.Random(i).randbytes(200 + 300 * (i % 5)) + b"text\n" * 40) for i in range(8)
 }
 
 
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Repo, str, Path]:
+# Packs as git writes them by default, with deltas that name their base by id, and with an index that only git reads.
+FORMS = {
+    "offsets": ("repack.useDeltaBaseOffset=true", "pack.indexVersion=2"),
+    "ids": ("repack.useDeltaBaseOffset=false", "pack.indexVersion=2"),
+    "old index": ("repack.useDeltaBaseOffset=true", "pack.indexVersion=1"),
+}
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def packed(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> tuple[Repo, str, Path]:
     """A repository whose objects are all in one pack, deltas included; its commit; the pack."""
     repo = Repo(tmp_path_factory.mktemp("catfile") / "repo")
     later = CONTENTS | {b"folder/0": (0o100644, CONTENTS[b"folder/0"][1] + b"more\n")}
     commits = repo.history([CONTENTS, later])
-    repo.git("repack", "-q", "-a", "-d", "-f")
+    settings = [word for setting in FORMS[request.param] for word in ("-c", setting)]
+    repo.git(*settings, "repack", "-q", "-a", "-d", "-f")
     repo.git("prune-packed")
     (pack,) = (repo.dir / "objects" / "pack").glob("*.pack")
     return repo, commits[1], pack
@@ -43,6 +53,11 @@ def everything(repo: Path, commit: str) -> dict[bytes, bytes]:
         assert kind == "commit"
         files = reader.files(data[5:45].decode())
         return dict(reader.blobs(files, files))
+
+
+def is_read_by_us(repo: Repo) -> bool:
+    (index,) = (repo.dir / "objects" / "pack").glob("*.idx")
+    return index.read_bytes().startswith(b"\xfftOc")
 
 
 def test_a_whole_repository_reads_as_it_was_written(packed: tuple[Repo, str, Path]) -> None:
@@ -139,8 +154,10 @@ def test_a_reader_that_is_left_early_ends_its_process(packed: tuple[Repo, str, P
     with pytest.raises(RuntimeError, match="stop"), ObjectReader(repo.dir) as reader:
         many = reader.read_many([commit] * 5000)
         next(many)
+        git = reader._git
         raise RuntimeError("stop")
-    assert reader._process.poll() is not None
+    assert (git is None) == is_read_by_us(repo), "a process only where we cannot read"
+    assert git is None or git._process.poll() is not None
 
 
 def test_submodules_are_entries_and_no_blobs(tmp_path: Path) -> None:
@@ -150,3 +167,27 @@ def test_submodules_are_entries_and_no_blobs(tmp_path: Path) -> None:
         files = reader.files(tree)
         assert files == {b"sub": Entry(0o160000, "1" * 40)}
         assert list(reader.blobs(files, files)) == []
+
+
+def test_a_long_chain_of_deltas_and_a_large_file_read_as_they_were_written(tmp_path: Path) -> None:
+    repo = Repo(tmp_path / "repo")
+    lines = [b"%d %s\n" % (i, random.Random(i).randbytes(20).hex().encode()) for i in range(4000)]
+    versions = []
+    for number in range(60):
+        lines[number * 50] = b"changed %d\n" % number
+        versions.append({b"file": (0o100644, b"".join(lines)), b"sub/large": (0o100644, bytes(300_000 + number))})
+    commits = repo.history(versions)
+    repo.git("repack", "-q", "-a", "-d", "-f", "--depth=60", "--window=70")
+    repo.git("prune-packed")
+    for commit, files in zip(commits, versions, strict=True):
+        assert everything(repo.dir, commit) == {path: data for path, (_, data) in files.items()}
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [b"", b"\x05", b"\x04\x01\x01x", b"\x05\x05\x90\x06", b"\x05\x02\x01x", b"\x05\x01\x00", b"\x05\x05\x91"],
+    ids=["empty", "no target", "other base", "copies too much", "too short", "unknown instruction", "cut off"],
+)
+def test_a_delta_that_does_not_fit_is_no_object(delta: bytes) -> None:
+    with pytest.raises((ValueError, IndexError)):
+        apply_delta(b"12345", delta)

@@ -1,0 +1,276 @@
+"""Reads objects out of a repository's packs and loose files, without a process. Believes nothing: who asks verifies each id.
+
+Formats: git's Documentation/gitformat-pack (pack version 2, index version 2). What is not understood, too large or not there
+is None, and `git cat-file` is asked for it: it knows more (alternates, other versions) and says what is wrong.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+import zlib
+from pathlib import Path
+
+_KINDS = {1: "commit", 2: "tree", 3: "blob", 4: "tag"}
+_OFFSET_DELTA, _ID_DELTA = 6, 7
+_LARGEST = 64 << 20
+_LARGEST_INDEX = 64 << 20
+# git's own limit for what it keeps of objects that others are deltas of is three times as large.
+_KEPT_BYTES = 32 << 20
+_LONGEST_CHAIN = 5000
+_FIRST_READ = 8192
+_HEADER = 64
+_ENTRIES = 8 + 256 * 4
+
+
+class _Odd(Exception):
+    """Something that is left to git."""
+
+
+# What bytes that are no pack, or are damaged, lead to.
+_FAULTS = (_Odd, OSError, ValueError, IndexError, KeyError, zlib.error, OverflowError)
+
+
+class PackReader:
+    """The objects of a git directory, by id."""
+
+    def __init__(self, git_dir: Path) -> None:
+        self._objects = os.fsencode(git_dir) + b"/objects"
+        self._packs: list[_Pack] | None = None
+
+    def close(self) -> None:
+        """Close the files."""
+        for pack in self._packs or ():
+            pack.close()
+        self._packs = None
+
+    def read(self, oid: str) -> tuple[str, bytes] | None:
+        """Kind and content of an object as it is there, or None."""
+        try:
+            name = bytes.fromhex(oid)
+            for pack in self._all():
+                offset = pack.find(name)
+                if offset is not None:
+                    return pack.object_at(offset)
+            return _loose(self._objects, oid)
+        except _FAULTS:
+            return None
+
+    def holds(self, oid: str) -> bool:
+        """Whether it is there, by its name; False does not say that git would not find it."""
+        try:
+            name = bytes.fromhex(oid)
+            if any(pack.find(name) is not None for pack in self._all()):
+                return True
+            return os.path.isfile(_place(self._objects, oid))
+        except _FAULTS:
+            return False
+
+    def _all(self) -> list[_Pack]:
+        if self._packs is None:
+            folder = self._objects + b"/pack"
+            try:
+                names = sorted(name for name in os.listdir(folder) if name.endswith(b".idx"))
+            except FileNotFoundError:
+                names = []
+            found = []
+            for name in names:
+                try:
+                    found.append(_Pack(folder + b"/" + name[:-4]))
+                except _FAULTS:
+                    continue
+            self._packs = found
+        return self._packs
+
+
+class _Pack:
+    """One pack with its index. Files are read and not mapped: a file that is cut off meanwhile would kill us."""
+
+    def __init__(self, stem: bytes) -> None:
+        self._stem = stem
+        self._handle: int | None = None
+        self._kept: dict[int, tuple[int, bytes]] = {}
+        self._kept_bytes = 0
+        if os.stat(stem + b".idx").st_size > _LARGEST_INDEX:
+            raise _Odd
+        with open(stem + b".idx", "rb", buffering=0) as source:
+            self._index = index = source.read()
+        if index[:8] != b"\xfftOc\0\0\0\x02":
+            raise _Odd
+        self._count = int.from_bytes(index[_ENTRIES - 4 : _ENTRIES], "big")
+        if len(index) < _ENTRIES + self._count * 28 + 40:
+            raise _Odd
+
+    def close(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def find(self, name: bytes) -> int | None:
+        index, first = self._index, name[0]
+        low = int.from_bytes(index[4 + first * 4 : 8 + first * 4], "big") if first else 0
+        high = int.from_bytes(index[8 + first * 4 : 12 + first * 4], "big")
+        at = bisect.bisect_left(_Names(index), name, low, high)
+        if at >= high or index[_ENTRIES + at * 20 : _ENTRIES + at * 20 + 20] != name:
+            return None
+        place = _ENTRIES + self._count * 24 + at * 4
+        offset = int.from_bytes(index[place : place + 4], "big")
+        if offset & 0x80000000:
+            place = _ENTRIES + self._count * 28 + (offset & 0x7FFFFFFF) * 8
+            offset = int.from_bytes(index[place : place + 8], "big")
+        return offset
+
+    def object_at(self, offset: int) -> tuple[str, bytes]:
+        """The object that begins there; a chain of deltas is followed to its end and worked out from there."""
+        deltas: list[tuple[int, bytes]] = []
+        while (known := self._kept.get(offset)) is None:
+            kind, base, data = self._entry(offset)
+            if base is None:
+                self._keep(offset, kind, data)
+                known = kind, data
+                break
+            deltas.append((offset, data))
+            if len(deltas) > _LONGEST_CHAIN:
+                raise _Odd
+            offset = base
+        kind, content = known
+        for place, delta in reversed(deltas):
+            content = apply_delta(content, delta)
+            self._keep(place, kind, content)
+        return _KINDS[kind], content
+
+    def _keep(self, offset: int, kind: int, data: bytes) -> None:
+        if self._kept_bytes + len(data) > _KEPT_BYTES:
+            self._kept.clear()
+            self._kept_bytes = 0
+        self._kept[offset] = kind, data
+        self._kept_bytes += len(data)
+
+    def _entry(self, offset: int) -> tuple[int, int | None, bytes]:
+        """What is stored there: its kind, where the object begins that it is a delta of (None when it is whole), its bytes."""
+        if self._handle is None:
+            self._handle = os.open(self._stem + b".pack", os.O_RDONLY | os.O_CLOEXEC)
+        data = os.pread(self._handle, _FIRST_READ, offset)
+        byte = data[0]
+        kind, size, shift, at = byte >> 4 & 7, byte & 15, 4, 1
+        while byte & 0x80:
+            byte = data[at]
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            at += 1
+        if size > _LARGEST or at > _HEADER:
+            raise _Odd
+        base: int | None = None
+        if kind == _OFFSET_DELTA:
+            byte = data[at]
+            back = byte & 0x7F
+            at += 1
+            while byte & 0x80:
+                byte = data[at]
+                back = (back + 1) << 7 | byte & 0x7F
+                at += 1
+            base = offset - back
+            if back <= 0 or base < 12:
+                raise _Odd
+        elif kind == _ID_DELTA:
+            base = self.find(data[at : at + 20])
+            at += 20
+            if base is None:
+                raise _Odd
+        return kind, base, self._inflated(data[at:], offset + len(data), size)
+
+    def _inflated(self, data: bytes, follows: int, size: int) -> bytes:
+        assert self._handle is not None
+        stream = zlib.decompressobj()
+        out = stream.decompress(data, size + 1)
+        while len(out) < size or not stream.eof:
+            if not stream.unconsumed_tail:
+                data = os.pread(self._handle, max(_FIRST_READ, min(size, 1 << 20)), follows)
+                if not data:
+                    raise _Odd
+                follows += len(data)
+            else:
+                data = stream.unconsumed_tail
+            piece = stream.decompress(data, size - len(out) + 1)
+            out += piece
+            if len(out) > size:
+                raise _Odd
+        if len(out) != size:
+            raise _Odd
+        return out
+
+
+class _Names:
+    """The sorted ids of an index, for bisect."""
+
+    def __init__(self, index: bytes) -> None:
+        self._index = index
+
+    def __len__(self) -> int:
+        return (len(self._index) - _ENTRIES) // 20
+
+    def __getitem__(self, at: int) -> bytes:
+        return self._index[_ENTRIES + at * 20 : _ENTRIES + at * 20 + 20]
+
+
+def apply_delta(base: bytes, delta: bytes) -> bytes:
+    """What a delta makes of `base`. Raises ValueError, IndexError for one that does not fit."""
+    size, at = _number(delta, 0)
+    target, at = _number(delta, at)
+    if size != len(base) or target > _LARGEST:
+        raise ValueError("the delta is of another object")
+    out: list[bytes] = []
+    end = len(delta)
+    while at < end:
+        code = delta[at]
+        at += 1
+        if code & 0x80:
+            start = length = 0
+            for bit in range(4):
+                if code & 1 << bit:
+                    start |= delta[at] << 8 * bit
+                    at += 1
+            for bit in range(3):
+                if code & 0x10 << bit:
+                    length |= delta[at] << 8 * bit
+                    at += 1
+            length = length or 0x10000
+            if start + length > size:
+                raise ValueError("the delta copies what is not there")
+            out.append(base[start : start + length])
+        elif code:
+            out.append(delta[at : at + code])
+            at += code
+        else:
+            raise ValueError("the delta holds an unknown instruction")
+    made = b"".join(out)
+    if len(made) != target:
+        raise ValueError("the delta makes another size than it says")
+    return made
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        at += 1
+        if not byte & 0x80:
+            return value, at
+
+
+def _place(objects: bytes, oid: str) -> bytes:
+    return objects + f"/{oid[:2]}/{oid[2:]}".encode()
+
+
+def _loose(objects: bytes, oid: str) -> tuple[str, bytes] | None:
+    try:
+        with open(_place(objects, oid), "rb") as source:
+            stored = source.read(_LARGEST)
+    except FileNotFoundError:
+        return None
+    data = zlib.decompressobj().decompress(stored, _LARGEST)
+    head, _, content = data.partition(b"\0")
+    kind, size = head.decode("ascii").split(" ")
+    return (kind, content) if int(size) == len(content) and kind in _KINDS.values() else None
