@@ -30,36 +30,21 @@ def command(
     write them back with `patchctl export`. A new commit becomes a patch when its message ends with the trailers Feature,
     Switch, Upstream-Status and Drop-When; its new files become carried files.
     """
-    from patchctl.errors import SourceUnavailable
-    from patchctl.source.obtain import obtain
-    from patchctl.stack.plan import build_stack, load_patches, missing_files
-    from patchctl.workspace.edit import default_folder, make_edit_tree, series_digest
+    from patchctl.maintain.opening import open_stack
 
-    dist = app.distribution
-    stack = find_stack(dist, name)
+    stack = find_stack(app.distribution, name)
     options = app.source_options(source, mirrors, offline)
-    progress = app.progress(as_json)
-    base = obtain(stack.upstream, dist.upstream(stack.upstream), stack, options, progress)
-    progress.finish()
-    patches = load_patches(dist, stack)
-    lacking = missing_files(base, patches)
-    if lacking:
-        named = ", ".join(p.feature for p, _ in lacking)
-        hint = f"--mirror {stack.upstream}=URL names a git repository, which has every file"
-        raise SourceUnavailable(f"the {base.form} of {stack.upstream} lacks files of {named}", [], hint=hint)
-    result = build_stack(base, patches, [], options.cache)
-    folder = (folder or default_folder(stack)).absolute()
-    digest = series_digest((p.file.name, p.data, p.carried) for p in patches)
-    make_edit_tree(folder, stack, base, result, digest)
+    opened = open_stack(app.distribution, stack, folder, options, app.progress(as_json))
+    result = opened.result
     data = {
         "upstream": stack.upstream,
         "stack": stack.name,
-        "folder": str(folder),
-        "base": base.commit,
+        "folder": str(opened.folder),
+        "base": result.base_commit,
         "tip": result.tip_commit,
     }
     lines = [
-        f"{stack.upstream}/{stack.name}: {len(result.steps)} commits on {base.commit[:12]} in {folder}",
+        f"{stack.upstream}/{stack.name}: {len(result.steps)} commits on {result.base_commit[:12]} in {opened.folder}",
         f"change them with git, then: patchctl export {name}",
     ]
     app.emit("edit", data, lambda style: lines, as_json)

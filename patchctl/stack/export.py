@@ -220,9 +220,8 @@ def _render(
     """`taken` are carried files of other patches: one that goes and comes back cannot lie in one place twice."""
     differences = _differences(reader, before, after, f"commit {commit.id[:12]}")
     if not differences:
-        raise WrongUse(
-            f"commit {commit.id[:12]} ({header.subject}) changes nothing", hint="drop it with `git rebase -i`"
-        )
+        hint = "change files and `git commit --amend`, or drop it with `git rebase -i`"
+        raise WrongUse(f"commit {commit.id[:12]} ({header.subject}) changes nothing", hint=hint)
     new = [d for d in differences if d.before is None and d.after and d.after.mode == REGULAR]
     carried = {d.path.decode(): d.after.data for d in new if d.after and _LISTABLE.fullmatch(d.path)}
     carried = {path: data for path, data in carried.items() if path not in taken}

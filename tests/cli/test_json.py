@@ -134,6 +134,7 @@ def test_the_verbs_of_a_distribution(made: Made, tmp_path: Path) -> None:
     assert checked(made, "lock", "--check")["stacks"]
     checked(made, "verify")
     checked(made, "edit", "greeter", "--dir", str(tmp_path / "edit"))
+    checked(made, "new", "warm", "--stack", "greeter", "--dir", str(tmp_path / "new"))
     checked(made, "export", "greeter", "--check", "--dir", str(tmp_path / "edit"))
     assert checked(made, "export", "greeter", "--mbox", str(tmp_path / "mails"))["files"]
     found = checked(made, "import", str(tmp_path / "mails"), "--stack", "greeter/mine", "--dry-run")

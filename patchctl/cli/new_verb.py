@@ -1,0 +1,62 @@
+"""patchctl new."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from patchctl.cli.app import App, Style, complete_upstream, find_stack, json_option, source_options
+
+
+@click.command("new")
+@click.argument("feature", metavar="FEATURE")
+@click.option("--stack", "name", required=True, metavar="UPSTREAM[/STACK]", shell_complete=complete_upstream,
+              help="The stack that gets the patch.")  # fmt: skip
+@click.option("--dir", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+              help="Where to open the stack [default: edit/UPSTREAM-STACK].")  # fmt: skip
+@source_options
+@json_option
+@click.pass_obj
+def command(
+    app: App,
+    feature: str,
+    name: str,
+    folder: Path | None,
+    source: str,
+    mirrors: tuple[str, ...],
+    offline: bool,
+    as_json: bool,
+) -> None:
+    """Begin a patch: its header as a commit on the stack, and its test, probe and mutation, to be filled in.
+
+    Opens the stack as `patchctl edit` does, with one commit more, which is empty: change files, `git add` them and `git
+    commit --amend`. The test fails until it says what it wants. What a person has to write is marked TODO(new); `verify`
+    names each such line of a header. Files that are there are kept. docs/writing-patches.md has the whole way.
+    """
+    from patchctl.maintain.new import TESTS, new_patch
+
+    stack = find_stack(app.distribution, name)
+    options = app.source_options(source, mirrors, offline)
+    made = new_patch(app.distribution, stack, feature, folder, options, app.progress(as_json))
+    data = {
+        "upstream": stack.upstream,
+        "stack": stack.name,
+        "feature": feature,
+        "folder": str(made.folder),
+        "base": made.base,
+        "tip": made.commit,
+        "written": list(made.written),
+        "kept": list(made.kept),
+    }
+
+    def text(style: Style) -> Iterable[str]:
+        yield f"{stack.upstream}/{stack.name}: {feature} begins with an empty commit in {made.folder}"
+        yield from (f"written  {path}" for path in made.written)
+        yield from (f"kept     {path}, which was there" for path in made.kept)
+        if not (made.written or made.kept):
+            yield f"no test, probe and mutation: the distribution has no {TESTS}"
+        yield f"change files there, `git add` them, `git commit --amend`, then: patchctl export {name}"
+
+    app.emit("new", data, text, as_json)
