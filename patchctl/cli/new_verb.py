@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from patchctl.cli.app import App, Style, complete_upstream, find_stack, json_option, source_options
+from patchctl.cli.app import App, complete_upstream, find_stack, json_option, source_options
+from patchctl.terminal.style import Style
 
 
 @click.command("new")

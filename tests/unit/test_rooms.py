@@ -43,7 +43,7 @@ ROOMS: dict[str, set[str]] = {
     "catalog": GROUND | {"patch", "manifest", "stack"},
     "importing": TREES,
     "maintain": TREES | {"findings", "catalog", "importing"},
-    "check": TREES | {"findings", "requirements", "catalog", "importing"},
+    "check": TREES | {"findings", "requirements", "catalog", "importing", "maintain"},
     "doctor": TREES | {"findings", "requirements", "bundle"},
     "cluster": TREES | {"findings", "bundle", "check", "doctor"},
     "report": FIRST_WING,
