@@ -61,12 +61,12 @@ def _look(upstream: Upstream, stack: Stack, options: SourceOptions) -> _Look:
 def _git_places(upstream: Upstream, mirrors: Sequence[str], offline: bool) -> tuple[list[str], list[Tried]]:
     """Whether something is there: a local folder is looked at, a host is connected to. Whether it has the commit only a
     fetch tells."""
-    from patchctl.source.git_form import why_not_asked
+    from patchctl.source.git_form import why_skipped
     from patchctl.source.places import parse_place
 
     places = [parse_place(address) for address in (*mirrors, *upstream.git)]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        reasons = list(pool.map(lambda place: why_not_asked(place, offline), places))
+        reasons = list(pool.map(lambda place: why_skipped(place, offline), places))
     good = [place.shown for place, reason in zip(places, reasons, strict=True) if reason is None]
     bad = [Tried(place.shown, reason) for place, reason in zip(places, reasons, strict=True) if reason is not None]
     return good, bad

@@ -27,10 +27,10 @@ Source = Callable[[Distribution, NamedSet], dict[str, tuple[str, ...]]]
 
 @dataclass(frozen=True)
 class Inputs:
-    """All that asks for packages: lines by who asks, then what holds whatever they say, and what is left out."""
+    """All that needs packages: lines by where they come from, then what holds whatever they say, and what is left out."""
 
     value: RequirementSet
-    asked: Mapping[str, tuple[str, ...]]
+    by_origin: Mapping[str, tuple[str, ...]]
     overrides: tuple[str, ...]
 
     def digest(self, platform: Platform) -> str:
@@ -43,7 +43,7 @@ class Inputs:
             for name in one.packages
         )
         data = [
-            platform, self.value.python, self.value.exclude_newer, sorted(self.asked.items()), sorted(self.overrides),
+            platform, self.value.python, self.value.exclude_newer, sorted(self.by_origin.items()), sorted(self.overrides),
             left_out, elsewhere,
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(data, separators=(",", ":")).encode()).hexdigest()
@@ -61,15 +61,15 @@ def inputs_of(dist: Distribution, named: NamedSet, declared: Sequence[Declared] 
     """
     found = read_declared(named) if declared is None else declared
     pins = runtime_pins(dist, named.profiles[0])
-    asked = {d.title: d.requirements for d in found}
-    asked[PROFILE] = tuple(pins)
+    by_origin = {d.title: d.requirements for d in found}
+    by_origin[PROFILE] = tuple(pins)
     for name in (name for other in extension.registered() for name in other.requirements):
         source: Source = extension.load(name)
-        asked |= source(dist, named)
-    asked |= declared_by_scripts(dist.root)
+        by_origin |= source(dist, named)
+    by_origin |= declared_by_scripts(dist.root)
     overrides = {canonicalize_name(Requirement(text).name): text for text in pins}
     overrides |= {canonicalize_name(Requirement(o.requirement).name): o.requirement for o in named.value.overrides}
-    return Inputs(named.value, asked, tuple(str(Requirement(text)) for text in overrides.values()))
+    return Inputs(named.value, by_origin, tuple(str(Requirement(text)) for text in overrides.values()))
 
 
 def runtime_pins(dist: Distribution, profile: Profile) -> list[str]:
@@ -84,10 +84,10 @@ def runtime_pins(dist: Distribution, profile: Profile) -> list[str]:
 
 
 def write_inputs(inputs: Inputs, folder: Path) -> dict[str, str]:
-    """Write a file of lines for each who asks; returns who it is by the file's name, and "overrides.in" among them."""
+    """Write a file of lines for each origin; returns the origin by the file's name, and "overrides.in" among them."""
     named = {}
-    for number, (title, lines) in enumerate(inputs.asked.items()):
-        named[f"asked{number:03}.in"] = title
-        (folder / f"asked{number:03}.in").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    for number, (title, lines) in enumerate(inputs.by_origin.items()):
+        named[f"origin{number:03}.in"] = title
+        (folder / f"origin{number:03}.in").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     (folder / "overrides.in").write_text("".join(f"{line}\n" for line in inputs.overrides), encoding="utf-8")
     return named

@@ -104,7 +104,7 @@ def _failure(said: str, inputs: Inputs, platform: Platform) -> PatchctlError:
     mentioned = set(re.findall(r"[a-z0-9][a-z0-9-]*[a-z0-9]", said.lower()))
     limits = [
         f"{title} wants {line}"
-        for title, lines in inputs.asked.items()
+        for title, lines in inputs.by_origin.items()
         for line in lines
         if canonicalize_name(Requirement(line).name) in mentioned and Requirement(line).specifier
     ]

@@ -58,7 +58,7 @@ def fetch(
     if not places:
         tried.append(Tried("git", "the manifest names no remote, and no mirror was given"))
     for place in places:
-        reason = why_not_asked(place, options.offline)
+        reason = why_skipped(place, options.offline)
         if reason:
             tried.append(Tried(place.shown, reason))
             continue
@@ -94,7 +94,7 @@ def _from_bundle(
             raise SourceMismatch(what, where=str(bundle.path)) from failure
 
 
-def why_not_asked(place: Place, offline: bool) -> str | None:
+def why_skipped(place: Place, offline: bool) -> str | None:
     """Why a place need not be asked for a commit: nothing is there, or nobody answers; None when git may try."""
     if place.local is not None:
         # os.path and not pathlib, which raises where a folder above may not be entered

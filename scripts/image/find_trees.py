@@ -62,13 +62,13 @@ def is_pin(folder: Path, upstream: str, stack: str, dist: Distribution) -> bool:
         say(f"{upstream}: {folder} of the base is the profile's {stack}, and is patched in place")
         return True
     say(
-        f"{upstream}: the base imports it from {folder}, which is not the profile's {stack}: {told(found)}\n"
+        f"{upstream}: the base imports it from {folder}, which is not the profile's {stack}: {describe(found)}\n"
         f"  try: a base of that version; or --into {upstream}= to leave it alone and install a tree of our own in its place"
     )
     return False
 
 
-def told(found: tuple[Identified, ...]) -> str:
+def describe(found: tuple[Identified, ...]) -> str:
     """What `identify` makes of a folder, in a line."""
     if not found:
         return "no revision that the distribution has a list of"

@@ -271,7 +271,7 @@ def in_groups(good: NodeFacts, groups: Sequence[str]) -> dict[Node, NodeFacts]:
     return {node(n): replace(good, identity=[str(i)]) for i, names in enumerate(groups) for n in names}
 
 
-class Asked:
+class ScriptedNodes:
     """Nodes that answer from a table, and what they were asked, in order."""
 
     def __init__(self, found: Mapping[Node, NodeFacts], **special: Mapping[str, list[Answer]]) -> None:
@@ -286,7 +286,7 @@ class Asked:
         return {n: special[n.title].pop(0) if special.get(n.title) else a for n, a in done.items()}
 
 
-def rolled(ask: Asked, *, dead: str = "", **options: Any) -> Deployment:
+def rolled(ask: ScriptedNodes, *, dead: str = "", **options: Any) -> Deployment:
     defaults = {"expected": None, "dry_run": False, "skip_unreachable": False}
     nodes = [*ask.found, *(node(n, alive=False) for n in dead)]
     return deploy(ask, nodes, **{**defaults, **options})
@@ -297,7 +297,7 @@ def states(out: Deployment) -> dict[str, str]:
 
 
 def test_all_are_prepared_before_one_is_written(good: NodeFacts) -> None:
-    ask = Asked(in_groups(good, ["a", "b"]))
+    ask = ScriptedNodes(in_groups(good, ["a", "b"]))
     out = rolled(ask)
     assert ask.log == [("look", "ab"), ("preview", "ab"), ("apply", "ab")]
     assert states(out) == {"a": "applied", "b": "applied"} and out.exit_code == 0
@@ -306,7 +306,7 @@ def test_all_are_prepared_before_one_is_written(good: NodeFacts) -> None:
 @pytest.mark.parametrize("verb", ["look", "preview"])
 def test_one_that_cannot_holds_all_back(good: NodeFacts, verb: str) -> None:
     edits: Answer = replace(good, failed=Failed("local-edits", 5, "hello.py", "stash"))
-    ask = Asked(in_groups(good, ["a", "b"]), **{verb: {"b": [edits]}})
+    ask = ScriptedNodes(in_groups(good, ["a", "b"]), **{verb: {"b": [edits]}})
     out = rolled(ask)
     assert [v for v, _ in ask.log] == ["look", "preview"][: 1 + (verb == "preview")]
     assert states(out) == {"a": "held-back", "b": "failed"} and out.exit_code == 5
@@ -316,13 +316,16 @@ def test_one_that_cannot_holds_all_back(good: NodeFacts, verb: str) -> None:
 
 def test_a_node_that_does_not_answer_holds_all_back_unless_told(good: NodeFacts) -> None:
     silent: Answer = NoAnswer("silent", "no answer in 5 s")
-    assert states(rolled(Asked(in_groups(good, ["a", "b"]), look={"b": [silent]}))) == {"a": "held-back", "b": "failed"}
-    out = rolled(Asked(in_groups(good, ["a", "b"]), look={"b": [silent]}), skip_unreachable=True)
+    assert states(rolled(ScriptedNodes(in_groups(good, ["a", "b"]), look={"b": [silent]}))) == {
+        "a": "held-back",
+        "b": "failed",
+    }
+    out = rolled(ScriptedNodes(in_groups(good, ["a", "b"]), look={"b": [silent]}), skip_unreachable=True)
     assert states(out) == {"a": "applied"} and [n.title for n in out.gone] == ["b"] and out.exit_code == 0
 
 
 def test_one_of_those_that_share_a_workspace_writes(good: NodeFacts) -> None:
-    ask = Asked(in_groups(good, ["abc", "d"]))
+    ask = ScriptedNodes(in_groups(good, ["abc", "d"]))
     out = rolled(ask)
     assert ask.log == [("look", "abcd"), ("preview", "ad"), ("apply", "ad"), ("status", "bc")]
     assert states(out) == {"a": "applied", "d": "applied", "b": "shared", "c": "shared"}
@@ -330,7 +333,7 @@ def test_one_of_those_that_share_a_workspace_writes(good: NodeFacts) -> None:
 
 def test_a_folder_that_only_looked_the_same_is_written_too(good: NodeFacts) -> None:
     other: Answer = with_tree(good, "greeter", tip_commit="0" * 40)
-    ask = Asked(in_groups(good, ["abc"]), status={"b": [other]})
+    ask = ScriptedNodes(in_groups(good, ["abc"]), status={"b": [other]})
     out = rolled(ask)
     assert ask.log[-1] == ("apply", "b")
     assert states(out) == {"a": "applied", "b": "applied", "c": "shared"}
@@ -338,29 +341,29 @@ def test_a_folder_that_only_looked_the_same_is_written_too(good: NodeFacts) -> N
 
 def test_two_that_met_at_the_lock_are_asked_again(good: NodeFacts) -> None:
     busy: Answer = replace(good, failed=Failed("busy", 6, "another run holds the workspace"))
-    out = rolled(Asked(in_groups(good, ["a", "b"]), apply={"b": [busy]}))
+    out = rolled(ScriptedNodes(in_groups(good, ["a", "b"]), apply={"b": [busy]}))
     assert states(out) == {"a": "applied", "b": "applied"}
-    out = rolled(Asked(in_groups(good, ["a", "b"]), apply={"b": [busy, busy]}))
+    out = rolled(ScriptedNodes(in_groups(good, ["a", "b"]), apply={"b": [busy, busy]}))
     assert states(out) == {"a": "applied", "b": "failed"} and out.exit_code == 6
 
 
 def test_too_few_nodes_and_dead_ones(good: NodeFacts) -> None:
-    ask = Asked(in_groups(good, ["a"]))
+    ask = ScriptedNodes(in_groups(good, ["a"]))
     out = rolled(ask, dead="b", expected=2)
     assert (ask.log, out.exit_code, states(out)) == ([], 1, {"a": "held-back"})
     for asked in ({"skip_unreachable": True}, {"expected": 1}):
-        out = rolled(Asked(in_groups(good, ["a"])), dead="b", **asked)
+        out = rolled(ScriptedNodes(in_groups(good, ["a"])), dead="b", **asked)
         assert (states(out), [n.title for n in out.gone], out.exit_code) == ({"a": "applied"}, ["b"], 0)
 
 
 def test_no_node_at_all_is_no_success(good: NodeFacts) -> None:
     silent: Answer = NoAnswer("silent", "no answer in 5 s")
-    out = rolled(Asked(in_groups(good, ["a"]), look={"a": [silent]}), dead="b", skip_unreachable=True)
+    out = rolled(ScriptedNodes(in_groups(good, ["a"]), look={"a": [silent]}), dead="b", skip_unreachable=True)
     assert (states(out), out.missing, out.exit_code) == ({}, "no node answers", 1)
 
 
 def test_a_node_that_died_before_the_run_fails_it(good: NodeFacts) -> None:
-    ask = Asked(in_groups(good, ["a"]))
+    ask = ScriptedNodes(in_groups(good, ["a"]))
     out = rolled(ask, dead="b")
     assert (ask.log, states(out), out.exit_code) == ([], {"b": "failed", "a": "held-back"}, 1)
     text = "\n".join(deployment_text(out, "full", Style(False), dry_run=False))
@@ -369,7 +372,7 @@ def test_a_node_that_died_before_the_run_fails_it(good: NodeFacts) -> None:
 
 
 def test_a_dry_run_asks_nobody_to_write(good: NodeFacts) -> None:
-    ask = Asked(in_groups(good, ["ab"]))
+    ask = ScriptedNodes(in_groups(good, ["ab"]))
     assert states(rolled(ask, dry_run=True)) == {"a": "would-change", "b": "shared"}
     assert "apply" not in [v for v, _ in ask.log]
 
@@ -377,6 +380,6 @@ def test_a_dry_run_asks_nobody_to_write(good: NodeFacts) -> None:
 def test_other_failures_are_findings(good: NodeFacts) -> None:
     edits: Answer = replace(good, failed=Failed("local-edits", 5, "hello.py"))
     lost: Answer = NoAnswer("dead", "it died during the run")
-    out = rolled(Asked(in_groups(good, ["a", "b", "c"]), apply={"a": [edits], "b": [lost]}))
+    out = rolled(ScriptedNodes(in_groups(good, ["a", "b", "c"]), apply={"a": [edits], "b": [lost]}))
     assert (states(out), out.exit_code) == ({"a": "failed", "b": "failed", "c": "applied"}, 1)
     assert isinstance(next(iter(out.failed.values())), Result)

@@ -38,7 +38,7 @@ def workspace(made: Made, tmp_path: Path) -> Path:
     return tmp_path / "ws"
 
 
-def asked(workspace: Path, made: Made, **more: Any) -> Request:
+def request_for(workspace: Path, made: Made, **more: Any) -> Request:
     packages = {name: {name: name} for name in NAMES}
     plain = Request(
         "verify", str(workspace), "/nowhere", None, str(made.root), None, 60.0, names=NAMES, packages=packages
@@ -46,14 +46,14 @@ def asked(workspace: Path, made: Made, **more: Any) -> Request:
     return replace(plain, **more)
 
 
-def told(payload: bytes, request: Request, bundle: bytes | None = None) -> NodeFacts:
+def facts_from(payload: bytes, request: Request, bundle: bytes | None = None) -> NodeFacts:
     answer = task.answer(payload, request.as_json(), bundle)
     assert "facts" in answer, answer
     return facts_of(answer["facts"])
 
 
 def test_a_node_answers_with_its_trees(payload: bytes, made: Made, workspace: Path) -> None:
-    facts = told(payload, asked(workspace, made))
+    facts = facts_from(payload, request_for(workspace, made))
     assert (facts.failed, facts.faults, facts.not_checked, facts.profile) == (None, [], [], "full")
     for tree in facts.trees:
         assert tree.tree == tree.tip_tree == git(workspace / tree.upstream, "rev-parse", "HEAD^{tree}").strip()
@@ -65,7 +65,7 @@ def test_a_node_answers_with_its_trees(payload: bytes, made: Made, workspace: Pa
 @pytest.mark.parametrize("verb", ["verify", "status"])
 def test_a_changed_file_changes_the_tree(payload: bytes, made: Made, workspace: Path, verb: str) -> None:
     write_files(workspace / "greeter", {"greeter/hello.py": "x = 1\n", "greeter/manners.py": None})
-    facts = told(payload, asked(workspace, made, verb=verb))
+    facts = facts_from(payload, request_for(workspace, made, verb=verb))
     assert {(f.rule, f.file) for f in facts.faults} == {
         ("file-changed", "greeter/greeter/hello.py"),
         ("file-changed", "greeter/greeter/manners.py"),
@@ -82,7 +82,7 @@ def test_verify_finds_what_the_times_do_not_show(payload: bytes, made: Made, wor
     times = file.stat()
     file.write_bytes(file.read_bytes().replace(b"Hello", b"Hallo"))
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert [f.rule for f in told(payload, asked(workspace, made)).faults] == ["file-changed"]
+    assert [f.rule for f in facts_from(payload, request_for(workspace, made)).faults] == ["file-changed"]
 
 
 def test_a_forged_state_is_not_believed(payload: bytes, made: Made, workspace: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_forged_state_is_not_believed(payload: bytes, made: Made, workspace: P
     tip = git(workspace / "greeter", "rev-parse", "HEAD^{tree}").strip()
     assert state.read_text().count(tip) == 1
     state.write_text(state.read_text().replace(tip, "0" * 40))
-    assert {"wrong-tip", "wrong-base"} <= {f.rule for f in told(payload, asked(workspace, made)).faults}
+    assert {"wrong-tip", "wrong-base"} <= {f.rule for f in facts_from(payload, request_for(workspace, made)).faults}
 
 
 def test_the_kit_needs_nothing_but_python_and_git(
@@ -102,13 +102,15 @@ def test_the_kit_needs_nothing_but_python_and_git(
     bare.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(bare))
     monkeypatch.setenv("PATCHCTL_CACHE", str(tmp_path / "cache"))
-    assert told(payload, asked(workspace, made)).failed is None
-    looked = told(payload, asked(workspace, made, verb="probe", machine=MachineRequest(paths={"a": ["/", None, None]})))
+    assert facts_from(payload, request_for(workspace, made)).failed is None
+    looked = facts_from(
+        payload, request_for(workspace, made, verb="probe", machine=MachineRequest(paths={"a": ["/", None, None]}))
+    )
     assert looked.failed is None and looked.machine is not None
     assert {"limits.txt", "meminfo.txt", "workspace.json"} <= looked.machine.texts.keys()
     assert json.loads(looked.machine.texts["paths.json"])["/"]["kind"] == "folder"
-    fresh = asked(tmp_path / "fresh", made, verb="apply", profile="plain", apply=ApplyOptions())
-    facts = told(payload, fresh)
+    fresh = request_for(tmp_path / "fresh", made, verb="apply", profile="plain", apply=ApplyOptions())
+    facts = facts_from(payload, fresh)
     assert (facts.failed, facts.changed) == (None, ["greeter", "clock"])
     assert (tmp_path / "fresh" / "greeter" / "greeter" / "hello.py").read_text().count("Hello") == 1
 
@@ -122,30 +124,30 @@ def test_apply_out_of_a_bundle(payload: bytes, made: Made, tmp_path: Path, monke
     digest = hashlib.sha256(data).hexdigest()
     monkeypatch.setenv("PATCHCTL_CACHE", str(tmp_path / "empty cache"))
     options = ApplyOptions(mirrors={}, bundle_sha256=digest)
-    request = asked(tmp_path / "ws", made, verb="apply", profile="full", apply=options)
+    request = request_for(tmp_path / "ws", made, verb="apply", profile="full", apply=options)
     changed = bytearray(data)
     changed[len(data) // 2] ^= 1
-    failed = told(payload, request, bytes(changed)).failed
+    failed = facts_from(payload, request, bytes(changed)).failed
     assert failed is not None and failed.exit_code == 3
     assert not (tmp_path / "ws" / "greeter").exists()
     origins = made.origins.rename(made.origins.with_name("away"))
     try:
-        assert told(payload, request, data).changed == ["greeter", "clock"]
+        assert facts_from(payload, request, data).changed == ["greeter", "clock"]
     finally:
         origins.rename(made.origins)
 
 
 def test_a_preview_writes_nothing(payload: bytes, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATCHCTL_CACHE", str(tmp_path / "cache"))
-    request = asked(tmp_path / "ws", made, verb="preview", profile="full", apply=ApplyOptions())
-    assert told(payload, request).changed == ["greeter", "clock"]
+    request = request_for(tmp_path / "ws", made, verb="preview", profile="full", apply=ApplyOptions())
+    assert facts_from(payload, request).changed == ["greeter", "clock"]
     assert not (tmp_path / "ws").exists()
 
 
 def test_an_error_on_the_node_keeps_its_code(payload: bytes, made: Made, workspace: Path) -> None:
     write_files(workspace / "greeter", {"greeter/hello.py": "mine\n"})
-    request = asked(workspace, made, verb="preview", profile="plain", apply=ApplyOptions())
-    failed = told(payload, request).failed
+    request = request_for(workspace, made, verb="preview", profile="plain", apply=ApplyOptions())
+    failed = facts_from(payload, request).failed
     assert failed is not None and (failed.kind, failed.exit_code) == ("local-edits", 5)
     assert "hello.py" in failed.what and failed.hint is not None
 
@@ -155,7 +157,9 @@ def test_an_error_of_several_lines_becomes_one(
 ) -> None:
     monkeypatch.setenv("PATCHCTL_CACHE", str(tmp_path / "cache"))
     offline = ApplyOptions(source="sdist", offline=True)
-    failed = told(payload, asked(tmp_path / "new", made, verb="preview", profile="full", apply=offline)).failed
+    failed = facts_from(
+        payload, request_for(tmp_path / "new", made, verb="preview", profile="full", apply=offline)
+    ).failed
     assert failed is not None and (failed.kind, failed.exit_code) == ("source-unavailable", 3)
     assert "\\n" not in failed.what and "\n" not in failed.what and failed.what.count("; tried ") >= 2
 
@@ -164,22 +168,24 @@ def test_an_error_of_several_lines_becomes_one(
 def test_trees_that_are_gone(payload: bytes, made: Made, workspace: Path, verb: str) -> None:
     for name in NAMES:
         shutil.rmtree(workspace / name)
-    facts = told(payload, asked(workspace, made, verb=verb))
+    facts = facts_from(payload, request_for(workspace, made, verb=verb))
     assert {(f.rule, f.upstream) for f in facts.faults} == {("tree-missing", "greeter"), ("tree-missing", "clock")}
     assert len(facts.faults) == 2 and [t.tree for t in facts.trees] == [None, None]
 
 
 def test_a_node_with_no_workspace(payload: bytes, made: Made, tmp_path: Path) -> None:
-    facts = told(payload, asked(tmp_path / "nothing" / "here", made))
+    facts = facts_from(payload, request_for(tmp_path / "nothing" / "here", made))
     assert (facts.applied, facts.failed, facts.trees) == (False, None, [])
     assert facts.identity[-1] == "nothing/here"
 
 
 def test_two_names_of_one_folder_are_one_identity(payload: bytes, made: Made, workspace: Path, tmp_path: Path) -> None:
     (tmp_path / "other name").symlink_to(workspace)
-    look = asked(workspace, made, verb="look", names={})
-    one, other = (told(payload, replace(look, workspace=str(w))).identity for w in (workspace, tmp_path / "other name"))
-    third = told(payload, replace(look, workspace=str(tmp_path))).identity
+    look = request_for(workspace, made, verb="look", names={})
+    one, other = (
+        facts_from(payload, replace(look, workspace=str(w))).identity for w in (workspace, tmp_path / "other name")
+    )
+    third = facts_from(payload, replace(look, workspace=str(tmp_path))).identity
     assert one == other != third
 
 
@@ -187,10 +193,10 @@ def test_the_workspace_of_the_node_comes_before_that_of_the_driver(
     payload: bytes, made: Made, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATCHCTL_WORKSPACE", str(workspace))
-    request = replace(asked(workspace, made, verb="look", names={}), workspace=None)
-    assert told(payload, request).workspace == str(workspace)
+    request = replace(request_for(workspace, made, verb="look", names={}), workspace=None)
+    assert facts_from(payload, request).workspace == str(workspace)
     monkeypatch.delenv("PATCHCTL_WORKSPACE")
-    assert told(payload, request).workspace == "/nowhere"
+    assert facts_from(payload, request).workspace == "/nowhere"
 
 
 def test_secrets_stay_on_the_node(payload: bytes, made: Made, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +207,7 @@ def test_secrets_stay_on_the_node(payload: bytes, made: Made, workspace: Path, m
     }
     for name, value in values.items():
         monkeypatch.setenv(name, value)
-    request = asked(workspace, made, variables=[*values, "GREETER_UNSET"], secret=["GREETER_API_KEY"])
+    request = request_for(workspace, made, variables=[*values, "GREETER_UNSET"], secret=["GREETER_API_KEY"])
     answer = task.answer(payload, request.as_json(), None)
     assert "s3cret" not in str(answer)
     assert answer["facts"]["environment"] == {
@@ -219,7 +225,7 @@ def test_what_a_worker_and_its_children_import(
     shutil.copytree(workspace / "clock" / "clock", tmp_path / "elsewhere" / "clock")
     monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
     monkeypatch.syspath_prepend(str(workspace / "greeter"))
-    facts = told(payload, asked(workspace, made))
+    facts = facts_from(payload, request_for(workspace, made))
     assert {(s.view, s.package, s.ours) for s in facts.seen} == {
         ("worker", "greeter", True), ("worker", "clock", False), ("spawned", "greeter", True), ("spawned", "clock", False),
     }  # fmt: skip
@@ -230,7 +236,7 @@ def test_what_a_worker_and_its_children_import(
 
 def test_the_folder_that_training_starts_in_counts(payload: bytes, made: Made, workspace: Path) -> None:
     kept = sys.path[:]
-    facts = told(payload, asked(workspace, made, start=["clock", "."], drop=[str(REPO)]))
+    facts = facts_from(payload, request_for(workspace, made, start=["clock", "."], drop=[str(REPO)]))
     assert {(s.view, s.package, s.ours) for s in facts.seen if s.package == "clock"} == {
         ("worker", "clock", True),
         ("spawned", "clock", True),
@@ -246,14 +252,16 @@ def test_what_the_driver_adds_is_taken_away_and_what_the_node_has_stays(
         monkeypatch.syspath_prepend(str(workspace / name))
     monkeypatch.setenv("PYTHONPATH", str(workspace / "greeter"))
     drop = [str(workspace / "greeter"), str(workspace / "clock")]
-    facts = told(payload, asked(workspace, made, verb="status", drop=drop))
+    facts = facts_from(payload, request_for(workspace, made, verb="status", drop=drop))
     assert {(s.package, s.ours) for s in facts.seen if s.view == "worker"} == {("greeter", True), ("clock", False)}
 
 
 @pytest.mark.parametrize("verb", ["verify", "status"])
 def test_a_commit_on_top(payload: bytes, made: Made, workspace: Path, verb: str) -> None:
     git(workspace / "clock", "commit", "--quiet", "--allow-empty", "-m", "mine")
-    assert [f.rule for f in told(payload, asked(workspace, made, verb=verb, names={})).faults] == ["head-moved"]
+    assert [f.rule for f in facts_from(payload, request_for(workspace, made, verb=verb, names={})).faults] == [
+        "head-moved"
+    ]
 
 
 def test_a_node_that_takes_too_long_is_ended(
@@ -265,7 +273,7 @@ def test_a_node_that_takes_too_long_is_ended(
     (slow / "git").chmod(0o755)
     monkeypatch.setenv("PATH", f"{slow}:/usr/bin:/bin")
     began = time.monotonic()
-    answer = task.answer(payload, asked(workspace, made, seconds=3.0).as_json(), None)
+    answer = task.answer(payload, request_for(workspace, made, seconds=3.0).as_json(), None)
     assert "did not end in" in answer["broken"]
     assert time.monotonic() - began < 20
     status = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
