@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from patchctl.check.manifests import below, manifest_findings
 from patchctl.errors import BadManifest
@@ -27,11 +27,15 @@ def check_requirements(dist: Distribution, report: Report) -> None:
             for finding in _locks(dist, named):
                 report.add([Finding(finding.rule, finding.message, below(dist.root, finding.file), finding.line)])
     except InvalidManifest as error:
-        seen = {(f.rule, f.message) for f in report.findings}
-        new = manifest_findings(dist.root, error).findings
-        report.add(f for f in new if (f.rule, f.message) not in seen)
+        _add_unseen(report, manifest_findings(dist.root, error).findings)
     except BadManifest as error:
-        report.add([from_error("requirements-lock", error, "manifests/requirements")])
+        _add_unseen(report, [from_error("requirements-lock", error, "manifests/requirements")])
+
+
+def _add_unseen(report: Report, findings: Sequence[Finding]) -> None:
+    """What the check of an extension, which reads the same files, has not said before."""
+    seen = {(f.rule, f.message) for f in report.findings}
+    report.add(f for f in findings if (f.rule, f.message) not in seen)
 
 
 def _locks(dist: Distribution, named: NamedSet) -> Iterator[Finding]:

@@ -41,7 +41,8 @@ def dependencies(file: Path) -> tuple[str, ...]:
     try:
         return tuple(str(Requirement(text)) for text in ast.literal_eval(listed[1])) if listed else ()
     except (ValueError, SyntaxError, TypeError, InvalidRequirement) as error:
-        what = f"the block of the script's dependencies cannot be read: {str(error).partition(chr(10))[0]}"
+        reason = str(error).partition("\n")[0].partition(": <ast.")[0]  # literal_eval names an object by its address
+        what = f"the block of the script's dependencies cannot be read: {reason}"
         raise BadManifest(what, where=where, hint='write dependencies = ["NAME", "NAME>=1"] (PEP 723)') from error
 
 

@@ -6,8 +6,10 @@ import shutil
 from pathlib import Path
 
 from patchctl.check.requirements import check_requirements
+from patchctl.check.series import read_series
 from patchctl.findings.report import Finding, Report
 from patchctl.manifest.distribution import Distribution
+from patchctl.training.recipes.packages import check_packages
 
 REPO = Path(__file__).resolve().parents[3]
 SET = "manifests/requirements/2026.02"
@@ -29,7 +31,8 @@ def edit(root: Path, file: str, old: str, new: str) -> None:
 
 
 def findings(root: Path) -> list[Finding]:
-    """What `verify` finds of the requirements."""
-    report = Report()
-    check_requirements(Distribution.load(root), report)
+    """What `verify` finds of the requirements, and of the packages that recipes and rewards name."""
+    report, dist = Report(), Distribution.load(root)
+    check_packages(dist, read_series(dist, Report()), report)
+    check_requirements(dist, report)
     return report.findings
