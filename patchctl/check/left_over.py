@@ -20,7 +20,7 @@ def check_left_over(dist: Distribution, series: Series) -> Iterator[Finding]:
         carried[upstream] |= {patch.feature for patch in patches}
     top = dist.root / FOLDER
     for upstream, features in carried.items():
-        for file in sorted((top / upstream.replace("-", "_")).glob("test_*.py")):
+        for file in sorted((top / upstream.replace("-", "_")).rglob("test_*.py")):
             name = file.stem.removeprefix("test_")
             if _is_of_a_feature(file) and not any(f"{name}_".startswith(f"{feature}_") for feature in features):
                 yield _finding(dist.root, file, upstream, f"no stack of {upstream} has the feature {name}")

@@ -192,9 +192,9 @@ def test_a_distribution_without_behaviour_tests_gets_none(own: Made) -> None:
 def test_the_test_fails_until_it_is_filled_in(made: Made) -> None:
     """With the real harness: every test of it is red, and none is skipped."""
     assert new(made, "warm", "--stack", "greeter").returncode == 0
-    for name in ("conftest.py", *(f"behaviour/{f.name}" for f in (REPO / "tests/behaviour").glob("*.py"))):
-        if not Path(name).name.startswith("test_"):
-            shutil.copyfile(REPO / "tests" / name, made.root / "tests" / name)
+    for file in (*(REPO / "tests").glob("*.py"), *(REPO / "tests/behaviour").glob("*.py")):
+        if not file.name.startswith("test_"):
+            shutil.copyfile(file, made.root / file.relative_to(REPO))
     line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--trees", str(made.root), TEST]
     done = subprocess.run(line, cwd=made.root, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and re.search(r"^3 failed in", done.stdout, re.MULTILINE), done.stdout + done.stderr

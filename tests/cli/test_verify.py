@@ -105,23 +105,6 @@ def other_tree_list(made: Made) -> None:
     file.write_text(file.read_text().replace("run.sh", "ran.sh"))
 
 
-ON = "@pytest.mark.on\ndef test(): ...\n"
-
-
-def with_tests(file: str, text: str) -> Callable[[Made], None]:
-    """A file of tests/behaviour, and what each patch must have there."""
-
-    def change(made: Made) -> None:
-        for name, upstream in (("typo", "greeter"), ("polite", "greeter"), ("loud", "greeter"), ("step", "clock")):
-            folder = "tests/behaviour"
-            test, mutant = f"{folder}/{upstream}/test_{name}.py", f"{folder}/mutants/{name}.yaml"
-            write_files(made.root, {test: "", mutant: f"upstream: {upstream}\n"})
-        write_files(made.root, {f"tests/behaviour/{file}": text})
-        made.good("docs")
-
-    return change
-
-
 TYPO = "patches/greeter/v1/0001-bugfix-typo.patch"
 POLITE = "patches/greeter/v1/0002-feature-polite.patch"
 LOUD = "patches/greeter/v1/0003-feature-loud.patch"
@@ -173,12 +156,6 @@ FAULTS = (
     Fault("page_not_there", ("page-stale",), "docs/patches/README.md", write("docs/patches/README.md", None)),
     Fault("table_changed", ("page-stale",), "docs/patches/greeter/v1/README.md",
           edit("docs/patches/greeter/v1/README.md", "| fix |", "| feature |")),
-    Fault("test_of_nobody", ("left-over",), "tests/behaviour/greeter/test_lowd.py", with_tests("greeter/test_lowd.py", ON)),
-    Fault("test_of_another_upstream", ("left-over",), "tests/behaviour/clock/test_loud.py", with_tests("clock/test_loud.py", ON)),
-    Fault("mutation_of_nobody", ("left-over",), "tests/behaviour/mutants/lowd.yaml",
-          with_tests("mutants/lowd.yaml", "upstream: greeter\n")),
-    Fault("mutation_of_another_upstream", ("left-over",), "tests/behaviour/mutants/loud.part.yaml",
-          with_tests("mutants/loud.part.yaml", "upstream: clock\n")),
 )  # fmt: skip
 
 
@@ -243,6 +220,31 @@ def test_generated_files_that_a_new_stack_forgets_are_named(made: Made) -> None:
     with (made.root / "manifests/stacks/greeter/v2.yaml").open("a") as out:
         out.write(why)
     assert "generated-missing" not in rules(verify(made)[1])
+
+
+ON = "@pytest.mark.on\ndef test(): ...\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "upstream"),
+    [
+        ("greeter/test_lowd.py", ON, "greeter"),
+        ("greeter/v1/test_lowd.py", ON, "greeter"),
+        ("clock/test_loud.py", ON, "clock"),
+        ("mutants/lowd.yaml", "upstream: greeter\n", "greeter"),
+        ("mutants/loud.part.yaml", "upstream: clock\n", "clock"),
+    ],
+)
+def test_what_a_patch_left_that_is_gone_is_named(made: Made, file: str, text: str, upstream: str) -> None:
+    behaviour = "tests/behaviour"
+    for patch, owner in (("typo", "greeter"), ("polite", "greeter"), ("loud", "greeter"), ("step", "clock")):
+        mutant = f"{behaviour}/mutants/{patch}.yaml"
+        write_files(made.root, {f"{behaviour}/{owner}/test_{patch}_part.py": ON, mutant: f"upstream: {owner}\n"})
+    assert "left-over" not in rules(verify(made)[1])
+    write_files(made.root, {f"{behaviour}/{file}": text})
+    code, report = verify(made)
+    found = [(f["file"], f["upstream"], f["severity"]) for f in report["findings"] if f["rule"] == "left-over"]
+    assert code == 1 and found == [(f"{behaviour}/{file}", upstream, "error")]
 
 
 def test_a_test_of_what_upstream_does_without_us_is_no_left_over(made: Made) -> None:
