@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from patchctl import extension
 from patchctl.check.counts import check_counts
+from patchctl.check.left_over import check_generated, check_left_over
 from patchctl.check.locked import check_locks
 from patchctl.check.pages import check_pages
 from patchctl.check.requirements import check_requirements
@@ -34,6 +35,8 @@ def verify_distribution(dist: Distribution, options: SourceOptions | None, progr
     report.add(check_locks(dist, series))
     report.add(_counts(dist, series))
     report.add(check_tested(dist, series))
+    report.add(check_left_over(dist, series))
+    report.add(check_generated(dist))
     for name in (name for other in extension.registered() for name in other.checks):
         check: Check = extension.load(name)
         check(dist, series, report)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import click
 import pytest
@@ -23,7 +24,7 @@ from patchctl.training.recipes.rules import broken_rules, wrong_needs
 
 PAGES = [
     "README.md", "README.zh-CN.md", "docs/recipes.md", "docs/scripts.md", "docs/preflight.md", "docs/data-and-weights.md",
-    "docs/cluster.md",
+    "docs/cluster.md", "docs/writing-patches.md",
     *(str(p.relative_to(REPO)) for p in sorted((REPO / "docs").glob("**/tutorial.md"))),
     *(str(p.relative_to(REPO)) for p in sorted((REPO / "docs/practice").glob("0*.md"))),
 ]  # fmt: skip
@@ -80,7 +81,9 @@ def parsed(args: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("page", "command"), [c for c in ALL if c[1].startswith("patchctl ")])
-def test_the_tool_takes_a_command(page: str, command: str) -> None:
+def test_the_tool_takes_a_command(page: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "series").mkdir()  # a colleague's mails, which have to be there
+    monkeypatch.chdir(tmp_path)
     parsed(words(command)[1:])
 
 

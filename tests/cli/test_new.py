@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -132,6 +133,40 @@ def test_a_file_that_cannot_be_written_takes_the_others_with_it(made: Made) -> N
     assert new(made, "warm", "--stack", "greeter").returncode == 0  # and the same run goes on
 
 
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@pytest.mark.parametrize("call", ["openat", "rename"])
+@pytest.mark.parametrize("name", [TEST, PROBE, MUTANT])
+def test_killed_at_a_file_the_same_run_goes_on(made: Made, tmp_path: Path, name: str, call: str) -> None:
+    """What was written before is whole, the branch has no header yet, and nothing has to be cleared away."""
+    before = contents(made)
+    file = made.root / name
+    staged = file.with_name(f".{file.name}.new")
+    program = tmp_path / "killed.sh"
+    fault = f"inject={call}:signal=SIGKILL:when=1"
+    line = f'exec strace -f -o /dev/null -P "{staged}" -e {fault} "{sys.executable}" "$@"\n'
+    write_files(tmp_path, {"killed.sh": f"#!/bin/sh\n{line}"})
+    args = [
+        f"--root={made.root}",
+        f"--cache={made.cache}",
+        "new",
+        "warm",
+        "--stack",
+        "greeter",
+        "--dir",
+        str(edit_tree(made)),
+    ]
+    env = {**os.environ, "PYTHONPATH": str(REPO)}
+    done = subprocess.run([str(program), "-m", "patchctl", *args], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode in (-9, 137), done.stderr
+    left = {path: data for path, data in contents(made).items() if not path.endswith(".new")}
+    new_ones = left.keys() - before.keys()
+    assert new_ones < {TEST, PROBE, MUTANT} and name not in new_ones
+    assert "Feature: warm" not in git(edit_tree(made), "log", "-1", "--format=%B")
+    assert new(made, "warm", "--stack", "greeter").returncode == 0
+    assert contents(made).keys() - before.keys() == {TEST, PROBE, MUTANT}
+    assert "Feature: warm" in git(edit_tree(made), "log", "-1", "--format=%B")
+
+
 def test_what_is_there_is_kept(made: Made) -> None:
     mine = {TEST: "mine\n", MUTANT: "feature: warm\nupstream: greeter\n"}
     write_files(made.root, mine)
@@ -157,9 +192,9 @@ def test_a_distribution_without_behaviour_tests_gets_none(own: Made) -> None:
 def test_the_test_fails_until_it_is_filled_in(made: Made) -> None:
     """With the real harness: every test of it is red, and none is skipped."""
     assert new(made, "warm", "--stack", "greeter").returncode == 0
-    for name in ("conftest.py", *(f"behaviour/{f.name}" for f in (REPO / "tests/behaviour").glob("*.py"))):
-        if not Path(name).name.startswith("test_"):
-            shutil.copyfile(REPO / "tests" / name, made.root / "tests" / name)
+    for file in (*(REPO / "tests").glob("*.py"), *(REPO / "tests/behaviour").glob("*.py")):
+        if not file.name.startswith("test_"):
+            shutil.copyfile(file, made.root / file.relative_to(REPO))
     line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--trees", str(made.root), TEST]
     done = subprocess.run(line, cwd=made.root, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and re.search(r"^3 failed in", done.stdout, re.MULTILINE), done.stdout + done.stderr

@@ -118,11 +118,11 @@ FAULTS = (
           lambda m: m.patch("typo").write_text(m.patch("typo").read_text().replace("greeter/hello.py", "../hello.py"))),
     Fault("patch_carries_nothing", ("patch-file",), POLITE, write("patches/greeter/v1/files/greeter/manners.py", None)),
     Fault("number_gap", ("number-gap",), STACK, rename_loud, relock=True),
-    Fault("subject_too_long", ("subject-length", "page-stale"), TYPO,
+    Fault("subject_too_long", ("subject-length",), TYPO,
           edit("@typo", "the greeting right", "the greeting right, in every place where anybody greets anybody"), relock=True),
-    Fault("requires_nobody", ("requires-known", "page-stale"), STEP,
+    Fault("requires_nobody", ("requires-known",), STEP,
           edit("@step", "typo@greeter", "tpyo@greeter"), relock=True),
-    Fault("requires_a_later_one", ("requires-known", "page-stale"), POLITE,
+    Fault("requires_a_later_one", ("requires-known",), POLITE,
           edit("@polite", "Carries:", "Requires: loud\nCarries:"), relock=True),
     Fault("profile_without_what_others_require", ("selection", "applies"), "manifests/profiles/plain.yaml",
           edit("manifests/profiles/plain.yaml", "polite, loud", "polite, typo")),
@@ -154,7 +154,8 @@ FAULTS = (
           write("manifests/schema/stack.schema.json", "{}\n")),
     Fault("page_changed", ("page-stale",), "docs/patches/greeter/v1/typo.md", write("docs/patches/greeter/v1/typo.md", "")),
     Fault("page_not_there", ("page-stale",), "docs/patches/README.md", write("docs/patches/README.md", None)),
-    Fault("table_changed", ("page-stale",), "README.md", edit("README.md", "| fix |", "| feature |")),
+    Fault("table_changed", ("page-stale",), "docs/patches/greeter/v1/README.md",
+          edit("docs/patches/greeter/v1/README.md", "| fix |", "| feature |")),
 )  # fmt: skip
 
 
@@ -203,6 +204,52 @@ def test_one_fault_of_the_code(tmp_path: Path, name: str) -> None:
     made = make_distribution(tmp_path, [replace(GREETER, patches=[patch])], lock=True)
     code, report = verify(made)
     assert (code, rules(report)) == (1, expected)
+
+
+def test_generated_files_that_a_new_stack_forgets_are_named(made: Made) -> None:
+    """A stack of the next pin, as somebody writes it who does not know of what upstream's build generates."""
+    text = (made.root / STACK).read_text().partition("patches:")[0]
+    write_files(made.root, {"manifests/stacks/greeter/v2.yaml": text.replace("name: v1", "name: v2") + "patches: []\n"})
+    why = "generated:\n  - path: greeter/_version.py\n    content: 'V = 1'\n    why: it does not start without it\n"
+    with (made.root / STACK).open("a") as out:
+        out.write(why)
+    _, report = verify(made)
+    (found,) = [f for f in report["findings"] if f["rule"] == "generated-missing"]
+    assert (found["severity"], found["file"]) == ("note", "manifests/stacks/greeter/v2.yaml")
+    assert "greeter/_version.py, as greeter/v1 has: it does not start without it" in found["message"]
+    with (made.root / "manifests/stacks/greeter/v2.yaml").open("a") as out:
+        out.write(why)
+    assert "generated-missing" not in rules(verify(made)[1])
+
+
+ON = "@pytest.mark.on\ndef test(): ...\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "upstream"),
+    [
+        ("greeter/test_lowd.py", ON, "greeter"),
+        ("greeter/v1/test_lowd.py", ON, "greeter"),
+        ("clock/test_loud.py", ON, "clock"),
+        ("mutants/lowd.yaml", "upstream: greeter\n", "greeter"),
+        ("mutants/loud.part.yaml", "upstream: clock\n", "clock"),
+    ],
+)
+def test_what_a_patch_left_that_is_gone_is_named(made: Made, file: str, text: str, upstream: str) -> None:
+    behaviour = "tests/behaviour"
+    for patch, owner in (("typo", "greeter"), ("polite", "greeter"), ("loud", "greeter"), ("step", "clock")):
+        mutant = f"{behaviour}/mutants/{patch}.yaml"
+        write_files(made.root, {f"{behaviour}/{owner}/test_{patch}_part.py": ON, mutant: f"upstream: {owner}\n"})
+    assert "left-over" not in rules(verify(made)[1])
+    write_files(made.root, {f"{behaviour}/{file}": text})
+    code, report = verify(made)
+    found = [(f["file"], f["upstream"], f["severity"]) for f in report["findings"] if f["rule"] == "left-over"]
+    assert code == 1 and found == [(f"{behaviour}/{file}", upstream, "error")]
+
+
+def test_a_test_of_what_upstream_does_without_us_is_no_left_over(made: Made) -> None:
+    write_files(made.root, {"tests/behaviour/greeter/test_memory.py": "def test(): ...\n"})
+    assert "left-over" not in rules(verify(made)[1])
 
 
 def test_one_feature_in_two_patches_of_a_stack(tmp_path: Path) -> None:

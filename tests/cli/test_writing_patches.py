@@ -1,0 +1,107 @@
+"""docs/writing-patches.md: a patch is added and taken out by the page's own commands, on a small distribution, and nothing of
+it remains. verl is greeter, v0.6.0 is v1, its_name is warm."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from distribution import GREETER, REPO, Made, make_distribution, write_files
+from test_new_revision import walk
+
+PAGE = (REPO / "docs/writing-patches.md").read_text(encoding="utf-8")
+NAMES = {"verl": "greeter", "v0.6.0": "v1", "its_name": "warm"}
+# Somebody's work: a switch in upstream's code, and the header filled in. The editor is given the message's file.
+CHANGE = """sed -i 's/^    print(hello(.*$/    print(hello(os.environ.get("GREETER_WARM", "you")))/' greeter/hello.py"""
+EDITOR = """
+import re, sys
+text = open(sys.argv[1]).read()
+values = {"Switch": "env GREETER_WARM=me", "Upstream-Status": "Pending", "Drop-When": "upstream does it itself"}
+for key, value in values.items():
+    text = re.sub(rf"(?m)^{key}: .*$", f"{key}: {value}", text)
+open(sys.argv[1], "w").write(re.sub(r"TODO\\(new\\):? ", "", text))
+"""
+
+
+def commands(title: str) -> list[str]:
+    """The indented lines below a heading, with our names, less what stands beside them."""
+    section = PAGE.partition(f"# {title}\n")[2].partition("\n## ")[0]
+    lines = [line.partition("  #")[0].strip() for line in re.findall(r"^ {4}\S.*$", section, re.MULTILINE)]
+    for there, here in NAMES.items():
+        lines = [line.replace(there, here) for line in lines]
+    return lines
+
+
+def is_proof(line: str) -> bool:
+    """That needs a torch and real tests, which greeter has not."""
+    return "prove" in line
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    """Locked, with pages, and with a test and a mutation of each feature."""
+    made = make_distribution(tmp_path / "made", (GREETER,), lock=True)
+    for patch in GREETER.patches:
+        name = f"tests/behaviour/greeter/test_{patch.feature}.py"
+        mutant = f"tests/behaviour/mutants/{patch.feature}.yaml"
+        write_files(made.root, {name: "", mutant: f"feature: {patch.feature}\nupstream: greeter\n"})
+    made.good("docs")
+    made.good("verify")
+    return made
+
+
+def contents(made: Made) -> dict[str, bytes]:
+    files = (p for p in made.root.rglob("*") if p.is_file() and "edit" not in p.relative_to(made.root).parts)
+    return {p.relative_to(made.root).as_posix(): p.read_bytes() for p in files}
+
+
+def add(made: Made) -> list[str]:
+    """The page's way of a new patch; returns the lines that were run."""
+    editor = made.root.parent / "editor.py"
+    editor.write_text(EDITOR)
+    lines = commands("Writing a patch")
+    own = [f"export GIT_EDITOR='{sys.executable} {editor}'"]
+    for line in lines:
+        own += [CHANGE] if line.startswith("git add") else []
+        own += [] if is_proof(line) else [line]
+    done = walk(made, own)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return lines
+
+
+def test_a_patch_is_added_in_seven_lines_and_taken_out_again(made: Made) -> None:
+    before = contents(made)
+    lines = add(made)
+    assert len(lines) == 7 and sum(map(is_proof, lines)) == 1 and "Of the seven lines" in PAGE
+    after = contents(made)
+    assert after.keys() - before.keys() == {
+        "patches/greeter/v1/0004-feature-warm.patch", "docs/patches/greeter/v1/warm.md",
+        "tests/behaviour/greeter/test_warm.py", "tests/behaviour/greeter/probe_warm.py", "tests/behaviour/mutants/warm.yaml",
+    }  # fmt: skip
+    assert {path for path in before if before[path] != after[path]} == {
+        "manifests/stacks/greeter/v1.yaml", "manifests/locks/greeter/v1.json", "docs/patches/greeter/v1/README.md",
+    }  # fmt: skip
+    made.good("lock", "--check")
+    done = walk(made, commands("Taking a patch out"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert contents(made) == before
+
+
+def test_verify_names_what_was_left_of_it(made: Made) -> None:
+    add(made)
+    kept = [line for line in commands("Taking a patch out") if not line.startswith("rm ")]
+    done = walk(made, kept)
+    assert done.returncode == 1
+    test, mutant = "tests/behaviour/greeter/test_warm.py", "tests/behaviour/mutants/warm.yaml"
+    lines = done.stdout.splitlines()
+    assert test in lines and mutant in lines and done.stdout.count("[left-over]") == 2
+
+
+def test_a_header_that_was_not_filled_in_does_not_pass(made: Made) -> None:
+    """As with an editor that is closed at once."""
+    lines = [line for line in commands("Writing a patch") if not is_proof(line)]
+    at = next(i for i, line in enumerate(lines) if line.startswith("git add"))
+    done = walk(made, [*lines[:at], CHANGE, *lines[at:]])
+    assert done.returncode == 1 and "[filled-in]" in done.stdout
