@@ -41,7 +41,7 @@ def schema(model: type) -> dict[str, Any]:
 
 
 def texts() -> dict[Path, str]:
-    """The files, by path below a distribution's root. The same bytes everywhere: pydantic has no part in them."""
+    """The files, by path below a distribution's root. The same bytes everywhere."""
     return {
         FOLDER / f"{name}.schema.json": json.dumps(schema(model), indent=2, ensure_ascii=False) + "\n"
         for name, model in models().items()
