@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.atomic import replace_file
-from patchctl.catalog import links
 from patchctl.catalog.pages import FOLDER, GENERATED, entries_of, pages
 from patchctl.check.rules_page import RULES_PAGE, rules_page
 from patchctl.check.series import Series, read_series
@@ -70,8 +69,6 @@ def plan_documents(dist: Distribution, series: Series, *, strict: bool) -> Docum
     found = (f for f in (dist.root / FOLDER).rglob("*.md") if f.is_file())
     names = (f.relative_to(dist.root).as_posix() for f in found if _is_generated(f))
     obsolete = tuple(sorted(n for n in names if n not in wanted))
-    if (dist.root / links.PAGE).is_file():
-        wanted[links.PAGE] = links.links_page(dist.root, wanted, obsolete)
     if (dist.root / schema.FOLDER).is_dir():
         wanted |= {path.as_posix(): text for path, text in schema.texts().items()}
     changed = {path: text for path, text in wanted.items() if _read(dist.root / path) != text}

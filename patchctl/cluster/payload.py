@@ -1,7 +1,7 @@
 """What travels to every node: patchctl's own modules and the distribution, in one archive.
 
-A node needs Python and git, and nothing else of ours: the manifests travel validated (manifest.cache), so that neither
-pydantic nor yaml is imported there, and verify, status and apply from git, a cache or a bundle use the standard library
+A node needs Python and git, and nothing else of ours: the manifests travel validated (manifest.cache), so that yaml is not
+imported there, and verify, status and apply from git, a cache or a bundle use the standard library
 alone. The same distribution and the same patchctl give the same bytes.
 """
 

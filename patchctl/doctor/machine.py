@@ -29,7 +29,6 @@ DEPENDENCIES = (
     ("click", "click", "8.1"),
     ("GitPython", "git", "3.1.41"),
     ("packaging", "packaging", "23"),
-    ("pydantic", "pydantic", "2.7"),
     ("pyflakes", "pyflakes", "3.2"),
     ("PyYAML", "yaml", "6.0.1"),
     ("unearth", "unearth", "0.17"),

@@ -14,6 +14,7 @@ from patchctl.importing.types import Options
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import DamagedLock, read_lock
 from patchctl.manifest.problems import quoted
+from patchctl.manifest.shape import shape_of
 from patchctl.manifest.types import Name, Stack
 
 _DEEPEST = 12
@@ -94,14 +95,8 @@ def find_target(
 
 
 def _check_name(name: str) -> None:
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        TypeAdapter(Name).validate_python(name)
-    except ValidationError:
-        raise WrongUse(
-            f"{quoted(name)} is no name of a stack", hint="lower-case letters, digits, '.', '_', '-'"
-        ) from None
+    if not shape_of(Name).takes_text(name):
+        raise WrongUse(f"{quoted(name)} is no name of a stack", hint="lower-case letters, digits, '.', '_', '-'")
 
 
 def _best(found: Sequence[Candidate], any_of_one_pin: bool, dist: Distribution) -> Candidate:

@@ -10,6 +10,7 @@ from patchctl.git.objects import Entry
 from patchctl.importing.sections import Section, read_sections, render
 from patchctl.importing.types import Fault, Message, Options
 from patchctl.patch.header import Header
+from patchctl.patch.names import path_text
 from patchctl.patch.parse import FileChange, Patch, parse_diff
 from patchctl.patch.policy import check_patch
 
@@ -119,7 +120,9 @@ def parse_sections(foreign: Foreign, parts: int, options: Options) -> tuple[list
         elif path in seen:
             first = foreign.message.place(seen[path]) or seen[path] + 1
             faults.append(
-                foreign.fault(section.at, "diff", f"a second section for {_text(path)}, the first is at line {first}")
+                foreign.fault(
+                    section.at, "diff", f"a second section for {path_text(path)}, the first is at line {first}"
+                )
             )
         seen.setdefault(path, section.at)
         changes.append(change)
@@ -158,7 +161,3 @@ def _refused(foreign: Foreign, change: FileChange) -> list[Fault]:
 
 
 _NOBODY = Header("", "", "0 +0000", "", "")
-
-
-def _text(path: bytes) -> str:
-    return ascii(path.decode("utf-8", "backslashreplace"))[1:-1]

@@ -11,6 +11,7 @@ from patchctl.git.objects import REGULAR, Entry, Files, object_id
 from patchctl.importing.changes import Foreign, Stripping, parse_sections, stripping
 from patchctl.importing.types import Fault, Options
 from patchctl.patch.apply import apply_change
+from patchctl.patch.names import path_text
 from patchctl.patch.parse import FileChange
 
 ABSENT = "0" * 40
@@ -92,7 +93,7 @@ class Fit:
         content = self._content(change.old_path) if old is not None else b""
         stale = old is not None and change.old_id is not None and not old.id.startswith(change.old_id)
         if stale and old is not None and old.id.startswith(change.new_id or "-"):
-            raise DoesNotApply(f"{_text(change.path)} is already as this patch leaves it{self._by(change)}")
+            raise DoesNotApply(f"{path_text(change.path)} is already as this patch leaves it{self._by(change)}")
         if stale and "ids" not in self._options.repair:
             raise DoesNotApply(self._mismatch(change, old))
         data = apply_change(change, content, fitted.foreign.shown)
@@ -101,7 +102,7 @@ class Fit:
         if change.new_path is None:
             return None
         if change.kind != "modify" and change.new_path in self.files and change.new_path != change.old_path:
-            raise DoesNotApply(f"{_text(change.new_path)} is there already{self._by(change)}")
+            raise DoesNotApply(f"{path_text(change.new_path)} is there already{self._by(change)}")
         return _After(change.new_path, Entry(change.new_mode or (old.mode if old else REGULAR), oid), data)
 
     def _preimage(self, change: FileChange) -> Entry | None:
@@ -111,9 +112,9 @@ class Fit:
         if old is None:
             self.lacking = True
             where = f" of the {self._form}" if self._form == "sdist" else ""
-            raise DoesNotApply(f"{_text(change.old_path)} is not in the tree{where}")
+            raise DoesNotApply(f"{path_text(change.old_path)} is not in the tree{where}")
         if change.old_mode is not None and change.old_mode != old.mode:
-            what = f"{_text(change.old_path)} has mode {old.mode:06o}, the patch is for {change.old_mode:06o}"
+            what = f"{path_text(change.old_path)} has mode {old.mode:06o}, the patch is for {change.old_mode:06o}"
             raise DoesNotApply(what)
         return old
 
@@ -125,9 +126,7 @@ class Fit:
 
     def _mismatch(self, change: FileChange, old: Entry | None) -> str:
         have = old.id[:12] if old else "not there"
-        return (
-            f"{_text(change.path)} is blob {have} here{self._by(change)}, the patch is for {(change.old_id or '')[:12]}"
-        )
+        return f"{path_text(change.path)} is blob {have} here{self._by(change)}, the patch is for {(change.old_id or '')[:12]}"
 
     def _by(self, change: FileChange) -> str:
         writer = self._writers.get(change.old_path or change.path)
@@ -136,7 +135,7 @@ class Fit:
     def _settle_ids(self, fitted: Fitted, change: FileChange, old: Entry | None, oid: str, stale: bool) -> None:
         """Full ids of both sides, worked out; a fault where the patch's own are missing or false and nobody asked."""
         content = bool(change.hunks) or change.binary is not None
-        name = _text(change.path)
+        name = path_text(change.path)
         false = change.new_id is not None and change.new_path is not None and not oid.startswith(change.new_id)
         if change.old_id is None and content:
             self._mend(fitted, change, f"{name} has no `index` line: nothing says which file the change is for",
@@ -173,7 +172,3 @@ def _said(found: Stripping) -> str:
 def fit_all(fit: Fit, series: Sequence[Foreign]) -> list[Fitted]:
     """Every patch in order."""
     return [fit.add(foreign) for foreign in series]
-
-
-def _text(path: bytes) -> str:
-    return ascii(path.decode("utf-8", "backslashreplace"))[1:-1]

@@ -1,4 +1,4 @@
-"""Keeps what validation found right, so that the next run on the same bytes imports neither pydantic nor yaml.
+"""Keeps what validation found right, so that the next run on the same bytes reads no YAML.
 
 The key covers the tool's version, this package's own source, and path and bytes of every manifest. An entry that cannot
 be read, or whose digest is wrong, counts as not there; one that cannot be written is not missed, so that a read-only

@@ -71,8 +71,8 @@ class Distribution:
     def load(cls, root: Path, cache_dir: Path | None = None) -> Distribution:
         """Reads and checks the distribution. Raises InvalidManifest with every fault of every file.
 
-        With `cache_dir`, manifests that were found right before are not validated again, and neither yaml nor pydantic
-        is imported. Whether the patch files are there is looked at every time.
+        With `cache_dir`, manifests that were found right before are not validated again, and yaml is not imported.
+        Whether the patch files are there is looked at every time.
         """
         files = ManifestFiles.scan(root)
         content = cache.find(cache_dir, files) if cache_dir else None

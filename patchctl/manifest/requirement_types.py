@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from patchctl.manifest.types import (
-    FORBID_UNKNOWN,
     Address,
     Distributed,
     Doc,
@@ -44,7 +43,6 @@ class DeclaredFile:
     optional: Annotated[Text | None, Doc("Why training runs where some of it is missing; null where it does not.")] = (
         None
     )
-    __pydantic_config__ = FORBID_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,6 @@ class Override:
 
     requirement: Annotated[PackageRequirement, Doc("The package with its version or limits.")]
     reason: Annotated[Text, Doc("Who contradicts whom, and why this one holds.")]
-    __pydantic_config__ = FORBID_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,6 @@ class LeftOut:
     packages: Annotated[list[Packages], OneOrMore(), Doc("Their names; nvidia-* stands for all that begin so.")]
     reason: Annotated[Text, Doc("Who brings them, and why they are of no use here.")]
     breaks: Annotated[Text | None, Doc("What goes wrong where one is there all the same; null for nothing.")] = None
-    __pydantic_config__ = FORBID_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -75,7 +71,6 @@ class Elsewhere:
     local: Annotated[Name, Doc("The build's local version: cpu in 2.9.0+cpu.")]
     index: Annotated[Address, Doc("The index that has the build.")]
     reason: Annotated[Text, Doc("Why the package index's own build does not do.")]
-    __pydantic_config__ = FORBID_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -98,4 +93,3 @@ class RequirementSet:
         default_factory=list
     )
     note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
-    __pydantic_config__ = FORBID_UNKNOWN

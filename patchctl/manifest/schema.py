@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from patchctl import extension
-from patchctl.atomic import replace_file
 from patchctl.manifest.requirement_types import RequirementSet
 from patchctl.manifest.shape import Shape, doc, fields_of, shape_of
 from patchctl.manifest.types import OneOrMore, Only, Pattern, Practice, Profile, Stack, Upstreams, Written
@@ -41,34 +40,11 @@ def schema(model: type) -> dict[str, Any]:
 
 
 def texts() -> dict[Path, str]:
-    """The files, by path below a distribution's root. The same bytes everywhere: pydantic has no part in them."""
+    """The files, by path below a distribution's root. The same bytes everywhere."""
     return {
         FOLDER / f"{name}.schema.json": json.dumps(schema(model), indent=2, ensure_ascii=False) + "\n"
         for name, model in models().items()
     }
-
-
-def stale(root: Path) -> list[Path]:
-    """The files that are missing or not as generated. A distribution that keeps no schemas has none that are stale."""
-    if not (root / FOLDER).is_dir():
-        return []
-    return [path for path, text in texts().items() if _bytes(root / path) != text.encode()]
-
-
-def write(root: Path) -> list[Path]:
-    """Writes what is stale and returns it. Creates the folder."""
-    (root / FOLDER).mkdir(parents=True, exist_ok=True)
-    changed = stale(root)
-    for path in changed:
-        replace_file(root / path, texts()[path].encode())
-    return changed
-
-
-def _bytes(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
 
 
 def _schema(shape: Shape) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import types as python_types
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,6 +41,11 @@ class Shape:
     @property
     def is_record(self) -> bool:
         return dataclasses.is_dataclass(self.base)
+
+    def takes_text(self, text: str) -> bool:
+        """Whether the text matches the pattern, where the type has one."""
+        pattern = self.mark(Pattern)
+        return pattern is None or re.fullmatch(pattern.regex, text) is not None
 
 
 @dataclass(frozen=True)

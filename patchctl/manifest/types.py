@@ -1,19 +1,14 @@
 """What manifests hold, as plain data.
 
-These are standard dataclasses so that a run whose manifests were validated before (see `cache`) needs no pydantic
-import, which costs more than applying a small stack. `load` hands them to pydantic with the checks that the markers
-below carry; `schema` derives the JSON Schema of the editors from the same definitions.
+Standard dataclasses whose annotations say what may stand there, by the markers below: `load` holds a file against them, and
+`schema` derives the JSON Schema of the editors from the same definitions.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
-
-# Read by pydantic from a class attribute without annotation, which therefore is no field of the dataclass.
-FORBID_UNKNOWN = {"extra": "forbid", "strict": True}
+from typing import Annotated, Literal
 
 FORMAT = 1
 """The version of the manifests' own format, in each file as `schema: 1`."""
@@ -33,34 +28,12 @@ class Pattern:
         self.regex = regex
         self.says = says
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        from pydantic_core import PydanticCustomError, core_schema
-
-        compiled = re.compile(self.regex)
-
-        def check(value: str) -> str:
-            if compiled.fullmatch(value) is None:
-                raise PydanticCustomError("pattern", "expected {says}", {"says": self.says})
-            return value
-
-        return core_schema.no_info_after_validator_function(check, handler(source))
-
 
 class Only:
     """A whole number with one allowed value. `Literal[1]` would take `true` and `1.0`, which equal 1 in Python."""
 
     def __init__(self, value: int) -> None:
         self.value = value
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        from pydantic_core import PydanticCustomError, core_schema
-
-        def check(value: int) -> int:
-            if value != self.value:
-                raise PydanticCustomError("only", "expected {value}", {"value": self.value})
-            return value
-
-        return core_schema.no_info_after_validator_function(check, handler(source))
 
 
 class Written:
@@ -142,7 +115,6 @@ class Sdist:
 
     version: Annotated[Version, Doc("Its version on the package index.")]
     sha256: Annotated[Sha256, Doc("The digest of the .tar.gz as the index serves it.")]
-    __pydantic_config__ = FORBID_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -153,7 +125,6 @@ class Pin:
     tree: Annotated[ObjectId | None, Doc("The commit's tree; null where nobody has established it.")] = None
     tag: Annotated[Tag | None, Doc("The tag that named the commit; for people, never resolved.")] = None
     sdist: Annotated[Sdist | None, Doc("The source distribution with the same files; null where there is none.")] = None
-    __pydantic_config__ = FORBID_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -163,7 +134,6 @@ class GeneratedFile:
     path: Annotated[RelativePath, Doc("Where in the tree.")]
     content: Annotated[str, Doc("The whole text of the file.")]
     why: Annotated[Text, Doc("Who reads it, and what goes wrong without it.")]
-    __pydantic_config__ = FORBID_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -189,7 +159,6 @@ class Stack:
         default_factory=list
     )
     note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
-    __pydantic_config__ = FORBID_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -204,7 +173,6 @@ class Upstream:
         field(default_factory=dict)
     )
     note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
-    __pydantic_config__ = FORBID_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -218,7 +186,6 @@ class Requirement:
     ]
     distribution: Annotated[Distributed | None, Doc("Its name on the package index, for kind python.")] = None
     note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
-    __pydantic_config__ = FORBID_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -230,7 +197,6 @@ class Upstreams:
     requirements: Annotated[dict[Name, Requirement], Doc("What profiles run on, and nobody here patches.")] = field(
         default_factory=dict
     )
-    __pydantic_config__ = FORBID_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -249,7 +215,6 @@ class Profile:
         Name | None, Doc("The set in manifests/requirements/ whose lock says what it installs; null for none.")
     ] = None
     note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
-    __pydantic_config__ = FORBID_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -261,7 +226,6 @@ class Named:
         default_factory=list
     )
     note: Annotated[Text | None, Doc("What differs, or why nothing does its work.")] = None
-    __pydantic_config__ = FORBID_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -270,7 +234,6 @@ class Practice:
 
     schema: FormatVersion
     switches: Annotated[dict[Text, Named], Doc("A switch as the documents write it.")]
-    __pydantic_config__ = FORBID_UNKNOWN
 
 
 @dataclass(frozen=True)

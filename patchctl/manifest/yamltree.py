@@ -8,7 +8,6 @@ faults.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -60,7 +59,7 @@ class Node:
     items: list[Node] = field(default_factory=list)
 
     def plain(self) -> Any:
-        """The value as str, int, float, bool, None, dict and list."""
+        """The value as str, int, bool, None, dict and list; 0.5 for a number that is not whole and small."""
         if self.kind == "mapping":
             return {key: entry.value.plain() for key, entry in self.entries.items()}
         if self.kind == "list":
@@ -68,7 +67,7 @@ class Node:
         if self.kind == "text":
             return self.text
         if self.kind == "number":
-            return _number(self.text)
+            return int(self.text) if _SMALL.fullmatch(self.text) else 0.5  # no key of a manifest takes another
         return self.text.lower() in ("yes", "true", "on") if self.kind == "boolean" else None
 
     def found(self) -> str:
@@ -147,17 +146,6 @@ def _decode(data: bytes) -> str:
 def _place(before: str) -> tuple[int, int]:
     line = before.count("\n") + 1
     return line, len(before) - (before.rfind("\n") + 1) + 1
-
-
-def _number(text: str) -> int | float:
-    """The number, where it is a small whole one; no key of a manifest takes another, so that its value is of no use."""
-    if _SMALL.fullmatch(text):
-        return int(text)
-    try:
-        value = float(text)
-    except ValueError:
-        return 0.5
-    return value if math.isfinite(value) else 0.5
 
 
 class _Tree:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from patchctl.errors import DoesNotApply, Where
 from patchctl.patch.binary import apply_delta
+from patchctl.patch.names import path_text
 from patchctl.patch.parse import FileChange, Hunk
 
 _WITH_CONTEXT = "make the patch with three lines of context, as `patchctl export` does"
@@ -33,7 +34,8 @@ def apply_change(change: FileChange, before: bytes, name: str) -> bytes:
     if not change.hunks:
         if change.kind == "delete" and before:
             raise DoesNotApply(
-                f"{_path(change)} is to be deleted as an empty file and is not empty", where=Where(name, change.line)
+                f"{path_text(change.path)} is to be deleted as an empty file and is not empty",
+                where=Where(name, change.line),
             )
         return before
     out: list[bytes] = []
@@ -47,19 +49,19 @@ def apply_change(change: FileChange, before: bytes, name: str) -> bytes:
         end = start + len(old)
         _check_ends(change, hunk, before, end, name)
         if hunk.old_start == 1 and not hunk.old:
-            what = (
-                f"a hunk without context goes behind line 1 of {_path(change)}, where git takes it for the file's start"
-            )
+            what = f"a hunk without context goes behind line 1 of {path_text(change.path)}, where git takes it for the file's start"
             raise DoesNotApply(what, where=Where(name, hunk.line), hint=_WITH_CONTEXT)
         if first + shift != _new_position(hunk):
-            what = f"the hunk's new side should begin at line {first + shift + 1} of {_path(change)}"
+            what = f"the hunk's new side should begin at line {first + shift + 1} of {path_text(change.path)}"
             raise DoesNotApply(what, where=Where(name, hunk.line))
         out += (before[at:start], *hunk.new)
         at, line, shift = end, first + len(hunk.old), shift + len(hunk.new) - len(hunk.old)
     out.append(before[at:])
     after = b"".join(out)
     if change.kind == "delete" and after:
-        raise DoesNotApply(f"{_path(change)} still has lines after its deletion", where=Where(name, change.line))
+        raise DoesNotApply(
+            f"{path_text(change.path)} still has lines after its deletion", where=Where(name, change.line)
+        )
     return after
 
 
@@ -88,11 +90,11 @@ def _check_ends(change: FileChange, hunk: Hunk, before: bytes, end: int, name: s
     if end == len(before):
         return
     if hunk.old and not hunk.old[-1].endswith(b"\n"):
-        raise DoesNotApply(f"{_path(change)} goes on where the patch expects its end", where=where)
+        raise DoesNotApply(f"{path_text(change.path)} goes on where the patch expects its end", where=where)
     if hunk.new and not hunk.new[-1].endswith(b"\n"):
-        raise DoesNotApply(f"a line without newline would end up inside {_path(change)}", where=where)
+        raise DoesNotApply(f"a line without newline would end up inside {path_text(change.path)}", where=where)
     if not hunk.marks.endswith(b" "):
-        what = f"no context follows the hunk's last change, and {_path(change)} goes on there"
+        what = f"no context follows the hunk's last change, and {path_text(change.path)} goes on there"
         raise DoesNotApply(what, where=where, hint=_WITH_CONTEXT)
 
 
@@ -113,14 +115,14 @@ def _apply_binary(change: FileChange, before: bytes, name: str) -> bytes:
         return apply_delta(before, change.binary.data)
     except (ValueError, IndexError) as error:
         raise DoesNotApply(
-            f"binary patch of {_path(change)}: {error}", where=Where(name, change.binary.line)
+            f"binary patch of {path_text(change.path)}: {error}", where=Where(name, change.binary.line)
         ) from error
 
 
 def _misfit(change: FileChange, hunk: Hunk, before: bytes, name: str) -> DoesNotApply:
     """Say what is different, and where the lines are instead; worked out only after the failure."""
     where = Where(name, hunk.line)
-    path = _path(change)
+    path = path_text(change.path)
     places = _places(before, b"".join(hunk.old)) if hunk.old else []
     if places:
         return DoesNotApply(
@@ -156,7 +158,3 @@ def _places(before: bytes, old: bytes) -> list[int]:
 def _line(line: bytes) -> str:
     """One line for a message: escaped, and no longer than a message may be."""
     return ascii(line[:120].decode("utf-8", "backslashreplace").rstrip("\n"))[:120]
-
-
-def _path(change: FileChange) -> str:
-    return ascii(change.path.decode("utf-8", "backslashreplace"))[1:-1]

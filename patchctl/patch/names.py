@@ -23,6 +23,11 @@ _PLAIN_PART = (
 _PLAIN = re.compile(rb"(?i)(?:%s/){0,40}%s" % (_PLAIN_PART, _PLAIN_PART))
 
 
+def path_text(path: bytes) -> str:
+    """A name as messages have it: ASCII, nothing in it can steer a terminal."""
+    return ascii(path.decode("utf-8", "backslashreplace"))[1:-1]
+
+
 def unquote(text: bytes) -> tuple[bytes, bytes]:
     """Read one name from the start of `text`, quoted in git's C style; returns it and what follows the closing quote.
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from patchctl.errors import BadManifest, WrongUse
-from patchctl.manifest.types import FORBID_UNKNOWN, Name, Written
+from patchctl.manifest.types import Name, Written
 from patchctl.source.types import ArchiveLimits
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ class BundlePolicy:
     signatures: Annotated[Literal["off", "warn", "require"], Written()] = "off"  # a plain off is a boolean in YAML
     allowed_signers: str | None = None
     revoked_keys: str | None = None
-    __pydantic_config__ = FORBID_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,6 @@ class UserConfig:
     cache: str | None = None
     bundles: BundlePolicy = field(default_factory=BundlePolicy)
     archives: ArchiveLimits = field(default_factory=ArchiveLimits)
-    __pydantic_config__ = FORBID_UNKNOWN
 
 
 def config_path(environment: Mapping[str, str] = os.environ) -> Path:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from patchctl.errors import SourceUnavailable
-from patchctl.manifest.types import FORBID_UNKNOWN
 
 Form = Literal["git", "sdist"]
 FORMS: tuple[Form, ...] = ("git", "sdist")
@@ -101,7 +100,6 @@ class ArchiveLimits:
     file_mib: int = 64
     names: int = 100_000
     ratio: int = 100
-    __pydantic_config__ = FORBID_UNKNOWN
 
 
 @dataclass(frozen=True)

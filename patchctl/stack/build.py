@@ -27,7 +27,7 @@ from patchctl.git.objects import (
 )
 from patchctl.git.pack import PackWriter
 from patchctl.patch.apply import apply_change
-from patchctl.patch.names import collision_key
+from patchctl.patch.names import collision_key, path_text
 from patchctl.patch.parse import FileChange
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.weave import Misfit, Weave
@@ -199,7 +199,9 @@ class StackBuilder:
         if change.kind != "modify" or change.binary is not None or not change.hunks:
             hint = "leave out every feature that changes this file, or none"
             raise DoesNotApply(
-                f"{_show(change.path)} is changed by a feature left out, and not line by line", where=where, hint=hint
+                f"{path_text(change.path)} is changed by a feature left out, and not line by line",
+                where=where,
+                hint=hint,
             )
         full = weave.full()
         self._check_id(change, change.old_path, object_id("blob", full), where)
@@ -209,14 +211,14 @@ class StackBuilder:
             weave.apply(number, change.hunks)
         except Misfit as misfit:
             hunk = change.hunks[misfit.number]
-            what = f"{patch.feature} builds on lines of a feature that is left out, in {_show(change.path)} line {hunk.old_start}"
+            what = f"{patch.feature} builds on lines of a feature that is left out, in {path_text(change.path)} line {hunk.old_start}"
             hint = f"leave out {patch.feature} as well, or keep both"
             raise DoesNotApply(what, where=Where(patch.shown, hunk.line), hint=hint) from None
         data = weave.content()
         old = state.files[change.path]
         sets_mode = change.new_mode is not None and change.new_mode != change.old_mode
         if sets_mode and change.old_mode != old.mode and weave.keeps(number):
-            what = f"{_show(change.path)} gets another mode, and has mode {old.mode:06o} without what is left out"
+            what = f"{path_text(change.path)} gets another mode, and has mode {old.mode:06o} without what is left out"
             raise DoesNotApply(what, where=where, hint=f"leave out {patch.feature} as well, or keep both")
         mode = change.new_mode if sets_mode and change.new_mode else old.mode
         entry = Entry(mode, object_id("blob", data))
@@ -229,20 +231,21 @@ class StackBuilder:
         where = Where(patch.shown, change.line)
         old = state.files.get(change.old_path)
         if old is None:
-            raise DoesNotApply(f"{_show(change.old_path)} is not in the tree", where=where)
+            raise DoesNotApply(f"{path_text(change.old_path)} is not in the tree", where=where)
         if change.old_mode is None and old.mode not in (REGULAR, EXECUTABLE):
-            what = f"{_show(change.old_path)} has mode {old.mode:06o}, and the patch does not say so"
+            what = f"{path_text(change.old_path)} has mode {old.mode:06o}, and the patch does not say so"
             raise DoesNotApply(what, where=where)
         if change.old_mode is not None and change.old_mode != old.mode:
             raise DoesNotApply(
-                f"{_show(change.old_path)} has mode {old.mode:06o}, the patch is for {change.old_mode:06o}", where=where
+                f"{path_text(change.old_path)} has mode {old.mode:06o}, the patch is for {change.old_mode:06o}",
+                where=where,
             )
         self._check_id(change, change.old_path, old.id, where)
         return old
 
     def _check_id(self, change: FileChange, path: bytes | None, oid: str, where: Where) -> None:
         if change.old_id is not None and not oid.startswith(change.old_id):
-            what = f"{_show(path or change.path)} is blob {oid[:12]}, the patch is for {change.old_id[:12]}"
+            what = f"{path_text(path or change.path)} is blob {oid[:12]}, the patch is for {change.old_id[:12]}"
             hint = "the patch was made for another revision of this file, or its `index` line is wrong"
             raise DoesNotApply(what, where=where, hint=hint)
 
@@ -256,9 +259,7 @@ class StackBuilder:
 
     def _check_postimage(self, change: FileChange, oid: str, where: Where) -> None:
         if change.new_id is not None and not oid.startswith(change.new_id):
-            what = (
-                f"{_show(change.path)} becomes blob {oid[:12]}, the patch's `index` line promises {change.new_id[:12]}"
-            )
+            what = f"{path_text(change.path)} becomes blob {oid[:12]}, the patch's `index` line promises {change.new_id[:12]}"
             raise DoesNotApply(
                 what, where=where, hint="the patch was edited by hand: make it again with `patchctl export`"
             )
@@ -283,15 +284,17 @@ class StackBuilder:
     def _check_new(self, path: bytes, where: Where, state: _State) -> None:
         """A new path must not be there yet, nor lie below a file, nor differ from another one only in case."""
         if path in state.files:
-            raise DoesNotApply(f"{_show(path)} is there already", where=where)
+            raise DoesNotApply(f"{path_text(path)} is there already", where=where)
         folders = path.split(b"/")[:-1]
         above = {b"/".join(folders[: i + 1]) for i in range(len(folders))}
         if state.tree.is_folder(path) or any(f in state.files for f in above):
-            raise DoesNotApply(f"{_show(path)} cannot be a file and a folder", where=where)
+            raise DoesNotApply(f"{path_text(path)} cannot be a file and a folder", where=where)
         for own in (path, *sorted(f for f in above if not state.tree.is_folder(f))):
             twin = state.twin(own)
             if twin is not None:
-                raise DoesNotApply(f"{_show(own)} and {_show(twin)} are one file where case is ignored", where=where)
+                raise DoesNotApply(
+                    f"{path_text(own)} and {path_text(twin)} are one file where case is ignored", where=where
+                )
         state.folders.update((collision_key(f), f) for f in above)
 
     def _commit_step(self, patch: StackPatch, touched: list[Touched], state: _State, parent: str) -> Step:
@@ -307,9 +310,5 @@ def submodule_commit(data: bytes, change: FileChange, where: Where) -> str:
     """The commit that a submodule's one-line text names; git diffs a submodule as if it were a file of that line."""
     match = re.fullmatch(rb"Subproject commit ([0-9a-f]{40})\n", data)
     if match is None:
-        raise DoesNotApply(f"{_show(change.path)} is a submodule and names no commit", where=where)
+        raise DoesNotApply(f"{path_text(change.path)} is a submodule and names no commit", where=where)
     return match[1].decode()
-
-
-def _show(path: bytes) -> str:
-    return ascii(path.decode("utf-8", "backslashreplace"))[1:-1]

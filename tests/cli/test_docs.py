@@ -65,19 +65,6 @@ def test_nothing_of_a_readme_is_touched(made: Made) -> None:
     assert text(made, "README.md") == readme and not (made.root / "docs/lint-rules.md").exists()
 
 
-def test_once_is_enough_where_a_page_goes_that_names_an_address(made: Made) -> None:
-    """docs/links.md is made from all pages, and not from those that the same run takes away."""
-    address = "https://example.org/hello/pull/7"
-    made.edit(made.patch("loud"), "Upstream-Status: Pending", f"Upstream-Status: Submitted {address}")
-    write_files(made.root, {"docs/links.md": ""})
-    made.good("docs")
-    assert address in text(made, "docs/links.md")
-    made.edit("manifests/stacks/greeter/v1.yaml", "  - 0003-feature-loud.patch\n", "")
-    made.good("docs")
-    assert made.patchctl("docs", "--check").returncode == 0
-    assert address not in text(made, "docs/links.md")
-
-
 def test_the_table_of_a_stack_that_extends_another_names_it(made: Made) -> None:
     manifest = text(made, "manifests/stacks/clock/v2.yaml")
     pin = manifest.partition("pin:\n")[2].partition("patches:")[0]

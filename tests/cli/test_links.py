@@ -1,15 +1,12 @@
-"""Every relative link of every page leads to a file, and its fragment to a heading; and docs/links.md, which lists the others."""
+"""Every relative link of every page leads to a file, and its fragment to a heading."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from distribution import REPO, make_distribution, write_files
-from markdown_headings import anchors
-
-from patchctl.catalog.links import pages_of
-from patchctl.terminal.markdown import links
+from distribution import REPO, write_files
+from markdown_pages import anchors, links, pages_of
 
 PAGES = [page.relative_to(REPO) for page in pages_of(REPO)]
 
@@ -51,24 +48,3 @@ def test_a_link_to_nothing_is_found(tmp_path: Path) -> None:
 )
 def test_headings_have_the_fragments_that_github_makes(heading: str, anchor: str) -> None:
     assert anchors(heading) == {anchor}
-
-
-def test_addresses_outside_are_listed_where_a_distribution_keeps_the_list(tmp_path: Path) -> None:
-    made = make_distribution(tmp_path)
-    write_files(
-        made.root,
-        {
-            "README.md": "[x](https://example.com/x(1)) <https://example.org>\n| https://example.net/y. |\n",
-            "docs/links.md": "",
-        },
-    )
-    made.good("docs")
-    rows = (made.root / "docs/links.md").read_text().splitlines()[-3:]
-    assert rows == [
-        "| <https://example.com/x(1)> | [README.md](../README.md) |",
-        "| <https://example.net/y> | [README.md](../README.md) |",
-        "| <https://example.org> | [README.md](../README.md) |",
-    ]
-    made.good("docs", "--check")
-    (made.root / "docs/links.md").unlink()
-    made.good("docs", "--check")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from patchctl.manifest.types import FORBID_UNKNOWN, Address, Distributed, Doc, FormatVersion, Name, Text, Value, Word
+from patchctl.manifest.types import Address, Distributed, Doc, FormatVersion, Name, Text, Value, Word
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,6 @@ class PublishedModel:
     recipes: Annotated[
         list[Name], Doc("The recipes of these profiles that train it; all that no other model names, without.")
     ] = field(default_factory=list)
-    __pydantic_config__ = FORBID_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -30,4 +29,3 @@ class Models:
 
     schema: FormatVersion
     models: Annotated[dict[Distributed, PublishedModel], Doc("The models by name.")] = field(default_factory=dict)
-    __pydantic_config__ = FORBID_UNKNOWN

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from patchctl.manifest.types import (
-    FORBID_UNKNOWN,
     Address,
     Doc,
     Feature,
@@ -47,7 +46,6 @@ class Setting:
     source: Annotated[Text | None, Doc("Who gives the value: a document of the practice and its section.")] = None
     why: Annotated[Text | None, Doc("What it is for, or what goes wrong without it.")] = None
     ours: Annotated[Text | None, Doc("No document gives the value: why we chose this one.")] = None
-    __pydantic_config__ = FORBID_UNKNOWN
     __shorthand__ = "value"
 
 
@@ -61,7 +59,6 @@ class PathParameter:
     needs_packages: Annotated[list[PackageRequirement], Doc("What the file imports and nothing else brings.")] = field(
         default_factory=list
     )
-    __pydantic_config__ = FORBID_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,6 @@ class DataSet:
     name: Annotated[Text, Doc("The data set, as its publisher calls it.")]
     data_source: Annotated[Values, Doc("The values of its column data_source, which select the reward.")]
     note: Annotated[Text | None, Doc("Where it comes from, or what to know about it.")] = None
-    __pydantic_config__ = FORBID_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -83,7 +79,6 @@ class Entry:
     upstream: Annotated[Name, Doc("The upstream whose tree it lies in.")]
     folder: Annotated[RelativePath | None, Doc("Where in that tree it has to be started; null for its top.")] = None
     why: Annotated[Text | None, Doc("Why there.")] = None
-    __pydantic_config__ = FORBID_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -129,7 +124,6 @@ class Recipe:
         default_factory=list
     )
     note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
-    __pydantic_config__ = FORBID_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -154,7 +148,6 @@ class Condition:
     among: Annotated[dict[Text, Values], Doc("A name with a list: what each item has to be; * stands for any end.")] = (
         field(default_factory=dict)
     )
-    __pydantic_config__ = FORBID_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -169,7 +162,6 @@ class Rule:
     good: Annotated[list[dict[Text, Value]], Doc("Values that keep the rule; what is not named has its default.")]
     bad: Annotated[list[dict[Text, Value]], Doc("Values that break it.")]
     when: Annotated[Condition | None, Doc("Where it is asked; everywhere without.")] = None
-    __pydantic_config__ = FORBID_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -178,7 +170,6 @@ class Documented:
 
     reader: Annotated[Text, Doc("What reads it.")]
     address: Annotated[Address, Doc("Where it is documented.")]
-    __pydantic_config__ = FORBID_UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -199,4 +190,3 @@ class Rules:
         dict[Variable, Documented],
         Doc("Variables of recipes that none of the upstreams reads, and where they are explained."),
     ] = field(default_factory=dict)
-    __pydantic_config__ = FORBID_UNKNOWN

@@ -19,7 +19,7 @@ import json, sys
 from pathlib import Path
 from patchctl.manifest.distribution import Distribution
 dist = Distribution.load(Path(sys.argv[1]), Path(sys.argv[2]))
-loaded = [m for m in ("yaml", "_yaml", "pydantic", "pydantic_core") if m in sys.modules]
+loaded = [m for m in ("yaml", "_yaml") if m in sys.modules]
 print(json.dumps([len(dist.stacks), loaded]))
 """
 
@@ -37,10 +37,10 @@ def load_apart(root: Path, cache: Path) -> tuple[int, list[str]]:
     return stacks, loaded
 
 
-def test_the_second_run_imports_neither_yaml_nor_pydantic(root: Path, tmp_path: Path) -> None:
+def test_the_second_run_does_not_import_yaml(root: Path, tmp_path: Path) -> None:
     stacks, loaded = load_apart(root, tmp_path / "cache")
     assert stacks == 3
-    assert {"yaml", "pydantic"} <= set(loaded)
+    assert "yaml" in loaded
     assert load_apart(root, tmp_path / "cache") == (3, [])
 
 

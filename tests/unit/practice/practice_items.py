@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from markdown_headings import section
+from markdown_pages import section
 from practice_documents import Documents
 from practice_words import stands, telling, words
 

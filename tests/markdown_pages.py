@@ -1,15 +1,51 @@
-"""The headings of a page in Markdown, as links reach them."""
+"""Pages in Markdown: which there are, their headings as links reach them, and their links."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
-from patchctl.terminal.markdown import prose
+_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
+# Of the last kind GitHub makes a link as well; the end of a sentence is no part of it.
+_TARGET = re.compile(
+    r"\]\((?P<target>[^()\s]+(?:\([^()\s]*\)[^()\s]*)?)\)"
+    r"|<(?P<angled>https?://[^>\s]+)>"
+    r"|(?<![\w/])(?P<bare>https?://[^\s<>|()\[\]\"']*[^\s<>|()\[\]\"'.,;:!?])"
+)
+_CODE = re.compile(r"(`+)(?:(?!\1).)+\1")
 
 _HEADING = re.compile(r"^ {0,3}(?P<level>#{1,6})[ \t]+(?P<title>.*?)[ \t]*#*[ \t]*$")
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\([^)]*\)")
 _NOT_IN_ANCHOR = re.compile(r"[^\w\- ]")
+
+
+def pages_of(root: Path) -> Iterator[Path]:
+    """Every page of a distribution: the READMEs, docs/ and examples/."""
+    yield from sorted(root.glob("README*.md"))
+    for folder in ("docs", "examples"):
+        yield from sorted((root / folder).rglob("*.md"))
+
+
+def links(text: str) -> Iterator[str]:
+    """The targets of a page's links, without those in code."""
+    for _, line in _prose(text):
+        for found in _TARGET.finditer(_CODE.sub("", line)):
+            yield found["target"] or found["angled"] or found["bare"]
+
+
+def _prose(text: str) -> Iterator[tuple[int, str]]:
+    """The lines outside fenced code, with their index."""
+    fence: str | None = None
+    for index, line in enumerate(text.splitlines()):
+        mark = _FENCE.match(line)
+        if fence is not None:
+            if mark is not None and mark[1].startswith(fence):
+                fence = None
+        elif mark is not None:
+            fence = mark[1]
+        else:
+            yield index, line
 
 
 def anchors(text: str) -> set[str]:
@@ -32,7 +68,7 @@ def section(text: str, anchor: str) -> str:
 def _headings(text: str) -> Iterator[tuple[int, int, str]]:
     """(index of the line, level, fragment) of each heading outside fenced code."""
     found: set[str] = set()
-    for index, line in prose(text):
+    for index, line in _prose(text):
         heading = _HEADING.match(line)
         if heading is None:
             continue
