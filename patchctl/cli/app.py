@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from patchctl.manifest.distribution import Distribution
     from patchctl.manifest.types import Stack
     from patchctl.source.config import UserConfig
-    from patchctl.source.types import SourceOptions
     from patchctl.terminal.progress import Progress
 
 
@@ -68,22 +67,6 @@ class App:
         from patchctl.source.cache import cache_root
 
         return (self.cache or cache_root(configured=self.user_config.cache)).absolute()
-
-    def source_options(
-        self, source: str = "auto", mirrors: Iterable[str] = (), offline: bool = False, refresh: bool = False
-    ) -> SourceOptions:
-        """The options of this run: `--mirror NAME=URL` first, then the user configuration's mirrors."""
-        from patchctl.source.types import SourceOptions
-
-        places: dict[str, list[str]] = {}
-        for mirror in mirrors:
-            name, url = split_pair(mirror, "--mirror")
-            self.distribution.upstream(name)
-            places.setdefault(name, []).append(url)
-        for name, urls in self.user_config.mirrors.items():
-            places.setdefault(name, []).extend(urls)
-        form = cast('Literal["auto", "git", "sdist"]', source)
-        return SourceOptions(source=form, mirrors=places, offline=offline, cache=self.cache_folder, refresh=refresh)
 
     def trust(self, allowed_signers: Path | None) -> Trust | None:
         """Whose bundles are taken: by --allowed-signers, which requires a signature, else by the user configuration."""
@@ -176,18 +159,3 @@ workspace_option = click.option(
     envvar="PATCHCTL_WORKSPACE",
     show_default=True, metavar="DIR", help="The folder of checkouts.",
 )  # fmt: skip
-_SOURCE_OPTIONS = (
-    click.option("--source", type=click.Choice(["auto", "git", "sdist"]), default="auto", show_default=True,
-                 help="Which form of the sources to use."),
-    click.option("--mirror", "mirrors", multiple=True, metavar="NAME=URL",
-                 help="Another git place for an upstream, asked after the cache and before all others; a URL or a local"
-                      " repository. Repeatable."),
-    click.option("--offline", is_flag=True, help="Use no network: cache and local mirrors only."),
-)  # fmt: skip
-
-
-def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--source, --mirror and --offline."""
-    for option in reversed(_SOURCE_OPTIONS):
-        command = option(command)
-    return command

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, json_option, profile_option, source_options, split_pair, workspace_option
-from patchctl.cli.bundle_options import AskedBundle, bundle_options, take_bundle, with_bundle
+from patchctl.cli.app import App, json_option, profile_option, split_pair, workspace_option
+from patchctl.cli.sources import Sources, source_or_bundle_options
 from patchctl.errors import WrongUse
 
 if TYPE_CHECKING:
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 @click.command("apply")
 @profile_option
 @workspace_option
-@source_options
-@bundle_options
+@source_or_bundle_options
 @click.option("--into", "into", multiple=True, metavar="NAME=DIR",
               help="Patch this checkout, site-packages or package where it is, not a tree in the workspace. Repeatable.")  # fmt: skip
 @click.option("--into-python", metavar="PY",
@@ -39,10 +38,7 @@ def command(
     app: App,
     profile: str,
     workspace: Path,
-    source: str,
-    mirrors: tuple[str, ...],
-    offline: bool,
-    bundle: AskedBundle | None,
+    sources: Sources,
     into: tuple[str, ...],
     into_python: str | None,
     without: tuple[str, ...],
@@ -67,12 +63,11 @@ def command(
     from patchctl.workspace.apply import apply_plan, preview
     from patchctl.workspace.standing import standing
 
-    opened = take_bundle(app, bundle, as_json=as_json)
-    dist = app.distribution
+    dist = sources.distribution
     workspace = workspace.absolute()
     folders = _folders(dist, dist.profile(profile), into, into_python, workspace)
     own = [f"{name}={folder.absolute()}" for name, folder in folders.items() if (folder / ".git").exists()]
-    options = with_bundle(app.source_options(source, [*mirrors, *own], offline), opened)
+    options = sources.options(own)
     progress = app.progress(as_json)
     selection = select(dist, dist.profile(profile), without)
     plan = make_plan(

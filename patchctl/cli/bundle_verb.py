@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, json_option, profile_option, source_options
-from patchctl.cli.bundle_options import AskedBundle, bundle_argument
+from patchctl.cli.app import App, json_option, profile_option
+from patchctl.cli.sources import Sources, bundle_argument, source_options
+
+if TYPE_CHECKING:
+    from patchctl.bundle.read import Bundle
 
 
 @click.group("bundle")
@@ -40,9 +44,7 @@ def create(
     app: App,
     profile: str,
     out: Path | None,
-    source: str,
-    mirrors: tuple[str, ...],
-    offline: bool,
+    sources: Sources,
     skip_unavailable: bool,
     sign: Path | None,
     as_json: bool,
@@ -61,7 +63,7 @@ def create(
     dist = app.distribution
     chosen = dist.profile(profile)
     out = (out or Path(f"{profile}.bundle.tar")).absolute()
-    options = app.source_options(source, mirrors, offline)
+    options = sources.options()
     created = create_bundle(
         dist, chosen, out, options, app.progress(as_json), skip_unavailable=skip_unavailable, key=key
     )
@@ -72,7 +74,7 @@ def create(
 @bundle_argument
 @json_option
 @click.pass_obj
-def verify(app: App, bundle: AskedBundle, as_json: bool) -> None:
+def verify(app: App, bundle: Bundle, as_json: bool) -> None:
     """Check a bundle from its first byte to its last, and name what was changed: a member, a header, a padding.
 
     Exit code 3 when something was, 2 when it is no bundle. That its digests agree says that it is whole. Who made it say
@@ -80,8 +82,7 @@ def verify(app: App, bundle: AskedBundle, as_json: bool) -> None:
     """
     from patchctl.report.bundle import bundle_json, verify_text
 
-    opened = bundle.opened(app, as_json=as_json)
-    app.emit("bundle.verify", bundle_json(opened, members=False), lambda style: verify_text(opened, style), as_json)
+    app.emit("bundle.verify", bundle_json(bundle, members=False), lambda style: verify_text(bundle, style), as_json)
 
 
 @command.command("show", short_help="Say what is in one.")
@@ -89,13 +90,12 @@ def verify(app: App, bundle: AskedBundle, as_json: bool) -> None:
 @click.option("--members", is_flag=True, help="Every file in it, with size and sha256.")
 @json_option
 @click.pass_obj
-def show(app: App, bundle: AskedBundle, members: bool, as_json: bool) -> None:
+def show(app: App, bundle: Bundle, members: bool, as_json: bool) -> None:
     """Say what a bundle holds, after it was checked: profile, sources, what is missing, size, digest."""
     from patchctl.report.bundle import bundle_json, show_text
 
-    opened = bundle.opened(app, as_json=as_json)
-    data = bundle_json(opened, members=members)
-    app.emit("bundle.show", data, lambda style: show_text(opened, style, members=members), as_json)
+    data = bundle_json(bundle, members=members)
+    app.emit("bundle.show", data, lambda style: show_text(bundle, style, members=members), as_json)
 
 
 @command.command("unpack", short_help="Write its distribution to a folder.")
@@ -104,17 +104,16 @@ def show(app: App, bundle: AskedBundle, members: bool, as_json: bool) -> None:
               help="A folder that is new or empty.")  # fmt: skip
 @json_option
 @click.pass_obj
-def unpack(app: App, bundle: AskedBundle, folder: Path, as_json: bool) -> None:
+def unpack(app: App, bundle: Bundle, folder: Path, as_json: bool) -> None:
     """Write the distribution of a bundle to a folder, for every verb that takes --root.
 
     The sources stay in the bundle: `patchctl fetch --bundle FILE` puts them into the cache.
     """
     from patchctl.bundle.unpack import unpack_distribution
 
-    opened = bundle.opened(app, as_json=as_json)
     folder = folder.absolute()
-    count = unpack_distribution(opened, folder)
-    data = {"file": str(opened.path), "sha256": opened.sha256, "folder": str(folder), "files": count}
+    count = unpack_distribution(bundle, folder)
+    data = {"file": str(bundle.path), "sha256": bundle.sha256, "folder": str(folder), "files": count}
     app.emit(
         "bundle.unpack", data, lambda style: [f"{count} files in {folder}: patchctl --root {folder} list"], as_json
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from patchctl import extension
-from patchctl.cli.app import App, complete_profile, json_option, profile_option, source_options, split_pair
-from patchctl.cli.bundle_options import AskedBundle, bundle_options, take_bundle
+from patchctl.cli.app import App, complete_profile, json_option, profile_option
 from patchctl.cli.format_option import format_option, print_findings
+from patchctl.cli.sources import Sources, source_or_bundle_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
 
 if TYPE_CHECKING:
@@ -185,10 +185,7 @@ class _Apply:
     address: str
     profile: str
     workspace: Path | None
-    source: str
-    mirrors: tuple[str, ...]
-    offline: bool
-    bundle: AskedBundle | None
+    sources: Sources
     nodes: int | None
     timeout: float
     without: tuple[str, ...]
@@ -200,7 +197,7 @@ class _Apply:
 
 
 @command.command("apply", short_help="Put a profile's trees on every node, or on none.")
-@_options(_ADDRESS, profile_option, _WORKSPACE, source_options, bundle_options, _NODES, _timeout(3600))
+@_options(_ADDRESS, profile_option, _WORKSPACE, source_or_bundle_options, _NODES, _timeout(3600))
 @click.option("--without", multiple=True, metavar="FEATURE[@UPSTREAM]", help="Leave a feature out. Repeatable.")
 @click.option("--skip-unavailable", is_flag=True,
               help="Go on without upstreams and patches whose source cannot be had; they are listed.")  # fmt: skip
@@ -236,18 +233,18 @@ def _apply(app: App, options: _Apply) -> int:
     from patchctl.cluster.request import Applying, plain_request
     from patchctl.report.cluster import deployment_json, deployment_text
 
-    opened = take_bundle(app, options.bundle, as_json=options.as_json)
-    dist = app.distribution
+    sources = options.sources
+    dist, bundle = sources.distribution, sources.bundle
     dist.profile(options.profile)
     remote = ApplyOptions(
-        app.source_options(options.source).source, _mirrors(app, options.mirrors), options.offline, list(options.without),
-        options.skip_unavailable, options.stash, opened.sha256 if opened else None,
+        sources.source, _mirrors(sources), sources.offline, list(options.without),
+        options.skip_unavailable, options.stash, bundle.sha256 if bundle else None,
     )  # fmt: skip
     with joined(options.address) as cluster:
         plain = replace(
             plain_request("look", dist, options.workspace, _here(), options.timeout), profile=options.profile
         )
-        sent = opened.path.read_bytes() if opened else None
+        sent = bundle.path.read_bytes() if bundle else None
         ask = Applying(cluster, dist, plain, remote, sent, app.progress(options.as_json))
         nodes = cluster.nodes()
         out = deploy(
@@ -263,11 +260,7 @@ def _apply(app: App, options: _Apply) -> int:
     return out.exit_code
 
 
-def _mirrors(app: App, given: Iterable[str]) -> dict[str, list[str]]:
+def _mirrors(sources: Sources) -> dict[str, list[str]]:
     """--mirror for every node; a folder of this machine by its full path, since a task starts elsewhere."""
-    found: dict[str, list[str]] = {}
-    for text in given:
-        name, url = split_pair(text, "--mirror")
-        app.distribution.upstream(name)
-        found.setdefault(name, []).append(str(Path(url).absolute()) if Path(url).exists() else url)
-    return found
+    given = sources.given().items()
+    return {name: [str(Path(u).absolute()) if Path(u).exists() else u for u in urls] for name, urls in given}

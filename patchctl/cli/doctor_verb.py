@@ -10,6 +10,7 @@ import click
 
 from patchctl.cli.app import App, complete_profile
 from patchctl.cli.format_option import format_option, print_findings
+from patchctl.cli.sources import Sources
 from patchctl.errors import BadManifest, WrongUse
 from patchctl.findings.report import Finding, looked_at
 
@@ -81,15 +82,14 @@ def _machine(
         return  # manifests cannot be read without the dependencies, nor the cache without git
     try:
         yield check_ssh_keygen(app.user_config.bundles)
-        options = app.source_options(offline=offline)
         dist = _distribution(app, profile)
         stacks = _stacks(dist, profile) if dist else []
-        yield from check_cache(options.cache, _files(dist, stacks) if dist else None)
+        yield from check_cache(app.cache_folder, _files(dist, stacks) if dist else None)
         if dist is None:
             todo = "change into a folder of one, or name it with --root DIR"
             yield looked_at("machine", "distribution", "warning", "none here: sources are not looked for", todo)
             return
-        options = app.source_options("auto", mirrors, offline)
+        options = Sources(app, mirrors=mirrors, offline=offline).options()
     except BadManifest as error:
         yield looked_at("machine", "manifests", "error", str(error), error.hint)
         return

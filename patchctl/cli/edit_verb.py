@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from patchctl.cli.app import App, complete_upstream, find_stack, json_option, source_options
+from patchctl.cli.app import App, complete_upstream, find_stack, json_option
+from patchctl.cli.sources import Sources, source_options
 
 
 @click.command("edit")
@@ -21,9 +22,7 @@ from patchctl.cli.app import App, complete_upstream, find_stack, json_option, so
 @source_options
 @json_option
 @click.pass_obj
-def command(
-    app: App, name: str, folder: Path | None, source: str, mirrors: tuple[str, ...], offline: bool, as_json: bool
-) -> None:
+def command(app: App, name: str, folder: Path | None, sources: Sources, as_json: bool) -> None:
     """Open a stack as commits in a work tree, to change it with git.
 
     One commit a patch, on a branch of an ordinary repository: amend, reorder, drop and add commits as you like, then
@@ -33,8 +32,7 @@ def command(
     from patchctl.maintain.opening import open_stack
 
     stack = find_stack(app.distribution, name)
-    options = app.source_options(source, mirrors, offline)
-    opened = open_stack(app.distribution, stack, folder, options, app.progress(as_json))
+    opened = open_stack(app.distribution, stack, folder, sources.options(), app.progress(as_json))
     result = opened.result
     data = {
         "upstream": stack.upstream,

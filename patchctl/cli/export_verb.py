@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, complete_upstream, find_stack, json_option, source_options
+from patchctl.cli.app import App, complete_upstream, find_stack, json_option
+from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
 from patchctl.terminal.style import Style
 from patchctl.terminal.text import patch_count
@@ -38,9 +39,7 @@ def command(
     folder: Path | None,
     check: bool,
     mbox: Path | None,
-    source: str,
-    mirrors: tuple[str, ...],
-    offline: bool,
+    sources: Sources,
     as_json: bool,
 ) -> int:
     """Write the commits of a work tree back to patch files.
@@ -55,7 +54,7 @@ def command(
 
     dist = app.distribution
     stack = find_stack(dist, name)
-    options = app.source_options(source, mirrors, offline)
+    options = sources.options()
     if mbox is not None:
         return _mbox(app, stack, mbox, options, as_json)
     patches = load_patches(dist, stack)

@@ -7,16 +7,15 @@ from collections.abc import Iterable
 
 import click
 
-from patchctl.cli.app import App, json_option, profile_option, source_options
-from patchctl.cli.bundle_options import AskedBundle, bundle_options, take_bundle, with_bundle
+from patchctl.cli.app import App, json_option, profile_option
+from patchctl.cli.sources import Sources, source_or_bundle_options
 from patchctl.errors import SourceUnavailable
 from patchctl.terminal.style import Style
 
 
 @click.command("fetch")
 @profile_option
-@source_options
-@bundle_options
+@source_or_bundle_options
 @click.option("--refresh", is_flag=True, help="Pass the cache by, and put what is fetched in its place.")
 @click.option(
     "--skip-unavailable",
@@ -28,10 +27,7 @@ from patchctl.terminal.style import Style
 def command(
     app: App,
     profile: str,
-    source: str,
-    mirrors: tuple[str, ...],
-    offline: bool,
-    bundle: AskedBundle | None,
+    sources: Sources,
     refresh: bool,
     skip_unavailable: bool,
     as_json: bool,
@@ -48,9 +44,7 @@ def command(
     from patchctl.source.types import SeveralUnavailable
     from patchctl.terminal.progress import size_text
 
-    opened = take_bundle(app, bundle, as_json=as_json)
-    dist = app.distribution
-    options = with_bundle(app.source_options(source, mirrors, offline, refresh), opened)
+    dist, options = sources.distribution, sources.options(refresh=refresh)
     progress = app.progress(as_json)
     rows: list[dict[str, object]] = []
     missing: list[tuple[str, SourceUnavailable]] = []
@@ -69,7 +63,7 @@ def command(
         })  # fmt: skip
     if missing and not (skip_unavailable and rows):
         goes_on = "; --skip-unavailable goes on without them" if rows else "; nothing could be had"
-        hint = BUNDLE_HINT if opened else f"--mirror NAME=URL adds places{goes_on}"
+        hint = BUNDLE_HINT if sources.bundle else f"--mirror NAME=URL adds places{goes_on}"
         raise SeveralUnavailable(dict(missing), hint=hint)
     skipped = [{"upstream": n, "tried": [[t.place, t.reason] for t in f.tried]} for n, f in missing]
 
@@ -81,7 +75,7 @@ def command(
         for name, failure in missing:
             yield f"{name:<12} {style.note('skipped')}"
             yield from (f"    tried {t.place}: {t.reason}" for t in failure.tried)
-        if opened is not None:
+        if sources.bundle is not None:
             yield f"distribution {dist.root}: patchctl --root {dist.root} apply --profile {profile}"
 
     data = {"profile": profile, "root": str(dist.root), "sources": rows, "skipped": skipped}

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
-from patchctl.cli.app import App, complete_upstream, json_option, source_options, split_pair
+from patchctl.cli.app import App, complete_upstream, json_option, split_pair
+from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import WrongUse
 
 
 @click.command("import")
-@click.argument("sources", metavar="DIR|FILE|MBOX...", nargs=-1, required=True,
+@click.argument("files", metavar="DIR|FILE|MBOX...", nargs=-1, required=True,
                 type=click.Path(path_type=Path, exists=True))  # fmt: skip
 @click.option("--stack", "name", metavar="UPSTREAM[/STACK]", shell_complete=complete_upstream,
               help="Where to; a new STACK gets the pin that the patches are for [default: found by blob ids].")  # fmt: skip
@@ -35,7 +36,7 @@ from patchctl.errors import WrongUse
 @click.pass_obj
 def command(
     app: App,
-    sources: tuple[Path, ...],
+    files: tuple[Path, ...],
     name: str | None,
     dry_run: bool,
     repair: bool,
@@ -47,9 +48,7 @@ def command(
     maps: tuple[str, ...],
     scissors: bool,
     mboxrd: bool,
-    source: str,
-    mirrors: tuple[str, ...],
-    offline: bool,
+    sources: Sources,
     as_json: bool,
 ) -> None:
     """Bring foreign patches into a stack.
@@ -78,9 +77,9 @@ def command(
         strip, tuple(_map(m) for m in maps),
     )  # fmt: skip
     progress = app.progress(as_json)
-    places = app.source_options(source, mirrors, offline)
+    places = sources.options()
     try:
-        result = import_series(app.distribution, sources, name, options, places, progress, dry_run=dry_run)
+        result = import_series(app.distribution, files, name, options, places, progress, dry_run=dry_run)
     finally:
         progress.finish()
     app.emit("import", importing.data(result), lambda style: importing.lines(result), as_json)

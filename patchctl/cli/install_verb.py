@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from patchctl.cli.app import App, json_option, workspace_option
+from patchctl.cli.app import App, workspace_option
+from patchctl.cli.format_option import format_option, print_findings
 from patchctl.errors import WrongUse
 
 
@@ -21,7 +22,7 @@ from patchctl.errors import WrongUse
 @click.option("--no-build-isolation", is_flag=True,
               help="Run setup.py with the environment's setuptools, instead of fetching one for this run.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Check and build everything, and install nothing.")
-@json_option
+@format_option
 @click.pass_obj
 def command(
     app: App,
@@ -31,7 +32,7 @@ def command(
     build_native: bool,
     no_build_isolation: bool,
     dry_run: bool,
-    as_json: bool,
+    output: str,
 ) -> None:
     """Put the patched trees of a workspace into a Python environment, without their dependencies.
 
@@ -43,16 +44,18 @@ def command(
     patchctl install --workspace workspace --python .venv/bin/python
     patchctl install --workspace workspace --python /usr/local/bin/python3 --editable --no-build-isolation
     """
+    from patchctl.findings.formats import Shown
     from patchctl.install.environment import interpreter
     from patchctl.install.install import InstallOptions, install
     from patchctl.manifest.distribution import Distribution
-    from patchctl.report.install import install_json, install_text
+    from patchctl.report.install import install_json, install_report, install_text
 
     workspace = workspace.absolute()
     root = app.root_of(workspace)
     if root is None:
         raise WrongUse("the distribution that the workspace was made from is not there", hint="name it with --root DIR")
     options = InstallOptions(interpreter(python), editable, build_native, not no_build_isolation, dry_run)
-    found = install(workspace, Distribution.load(root, app.cache_folder), options, app.progress(as_json))
+    found = install(workspace, Distribution.load(root, app.cache_folder), options, app.progress(output == "json"))
     data = install_json(found, options, workspace)
-    app.emit("install", data, lambda style: install_text(found, options, workspace, style), as_json)
+    shown = Shown(install_report(found, options), "install")
+    print_findings(app, output, shown, data, lambda style: install_text(found, options, workspace, style))

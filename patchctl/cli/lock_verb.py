@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from patchctl.cli.app import App, complete_upstream, json_option, source_options
+from patchctl.cli.app import App, complete_upstream, json_option
+from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, SourceUnavailable
 from patchctl.terminal.style import Style
 
@@ -59,9 +60,7 @@ def command(
     requirements: bool,
     upstream: str | None,
     skip_unavailable: bool,
-    source: str,
-    mirrors: tuple[str, ...],
-    offline: bool,
+    sources: Sources,
     as_json: bool,
 ) -> int:
     """Write all that is generated from patches, or with --check fail, and name each file that would differ.
@@ -84,10 +83,10 @@ def command(
 
     dist = app.distribution
     if requirements:
-        return _requirements(app, app.source_options(source, mirrors, offline), as_json, check=check)
+        return _requirements(app, sources.options(), as_json, check=check)
     if upstream is not None:
         dist.upstream(upstream)
-    options = app.source_options(source, mirrors, offline)
+    options = sources.options()
     chosen = [stack for (name, _), stack in sorted(dist.stacks.items()) if upstream in (None, name)]
     rows = [_row(dist, stack, options, app.progress(as_json), check=check) for stack in chosen]
     pages = write_documents(dist, check=check, strict=False)

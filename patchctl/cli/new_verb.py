@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from patchctl.cli.app import App, complete_upstream, find_stack, json_option, source_options
+from patchctl.cli.app import App, complete_upstream, find_stack, json_option
+from patchctl.cli.sources import Sources, source_options
 from patchctl.terminal.style import Style
 
 
@@ -25,9 +26,7 @@ def command(
     feature: str,
     name: str,
     folder: Path | None,
-    source: str,
-    mirrors: tuple[str, ...],
-    offline: bool,
+    sources: Sources,
     as_json: bool,
 ) -> None:
     """Begin a patch: its header as a commit on the stack, and its test, probe and mutation, to be filled in.
@@ -39,8 +38,7 @@ def command(
     from patchctl.maintain.new import TESTS, new_patch
 
     stack = find_stack(app.distribution, name)
-    options = app.source_options(source, mirrors, offline)
-    made = new_patch(app.distribution, stack, feature, folder, options, app.progress(as_json))
+    made = new_patch(app.distribution, stack, feature, folder, sources.options(), app.progress(as_json))
     data = {
         "upstream": stack.upstream,
         "stack": stack.name,

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, source_options
-from patchctl.cli.bundle_options import AskedBundle, bundle_options, take_bundle, with_bundle
+from patchctl.cli.app import App
 from patchctl.cli.format_option import format_option, print_findings
+from patchctl.cli.sources import Sources, source_or_bundle_options
 from patchctl.errors import WrongUse
 
 if TYPE_CHECKING:
-    from patchctl.bundle.read import Bundle
     from patchctl.findings.report import Report
 
 
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Verify the trees of this workspace on disk, instead of the distribution.",
 )
-@source_options
-@bundle_options
+@source_or_bundle_options
 @click.option("--skip-unavailable", is_flag=True,
               help="Exit 0 although a stack had no form whose source could be had, or a workspace's distribution is gone.")  # fmt: skip
 @click.option("--static", is_flag=True, help="Only what needs no source: patches, names, headers, digests, pages.")
@@ -36,10 +34,7 @@ if TYPE_CHECKING:
 def command(
     app: App,
     workspace: Path | None,
-    source: str,
-    mirrors: tuple[str, ...],
-    offline: bool,
-    bundle: AskedBundle | None,
+    sources: Sources,
     skip_unavailable: bool,
     static: bool,
     quiet: bool,
@@ -63,21 +58,17 @@ def command(
     from patchctl.findings.formats import Shown
     from patchctl.findings.render import report_json, report_text
 
-    opened = take_bundle(app, bundle, as_json=output == "json")
     if workspace is not None:
-        _refuse_sources(source, mirrors, static)
+        _refuse_sources(sources, static)
         root, report = _workspace(app, workspace.absolute(), silent=output == "json")
     else:
-        options = (source, mirrors, offline, opened)
-        root, report = _distribution(app, None if static else options, silent=output == "json")
+        root, report = _distribution(app, None if static else sources, silent=output == "json")
     shown = Shown(report, "verify", root, all_rules() if output == "sarif" else {})
     print_findings(app, output, shown, report_json(report), lambda style: report_text(report, style, quiet=quiet))
     return report.exit_code(skip_unavailable=skip_unavailable or static)
 
 
-def _distribution(
-    app: App, source: tuple[str, tuple[str, ...], bool, Bundle | None] | None, *, silent: bool
-) -> tuple[Path, Report]:
+def _distribution(app: App, sources: Sources | None, *, silent: bool) -> tuple[Path, Report]:
     from patchctl.check.distribution import verify_distribution
     from patchctl.check.manifests import manifest_findings
     from patchctl.manifest.distribution import Distribution, find_root
@@ -89,13 +80,13 @@ def _distribution(
         app.distribution = dist = Distribution.load(root)
     except InvalidManifest as error:
         return root, manifest_findings(root, error)
-    options = None if source is None else with_bundle(app.source_options(*source[:3]), source[3])
+    options = None if sources is None else sources.options()
     return root, verify_distribution(dist, options, app.progress(silent))
 
 
-def _refuse_sources(source: str, mirrors: tuple[str, ...], static: bool) -> None:
+def _refuse_sources(sources: Sources, static: bool) -> None:
     """Raise WrongUse for what has no meaning for a workspace: a job that asks for it would pass for another reason."""
-    asked = {"--source": source != "auto", "--mirror": bool(mirrors), "--static": static}
+    asked = {"--source": sources.source != "auto", "--mirror": bool(sources.mirrors), "--static": static}
     for option, given in asked.items():
         if given:
             hint = f"leave {option} out, or leave --workspace out to verify the distribution"

@@ -9,15 +9,18 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from patchctl.errors import WrongUse
 from patchctl.findings.report import Finding, Level, looked_at
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Requirement
 from patchctl.terminal.text import one_line
+
+if TYPE_CHECKING:
+    from patchctl.requirements.compare import Difference
 
 TORCH_PYTHON = "PATCHCTL_TORCH_PYTHON"
 _TIMEOUT_SECONDS = 60
@@ -121,11 +124,10 @@ def check_runtime(
 
 
 def check_packages(dist: Distribution, profile: Profile, named: str | None) -> Iterator[Finding]:
-    """The rest of what is installed, against the lock of the profile's requirements: what can go wrong, each by itself, and
-    the others together."""
+    """The rest of what is installed, against the lock of the profile's requirements."""
     from packaging.utils import canonicalize_name  # not above: nodes of a cluster have the standard library alone
 
-    from patchctl.requirements.interpreter import differences, installed_in, summary
+    from patchctl.requirements.interpreter import differences, installed_in
 
     python = training_python(named)
     try:
@@ -137,12 +139,20 @@ def check_packages(dist: Distribution, profile: Profile, named: str | None) -> I
         return
     own = {dist.requirements[name].distribution or name for name in profile.runtime}
     rest = [d for d in found if canonicalize_name(d.name) not in {canonicalize_name(name) for name in own}]
-    todo = f"patchctl requirements --profile {profile.name} prints what pip installs"
-    matter = [d for d in rest if d.matters]
+    yield from package_findings(rest, python, profile.name)
+
+
+def package_findings(found: Sequence[Difference], python: str, profile: str) -> Iterator[Finding]:
+    """How an interpreter differs from the lock of a profile's requirements: what can go wrong, each by itself, and the others
+    together."""
+    from patchctl.requirements.interpreter import summary
+
+    todo = f"patchctl requirements --profile {profile} prints what pip installs"
+    matter = [d for d in found if d.matters]
     for one in matter[:_SHOWN]:
         level: Level = "error" if one.kind == "missing" else "warning"
         yield looked_at("runtime", one.name, level, str(one), todo, needed=False)
-    others = [*matter[_SHOWN:], *(d for d in rest if not d.matters)]
+    others = [*matter[_SHOWN:], *(d for d in found if not d.matters)]
     if others:
         what = f"in {python}: {summary(others)}"
         yield looked_at("runtime", "packages", "warning" if len(matter) > _SHOWN else "ok", what, todo, needed=False)

@@ -1,1 +1,1 @@
-"""What a check says, and how people and machines read it: text, JSON, GitHub annotations, SARIF, JUnit."""
+"""One Finding for all that look at something, and how people and machines read it: text, JSON, GitHub, GitLab, SARIF, JUnit."""

@@ -7,6 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from patchctl.doctor.runtime import package_findings
+from patchctl.findings.report import Report, looked_at
 from patchctl.requirements.interpreter import summary
 from patchctl.terminal.text import visible_line
 
@@ -28,6 +30,15 @@ def install_json(found: Installation, options: InstallOptions, workspace: Path) 
         "passed_by": dict(found.passed_by),
         "packages": None if found.packages is None else [asdict(d) for d in found.packages],
     }
+
+
+def install_report(found: Installation, options: InstallOptions) -> Report:
+    """The same as findings: what was installed, what was not, and how the environment differs from the lock."""
+    rows = [looked_at("install", t.distribution, "ok", f"{t.version} of {t.tip_commit}") for t in found.trees]
+    rows += [looked_at("install", name, "note", f"not installed: {why}") for name, why in found.passed_by.items()]
+    if found.packages is not None:
+        rows += package_findings(found.packages, options.python, found.profile)
+    return Report(rows)
 
 
 def install_text(found: Installation, options: InstallOptions, workspace: Path, style: Style) -> Iterator[str]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import formats
 import pytest
 from distribution import CLOCK, GREETER, REPO, Made, git, make_distribution, write_files
 from on_disk import Workspace, copy_of, snapshot
@@ -259,6 +260,10 @@ def test_what_differs_from_the_lock_is_told(tools: Env, wheels: Path, tmp_path: 
     }
     said = case.good("install", "--dry-run")
     assert "not as in the lock of full: 1 missing (six)" in said and "patchctl requirements --profile full" in said
+    annotations = formats.github(case.good("install", "--dry-run", "--format", "github"))
+    assert [(level, p["title"]) for level, p, _ in annotations] == [("warning", "runtime/triton")]
+    named = {c.get("name"): len(c) for c in formats.junit(case.good("install", "--dry-run", "--format", "junit"))}
+    assert named == {"The.Clock": 0, "greeter": 0, "triton": 1, "packages": 0}
 
 
 def test_what_a_workspace_must_be(case: Case, tmp_path: Path) -> None:

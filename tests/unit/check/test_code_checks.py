@@ -126,9 +126,9 @@ def test_a_switch_is_found_in_added_lines_only_as_a_whole_word(patches: dict[str
     header.trailers["Switch"] = [replace(header.trailers["Switch"][0], value="env GREETER_POLIT=1")]
     other = replace(polite, patch=replace(polite.patch, header=header))
     (note,) = check_switch(other, "greeter", None)
-    assert note.severity == "note"
+    assert note.level == "note"
     (error,) = check_switch(other, "greeter", Changed(other, {"greeter/hello.py": (b"", b"GREETER_POLITE")}))
-    assert error.severity == "error"
+    assert error.level == "error"
     assert list(check_switch(other, "greeter", Changed(other, {"greeter/hello.py": (b"", b"x[GREETER_POLIT]")}))) == []
 
 
