@@ -4,11 +4,13 @@ it remains. verl is greeter, v0.6.0 is v1, its_name is warm."""
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from distribution import GREETER, REPO, Made, make_distribution, write_files
+from distribution import GREETER, REPO, Made, git, make_distribution, write_files
 from test_new_revision import walk
 
 PAGE = (REPO / "docs/writing-patches.md").read_text(encoding="utf-8")
@@ -18,7 +20,8 @@ CHANGE = """sed -i 's/^    print(hello(.*$/    print(hello(os.environ.get("GREET
 EDITOR = """
 import re, sys
 text = open(sys.argv[1]).read()
-values = {"Switch": "env GREETER_WARM=me", "Upstream-Status": "Pending", "Drop-When": "upstream does it itself"}
+switch = "env GREETER_" + re.search("Feature: (.*)", text)[1].upper() + "=me"
+values = {"Switch": switch, "Upstream-Status": "Pending", "Drop-When": "upstream does it itself"}
 for key, value in values.items():
     text = re.sub(rf"(?m)^{key}: .*$", f"{key}: {value}", text)
 open(sys.argv[1], "w").write(re.sub(r"TODO\\(new\\):? ", "", text))
@@ -57,14 +60,14 @@ def contents(made: Made) -> dict[str, bytes]:
     return {p.relative_to(made.root).as_posix(): p.read_bytes() for p in files}
 
 
-def add(made: Made) -> list[str]:
-    """The page's way of a new patch; returns the lines that were run."""
+def add(made: Made, feature: str = "warm", change: str = CHANGE) -> list[str]:
+    """The page's way of a new patch; returns its lines."""
     editor = made.root.parent / "editor.py"
     editor.write_text(EDITOR)
-    lines = commands("Writing a patch")
+    lines = [line.replace("warm", feature) for line in commands("Writing a patch")]
     own = [f"export GIT_EDITOR='{sys.executable} {editor}'"]
     for line in lines:
-        own += [CHANGE] if line.startswith("git add") else []
+        own += [change] if line.startswith("git add") else []
         own += [] if is_proof(line) else [line]
     done = walk(made, own)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -105,3 +108,32 @@ def test_a_header_that_was_not_filled_in_does_not_pass(made: Made) -> None:
     at = next(i for i, line in enumerate(lines) if line.startswith("git add"))
     done = walk(made, [*lines[:at], CHANGE, *lines[at:]])
     assert done.returncode == 1 and "[filled-in]" in done.stdout
+
+
+def test_two_patches_of_one_stack_meet_in_two_lists(made: Made) -> None:
+    """Two people add one each and merge: what the page says of manifest, lock and table."""
+    root = made.root
+    write_files(root, {".gitignore": "edit/\n"})
+    git(root, "init", "--quiet", "--initial-branch=main")
+    cold = """printf 'echo "$GREETER_COLD"\\n' >> run.sh"""
+    for branch, feature, change in (("main", "", ""), ("one", "warm", CHANGE), ("two", "cold", cold)):
+        if feature:
+            git(root, "checkout", "--quiet", "-b", branch, "main")
+            shutil.rmtree(root / "edit", ignore_errors=True)
+            add(made, feature, change)
+        git(root, "add", "--all")
+        git(root, "commit", "--quiet", "-m", branch)
+    with pytest.raises(subprocess.CalledProcessError):
+        git(root, "merge", "--quiet", "one")
+    manifest, lock = "manifests/stacks/greeter/v1.yaml", "manifests/locks/greeter/v1.json"
+    assert git(root, "diff", "--name-only", "--diff-filter=U").split() == [lock, manifest]
+    both = re.sub(r"(?m)^[<=>]{7}.*\n", "", (root / manifest).read_text())
+    (root / manifest).write_text(both)
+    refused = made.patchctl("lock")
+    assert refused.returncode == 2 and "number 0004 after 0004" in refused.stderr
+    (root / manifest).write_text(both.replace("0004-feature-warm", "0005-feature-warm"))
+    git(root, "mv", "patches/greeter/v1/0004-feature-warm.patch", "patches/greeter/v1/0005-feature-warm.patch")
+    made.good("lock")
+    made.good("verify")
+    table = (root / "docs/patches/greeter/v1/README.md").read_text()
+    assert re.findall(r"^\| \[(\w+)\]", table, re.MULTILINE) == ["cold", "loud", "polite", "typo", "warm"]
