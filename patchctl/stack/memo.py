@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from patchctl.git.worktree import ends_with_digest
 from patchctl.source.cache import staging_in
 from patchctl.stack.build import Built
 from patchctl.stack.patches import StackPatch
+from patchctl.values import dataclass
 
 # Raise it when the stack function gives other commits for the same input, or refuses what it took.
 ENGINE = 2

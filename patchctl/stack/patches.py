@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import stat
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from patchctl.errors import BadPatch, Where
 from patchctl.patch.header import Header
 from patchctl.patch.parse import MAX_PATCH, Patch, parse_patch
 from patchctl.patch.policy import check_carried, check_patch
+from patchctl.values import dataclass
 
 CARRIED_FOLDER = "files"
 

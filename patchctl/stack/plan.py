@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from patchctl.errors import BadManifest, SourceUnavailable, Tried, Where
@@ -22,6 +21,7 @@ from patchctl.stack.memo import StackResult, memo_key, recall, remember
 from patchctl.stack.patches import StackPatch, load_patch
 from patchctl.stack.select import Omission, check_name, check_requirements, dependents, leave_out
 from patchctl.terminal.progress import Progress
+from patchctl.values import dataclass, field
 
 NO_PATCHES = "its upstream is skipped"
 

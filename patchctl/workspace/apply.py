@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from patchctl.values import dataclass, replace
 from pathlib import Path
 
 from patchctl.denied import refusal

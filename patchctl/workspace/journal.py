@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from patchctl.values import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 

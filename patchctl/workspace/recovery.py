@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from patchctl.values import dataclass
 from pathlib import Path
 
 from patchctl.errors import BrokenRepository

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from patchctl.values import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class Repair:
         return not self.found
 
     def as_json(self) -> dict[str, Any]:
-        from dataclasses import asdict
+        from patchctl.values import asdict
 
         return {**asdict(self), "healthy": self.healthy}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from patchctl.values import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
