@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from patchctl.atomic import make_like
+from patchctl.atomic import make_folder, make_like, sync_folder
 from patchctl.errors import LocalEdits
 
 OWN = ".patchctl-new"
@@ -38,6 +38,22 @@ def put_in_place(made: Path, place: Path) -> None:
         time.sleep(_STEP)
     os.replace(lock, place)
     made.unlink(missing_ok=True)
+
+
+def place_new(file: Path, data: bytes) -> None:
+    """Replace a reference of ours by its lock, which only we take. Raises FileExistsError when it is there."""
+    make_folder(file.parent)
+    lock = file.with_name(f"{file.name}.lock")
+    handle = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(data)
+        make_like(lock, file)
+        os.replace(lock, file)
+    except BaseException:
+        lock.unlink(missing_ok=True)
+        raise
+    sync_folder(file.parent)
 
 
 def _take(made: Path, lock: Path) -> bool:
