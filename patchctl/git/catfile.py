@@ -107,6 +107,24 @@ class ObjectReader:
             level = deeper
         return found
 
+    def those_in(self, tree: str, paths: Iterable[bytes]) -> set[bytes]:
+        """Those of the paths that are files of a tree; folders beside theirs are not read."""
+        found: set[bytes] = set()
+        waiting = [(tree, path, path) for path in paths]
+        while waiting:
+            self._learn_trees({oid for oid, _, _ in waiting})
+            inside = {oid: dict(self._trees[oid]) for oid, _, _ in waiting}
+            deeper = []
+            for oid, rest, path in waiting:
+                name, slash, below = rest.partition(b"/")
+                entry = inside[oid].get(name)
+                if entry is not None and slash and entry.mode == FOLDER:
+                    deeper.append((entry.id, below, path))
+                elif entry is not None and not slash and entry.mode != FOLDER:
+                    found.add(path)
+            waiting = deeper
+        return found
+
     def changes(self, before: str, after: str) -> Changes:
         """What differs between two trees; folders that are the same are not read."""
         found = Changes({}, {}, {})

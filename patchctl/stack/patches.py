@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import stat
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 
 from patchctl.errors import BadPatch, Where
@@ -103,8 +105,8 @@ def _carried(file: Path, patch: Patch) -> dict[str, bytes]:
             where = Where(patch.name, trailer.line)
             if path in carried:
                 raise _carried_twice(path, where)
-            links = (p.is_symlink() for p in (source, *source.parents) if p.is_relative_to(folder))
-            if any(links) or not source.is_file():
+            ways = accumulate([str(folder), *path.split("/")], os.path.join)
+            if any(map(os.path.islink, ways)) or not os.path.isfile(source):
                 raise BadPatch(f"carries {path}, and {CARRIED_FOLDER}/{path} is no file beside the patch", where=where)
             carried[path] = source.read_bytes()
     return carried

@@ -330,8 +330,9 @@ def missing_files(
     """
     if base.form == "git" and present is None:
         return []  # holds everything: what is not there is a patch that does not apply
+    named = {c.old_path for p in patches for c in p.patch.changes if c.old_path is not None}
     with ObjectReader(base.repo) as reader:
-        known = set(reader.files(base.tree))
+        known = reader.those_in(base.tree, named)
     if present is not None:
         known &= present
     found = []

@@ -95,8 +95,8 @@ class _Run:
             self._recover(journal)
         self.state = load_state(workspace)
         if not dry:
-            for name, tree in (self.state.trees if self.state else {}).items():
-                drop_own_locks(Tree.of(workspace, name, tree))
+            trees = self.state.trees if self.state else {}
+            drop_own_locks([Tree.of(workspace, name, tree) for name, tree in trees.items()])
             self._sweep(self.state)
 
     def apply(self, plan: Plan, root: Path, into: Mapping[str, Path]) -> Outcome:

@@ -68,7 +68,7 @@ def repair(workspace: Path, cache: Path) -> Repair:
         memory = remembered(workspace)
         trees = subjects(workspace, memory)
         for subject in trees:
-            drop_own_locks(subject.tree(workspace))
+            drop_own_locks([subject.tree(workspace)])
         found = tuple(_look(workspace, memory, trees))
         if not found:
             return Repair(str(workspace), (), None, (), ())
