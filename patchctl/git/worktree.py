@@ -118,12 +118,15 @@ class WorkTree:
         return differing
 
     def change_index(self, change: Change) -> list[bytes]:
-        """`write_index` for an index that is changed by its bytes. Raises NotPlain, OSError before anything is changed, and
-        LocalEdits when another git holds the index."""
+        """`write_index` for an index that is changed by its bytes. Raises NotPlain before anything is changed, LocalEdits when
+        another git holds the index, OSError."""
         index, own = self.git_dir / "index", self.git_dir / f"index{OWN}"
         if not change.folders:  # the same tree
             raise NotPlain
-        data, differing = changed(index, self.folder, change)
+        try:
+            data, differing = changed(index, self.folder, change)
+        except OSError as error:  # git says better what it is; but once the lock is ours, nobody else may try
+            raise NotPlain from error
         own.unlink(missing_ok=True)
         own.write_bytes(data)
         put_in_place(own, index)

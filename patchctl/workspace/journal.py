@@ -219,7 +219,7 @@ def _write_index(tree: Tree, change: TreeChange, steps: Steps, files: TreeFiles)
         with ObjectReader(tree.git_dir, tree.name) as reader:
             source = commit_tree(reader, change.source)
         moved = Change(source, sides.before, sides.after, sides.folders, files.entry, files.written)
-        with contextlib.suppress(NotPlain, OSError):
+        with contextlib.suppress(NotPlain):
             return tree.work.change_index(moved)
     return tree.work.write_index(change.target)
 
