@@ -99,8 +99,11 @@ lint: $(VENV)/.ready  ## ruff, mypy, shellcheck, shfmt, hadolint, and the patch 
 	$(VENV)/bin/hadolint Dockerfile Dockerfile.into
 	$(PATCHCTL) verify --static --quiet
 
-bench: $(VENV)/.ready  ## apply against git am and git apply, memory, start-up; REPO=DIR for real history
-	$(RUN) benchmarks/bench_apply.py $(if $(REPO),--repo $(REPO)) --out docs/benchmarks.md
+bench: $(VENV)/.ready  ## apply beside git am and git apply; REPO=DIR for real history, MIRRORS="NAME=URL ..." for the profile's
+	$(RUN) benchmarks/bench_apply.py $(if $(REPO),--repo $(REPO)) --profile $(PROFILE) $(MIRRORS:%=--mirror %) $(BENCH) --out docs/benchmarks.md
+
+bench-all: BENCH = --sizes 35 200 1000 --made 10000 --trees 1000 4000 16000 --rounds 3 --plot docs/benchmarks-apply.svg
+bench-all: bench  ## bench with 10,000 patches, trees of other sizes and the plot: an hour
 
 bench-patches: trees  ## what patches gain, as far as a CPU can tell: a simulation, counted bytes, a step's parts
 	$(RUN) benchmarks/bench_data_rebalance.py --out docs/benchmarks.md

@@ -1,79 +1,107 @@
 #!/usr/bin/env python3
-"""What `patchctl apply` costs, against `git am` and a loop of `git apply` over the same patches in the same run.
+"""What `patchctl apply` costs beside `git am` and a loop of `git apply` over the same patches, all in one run.
 
-With --repo, the patches are real: a run of commits of that repository, newest first, whose every patch a stack may hold
-(no links, no submodules). Without it they come from a seeded generator, and the table says so. Every tool begins with a
-checkout of the base and ends with the patched files on disk; patchctl and `git am` make a commit a patch as well.
-Rounds of all tools alternate, and the table holds the fastest round of each, since other work on a machine only adds.
+Patches are real with --repo (a run of commits of that repository whose every patch a stack may hold), seeded without it and
+where no run is long enough; with --profile also those of a profile of this distribution, all trees together. Every tool begins
+with checkouts of the bases and ends with the patched files on disk; patchctl and `git am` make a commit a patch as well. CPU is
+user and system time of a process and all of its children. Rounds of all tools alternate, and the fastest of each counts: other
+work on a machine only adds.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
-import random
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from apply_plot import draw
+from apply_series import GIT_ENV, Series, find_series, git, made_series
+from markers import write_between_markers
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from markers import write_between_markers  # noqa: E402
-
-from patchctl.errors import BadPatch  # noqa: E402
-from patchctl.patch.parse import parse_patch  # noqa: E402
-from patchctl.patch.policy import check_patch  # noqa: E402
-
-SIZES = (35, 200, 1000)
-GIT_ENV = {
-    "PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull,
-    "GIT_COMMITTER_NAME": "patchctl", "GIT_COMMITTER_EMAIL": "patchctl@localhost", "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b",
-    "GIT_AUTHOR_DATE": "1700000000 +0000", "GIT_COMMITTER_DATE": "1700000000 +0000",
-}  # fmt: skip
+OURS = ("computed", "remembered", "nothing to do", "revert", "verify -w", "status")
+TOOLS = ("git am", "git apply", *OURS)
 
 
 @dataclass
-class Series:
-    """Patches on a base: where they come from, how many, and what they touch."""
+class Runs:
+    """The rounds of one tool: CPU and wall in seconds, and the most memory in MiB."""
 
-    source: str
-    repo: Path
-    base: str
-    tip_tree: str
-    files: list[Path]
-    tracked: int
-
-
-@dataclass
-class Run:
-    """Seconds of every round, and the peak memory of the last one in MiB."""
-
-    seconds: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    wall: list[float] = field(default_factory=list)
     peak: float = 0.0
 
-    @property
-    def best(self) -> float:
-        return min(self.seconds)
+
+@dataclass
+class Case:
+    """What is compared: its name, patches, files, and what every tool took."""
+
+    name: str
+    patches: int
+    files: int
+    runs: dict[str, Runs]
+
+    def ratio(self, tool: str) -> float:
+        """CPU in that of `git am`."""
+        return min(self.runs[tool].cpu) / min(self.runs["git am"].cpu)
+
+
+class Clock:
+    """Adds up what the children of one round take."""
+
+    def __init__(self) -> None:
+        self.cpu = self.wall = self.peak = 0.0
+
+    def run(self, command: list[str], cwd: Path, env: dict[str, str] = GIT_ENV) -> None:
+        began = time.perf_counter()
+        process = subprocess.Popen(command, cwd=cwd, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        assert process.stderr is not None
+        errors = process.stderr.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        self.wall += time.perf_counter() - began
+        self.cpu += usage.ru_utime + usage.ru_stime
+        self.peak = max(self.peak, usage.ru_maxrss / 1024)
+        if process.returncode != 0:
+            raise SystemExit(f"{command[:3]} ended with {process.returncode}: {errors.decode()[-2000:]}")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repo", type=Path, help="a git repository whose history gives the patches")
-    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
+    parser.add_argument("--sizes", type=int, nargs="*", default=[35, 200, 1000])
+    parser.add_argument(
+        "--made", type=int, nargs="*", default=[], metavar="N", help="synthetic series of so many patches"
+    )
+    parser.add_argument(
+        "--trees", type=int, nargs="*", default=[], metavar="N", help="35 patches on trees of so many files"
+    )
+    parser.add_argument("--profile", help="a profile of this distribution, its sources from --mirror or the network")
+    parser.add_argument("--mirror", action="append", default=[], metavar="NAME=URL")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, help="a markdown file whose part between the markers is replaced")
+    parser.add_argument("--plot", type=Path, help="an SVG of cost against patches and against files")
     args = parser.parse_args()
     lines = [machine(), ""]
     with tempfile.TemporaryDirectory(prefix="patchctl-bench-") as scratch:
-        lines += apply_table(Path(scratch), args.repo, args.sizes, args.rounds)
-        lines += ["", *startup_table(Path(scratch))]
+        cases = []
+        for case in all_cases(Path(scratch), args):
+            print(row(case), file=sys.stderr)
+            cases.append(case)
+    lines += table(cases, args.rounds)
+    if args.plot:
+        args.plot.write_text(
+            draw([(c.patches, c.files, times(c)) for c in cases if c.name != args.profile]), encoding="utf-8"
+        )
     text = "\n".join(lines) + "\n"
     print(text)
     if args.out:
@@ -81,256 +109,189 @@ def main() -> int:
     return 0
 
 
+def times(case: Case) -> dict[str, float]:
+    return {tool: min(runs.cpu) for tool, runs in case.runs.items() if tool in TOOLS[:5]}
+
+
 def machine() -> str:
-    model = next(
-        (x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")),
-        "?",
-    )
-    git = subprocess.run(["git", "--version"], capture_output=True, text=True, check=True).stdout.split()[2]
-    load = os.getloadavg()[0]
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "?")
+    version = subprocess.run(["git", "--version"], capture_output=True, text=True, check=True).stdout.split()[2]
     return (
-        f"{os.cpu_count()} cores ({model}), Python {platform.python_version()}, git {git}, load {load:.1f} at the start. "
-        f"Command: `make bench{' REPO=DIR' if '--repo' in sys.argv else ''}`."
+        f"{os.cpu_count()} cores ({model}), Python {platform.python_version()}, git {version}, load {os.getloadavg()[0]:.1f} at the start. "
+        "Command: `make bench`, with REPO=DIR for real history."
     )
 
 
-def apply_table(scratch: Path, repo: Path | None, sizes: list[int], rounds: int) -> list[str]:
+def all_cases(scratch: Path, args: argparse.Namespace) -> Iterable[Case]:
+    if args.profile:
+        yield profile_case(scratch / "profile", args.profile, args.mirror, args.rounds)
+    for size in args.sizes:
+        series = find_series(scratch / f"s{size}", args.repo, size)
+        yield series_case(scratch / f"w{size}", series, args.rounds)
+    for size in args.made:
+        yield series_case(scratch / f"m{size}", made_series(scratch / f"made{size}", size), args.rounds)
+    for files in args.trees:
+        yield series_case(scratch / f"t{files}", made_series(scratch / f"tree{files}", 35, files), args.rounds)
+
+
+def table(cases: list[Case], rounds: int) -> list[str]:
+    head = ["from", "patches", "files", "`git am`", "loop of `git apply`", *OURS, "peak memory"]
     out = [
-        "| patches | from | files in the tree | `git am` | loop of `git apply` | patchctl apply | ratio to `git am` "
-        "| remembered result | peak memory |",
-        "|---|---|---|---|---|---|---|---|---|",
+        f"CPU seconds of `git am` (wall in brackets); all else in that: **CPU** (wall). Fastest of {rounds} rounds.",
+        "",
+        f"| {' | '.join(head)} |",
+        "|" + "---|" * len(head),
     ]
-    for size in sizes:
-        series = find_series(scratch / f"s{size}", repo, size)
-        runs = compare(scratch / f"w{size}", series, rounds)
-        am, loop, ours, warm = (runs[k] for k in ("am", "loop", "patchctl", "remembered"))
-        out.append(
-            f"| {size} | {series.source} | {series.tracked:,} | {am.best:.2f} s | {loop.best:.2f} s ({am.best / loop.best:.1f}×) | {ours.best:.2f} s "
-            f"| **{ours.best / am.best:.2f}** | {warm.best:.2f} s | {ours.peak:.0f} MiB |"
-        )
-        print(out[-1], file=sys.stderr)
-    return [f"Fastest of {rounds} rounds. The aim is half of `git am`'s time, a ratio of 0.5, at every size.", "", *out]
+    return [*out, *map(row, cases)]
 
 
-def find_series(folder: Path, repo: Path | None, size: int) -> Series:
-    """Real history where there is a long enough run of it, else a synthetic one."""
-    found = real_series(folder, repo, size) if repo else None
-    return found or made_series(folder.with_name(f"{folder.name}-made"), size)
+def row(case: Case) -> str:
+    am = case.runs["git am"]
+    cells = [case.name, f"{case.patches:,}", f"{case.files:,}", f"{min(am.cpu):.3f} ({min(am.wall):.2f})"]
+    for tool in TOOLS[1:]:
+        cells.append(f"**{case.ratio(tool):.2f}** ({min(case.runs[tool].wall) / min(am.wall):.2f})")
+    return f"| {' | '.join(cells)} | {case.runs['computed'].peak:.0f} MiB |"
 
 
-def real_series(folder: Path, repo: Path, size: int) -> Series | None:
-    """The newest run of `size` commits that one stack can hold (no links, no submodules, no merges), or None."""
-    log = git("log", "--first-parent", "--no-merges", "--format=%H %P", "-n", str(size * 3), "HEAD", repo=repo).split(
-        "\n"
-    )
-    commits = [line.split() for line in log if line]
-    folder.mkdir(parents=True)
-    good: list[tuple[str, bytes]] = []
-    for position, (commit, *parents) in enumerate(commits):
-        if good and commits[position - 1][1:] != [commit]:
-            good = []
-        data = git_bytes(
-            "format-patch",
-            "--stdout",
-            "--full-index",
-            "--binary",
-            "--no-renames",
-            "--no-signature",
-            "-1",
-            commit,
-            repo=repo,
-        )
-        good = [*good, (commit, data)] if len(parents) == 1 and usable(data) else []
-        if len(good) == size:
-            return write_series(folder, repo, parents[0], good[0][0], [d for _, d in reversed(good)])
-    return None
+def measured(runs: dict[str, Runs], tool: str, work: Callable[[Clock], None]) -> None:
+    clock = Clock()
+    work(clock)
+    found = runs.setdefault(tool, Runs())
+    found.cpu.append(clock.cpu)
+    found.wall.append(clock.wall)
+    found.peak = max(found.peak, clock.peak)
 
 
-def usable(data: bytes) -> bool:
-    try:
-        check_patch(parse_patch(data, "patch"))
-    except BadPatch:
-        return False
-    return True
+@dataclass
+class Checkout:
+    """A tree for git's own tools, and the patches that are for it."""
+
+    folder: Path
+    base: str
+    files: list[Path]
+
+    def reset(self) -> None:
+        git("checkout", "-q", "-f", "--detach", self.base, repo=None, cwd=self.folder)
+        git("reset", "-q", "--hard", self.base, repo=None, cwd=self.folder)
+        git("clean", "-qfdx", repo=None, cwd=self.folder)
+
+    def am(self, clock: Clock) -> None:
+        """What patchctl does, with git's own means."""
+        command = ["git", "am", "-q", "--keep-cr", "--committer-date-is-author-date"]
+        clock.run([*command, *map(str, self.files)], self.folder)
+
+    def loop(self, clock: Clock) -> None:
+        """What the shell loop of a patch folder does, less its shell: one `git apply` a patch, no commits."""
+        for file in self.files:
+            clock.run(["git", "apply", "--whitespace=nowarn", str(file)], self.folder)
 
 
-def write_series(folder: Path, repo: Path, base: str, tip: str, patches: list[bytes]) -> Series:
-    files = []
-    for number, data in enumerate(patches, 1):
-        file = folder / f"{number:04d}-bugfix-p{number}.patch"
-        file.write_bytes(data)
-        files.append(file)
-    name = next((p for p in reversed(repo.resolve().parts) if p not in ("repo", ".git")), "history")
-    tracked = len(git("ls-tree", "-r", "--name-only", base, repo=repo).split("\n"))
-    tree = git("rev-parse", f"{tip}^{{tree}}", repo=repo).strip()
-    return Series(f"{name}'s history up to {tip[:12]}", repo, base, tree, files, tracked)
-
-
-def made_series(folder: Path, size: int, seed: int = 20261121) -> Series:
-    """A seeded history: 2,000 files of about 200 lines; every commit edits two files, some add one."""
-    rng = random.Random(seed)
-    repo = folder / "repo"
-    repo.mkdir(parents=True)
-    git("init", "-q", ".", repo=None, cwd=repo)
-    names = [f"pkg{i % 40}/mod{i}.py" for i in range(2000)]
-    for name in names:
-        (repo / name).parent.mkdir(exist_ok=True)
-        (repo / name).write_text(
-            "".join(f"value_{rng.randrange(10**6)} = {rng.randrange(10**6)}\n" for _ in range(200))
-        )
-    git("add", "-A", repo=None, cwd=repo)
-    git("commit", "-qm", "base", repo=None, cwd=repo)
-    base = git("rev-parse", "HEAD", repo=None, cwd=repo).strip()
-    for number in range(size):
-        for name in rng.sample(names, 2):
-            lines = (repo / name).read_text().splitlines(keepends=True)
-            at = rng.randrange(len(lines))
-            lines[at : at + rng.randrange(3)] = [f"edited_{number}_{j} = {j}\n" for j in range(rng.randrange(1, 6))]
-            (repo / name).write_text("".join(lines))
-        if number % 10 == 0:
-            (repo / f"pkg0/new{number}.py").write_text("new = True\n" * 50)
-        git("add", "-A", repo=None, cwd=repo)
-        git("commit", "-qm", f"change {number}", repo=None, cwd=repo)
-    made = [
-        git_bytes(
-            "format-patch", "--stdout", "--full-index", "--binary", "--no-signature", "-1", commit, repo=repo / ".git"
-        )
-        for commit in git("rev-list", "--reverse", f"{base}..HEAD", repo=repo / ".git").split()
-    ]
-    (folder / "patches").mkdir()
-    series = write_series(folder / "patches", repo / ".git", base, "HEAD", made)
-    series.source = f"synthetic history, seed {seed}"
-    return series
-
-
-def compare(work: Path, series: Series, rounds: int) -> dict[str, Run]:
-    """All tools in turn, `rounds` times; every result is checked against the tree of the real history."""
-    work.mkdir(parents=True)
-    ours = Workspace(work / "ours", series)
-    checkout = work / "checkout"
-    git("clone", "-q", "--shared", "--no-checkout", str(series.repo), str(checkout), repo=None)
-    runs = {name: Run() for name in ("am", "loop", "patchctl", "remembered")}
+def compare(ours: Workspace, checkouts: list[Checkout], rounds: int, check: Callable[[], None]) -> dict[str, Runs]:
+    """All tools in turn, `rounds` times."""
+    runs: dict[str, Runs] = {}
     for _ in range(rounds):
-        timed(runs["am"], lambda: am(checkout, series), lambda: reset(checkout, series))
-        assert git("rev-parse", "HEAD^{tree}", repo=None, cwd=checkout).strip() == series.tip_tree
-        timed(runs["loop"], lambda: loop(checkout, series), lambda: reset(checkout, series))
-        timed(runs["patchctl"], ours.apply, ours.forget)
-        assert ours.tip_tree() == series.tip_tree
-        timed(runs["remembered"], ours.apply, ours.revert)
-        ours.revert()
+        for tool, work in (("git am", Checkout.am), ("git apply", Checkout.loop)):
+            for one in checkouts:
+                one.reset()
+            measured(runs, tool, lambda clock, work=work: [work(one, clock) for one in checkouts])  # type: ignore[misc]
+        ours.forget()
+        measured(runs, "computed", ours.apply)
+        check()
+        measured(runs, "nothing to do", ours.apply)
+        measured(runs, "status", lambda clock: ours.run(clock, "status", "--workspace", "ws"))
+        measured(runs, "verify -w", lambda clock: ours.run(clock, "verify", "--workspace", "ws"))
+        measured(runs, "revert", ours.revert)
+        measured(runs, "remembered", ours.apply)
+        check()
+        ours.revert(Clock())
     return runs
 
 
-def timed(run: Run, work: Callable[[], float], before: Callable[[], None]) -> None:
-    before()
-    began = time.perf_counter()
-    peak = work()
-    run.seconds.append(time.perf_counter() - began)
-    run.peak = max(run.peak, peak)
-
-
-def reset(checkout: Path, series: Series) -> None:
-    git("checkout", "-q", "-f", "--detach", series.base, repo=None, cwd=checkout)
-    git("reset", "-q", "--hard", series.base, repo=None, cwd=checkout)
-    git("clean", "-qfdx", repo=None, cwd=checkout)
-
-
-def am(checkout: Path, series: Series) -> float:
-    return child(["git", "am", "-q", "--keep-cr", "--committer-date-is-author-date", *map(str, series.files)], checkout)
-
-
-def loop(checkout: Path, series: Series) -> float:
-    """What the shell loop of a patch folder does, less its shell: one `git apply` a patch, no commits."""
-    return max(child(["git", "apply", "--whitespace=nowarn", str(file)], checkout) for file in series.files)
-
-
-def child(command: list[str], cwd: Path, env: dict[str, str] | None = None) -> float:
-    """Run to the end; returns its peak memory in MiB (the largest of it and its own children)."""
-    process = subprocess.Popen(command, cwd=cwd, env=env or GIT_ENV, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    assert process.stderr is not None
-    errors = process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise SystemExit(f"{command[:3]} ended with {process.returncode}: {errors.decode()[-2000:]}")
-    return usage.ru_maxrss / 1024
-
-
 class Workspace:
-    """A distribution with one stack, and a workspace of it."""
+    """A workspace of a profile, with a cache of its own that has the sources."""
 
-    def __init__(self, folder: Path, series: Series) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, root: Path, profile: str, mirrors: Iterable[str] = ()) -> None:
+        self.folder, self.root, self.profile = folder, root, profile
         self.cache = folder / "cache"
-        manifests = folder / "manifests"
-        target = folder / "patches" / "history" / "v1"
-        for sub in (manifests / "stacks" / "history", manifests / "profiles", target):
-            sub.mkdir(parents=True)
-        for file in series.files:
-            shutil.copy(file, target)
-        listed = "".join(f"  - {f.name}\n" for f in series.files)
-        url = series.repo.resolve().as_uri()
-        head = "schema: 1\nupstreams:\n  history:\n    summary: A history.\n    license: Apache-2.0\n"
-        (manifests / "upstreams.yaml").write_text(f"{head}    git: [{url}]\n")
-        stack = f'schema: 1\nupstream: history\nname: v1\npin:\n  commit: "{series.base}"\npatches:\n{listed}'
-        (manifests / "stacks" / "history" / "v1.yaml").write_text(stack)
-        (manifests / "profiles" / "bench.yaml").write_text(
-            "schema: 1\nname: bench\nsummary: One stack.\nstacks:\n  history: v1\n"
-        )
-        self.apply()
-        self.revert()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._mirrors = [word for mirror in mirrors for word in ("--mirror", mirror)]
+        self.run(Clock(), "fetch", "--profile", profile, *self._mirrors)
+        self.apply(Clock())
+        self.state = json.loads((folder / "ws" / ".patchctl" / "state.json").read_text())
+        self.revert(Clock())
 
-    def run(self, *args: str) -> float:
-        env = {**GIT_ENV, "HOME": str(self.folder), "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-m", "patchctl", "--root", str(self.folder), "--cache", str(self.cache), *args]
-        return child(command, self.folder, env)
+    def run(self, clock: Clock, *args: str) -> None:
+        kept = {k: v for k, v in os.environ.items() if k.startswith(("PIP_", "SSL_", "http", "HTTP"))}
+        env = {**kept, **GIT_ENV, "HOME": str(self.folder), "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-m", "patchctl", "--root", str(self.root), "--cache", str(self.cache)]
+        clock.run([*command, *args], self.folder, env)
 
-    def apply(self) -> float:
-        return self.run("apply", "--profile", "bench", "--workspace", "ws")
+    def apply(self, clock: Clock) -> None:
+        self.run(clock, "apply", "--profile", self.profile, "--workspace", "ws", "--offline")
 
-    def revert(self) -> None:
-        self.run("revert", "--workspace", "ws")
+    def revert(self, clock: Clock) -> None:
+        self.run(clock, "revert", "--workspace", "ws")
 
     def forget(self) -> None:
-        """Back to the base, and no remembered result: the stack function is evaluated, the source is in the cache."""
-        self.revert()
+        """No remembered result, at the base: the stack function is evaluated, the source is in the cache."""
         shutil.rmtree(self.cache / "stacks", ignore_errors=True)
-        for pack in (self.folder / "ws" / "history" / ".git" / "objects" / "pack").glob("pack-*"):
-            if not list((self.cache / "git").rglob(pack.name)):
+        for pack in (self.folder / "ws").glob("*/.git/objects/pack/pack-*"):
+            if not list(self.cache.glob(f"*/*/*/objects/pack/{pack.name}")):
                 pack.unlink()
 
-    def tip_tree(self) -> str:
-        return git("rev-parse", "HEAD^{tree}", repo=None, cwd=self.folder / "ws" / "history").strip()
+    def trees(self) -> dict[str, str]:
+        """The tree of every HEAD."""
+        return {name: self._head(name) for name in self.state["trees"]}
+
+    def _head(self, name: str) -> str:
+        return git("rev-parse", "HEAD^{tree}", repo=None, cwd=self.folder / "ws" / name).strip()
 
 
-def startup_table(scratch: Path) -> list[str]:
-    """`--help` and `status`, the fastest of 20 starts each, and what Python itself costs."""
-    made = Workspace(scratch / "startup", made_series(scratch / "startup-series", 5))
-    made.apply()
-    rows = ["| start-up | seconds |", "|---|---|"]
-    python = best(lambda: child([sys.executable, "-c", "pass"], scratch))
-    rows.append(f"| `python -c pass` | {python:.3f} |")
-    rows.append(f"| `patchctl --help` | {best(lambda: made.run('--help')):.3f} |")
-    rows.append(f"| `patchctl status` (2,000 files) | {best(lambda: made.run('status', '--workspace', 'ws')):.3f} |")
-    return rows
+def series_case(work: Path, series: Series, rounds: int) -> Case:
+    """A distribution with one stack of the series."""
+    root = work / "root"
+    manifests, target = root / "manifests", root / "patches" / "history" / "v1"
+    for sub in (manifests / "stacks" / "history", manifests / "profiles", target):
+        sub.mkdir(parents=True)
+    for file in series.files:
+        shutil.copy(file, target)
+    listed = "".join(f"  - {f.name}\n" for f in series.files)
+    url = series.repo.resolve().as_uri()
+    head = "schema: 1\nupstreams:\n  history:\n    summary: A history.\n    license: Apache-2.0\n"
+    (manifests / "upstreams.yaml").write_text(f"{head}    git: [{url}]\n")
+    stack = f'schema: 1\nupstream: history\nname: v1\npin:\n  commit: "{series.base}"\npatches:\n{listed}'
+    (manifests / "stacks" / "history" / "v1.yaml").write_text(stack)
+    profile = "schema: 1\nname: bench\nsummary: One stack.\nstacks:\n  history: v1\n"
+    (manifests / "profiles" / "bench.yaml").write_text(profile)
+    ours = Workspace(work / "ours", root, "bench")
+    checkout = Checkout(work / "checkout", series.base, series.files)
+    git("clone", "-q", "--shared", "--no-checkout", str(series.repo), str(checkout.folder), repo=None)
+
+    def check() -> None:
+        assert ours.trees() == {"history": series.tip_tree}
+
+    return Case(series.source, len(series.files), series.tracked, compare(ours, [checkout], rounds, check))
 
 
-def best(work: Callable[[], object], rounds: int = 20) -> float:
-    seconds = []
-    for _ in range(rounds):
-        began = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - began)
-    return min(seconds)
+def profile_case(work: Path, profile: str, mirrors: list[str], rounds: int) -> Case:
+    """The distribution's own profile: all of its trees in one apply, and a `git am` for each tree."""
+    ours = Workspace(work, ROOT, profile, mirrors)
+    expected = {name: tree["tip_tree"] for name, tree in ours.state["trees"].items()}
+    checkouts, files = [], 0
+    for name, tree in ours.state["trees"].items():
+        folder = work / "checkouts" / name
+        git("init", "-q", str(folder), repo=None)
+        git("fetch", "-q", str(ours.folder / "ws" / name), tree["base_commit"], repo=None, cwd=folder)
+        patches = [ROOT / "patches" / name / tree["stack"] / patch["file"] for patch in tree["patches"]]
+        checkouts.append(Checkout(folder, tree["base_commit"], patches))
+        files += len(git("ls-tree", "-r", "--name-only", tree["base_commit"], repo=None, cwd=folder).splitlines())
 
+    def check() -> None:
+        assert ours.trees() == expected
 
-def git(*args: str, repo: Path | None, cwd: Path | None = None) -> str:
-    return git_bytes(*args, repo=repo, cwd=cwd).decode()
-
-
-def git_bytes(*args: str, repo: Path | None, cwd: Path | None = None) -> bytes:
-    where = [f"--git-dir={repo}"] if repo else []
-    return subprocess.run(["git", *where, *args], cwd=cwd, env=GIT_ENV, capture_output=True, check=True).stdout
+    count = sum(len(c.files) for c in checkouts)
+    return Case(profile, count, files, compare(ours, checkouts, rounds, check))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -32,6 +31,7 @@ from patchctl.bundle.signature import NoRegularFile, Signature, Trust, check_sig
 from patchctl.errors import NotTrusted, PatchctlError, SourceMismatch, WrongUse
 from patchctl.terminal.progress import Progress, SilentProgress
 from patchctl.terminal.text import visible_line
+from patchctl.values import dataclass, replace
 
 _CHUNK = 1 << 20
 _SHOWN = 20

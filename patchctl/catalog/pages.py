@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.catalog.features import mutants_of, sections, tests_of
@@ -17,6 +16,7 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Practice, Stack
 from patchctl.stack.patches import StackPatch
 from patchctl.terminal.text import visible_line
+from patchctl.values import dataclass
 
 FOLDER = "docs/patches"
 SWITCHES_PAGE = "docs/practice/switches.md"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from patchctl.catalog.linted import LintedPatch
@@ -18,6 +17,7 @@ from patchctl.manifest.series import own_files
 from patchctl.manifest.types import Stack
 from patchctl.stack.patches import CARRIED_FOLDER, StackPatch, load_patch
 from patchctl.stack.select import check_requirements, leave_out
+from patchctl.values import dataclass, field
 
 Key = tuple[str, str]
 

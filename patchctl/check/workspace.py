@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.errors import (
@@ -32,6 +31,7 @@ from patchctl.stack.build import Built, StackBuilder
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
+from patchctl.values import dataclass
 from patchctl.workspace.belongings import operation_in
 from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.imports import shadows

@@ -7,7 +7,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import click
 
 from patchctl.errors import WrongUse
 from patchctl.terminal.style import Style
+from patchctl.values import dataclass
 
 if TYPE_CHECKING:
     from patchctl.bundle.signature import Trust

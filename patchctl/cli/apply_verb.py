@@ -69,7 +69,7 @@ def command(
     own = [f"{name}={folder.absolute()}" for name, folder in folders.items() if (folder / ".git").exists()]
     options = sources.options(own)
     progress = app.progress(as_json)
-    selection = select(dist, dist.profile(profile), without)
+    selection = select(dist, dist.profile(profile), without, app.cache_folder)
     plan = make_plan(
         dist, selection, options, progress, without=without, skip_unavailable=skip_unavailable,
         standing=standing(workspace, dist, folders),

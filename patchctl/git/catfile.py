@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, NamedTuple
 
 from patchctl.errors import BrokenRepository, GitKilled, PatchctlError, SourceMismatch
 from patchctl.git.objects import FOLDER, GITLINK, Entry, Files, object_id, parse_tree
@@ -23,6 +23,15 @@ from patchctl.git.unconfigured import without_settings
 # The content of every tree object that this process has verified. An id names one content for ever, and a run walks nearly
 # the same trees four times: base, tip, what is on disk, what shall be.
 _TREES: dict[str, list[tuple[bytes, Entry]]] = {}
+
+
+class Changes(NamedTuple):
+    """The entries that two trees do not share, before and after; the trees of the folders that differ, after, by path: b"" is
+    the top, None one that is gone."""
+
+    before: Files
+    after: Files
+    folders: dict[bytes, str | None]
 
 
 class ObjectReader:
@@ -53,6 +62,10 @@ class ObjectReader:
         """The kind and the content of one object. SourceMismatch or BrokenRepository when it is missing or not what its id
         says; GitKilled."""
         return next(iter(self.read_many([oid])))
+
+    def holds(self, oid: str) -> bool:
+        """Whether an object is there, by its name; False does not say that git would not find it."""
+        return self._packs.holds(oid)
 
     def read_many(self, oids: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """`read` for many objects, in their order."""
@@ -91,6 +104,45 @@ class ObjectReader:
                         deeper.append((prefix + name + b"/", entry.id))
                     else:
                         found[prefix + name] = entry
+            level = deeper
+        return found
+
+    def those_in(self, tree: str, paths: Iterable[bytes]) -> set[bytes]:
+        """Those of the paths that are files of a tree; folders beside theirs are not read."""
+        found: set[bytes] = set()
+        waiting = [(tree, path, path) for path in paths]
+        while waiting:
+            self._learn_trees({oid for oid, _, _ in waiting})
+            inside = {oid: dict(self._trees[oid]) for oid, _, _ in waiting}
+            deeper = []
+            for oid, rest, path in waiting:
+                name, slash, below = rest.partition(b"/")
+                entry = inside[oid].get(name)
+                if entry is not None and slash and entry.mode == FOLDER:
+                    deeper.append((entry.id, below, path))
+                elif entry is not None and not slash and entry.mode != FOLDER:
+                    found.add(path)
+            waiting = deeper
+        return found
+
+    def changes(self, before: str, after: str) -> Changes:
+        """What differs between two trees; folders that are the same are not read."""
+        found = Changes({}, {}, {})
+        level: list[tuple[bytes, str | None, str | None]] = [(b"", before, after)] if before != after else []
+        while level:
+            self._learn_trees({oid for _, *pair in level for oid in pair if oid is not None})
+            deeper = []
+            for prefix, one, other in level:
+                found.folders[prefix[:-1]] = other
+                sides = (set(self._trees[one] if one else ()), set(self._trees[other] if other else ()))
+                inner: dict[bytes, list[str | None]] = {}
+                for side, rest in ((0, sides[0] - sides[1]), (1, sides[1] - sides[0])):
+                    for name, entry in rest:
+                        if entry.mode == FOLDER:
+                            inner.setdefault(prefix + name + b"/", [None, None])[side] = entry.id
+                        else:
+                            (found.after if side else found.before)[prefix + name] = entry
+                deeper += [(path, pair[0], pair[1]) for path, pair in inner.items()]
             level = deeper
         return found
 

@@ -11,10 +11,10 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from patchctl.atomic import make_like
+from patchctl.atomic import make_folder, make_like, sync_folder
 from patchctl.errors import LocalEdits
 
 OWN = ".patchctl-new"
@@ -40,6 +40,22 @@ def put_in_place(made: Path, place: Path) -> None:
     made.unlink(missing_ok=True)
 
 
+def place_new(file: Path, data: bytes) -> None:
+    """Replace a reference of ours by its lock, which only we take. Raises FileExistsError when it is there."""
+    make_folder(file.parent)
+    lock = file.with_name(f"{file.name}.lock")
+    handle = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(data)
+        make_like(lock, file)
+        os.replace(lock, file)
+    except BaseException:
+        lock.unlink(missing_ok=True)
+        raise
+    sync_folder(file.parent)
+
+
 def _take(made: Path, lock: Path) -> bool:
     try:
         os.link(made, lock)
@@ -62,9 +78,14 @@ def _take_copy(made: Path, lock: Path) -> bool:
     return True
 
 
-def drop_own(git_dir: Path) -> None:
+def drop_own(git_dirs: Sequence[Path]) -> None:
     """Take away what a killed run of ours left. A git that it had started may still be at work: that one is waited for."""
-    _wait_for_orphans(git_dir)
+    _wait_for_orphans(git_dirs)
+    for git_dir in git_dirs:
+        _drop(git_dir)
+
+
+def _drop(git_dir: Path) -> None:
     names = [f"{name}{OWN}" for name in _TAKEN] + [SNAPSHOT]
     locks = [git_dir / f"{name}.lock" for name in names]
     locks += [*(git_dir / "refs/patchctl").glob("*.lock"), *(git_dir / "refs/heads").glob(f"{STASH}-*.lock")]
@@ -77,18 +98,22 @@ def drop_own(git_dir: Path) -> None:
             file.unlink()
 
 
-def _wait_for_orphans(git_dir: Path) -> None:
-    """Wait until no git runs that was started on this repository as we start one: by its command line."""
+def _wait_for_orphans(git_dirs: Iterable[Path]) -> None:
+    """Wait until no git runs that was started on one of these repositories as we start one: by its command line."""
+    options = frozenset(b"--git-dir=" + os.fsencode(git_dir) for git_dir in git_dirs)
     end = time.monotonic() + _ORPHAN_SECONDS
-    while time.monotonic() < end and _is_started_on(f"--git-dir={git_dir}".encode()):
+    while options and time.monotonic() < end and _is_started_on(options):
         time.sleep(_STEP)
 
 
-def _is_started_on(option: bytes) -> bool:
-    for process in Path("/proc").glob("[0-9]*"):  # not deeper: glob raises for a process that ends meanwhile
-        with contextlib.suppress(OSError):  # it ended, or may not be seen
-            if option in (process / "cmdline").read_bytes().split(b"\0"):
-                return True
+def _is_started_on(options: frozenset[bytes]) -> bool:
+    """One look at every process for all repositories: on a busy machine it is a hundred files."""
+    for process in os.listdir("/proc") if os.path.isdir("/proc") else []:
+        if process.isdigit():
+            with contextlib.suppress(OSError):  # it ended, or may not be seen
+                with open(f"/proc/{process}/cmdline", "rb", buffering=0) as command:
+                    if not options.isdisjoint(command.read().split(b"\0")):
+                        return True
     return False
 
 

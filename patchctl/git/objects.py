@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from patchctl.values import dataclass
 
 REGULAR = 0o100644
 EXECUTABLE = 0o100755

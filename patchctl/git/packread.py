@@ -83,6 +83,15 @@ class PackReader:
         return self._packs
 
 
+def holds(git_dir: Path, oid: str) -> bool:
+    """Whether an object is there, by its name; False does not say that git would not find it."""
+    reader = PackReader(git_dir)
+    try:
+        return reader.holds(oid)
+    finally:
+        reader.close()
+
+
 class _Pack:
     """One pack with its index. Files are read and not mapped: a file that is cut off meanwhile would kill us."""
 

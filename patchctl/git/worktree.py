@@ -18,7 +18,9 @@ from typing import NamedTuple
 
 from patchctl.atomic import replace_file
 from patchctl.errors import SourceMismatch, Where
-from patchctl.git.locks import OWN, SNAPSHOT, STASH, put_in_place
+from patchctl.git.index import Change, NotPlain, changed, has_marks
+from patchctl.git.locks import OWN, SNAPSHOT, STASH, place_new, put_in_place
+from patchctl.git.packread import holds
 from patchctl.git.run import GitFailed, GitRefused, git_environment, run_git
 from patchctl.git.unconfigured import ATTRIBUTES, common_folder, without_settings
 
@@ -91,6 +93,9 @@ class WorkTree:
 
     def marks(self) -> dict[bytes, Mark]:
         """Tracked files that the index says something of: in conflict, or flagged so that git does not look for edits."""
+        with contextlib.suppress(NotPlain, OSError):
+            if not has_marks(self.git_dir / "index"):
+                return {}
         out = self.git("ls-files", "-z", "-v", "-s")
         return {m[3]: Mark(m[1].decode("ascii"), m[2].decode("ascii")) for m in _MARKED.finditer(out)}
 
@@ -109,6 +114,21 @@ class WorkTree:
         self.git("read-tree", "--reset", commit, index=own)
         differing = self._refresh(own)
         self.flag(flagged, own)
+        put_in_place(own, index)
+        return differing
+
+    def change_index(self, change: Change) -> list[bytes]:
+        """`write_index` for an index that is changed by its bytes. Raises NotPlain before anything is changed, LocalEdits when
+        another git holds the index, OSError."""
+        index, own = self.git_dir / "index", self.git_dir / f"index{OWN}"
+        if not change.folders:  # the same tree
+            raise NotPlain
+        try:
+            data, differing = changed(index, self.folder, change)
+        except OSError as error:  # git says better what it is; but once the lock is ours, nobody else may try
+            raise NotPlain from error
+        own.unlink(missing_ok=True)
+        own.write_bytes(data)
         put_in_place(own, index)
         return differing
 
@@ -189,7 +209,7 @@ class WorkTree:
 
         Raises LocalEdits when another git holds HEAD.
         """
-        self.git("update-ref", "--stdin", stdin=f"update {_BASE_REF} {base}\nupdate {_TIP_REF} {tip}\n".encode())
+        self._set_own_refs(base, tip)
         file, own = self.git_dir / "HEAD", self.git_dir / f"HEAD{OWN}"
         if not head or (file.is_file() and file.read_bytes() == tip.encode() + b"\n"):
             return
@@ -200,6 +220,19 @@ class WorkTree:
         log.parent.mkdir(exist_ok=True)
         with log.open("a", encoding="ascii") as out:
             out.write(f"{before} {tip} patchctl <patchctl@localhost> {int(time.time())} +0000\tpatchctl\n")
+
+    def _set_own_refs(self, base: str, tip: str) -> None:
+        """As git does it: a lock that was not there, and a rename. Nobody else writes these, and they have no reflog."""
+        store = common_folder(self.git_dir)
+        try:
+            if (store / "reftable").is_dir():
+                raise FileExistsError
+            for name, commit in ((_BASE_REF, base), (_TIP_REF, tip)):
+                file = store / name
+                if not (file.is_file() and file.read_bytes() == commit.encode() + b"\n"):
+                    place_new(file, commit.encode() + b"\n")
+        except FileExistsError:
+            self.git("update-ref", "--stdin", stdin=f"update {_BASE_REF} {base}\nupdate {_TIP_REF} {tip}\n".encode())
 
     def drop_refs(self) -> None:
         """Take our references out again, where there are any, and the empty folder that git leaves of them.
@@ -226,6 +259,8 @@ class WorkTree:
 
     def has(self, oid: str) -> bool:
         """Whether an object is in this repository."""
+        if holds(self.git_dir, oid):
+            return True
         try:
             self.git("cat-file", "-e", oid)
         except GitFailed as failure:

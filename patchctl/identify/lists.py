@@ -10,7 +10,6 @@ One line a file, sorted by the bytes of the path. Form git is preferred, since t
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from patchctl.atomic import replace_file
 from patchctl.errors import BadManifest, Where
 from patchctl.git.objects import Entry, Files
 from patchctl.manifest.types import Stack
+from patchctl.values import dataclass
 
 if TYPE_CHECKING:
     from patchctl.source.types import Base

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from patchctl.errors import DoesNotApply
 from patchctl.git.catfile import ObjectReader
@@ -13,6 +12,7 @@ from patchctl.importing.types import Fault, Options
 from patchctl.patch.apply import apply_change
 from patchctl.patch.names import path_text
 from patchctl.patch.parse import FileChange
+from patchctl.values import dataclass, field
 
 ABSENT = "0" * 40
 

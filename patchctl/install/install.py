@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.errors import WrongUse
@@ -25,6 +24,7 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.requirements.compare import Difference
 from patchctl.requirements.interpreter import differences
 from patchctl.terminal.progress import Progress
+from patchctl.values import dataclass
 from patchctl.workspace.imports import Import, find_imports
 from patchctl.workspace.state import load_state
 

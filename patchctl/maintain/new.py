@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.atomic import make_folder, replace_file
@@ -23,6 +22,7 @@ from patchctl.source.types import SourceOptions
 from patchctl.stack.build import COMMITTER
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
+from patchctl.values import dataclass
 
 TESTS = "tests/behaviour"
 # As the lint rule feature-form has it, and short enough for the names of files.

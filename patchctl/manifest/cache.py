@@ -8,7 +8,6 @@ home works.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 from pathlib import Path
@@ -20,6 +19,7 @@ from patchctl.errors import WorkspaceBusy
 from patchctl.manifest.files import ManifestFiles
 from patchctl.manifest.shape import build
 from patchctl.manifest.types import Content, Practice, Profile, Stack, Upstreams
+from patchctl.values import asdict
 
 
 def find(cache_dir: Path, files: ManifestFiles) -> Content | None:
@@ -64,10 +64,10 @@ def _key(files: ManifestFiles) -> str:
 
 def _plain(content: Content) -> dict[str, Any]:
     return {
-        "upstreams": dataclasses.asdict(content.upstreams),
-        "stacks": [dataclasses.asdict(s) for s in content.stacks.values()],
-        "profiles": [dataclasses.asdict(p) for p in content.profiles.values()],
-        "practice": dataclasses.asdict(content.practice) if content.practice else None,
+        "upstreams": asdict(content.upstreams),
+        "stacks": [asdict(s) for s in content.stacks.values()],
+        "profiles": [asdict(p) for p in content.profiles.values()],
+        "practice": asdict(content.practice) if content.practice else None,
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
@@ -13,6 +12,7 @@ from patchctl.manifest.load import Loaded, loads
 from patchctl.manifest.problems import InvalidManifest, Problem, cleaned, did_you_mean, quoted, shown
 from patchctl.manifest.series import Cycle, Patch, ancestry, is_there, own_files, resolve
 from patchctl.manifest.types import Content, Practice, Profile, Stack, Upstreams
+from patchctl.values import dataclass, field
 
 T = TypeVar("T")
 Problems = Iterator[Problem]

@@ -5,15 +5,14 @@ One reading of the annotations for the loader's messages, the validated cache an
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
 import types as python_types
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from patchctl.manifest.types import Doc, Only, Pattern
+from patchctl.values import dataclass, defaults_of, field_names, is_value_class
 
 T = TypeVar("T")
 
@@ -40,7 +39,7 @@ class Shape:
 
     @property
     def is_record(self) -> bool:
-        return dataclasses.is_dataclass(self.base)
+        return is_value_class(self.base)
 
     def takes_text(self, text: str) -> bool:
         """Whether the text matches the pattern, where the type has one."""
@@ -80,10 +79,9 @@ def fields_of(record: type) -> Mapping[str, Field]:
     """The fields of one of our dataclasses, in order."""
     hints = get_type_hints(record, include_extras=True)
     found = {}
-    for f in dataclasses.fields(record):
-        required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-        default = None if f.default is dataclasses.MISSING else f.default
-        found[f.name] = Field(f.name, shape_of(hints[f.name]), required, default)
+    optional, defaults = defaults_of(record)
+    for name in field_names(record):
+        found[name] = Field(name, shape_of(hints[name]), name not in optional, defaults.get(name))
     return found
 
 

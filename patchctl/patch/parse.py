@@ -8,13 +8,14 @@ patch that does nothing (pnpm#9160, GNU patch, `git apply` in a subdirectory).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from functools import cached_property
 
 from patchctl.errors import BadPatch, Where
 from patchctl.patch.binary import MAX_INFLATED, BinaryChange, parse_binary
 from patchctl.patch.header import Header, parse_header
 from patchctl.patch.mailinfo import splits_mails
 from patchctl.patch.names import header_names, parse_moved, parse_name
+from patchctl.values import dataclass, field
 
 _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(?: .*)?$")
 _INDEX = re.compile(rb"([0-9a-f]{4,40})\.\.([0-9a-f]{4,40})(?: ([0-7]{6}))?$")
@@ -74,6 +75,19 @@ class Patch:
     name: str
     header: Header
     changes: list[FileChange]
+
+
+class ParsedBefore(Patch):
+    """A patch whose very bytes were parsed and found right before: its header now, its changes when somebody asks for them."""
+
+    def __init__(self, data: bytes, name: str) -> None:
+        self.name = name
+        self.header = parse_header(data.split(b"\n"), name)[0]
+        self._data = data
+
+    @cached_property
+    def changes(self) -> list[FileChange]:  # type: ignore[override]
+        return parse_patch(self._data, self.name).changes
 
 
 def parse_patch(data: bytes, name: str) -> Patch:

@@ -13,7 +13,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from patchctl.values import dataclass
 
 PYPI = "https://pypi.org/simple"
 _PIP_SECONDS = 60.0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 
 from patchctl.errors import DoesNotApply, Where
@@ -31,6 +30,7 @@ from patchctl.patch.names import collision_key, path_text
 from patchctl.patch.parse import FileChange
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.weave import Misfit, Weave
+from patchctl.values import dataclass, field
 
 COMMITTER = ("patchctl", "patchctl@localhost")
 

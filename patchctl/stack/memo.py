@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from patchctl import __version__
+from patchctl.atomic import make_folder
 from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, SYMLINK, Entry
 from patchctl.git.worktree import ends_with_digest
 from patchctl.source.cache import staging_in
 from patchctl.stack.build import Built
 from patchctl.stack.patches import StackPatch
+from patchctl.values import dataclass
 
 # Raise it when the stack function gives other commits for the same input, or refuses what it took.
 ENGINE = 2
@@ -60,6 +63,24 @@ def memo_key(base_commit: str, patches: Sequence[StackPatch], left_out: Sequence
     out = {id(p) for p in left_out}
     parts = [[p.digest, id(p) in out] for p in patches]
     return hashlib.sha256(json.dumps([ENGINE, base_commit, parts]).encode()).hexdigest()
+
+
+def parsed_before(cache: Path, patches: Sequence[StackPatch]) -> bool:
+    """Whether these patches, byte for byte, were parsed and found right by this engine."""
+    return os.path.isfile(_note(cache, patches))
+
+
+def note_parsed(cache: Path, patches: Sequence[StackPatch]) -> None:
+    """Note that these were; where the cache cannot be written they are parsed the next time too."""
+    note = _note(cache, patches)
+    with contextlib.suppress(OSError):
+        make_folder(note.parent)
+        note.touch()
+
+
+def _note(cache: Path, patches: Sequence[StackPatch]) -> Path:
+    parts = [ENGINE, __version__, [p.digest for p in patches]]
+    return cache / "stacks" / "parsed" / hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def recall(cache: Path, key: str, patches: Sequence[StackPatch], left_out: Sequence[StackPatch]) -> StackResult | None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import stat
-from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 
 from patchctl.errors import BadPatch, Where
 from patchctl.patch.header import Header
-from patchctl.patch.parse import MAX_PATCH, Patch, parse_patch
+from patchctl.patch.parse import MAX_PATCH, ParsedBefore, Patch, parse_patch
 from patchctl.patch.policy import check_carried, check_patch
+from patchctl.values import dataclass
 
 CARRIED_FOLDER = "files"
 
@@ -58,6 +60,11 @@ class StackPatch:
 
 def load_patch(file: Path, root: Path) -> StackPatch:
     """Read and parse one patch and its carried files; `root` is what shown paths are relative to. Raises BadPatch."""
+    return parsed(load_unparsed(file, root))
+
+
+def load_unparsed(file: Path, root: Path) -> StackPatch:
+    """`load_patch` that reads no further than the header, for what was `parsed` before. Raises BadPatch."""
     shown = _shown(file, root)
     try:
         status = file.stat()
@@ -68,24 +75,38 @@ def load_patch(file: Path, root: Path) -> StackPatch:
         data = file.read_bytes()
     except OSError as error:
         raise BadPatch(f"cannot be read: {error.strerror}", where=Where(shown)) from error
-    patch = parse_patch(data, shown)
-    check_patch(patch)
+    patch = ParsedBefore(data, shown)
     return StackPatch(file, shown, data, patch, _carried(file, patch))
+
+
+def parsed(one: StackPatch) -> StackPatch:
+    """A patch that was only read, parsed and checked. Raises BadPatch."""
+    patch = parse_patch(one.data, one.shown)
+    check_patch(patch)
+    changed = {c.path for c in patch.changes}
+    twice = next((path for path in one.carried if path.encode() in changed), None)
+    if twice is not None:
+        line = next(t.line for t in patch.header.trailers["Carries"] if twice in t.value)
+        raise _carried_twice(twice, Where(one.shown, line))
+    return StackPatch(one.file, one.shown, one.data, patch, one.carried)
+
+
+def _carried_twice(path: str, where: Where) -> BadPatch:
+    return BadPatch(f"{path} is carried and also changed by the diff, or carried twice", where=where)
 
 
 def _carried(file: Path, patch: Patch) -> dict[str, bytes]:
     carried: dict[str, bytes] = {}
-    changed = {c.path for c in patch.changes}
     for trailer in patch.header.trailers.get("Carries", []):
         for path in (p.strip() for p in trailer.value.split(",") if p.strip()):
             check_carried(path, patch, trailer.line)
             folder = file.parent / CARRIED_FOLDER
             source = folder / path
             where = Where(patch.name, trailer.line)
-            if path in carried or path.encode() in changed:
-                raise BadPatch(f"{path} is carried and also changed by the diff, or carried twice", where=where)
-            links = (p.is_symlink() for p in (source, *source.parents) if p.is_relative_to(folder))
-            if any(links) or not source.is_file():
+            if path in carried:
+                raise _carried_twice(path, where)
+            ways = accumulate([str(folder), *path.split("/")], os.path.join)
+            if any(map(os.path.islink, ways)) or not os.path.isfile(source):
                 raise BadPatch(f"carries {path}, and {CARRIED_FOLDER}/{path} is no file beside the patch", where=where)
             carried[path] = source.read_bytes()
     return carried

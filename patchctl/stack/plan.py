@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from patchctl.errors import BadManifest, SourceUnavailable, Tried, Where
@@ -18,10 +17,11 @@ from patchctl.manifest.types import Profile, Stack
 from patchctl.source.obtain import BUNDLE_HINT, obtain, obtain_form
 from patchctl.source.types import Base, Form, SeveralUnavailable, SourceOptions
 from patchctl.stack.build import StackBuilder
-from patchctl.stack.memo import StackResult, memo_key, recall, remember
-from patchctl.stack.patches import StackPatch, load_patch
+from patchctl.stack.memo import StackResult, memo_key, note_parsed, parsed_before, recall, remember
+from patchctl.stack.patches import StackPatch, load_unparsed, parsed
 from patchctl.stack.select import Omission, check_name, check_requirements, dependents, leave_out
 from patchctl.terminal.progress import Progress
+from patchctl.values import dataclass, field
 
 NO_PATCHES = "its upstream is skipped"
 
@@ -98,10 +98,11 @@ class Plan:
     kept: tuple[Skipped, ...] = ()
 
 
-def select(dist: Distribution, profile: Profile, without: Iterable[str]) -> Selection:
-    """Read the patches of a profile and settle what is left out. Raises BadPatch, WrongUse; needs no source."""
+def select(dist: Distribution, profile: Profile, without: Iterable[str], cache: Path | None = None) -> Selection:
+    """Read the patches of a profile and settle what is left out. Raises BadPatch, WrongUse; needs no source. What `cache`
+    knows to have been parsed is not parsed again before somebody asks for it."""
     stacks = dist.stacks_of(profile)
-    patches = {u: load_patches(dist, s) for u, s in stacks.items()}
+    patches = {u: load_patches(dist, s, cache) for u, s in stacks.items()}
     for patch in (p for series in patches.values() for p in series):
         check_name(patch)
     omitted = leave_out(patches, profile.without, f"the profile {profile.name} leaves it out")
@@ -111,9 +112,18 @@ def select(dist: Distribution, profile: Profile, without: Iterable[str]) -> Sele
     return Selection(profile, stacks, patches, omitted)
 
 
-def load_patches(dist: Distribution, stack: Stack) -> list[StackPatch]:
-    """The patches of a stack, read and parsed, in order."""
-    return [load_patch(file, dist.root) for file in dist.patch_files(stack)]
+def load_patches(dist: Distribution, stack: Stack, cache: Path | None = None) -> list[StackPatch]:
+    """The patches of a stack, read and parsed, in order; with `cache` as `select` says."""
+    found = []
+    for file in dist.patch_files(stack):
+        found.append(load_unparsed(file, dist.root))
+        if cache is None:
+            found[-1] = parsed(found[-1])
+    if cache is None or parsed_before(cache, found):
+        return found
+    found = [parsed(one) for one in found]
+    note_parsed(cache, found)
+    return found
 
 
 def make_plan(
@@ -320,8 +330,9 @@ def missing_files(
     """
     if base.form == "git" and present is None:
         return []  # holds everything: what is not there is a patch that does not apply
+    named = {c.old_path for p in patches for c in p.patch.changes if c.old_path is not None}
     with ObjectReader(base.repo) as reader:
-        known = set(reader.files(base.tree))
+        known = reader.those_in(base.tree, named)
     if present is not None:
         known &= present
     found = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from patchctl.values import dataclass, replace
 from pathlib import Path
 
 from patchctl.denied import refusal
@@ -17,7 +17,7 @@ from patchctl.errors import BrokenRepository, LocalEdits, WrongUse
 from patchctl.git.run import GitFailed
 from patchctl.stack.plan import Plan, PlannedStack
 from patchctl.workspace.belongings import refuse_unkeepable, settled_marks, staged_during
-from patchctl.workspace.changes import Part, edits_of, planned_state, refuse_all, target_files
+from patchctl.workspace.changes import Part, edits_of, planned_state, refuse_all, target_files, touched_sides
 from patchctl.workspace.arrival import arrived
 from patchctl.workspace.journal import REPAIR, Journal, TreeChange, finish, read_journal, write_journal
 from patchctl.workspace.leftovers import drop_own_locks, sweep
@@ -83,6 +83,7 @@ class _Run:
         self.finished: str | None = None
         self.undone: str | None = None
         self.stashed: dict[str, str] = {}
+        self._known_sides: dict[str, Sides] = {}
         if begun(workspace).exists():
             what = f"a repair of {workspace} was interrupted"
             raise LocalEdits(what, [str(begun(workspace))], hint="`patchctl repair` ends it")
@@ -94,8 +95,8 @@ class _Run:
             self._recover(journal)
         self.state = load_state(workspace)
         if not dry:
-            for name, tree in (self.state.trees if self.state else {}).items():
-                drop_own_locks(Tree.of(workspace, name, tree))
+            trees = self.state.trees if self.state else {}
+            drop_own_locks([Tree.of(workspace, name, tree) for name, tree in trees.items()])
             self._sweep(self.state)
 
     def apply(self, plan: Plan, root: Path, into: Mapping[str, Path]) -> Outcome:
@@ -256,9 +257,17 @@ class _Run:
         raise LocalEdits(f"HEAD of {tree.name} was moved to {head}", [str(tree.folder)], hint=STASH_HINT)
 
     def _sides(self, part: Part, tree: Tree) -> Sides:
+        name = part.change.name
+        if name not in self._known_sides:
+            self._known_sides[name] = self._sides_of(part, tree)
+        return self._known_sides[name]
+
+    def _sides_of(self, part: Part, tree: Tree) -> Sides:
         change = part.change
         if part.idle and not part.fresh:
             return Sides({}, {}, {})
+        if tree.kind == "managed" and not part.fresh and (sides := touched_sides(part, tree)) is not None:
+            return sides
         base, after = target_files(part.planned) if part.planned else ({}, tree.files(change.target or change.base))
         before = base if part.fresh else tree.files(change.source or change.base)
         return Sides(before, after, before)

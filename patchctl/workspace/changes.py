@@ -5,18 +5,18 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from patchctl.values import dataclass
 from pathlib import Path
 
 from patchctl.errors import LocalEdits, WrongUse
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.objects import Files
+from patchctl.git.objects import Entry, Files
 from patchctl.stack.plan import PlannedStack
 from patchctl.workspace.belongings import edits_in, settled_marks
 from patchctl.workspace.installed import record_is_ours
 from patchctl.workspace.journal import TreeChange
 from patchctl.workspace.state import AppliedPatch, LeftOut, TreeState
-from patchctl.workspace.trees import Sides, Tree
+from patchctl.workspace.trees import Move, Sides, Tree, commit_tree, sides_of
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,34 @@ def target_files(planned: PlannedStack) -> tuple[Files, Files]:
             else:
                 after[path] = change.after
     return base, after
+
+
+def touched_sides(part: Part, tree: Tree) -> Sides | None:
+    """The files that a tree's change is about, without those that stay; None where its own repository lacks the new base."""
+    change = part.change
+    if change.source is None or (part.planned is None and change.target is None):
+        return None
+    with ObjectReader(tree.git_dir, tree.name) as reader:
+        if part.planned is None:
+            return sides_of(reader, Move(change.source, change.target), whole=False)
+        if not reader.holds(part.planned.base.commit):
+            return None
+        found = reader.changes(commit_tree(reader, change.source), part.planned.base.tree)
+    before, after = dict(found.before), dict(found.after)
+    original: dict[bytes, Entry | None] = {}
+    last: dict[bytes, Entry | None] = {}
+    for step in part.planned.result.steps:
+        for one in step.touched:
+            path = os.fsencode(one.path)
+            original.setdefault(path, one.before)
+            last[path] = one.after
+    for path, entry in last.items():
+        if path not in found.before and path not in found.after and (was := original[path]) is not None:
+            before[path] = was
+        after.pop(path, None)
+        if entry is not None:
+            after[path] = entry
+    return Sides(before, after, before)
 
 
 def edits_of(part: Part, tree: Tree, sides: Sides) -> list[bytes]:

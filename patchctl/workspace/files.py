@@ -25,6 +25,7 @@ class TreeFiles:
     def __init__(self, folder: Path) -> None:
         self.folder = os.fsencode(folder)
         self._real: set[bytes] = set()
+        self.written: dict[bytes, tuple[int, int, int, int]] = {}
         self._umask = os.umask(0)
         os.umask(self._umask)
 
@@ -104,7 +105,7 @@ class TreeFiles:
             if entry.mode == SYMLINK:
                 os.symlink(data, temporary)
             else:
-                self._write_new(temporary, full, entry.mode, data, keep_mode=keep_mode)
+                self.written[path] = self._write_new(temporary, full, entry.mode, data, keep_mode=keep_mode)
             self._empty(full)
             os.replace(temporary, full)
         except OSError:
@@ -164,7 +165,8 @@ class TreeFiles:
             for top, _, _ in os.walk(full, topdown=False):
                 os.rmdir(top)
 
-    def _write_new(self, temporary: bytes, full: bytes, mode: int, data: bytes, *, keep_mode: bool) -> None:
+    def _write_new(self, temporary: bytes, full: bytes, mode: int, data: bytes, *, keep_mode: bool) -> tuple[int, int, int, int]:
+        """Returns device, inode, size and time of it."""
         wanted = (0o777 if mode == EXECUTABLE else 0o666) & ~self._umask
         try:
             before: os.stat_result | None = os.lstat(full)
@@ -180,6 +182,9 @@ class TreeFiles:
             else:
                 _own_like(out.fileno(), os.lstat(os.path.dirname(full)))
             os.fchmod(out.fileno(), wanted)
+            out.flush()
+            made = os.fstat(out.fileno())
+            return made.st_dev, made.st_ino, made.st_size, made.st_mtime_ns
 
     def _status(self, path: bytes) -> os.stat_result | None:
         if not self._parents_are_real(path):

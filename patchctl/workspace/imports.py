@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Container, Iterable, Iterator
-from dataclasses import dataclass
+from patchctl.values import dataclass
 from pathlib import Path
 from typing import Any
 

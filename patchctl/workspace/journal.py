@@ -11,13 +11,16 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from patchctl.values import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from patchctl.denied import refusal
 from patchctl.errors import BadManifest, LocalEdits, Where
+from patchctl.git.catfile import ObjectReader
+from patchctl.git.index import Change, NotPlain
 from patchctl.git.worktree import WorkTree, add_exclude, bring_pack, find_git_dir, object_store
+from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.installed import bring_bytecode_back, set_bytecode_aside, write_record
 from patchctl.workspace.modes import note_modes, set_modes
 from patchctl.workspace.proof import Proof
@@ -30,7 +33,7 @@ from patchctl.workspace.state import (
     save_json,
     state_from_json,
 )
-from patchctl.workspace.trees import Move, Steps, Tree
+from patchctl.workspace.trees import Move, Steps, Tree, commit_tree
 
 VERSION = 1
 _FILE = "journal.json"
@@ -189,7 +192,7 @@ def _finish_tree(workspace: Path, change: TreeChange, steps: Steps) -> dict[str,
     if change.record:
         set_bytecode_aside(tree, base, steps.sides.before, steps.todo)
     note_modes(tree, steps.sides)
-    tree.carry_out(steps)
+    files = tree.carry_out(steps)
     set_modes(tree, steps.sides)
     tree.remove_generated(change.known, keep=change.generated)
     placed = tree.place_generated({p: t.encode() for p, t in change.generated.items()})
@@ -199,13 +202,26 @@ def _finish_tree(workspace: Path, change: TreeChange, steps: Steps) -> dict[str,
     if change.record:
         bring_bytecode_back(tree, base, steps.sides.after)
         write_record(tree, change.base, change.target, placed)
-    wrong = tree.work.write_index(change.target)
+    wrong = _write_index(tree, change, steps, files)
     wrong = tree.differing(steps.sides.after, wrong) if wrong else []
     if wrong:
         what = f"files of {tree.name} are not as they were written: they changed during the run"
         raise LocalEdits(what, tree.shown(wrong))
     _set_refs(tree, change, change.target)
     return placed
+
+
+def _write_index(tree: Tree, change: TreeChange, steps: Steps, files: TreeFiles) -> list[bytes]:
+    """Make the index that of the target; returns the files that it finds to be others."""
+    assert change.target is not None
+    sides = steps.sides
+    if sides.folders is not None and change.source is not None:
+        with ObjectReader(tree.git_dir, tree.name) as reader:
+            source = commit_tree(reader, change.source)
+        moved = Change(source, sides.before, sides.after, sides.folders, files.entry, files.written)
+        with contextlib.suppress(NotPlain):
+            return tree.work.change_index(moved)
+    return tree.work.write_index(change.target)
 
 
 def _put_away(workspace: Path, tree: Tree) -> None:

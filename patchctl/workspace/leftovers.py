@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from patchctl.git.locks import drop_own
@@ -58,9 +59,12 @@ def _has_branches(git_dir: Path) -> bool:
     return any(p.is_file() for p in (git_dir / "refs" / "heads").rglob("*"))
 
 
-def drop_own_locks(tree: Tree) -> None:
-    """Take away the locks that a killed run of ours left in a tree's repository, and in its owner's."""
-    drop_own(tree.git_dir)
-    owner = find_git_dir(tree.folder) if tree.kind == "into" else None
-    if owner is not None:
-        drop_own(object_store(owner).parent)
+def drop_own_locks(trees: Iterable[Tree]) -> None:
+    """Take away the locks that a killed run of ours left in these trees' repositories, and in their owners'."""
+    places = []
+    for tree in trees:
+        places.append(tree.git_dir)
+        owner = find_git_dir(tree.folder) if tree.kind == "into" else None
+        if owner is not None:
+            places.append(object_store(owner).parent)
+    drop_own(places)

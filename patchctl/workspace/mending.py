@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from patchctl.values import dataclass
 from pathlib import Path
 
 from patchctl.atomic import replace_file

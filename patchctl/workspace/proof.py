@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from patchctl.values import dataclass
 from pathlib import Path
 
 from patchctl.denied import refusal
 from patchctl.errors import BrokenRepository, PatchctlError, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.locks import check_free
-from patchctl.git.objects import GITLINK, Files
+from patchctl.git.objects import GITLINK, Entry, Files
 from patchctl.git.run import GitFailed
 from patchctl.git.worktree import WorkTree, find_git_dir, holds_packed, object_store
 from patchctl.workspace.trees import Move, Sides, Tree, changed_paths, commit_tree, sides_of
@@ -33,7 +33,7 @@ class Proof:
 def prove(
     tree: Tree, move: Move, base: str | None = None, git_dir: Path | None = None, *, whole: bool = False
 ) -> Proof:
-    """Read and hash every tree of a move and every blob that it writes; with `base`, those too that undoing it writes, and
+    """Read and hash every tree that a move goes through and every blob that it writes; with `base`, those too that undoing it writes, and
     those that going from its end to this commit does; with `whole`, all of this commit's.
 
     `git_dir`: where the repository is while it is being made. Raises BrokenRepository, GitKilled.
@@ -41,12 +41,12 @@ def prove(
     contents: dict[str, bytes] = {}
     room = _KEPT_BYTES
     with ObjectReader(git_dir or tree.git_dir, tree.name, afresh=True) as reader:
-        sides = sides_of(reader, move)
+        partly = base is not None and not whole and tree.kind == "managed"
+        sides = sides_of(reader, move, whole=not partly)
         coming = _blobs(sides.after, sides.paths)
         others: set[str] = set()
         if base is not None:
-            original = reader.files(commit_tree(reader, base))
-            others = _blobs(original, original if whole else changed_paths(original, sides.after))
+            others = _others(reader, base, move, sides, whole=whole)
             others |= _blobs(sides.before, sides.paths) | _blobs(sides.kept, sides.paths)
         wanted = [*sorted(coming), *sorted(others - coming)]
         for oid, (kind, data) in zip(wanted, reader.read_many(wanted), strict=True):
@@ -59,9 +59,20 @@ def prove(
     return Proof(sides, contents)
 
 
+def _others(reader: ObjectReader, base: str, move: Move, sides: Sides, *, whole: bool) -> set[str]:
+    """The blobs of `base` that are not those at the move's end; with `whole`, all of them."""
+    if sides.folders is not None and move.target is not None:
+        return _ids(reader.changes(commit_tree(reader, base), commit_tree(reader, move.target)).before.values())
+    original = reader.files(commit_tree(reader, base))
+    return _blobs(original, original if whole else changed_paths(original, sides.after))
+
+
 def _blobs(files: Files, paths: Iterable[bytes]) -> set[str]:
-    found = (files.get(path) for path in paths)
-    return {entry.id for entry in found if entry is not None and entry.mode != GITLINK}
+    return _ids(entry for path in paths if (entry := files.get(path)) is not None)
+
+
+def _ids(entries: Iterable[Entry]) -> set[str]:
+    return {entry.id for entry in entries if entry.mode != GITLINK}
 
 
 def check_places(tree: Tree, base: str, paths: Iterable[bytes]) -> None:

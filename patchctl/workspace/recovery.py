@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from patchctl.values import dataclass
 from pathlib import Path
 
 from patchctl.errors import BrokenRepository
@@ -27,8 +27,7 @@ def recovery(workspace: Path, journal: Journal, before: State | None) -> Recover
     """Settle the way. Changes no file of a tree. Raises BrokenRepository when objects of both ways are damaged, WrongUse or
     LocalEdits where something cannot be written now."""
     place_repositories(workspace, journal)
-    for change in journal.changes:
-        drop_own_locks(change.tree(workspace))
+    drop_own_locks([change.tree(workspace) for change in journal.changes])
     try:
         found = Recovery(journal, _proofs(workspace, journal), back=False)
     except BrokenRepository as damage:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from patchctl.values import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class Repair:
         return not self.found
 
     def as_json(self) -> dict[str, Any]:
-        from dataclasses import asdict
+        from patchctl.values import asdict
 
         return {**asdict(self), "healthy": self.healthy}
 
@@ -68,7 +68,7 @@ def repair(workspace: Path, cache: Path) -> Repair:
         memory = remembered(workspace)
         trees = subjects(workspace, memory)
         for subject in trees:
-            drop_own_locks(subject.tree(workspace))
+            drop_own_locks([subject.tree(workspace)])
         found = tuple(_look(workspace, memory, trees))
         if not found:
             return Repair(str(workspace), (), None, (), ())

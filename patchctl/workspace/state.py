@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import asdict, dataclass, field, fields, replace
+from patchctl.values import asdict, dataclass, field, field_names, replace
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +157,7 @@ def check_generated(generated: dict[str, str]) -> None:
 
 def _tree(name: str, data: dict[str, Any]) -> TreeState:
     data = {"record": "", **data}  # workspaces of earlier versions say nothing of it
-    tree = TreeState(**{f.name: data[f.name] for f in fields(TreeState)})
+    tree = TreeState(**{name: data[name] for name in field_names(TreeState)})
     check_place(name, tree.kind, tree.folder, _text(tree.record))
     check_ids(tree.base_commit, tree.base_tree, tree.tip_commit, tree.tip_tree)
     check_generated(tree.generated)

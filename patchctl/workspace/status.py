@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from patchctl.values import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ class Status:
         return right and self.interrupted is None and all(i.ours for t in self.trees for i in t.imports)
 
     def as_json(self) -> dict[str, Any]:
-        from dataclasses import asdict
+        from patchctl.values import asdict
 
         return {**asdict(self), "clean": self.clean}
 

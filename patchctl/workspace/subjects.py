@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from patchctl.values import dataclass, field, replace
 from pathlib import Path
 
 from patchctl.errors import BadManifest

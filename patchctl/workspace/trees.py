@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from patchctl.values import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -32,11 +32,15 @@ class Move:
 
 @dataclass(frozen=True)
 class Sides:
-    """A move as files: as they were before it, as they are after it, and the edits that are kept on a branch."""
+    """A move as files: as they were before it, as they are after it, and the edits that are kept on a branch.
+
+    With `folders`, of those that the move changes only; then it has the trees of the folders that differ (`Changes`).
+    """
 
     before: Files
     after: Files
     kept: Files
+    folders: Mapping[bytes, str | None] | None = None
 
     @property
     def paths(self) -> set[bytes]:
@@ -197,8 +201,8 @@ class Tree:
             return have.mode == GITLINK
         return have.id == wanted.id and (have.mode == wanted.mode or self.kind == "into")
 
-    def carry_out(self, steps: Steps) -> None:
-        """Write and remove what `plan` found."""
+    def carry_out(self, steps: Steps) -> TreeFiles:
+        """Write and remove what `plan` found; returns what knows the files that were written."""
         files, after = TreeFiles(self.folder), steps.sides.after
         for path in steps.sides.paths:  # a killed run may have been writing one that needs nothing now
             files.clean(path)
@@ -218,6 +222,7 @@ class Tree:
         for path in present:
             if after[path].mode == GITLINK:
                 files.write(path, after[path], b"")
+        return files
 
     def _put(self, files: TreeFiles, path: bytes, sides: Sides, data: bytes) -> None:
         before, after = sides.before.get(path), sides.after[path]
@@ -290,8 +295,12 @@ def commit_tree(reader: ObjectReader, commit: str) -> str:
     return data[5:45].decode("ascii")
 
 
-def sides_of(reader: ObjectReader, move: Move) -> Sides:
-    """The files of a move, from the objects that `reader` reads."""
+def sides_of(reader: ObjectReader, move: Move, *, whole: bool = True) -> Sides:
+    """The files of a move, from the objects that `reader` reads; unless `whole`, only those that it changes, where that is
+    all there is to know."""
+    if not whole and move.source and move.target and not move.stash:
+        found = reader.changes(commit_tree(reader, move.source), commit_tree(reader, move.target))
+        return Sides(found.before, found.after, found.before, found.folders)
     before: Files = reader.files(commit_tree(reader, move.source)) if move.source else {}
     after: Files = reader.files(commit_tree(reader, move.target)) if move.target else {}
     return Sides(before, after, reader.files(move.stash) if move.stash else before)

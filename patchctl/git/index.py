@@ -1,0 +1,269 @@
+"""git's index by its bytes: what of it is plain is read and changed without a process (git's Documentation/gitformat-index).
+
+Only an index that says nothing but paths is changed here: version 2 or 3, no flags, no conflicts, not split, not sparse, and
+with a whole cache of trees that names the tree it was made of. For every other one git is asked, and for one that is damaged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, SYMLINK, Entry, Files
+from patchctl.values import dataclass
+
+_HEAD, _FIXED, _DIGEST = 12, 62, 20
+_LONGEST_NAME = 0xFFF
+_LARGEST = 256 << 20
+# A file that was written so shortly ago may have been written again within the kernel's tick.
+_TICK_NS = 50_000_000
+
+
+class NotPlain(Exception):
+    """This index is left to git."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """From one tree to another: the entries that differ, before and after, and the trees of the folders that do, None for one
+    that goes (b"" is the top). `read` says what a file is by reading it; `written` has device, inode, size and time of files
+    as they were when they were written: those need not be read."""
+
+    source: str
+    before: Files
+    after: Files
+    folders: Mapping[bytes, str | None]
+    read: Callable[[bytes], Entry | None]
+    written: Mapping[bytes, tuple[int, int, int, int]]
+
+
+def has_marks(file: Path) -> bool:
+    """Whether an entry is in conflict, or flagged so that git does not look at its file. Raises NotPlain, OSError."""
+    data = _read(file)[0]
+    return any(data[at + 60] & 0xF0 for at, _ in _entries(data))
+
+
+def changed(file: Path, folder: Path, change: Change) -> tuple[bytes, list[bytes]]:
+    """The index after `change`, and the files of it that are not as it says. Raises NotPlain, OSError."""
+    data, second = _read(file)
+    sides = (*change.before.values(), *change.after.values())
+    if any(entry.mode not in (REGULAR, EXECUTABLE, SYMLINK) for entry in sides):
+        raise NotPlain
+    trees = _Trees(data, change)
+    top = os.fsencode(folder) + b"/"
+    made: dict[bytes, bytes] = {}
+    differing = []
+    for path, entry in sorted(change.after.items()):
+        piece = _fresh(top, path, entry, change)
+        if piece is None:
+            differing.append(path)
+            piece = _render(path, entry, None)
+        made[path] = piece
+    pieces, count = _merged(data, second, top, made, change)
+    cache = trees.rendered()
+    head = data[:8] + struct.pack(">I", count)
+    out = b"".join([head, *pieces, b"TREE", struct.pack(">I", len(cache)), cache])
+    return out + hashlib.sha1(out, usedforsecurity=False).digest(), differing
+
+
+def _read(file: Path) -> tuple[bytes, int]:
+    """The index, whole, and the second in which it was written."""
+    with open(file, "rb", buffering=0) as source:
+        status = os.fstat(source.fileno())
+        if status.st_size > _LARGEST:
+            raise NotPlain
+        data = source.read()
+    digest = hashlib.sha1(data[:-_DIGEST], usedforsecurity=False).digest()
+    if len(data) < _HEAD + _DIGEST or digest != data[-_DIGEST:]:
+        raise NotPlain
+    return data, status.st_mtime_ns // 1_000_000_000
+
+
+def _entries(data: bytes) -> Iterator[tuple[int, int]]:
+    """Where each entry begins and ends."""
+    if data[:4] != b"DIRC" or int.from_bytes(data[4:8], "big") not in (2, 3):
+        raise NotPlain
+    at, last = _HEAD, len(data) - _DIGEST
+    for _ in range(int.from_bytes(data[8:12], "big")):
+        if at + _FIXED >= last:
+            raise NotPlain
+        flags = data[at + 60]
+        length = (flags & 0x0F) << 8 | data[at + 61]
+        if length == _LONGEST_NAME or flags & 0x40:  # 0x40: more flags follow, and what they mean git says
+            raise NotPlain
+        end = at + (_FIXED + 8 + length & ~7)
+        yield at, end
+        at = end
+
+
+def _merged(
+    data: bytes, second: int, top: bytes, made: Mapping[bytes, bytes], change: Change
+) -> tuple[list[bytes], int]:
+    """The entries that stay, with the new ones in their places; how many there are.
+
+    An entry whose file changed in the second in which the index was written, or later, may hide an edit from who looks at
+    times only: its file is read here, as git does it (Documentation/technical/racy-git.txt).
+    """
+    waiting = iter([*sorted(change.before.keys() | change.after.keys()), None])
+    coming = next(waiting)
+    racy = struct.pack(">I", min(second, 0xFFFFFFFF))
+    pieces: list[bytes] = []
+    run = end = _HEAD
+    count = int.from_bytes(data[8:12], "big")
+    for at, end in _entries(data):
+        if data[at + 60] & 0xF0:
+            raise NotPlain
+        path = data[at + _FIXED : data.index(b"\0", at + _FIXED)]
+        gone = False
+        while coming is not None and path >= coming:
+            pieces += [data[run:at], made.get(coming, b"")]
+            gone = path == coming
+            run = end if gone else at
+            count += (coming in made) - gone
+            coming = next(waiting)
+        if not gone and data[at + 8 : at + 12] >= racy:
+            entry = Entry(int.from_bytes(data[at + 24 : at + 28], "big"), data[at + 40 : at + 60].hex())
+            if entry.mode != GITLINK:
+                pieces += [data[run:at], _fresh(top, path, entry, change) or _render(path, entry, None)]
+                run = end
+    pieces.append(data[run:end])
+    while coming is not None:
+        pieces.append(made.get(coming, b""))
+        count += coming in made
+        coming = next(waiting)
+    return pieces, count
+
+
+def _fresh(top: bytes, path: bytes, entry: Entry, change: Change) -> bytes | None:
+    """The index's entry of a file, after a look that it is the one; None when it is another."""
+    try:
+        status = os.lstat(top + path)
+    except OSError:
+        return None
+    known = change.written.get(path)
+    settled = time.time_ns() - status.st_mtime_ns > _TICK_NS
+    if not (settled and known == (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)):
+        found = change.read(path)
+        same = found is not None and found.id == entry.id and (found.mode == SYMLINK) == (entry.mode == SYMLINK)
+        if not same:
+            return None
+    executable = stat.S_ISREG(status.st_mode) and bool(status.st_mode & 0o100)
+    if entry.mode != SYMLINK and executable != (entry.mode == EXECUTABLE):
+        return None
+    return _render(path, entry, status)
+
+
+def _render(path: bytes, entry: Entry, status: os.stat_result | None) -> bytes:
+    """An entry; without a status one that every git takes for changed, and reads the file."""
+    numbers = [0] * 6
+    size = owner = group = 0
+    if status is not None:
+        times = (*divmod(status.st_ctime_ns, 10**9), *divmod(status.st_mtime_ns, 10**9))
+        numbers = [n & 0xFFFFFFFF for n in (*times, status.st_dev, status.st_ino)]
+        owner, group, size = (n & 0xFFFFFFFF for n in (status.st_uid, status.st_gid, status.st_size))
+    if len(path) >= _LONGEST_NAME:
+        raise NotPlain
+    fixed = struct.pack(">10I20sH", *numbers, entry.mode, owner, group, size, bytes.fromhex(entry.id), len(path))
+    return fixed + path + b"\0" * (8 - (_FIXED + len(path)) % 8)
+
+
+class _Node:
+    """A folder in the cache of trees: how many entries lie below it, its tree, its folders."""
+
+    def __init__(self, count: int, oid: str) -> None:
+        self.count = count
+        self.oid = oid
+        self.folders: dict[bytes, _Node] = {}
+
+
+class _Trees:
+    """The cache of trees of an index, as it is after a change."""
+
+    def __init__(self, data: bytes, change: Change) -> None:
+        self._data = self._extension(data)
+        self._at = 0
+        name, self._top = self._node()
+        if name or self._at != len(self._data) or self._top.oid != change.source:
+            raise NotPlain
+        for path, oid in sorted(change.folders.items()):  # one above comes before those in it
+            self._set(path, oid)
+        for path in change.before.keys() - change.after.keys():
+            self._count(path, -1)
+        for path in change.after.keys() - change.before.keys():
+            self._count(path, 1)
+
+    def _extension(self, data: bytes) -> bytes:
+        """The bytes of it. Other extensions that git may leave out are left out; one that it may not is NotPlain."""
+        at, last, found = _HEAD, len(data) - _DIGEST, b""
+        for _, end in _entries(data):
+            at = end
+        while at < last:
+            size = int.from_bytes(data[at + 4 : at + 8], "big")
+            if not b"A" <= data[at : at + 1] <= b"Z" or at + 8 + size > last:
+                raise NotPlain
+            if data[at : at + 4] == b"TREE":
+                found = data[at + 8 : at + 8 + size]
+            at += 8 + size
+        return found
+
+    def _node(self) -> tuple[bytes, _Node]:
+        data = self._data
+        nul = data.find(b"\0", self._at)
+        end = data.find(b"\n", nul)
+        if nul < 0 or end < 0:
+            raise NotPlain
+        try:
+            count, folders = map(int, data[nul + 1 : end].split(b" "))
+        except ValueError:
+            raise NotPlain from None
+        if count < 0:  # it was changed since, and nobody has worked its tree out
+            raise NotPlain
+        name, node = data[self._at : nul], _Node(count, data[end + 1 : end + 21].hex())
+        self._at = end + 21
+        for _ in range(folders):
+            inner, below = self._node()
+            node.folders[inner] = below
+        return name, node
+
+    def _set(self, path: bytes, oid: str | None) -> None:
+        if not path:
+            self._top.oid = oid or ""
+            return
+        *above, name = path.split(b"/")
+        node: _Node | None = self._top
+        for part in above:
+            node = node.folders.get(part) if node else None
+        if oid is None:
+            if node is not None:
+                node.folders.pop(name, None)
+        elif node is None:
+            raise NotPlain
+        else:
+            node.folders.setdefault(name, _Node(0, oid)).oid = oid
+
+    def _count(self, path: bytes, step: int) -> None:
+        node: _Node | None = self._top
+        for part in path.split(b"/"):
+            if node is None:
+                return
+            node.count += step
+            node = node.folders.get(part)
+
+    def rendered(self) -> bytes:
+        if len(self._top.oid) != 40:
+            raise NotPlain
+        out: list[bytes] = []
+        _render_node(b"", self._top, out)
+        return b"".join(out)
+
+
+def _render_node(name: bytes, node: _Node, out: list[bytes]) -> None:
+    """In git's order, which is that of lengths first."""
+    out.append(b"%s\0%d %d\n%s" % (name, node.count, len(node.folders), bytes.fromhex(node.oid)))
+    for inner in sorted(node.folders, key=lambda n: (len(n), n)):
+        _render_node(inner, node.folders[inner], out)
