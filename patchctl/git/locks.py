@@ -48,6 +48,8 @@ def place_new(file: Path, data: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as out:
             out.write(data)
+            out.flush()
+            os.fsync(out.fileno())  # as git does by default (core.fsync): an empty reference is a broken repository
         make_like(lock, file)
         os.replace(lock, file)
     except BaseException:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "patchctl"
-GROUND = {"patchctl", "errors", "atomic", "denied", "extension", "terminal"}
+GROUND = {"patchctl", "values", "errors", "atomic", "denied", "extension", "terminal"}
 SOURCES = GROUND | {"patch", "git", "manifest", "source"}
 TREES = SOURCES | {"stack", "identify", "workspace"}
 FIRST_WING = TREES | {
@@ -24,14 +24,15 @@ FIRST_WING = TREES | {
 # From the ground up: each room, and what it may import. All of it stands further up in this table.
 ROOMS: dict[str, set[str]] = {
     "patchctl": set(),
-    "errors": set(),
-    "extension": set(),
-    "atomic": {"errors"},
-    "denied": {"errors"},
-    "terminal": {"errors"},
-    "findings": {"patchctl", "errors", "terminal"},
-    "patch": {"errors"},
-    "git": {"errors", "atomic"},
+    "values": set(),
+    "errors": {"values"},
+    "extension": {"values"},
+    "atomic": {"values", "errors"},
+    "denied": {"values", "errors"},
+    "terminal": {"values", "errors"},
+    "findings": {"patchctl", "values", "errors", "terminal"},
+    "patch": {"values", "errors"},
+    "git": {"values", "errors", "atomic"},
     "manifest": GROUND,
     "source": GROUND | {"patch", "git", "manifest"},
     "stack": SOURCES,
@@ -54,7 +55,7 @@ ROOMS: dict[str, set[str]] = {
     "training/report": FIRST_WING | {"training/models", "training/recipes", "training/preflight"},
     "training/verbs": FIRST_WING
     | {"report", "cli", "training/models", "training/recipes", "training/preflight", "training/report"},
-    "training": {"extension", "check", "training/models", "training/recipes"},
+    "training": {"values", "extension", "check", "training/models", "training/recipes"},
     "__main__": {"extension", "cli", "cluster", "training"},
 }
 # By name, as an operator would: the process on a node begins where every process of patchctl begins.
@@ -69,6 +70,7 @@ SAME_NAME = {
     "files": "the files that a room reads and writes: of manifests, of a work tree",
     "cache": "what a room remembers: validated manifests, fetched sources",
     "apply": "hunks on bytes, and a profile on a workspace: `apply` is the word for both",
+    "index": "git's, and that of packages: `index` is the word for both",
     "lock": "what stacks must give, and one writer a workspace: `lock` is the word for both",
     "changes": "of one foreign patch, and of one tree of a workspace",
 }
