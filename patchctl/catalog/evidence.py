@@ -176,15 +176,17 @@ class Evidence:
             return error.what
         if record is None:
             return "no record"
-        reasons = [self.tests_stale(record, stack, patch), *self.mutants_stale(record, stack, patch).values()]
-        return next(filter(None, reasons), None)
+        mutants = self.mutants_stale(record, stack, patch)
+        lacking = None if mutants or not (self.root / BEHAVIOUR).is_dir() else "it has no mutation"
+        return next(filter(None, [self.tests_stale(record, stack, patch), lacking, *mutants.values()]), None)
 
     def tests_stale(self, record: Record, stack: Stack, patch: StackPatch) -> str | None:
         """Why the record does not show that the feature's tests are red without it and green with it."""
         tests = tests_of(self.root, patch.feature, stack.upstream, stack.name)
         if record.tests is None:
             return "its tests were not run"
-        return self._stale(record.tests, stack, patch, tests)
+        lacking = not tests and (self.root / BEHAVIOUR).is_dir()
+        return "it has no test" if lacking else self._stale(record.tests, stack, patch, tests)
 
     def mutants_stale(self, record: Record, stack: Stack, patch: StackPatch) -> dict[str, str | None]:
         """The same of each mutation, by its name."""
