@@ -255,7 +255,7 @@ def test_trees_are_made_where_none_are_named(made: Made) -> None:
     [
         ((), "name features, or --all"),
         (("typo", "--all"), "name features, or --all"),
-        (("typoo",), "no feature 'typoo'; did you mean typo?"),
+        (("typoo",), "no feature 'typoo'; did you mean 'typo'?"),
         (("typo@clock",), "no feature 'typo' of clock"),
         (("typo", "--stack", "greeter/v9"), "no stack 'v9' of greeter"),
         (("typo", "--profile", "empty"), "no profile 'empty'"),
@@ -263,7 +263,7 @@ def test_trees_are_made_where_none_are_named(made: Made) -> None:
 )
 def test_what_cannot_be_proven_is_said(made: Made, args: tuple[str, ...], said: str) -> None:
     done = made.patchctl("prove", *args)
-    assert done.returncode == 2 and said in done.stderr.replace("is none", ""), done.stderr
+    assert done.returncode == 2 and said in done.stderr, done.stderr
 
 
 def test_a_mutation_of_nothing_is_named(made: Made) -> None:
