@@ -71,9 +71,9 @@ test-upstream: trees  ## all of upstream's listed suites, both trees in one run;
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
 	$(RUN) scripts/compare_upstream_suites.py --base $(TREES)/base --patched $(TREES)/patched --out $(EVIDENCE)
 
-test-mutants: trees  ## each patch: red on the unpatched tree, green on the patched, red on its mutant
+test-mutants: trees  ## each patch: red on the unpatched tree, green on the patched, red on its mutants; goes on where it was stopped
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) scripts/prove_patches.py --base $(TREES)/base --patched $(TREES)/patched --mutants --json build/mutants.json
+	$(PATCHCTL) prove --all --trees $(TREES)
 
 # CASES, SEED and FIRST (of each reader's cases) go on where a run was stopped; what is at fault is kept in build/fuzz.
 CASES ?= 1000000
@@ -121,7 +121,7 @@ docs: $(VENV)/.ready  ## generated pages, tables, JSON schemas
 	$(RUN) scripts/log/metrics.py
 
 config-keys: trees  ## manifests/keys: the keys that an override may have, from the patched verl
-	"$$($(RUN) scripts/torch_env.py)" scripts/config_keys.py $(TREES)/patched/verl --out manifests/keys/verl/v0.6.0.tsv
+	"$$($(RUN) scripts/torch_env.py)" scripts/config_keys.py $(TREES)/patched/verl --out manifests/keys/verl/$$(sed -n 's/^  verl: //p' manifests/profiles/$(PROFILE).yaml).tsv
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .venv-torch build

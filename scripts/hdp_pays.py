@@ -28,8 +28,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-PACKING = Path("patches/verl/v0.6.0/files/verl/utils/hybrid_data_parallel/packing.py")
 REPO = Path(__file__).resolve().parents[1]
+# What the patch hdp carries in each stack of verl that has it.
+PACKINGS = "patches/verl/*/files/verl/utils/hybrid_data_parallel/packing.py"
+PACKING = min(REPO.glob(PACKINGS), default=REPO / PACKINGS)
 WRONG_USE = 2
 # Below this a run is not worth another code path: the packing's own spread between batches is as large.
 WORTH_IT = 0.03
@@ -61,7 +63,7 @@ class Answer:
         return 1 - self.hybrid / self.plain
 
 
-def load_packing(path: Path = REPO / PACKING) -> ModuleType:
+def load_packing(path: Path = PACKING) -> ModuleType:
     """The packing module of the patch, which is plain Python."""
     if not path.is_file():
         raise WrongUse(f"{path}: no such file; the packing of the patch hdp of verl is needed (--packing FILE)")
@@ -177,7 +179,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--batch", type=int, default=64, help="sequences a data parallel rank and update (default 64)")
     made.add_argument("--quadratic-length", type=float, help="tokens at which attention costs as much as the rest")
     made.add_argument("--ring-share", type=float, help="what a token costs more in each step of a ring (default 0.3)")
-    made.add_argument("--packing", type=Path, default=REPO / PACKING, help=argparse.SUPPRESS)
+    made.add_argument("--packing", type=Path, default=PACKING, help=argparse.SUPPRESS)
     made.add_argument("--json", action="store_true", help="one JSON object instead of text")
     return made
 

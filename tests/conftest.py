@@ -1,4 +1,4 @@
-"""What every folder of tests knows: the options --slow and --trees, and the mark `slow`."""
+"""What every folder of tests knows: the options --slow, --trees, --stack and --used, and the mark `slow`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="a folder with the upstream trees to test (DIR/verl, DIR/vllm, ...); without it patchctl builds them",
     )
+    parser.addoption(
+        "--stack",
+        action="append",
+        default=[],
+        metavar="UPSTREAM/STACK",
+        help="the stack that a tree given with --trees is of; a workspace says it itself, else it is the profile's",
+    )
+    parser.addoption("--used", metavar="FILE", help="write the tests and probes that the run read, as a JSON list")
     parser.addoption("--slow", action="store_true", help="run the tests marked slow as well")
 
 

@@ -148,11 +148,13 @@ class Made:
         """The folder of source distributions."""
         return self.origins.parent / "index"
 
-    def patchctl(self, *args: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def patchctl(
+        self, *args: str, env: Mapping[str, str] | None = None, timeout: float = 120
+    ) -> subprocess.CompletedProcess[str]:
         """Runs the tool on this distribution, in an empty home; the caller looks at the exit code."""
         env = {"PIP_FIND_LINKS": str(self.index), **(env or {})}
         home = self.cache.parent / "home"
-        return run_patchctl(f"--root={self.root}", f"--cache={self.cache}", *args, home=home, env=env)
+        return run_patchctl(f"--root={self.root}", f"--cache={self.cache}", *args, home=home, env=env, timeout=timeout)
 
     def good(self, *args: str, env: Mapping[str, str] | None = None) -> str:
         """The standard output of a run that must end with 0."""
@@ -175,7 +177,9 @@ class Made:
         path.write_bytes(text.replace(old, new).encode())
 
 
-def run_patchctl(*args: str, home: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def run_patchctl(
+    *args: str, home: Path, env: Mapping[str, str] | None = None, timeout: float = 120
+) -> subprocess.CompletedProcess[str]:
     """Runs the tool in the folder `home`, which is its home too, with nothing of this machine's configuration."""
     home.mkdir(exist_ok=True)
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PATCHCTL_", "XDG_", "PIP_"))}
@@ -186,7 +190,7 @@ def run_patchctl(*args: str, home: Path, env: Mapping[str, str] | None = None) -
         cwd=home,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=timeout,
         check=False,
     )
 

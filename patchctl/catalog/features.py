@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
+from patchctl.catalog.evidence import mutants_of, tests_of
 from patchctl.catalog.linted import LintedPatch
 from patchctl.errors import WrongUse
 from patchctl.manifest.distribution import Distribution
@@ -250,6 +251,7 @@ class Catalog:
         stacks = tuple(s for s in self.stacks() if any((r.upstream, r.stack) == (s.upstream, s.stack) for r in rows))
         upstream = rows[0].upstream if rows else None
         need, change, risk = sections(patch)
+        owner = (self.dist.root, patch.feature, upstream, rows[0].stack if rows else None)
         return PatchDetail(
             file=patch.shown, row=rows[0] if rows else None, feature=patch.feature,
             author=f"{header.name} <{header.email}>", subject=header.subject, need=need, change=change, risk=risk,
@@ -257,8 +259,7 @@ class Catalog:
             drop_when=header.trailer("Drop-When"), digest=patch.digest, files=file_rows(patch), stacks=stacks,
             profiles=tuple(dict.fromkeys(p for r in rows for p in r.profiles)),
             requires=tuple(header.listed("Requires")), required_by=self._required_by(patch.feature, upstream),
-            tests=tests_of(self.dist.root, patch.feature, upstream), mutants=mutants_of(self.dist.root, patch.feature, upstream),
-            diff=diff_of(patch),
+            tests=tests_of(*owner), mutants=mutants_of(*owner), diff=diff_of(patch),
         )  # fmt: skip
 
     def _file_of(self, row: PatchRow) -> Path:
@@ -273,32 +274,6 @@ class Catalog:
             if (feature, upstream) in [(name, of or owner) for name, of in self.patch(file).requires]:
                 found.append(f"{self.patch(file).feature}@{owner}")
         return tuple(dict.fromkeys(found))
-
-
-def tests_of(root: Path, feature: str, upstream: str | None) -> tuple[str, ...]:
-    """The behaviour tests: in a folder of the upstream, or beside those, since a feature may span several."""
-    folder = root / "tests" / "behaviour"
-    own = {"behaviour", (upstream or "").replace("-", "_")}
-    features = {f.name.partition(".")[0] for f in (folder / "mutants").glob("*.yaml")} | {feature}
-    found = [f for f in folder.glob(f"**/test_{feature}*.py") if f.parent.name in own]
-    return _shown(root, (f for f in found if feature_tested(f.stem.removeprefix("test_"), features) == feature))
-
-
-def feature_tested(name: str, features: Iterable[str]) -> str:
-    """The feature that a test file of this name is about: `rollout_rebalance_planner` tests a part of one."""
-    return max((one for one in features if f"{name}_".startswith(f"{one}_")), key=len, default=name)
-
-
-def mutants_of(root: Path, feature: str, upstream: str | None) -> tuple[str, ...]:
-    """The mutations that turn these tests red."""
-    folder = root / "tests" / "behaviour" / "mutants"
-    found = [folder / f"{feature}.yaml", *folder.glob(f"{feature}.*.yaml")]
-    line = f"upstream: {upstream}"
-    return _shown(root, (f for f in found if f.is_file() and line in f.read_text(encoding="utf-8").splitlines()))
-
-
-def _shown(root: Path, files: Iterable[Path]) -> tuple[str, ...]:
-    return tuple(sorted(f.relative_to(root).as_posix() for f in files))
 
 
 def sections(patch: StackPatch) -> tuple[str, str, str]:

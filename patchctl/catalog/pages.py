@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from patchctl.catalog.features import mutants_of, sections, tests_of
+from patchctl.catalog.evidence import mutants_of, tests_of
+from patchctl.catalog.features import sections
 from patchctl.catalog.linted import LintedPatch
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Practice, Stack
@@ -124,8 +125,8 @@ def _facts(root: Path, entry: Entry) -> str:
         ("Requires", _listed(header.listed("Requires"))),
         ("Upstream status", _cell(header.trailer("Upstream-Status") or "")),
         ("Can be dropped when", _cell(header.trailer("Drop-When") or "")),
-        ("Tests", _links(entry, tests_of(root, entry.patch.feature, entry.stack.upstream))),
-        ("Mutations", _links(entry, mutants_of(root, entry.patch.feature, entry.stack.upstream))),
+        ("Tests", _links(entry, tests_of(root, entry.patch.feature, entry.stack.upstream, entry.stack.name))),
+        ("Mutations", _links(entry, mutants_of(root, entry.patch.feature, entry.stack.upstream, entry.stack.name))),
     ]
     lines = ["| | |", "|---|---|"]
     lines += [f"| {name} | {text} |" for name, text in rows if text]

@@ -13,7 +13,7 @@ from patchctl.check.pages import check_pages
 from patchctl.check.requirements import check_requirements
 from patchctl.check.series import Series, check_series, read_series
 from patchctl.check.sources import check_sources
-from patchctl.check.tested import check_tested
+from patchctl.check.tested import check_proven, check_tested
 from patchctl.findings.report import Finding, Report
 from patchctl.manifest.distribution import Distribution
 from patchctl.source.types import SourceOptions
@@ -23,10 +23,13 @@ Check = Callable[[Distribution, Series, Report], None]
 """A check of an extension: adds its findings, and how much it looked at."""
 
 
-def verify_distribution(dist: Distribution, options: SourceOptions | None, progress: Progress) -> Report:
+def verify_distribution(
+    dist: Distribution, options: SourceOptions | None, progress: Progress, *, proven: bool = False
+) -> Report:
     """Checks manifests, patches, locks, what extensions add, pages, and with `options` every form of every source that can be had.
 
-    Raises SourceMismatch for a source that is not what was pinned, a changed file in the cache included.
+    With `proven` a feature without a record that holds is an error. Raises SourceMismatch for a source that is not what was
+    pinned, a changed file in the cache included.
     """
     report = Report()
     series = read_series(dist, report)
@@ -35,6 +38,7 @@ def verify_distribution(dist: Distribution, options: SourceOptions | None, progr
     report.add(check_locks(dist, series))
     report.add(_counts(dist, series))
     report.add(check_tested(dist, series))
+    report.add(check_proven(dist, series, required=proven))
     report.add(check_left_over(dist, series))
     report.add(check_generated(dist))
     for name in (name for other in extension.registered() for name in other.checks):

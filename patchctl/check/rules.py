@@ -36,6 +36,8 @@ _OTHERS = (
          "a patch that no manifest lists is not applied, although it looks so"),
     Rule("tested", "distribution", "every patch has a behaviour test and a mutation, where there is tests/behaviour",
          "nobody would notice when the patch does nothing, or when upstream breaks it"),
+    Rule("proven", "distribution", "every feature of a stack is proven there by a record that holds (a note; with --proven an error)",
+         "tests that never ran on this stack, with this patch, say nothing of it"),
     Rule("left-over", "distribution", "every test with the mark `on` and every mutation is for a feature that a stack of the upstream has",
          "it proves nothing, and the next reader looks for its patch"),
     Rule("generated-missing", "distribution", "a stack has the generated files of the upstream's other stacks (a note)",

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 @source_or_bundle_options
 @click.option("--skip-unavailable", is_flag=True,
               help="Exit 0 although a stack had no form whose source could be had, or a workspace's distribution is gone.")  # fmt: skip
+@click.option(
+    "--proven", is_flag=True, help="Every feature must be proven on its stack by a record that holds; see `prove`."
+)
 @click.option("--static", is_flag=True, help="Only what needs no source: patches, names, headers, digests, pages.")
 @click.option("--quiet", "-q", is_flag=True, help="With text: print findings, and nothing else.")
 @format_option
@@ -36,6 +39,7 @@ def command(
     workspace: Path | None,
     sources: Sources,
     skip_unavailable: bool,
+    proven: bool,
     static: bool,
     quiet: bool,
     output: str,
@@ -59,16 +63,16 @@ def command(
     from patchctl.findings.render import report_json, report_text
 
     if workspace is not None:
-        _refuse_sources(sources, static)
+        _refuse_sources(sources, static, proven)
         root, report = _workspace(app, workspace.absolute(), silent=output == "json")
     else:
-        root, report = _distribution(app, None if static else sources, silent=output == "json")
+        root, report = _distribution(app, None if static else sources, proven=proven, silent=output == "json")
     shown = Shown(report, "verify", root, all_rules() if output == "sarif" else {})
     print_findings(app, output, shown, report_json(report), lambda style: report_text(report, style, quiet=quiet))
     return report.exit_code(skip_unavailable=skip_unavailable or static)
 
 
-def _distribution(app: App, sources: Sources | None, *, silent: bool) -> tuple[Path, Report]:
+def _distribution(app: App, sources: Sources | None, *, proven: bool, silent: bool) -> tuple[Path, Report]:
     from patchctl.check.distribution import verify_distribution
     from patchctl.check.manifests import manifest_findings
     from patchctl.manifest.distribution import Distribution, find_root
@@ -81,12 +85,17 @@ def _distribution(app: App, sources: Sources | None, *, silent: bool) -> tuple[P
     except InvalidManifest as error:
         return root, manifest_findings(root, error)
     options = None if sources is None else sources.options()
-    return root, verify_distribution(dist, options, app.progress(silent))
+    return root, verify_distribution(dist, options, app.progress(silent), proven=proven)
 
 
-def _refuse_sources(sources: Sources, static: bool) -> None:
+def _refuse_sources(sources: Sources, static: bool, proven: bool) -> None:
     """Raise WrongUse for what has no meaning for a workspace: a job that asks for it would pass for another reason."""
-    asked = {"--source": sources.source != "auto", "--mirror": bool(sources.mirrors), "--static": static}
+    asked = {
+        "--source": sources.source != "auto",
+        "--mirror": bool(sources.mirrors),
+        "--static": static,
+        "--proven": proven,
+    }
     for option, given in asked.items():
         if given:
             hint = f"leave {option} out, or leave --workspace out to verify the distribution"

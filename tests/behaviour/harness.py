@@ -13,6 +13,8 @@ from made_standins import MADE
 from processes import Finished, free_port, run_group
 from trees import Trees
 
+from patchctl.manifest.types import Stack
+
 REPO = Path(__file__).resolve().parents[2]
 STANDINS = Path(__file__).resolve().parent / "standins"
 TORCH_PYTHON = "PATCHCTL_TORCH_PYTHON"
@@ -44,13 +46,22 @@ class Upstream:
         self._runs = 0
         # Of the test file that runs, as (upstream, feature); None in a test that is about no feature.
         self.feature: tuple[str, str] | None = None
+        # Why the tests of the file that runs are for other trees; None if they are for these.
+        self.elsewhere: str | None = None
+        self._scripts: set[str] = set()
 
     def tree(self, name: str) -> Path:
         """The folder of the upstream's tree; the test is skipped, with the reason, when it cannot be had."""
+        if self.elsewhere:
+            pytest.skip(self.elsewhere)
         tree = self._trees.path(name)
         if self.feature and (reason := self._trees.lacks(*self.feature)):
             pytest.skip(reason)
         return tree
+
+    def stack(self, name: str) -> Stack:
+        """The stack that the upstream's tree is of."""
+        return self._trees.stack(name)
 
     def lacks(self, upstream: str, feature: str) -> str | None:
         """Why a feature is not in the upstream's tree, None if it is; for tests of what several features make."""
@@ -79,10 +90,21 @@ class Upstream:
         cwd = self._new_folder()
         base = clean_environment(python, self._trees, need, standins, self._scratch) | dict(env or {})
         environments = [base] if procs == 1 else [base | ranks for ranks in rank_variables(procs)]
+        self._scripts.add(script)
         command = [str(python), str(REPO / script), *map(str, args)]
         results = run_group(command, environments, cwd, timeout)
         values = [_value(script, rank, result, timeout) for rank, result in _failures_first(results)]
         return values[0] if procs == 1 else values
+
+    def used(self) -> set[str]:
+        """The probes that ran, and what they imported from beside the tests (Python compiled it below `scratch`)."""
+        compiled = self._scratch / "pycache"
+        sources = {
+            Path("/", file.relative_to(compiled)).with_name(f"{file.name.partition('.')[0]}.py")
+            for file in compiled.rglob("*.pyc")
+        }
+        below = {file.relative_to(REPO).as_posix() for file in sources if file.is_relative_to(REPO / "tests")}
+        return self._scripts | below
 
     def _new_folder(self) -> Path:
         self._runs += 1

@@ -6,6 +6,7 @@ platform by the version found there and by entry points; vllm-ascend reads `_bui
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,21 +14,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trees import Trees
 
-# From vllm-ascend's setup.py (entry_points) at v0.14.0rc1.
-ASCEND_ENTRY_POINTS = """\
-[vllm.platform_plugins]
-ascend = vllm_ascend:register
-
-[vllm.general_plugins]
-ascend_kv_connector = vllm_ascend:register_connector
-ascend_model_loader = vllm_ascend:register_model_loader
-ascend_service_profiling = vllm_ascend:register_service_profiling
-"""
-
 # Python imports `sitecustomize` at start from any folder of PYTHONPATH. The finder answers for this one name only, and
 # only after the tree's own file was not found.
 BUILD_INFO_SITE = '''\
-"""Stands for vllm_ascend/_build_info.py, which vllm-ascend's build writes, when the tree has none (device type A3)."""
+"""Stands for vllm_ascend/_build_info.py, which vllm-ascend's build writes, when the tree has none."""
 import importlib.abc
 import importlib.util
 import pathlib
@@ -45,6 +35,17 @@ sys.meta_path.append(_BuildInfo())
 '''
 
 
+def entry_points(setup: Path) -> str:
+    """What `entry_points` of a setup.py names, as an installer writes it; the call must give it as a plain dictionary."""
+    for call in ast.walk(ast.parse(setup.read_text(encoding="utf-8"))):
+        if isinstance(call, ast.Call):
+            for keyword in call.keywords:
+                if keyword.arg == "entry_points":
+                    groups = ast.literal_eval(keyword.value)
+                    return "\n".join(f"[{name}]\n" + "".join(f"{one}\n" for one in groups[name]) for name in groups)
+    raise LookupError(f"{setup} gives no entry_points")
+
+
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
@@ -58,15 +59,17 @@ def _metadata(folder: Path, name: str, version: str) -> Path:
 
 def vllm_cpu(folder: Path, trees: Trees) -> Path:
     """Metadata of a CPU build of vllm: `+cpu` in the version makes vllm choose its CpuPlatform."""
-    _metadata(folder, "vllm", "0.14.1+cpu")
+    _metadata(folder, "vllm", f"{trees.version('vllm')}+cpu")
     return folder
 
 
 def vllm_ascend(folder: Path, trees: Trees) -> Path:
     """Metadata of vllm-ascend: its entry point makes vllm choose NPUPlatform. Adds `_build_info` where it is absent."""
-    _write(_metadata(folder, "vllm_ascend", "0.14.0rc1") / "entry_points.txt", ASCEND_ENTRY_POINTS)
-    if not (trees.path("vllm-ascend") / "vllm_ascend" / "_build_info.py").exists():
-        _write(folder / "vllm_ascend_build_info.py", "__device_type__ = 'A3'\n")
+    tree = trees.path("vllm-ascend")
+    info = _metadata(folder, "vllm_ascend", trees.version("vllm-ascend"))
+    _write(info / "entry_points.txt", entry_points(tree / "setup.py"))
+    if not (tree / "vllm_ascend" / "_build_info.py").exists():
+        _write(folder / "vllm_ascend_build_info.py", trees.generated("vllm-ascend", "vllm_ascend/_build_info.py"))
         _write(folder / "sitecustomize.py", BUILD_INFO_SITE)
     return folder
 

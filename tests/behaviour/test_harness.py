@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from harness import Upstream
 from models import TinyModels
+from pins import stack_of
 from trees import given_trees, trees_of_report
 
 PROBE = "tests/behaviour/harness_probe.py"
@@ -77,7 +78,7 @@ def test_what_apply_skipped_or_left_out_is_skipped_with_its_reason(tmp_path: Pat
     left_out = [{"feature": "data_rebalance", "reason": "recipe/ is not in the sdist"}]
     report = {
         "schema": "patchctl.apply/1",
-        "trees": {"verl": {"folder": "verl", "left_out": left_out}},
+        "trees": {"verl": {"folder": "verl", "stack": stack_of("verl").name, "left_out": left_out}},
         "skipped": [{"upstream": "mindspeed", "tried": [["https://example.org/m.git", "no route"]]}],
     }
     trees = trees_of_report(tmp_path, report)

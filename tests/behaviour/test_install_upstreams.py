@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -12,16 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pins import import_name
 from trees import REPO, Trees
 
 TORCH_PYTHON = "PATCHCTL_TORCH_PYTHON"
-# The names and versions that pip has them by. vllm's own build for no device of its own adds +empty.
-WANTED = {
-    "verl": ("verl", "0.6.0", "verl"),
-    "vllm": ("vllm", "0.14.1+empty", "vllm"),
-    "vllm-ascend": ("vllm-ascend", "0.14.0rc1", "vllm_ascend"),
-    "megatron-lm": ("megatron-core", "0.12.1", "megatron.core"),
-    "mindspeed": ("mindspeed", "0.12.1", "mindspeed"),
+# The names that pip has them by. vllm's own build for no device of its own adds +empty to its version.
+DISTRIBUTIONS = {
+    "verl": "verl",
+    "vllm": "vllm",
+    "vllm-ascend": "vllm-ascend",
+    "megatron-lm": "megatron-core",
+    "mindspeed": "mindspeed",
 }
 ASK = """
 import importlib.metadata as m, importlib.util as u, json, sys
@@ -66,33 +68,43 @@ def environment(folder: Path) -> str:
     return str(folder / "bin" / "python")
 
 
+def version(trees: Trees, upstream: str) -> str:
+    """What pip has to call it: the pin's version, or where no index has it the one that its setup.py gives itself."""
+    if trees.stack(upstream).pin.sdist is not None:
+        return trees.version(upstream) + ("+empty" if upstream == "vllm" else "")
+    (own,) = re.findall(
+        r"^__version__ = ['\"](.+)['\"]$", (trees.path(upstream) / "setup.py").read_text(), re.MULTILINE
+    )
+    return str(own)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["copied", "editable"])
-def test_a_fresh_environment_has_the_patched_packages(workspace: Path, how: str, tmp_path: Path) -> None:
+def test_a_fresh_environment_has_the_patched_packages(workspace: Path, trees: Trees, how: str, tmp_path: Path) -> None:
     python = environment(tmp_path / "env")
     options = ("--editable",) if how == "editable" else ()
     data = patchctl("install", "--workspace", str(workspace), "--python", python, *options)
     names = [t["upstream"] for t in data["trees"]]
-    assert names and set(names) | set(data["passed_by"]) == set(WANTED)
-    line = [text for name in names for text in (WANTED[name][0], WANTED[name][2])]
+    assert names and set(names) | set(data["passed_by"]) == set(DISTRIBUTIONS)
+    line = [text for name in names for text in (DISTRIBUTIONS[name], import_name(name))]
     told = json.loads(run(python, "-c", ASK, *line).stdout)
     for name in names:
-        distribution, version, package = WANTED[name]
-        found_version, place = told["found"][distribution]
+        found_version, place = told["found"][DISTRIBUTIONS[name]]
         top = workspace / name if how == "editable" else tmp_path / "env"
-        assert found_version == version and Path(place).is_relative_to(top)
-        assert place.endswith(f"{package.replace('.', '/')}/__init__.py")
+        assert found_version == version(trees, name) and Path(place).is_relative_to(top)
+        assert place.endswith(f"{import_name(name).replace('.', '/')}/__init__.py")
     if "vllm-ascend" in names:
         assert told["plugins"] == ["ascend = vllm_ascend:register"]
     status = patchctl("status", "--workspace", str(workspace), "--python", python)
     assert all(i["ours"] for t in status["trees"] for i in t["imports"])
-    _import_vllm(python, names)
+    if "vllm" in names:
+        _import_vllm(python, trees.version("vllm"))
 
 
-def _import_vllm(python: str, names: list[str]) -> None:
+def _import_vllm(python: str, version: str) -> None:
     """With what vllm itself needs lent from the environment that has it, vllm starts, and knows its version."""
     torch_python = os.environ.get(TORCH_PYTHON)
-    if torch_python is None or "vllm" not in names:
+    if torch_python is None:
         return
     lent = run(torch_python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])").stdout
     (site,) = Path(python).parents[1].glob("lib/python3*/site-packages")
@@ -100,5 +112,5 @@ def _import_vllm(python: str, names: list[str]) -> None:
     done = run(python, "-c", IMPORT)
     assert done.returncode == 0, done.stderr[-3000:]
     installed, own, place = done.stdout.splitlines()[-1].split()
-    assert (installed, own) == ("0.14.1+empty", "0.14.1")
+    assert (installed, own) == (f"{version}+empty", version)
     assert "site-packages" in place or "/vllm/vllm/" in place

@@ -1,4 +1,5 @@
-"""Where the trees under test come from: a folder that is given, or a workspace that patchctl builds itself."""
+"""Where the trees under test come from: a folder that is given, or a workspace that patchctl builds itself; and which stack
+each of them is of, which says the features that it carries and the versions that go with it."""
 
 from __future__ import annotations
 
@@ -6,15 +7,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pins import PROFILE, distribution, index_version
+
+from patchctl.manifest.types import Stack
 
 REPO = Path(__file__).resolve().parents[2]
 MIRRORS = "PATCHCTL_MIRRORS"
-PROFILE = "qwen3-235b"
 APPLY_TIMEOUT_S = 1800
 # apply's exit code when no source at all can be had. Any other failure is a fault and is shown as one.
 SOURCE_UNAVAILABLE = 3
@@ -29,9 +32,12 @@ class Trees:
         missing: dict[str, str] | None = None,
         left_out: dict[tuple[str, str], str] | None = None,
         otherwise: str = "",
+        stacks: Mapping[str, str] | None = None,
     ) -> None:
-        """`missing` and `left_out` hold reasons, by upstream and by (upstream, feature); `otherwise` is for the rest."""
+        """`missing` and `left_out` hold reasons, by upstream and by (upstream, feature); `otherwise` is for the rest.
+        `stacks` names the stack of each tree, where it is not the profile's."""
         self._folders = folders
+        self._stacks = {**distribution().profile(PROFILE).stacks, **(stacks or {})}
         self._missing = missing or {}
         self._left_out = left_out or {}
         self._otherwise = otherwise
@@ -42,12 +48,41 @@ class Trees:
             pytest.skip(f"no tree of {name}: {self._missing.get(name, self._otherwise)}")
         return self._folders[name]
 
+    def stack(self, upstream: str) -> Stack:
+        """The stack that the upstream's tree is of, as its manifest has it."""
+        return distribution().stack(upstream, self._stacks[upstream])
+
+    def version(self, upstream: str) -> str:
+        """The version that the package index has the upstream's pin by."""
+        return index_version(self.stack(upstream))
+
+    def generated(self, upstream: str, path: str) -> str:
+        """The content of a file that the upstream's build writes, as the stack gives it."""
+        (content,) = [one.content for one in self.stack(upstream).generated if one.path == path]
+        return content
+
     def lacks(self, upstream: str, feature: str) -> str | None:
-        """Why the patch of the feature, or of the one that it is a part of, was left out of the tree; None if it was not."""
+        """Why the patch of the feature, or of the one that it is a part of, is not in the tree; None if it is: its stack
+        does not carry it, or it was left out."""
+        stack = self.stack(upstream)
+        known = [one for one in distribution().stacks.values() if one.upstream == upstream]
+        carried = {one.name: features_of(one) for one in known}
+        of = max((one for all_ in carried.values() for one in all_ if _is_of(feature, one)), key=len, default=None)
+        if of is not None and of not in carried[stack.name]:
+            return f"{upstream} {stack.name} does not carry {of}"
         for (name, left_out), reason in self._left_out.items():
-            if name == upstream and f"{feature}_".startswith(f"{left_out}_"):
+            if name == upstream and _is_of(feature, left_out):
                 return f"{left_out} is not in the tree of {upstream}: {reason}"
         return None
+
+
+def features_of(stack: Stack) -> set[str]:
+    """The features that a stack carries, by the names of its patch files."""
+    return {file.stem.split("-", 2)[2] for file in distribution().patch_files(stack)}
+
+
+def _is_of(part: str, feature: str) -> bool:
+    return f"{part}_".startswith(f"{feature}_")
 
 
 class LazyTrees(Trees):
@@ -60,6 +95,9 @@ class LazyTrees(Trees):
     def path(self, name: str) -> Path:
         return self._get().path(name)
 
+    def stack(self, upstream: str) -> Stack:
+        return self._get().stack(upstream)
+
     def lacks(self, upstream: str, feature: str) -> str | None:
         return self._get().lacks(upstream, feature)
 
@@ -69,16 +107,32 @@ class LazyTrees(Trees):
         return self._built
 
 
-def given_trees(folder: Path) -> Trees:
-    """The trees under a folder given with --trees; raises UsageError when the folder does not exist."""
+def given_trees(folder: Path, stacks: Sequence[str] = ()) -> Trees:
+    """The trees under a folder given with --trees, and with --stack what they are of.
+
+    Raises UsageError when the folder does not exist, or is a workspace of other stacks than those named.
+    """
     folder = folder.resolve()
     if not folder.is_dir():
         raise pytest.UsageError(f"--trees {folder}: no such folder")
+    named = dict(_pair(text) for text in stacks)
     state = folder / ".patchctl" / "state.json"
     if state.is_file():  # a workspace, which knows what could not be had from its sources, in the report's words
-        return trees_of_report(folder, json.loads(state.read_text(encoding="utf-8")))
+        report = json.loads(state.read_text(encoding="utf-8"))
+        for upstream, stack in named.items():
+            held = report["trees"].get(upstream, {}).get("stack", stack)
+            if held != stack:
+                raise pytest.UsageError(f"--stack {upstream}/{stack}: the workspace {folder} holds {held}")
+        return trees_of_report(folder, report)
     folders = {path.name: path for path in folder.iterdir() if path.is_dir()}
-    return Trees(folders, otherwise="the folder given with --trees has none")
+    return Trees(folders, otherwise="the folder given with --trees has none", stacks=named)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    upstream, _, stack = text.partition("/")
+    if (upstream, stack) not in distribution().stacks:
+        raise pytest.UsageError(f"--stack {text}: no UPSTREAM/STACK of this distribution")
+    return upstream, stack
 
 
 def built_trees(workspace: Path) -> Trees:
@@ -107,6 +161,7 @@ def trees_of_report(workspace: Path, report: dict[str, Any]) -> Trees:
         missing={one["upstream"]: _places(one["tried"]) for one in report.get("skipped", [])},
         left_out={(name, one["feature"]): one["reason"] for name, tree in trees.items() for one in tree["left_out"]},
         otherwise=report.get("error", {}).get("what", f"the profile {PROFILE} has none"),
+        stacks={name: tree["stack"] for name, tree in trees.items()},
     )
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from images import CERTIFICATES, buildah, index_arguments
+from pins import version_of
 
 PACKAGES = "python3,python3-venv,python3-pip,git,ca-certificates,make"
 PATH = "/opt/python/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -69,7 +70,8 @@ VERL = Layout(
     ("vllm", "vllm-ascend", "mindspeed", "verl"),
     {"PYTHONPATH": "/Megatron-LM"},
 )
-VERSIONS = {"vllm": "0.14.1", "vllm-ascend": "0.14.0rc1"}
+# Those whose setup.py asks git for its version.
+SCM_VERSIONED = ("vllm", "vllm-ascend")
 
 
 def make_tar(tar: Path) -> str:
@@ -133,8 +135,8 @@ def checkout(tree: Path, target: Path) -> None:
 def _pip(container: str, *words: str, upstream: str = "") -> None:
     environment = {"VLLM_TARGET_DEVICE": "empty", "SOC_VERSION": "ascend310p1", "PYTHONPATH": "/shims"}
     environment |= {"PATH": f"/shims/bin:{PATH}", "PIP_NO_CACHE_DIR": "1"}
-    if version := VERSIONS.get(upstream):
-        environment["SETUPTOOLS_SCM_PRETEND_VERSION"] = version
+    if upstream in SCM_VERSIONED:
+        environment["SETUPTOOLS_SCM_PRETEND_VERSION"] = version_of(upstream)
     options = [word for key, value in environment.items() for word in ("--env", f"{key}={value}")]
     mounted = ["-v", f"{CERTIFICATES}:{CERTIFICATES}:ro"] if CERTIFICATES.exists() else []
     index = [word.replace("--build-arg", "--env") for word in index_arguments()]

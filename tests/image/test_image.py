@@ -13,6 +13,7 @@ import yaml
 from bases import BARE, COMPILED, VERL, VLLM_ASCEND, Layout
 from differences import differences
 from images import CERTIFICATES, PROFILE, REPO, Image, build, buildah, digest
+from pins import distribution, import_name, stack_of, version_of
 
 from patchctl import __version__
 
@@ -108,7 +109,8 @@ def test_the_environment_imports_the_patched_trees(image: Image) -> None:
     done = image.run("python3", "-c", WHERE, json.dumps(DISTRIBUTIONS))
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    versions = {"verl": "0.6.0", "vllm": "0.14.1", "vllm_ascend": "0.14.0rc1", "megatron.core": "0.12.1"}
+    on_index = [upstream for upstream in distribution().upstreams if stack_of(upstream).pin.sdist]
+    versions = {import_name(upstream): version_of(upstream) for upstream in on_index}
     for module, (version, folder) in found.items():
         assert version.partition("+")[0] == versions[module], module
         assert folder.startswith("/opt/patched/"), module
@@ -226,7 +228,7 @@ def test_a_tree_of_another_revision_stops_the_build(image_into: Image) -> None:
     refused = image_into.run(*find, changed=changed)
     assert refused.returncode == 3
     assert (
-        "/vllm-workspace/vllm, which is not the profile's v0.14.1" in refused.stderr
+        f"/vllm-workspace/vllm, which is not the profile's {stack_of('vllm').name}" in refused.stderr
         and "vllm/envs.py" in refused.stderr
     )
     left_alone = image_into.run(*find, "vllm=", changed=changed)

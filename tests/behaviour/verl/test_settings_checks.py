@@ -117,13 +117,14 @@ def test_every_declared_boolean_is_among_those_walked(upstream: Upstream) -> Non
     tree, listed = upstream.tree("verl"), set()
     for file in (tree / "verl/utils/settings_checks").glob("*.py"):
         listed |= set(re.findall(r"\b[a-z_]+\b", file.read_text()))
-    assert added_booleans() - listed == set()
+    assert added_booleans(upstream) - listed == set()
 
 
-def added_booleans() -> set[str]:
-    patches = [*(REPO / "patches/verl/v0.6.0").glob("*.patch")]
+def added_booleans(upstream: Upstream) -> set[str]:
+    patches = DIST.patch_files(upstream.stack("verl"))
     added = re.findall(r"^\+    (\w+): bool =", "\n".join(patch.read_text() for patch in patches), re.MULTILINE)
-    carried = (REPO / "patches/verl/v0.6.0/files/verl/workers/config").glob("*.py")
+    folders = {patch.parent / "files/verl/workers/config" for patch in patches}
+    carried = [file for folder in folders for file in folder.glob("*.py")]
     found = {
         *added,
         *(name for file in carried for name in re.findall(r"^    (\w+): bool =", file.read_text(), re.MULTILINE)),

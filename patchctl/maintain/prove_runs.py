@@ -1,0 +1,151 @@
+"""Runs behaviour tests on trees, in a pytest of their own, and judges what came of them.
+
+What tests/behaviour promises this program (its conftest.py): it takes `--trees DIR`, `--stack UPSTREAM/STACK` for the
+stack that each tree is of, and `--used FILE`, where it writes which files of the distribution the run read as tests and
+probes; and each test's mark (on, off, misuse) stands in the JUnit report as a property `mark`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+from patchctl.maintain.mutants import Mutant
+
+MARKS = ("on", "off", "misuse")
+RUN_TIMEOUT_S = 3600
+# A fixture that runs the probe fails in the set-up of its tests; pytest calls that an error. These are the harness's
+# words for a probe that ran and failed, which is as red as an assertion; any other error in set-up is a fault.
+PROBE_FAILED = re.compile(r'failed on setup with "AssertionError: \S+ \(rank \d+\) (ended with|was killed after)')
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one test: `result` is passed, failed, error or skipped."""
+
+    test: str
+    mark: str
+    result: str
+    message: str
+
+
+@dataclass
+class Run:
+    """The outcomes of one or more runs, and the files that they used."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
+
+    @property
+    def skipped(self) -> list[Outcome]:
+        return [one for one in self.outcomes if one.result == "skipped"]
+
+    @property
+    def red(self) -> Outcome | None:
+        return next((one for one in self.outcomes if one.result == "failed"), None)
+
+    def add(self, other: Run) -> None:
+        self.outcomes += other.outcomes
+        self.used |= other.used
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where tests run: the distribution's root, and the stack of every tree, as UPSTREAM/STACK."""
+
+    root: Path
+    stacks: tuple[str, ...]
+
+    def run(self, tests: Iterable[str], trees: Path, marks: str, *options: str) -> Run:
+        """Each test file in a process of its own, slow tests too."""
+        total = Run()
+        for test in tests:
+            total.add(self._run(test, trees, marks, *options))
+        return total
+
+    def _run(self, test: str, trees: Path, marks: str, *options: str) -> Run:
+        with tempfile.TemporaryDirectory(prefix="prove-") as scratch:
+            report, used = Path(scratch, "report.xml"), Path(scratch, "used.json")
+            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
+            command += [test, f"--trees={trees.resolve()}", *(f"--stack={name}" for name in self.stacks)]
+            command += [f"--junitxml={report}", f"--used={used}", "--slow", f"--basetemp={scratch}/tmp", *options]
+            command += ["-m", marks] if marks else []
+            env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+            done = subprocess.run(
+                command, cwd=self.root, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                timeout=RUN_TIMEOUT_S, check=False,
+            )  # fmt: skip
+            if not report.exists():
+                said = (f"{done.stdout}\n{done.stderr}".strip().splitlines() or [""])[-1]
+                return Run([Outcome(Path(test).name, "", "error", f"pytest ended with {done.returncode}: {said}")])
+            outcomes = [_outcome(case) for case in ElementTree.parse(report).iter("testcase")]
+            return Run(outcomes, {test, *(json.loads(used.read_text()) if used.is_file() else [])})
+
+    def run_mutant(self, mutant: Mutant, feature: str, tests: Sequence[str], trees: Path) -> Run:
+        """Runs tests on the mutated trees until one is red, which is proof: first those of the part it is named for."""
+        variant = mutant.name.partition(".")[2]
+
+        def is_elsewhere(test: str) -> bool:
+            part = Path(test).stem.removeprefix(f"test_{feature}").strip("_")
+            return not part or not variant.startswith(part)
+
+        total = Run()
+        for test in sorted(tests, key=is_elsewhere):
+            for mark in ("on", "misuse"):
+                total.add(self._run(test, trees, mark, "-x"))
+                if total.red:
+                    return total
+        return total
+
+
+def _outcome(case: ElementTree.Element) -> Outcome:
+    marks = [prop.get("value", "") for prop in case.iter("property") if prop.get("name") == "mark"]
+    name, mark = case.get("name", ""), ", ".join(marks)
+    for result in ("error", "failure", "skipped"):
+        found = case.find(result)
+        if found is not None:
+            message = found.get("message") or ""
+            if result == "failure" or PROBE_FAILED.search(message):
+                result = "failed"
+            return Outcome(name, mark, result, message.strip().partition("\n")[0][:200])
+    return Outcome(name, mark, "passed", "")
+
+
+def judge_base(run: Run) -> list[str]:
+    """What is wrong with a run on the unpatched trees: every `on` test is red there, every `off` test green."""
+    problems = [] if any(one.mark == "on" for one in run.outcomes) else ["no `on` test ran on the base"]
+    for one in run.outcomes:
+        wanted = {"on": "failed", "off": "passed"}.get(one.mark)
+        if one.result not in (wanted, "skipped"):
+            said = f": {one.message}" if one.message else ""
+            problems.append(f"base: {one.mark} {one.test} {one.result}, must be {wanted}{said}")
+    return problems
+
+
+def judge_patched(run: Run) -> list[str]:
+    """What is wrong with a run on the patched trees: every test has one mark and is green."""
+    problems = [] if run.outcomes else ["no test ran on the patched tree"]
+    for one in run.outcomes:
+        if one.mark not in MARKS:
+            wanted = f"exactly one of the marks {', '.join(MARKS)}"
+            problems.append(f"{one.test} needs {wanted}; it has {one.mark or 'none'}")
+        if one.result not in ("passed", "skipped"):
+            problems.append(f"patched: {one.mark} {one.test} {one.result}: {one.message}")
+    return problems
+
+
+def judge_mutant(mutant: Mutant, run: Run) -> list[str]:
+    """A mutation that no test sees is a hole in the tests."""
+    if any(one.result in ("failed", "skipped") for one in run.outcomes):
+        return []
+    counts = dict(Counter(one.result for one in run.outcomes))
+    return [f"mutant {mutant.name}: no `on` or `misuse` test fails ({counts})"]

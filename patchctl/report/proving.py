@@ -1,0 +1,70 @@
+"""What `prove` prints. Computes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from patchctl.terminal.text import visible_line
+
+if TYPE_CHECKING:
+    from patchctl.maintain.prove import Verdict
+    from patchctl.maintain.prove_runs import Run
+    from patchctl.terminal.style import Style
+
+
+def prove_json(verdicts: Sequence[Verdict], orphans: Sequence[str]) -> dict[str, Any]:
+    """The shape patchctl.prove/1 (docs/json.md)."""
+    return {"features": [_verdict_json(verdict) for verdict in verdicts], "problems": list(orphans)}
+
+
+def _verdict_json(verdict: Verdict) -> dict[str, Any]:
+    def outcomes(run: Run) -> list[dict[str, str]]:
+        return [{k: visible_line(v) for k, v in asdict(one).items()} for one in run.outcomes]
+
+    return {
+        "upstream": verdict.upstream,
+        "stack": verdict.stack,
+        "feature": verdict.feature,
+        "status": verdict.status,
+        "reasons": [visible_line(reason) for reason in verdict.reasons],
+        "kept": verdict.kept,
+        "base": outcomes(verdict.base),
+        "patched": outcomes(verdict.patched),
+        "mutants": {name: outcomes(run) for name, run in verdict.mutants.items()},
+    }
+
+
+def verdict_text(verdict: Verdict, style: Style) -> Iterator[str]:
+    """One line that sums up a feature, then what is wrong with it."""
+    word = {"proven": style.good, "not proven": style.bad}.get(verdict.status, style.note)(verdict.status)
+    shown = [
+        _ratio(verdict.base, "on", "failed", "on red unpatched"),
+        _ratio(verdict.base, "off", "passed", "off green unpatched"),
+        *(_ratio(verdict.patched, mark, "passed", f"{mark} green patched") for mark in ("on", "off", "misuse")),
+        _mutants(verdict),
+        f"{verdict.skipped} skipped" if verdict.skipped else "",
+        f"{verdict.kept} runs on record" if verdict.kept else "",
+    ]
+    yield f"{word}: {verdict.upstream}/{verdict.stack} {verdict.feature}: {', '.join(filter(None, shown)) or 'nothing ran'}"
+    yield from (f"    {visible_line(reason)}" for reason in verdict.reasons)
+
+
+def _mutants(verdict: Verdict) -> str:
+    red = [run.red.mark if run.red else None for run in verdict.mutants.values()]
+    by_misuse = f", {count} by misuse tests" if (count := red.count("misuse")) else ""
+    return f"{len(red) - red.count(None)}/{len(red)} mutants red{by_misuse}" if red else ""
+
+
+def _ratio(run: Run, mark: str, result: str, meaning: str) -> str:
+    marked = [one for one in run.outcomes if one.mark == mark]
+    return f"{sum(one.result == result for one in marked)}/{len(marked)} {meaning}" if marked else ""
+
+
+def summary_text(verdicts: Sequence[Verdict], orphans: Sequence[str], style: Style) -> Iterator[str]:
+    """Mutations of nothing, then how many features were proven."""
+    yield from (style.bad(visible_line(orphan)) for orphan in orphans)
+    counts = Counter(verdict.status for verdict in verdicts)
+    yield ", ".join(f"{number} {status}" for status, number in sorted(counts.items())) or "nothing to prove"

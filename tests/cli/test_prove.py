@@ -1,0 +1,326 @@
+"""patchctl prove, and what `verify` makes of its records: what is accepted as proof, what is not, and when it ends to hold."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distribution import GREETER, Made, Patch, make_distribution
+from test_json import SHAPES, check_shape
+
+BEHAVIOUR = "tests/behaviour"
+TEST = f"{BEHAVIOUR}/greeter/test_typo.py"
+PROBE = f"{BEHAVIOUR}/greeter/probe_typo.py"
+MUTANT = f"{BEHAVIOUR}/mutants/typo.yaml"
+RECORD = "manifests/evidence/greeter/v1/typo.json"
+# What docs/evidence/README.md asks of the tests of a distribution of one's own, and no more.
+CONFTEST = """
+import json, pathlib, pytest
+HERE = pathlib.Path(__file__).parent
+def pytest_addoption(parser):
+    parser.addoption("--trees")
+    parser.addoption("--stack", action="append", default=[])
+    parser.addoption("--used")
+    parser.addoption("--slow", action="store_true")
+def pytest_configure(config):
+    for name in ("on", "off", "misuse"):
+        config.addinivalue_line("markers", name)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        item.user_properties += [("mark", mark.name) for mark in item.iter_markers()]
+def pytest_sessionfinish(session):
+    probes = sorted(str(p.relative_to(HERE.parents[1])) for p in HERE.glob("*/probe_*.py"))
+    pathlib.Path(session.config.getoption("--used")).write_text(json.dumps(probes))
+@pytest.fixture
+def code(request):
+    tree = pathlib.Path(request.config.getoption("--trees"), "greeter")
+    if not tree.is_dir():
+        pytest.skip("no tree of greeter")
+    return (tree / "greeter/hello.py").read_text()
+"""
+TESTS = """
+import pytest
+@pytest.mark.on
+def test_need(code):
+    assert "Hello" in code
+@pytest.mark.off
+def test_rest(code):
+    assert "shout" in code
+"""
+MISUSE = '@pytest.mark.misuse\ndef test_refusal(code):\n    assert "environ" in code\n'
+KEYS = "feature: typo\nupstream: greeter\nfile: greeter/hello.py\nwhy: the fix goes\n"
+MUTATION = f"{KEYS}replace: Hello\nwith: Helo\n"
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """One feature with its tests, and the trees that they run on."""
+    typo = replace(GREETER, patches=GREETER.patches[:1])
+    made = make_distribution(tmp_path_factory.mktemp("prove"), (typo,), lock=True)
+    (made.root / "manifests/profiles/plain.yaml").unlink(missing_ok=True)
+    write(made.root, {f"{BEHAVIOUR}/conftest.py": CONFTEST, TEST: TESTS, PROBE: "", MUTANT: MUTATION})
+    for name in ("base", "patched"):
+        made.good("apply", "--profile", "full", "--workspace", str(made.root.parent / "trees" / name))
+    made.good("revert", "--workspace", str(made.root.parent / "trees/base"))
+    return made
+
+
+@pytest.fixture
+def made(locked: Made, tmp_path: Path) -> Made:
+    """A copy of the distribution; the trees are shared, and nothing may change them."""
+    return replace(locked, root=Path(shutil.copytree(locked.root, tmp_path / "distribution")))
+
+
+@pytest.fixture(scope="module")
+def shown(locked: Made, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """The same, proven once."""
+    root = tmp_path_factory.mktemp("shown") / "distribution"
+    shown = replace(locked, root=Path(shutil.copytree(locked.root, root)))
+    prove(shown)
+    return shown
+
+
+@pytest.fixture
+def proven(shown: Made, tmp_path: Path) -> Made:
+    """A copy of what is proven."""
+    return replace(shown, root=Path(shutil.copytree(shown.root, tmp_path / "distribution")))
+
+
+def trees(made: Made) -> str:
+    return str(made.cache.parent / "trees")
+
+
+def prove(made: Made, *more: str, code: int = 0) -> Any:
+    done = made.patchctl("prove", "typo", "--trees", trees(made), "--json", *more, timeout=600)
+    assert done.returncode == code, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    check_shape(found, SHAPES[found.pop("schema")], "prove")
+    (feature,) = found["features"]
+    return feature
+
+
+def unproven(made: Made) -> list[str]:
+    """What `verify --proven` says of features, which must be all it finds."""
+    done = made.patchctl("verify", "--static", "--proven", "--json")
+    found = [f for f in json.loads(done.stdout)["findings"] if f["rule"] == "proven"]
+    assert done.returncode == 1 or not found, done.stdout
+    assert all(f["severity"] == "error" for f in found)
+    return [f["message"].partition(": ")[2] for f in found]
+
+
+def test_red_green_and_a_red_mutation_are_a_proof(made: Made) -> None:
+    patched = Path(trees(made), "patched/greeter/greeter/hello.py")
+    before = patched.stat().st_ino, patched.read_text()
+    assert unproven(made) == ["no record"]
+    feature = prove(made)
+    assert (feature["status"], feature["reasons"], feature["kept"]) == ("proven", [], 0)
+    assert {(one["test"], one["result"]) for one in feature["base"]} == {
+        ("test_need", "failed"),
+        ("test_rest", "passed"),
+    }
+    assert [one["result"] for one in feature["mutants"]["typo"]] == ["failed"]
+    assert (patched.stat().st_ino, patched.read_text()) == before
+    assert sorted(path.name for path in Path(trees(made)).iterdir()) == ["base", "patched"]
+    record = json.loads((made.root / RECORD).read_text())
+    assert record["tests"]["results"]["base"] == {"test_need": "on failed", "test_rest": "off passed"}
+    assert record["tests"]["files"].keys() == {TEST, PROBE}
+    assert record["mutants"]["typo"]["results"] == {"mutant": {"test_need": "on failed"}}
+    assert record["tests"]["environment"]["python"] and record["tests"]["trees"]["greeter"].startswith("v1 git ")
+    assert unproven(made) == []
+
+
+def test_what_the_record_shows_does_not_run_again(proven: Made) -> None:
+    made = proven
+    first = (made.root / RECORD).read_bytes()
+    feature = prove(made)
+    assert (feature["status"], feature["kept"], feature["base"], feature["mutants"]) == ("proven", 2, [], {})
+    write(made.root, {f"{BEHAVIOUR}/mutants/typo.other.yaml": MUTATION.replace("Helo", "Hallo")})
+    feature = prove(made)
+    assert (feature["kept"], list(feature["mutants"])) == (2, ["typo.other"])
+    (made.root / BEHAVIOUR / "mutants/typo.other.yaml").unlink()
+    assert len(prove(made, "--again")["base"]) == 2
+    assert (made.root / RECORD).read_bytes() == first
+
+
+def test_parts_are_recorded_apart(made: Made) -> None:
+    assert prove(made, "--part", "tests")["mutants"] == {}
+    assert unproven(made) == ["mutation typo was not run"]
+    assert prove(made, "--part", "mutants")["base"] == []
+    assert unproven(made) == []
+
+
+PATCH = "patches/greeter/v1/0001-bugfix-typo.patch"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda made: made.edit(TEST, "shout", "shout("), f"{TEST} has changed"),
+        (lambda made: write(made.root, {PROBE: "# more\n"}), f"{PROBE} has changed"),
+        (lambda made: (made.root / PROBE).unlink(), f"{PROBE} is gone"),
+        (lambda made: made.edit(MUTANT, "Helo", "Hallo"), f"{MUTANT} has changed"),
+        (lambda made: write(made.root, {f"{BEHAVIOUR}/greeter/test_typo_more.py": TESTS}), "typo_more.py was not run"),
+        (lambda made: write(made.root, {f"{BEHAVIOUR}/mutants/typo.x.yaml": MUTATION}), "mutation typo.x was not run"),
+        (lambda made: made.edit(PATCH, "Subject: [PATCH] hello", "Subject: [PATCH] hallo"), "the patch or a file that"),
+        (lambda made: made.edit(RECORD, '"schema": "patchctl.evidence/1"', '"schema": "mine"'), "no record that patchctl"),
+        (lambda made: (made.root / RECORD).write_text("{"), "no record that patchctl wrote"),
+        (lambda made: made.edit(RECORD, '"feature": "typo"', '"feature": "loud"'), "it is of loud on greeter/v1"),
+    ],
+)  # fmt: skip
+def test_what_changed_ends_the_proof(proven: Made, change: Callable[[Made], object], why: str) -> None:
+    change(proven)
+    (said,) = unproven(proven)
+    assert why in said
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "problem"),
+    [
+        (TEST, TESTS.replace('"Hello" in', '"hello" in'), "base: on test_need passed, must be failed"),
+        (TEST, TESTS.replace('"shout" in', '"Hello" in'), "base: off test_rest failed, must be passed"),
+        (TEST, TESTS.replace('"Hello" in', '"Hullo" in'), "patched: on test_need failed"),
+        (TEST, TESTS + "def test_unmarked(): pass\n", "test_unmarked needs exactly one"),
+        (TEST, "import nothing_of_this_name\n", "error"),
+        (TEST, TESTS.replace("(code)", "(nothing)"), "base: on test_need error"),
+        (MUTANT, MUTATION.replace("replace: Hello", "replace: absent"), "occurs 0 times in greeter/hello.py"),
+        (MUTANT, MUTATION.replace("with: Helo", "with: Hello, too"), "no `on` or `misuse` test fails"),
+        (MUTANT, MUTATION.replace("greeter\n", "clock\n"), "no mutation"),
+    ],
+)
+def test_what_is_no_proof_takes_the_record_away(proven: Made, file: str, text: str, problem: str) -> None:
+    made = proven
+    write(made.root, {file: text})
+    feature = prove(made, code=1)
+    assert feature["status"] == "not proven" and any(problem in reason for reason in feature["reasons"])
+    record = json.loads((made.root / RECORD).read_text())
+    assert (record["tests"] is None) == (file == TEST)
+    assert len(unproven(made)) == 1
+
+
+def test_a_mutation_with_a_wrong_key_is_named(made: Made) -> None:
+    made.edit(MUTANT, "why:", "because:")
+    done = made.patchctl("prove", "typo", "--trees", trees(made))
+    assert done.returncode == 2 and MUTANT in done.stderr and "the keys must be feature, file" in done.stderr
+
+
+def test_a_refusal_taken_out_is_seen_by_misuse_tests_and_a_part_by_its_own(made: Made) -> None:
+    part = f"{BEHAVIOUR}/greeter/test_typo_part.py"
+    write(made.root, {
+        part: TESTS.replace('"Hello" in', '"Hello, " in').replace("test_need", "test_part"), TEST: TESTS + MISUSE,
+        f"{BEHAVIOUR}/mutants/typo.part_less.yaml": MUTATION.replace("Hello", "'Hello, '").replace("Helo", "'Hello. '"),
+        f"{BEHAVIOUR}/mutants/typo.refuse.yaml": MUTATION.replace("Hello", "os.environ.get").replace("Helo", "os.getenv"),
+    })  # fmt: skip
+    mutants = prove(made)["mutants"]
+    red = {name: [(one["test"], one["result"]) for one in run] for name, run in mutants.items()}
+    assert red["typo"] == [("test_need", "failed")]
+    assert red["typo.part_less"] == [("test_part", "failed")]
+    assert red["typo.refuse"] == [("test_need", "passed"), ("test_refusal", "failed")]
+
+
+def test_trees_that_are_not_what_their_stack_gives_are_refused(made: Made, tmp_path: Path) -> None:
+    own = tmp_path / "trees"
+    shutil.copytree(trees(made), own, symlinks=True)
+    (own / "patched/greeter/greeter/hello.py").write_text("Hello, shout\n")
+    done = made.patchctl("prove", "typo", "--trees", str(own))
+    assert done.returncode == 2 and "is not as it was written" in done.stderr and "hello.py" in done.stderr
+    shutil.rmtree(own)
+    shutil.copytree(trees(made), own, symlinks=True)
+    shutil.rmtree(own / "base")
+    shutil.copytree(own / "patched", own / "base", symlinks=True)
+    done = made.patchctl("prove", "typo", "--trees", str(own))
+    assert done.returncode == 2 and "holds no unpatched tree of greeter v1" in done.stderr
+    assert not (made.root / RECORD).exists()
+
+
+def test_trees_are_made_where_none_are_named(made: Made) -> None:
+    done = made.good("prove", "typo", "--part", "tests")
+    assert done.startswith(
+        "proven: greeter/v1 typo: 1/1 on red unpatched, 1/1 off green unpatched, 1/1 on green patched"
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((), "name features, or --all"),
+        (("typo", "--all"), "name features, or --all"),
+        (("typoo",), "no feature 'typoo'; did you mean 'typo'?"),
+        (("typo@clock",), "no feature 'typo' of clock"),
+        (("typo", "--stack", "greeter/v9"), "no stack 'v9' of greeter"),
+        (("typo", "--profile", "empty"), "no profile 'empty'"),
+    ],
+)
+def test_what_cannot_be_proven_is_said(made: Made, args: tuple[str, ...], said: str) -> None:
+    done = made.patchctl("prove", *args)
+    assert done.returncode == 2 and said in done.stderr, done.stderr
+
+
+def test_a_mutation_of_nothing_is_named(made: Made) -> None:
+    write(made.root, {f"{BEHAVIOUR}/mutants/gone.yaml": MUTATION.replace("feature: typo", "feature: gone")})
+    done = made.patchctl("prove", "--all", "--trees", trees(made))
+    assert done.returncode == 1 and "mutants/gone.yaml: no stack of greeter carries gone" in done.stdout
+
+
+def test_two_stacks_of_one_upstream_have_each_its_own_evidence(tmp_path: Path) -> None:
+    """The same feature on v1 and v2: a record of one says nothing of the other, tests and mutations may be a stack's own."""
+    typo = replace(GREETER, patches=GREETER.patches[:1])
+    made = make_distribution(tmp_path / "one", (typo,), lock=True)
+    newer = {k: v.replace("Says hello.", "Says hello, again.") for k, v in typo.files.items()}
+    fixed = newer["greeter/hello.py"].replace("Helo", "Hello")
+    other = make_distribution(
+        tmp_path / "two",
+        (
+            replace(
+                typo, stack="v2", files=newer, patches=[Patch("typo", {"greeter/hello.py": fixed}, "hello: spell it")]
+            ),
+        ),
+        lock=True,
+    )
+    for folder in (
+        "manifests/stacks/greeter/v2.yaml",
+        "manifests/locks/greeter/v2.json",
+        "manifests/trees/greeter/v2.tsv",
+    ):
+        shutil.copy(other.root / folder, made.root / folder)
+    shutil.copytree(other.root / "patches/greeter/v2", made.root / "patches/greeter/v2")
+    text = (made.root / "manifests/profiles/full.yaml").read_text()
+    (made.root / "manifests/profiles/next.yaml").write_text(text.replace("full", "next").replace("v1", "v2"))
+    write(made.root, {f"{BEHAVIOUR}/conftest.py": CONFTEST, TEST: TESTS, MUTANT: MUTATION})
+
+    def proven() -> set[str]:
+        """By stack, from what `verify` says of those that are not."""
+        return {"greeter/v1", "greeter/v2"} - {
+            line.partition(" not proven on ")[2].partition(":")[0] for line in said()
+        }
+
+    def said() -> list[str]:
+        report = json.loads(made.patchctl("verify", "--static", "--proven", "--json").stdout)
+        return [f["message"] for f in report["findings"] if f["rule"] == "proven"]
+
+    assert proven() == set()
+    made.good("prove", "typo", "--stack", "greeter/v1")
+    assert proven() == {"greeter/v1"}
+    place = f"greeter={other.origins / 'greeter'}"
+    made.good("prove", "typo", "--mirror", place)
+    assert proven() == {"greeter/v1", "greeter/v2"}
+    own = TESTS.replace('"Hello" in', '"Hello" in code and "again" in')
+    write(made.root, {f"{BEHAVIOUR}/greeter/v2/test_typo.py": own})
+    assert proven() == {"greeter/v1"}
+    made.good("prove", "typo", "--mirror", place)
+    record = json.loads((made.root / "manifests/evidence/greeter/v2/typo.json").read_text())
+    assert list(record["tests"]["files"]) == [f"{BEHAVIOUR}/greeter/v2/test_typo.py"]
+    write(made.root, {f"{BEHAVIOUR}/mutants/typo.next.yaml": f"{MUTATION}stack: v2\n"})
+    assert proven() == {"greeter/v1"}
+    made.edit(TEST, "shout", "shout(")
+    assert proven() == set()

@@ -1,0 +1,40 @@
+"""What the distribution pins, from its manifests: no test repeats a version."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.types import Stack
+
+REPO = Path(__file__).resolve().parents[1]
+PROFILE = "qwen3-235b"
+
+
+@cache
+def distribution() -> Distribution:
+    """The manifests that the tests lie beside."""
+    return Distribution.load(REPO)
+
+
+def stack_of(upstream: str, profile: str = PROFILE) -> Stack:
+    """The stack that a profile has of an upstream."""
+    return distribution().stacks_of(distribution().profile(profile))[upstream]
+
+
+def version_of(upstream: str, profile: str = PROFILE) -> str:
+    """The version that the package index has the pin of a profile's stack by."""
+    return index_version(stack_of(upstream, profile))
+
+
+def index_version(stack: Stack) -> str:
+    """The version that the package index has a stack's pin by."""
+    assert stack.pin.sdist is not None, f"{stack.upstream} {stack.name} is not on the package index"
+    return stack.pin.sdist.version
+
+
+def import_name(upstream: str) -> str:
+    """What Python imports an upstream by."""
+    (package,) = distribution().upstream(upstream).packages
+    return package
