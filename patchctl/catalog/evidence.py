@@ -16,7 +16,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from patchctl.atomic import replace_file
 from patchctl.errors import BadManifest, Where
 from patchctl.manifest.types import Stack
 from patchctl.stack.patches import StackPatch
+from patchctl.values import asdict, dataclass, field, replace
 
 BEHAVIOUR = Path("tests") / "behaviour"
 SCHEMA = "patchctl.evidence/1"
