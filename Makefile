@@ -42,7 +42,7 @@ test-bombs: $(VENV)/.ready  ## archives of gigabytes, with their peak memory: 3 
 torture-share: $(VENV)/.ready  ## the tool killed and refused by the disk at a fixed share of its system calls, under 4 minutes
 	$(RUN) -m pytest -q -n 2 tests/torture
 
-torture: $(VENV)/.ready  ## the same at every one of them; some two hours on two cores, --resume goes on; writes the counts into docs/reliability.md
+torture: $(VENV)/.ready  ## the same at every one of them; hours on two cores, --resume goes on; writes the counts into docs/reliability.md
 	$(RUN) tests/torture/run.py --table docs/reliability.md
 
 verify: $(VENV)/.ready  ## the distribution itself, in every form that can be had
