@@ -27,7 +27,7 @@ _LONGEST = 1500
 # glibc 2.28: openEuler 24.03 and Ubuntu 22.04, which the images of CANN are made of, have newer ones.
 _TAG = "manylinux_2_28"
 _PACKAGE = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[^\s\\;]+)")
-_ASKED = re.compile(r"-r (asked[0-9]{3}\.in)")
+_ORIGIN = re.compile(r"-r (origin[0-9]{3}\.in)")
 
 
 class NoSolution(PatchctlError):
@@ -131,4 +131,4 @@ def _packages(text: str, named: Mapping[str, str]) -> Iterator[Locked]:
 
 def _with_titles(text: str, named: Mapping[str, str]) -> str:
     """Who asks, in place of the files that uv was given."""
-    return _ASKED.sub(lambda match: named.get(match[1], match[1]), text)
+    return _ORIGIN.sub(lambda match: named.get(match[1], match[1]), text)

@@ -125,6 +125,8 @@ def _check_layout(base: Base) -> None:
     config = base.repo / "config"
     if not config.is_file() or config.read_text(encoding="utf-8", errors="replace") != REPOSITORY_CONFIG:
         raise SourceMismatch("the repository's settings were changed", where=str(config), hint=REFRESH)
+    if not (base.repo / "HEAD").is_file():  # without it no git takes the folder for a repository
+        raise SourceMismatch("the repository's HEAD is gone", where=str(base.repo / "HEAD"), hint=REFRESH)
     for extra in ("hooks", "objects/info", "info"):
         if (base.repo / extra).exists():
             raise SourceMismatch("this was added to the repository", where=str(base.repo / extra), hint=REFRESH)

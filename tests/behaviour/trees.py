@@ -37,7 +37,8 @@ class Trees:
         """`missing` and `left_out` hold reasons, by upstream and by (upstream, feature); `otherwise` is for the rest.
         `stacks` names the stack of each tree, where it is not the profile's."""
         self._folders = folders
-        self._stacks = {**distribution().profile(PROFILE).stacks, **(stacks or {})}
+        profile = distribution().profiles.get(PROFILE)  # a distribution of others need not have it
+        self._stacks = {**(profile.stacks if profile else {}), **(stacks or {})}
         self._missing = missing or {}
         self._left_out = left_out or {}
         self._otherwise = otherwise

@@ -195,7 +195,8 @@ def test_the_test_fails_until_it_is_filled_in(made: Made) -> None:
     for file in (*(REPO / "tests").glob("*.py"), *(REPO / "tests/behaviour").glob("*.py")):
         if not file.name.startswith("test_"):
             shutil.copyfile(file, made.root / file.relative_to(REPO))
-    line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--trees", str(made.root), TEST]
+    trees = ["--trees", str(made.root), "--stack", "greeter/v1"]
+    line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *trees, TEST]
     done = subprocess.run(line, cwd=made.root, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and re.search(r"^3 failed in", done.stdout, re.MULTILINE), done.stdout + done.stderr
     assert done.stdout.count(f"Failed: {MARKER}") == 3

@@ -168,6 +168,7 @@ def test_a_symlink_in_the_upstream_is_neither_written_through_nor_changed(tmp_pa
 def test_carried_files_follow_the_same_rules(carries: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "good.py").write_text("x = 1\n")
+    (tmp_path / "files" / "f").write_text("x = 1\n")
     (tmp_path / "files" / "link.py").symlink_to("/etc/passwd")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "secret.py").write_text("x = 1\n")

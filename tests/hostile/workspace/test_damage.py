@@ -329,7 +329,7 @@ exec {git} "$@"
 """
 
 
-@pytest.mark.parametrize("command_of_git", ["cat-file --batch", "cat-file -e", "read-tree"])
+@pytest.mark.parametrize("command_of_git", ["cat-file -e", "read-tree"])
 def test_a_git_that_is_killed_is_named_and_what_was_begun_ends(
     shapes: Made, tmp_path: Path, command_of_git: str
 ) -> None:

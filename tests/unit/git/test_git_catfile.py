@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -191,3 +194,28 @@ def test_a_long_chain_of_deltas_and_a_large_file_read_as_they_were_written(tmp_p
 def test_a_delta_that_does_not_fit_is_no_object(delta: bytes) -> None:
     with pytest.raises((ValueError, IndexError)):
         apply_delta(b"12345", delta)
+
+
+SPY = """#!/bin/sh
+case " $* " in *" cat-file --batch "*) kill -KILL $$ ;; esac
+exec {git} "$@"
+"""
+
+
+def test_a_git_that_is_killed_while_it_reads_is_named(tmp_path: Path) -> None:
+    """Objects of another repository are not among our packs: git is asked, in a process that finds the spy first."""
+    repo = Repo(tmp_path / "repo")
+    commit = repo.history([CONTENTS])[-1]
+    repo.git("clone", "--quiet", "--shared", "--bare", ".", str(tmp_path / "bare"))
+    spy = tmp_path / "bin/git"
+    spy.parent.mkdir()
+    spy.write_text(SPY.format(git=shutil.which("git")))
+    spy.chmod(0o755)
+    code = "import sys, pathlib; from patchctl.git.catfile import ObjectReader\n"
+    code += "with ObjectReader(pathlib.Path(sys.argv[1])) as reader: print(reader.read(sys.argv[2])[0])"
+    line = [sys.executable, "-c", code, str(tmp_path / "bare"), commit]
+    whole = subprocess.run(line, capture_output=True, text=True, check=True)
+    assert whole.stdout == "commit\n"
+    path = f"{spy.parent}{os.pathsep}{os.environ['PATH']}"
+    killed = subprocess.run(line, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False)
+    assert killed.returncode == 1 and "GitKilled" in killed.stderr, killed.stderr
