@@ -138,7 +138,7 @@ def planned_row(plan: ModuleType, shape: Shape, ranks: int, stages: int, train: 
 
 
 def counted_rows(trees: Path) -> list[str]:
-    sys.path.insert(0, str(REPO / "tests/behaviour"))
+    sys.path[:0] = [str(REPO / "tests/behaviour"), str(REPO / "tests")]
     from harness import Upstream
     from trees import given_trees
 

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 SUITES = Path(__file__).resolve().parent
-sys.path.insert(0, str(SUITES.parent / "behaviour"))
+sys.path[:0] = [str(SUITES.parent / "behaviour"), str(SUITES.parent)]
 
 # The second name is the harness's own; a suite's ranks and a probe's are told who they are in the same words.
 from harness import clean_environment, rank_variables  # noqa: E402  (found through the line above)
