@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+from patchctl.__main__ import compose
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Stack
 
@@ -15,6 +16,7 @@ PROFILE = "qwen3-235b"
 @cache
 def distribution() -> Distribution:
     """The manifests that the tests lie beside."""
+    compose()  # scripts come here too, which no conftest.py has prepared
     return Distribution.load(REPO)
 
 
