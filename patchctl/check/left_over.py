@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from patchctl.catalog.evidence import BEHAVIOUR, feature_tested, keys_of
 from patchctl.check.series import Series
-from patchctl.check.tested import FOLDER
 from patchctl.findings.report import Finding
 from patchctl.manifest.distribution import Distribution
 
@@ -18,15 +18,15 @@ def check_left_over(dist: Distribution, series: Series) -> Iterator[Finding]:
     carried: dict[str, set[str]] = {upstream: set() for upstream in dist.upstreams}
     for (upstream, _), patches in series.stacks.items():
         carried[upstream] |= {patch.feature for patch in patches}
-    top = dist.root / FOLDER
+    top = dist.root / BEHAVIOUR
     for upstream, features in carried.items():
         for file in sorted((top / upstream.replace("-", "_")).rglob("test_*.py")):
             name = file.stem.removeprefix("test_")
-            if _is_of_a_feature(file) and not any(f"{name}_".startswith(f"{feature}_") for feature in features):
+            if _is_of_a_feature(file) and feature_tested(name, features) not in features:
                 yield _finding(dist.root, file, upstream, f"no stack of {upstream} has the feature {name}")
     for file in sorted((top / "mutants").glob("*.yaml")):
         feature = file.name.partition(".")[0]
-        named = _upstream_of(file)
+        named = keys_of(file).get("upstream", "")
         if feature not in carried.get(named, ()):
             yield _finding(
                 dist.root, file, named or None, f"no stack of {named or 'no upstream'} has the feature {feature}"
@@ -36,12 +36,6 @@ def check_left_over(dist: Distribution, series: Series) -> Iterator[Finding]:
 def _is_of_a_feature(test: Path) -> bool:
     """By the mark that each feature's tests have; others are of what upstream does without us."""
     return "pytest.mark.on\n" in test.read_text(encoding="utf-8", errors="replace")
-
-
-def _upstream_of(mutation: Path) -> str:
-    """Without a YAML parser: `verify` reads all of them."""
-    lines = mutation.read_text(encoding="utf-8", errors="replace").splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("upstream:")), "")
 
 
 def _finding(root: Path, file: Path, upstream: str | None, what: str) -> Finding:

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
+from patchctl import delta
 from patchctl.atomic import replacing
-from patchctl.git import delta
 from patchctl.git.objects import object_id
 
 _KINDS = {"commit": 1, "tree": 2, "blob": 3}

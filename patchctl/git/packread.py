@@ -11,6 +11,8 @@ import os
 import zlib
 from pathlib import Path
 
+from patchctl.delta import apply_delta
+
 _KINDS = {1: "commit", 2: "tree", 3: "blob", 4: "tag"}
 _OFFSET_DELTA, _ID_DELTA = 6, 7
 _LARGEST = 64 << 20
@@ -144,7 +146,7 @@ class _Pack:
             offset = base
         kind, content = known
         for place, delta in reversed(deltas):
-            content = apply_delta(content, delta)
+            content = apply_delta(content, delta, _LARGEST)
             self._keep(place, kind, content)
         return _KINDS[kind], content
 
@@ -220,53 +222,6 @@ class _Names:
 
     def __getitem__(self, at: int) -> bytes:
         return self._index[_ENTRIES + at * 20 : _ENTRIES + at * 20 + 20]
-
-
-def apply_delta(base: bytes, delta: bytes) -> bytes:
-    """What a delta makes of `base`. Raises ValueError, IndexError for one that does not fit."""
-    size, at = _number(delta, 0)
-    target, at = _number(delta, at)
-    if size != len(base) or target > _LARGEST:
-        raise ValueError("the delta is of another object")
-    out: list[bytes] = []
-    end = len(delta)
-    while at < end:
-        code = delta[at]
-        at += 1
-        if code & 0x80:
-            start = length = 0
-            for bit in range(4):
-                if code & 1 << bit:
-                    start |= delta[at] << 8 * bit
-                    at += 1
-            for bit in range(3):
-                if code & 0x10 << bit:
-                    length |= delta[at] << 8 * bit
-                    at += 1
-            length = length or 0x10000
-            if start + length > size:
-                raise ValueError("the delta copies what is not there")
-            out.append(base[start : start + length])
-        elif code:
-            out.append(delta[at : at + code])
-            at += code
-        else:
-            raise ValueError("the delta holds an unknown instruction")
-    made = b"".join(out)
-    if len(made) != target:
-        raise ValueError("the delta makes another size than it says")
-    return made
-
-
-def _number(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        at += 1
-        if not byte & 0x80:
-            return value, at
 
 
 def _place(objects: bytes, oid: str) -> bytes:

@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from patchctl.atomic import make_folder, replace_file
+from patchctl.catalog.evidence import BEHAVIOUR, keys_of
 from patchctl.errors import LocalEdits, WrongUse
 from patchctl.git.worktree import WorkTree
 from patchctl.maintain.opening import open_stack
@@ -24,7 +25,7 @@ from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
 from patchctl.values import dataclass
 
-TESTS = "tests/behaviour"
+TESTS = BEHAVIOUR.as_posix()
 # As the lint rule feature-form has it, and short enough for the names of files.
 _FEATURE = re.compile(r"[a-z0-9][a-z0-9_]{0,99}")
 
@@ -108,7 +109,7 @@ def _files(dist: Distribution, stack: Stack, feature: str) -> dict[str, str]:
 def _mutation(top: Path, stack: Stack, feature: str) -> str:
     """The file's name; that of the feature alone is taken where another upstream has a feature of that name."""
     file = top / "mutants" / f"{feature}.yaml"
-    own = not file.exists() or f"upstream: {stack.upstream}" in file.read_text(encoding="utf-8").splitlines()
+    own = not file.exists() or keys_of(file).get("upstream") == stack.upstream
     return file.name if own else f"{feature}.{stack.upstream.replace('-', '_')}.yaml"
 
 

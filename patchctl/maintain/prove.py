@@ -174,12 +174,13 @@ class Prover:
         self, subject: Subject, tests: Sequence[str], record: Record, verdict: Verdict, note: Callable[[str], None]
     ) -> None:
         stack = subject.stack
-        if Evidence(self.root).tests_stale(record, stack, subject.patch) is not None:
+        evidence = Evidence(self.root)
+        if evidence.tests_stale(record, stack, subject.patch) is not None:
             # A test that is red on the patched tree is red on every mutation of it.
             verdict.problems.append("no mutation was run: the tests are not shown to be green on the patched tree")
             return
         files = mutants_of(self.root, subject.feature, stack.upstream, stack.name)
-        stale = Evidence(self.root).mutants_stale(record, stack, subject.patch)
+        stale = evidence.mutants_stale(record, stack, subject.patch)
         for name in record.mutants.keys() - stale.keys():
             record = with_mutant(record, name, None)  # its file is gone
         if not files:

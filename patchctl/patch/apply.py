@@ -6,8 +6,9 @@ wrong copy and report success. Here a shifted hunk is an error that says where i
 
 from __future__ import annotations
 
+from patchctl.delta import apply_delta
 from patchctl.errors import DoesNotApply, Where
-from patchctl.patch.binary import apply_delta
+from patchctl.patch.binary import MAX_INFLATED
 from patchctl.patch.names import path_text
 from patchctl.patch.parse import FileChange, Hunk
 
@@ -112,7 +113,7 @@ def _apply_binary(change: FileChange, before: bytes, name: str) -> bytes:
     if not change.binary.delta:
         return change.binary.data
     try:
-        return apply_delta(before, change.binary.data)
+        return apply_delta(before, change.binary.data, MAX_INFLATED)
     except (ValueError, IndexError) as error:
         raise DoesNotApply(
             f"binary patch of {path_text(change.path)}: {error}", where=Where(name, change.binary.line)

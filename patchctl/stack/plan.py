@@ -18,7 +18,7 @@ from patchctl.source.obtain import BUNDLE_HINT, obtain, obtain_form
 from patchctl.source.types import Base, Form, SeveralUnavailable, SourceOptions
 from patchctl.stack.build import StackBuilder
 from patchctl.stack.memo import StackResult, memo_key, note_parsed, parsed_before, recall, remember
-from patchctl.stack.patches import StackPatch, load_unparsed, parsed
+from patchctl.stack.patches import StackPatch, load_patch, load_unparsed, parsed
 from patchctl.stack.select import Omission, check_name, check_requirements, dependents, leave_out
 from patchctl.terminal.progress import Progress
 from patchctl.values import dataclass, field
@@ -114,15 +114,13 @@ def select(dist: Distribution, profile: Profile, without: Iterable[str], cache: 
 
 def load_patches(dist: Distribution, stack: Stack, cache: Path | None = None) -> list[StackPatch]:
     """The patches of a stack, read and parsed, in order; with `cache` as `select` says."""
-    found = []
-    for file in dist.patch_files(stack):
-        found.append(load_unparsed(file, dist.root))
-        if cache is None:
-            found[-1] = parsed(found[-1])
-    if cache is None or parsed_before(cache, found):
-        return found
-    found = [parsed(one) for one in found]
-    note_parsed(cache, found)
+    files = dist.patch_files(stack)
+    if cache is None:
+        return [load_patch(file, dist.root) for file in files]
+    found = [load_unparsed(file, dist.root) for file in files]
+    if not parsed_before(cache, found):
+        found = [parsed(one) for one in found]
+        note_parsed(cache, found)
     return found
 
 

@@ -132,6 +132,8 @@ def explained(failure: GitFailed) -> PatchctlError:
     for code in (errno.EACCES, errno.EPERM):
         if os.strerror(code) in failure.stderr:
             return WrongUse(f"git cannot write here: {why}", where=where, hint="the next apply or revert ends what was begun")
+    if not failure.stderr.strip():  # git says why it cannot use a repository; what ends in silence nobody foresaw
+        return PatchctlError(failure.what, where=where)
     return BrokenRepository(f"git cannot use this repository: {why}", where=where)
 
 

@@ -67,8 +67,7 @@ def repair(workspace: Path, cache: Path) -> Repair:
     with workspace_lock(workspace):
         memory = remembered(workspace)
         trees = subjects(workspace, memory)
-        for subject in trees:
-            drop_own_locks([subject.tree(workspace)])
+        drop_own_locks([subject.tree(workspace) for subject in trees])
         found = tuple(_look(workspace, memory, trees))
         if not found:
             return Repair(str(workspace), (), None, (), ())

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "patchctl"
-GROUND = {"patchctl", "values", "errors", "atomic", "denied", "extension", "terminal"}
+GROUND = {"patchctl", "values", "delta", "errors", "atomic", "denied", "extension", "terminal"}
 SOURCES = GROUND | {"patch", "git", "manifest", "source"}
 TREES = SOURCES | {"stack", "identify", "workspace"}
 FIRST_WING = TREES | {
@@ -25,14 +25,15 @@ FIRST_WING = TREES | {
 ROOMS: dict[str, set[str]] = {
     "patchctl": set(),
     "values": set(),
+    "delta": set(),
     "errors": {"values"},
     "extension": {"values"},
     "atomic": {"values", "errors"},
     "denied": {"values", "errors"},
     "terminal": {"values", "errors"},
     "findings": {"patchctl", "values", "errors", "terminal"},
-    "patch": {"values", "errors"},
-    "git": {"values", "errors", "atomic"},
+    "patch": {"values", "delta", "errors"},
+    "git": {"values", "delta", "errors", "atomic"},
     "manifest": GROUND,
     "source": GROUND | {"patch", "git", "manifest"},
     "stack": SOURCES,

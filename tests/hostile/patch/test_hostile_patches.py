@@ -12,9 +12,11 @@ import pytest
 from corpus import BASE, FAMILIES, HEAD, Bad, add, modify
 from engine_tools import Repo, reader_tree, stored
 
+from patchctl.delta import apply_delta
 from patchctl.errors import BadPatch, DoesNotApply
 from patchctl.git.catfile import ObjectReader
 from patchctl.patch import parse
+from patchctl.patch.binary import MAX_INFLATED
 from patchctl.stack.build import Built, StackBuilder
 from patchctl.stack.patches import load_patch
 
@@ -182,15 +184,13 @@ def test_carried_files_follow_the_same_rules(carries: str, message: str, tmp_pat
 
 def test_a_delta_that_gives_more_than_it_says_stops_early(tmp_path: Path) -> None:
     """A delta of a few bytes copies 16 MiB again and again; it must stop at the size that it announces."""
-    from patchctl.patch.binary import apply_delta
-
     source = b"x" * (16 << 20)
     size = b"\x80\x80\x80\x08"
     copy = b"\xf0\xff\xff\xff"
     tracemalloc.start()
     try:
         with pytest.raises(ValueError, match="more than it says"):
-            apply_delta(source, size + size + copy * 1000)
+            apply_delta(source, size + size + copy * 1000, MAX_INFLATED)
         assert tracemalloc.get_traced_memory()[1] < 100 << 20
     finally:
         tracemalloc.stop()

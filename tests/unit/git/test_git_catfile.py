@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from engine_tools import Repo
 
+from patchctl.delta import apply_delta
 from patchctl.errors import SourceMismatch
 from patchctl.git import catfile
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import Entry, object_id
-from patchctl.git.packread import apply_delta
 
 CONTENTS = {
     b"folder/%d" % i: (0o100644, random.Random(i).randbytes(200 + 300 * (i % 5)) + b"text\n" * 40) for i in range(8)
@@ -193,7 +193,7 @@ def test_a_long_chain_of_deltas_and_a_large_file_read_as_they_were_written(tmp_p
 )
 def test_a_delta_that_does_not_fit_is_no_object(delta: bytes) -> None:
     with pytest.raises((ValueError, IndexError)):
-        apply_delta(b"12345", delta)
+        apply_delta(b"12345", delta, 1 << 20)
 
 
 SPY = """#!/bin/sh

@@ -12,10 +12,11 @@ from engine_tools import Repo, git, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from patchctl.git import delta, pack
+from patchctl import delta
+from patchctl.git import pack
 from patchctl.git.objects import Entry, Person, TreeBuilder, object_id, render_commit
 from patchctl.git.pack import PackWriter
-from patchctl.patch.binary import apply_delta
+from patchctl.patch.binary import MAX_INFLATED
 
 QUICK = settings(
     max_examples=25,
@@ -237,13 +238,15 @@ def test_a_delta_gives_its_target(data: st.DataObject) -> None:
         at = rng.randrange(len(target) + 1)
         target[at : at + rng.randrange(300)] = rng.randbytes(rng.randrange(300))
     made = delta.make(base, bytes(target), len(target))
-    assert made is not None and apply_delta(base, made) == bytes(target)
+    assert made is not None and delta.apply_delta(base, made, MAX_INFLATED) == bytes(target)
 
 
 def test_a_copy_of_more_than_a_copy_can_hold_is_split() -> None:
     base = random.Random(3).randbytes(0x1000000 + 999)
     made = delta.make(base, b"start" + base + b"end", 100)
-    assert made is not None and len(made) < 100 and apply_delta(base, made) == b"start" + base + b"end"
+    assert (
+        made is not None and len(made) < 100 and delta.apply_delta(base, made, MAX_INFLATED) == b"start" + base + b"end"
+    )
 
 
 def test_a_delta_that_holds_too_much_is_not_made() -> None:
@@ -253,4 +256,4 @@ def test_a_delta_that_holds_too_much_is_not_made() -> None:
 def test_a_delta_against_itself_and_nothing() -> None:
     for base, target in ((b"", b""), (b"abc", b""), (b"", b"abc"), (b"abc", b"abc")):
         made = delta.make(base, target, 10)
-        assert made is not None and apply_delta(base, made) == target
+        assert made is not None and delta.apply_delta(base, made, MAX_INFLATED) == target

@@ -1,7 +1,8 @@
 """Git's pack deltas: copies from a base object and new bytes (git's Documentation/gitformat-pack.txt, "Deltified representation").
 
-Not a search over all of the base, as git's own is: the caller knows which object the new one came from, so that a common
-start, a common end, and a few anchors between them find most of what there is to copy.
+They stand in packs and in binary patches. Making one is not a search over all of the base, as git's own is: the caller knows
+which object the new one came from, so that a common start, a common end, and a few anchors between them find most of what
+there is to copy.
 """
 
 from __future__ import annotations
@@ -119,3 +120,56 @@ def _copy(out: bytearray, offset: int, size: int) -> None:
         out += arguments
         offset += piece
         size -= piece
+
+
+def apply_delta(base: bytes, delta: bytes, most: int) -> bytes:
+    """What a delta makes of `base`. Never holds more than it says that it makes, nor than `most` bytes.
+
+    Raises ValueError or IndexError for one that does not fit.
+    """
+    source, at = _number(delta, 0)
+    target, at = _number(delta, at)
+    if source != len(base) or target > most:
+        raise ValueError("the delta was made for another file")
+    out: list[bytes] = []
+    made, end = 0, len(delta)
+    while at < end:
+        code = delta[at]
+        at += 1
+        if code & 0x80:
+            start = size = 0
+            for bit in range(4):
+                if code & 1 << bit:
+                    start |= delta[at] << 8 * bit
+                    at += 1
+            for bit in range(3):
+                if code & 0x10 << bit:
+                    size |= delta[at] << 8 * bit
+                    at += 1
+            size = size or 0x10000
+            if start + size > source:
+                raise ValueError("the delta copies from beyond the file")
+            piece = base[start : start + size]
+        elif code:
+            piece = delta[at : at + code]
+            at += code
+        else:
+            raise ValueError("the delta holds a reserved code")
+        made += len(piece)
+        if made > target:
+            raise ValueError("the delta gives more than it says")
+        out.append(piece)
+    if made != target:
+        raise ValueError("the delta gives another size than it says")
+    return b"".join(out)
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        at += 1
+        if not byte & 0x80:
+            return value, at
