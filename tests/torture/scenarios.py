@@ -388,7 +388,14 @@ def _installed(box: Box) -> Any:
     found = {
         p: s for p, s in snapshot(packages).items() if p.split("/")[0] in ("shapes", "clock") and "__pycache__" not in p
     }
-    return found, sorted(p.name for p in packages.glob("*.dist-info") if p.name.startswith(("shapes", "clock")))
+    infos = sorted(p.name for p in packages.glob("*.dist-info") if p.name.startswith(("shapes", "clock")))
+    return found, infos, sorted(p.name for p in packages.iterdir() if p.name.startswith(("~", ".")))
+
+
+def _installed_before(box: Box) -> None:
+    """The same, with what is to be installed there already: pip takes it away first."""
+    _environment(box)
+    box.good(*(a.replace("BOX", str(box.folder)) for a in _INSTALL))
 
 
 def _of_env(box: Box) -> Any:
@@ -451,6 +458,8 @@ ALL: tuple[Scenario, ...] = (
              ((Step(_FROM_BUNDLE, "full"),),), _trees, _beside),
     Scenario("install", "install", _environment, _INSTALL, "end", {"end": [_INSTALL]}, (_again(_INSTALL),), _installed, _of_env,
              ("env", "tmp", "cache", "ws/.patchctl", "home"), healthy=_no_litter, weight=10),
+    Scenario("install-over", "install, over another", _installed_before, _INSTALL, "end", {"end": [_INSTALL]}, (_again(_INSTALL),),
+             _installed, _of_env, ("env", "tmp", "cache", "ws/.patchctl", "home"), healthy=_no_litter, weight=10),
     Scenario("cluster", "cluster apply, on a node", _nothing, ("cluster",), "full", {**_ENDS, "full": [_FULL]},
              (_TO_FULL, _NEVER_MIND), _trees, _beside, call=_node, codes=(0, 1, 2, 3)),
 )  # fmt: skip
