@@ -16,7 +16,7 @@ from models import TinyModels, make_tiny_models
 from trees import LazyTrees, Trees, built_trees, given_trees
 
 BEHAVIOUR = Path(__file__).resolve().parent
-HARNESS = [BEHAVIOUR / f"{name}.py" for name in ("conftest", "harness", "made_standins", "processes", "trees")]
+HARNESS = [BEHAVIOUR / f"{name}.py" for name in ("conftest", "harness", "processes", "trees")]
 MARKS = {
     "on": "shows that the need is met: fails on the unpatched tree and on the mutant, passes on the patched one",
     "off": "switched off or left alone: the same result on the unpatched and on the patched tree",

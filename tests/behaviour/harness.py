@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from made_standins import MADE
 from processes import Finished, free_port, run_group
 from trees import Trees
 
 from patchctl.manifest.types import Stack
 
 REPO = Path(__file__).resolve().parents[2]
-STANDINS = Path(__file__).resolve().parent / "standins"
+STANDINS = REPO / "standins"
+sys.path.insert(0, str(STANDINS / "patchctl_standins"))
+
+from patchctl_standins.made import MADE  # noqa: E402  (found through the line above)
+
 TORCH_PYTHON = "PATCHCTL_TORCH_PYTHON"
 DEFAULT_TIMEOUT_S = 120.0
 
@@ -80,7 +84,7 @@ class Upstream:
         """Runs a probe (a path from the repository's root) and returns the JSON value on its last line of stdout.
 
         `need` names the upstreams whose trees go on PYTHONPATH, in that order; `standins` names folders of `standins/`
-        or what `made_standins` makes. `timeout` is in seconds. With `procs` > 1 that many processes start with RANK,
+        or what `patchctl_standins.made` makes. `timeout` is in seconds. With `procs` > 1 that many processes start with RANK,
         WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and a list (by rank) is returned.
         Raises AssertionError, with the end of the output, when a process fails or the time is over.
         """
@@ -97,14 +101,15 @@ class Upstream:
         return values[0] if procs == 1 else values
 
     def used(self) -> set[str]:
-        """The probes that ran, and what they imported from beside the tests (Python compiled it below `scratch`)."""
+        """The probes that ran, and what they imported of tests and stand-ins (Python compiled it below `scratch`)."""
         compiled = self._scratch / "pycache"
         sources = {
             Path("/", file.relative_to(compiled)).with_name(f"{file.name.partition('.')[0]}.py")
             for file in compiled.rglob("*.pyc")
         }
-        below = {file.relative_to(REPO).as_posix() for file in sources if file.is_relative_to(REPO / "tests")}
-        return self._scripts | below
+        ours = [REPO / "tests", STANDINS]
+        below = [file for file in sources if any(file.is_relative_to(folder) for folder in ours)]
+        return self._scripts | {file.relative_to(REPO).as_posix() for file in below}
 
     def _new_folder(self) -> Path:
         self._runs += 1

@@ -33,7 +33,7 @@ Run = Callable[..., Any]
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the distribution with both stacks."""
     root = tmp_path_factory.mktemp("second") / "distribution"
-    for name in ("manifests", "patches", "tests/behaviour"):
+    for name in ("manifests", "patches", "standins", "tests/behaviour"):
         shutil.copytree(REPO / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("conftest.py", "pins.py"):
         shutil.copy(REPO / "tests" / name, root / "tests" / name)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pins import REPO, distribution
 
-FOLDERS = ["patchctl", "benchmarks", "tests/behaviour", "tests/image"]
+FOLDERS = ["patchctl", "benchmarks", "standins", "tests/behaviour", "tests/image"]
 
 
 def pins() -> re.Pattern[str]:

@@ -68,7 +68,7 @@ def fusion_attention(
     key,
     value,
     head_num,
-    layout,
+    input_layout,
     *,
     atten_mask=None,
     scale=1.0,
@@ -81,7 +81,7 @@ def fusion_attention(
     **unused,
 ):
     """(output, softmax maximum, softmax sum, ..., seed, offset, numels); differentiable as to the output."""
-    _check(layout, pse, padding_mask, keep_prob)
+    _check(input_layout, pse, padding_mask, keep_prob)
     outputs, maxima, sums = [], [], []
     for queries, keys in _sequences(actual_seq_qlen, actual_seq_kvlen):
         scores = _scores(query[queries], key[keys], scale, atten_mask, sparse_mode)

@@ -1,4 +1,4 @@
-"""Stand-ins that are made at run time, in pytest's temporary folder: metadata of distributions that are not installed.
+"""Stand-ins that are made at run time, in a folder for the path: metadata of distributions that are not installed.
 
 vllm and vllm-ascend are read from their trees, so no installer has written their `*.dist-info`. vllm chooses its
 platform by the version found there and by entry points; vllm-ascend reads `_build_info.py`, which its build writes.
@@ -9,10 +9,21 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from trees import Trees
+
+class Trees(Protocol):
+    """What is asked of the trees on the path."""
+
+    def path(self, name: str) -> Path:
+        """The folder of an upstream's tree."""
+
+    def version(self, upstream: str) -> str:
+        """The version that the package index has it by."""
+
+    def generated(self, upstream: str, path: str) -> str:
+        """The content of a file that its build writes."""
+
 
 # Python imports `sitecustomize` at start from any folder of PYTHONPATH. The finder answers for this one name only, and
 # only after the tree's own file was not found.

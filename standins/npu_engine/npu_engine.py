@@ -7,6 +7,7 @@ metadata and sampler are upstream's. Needs the stand-in `torch_npu`. Call `prepa
 An engine core of its own process must be forked (VLLM_WORKER_MULTIPROC_METHOD=fork), or it would not see these changes.
 """
 
+import os
 from contextlib import nullcontext
 from typing import ClassVar
 
@@ -30,6 +31,12 @@ def prepare(device="A3"):
     _platform_answers()
     _worker_answers()
     _moe_answers(device)
+
+
+def prepare_on_import(vllm):
+    """For an environment: vllm was imported, and nothing of it is used yet. The engine stays in its process."""
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    prepare()
 
 
 def small_llm(model, **settings):

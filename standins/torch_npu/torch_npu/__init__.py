@@ -10,7 +10,7 @@ import sys
 
 import torch
 
-from . import graphs, reference_moe_ops, reference_ops, reference_quant_ops, runtime, unknown
+from . import graphs, reference_moe_ops, reference_ops, reference_quant_ops, reference_train_ops, runtime, unknown
 
 __version__ = "2.9.0"
 
@@ -27,6 +27,14 @@ npu_grouped_matmul = reference_moe_ops.grouped_matmul
 npu_swiglu = reference_moe_ops.swiglu
 npu_dynamic_quant = reference_quant_ops.dynamic_quant
 npu_grouped_matmul_swiglu_quant = reference_quant_ops.grouped_matmul_swiglu_quant
+npu_rms_norm = reference_train_ops.rms_norm
+npu_rotary_mul = reference_train_ops.rotary_mul
+npu_cross_entropy_loss = reference_train_ops.cross_entropy_loss
+
+
+def _autoload():
+    """Entry point of group torch.backends: where this package is installed, `import torch` loads it, as the real one."""
+
 
 # Last: from here on this module answers for every name, also for that of a file that is not imported yet.
 unknown.install()
