@@ -36,7 +36,7 @@ from typing import Any
 from markers import write_between_markers
 
 REPO = Path(__file__).resolve().parents[1]
-PLAN = min(REPO.glob("patches/verl/*/files/verl/utils/ep_reshard.py"))
+PLAN = min(REPO.glob("patches/verl/*/*/files/verl/utils/ep_reshard.py"))
 PROBE = "tests/behaviour/verl/probe_reshard.py"
 ROUND_BYTES = 64 * 2**20  # as in verl/utils/ep_reshard_exchange.py
 RANKS_PER_NODE = 16

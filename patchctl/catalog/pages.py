@@ -14,6 +14,7 @@ from patchctl.catalog.evidence import mutants_of, tests_of
 from patchctl.catalog.features import sections
 from patchctl.catalog.linted import LintedPatch
 from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.series import Patch, own_files
 from patchctl.manifest.types import Practice, Stack
 from patchctl.stack.patches import StackPatch
 from patchctl.terminal.text import visible_line
@@ -220,7 +221,7 @@ def entries_of(dist: Distribution, patches: Mapping[Path, StackPatch]) -> list[E
     """Every patch file of every stack's own folder that could be read: upstreams as in upstreams.yaml, then in order."""
     found = []
     for stack in _in_order(dist):
-        folder = dist.root / "patches" / stack.upstream / stack.name
-        files = sorted({*stack.patches, *stack.replace.values()})
-        found += [Entry(stack, patches[folder / f]) for f in files if folder / f in patches]
+        own = (Patch(stack.upstream, stack.name, file) for file in sorted({*own_files(stack)}))
+        files = [dist.root / patch.path for patch in own]
+        found += [Entry(stack, patches[file]) for file in files if file in patches]
     return found

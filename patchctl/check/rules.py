@@ -30,7 +30,7 @@ _OTHERS = (
          "half of a feature would be applied, or a patch without what it builds on"),
     Rule("selection", "distribution", "every profile's selection of features can be applied",
          "the profile would be refused when somebody applies it"),
-    Rule("carried-file", "distribution", "every file below files/ is carried by one patch of its stack",
+    Rule("carried-file", "distribution", "every file below a feature's files/ is carried by its patch, and by no other of the stack",
          "a file that nobody carries is not in the patched tree, although it looks so"),
     Rule("unlisted-file", "distribution", "everything in patches/ belongs to a stack",
          "a patch that no manifest lists is not applied, although it looks so"),

@@ -64,8 +64,8 @@ def command(
         raise WrongUse(f"there is no work tree at {tree}", hint=hint)
     exported = _from_tree(tree, stack, patches) if tree.exists() else _from_memory(app, stack, patches, options)
     target = dist.root / "patches" / stack.upstream / stack.name
-    own = [p for p in patches if p.file.parent == target]
-    ours = _without_inherited(stack, exported, [p for p in patches if p.file.parent != target])
+    own = [p for p in patches if p.file.parent.parent == target]
+    ours = _without_inherited(stack, exported, [p for p in patches if p.file.parent.parent != target])
     changes = compare_stack(target, ours, own)
     if not check:
         changes += _write(dist, stack, tree, patches, exported, ours)
@@ -113,7 +113,7 @@ def _write(
     note_export(tree, before, after)
     write_stack(target, ours)
     changes = _write_list(dist.stack_file(stack), stack, [e.name for e in ours])
-    remove_gone(target, ours, [p for p in patches if p.file.parent == target])
+    remove_gone(target, ours, [p for p in patches if p.file.parent.parent == target])
     mark_exported(tree, series_digest(after))
     end_export(tree)
     return changes

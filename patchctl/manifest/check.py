@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from patchctl.manifest.files import ManifestFiles
 from patchctl.manifest.load import Loaded, loads
-from patchctl.manifest.problems import InvalidManifest, Problem, cleaned, did_you_mean, quoted, shown
-from patchctl.manifest.series import Cycle, Patch, ancestry, is_there, own_files, resolve
+from patchctl.manifest.problems import InvalidManifest, Problem, cleaned, did_you_mean, nearest, quoted, shown
+from patchctl.manifest.series import Cycle, Patch, ancestry, feature_of, is_there, own_files, resolve
 from patchctl.manifest.types import Content, Practice, Profile, Stack, Upstreams
 from patchctl.values import dataclass, field
 
@@ -128,13 +128,20 @@ def _files(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problem
     """Every patch that is named is there."""
     stack = loaded.value
     there = read.root / "patches" / folder / file
-    names = [p.name for p in there.iterdir()] if there.is_dir() else []
+    names = [p.name for p in there.glob("*/*.patch")]
     keys: list[tuple[str | int, ...]] = [("patches", i) for i in range(len(stack.patches))]
     keys += [("replace", replaced) for replaced in stack.replace]
     for key, name in zip(keys, own_files(stack), strict=True):
-        if not is_there(read.root, Patch(folder, file, name)):
-            what = f"{quoted(name)} is no regular file in {shown(there)}{did_you_mean(name, set(names) - {name})}"
-            yield loaded.positions.problem(key, what)
+        if is_there(read.root, Patch(folder, file, name)):
+            continue
+        what = f"{quoted(name)} is no regular file in {shown(there / feature_of(name))}"
+        if (there / name).is_file():  # as every distribution had it before features had folders
+            what += "; it lies beside that folder: each feature has one, with what it carries in files/"
+        elif (there / feature_of(name)).exists() or nearest(name, set(names) - {name}):
+            what += did_you_mean(name, set(names) - {name})
+        else:
+            what += ", which is gone: take this line out, or bring the folder back"
+        yield loaded.positions.problem(key, what)
 
 
 def _extends(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problems:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from patchctl.manifest.types import Stack
 from patchctl.values import dataclass
 
 Stacks = Mapping[tuple[str, str], Stack]
+# What lies in a feature's folder beside its patch: files that it carries.
+PARTS = frozenset(["files"])
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,17 @@ class Patch:
     @property
     def path(self) -> str:
         """Below the distribution's root, with '/'."""
-        return f"patches/{self.upstream}/{self.stack}/{self.file}"
+        return f"patches/{self.upstream}/{self.stack}/{place_of(self.file)}"
+
+
+def feature_of(file: str) -> str:
+    """The feature that a patch file is named for: FEATURE of NNNN-kind-FEATURE.patch."""
+    return file.split("-", 2)[2].removesuffix(".patch")
+
+
+def place_of(file: str) -> str:
+    """Where a patch file lies below its stack's folder: in the folder of its feature."""
+    return f"{feature_of(file)}/{file}"
 
 
 class Cycle(ValueError):
@@ -77,7 +89,7 @@ def missing_files(root: Path, stacks: Stacks) -> list[Patch]:
 
 def unlisted(root: Path, stacks: Stacks) -> list[Path]:
     """What lies in patches/ and belongs to no stack. Carried files (files/) belong to patches: not looked at here."""
-    known = {f"{u}/{n}": {*own_files(s), "files"} for (u, n), s in stacks.items()}
+    known = {(u, n): {*map(place_of, own_files(s))} for (u, n), s in stacks.items()}
     upstreams = {u for u, _ in stacks}
     found: list[Path] = []
     for upstream in _folder(root / "patches"):
@@ -85,12 +97,24 @@ def unlisted(root: Path, stacks: Stacks) -> list[Path]:
             found.append(upstream)
             continue
         for stack in _folder(upstream):
-            listed = known.get(f"{upstream.name}/{stack.name}")
+            listed = known.get((upstream.name, stack.name))
             if listed is None or not stack.is_dir():
                 found.append(stack)
             else:
-                found.extend(entry for entry in _folder(stack) if entry.name not in listed)
+                found.extend(_unlisted_below(stack, listed))
     return found
+
+
+def _unlisted_below(stack: Path, listed: set[str]) -> Iterator[Path]:
+    """What lies in a stack's folder and is neither the folder of a feature that it lists nor a part of one."""
+    features = {place.partition("/")[0] for place in listed}
+    for folder in _folder(stack):
+        if folder.name not in features or not folder.is_dir():
+            yield folder
+            continue
+        for entry in _folder(folder):
+            if entry.name not in PARTS and f"{folder.name}/{entry.name}" not in listed:
+                yield entry
 
 
 def _folder(path: Path) -> list[Path]:

@@ -149,8 +149,8 @@ class Stack:
     upstream: Annotated[Name, Doc("The upstream, as in upstreams.yaml and as the folder of this file.")]
     name: Annotated[Name, Doc("The stack's name, as this file's name.")]
     pin: Annotated[Pin, Doc("The exact revision that the patches are for.")]
-    patches: Annotated[list[PatchFile], Doc("Files in patches/UPSTREAM/NAME/, in the order they apply.")] = field(
-        default_factory=list
+    patches: Annotated[list[PatchFile], Doc("Files in patches/UPSTREAM/NAME/FEATURE/, in the order they apply.")] = (
+        field(default_factory=list)
     )
     extends: Annotated[Name | None, Doc("A stack of the same upstream and pin whose patches come first.")] = None
     replace: Annotated[

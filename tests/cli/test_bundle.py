@@ -35,9 +35,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     (made.root / "scripts").mkdir()
     (made.root / "scripts" / "train.sh").write_text("#!/bin/sh\necho trained\n")
     (made.root / "scripts" / "train.sh").chmod(0o755)
-    (made.root / "patches" / "greeter" / "v1" / ".0001.swp").write_text("an editor's")
-    (made.root / "patches" / "greeter" / "v1" / "files" / "__pycache__").mkdir()
-    (made.root / "patches" / "greeter" / "v1" / "files" / "__pycache__" / "manners.pyc").write_bytes(b"\0")
+    (made.root / "patches" / "greeter" / "v1" / "polite" / ".0001.swp").write_text("an editor's")
+    (made.root / "patches" / "greeter" / "v1" / "polite" / "files" / "__pycache__").mkdir()
+    (made.root / "patches" / "greeter" / "v1" / "polite" / "files" / "__pycache__" / "manners.pyc").write_bytes(b"\0")
     return made
 
 
@@ -115,9 +115,9 @@ def test_what_is_in_it(made: Made, bundle: Path) -> None:
     ]  # fmt: skip
     assert data["missing"] == [] and data["profile"] == "full"
     names = {m["name"] for m in data["members"]}
-    patch = "distribution/patches/greeter/v1/0002-feature-polite.patch"
+    patch = "distribution/patches/greeter/v1/polite/0002-feature-polite.patch"
     assert {"distribution/manifests/locks/greeter/v1.json", patch, "distribution/LICENSE"} <= names
-    assert "distribution/patches/greeter/v1/files/greeter/manners.py" in names
+    assert "distribution/patches/greeter/v1/polite/files/greeter/manners.py" in names
     assert not any(".swp" in n or "pycache" in n for n in names)
     assert data["sha256"] == hashlib.sha256(bundle.read_bytes()).hexdigest()
     assert data["size"] == bundle.stat().st_size

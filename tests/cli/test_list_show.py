@@ -125,7 +125,7 @@ def test_an_unknown_kind_is_wrong_use(made: Made) -> None:
 
 def test_show_tells_all_about_a_patch(made: Made) -> None:
     (found,) = shown(made, "polite")
-    assert found["file"] == "patches/greeter/v1/0002-feature-polite.patch"
+    assert found["file"] == "patches/greeter/v1/polite/0002-feature-polite.patch"
     assert (found["switch"], found["upstream_status"]) == ("env GREETER_POLITE=1", "Pending")
     assert found["drop_when"] == "upstream does it itself"
     assert found["need"] == "people ask for polite, and upstream does not have it."
@@ -151,7 +151,9 @@ def test_show_names_both_sides_of_a_requirement(made: Made) -> None:
     assert [(s["stack"], len(s["commit"])) for s in typo["stacks"]] == [("v1", 40)]
 
 
-@pytest.mark.parametrize("target", ["0003-feature-loud.patch", "patches/greeter/v1/0003-feature-loud.patch", "{root}"])
+@pytest.mark.parametrize(
+    "target", ["0003-feature-loud.patch", "patches/greeter/v1/loud/0003-feature-loud.patch", "{root}"]
+)
 def test_show_takes_a_patch_file(made: Made, target: str) -> None:
     (found,) = shown(made, target.format(root=made.patch("loud")))
     assert found["feature"] == "loud" and found["row"]["number"] == 3
@@ -176,7 +178,7 @@ def test_a_feature_that_spans_upstreams_is_shown_twice(tmp_path: Path) -> None:
     old = made.patch("step")
     text = old.read_text().replace("Feature: step", "Feature: typo")
     old.unlink()
-    write_files(old.parent, {"0001-feature-typo.patch": text})
+    write_files(old.parents[1], {"typo/0001-feature-typo.patch": text})
     made.edit("manifests/stacks/clock/v2.yaml", "0001-feature-step.patch", "0001-feature-typo.patch")
     assert [p["row"]["upstream"] for p in shown(made, "typo")] == ["greeter", "clock"]
     assert [p["row"]["upstream"] for p in shown(made, "typo@clock")] == ["clock"]
@@ -188,7 +190,7 @@ def test_a_feature_that_spans_upstreams_is_shown_twice(tmp_path: Path) -> None:
         ("polit", "did you mean 'polite'"),
         ("step@greeter", "known: loud, polite, typo"),
         ("step@clok", "did you mean 'clock'"),
-        ("0002-feature-polit.patch", "did you mean patches/greeter/v1/0002-feature-polite.patch"),
+        ("0002-feature-polit.patch", "did you mean patches/greeter/v1/polite/0002-feature-polite.patch"),
         ("zzz/q.patch", "patchctl list"),
     ],
 )

@@ -88,7 +88,7 @@ def test_a_header_that_nobody_filled_in_is_named_line_by_line(made: Made) -> Non
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("typo", "--stack", "greeter"), "has the feature typo: patches/greeter/v1/0001-bugfix-typo.patch"),
+        (("typo", "--stack", "greeter"), "has the feature typo: patches/greeter/v1/typo/0001-bugfix-typo.patch"),
         (("Warm", "--stack", "greeter"), "is no name of a feature"),
         (("_warm", "--stack", "greeter"), "is no name of a feature"),
         (("../warm", "--stack", "greeter"), "is no name of a feature"),

@@ -160,7 +160,7 @@ def test_parts_are_recorded_apart(made: Made) -> None:
     assert unproven(made) == []
 
 
-PATCH = "patches/greeter/v1/0001-bugfix-typo.patch"
+PATCH = "patches/greeter/v1/typo/0001-bugfix-typo.patch"
 
 
 @pytest.mark.parametrize(

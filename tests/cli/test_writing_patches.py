@@ -80,7 +80,7 @@ def test_a_patch_is_added_in_seven_lines_and_taken_out_again(made: Made) -> None
     assert len(lines) == 7 and sum(map(is_proof, lines)) == 1 and "Of the seven lines" in PAGE
     after = contents(made)
     assert after.keys() - before.keys() == {
-        "patches/greeter/v1/0004-feature-warm.patch", "docs/patches/greeter/v1/warm.md",
+        "patches/greeter/v1/warm/0004-feature-warm.patch", "docs/patches/greeter/v1/warm.md",
         "tests/behaviour/greeter/test_warm.py", "tests/behaviour/greeter/probe_warm.py", "tests/behaviour/mutants/warm.yaml",
     }  # fmt: skip
     assert {path for path in before if before[path] != after[path]} == {
@@ -132,7 +132,9 @@ def test_two_patches_of_one_stack_meet_in_two_lists(made: Made) -> None:
     refused = made.patchctl("lock")
     assert refused.returncode == 2 and "number 0004 after 0004" in refused.stderr
     (root / manifest).write_text(both.replace("0004-feature-warm", "0005-feature-warm"))
-    git(root, "mv", "patches/greeter/v1/0004-feature-warm.patch", "patches/greeter/v1/0005-feature-warm.patch")
+    git(
+        root, "mv", "patches/greeter/v1/warm/0004-feature-warm.patch", "patches/greeter/v1/warm/0005-feature-warm.patch"
+    )
     made.good("lock")
     made.good("verify")
     table = (root / "docs/patches/greeter/v1/README.md").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,7 +60,7 @@ ROWS = {
         (
             V1,
             13,
-            "patches[2]: '0005-feature-lout.patch' is no regular file in {root}/patches/greeter/v1;"
+            "patches[2]: '0005-feature-lout.patch' is no regular file in {root}/patches/greeter/v1/lout;"
             " did you mean '0005-feature-loud.patch'?",
         ),
     ),
@@ -89,7 +90,7 @@ ROWS = {
         (
             SITE,
             12,
-            "replace.0002-bugfix-typo.patch: '0001-bugfix-tipo.patch' is no regular file in {root}/patches/greeter/v1-site;"
+            "replace.0002-bugfix-typo.patch: '0001-bugfix-tipo.patch' is no regular file in {root}/patches/greeter/v1-site/tipo;"
             " did you mean '0001-bugfix-typo.patch'?",
         ),
     ),
@@ -168,9 +169,9 @@ def test_a_replaced_name_that_the_parent_has_twice(root: Path, edit: Edit) -> No
     edit(SITE, "replace:\n  0002-bugfix-typo.patch: 0001-bugfix-typo.patch\n", "")
     edit(SITE, "0002-feature-site.patch", "0002-bugfix-typo.patch")
     folder = root / "patches/greeter"
-    (folder / "v1-site/0001-bugfix-typo.patch").rename(folder / "v1-site/0002-bugfix-typo.patch")
-    (folder / "third").mkdir()
-    (folder / "third/0001-bugfix-typo.patch").write_text("")
+    (folder / "v1-site/typo/0001-bugfix-typo.patch").rename(folder / "v1-site/typo/0002-bugfix-typo.patch")
+    (folder / "third/typo").mkdir(parents=True)
+    (folder / "third/typo/0001-bugfix-typo.patch").write_text("")
     third = (root / SITE).read_text().replace("name: v1-site\nextends: v1\n", "name: third\nextends: v1-site\n")
     third = third.replace(
         "patches:\n  - 0002-bugfix-typo.patch\n", "replace: {0002-bugfix-typo.patch: 0001-bugfix-typo.patch}\n"
@@ -247,7 +248,7 @@ def test_hostile_file_names_are_shown_safely(root: Path, name: bytes, place: str
 
 @pytest.mark.parametrize("kind", ["link", "folder", "fifo", "gone"])
 def test_a_patch_that_is_no_regular_file(root: Path, kind: str) -> None:
-    patch = root / "patches/clock/v2/0001-bugfix-second.patch"
+    patch = root / "patches/clock/v2/second/0001-bugfix-second.patch"
     patch.unlink()
     if kind == "link":
         patch.symlink_to("/etc/passwd")
@@ -255,13 +256,27 @@ def test_a_patch_that_is_no_regular_file(root: Path, kind: str) -> None:
         patch.mkdir()
     elif kind == "fifo":
         os.mkfifo(patch)
-    what = "patches[0]: '0001-bugfix-second.patch' is no regular file in {root}/patches/clock/v2"
+    what = "patches[0]: '0001-bugfix-second.patch' is no regular file in {root}/patches/clock/v2/second"
     assert problems(root) == [(CLOCK, 7, what)]
+
+
+def test_a_line_whose_folder_is_gone_says_both_ways_out(root: Path) -> None:
+    shutil.rmtree(root / "patches/clock/v2/second")
+    what = "patches[0]: '0001-bugfix-second.patch' is no regular file in {root}/patches/clock/v2/second, which is gone:"
+    assert problems(root) == [(CLOCK, 7, f"{what} take this line out, or bring the folder back")]
+
+
+def test_patches_without_folders_of_their_features_are_told_what_to_do(root: Path) -> None:
+    """As distributions had them before features had folders."""
+    folder = root / "patches/clock/v2"
+    (folder / "second/0001-bugfix-second.patch").rename(folder / "0001-bugfix-second.patch")
+    what = "patches[0]: '0001-bugfix-second.patch' is no regular file in {root}/patches/clock/v2/second; it lies beside that"
+    assert problems(root) == [(CLOCK, 7, f"{what} folder: each feature has one, with what it carries in files/")]
 
 
 def test_a_patch_that_vanished_is_found_although_the_manifests_are_cached(root: Path, tmp_path: Path) -> None:
     Distribution.load(root, tmp_path / "cache")
-    (root / "patches/clock/v2/0001-bugfix-second.patch").unlink()
+    (root / "patches/clock/v2/second/0001-bugfix-second.patch").unlink()
     with pytest.raises(InvalidManifest) as caught:
         Distribution.load(root, tmp_path / "cache")
     assert caught.value.problems[0].line == 7

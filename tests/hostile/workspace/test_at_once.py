@@ -179,7 +179,7 @@ def test_exporting_to_one_stack_at_once(made: Made, tmp_path: Path) -> None:
     ended = at_once(made, tmp_path, lines)
     assert all_documented(ended, allowed=(0, 5))["export"] >= 1  # 5: the patch files are another's meanwhile
     folder = made.root / "patches/clock/v2"
-    assert leftovers(made.root) == [] and sorted(p.name[:4] for p in folder.glob("*.patch")) == ["0001", "0002"]
+    assert leftovers(made.root) == [] and sorted(p.name[:4] for p in folder.glob("*/*.patch")) == ["0001", "0002"]
     made.good("lock")
     made.good("export", "clock", "--check")
 
