@@ -56,7 +56,7 @@ def pages(dist: Distribution, entries: Sequence[Entry]) -> dict[str, str]:
     stacks = _in_order(dist)
     found = {f"{FOLDER}/README.md": _index(stacks)}
     found |= {_table_page(s): _table(s, [e for e in entries if e.stack is s]) for s in stacks}
-    found |= {entry.page: _page(dist.root, entry) for entry in entries}
+    found |= {entry.page: _page(dist, entry) for entry in entries}
     if dist.practice is not None:
         found[SWITCHES_PAGE] = switches_page(dist.practice, entries)
     return found
@@ -105,10 +105,10 @@ def _table(stack: Stack, entries: Sequence[Entry]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _page(root: Path, entry: Entry) -> str:
+def _page(dist: Distribution, entry: Entry) -> str:
     header = entry.patch.header
     parts = [GENERATED, f"# {_cell(entry.patch.feature)}", _text(header.subject)]
-    parts += [_facts(root, entry)]
+    parts += [_facts(dist, entry)]
     for title, text in _sections(entry.patch):
         parts += [f"## {title}", text]
     parts += ["## Files", _files(entry.patch)]
@@ -116,7 +116,7 @@ def _page(root: Path, entry: Entry) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _facts(root: Path, entry: Entry) -> str:
+def _facts(dist: Distribution, entry: Entry) -> str:
     header = entry.patch.header
     switch = header.trailer("Switch")
     rows = [
@@ -126,8 +126,8 @@ def _facts(root: Path, entry: Entry) -> str:
         ("Requires", _listed(header.listed("Requires"))),
         ("Upstream status", _cell(header.trailer("Upstream-Status") or "")),
         ("Can be dropped when", _cell(header.trailer("Drop-When") or "")),
-        ("Tests", _links(entry, tests_of(root, entry.patch.feature, entry.stack.upstream, entry.stack.name))),
-        ("Mutations", _links(entry, mutants_of(root, entry.patch.feature, entry.stack.upstream, entry.stack.name))),
+        ("Tests", _links(entry, tests_of(dist, entry.stack, entry.patch.feature))),
+        ("Mutations", _links(entry, mutants_of(dist, entry.stack, entry.patch.feature))),
     ]
     lines = ["| | |", "|---|---|"]
     lines += [f"| {name} | {text} |" for name, text in rows if text]

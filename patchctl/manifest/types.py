@@ -153,6 +153,13 @@ class Stack:
         field(default_factory=list)
     )
     extends: Annotated[Name | None, Doc("A stack of the same upstream and pin whose patches come first.")] = None
+    comes_from: Annotated[
+        Name | None,
+        Doc(
+            "The stack of the same upstream that this one was made from, at another pin: a feature that has no tests or"
+            " mutations here has those that it has there."
+        ),
+    ] = None
     replace: Annotated[
         dict[PatchFile, PatchFile], Doc("A patch of the extended stack: the one of ours in its place.")
     ] = field(default_factory=dict)

@@ -16,6 +16,9 @@ from trees import Trees
 from patchctl.manifest.types import Stack
 
 REPO = Path(__file__).resolve().parents[2]
+PATCHES, BEHAVIOUR = REPO / "patches", REPO / "tests" / "behaviour"
+# Modules that tests or probes of several features use.
+SHARED = sorted(folder for folder in BEHAVIOUR.iterdir() if any(folder.glob("*.py")))
 STANDINS = REPO / "standins"
 sys.path.insert(0, str(STANDINS / "patchctl_standins"))
 
@@ -50,6 +53,8 @@ class Upstream:
         self._runs = 0
         # Of the test file that runs, as (upstream, feature); None in a test that is about no feature.
         self.feature: tuple[str, str] | None = None
+        # Where the test file that runs lies.
+        self.folder = BEHAVIOUR
         # Why the tests of the file that runs are for other trees; None if they are for these.
         self.elsewhere: str | None = None
         self._scripts: set[str] = set()
@@ -81,7 +86,8 @@ class Upstream:
         timeout: float = DEFAULT_TIMEOUT_S,
         procs: int = 1,
     ) -> Any:
-        """Runs a probe (a path from the repository's root) and returns the JSON value on its last line of stdout.
+        """Runs a probe (a file beside the test, or a path from the repository's root) and returns the JSON value on its
+        last line of stdout.
 
         `need` names the upstreams whose trees go on PYTHONPATH, in that order; `standins` names folders of `standins/`
         or what `patchctl_standins.made` makes. `timeout` is in seconds. With `procs` > 1 that many processes start with RANK,
@@ -93,9 +99,12 @@ class Upstream:
             self.tree(name)
         cwd = self._new_folder()
         base = clean_environment(python, self._trees, need, standins, self._scratch) | dict(env or {})
+        file = self.folder / script if (self.folder / script).is_file() else REPO / script
+        if file.is_relative_to(PATCHES):  # a script finds what lies beside it by itself
+            base["PYTHONPATH"] = os.pathsep.join(filter(None, [base["PYTHONPATH"], *map(str, SHARED)]))
         environments = [base] if procs == 1 else [base | ranks for ranks in rank_variables(procs)]
-        self._scripts.add(script)
-        command = [str(python), str(REPO / script), *map(str, args)]
+        self._scripts.add(file.relative_to(REPO).as_posix())
+        command = [str(python), str(file), *map(str, args)]
         results = run_group(command, environments, cwd, timeout)
         values = [_value(script, rank, result, timeout) for rank, result in _failures_first(results)]
         return values[0] if procs == 1 else values
@@ -107,9 +116,9 @@ class Upstream:
             Path("/", file.relative_to(compiled)).with_name(f"{file.name.partition('.')[0]}.py")
             for file in compiled.rglob("*.pyc")
         }
-        ours = [REPO / "tests", STANDINS]
-        below = [file for file in sources if any(file.is_relative_to(folder) for folder in ours)]
-        return self._scripts | {file.relative_to(REPO).as_posix() for file in below}
+        ours = (REPO / "tests", PATCHES, STANDINS)
+        below = {file.relative_to(REPO).as_posix() for file in sources if any(map(file.is_relative_to, ours))}
+        return self._scripts | below
 
     def _new_folder(self) -> Path:
         self._runs += 1

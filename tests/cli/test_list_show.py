@@ -24,11 +24,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     write_files(
         made.root,
         {
-            "tests/behaviour/greeter/test_polite.py": "",
-            "tests/behaviour/clock/test_polite.py": "",
-            "tests/behaviour/mutants/polite.yaml": "feature: polite\nupstream: greeter\n",
-            "tests/behaviour/mutants/polite.order.yaml": "feature: polite\nupstream: greeter\n",
-            "tests/behaviour/mutants/polite.clock.yaml": "feature: polite\nupstream: clock\n",
+            "patches/greeter/v1/polite/tests/test_polite.py": "",
+            "patches/greeter/v1/polite/tests/probe_polite.py": "",
+            "patches/greeter/v1/loud/tests/test_loud.py": "",
+            "patches/greeter/v1/polite/mutants/polite.yaml": "",
+            "patches/greeter/v1/polite/mutants/polite.order.yaml": "",
+            "patches/greeter/v1/loud/mutants/loud.yaml": "",
         },
     )
     return made
@@ -135,8 +136,8 @@ def test_show_tells_all_about_a_patch(made: Made) -> None:
         {"path": "greeter/manners.py", "change": "carried", "added": 2, "removed": 0},
     ]
     assert found["profiles"] == ["full"]
-    assert found["tests"] == ["tests/behaviour/greeter/test_polite.py"]
-    assert found["mutants"] == ["tests/behaviour/mutants/polite.order.yaml", "tests/behaviour/mutants/polite.yaml"]
+    assert found["tests"] == ["patches/greeter/v1/polite/tests/test_polite.py"]
+    assert found["mutants"] == [f"patches/greeter/v1/polite/mutants/{name}.yaml" for name in ("polite.order", "polite")]
     assert "diff" not in found
     text = made.good("show", "polite")
     for word in ("GREETER_POLITE=1", "test_polite.py", "+4", "greeter/manners.py", "carried", "people ask for polite"):

@@ -443,18 +443,18 @@ def test_a_lock_that_promises_another_tree_for_one_form(both_forms: Made, tmp_pa
 
 
 def test_a_patch_without_test_or_mutation_is_found(own: Made) -> None:
-    """Only where the distribution keeps behaviour tests at all; a mutation is of the upstream that it names."""
+    """Only where the distribution keeps tests at all."""
 
     def lacking() -> set[tuple[str, str]]:
         report = json.loads(own.patchctl("verify", "--static", "--json").stdout)
         return {(f["patch"], f["message"].split(";")[0]) for f in report["findings"] if f["rule"] == "tested"}
 
     assert lacking() == set()
-    mutant = "tests/behaviour/mutants"
+    stack = "patches/greeter/v1"
     write_files(own.root, {
-        "tests/behaviour/greeter/test_typo.py": "", f"{mutant}/typo.yaml": "upstream: greeter\n",
-        "tests/behaviour/test_polite_form.py": "", f"{mutant}/polite.order.yaml": "upstream: clock\n",
-        "tests/behaviour/clock/test_loud.py": "", f"{mutant}/loud.yaml": "upstream: greeter\n",
+        f"{stack}/typo/tests/test_typo.py": "", f"{stack}/typo/mutants/typo.yaml": "",
+        f"{stack}/polite/tests/test_polite_form.py": "",
+        f"{stack}/loud/tests/probe_loud.py": "", f"{stack}/loud/mutants/loud.part.yaml": "",
     })  # fmt: skip
     no_test, no_mutation = "has no behaviour test", "has no mutation"
     assert lacking() == {("polite", no_mutation), ("loud", no_test), ("step", no_test), ("step", no_mutation)}

@@ -73,6 +73,22 @@ ROWS = {
         (SITE, 4, "extends: greeter has no stack 'v2'; known: v1"),
     ),
     "extends_itself": ((CLOCK, "pin:", "extends: v2\npin:"), (CLOCK, 4, "extends: a circle: v2 extends v2")),
+    "comes_from_unknown": (
+        (V1, "pin:", "comes_from: v0\npin:"),
+        (V1, 4, "comes_from: greeter has no stack 'v0'; known: v1-site"),
+    ),
+    "comes_from_itself": (
+        (CLOCK, "pin:", "comes_from: v2\npin:"),
+        (CLOCK, 4, "comes_from: a circle: it comes from a stack that comes from this one"),
+    ),
+    "comes_from_what_extends_it": (
+        (V1, "pin:", "comes_from: v1-site\npin:"),
+        (V1, 4, "comes_from: a circle: it comes from a stack that comes from this one"),
+    ),
+    "comes_from_and_extends": (
+        (SITE, "pin:", "comes_from: v1\npin:"),
+        (SITE, 5, "comes_from: not with 'extends', which says it already"),
+    ),
     "extends_another_commit": (
         (SITE, "1111111111111111111111111111111111111111", "1111111111111111111111111111111111111112"),
         (SITE, 6, "pin.commit: differs from that of v1, which this stack extends"),
