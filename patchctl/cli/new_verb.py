@@ -37,8 +37,9 @@ def command(
     """
     from patchctl.maintain.new import new_patch
 
-    stack = find_stack(app.distribution, name)
-    made = new_patch(app.distribution, stack, feature, folder, sources.options(), app.progress(as_json))
+    with app.writing() as dist:
+        stack = find_stack(dist, name)
+        made = new_patch(dist, stack, feature, folder, sources.options(), app.progress(as_json))
     data = {
         "upstream": stack.upstream,
         "stack": stack.name,
