@@ -218,6 +218,19 @@ def _whole_edit(box: Box) -> list[str]:
     return [*([f"git fsck: {said}"] if said else []), *_litter(box.at("edit"), "shapes")]
 
 
+def _keeps_tests(box: Box) -> None:
+    """A distribution that has its tests with it: `new` begins some."""
+    (box.made.root / "tests/behaviour").mkdir(parents=True)
+
+
+def _begun(box: Box) -> Any:
+    """The files that `new` wrote, the work tree, and its commit but for the time at which it was made."""
+    folder = box.at("edit/shapes")
+    files = {p: s for p, s in snapshot(folder).items() if p.split("/")[0] != ".git"}
+    asked = [("log", "-2", "--format=%an %T %B"), ("symbolic-ref", "HEAD"), ("status", "--porcelain")]
+    return _distribution(box), files, [git(folder, *args) for args in asked]
+
+
 def _litter(folder: Path, *wanted: str) -> list[str]:
     """What lies in a folder beside what a command was to put there."""
     return [f"left behind: {p}" for p in sorted(folder.iterdir()) if p.name not in wanted]
@@ -405,6 +418,7 @@ def _of_env(box: Box) -> Any:
 
 _INSTALL: Args = ("install", *_WS, "--python", "BOX/env/bin/python", "--no-build-isolation")
 _EDIT: Args = ("edit", "shapes", "--dir", "BOX/edit/shapes")
+_NEW: Args = ("new", "fresh", "--stack", "shapes", "--dir", "BOX/edit/shapes")
 _EXPORT: Args = ("export", "shapes", "--dir", "BOX/edit/shapes")
 _FETCH: Args = ("fetch", "--profile", "full")
 _CREATE: Args = ("bundle", "create", "--profile", "full", "--out", "BOX/out/it.tar")
@@ -444,6 +458,9 @@ ALL: tuple[Scenario, ...] = (
              ("edit", "cache", "tmp"), healthy=_whole_edit),
     Scenario("edit-again", "edit, a second time", _opened, _EDIT, "end", {"end": [_EDIT]}, (_again(_EDIT),), _edit_tree, _beside,
              ("edit", "cache", "tmp"), healthy=_whole_edit),
+    Scenario("new", "new", _keeps_tests, _NEW, "end", {"end": [_NEW]}, ((Step(_NEW, "end", (0, 5)),),), _begun, _beside,
+             ("edit", "cache", "tmp", "distribution"), codes=(0, 2, 3, 5),
+             healthy=lambda box: [*_no_litter(box), *_whole_edit(box)]),
     Scenario("export", "export", _committed, _EXPORT, "end", {"end": [_EXPORT]}, (_again(_EXPORT),), _distribution, _with_work,
              ("edit", "cache", "tmp", "distribution"), healthy=_no_litter),
     Scenario("lock", "lock", _unlocked, ("lock",), "end", {"end": [("lock",)]}, (_again(("lock",)),), _distribution, _beside,
