@@ -35,7 +35,9 @@ _ENTRY = re.compile(rb"(([0-7]+) ([^\0]*)\0(.{20}))", re.DOTALL)
 
 def object_id(kind: str, data: bytes) -> str:
     """The id that git gives to an object of `kind` (blob, tree, commit) with this content."""
-    return hashlib.sha1(b"%s %d\0" % (kind.encode(), len(data)) + data, usedforsecurity=False).hexdigest()
+    digest = hashlib.sha1(b"%s %d\0" % (kind.encode(), len(data)), usedforsecurity=False)
+    digest.update(data)
+    return digest.hexdigest()
 
 
 def split_tree(data: bytes) -> list[tuple[bytes, bytes, bytes, bytes]]:

@@ -23,11 +23,15 @@ _AUTHORISATION = re.compile(r"(?i)\b((?:proxy-)?authorization:\s*)\S+(?:\s+\S+)?
 
 def visible(text: str) -> str:
     """`text` with every character that a terminal acts on, line ends and tabs excepted, written as an escape."""
+    if text.isascii() and text.isprintable():  # nearly all that is printed
+        return text
     return "".join(c if c in "\n\t" else _shown(c) for c in text)
 
 
 def visible_line(text: str) -> str:
     """`visible` for what has to stay on one line: line ends and tabs are escaped too."""
+    if text.isascii() and text.isprintable():
+        return text
     return "".join(_shown(c) for c in text)
 
 
