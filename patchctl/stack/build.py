@@ -126,7 +126,7 @@ class StackBuilder:
         """Apply `patches` in order, less `left_out`. Raises DoesNotApply; nothing is written anywhere."""
         out = {id(p) for p in left_out}
         out_numbers = {i for i, p in enumerate(patches) if id(p) in out}
-        state = _State(TreeBuilder(base=self._base_tree, read=self._reader.tree_data), PackWriter())
+        state = _State(TreeBuilder(base=self._base_tree, read=self._reader.tree_data), PackWriter(stored=True))
         self._prefetch(patches, state)
         weaves = self._weaves(patches, out_numbers, state)
         steps: list[Step] = []
