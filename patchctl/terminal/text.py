@@ -89,6 +89,11 @@ def one_line(text: str, limit: int = 300) -> str:
     return line if len(line) <= limit else line[: limit - 3] + "..."
 
 
+def counted(number: int, word: str) -> str:
+    """1 node, 2 nodes."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
 def patch_count(count: int) -> str:
     """1 patch, 2 patches."""
     return f"{count} patch" if count == 1 else f"{count} patches"
