@@ -39,6 +39,7 @@ from patchctl.maintain.drift_types import (
 from patchctl.maintain.releases import Release, Releases, RevisionTree, wanted_files
 from patchctl.maintain.tripwires import Changed, Source, changed_names, written_lines
 from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.lock import LockedForm, read_lock
 from patchctl.manifest.types import Stack
 from patchctl.patch.apply import apply_change
 from patchctl.patch.names import path_text
@@ -75,6 +76,7 @@ class _Prepared:
     patches: Sequence[StackPatch]
     steps: Mapping[int, Sequence[_Step]]
     sources: Sequence[Sequence[Source]]
+    not_in_sdist: frozenset[str]
 
     @property
     def paths(self) -> list[bytes]:
@@ -110,7 +112,7 @@ class Drifting:
         base = places.base()
         with ExitStack() as open_:
             reader = open_.enter_context(ObjectReader(base.repo))
-            prepared = _prepare(stack, base, RevisionTree(reader, base.tree), patches)
+            prepared = _prepare(stack, base, RevisionTree(reader, base.tree), patches, _not_in_sdist(self.dist, stack))
             rows: list[ReleaseDrift] = []
             walk = _Walked(base, "", [])
             for release in releases:
@@ -126,7 +128,7 @@ class Drifting:
         if found is None:
             with ObjectReader(release.repo) as reader:
                 tree = RevisionTree(reader, release.tree)
-                found = list(self._patches(stack, tree))
+                found = list(self._patches(stack, tree, release.form))
                 known = known_of(before.found)
                 found = with_commits(found, stack.patches, reader, before.release, release, known)
                 found = [replace(p, names=tuple(n)) for p, n in zip(found, _names(stack, tree), strict=True)]
@@ -150,7 +152,7 @@ class Drifting:
         since = None if patch.state == UPSTREAM else taken.get(patch.feature, patch.taken)
         return replace(patch, proof=proof, taken=since)
 
-    def _patches(self, stack: _Prepared, tree: RevisionTree) -> Iterator[PatchDrift]:
+    def _patches(self, stack: _Prepared, tree: RevisionTree, form: str) -> Iterator[PatchDrift]:
         ours: dict[bytes, bytes | None] = {}
         moved: dict[bytes, bytes | None] = {}
         for number, patch in enumerate(stack.patches):
@@ -158,6 +160,8 @@ class Drifting:
             after: dict[bytes, bytes | None] = {}
             for step in stack.steps[number]:
                 row, content = self._file(stack, step, tree, ours | after, moved)
+                if row.state == GONE and form == "sdist" and patch.feature in stack.not_in_sdist:
+                    row = FileDrift(row.path, UNKNOWN)  # the pin's own sdist lacks files of this patch too
                 rows.append(row)
                 after[step.path] = content
             state = max((r.state for r in rows), key=_WORST.index, default=EXACT)
@@ -202,7 +206,9 @@ def _together(state: str, rows: Sequence[FileDrift]) -> str:
     return state
 
 
-def _prepare(stack: Stack, base: Release, tree: RevisionTree, patches: Sequence[StackPatch]) -> _Prepared:
+def _prepare(
+    stack: Stack, base: Release, tree: RevisionTree, patches: Sequence[StackPatch], not_in_sdist: frozenset[str]
+) -> _Prepared:
     contents: dict[bytes, bytes | None] = {}
     steps: dict[int, list[_Step]] = {}
     sources: list[list[Source]] = []
@@ -215,7 +221,7 @@ def _prepare(stack: Stack, base: Release, tree: RevisionTree, patches: Sequence[
             for s in steps[number]
             if s.after is not None and s.path.endswith(b".py")
         ])  # fmt: skip
-    return _Prepared(stack, base, tree, patches, steps, sources)
+    return _Prepared(stack, base, tree, patches, steps, sources, not_in_sdist)
 
 
 def _steps_of(patch: StackPatch, tree: RevisionTree, contents: Mapping[bytes, bytes | None]) -> Iterator[_Step]:
@@ -249,6 +255,13 @@ def _text_reader(tree: RevisionTree) -> Callable[[str], bytes | None]:
     return lambda path: tree.read(path.encode("utf-8", "surrogateescape"))
 
 
+def _not_in_sdist(dist: Distribution, stack: Stack) -> frozenset[str]:
+    """The features that cannot be had from the pin's source distribution, as the lock has them."""
+    lock = read_lock(dist.root, stack)
+    forms = [r.forms.get("sdist") for r in lock.results] if lock is not None else []
+    return frozenset(f for form in forms if isinstance(form, LockedForm) for f in form.unavailable)
+
+
 def _stack_at(dist: Distribution, upstream: str, release: Release) -> Stack | None:
     """The distribution's stack of this very revision."""
     for (name, _), stack in dist.stacks.items():
@@ -264,7 +277,7 @@ class _Cache:
 
     def __init__(self, root: Path, stack: _Prepared, release: Release, before: str) -> None:
         history = [before, release.commit] if release.history else []
-        parts = [ENGINE, [p.digest for p in stack.patches], stack.base.commit, release.tree, history]
+        parts = [ENGINE, [p.digest for p in stack.patches], stack.base.commit, release.tree, release.form, history]
         self.key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
         self._file = root / "drift" / "verdicts" / self.key[:2] / f"{self.key[2:]}.json"
 

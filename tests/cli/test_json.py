@@ -129,6 +129,7 @@ def test_the_verbs_of_a_workspace(made: Made, tmp_path: Path) -> None:
     checked(made, "verify", *workspace, code=1)
     edited = checked(made, "drift", *workspace, code=1)["trees"]
     assert [f["hunks"][0]["owners"] for t in edited for f in t["files"]] == [["upstream"]]
+    assert checked(made, "blame", f"{tmp_path}/ws/greeter/greeter/hello.py:1")["lines"]
     found = checked(made, "identify", str(tmp_path / "ws" / "greeter"), code=1)["trees"][0]
     assert found["differing"] and found["patches"]
     assert checked(made, "apply", "--profile", "plain", *workspace, "--stash")["stashed"]
