@@ -25,6 +25,7 @@ COPY patches /opt/patchctl/distribution/patches
 COPY licenses /opt/patchctl/distribution/licenses
 COPY scripts /opt/patchctl/distribution/scripts
 COPY docs /opt/patchctl/distribution/docs
+COPY standins /opt/patchctl/distribution/standins
 COPY tests/behaviour /opt/patchctl/distribution/tests/behaviour
 RUN --mount=type=cache,target=/root/.cache/pip \
     "${PYTHON}" -m venv /opt/patchctl/venv \

@@ -56,11 +56,11 @@ trees: $(VENV)/.ready
 
 test-behaviour: trees  ## the patched upstream code on a CPU torch; scripts and clusters with its ray
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) -m pytest -q -n 2 --dist loadfile tests/behaviour tests/scripts tests/cluster --trees $(TREES)/patched
+	$(RUN) -m pytest -q -n 2 --dist loadfile patches tests/behaviour tests/scripts tests/cluster --trees $(TREES)/patched
 
 test-slow: trees  ## those of them that take minutes: more processes, larger matrices
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) -m pytest -q tests/behaviour tests/scripts tests/cluster -m slow --slow --trees $(TREES)/patched
+	$(RUN) -m pytest -q patches tests/behaviour tests/scripts tests/cluster -m slow --slow --trees $(TREES)/patched
 
 test-suites: trees  ## upstream's own suites that source distributions carry, unpatched against patched
 	@PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)" || { echo "upstream's suites skipped: no CPU torch"; exit 0; }; \

@@ -27,6 +27,8 @@ from apply_plot import draw
 from apply_series import GIT_ENV, Series, find_series, git, made_series
 from markers import write_between_markers
 
+from patchctl.manifest.series import feature_of, place_of
+
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("computed", "remembered", "nothing to do", "revert", "verify -w", "status")
 TOOLS = ("git am", "git apply", *OURS)
@@ -255,7 +257,8 @@ def series_case(work: Path, series: Series, rounds: int) -> Case:
     for sub in (manifests / "stacks" / "history", manifests / "profiles", target):
         sub.mkdir(parents=True)
     for file in series.files:
-        shutil.copy(file, target)
+        (target / feature_of(file.name)).mkdir()
+        shutil.copy(file, target / place_of(file.name))
     listed = "".join(f"  - {f.name}\n" for f in series.files)
     url = series.repo.resolve().as_uri()
     head = "schema: 1\nupstreams:\n  history:\n    summary: A history.\n    license: Apache-2.0\n"
@@ -283,7 +286,7 @@ def profile_case(work: Path, profile: str, mirrors: list[str], rounds: int) -> C
         folder = work / "checkouts" / name
         git("init", "-q", str(folder), repo=None)
         git("fetch", "-q", str(ours.folder / "ws" / name), tree["base_commit"], repo=None, cwd=folder)
-        patches = [ROOT / "patches" / name / tree["stack"] / patch["file"] for patch in tree["patches"]]
+        patches = [ROOT / "patches" / name / tree["stack"] / place_of(patch["file"]) for patch in tree["patches"]]
         checkouts.append(Checkout(folder, tree["base_commit"], patches))
         files += len(git("ls-tree", "-r", "--name-only", tree["base_commit"], repo=None, cwd=folder).splitlines())
 

@@ -2,7 +2,7 @@
 """What `chunked_moe` saves and costs in the experts' part of a layer: bytes counted and seconds taken on a CPU.
 
 A layer of vllm-ascend with experts spread over ranks (gloo), its operators computed by the stand-in torch_npu
-(tests/behaviour/vllm_ascend/probe_chunked_memory.py, which says what is counted). Imbalance is the rows that rank 0's
+(probe_chunked_memory.py of chunked_moe, which says what is counted). Imbalance is the rows that rank 0's
 experts compute, in parts of the mean over ranks. Bytes do not depend on the device but for what its operators need
 inside; seconds do: launches and collectives of a small chunk are a larger part of an NPU's time than of a CPU's.
 
@@ -21,7 +21,7 @@ from typing import Any
 from markers import write_between_markers
 
 REPO = Path(__file__).resolve().parents[1]
-PROBE = "tests/behaviour/vllm_ascend/probe_chunked_memory.py"
+PROBE = next(REPO.glob("patches/vllm-ascend/*/chunked_moe/tests/probe_chunked_memory.py")).relative_to(REPO)
 RANKS = 4
 SETTINGS: dict[str, Any] = {
     "tokens": 1024,
@@ -49,7 +49,7 @@ def measured(trees: Path) -> list[list[dict[str, Any]]]:
         model = make_tiny_models(upstream, Path(scratch) / "models").qwen3_moe
         run = {"need": ["vllm-ascend", "vllm"], "standins": STANDINS, "env": {"VLLM_ASCEND_ENABLE_NZ": "0"}}
         ranks: list[list[dict[str, Any]]] = upstream.run(
-            PROBE, model, json.dumps(SETTINGS), procs=RANKS, timeout=900, **run
+            str(PROBE), model, json.dumps(SETTINGS), procs=RANKS, timeout=900, **run
         )
         return ranks
 

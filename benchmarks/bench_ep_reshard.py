@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What `ep_alltoallv_reshard` sends and holds, beside verl's all-gather of all experts: counted, not timed.
 
-Counted: a tiny model on gloo (tests/behaviour/verl/probe_reshard.py), bytes that collectives bring a rank and the most
+Counted: a tiny model on gloo (probe_reshard.py of ep_alltoallv_reshard), bytes that collectives bring a rank and the most
 memory that expert weights take at once. It needs a torch: `--trees DIR` and PATCHCTL_TORCH_PYTHON.
 
 Planned: the same figures for models of real size, from the patch's own plan (verl/utils/ep_reshard.py, which needs no
@@ -36,8 +36,8 @@ from typing import Any
 from markers import write_between_markers
 
 REPO = Path(__file__).resolve().parents[1]
-PLAN = min(REPO.glob("patches/verl/*/files/verl/utils/ep_reshard.py"))
-PROBE = "tests/behaviour/verl/probe_reshard.py"
+PLAN = min(REPO.glob("patches/verl/*/*/files/verl/utils/ep_reshard.py"))
+PROBE = next(REPO.glob("patches/verl/*/ep_alltoallv_reshard/tests/probe_reshard.py")).relative_to(REPO)
 ROUND_BYTES = 64 * 2**20  # as in verl/utils/ep_reshard_exchange.py
 RANKS_PER_NODE = 16
 GIB = 2**30
@@ -147,7 +147,7 @@ def counted_rows(trees: Path) -> list[str]:
         upstream = Upstream(given_trees(trees), Path(scratch))
         for procs, cases in CASES.items():
             need = {"need": ["verl", "megatron-lm"], "standins": ["megatron_cpu"]}
-            ranks = upstream.run(PROBE, *cases, procs=procs, timeout=900, **need)
+            ranks = upstream.run(str(PROBE), *cases, procs=procs, timeout=900, **need)
             rows += [counted_row(case, [rank[case] for rank in ranks]) for case in cases]
     return rows
 

@@ -31,7 +31,7 @@ from lockstep_rollout import BLOCK, TICK, Balance, Clock, Job, Machine, Result, 
 from markers import write_between_markers
 
 REPO = Path(__file__).resolve().parents[1]
-PLANNER = min(REPO.glob("patches/verl/*/files/verl/workers/rollout/vllm_rollout/rebalance"))
+PLANNER = min(REPO.glob("patches/verl/*/*/files/verl/workers/rollout/vllm_rollout/rebalance"))
 # Steps for which the planner counts what a smaller graph or a less full cache saves. With 512 a rollout is 0.2 % shorter at
 # 5 GB/s and 4 % longer at 0.5 GB/s, where it thinks too many moves too dear; 2048 changes either by less than 1 %.
 HORIZON = 1024

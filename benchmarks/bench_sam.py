@@ -23,7 +23,7 @@ from in_torch import run_in_torch
 from markers import write_between_markers
 
 ROOT = Path(__file__).resolve().parent.parent
-BEHAVIOUR = ROOT / "tests" / "behaviour"
+TESTS = next(ROOT.glob("patches/vllm-ascend/*/sam_proposer/tests"))
 CONTEXTS, BATCHES, STEPS = (1024, 8192, 32768), (1, 64, 256), 20
 DRAFTS = 3  # the practice's number; acceptance is shown for MANY as well
 MANY = 8
@@ -51,7 +51,7 @@ def main() -> None:
 
 def run_with_torch(trees: Path, arctic: Path | None) -> dict:
     """Runs this script under the interpreter that has torch and numba."""
-    path = [trees / "vllm-ascend", trees / "vllm", BEHAVIOUR / "vllm_ascend", *([arctic.resolve()] if arctic else [])]
+    path = [trees / "vllm-ascend", trees / "vllm", TESTS, *([arctic.resolve()] if arctic else [])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path)), "VLLM_LOGGING_LEVEL": "ERROR"}
     environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     return run_in_torch([Path(__file__).resolve(), "--trees", trees, "--in-torch"], environment)

@@ -160,7 +160,7 @@ class GitKilled(PatchctlError):
 
 
 class WorkspaceBusy(PatchctlError):
-    """Another run holds the workspace."""
+    """Another run holds the workspace, or writes patches of the distribution."""
 
     code = 6
     kind = "busy"

@@ -30,7 +30,7 @@ from typing import Any
 
 REPO = Path(__file__).resolve().parents[1]
 # What the patch hdp carries in each stack of verl that has it.
-PACKINGS = "patches/verl/*/files/verl/utils/hybrid_data_parallel/packing.py"
+PACKINGS = "patches/verl/*/*/files/verl/utils/hybrid_data_parallel/packing.py"
 PACKING = min(REPO.glob(PACKINGS), default=REPO / PACKINGS)
 WRONG_USE = 2
 # Below this a run is not worth another code path: the packing's own spread between batches is as large.

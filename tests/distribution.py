@@ -165,7 +165,7 @@ class Made:
     def patch(self, name: str) -> Path:
         """The patch file of a feature, or of FEATURE@UPSTREAM."""
         feature, _, upstream = name.partition("@")
-        found = list((self.root / "patches").glob(f"{upstream or '*'}/*/*-{feature}.patch"))
+        found = list((self.root / "patches").glob(f"{upstream or '*'}/*/{feature}/*.patch"))
         assert len(found) == 1, f"{len(found)} patches are called {name}"
         return found[0]
 
@@ -242,9 +242,10 @@ def _make_upstream(made: Made, upstream: Upstream) -> list[str]:
         before, after = git(repo, "write-tree").strip(), _added(repo)
         diff = git(repo, "diff", "--binary", "--full-index", "--no-renames", "--no-color", "-U3", before, after)
         folder = made.root / "patches" / upstream.name / upstream.stack
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / patch.file(number)).write_bytes(patch_text(patch, diff).encode())
-        write_files(folder / "files", patch.carries)
+        own = folder / patch.feature
+        own.mkdir(parents=True, exist_ok=True)
+        (own / patch.file(number)).write_bytes(patch_text(patch, diff).encode())
+        write_files(own / "files", patch.carries)
     git(repo, "reset", "--quiet", "--hard")
     commit, tree = git(repo, "rev-parse", "HEAD", "HEAD^{tree}").split()
     return [f'  commit: "{commit}"', f'  tree: "{tree}"']

@@ -45,7 +45,7 @@ from patchctl.values import dataclass
 
 # A distribution as it is used: what is applied, the scripts that start a run, the pages, and the tests that pages and
 # `show` name. The tool itself is installed, and is no part of it; nor are Dockerfiles, which copy it from a checkout.
-_FOLDERS = ("manifests", "patches", "licenses", "docs", "scripts", "tests/behaviour")
+_FOLDERS = ("manifests", "patches", "licenses", "docs", "scripts", "standins", "tests/behaviour")
 _FILES = ("LICENSE", "NOTICE", "README*.md", "examples/README.md")
 _CHUNK = 1 << 20
 

@@ -1,11 +1,12 @@
 """What proves a feature on a stack: where its tests and mutations lie, and the record of the run that found them red and
 green.
 
-    tests/behaviour/<upstream>/test_<feature>*.py           for every stack of the upstream that carries the feature
-    tests/behaviour/<upstream>/<stack>/test_<feature>*.py   for this stack; takes the place of the file of that name above
-    tests/behaviour/mutants/<feature>*.yaml                 with `upstream:`, and with `stack:` for one stack only
-    manifests/evidence/<upstream>/<stack>/<feature>.json    written by `patchctl prove` and by nobody else
+    patches/<upstream>/<stack>/<feature>/tests/test_*.py    with the probes and modules that are theirs alone
+    patches/<upstream>/<stack>/<feature>/mutants/*.yaml
+    patches/<upstream>/<stack>/<feature>/evidence.json      written by `patchctl prove` and by nobody else
+    tests/behaviour/                                        what serves several features: harness, probes, stand-ins
 
+A feature without tests, or without mutations, has those that it has in the stack which its own extends or `comes_from`.
 A record says what was run (pin, digest of the patch with its carried files, sha256 of every test, probe and mutation), on
 what, and what came of it. It holds as long as all of that is as it was; whatever changed makes the feature unproven here.
 """
@@ -14,20 +15,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from patchctl.atomic import replace_file
 from patchctl.errors import BadManifest, Where
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.series import MUTANTS, RECORD, TESTS, descent
 from patchctl.manifest.types import Stack
 from patchctl.stack.patches import StackPatch
 from patchctl.values import asdict, dataclass, field, replace
 
 BEHAVIOUR = Path("tests") / "behaviour"
 SCHEMA = "patchctl.evidence/1"
-_KEY = re.compile(r"(upstream|feature|stack):\s*['\"]?([^'\"#\s]+)")
 
 
 @dataclass(frozen=True)
@@ -56,45 +57,32 @@ class Record:
     mutants: dict[str, Proof] = field(default_factory=dict)
 
 
-def feature_tested(name: str, features: Iterable[str]) -> str:
-    """The feature that a test file of this name is about: `rollout_rebalance_planner` tests a part of one."""
-    return max((one for one in features if f"{name}_".startswith(f"{one}_")), key=len, default=name)
+def tests_of(dist: Distribution, stack: Stack, feature: str) -> tuple[str, ...]:
+    """The behaviour tests of a feature on a stack, below the root."""
+    return _found(dist, stack, f"{feature}/{TESTS}/test_*.py")
 
 
-def tests_of(root: Path, feature: str, upstream: str | None, stack: str | None = None) -> tuple[str, ...]:
-    """The behaviour tests: in the folder of the upstream, with those of one stack in the place of their namesakes, or beside
-    the folders, since a feature may span several upstreams."""
-    top = root / BEHAVIOUR
-    own = top / (upstream or "").replace("-", "_")
-    folders = [top, own, *([own / stack] if stack else [])]
-    named = {f.name: f for folder in folders for f in sorted(folder.glob(f"test_{feature}*.py"))}
-    features = _features(root) | {feature}
-    found = [f for f in named.values() if feature_tested(f.stem.removeprefix("test_"), features) == feature]
-    return tuple(sorted(f.relative_to(root).as_posix() for f in found))
+def mutants_of(dist: Distribution, stack: Stack, feature: str) -> tuple[str, ...]:
+    """The mutations that turn these tests red."""
+    return _found(dist, stack, f"{feature}/{MUTANTS}/*.yaml")
 
 
-def mutants_of(root: Path, feature: str, upstream: str | None, stack: str | None = None) -> tuple[str, ...]:
-    """The mutations that turn these tests red: of the upstream, and of no other stack where one is named."""
-    folder = root / BEHAVIOUR / "mutants"
-    found = [folder / f"{feature}.yaml", *folder.glob(f"{feature}.*.yaml")]
-    named = [(f, keys_of(f)) for f in found if f.is_file()]
-    mine = [f for f, keys in named if keys.get("upstream") == upstream and keys.get("stack", stack) == stack]
-    return tuple(sorted(f.relative_to(root).as_posix() for f in mine))
+def _found(dist: Distribution, stack: Stack, pattern: str) -> tuple[str, ...]:
+    """Those of the nearest stack that has some."""
+    for one in descent(stack, dist.stacks):
+        if found := sorted((dist.root / "patches" / one.upstream / one.name).glob(pattern)):
+            return tuple(file.relative_to(dist.root).as_posix() for file in found)
+    return ()
 
 
-def _features(root: Path) -> set[str]:
-    return {f.name.partition(".")[0] for f in (root / BEHAVIOUR / "mutants").glob("*.yaml")}
-
-
-def keys_of(mutant: Path) -> dict[str, str]:
-    """The keys that say what a mutation is for, without a YAML parser: `verify` and `show` ask all of them."""
-    lines = mutant.read_text(encoding="utf-8", errors="replace").splitlines()
-    return {match[1]: match[2] for line in lines if (match := _KEY.match(line))}
+def keeps_tests(root: Path) -> bool:
+    """Whether the distribution has its tests with it: elsewhere, or in none, nothing is lacking."""
+    return (root / BEHAVIOUR).is_dir() or next(root.glob(f"patches/*/*/*/{TESTS}"), None) is not None
 
 
 def record_file(root: Path, upstream: str, stack: str, feature: str) -> Path:
     """Where the record of a feature on a stack lies."""
-    return root / "manifests" / "evidence" / upstream / stack / f"{feature}.json"
+    return root / "patches" / upstream / stack / feature / RECORD
 
 
 def read_record(root: Path, upstream: str, stack: str, feature: str) -> Record | None:
@@ -164,8 +152,9 @@ def _digest(file: Path) -> str:
 class Evidence:
     """The records of a distribution held against what is there. Every file is hashed once."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, dist: Distribution) -> None:
+        self.dist, self.root = dist, dist.root
+        self._keeps_tests = keeps_tests(dist.root)
         self._digests: dict[str, str] = {}
 
     def unproven(self, stack: Stack, patch: StackPatch) -> str | None:
@@ -177,21 +166,21 @@ class Evidence:
         if record is None:
             return "no record"
         mutants = self.mutants_stale(record, stack, patch)
-        lacking = None if mutants or not (self.root / BEHAVIOUR).is_dir() else "it has no mutation"
+        lacking = None if mutants or not self._keeps_tests else "it has no mutation"
         return next(filter(None, [self.tests_stale(record, stack, patch), lacking, *mutants.values()]), None)
 
     def tests_stale(self, record: Record, stack: Stack, patch: StackPatch) -> str | None:
         """Why the record does not show that the feature's tests are red without it and green with it."""
-        tests = tests_of(self.root, patch.feature, stack.upstream, stack.name)
+        tests = tests_of(self.dist, stack, patch.feature)
         if record.tests is None:
             return "its tests were not run"
-        lacking = not tests and (self.root / BEHAVIOUR).is_dir()
+        lacking = not tests and self._keeps_tests
         return "it has no test" if lacking else self._stale(record.tests, stack, patch, tests)
 
     def mutants_stale(self, record: Record, stack: Stack, patch: StackPatch) -> dict[str, str | None]:
         """The same of each mutation, by its name."""
         stale: dict[str, str | None] = {}
-        for file in mutants_of(self.root, patch.feature, stack.upstream, stack.name):
+        for file in mutants_of(self.dist, stack, patch.feature):
             name = Path(file).stem
             proof = record.mutants.get(name)
             lacking = f"mutation {name} was not run"
@@ -203,7 +192,7 @@ class Evidence:
             return "the record is of another pin"
         if proof.patch != patch.digest:
             return "the patch or a file that it carries has changed"
-        if not (self.root / BEHAVIOUR).is_dir():
+        if not self._keeps_tests:
             return None  # the tests are where the distribution was made
         return next(self._changed(proof.files, wanted), None)
 

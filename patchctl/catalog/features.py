@@ -251,7 +251,7 @@ class Catalog:
         stacks = tuple(s for s in self.stacks() if any((r.upstream, r.stack) == (s.upstream, s.stack) for r in rows))
         upstream = rows[0].upstream if rows else None
         need, change, risk = sections(patch)
-        owner = (self.dist.root, patch.feature, upstream, rows[0].stack if rows else None)
+        stack = self.dist.stack(rows[0].upstream, rows[0].stack) if rows else None
         return PatchDetail(
             file=patch.shown, row=rows[0] if rows else None, feature=patch.feature,
             author=f"{header.name} <{header.email}>", subject=header.subject, need=need, change=change, risk=risk,
@@ -259,7 +259,8 @@ class Catalog:
             drop_when=header.trailer("Drop-When"), digest=patch.digest, files=file_rows(patch), stacks=stacks,
             profiles=tuple(dict.fromkeys(p for r in rows for p in r.profiles)),
             requires=tuple(header.listed("Requires")), required_by=self._required_by(patch.feature, upstream),
-            tests=tests_of(*owner), mutants=mutants_of(*owner), diff=diff_of(patch),
+            tests=tests_of(self.dist, stack, patch.feature) if stack else (),
+            mutants=mutants_of(self.dist, stack, patch.feature) if stack else (), diff=diff_of(patch),
         )  # fmt: skip
 
     def _file_of(self, row: PatchRow) -> Path:

@@ -14,6 +14,7 @@ from patchctl.catalog.evidence import mutants_of, tests_of
 from patchctl.catalog.features import sections
 from patchctl.catalog.linted import LintedPatch
 from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.series import Patch, own_files
 from patchctl.manifest.types import Practice, Stack
 from patchctl.stack.patches import StackPatch
 from patchctl.terminal.text import visible_line
@@ -55,7 +56,7 @@ def pages(dist: Distribution, entries: Sequence[Entry]) -> dict[str, str]:
     stacks = _in_order(dist)
     found = {f"{FOLDER}/README.md": _index(stacks)}
     found |= {_table_page(s): _table(s, [e for e in entries if e.stack is s]) for s in stacks}
-    found |= {entry.page: _page(dist.root, entry) for entry in entries}
+    found |= {entry.page: _page(dist, entry) for entry in entries}
     if dist.practice is not None:
         found[SWITCHES_PAGE] = switches_page(dist.practice, entries)
     return found
@@ -104,10 +105,10 @@ def _table(stack: Stack, entries: Sequence[Entry]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _page(root: Path, entry: Entry) -> str:
+def _page(dist: Distribution, entry: Entry) -> str:
     header = entry.patch.header
     parts = [GENERATED, f"# {_cell(entry.patch.feature)}", _text(header.subject)]
-    parts += [_facts(root, entry)]
+    parts += [_facts(dist, entry)]
     for title, text in _sections(entry.patch):
         parts += [f"## {title}", text]
     parts += ["## Files", _files(entry.patch)]
@@ -115,7 +116,7 @@ def _page(root: Path, entry: Entry) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _facts(root: Path, entry: Entry) -> str:
+def _facts(dist: Distribution, entry: Entry) -> str:
     header = entry.patch.header
     switch = header.trailer("Switch")
     rows = [
@@ -125,8 +126,8 @@ def _facts(root: Path, entry: Entry) -> str:
         ("Requires", _listed(header.listed("Requires"))),
         ("Upstream status", _cell(header.trailer("Upstream-Status") or "")),
         ("Can be dropped when", _cell(header.trailer("Drop-When") or "")),
-        ("Tests", _links(entry, tests_of(root, entry.patch.feature, entry.stack.upstream, entry.stack.name))),
-        ("Mutations", _links(entry, mutants_of(root, entry.patch.feature, entry.stack.upstream, entry.stack.name))),
+        ("Tests", _links(entry, tests_of(dist, entry.stack, entry.patch.feature))),
+        ("Mutations", _links(entry, mutants_of(dist, entry.stack, entry.patch.feature))),
     ]
     lines = ["| | |", "|---|---|"]
     lines += [f"| {name} | {text} |" for name, text in rows if text]
@@ -220,7 +221,7 @@ def entries_of(dist: Distribution, patches: Mapping[Path, StackPatch]) -> list[E
     """Every patch file of every stack's own folder that could be read: upstreams as in upstreams.yaml, then in order."""
     found = []
     for stack in _in_order(dist):
-        folder = dist.root / "patches" / stack.upstream / stack.name
-        files = sorted({*stack.patches, *stack.replace.values()})
-        found += [Entry(stack, patches[folder / f]) for f in files if folder / f in patches]
+        own = (Patch(stack.upstream, stack.name, file) for file in sorted({*own_files(stack)}))
+        files = [dist.root / patch.path for patch in own]
+        found += [Entry(stack, patches[file]) for file in files if file in patches]
     return found

@@ -13,7 +13,7 @@ from patchctl.check.pages import check_pages
 from patchctl.check.requirements import check_requirements
 from patchctl.check.series import Series, check_series, read_series
 from patchctl.check.sources import check_sources
-from patchctl.check.tested import check_proven, check_tested
+from patchctl.check.tested import check_begun, check_proven, check_tested
 from patchctl.findings.report import Finding, Report
 from patchctl.manifest.distribution import Distribution
 from patchctl.source.types import SourceOptions
@@ -39,7 +39,8 @@ def verify_distribution(
     report.add(_counts(dist, series))
     report.add(check_tested(dist, series))
     report.add(check_proven(dist, series, required=proven))
-    report.add(check_left_over(dist, series))
+    report.add(check_begun(dist))
+    report.add(check_left_over(dist))
     report.add(check_generated(dist))
     for name in (name for other in extension.registered() for name in other.checks):
         check: Check = extension.load(name)

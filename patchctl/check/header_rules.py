@@ -61,8 +61,8 @@ def author(patch: LintedPatch) -> Iterator[Fault]:
         yield Fault(patch.line_of(b"From:"), f"the author is {header.name} <{header.email}>; {hint}")
 
 
-@patch_rule("filled-in", f"no line of the header holds {MARKER} or {NEW}, which `patchctl import` and `patchctl new` write where words are"
-            " wanted",
+@patch_rule("filled-in", f"no line of the header holds {MARKER} or {NEW}, and no test or mutation {NEW}, which `patchctl import` and"
+            " `patchctl new` write where words are wanted",
             "a patch without need, risk and switch is one that nobody has looked at")  # fmt: skip
 def filled_in(patch: LintedPatch) -> Iterator[Fault]:
     for number, line in enumerate(patch.lines[: patch.header_end], 1):

@@ -13,7 +13,7 @@ from patchctl.findings.report import Finding, Report, from_error
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.files import PRACTICE
 from patchctl.manifest.problems import did_you_mean
-from patchctl.manifest.series import own_files
+from patchctl.manifest.series import Patch, own_files
 from patchctl.manifest.types import Stack
 from patchctl.stack.patches import CARRIED_FOLDER, StackPatch, load_patch
 from patchctl.stack.select import check_requirements, leave_out
@@ -79,7 +79,17 @@ def check_series(dist: Distribution, series: Series) -> Iterator[Finding]:
     yield from _practice(dist, series)
     for path in dist.unlisted_files():
         shown = path.relative_to(dist.root).as_posix()
-        yield Finding("unlisted-file", "no stack lists it: delete it, or name it in a manifest", shown)
+        yield Finding("unlisted-file", _why_unlisted(dist, path), shown)
+
+
+def _why_unlisted(dist: Distribution, path: Path) -> str:
+    """What stands against what the manifests list, and both ways out."""
+    _, *names = path.relative_to(dist.root).parts
+    stack = dist.stacks.get((names[0], names[1])) if len(names) > 2 else None
+    if stack is None or not path.is_dir():
+        return "no stack lists it: delete it, or name it in a manifest"
+    manifest = dist.stack_file(stack).relative_to(dist.root).as_posix()
+    return f"{manifest} lists no patch of this folder: delete the folder, or list its patch there"
 
 
 def _upstream_of(dist: Distribution, file: Path) -> str:
@@ -172,20 +182,19 @@ def _chain(upstream: str, patches: Sequence[StackPatch]) -> Iterator[Finding]:
 
 
 def _carried(dist: Distribution, series: Series) -> Iterator[Finding]:
-    """Files below files/ that nobody carries, or two patches of one stack's folder carry."""
+    """Files below files/ that the patch beside them does not carry, and those that two patches of a stack carry."""
     for (upstream, name), stack in sorted(dist.stacks.items()):
-        folder = dist.root / "patches" / upstream / name
-        own = [series.patches[folder / f] for f in own_files(stack) if folder / f in series.patches]
-        if len(own) != len(own_files(stack)):
-            continue  # a patch that cannot be read may carry what is left
+        files = [dist.root / Patch(upstream, name, file).path for file in own_files(stack)]
+        own = [series.patches[file] for file in files if file in series.patches]
         carriers: dict[str, list[StackPatch]] = {}
         for patch in own:
             for path in patch.carried:
                 carriers.setdefault(path, []).append(patch)
-        for path in _files_below(folder / CARRIED_FOLDER):
-            if path not in carriers:
-                shown = (folder / CARRIED_FOLDER / path).relative_to(dist.root).as_posix()
-                yield Finding("carried-file", "no patch of this stack carries it", shown, upstream=upstream)
+            below = patch.file.parent / CARRIED_FOLDER
+            for path in _files_below(below):
+                if path not in patch.carried:
+                    shown = (below / path).relative_to(dist.root).as_posix()
+                    yield Finding("carried-file", "its patch does not carry it", shown, upstream=upstream)
         for path, found in carriers.items():
             for patch in found[1:]:
                 what = f"{path} is carried by {found[0].file.name} already"

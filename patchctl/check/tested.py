@@ -5,45 +5,57 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from patchctl.catalog.evidence import BEHAVIOUR, Evidence, mutants_of, tests_of
+from patchctl.catalog.evidence import Evidence, keeps_tests, mutants_of, tests_of
 from patchctl.check.series import Series
 from patchctl.findings.report import Finding
+from patchctl.maintain.template import MARKER
 from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.series import MUTANTS, TESTS
 from patchctl.manifest.types import Stack
 from patchctl.stack.patches import StackPatch
 
-FOLDER = BEHAVIOUR.as_posix()
 _SHOWN = 30
 
 
 def check_tested(dist: Distribution, series: Series) -> Iterator[Finding]:
-    """That tests are there. Nothing of a distribution without that folder: it has its tests elsewhere, or none."""
-    if not (dist.root / FOLDER).is_dir():
+    """That tests are there. Nothing of a distribution that keeps none: it has its tests elsewhere."""
+    if not keeps_tests(dist.root):
         return
     seen = set()
-    for (upstream, stack), patches in series.stacks.items():
+    for key, patches in series.stacks.items():
         for patch in patches:
-            for what in _lacking(dist, upstream, stack, patch.feature):
+            for what in _lacking(dist, dist.stacks[key], patch.feature):
                 if (patch.file, what) not in seen:  # a patch of a stack that another extends is in both
                     seen.add((patch.file, what))
                     line = patch.header.trailers["Feature"][0].line if "Feature" in patch.header.trailers else 1
-                    yield Finding("tested", what, patch.shown, line, "error", upstream, patch.feature)
+                    yield Finding("tested", what, patch.shown, line, "error", key[0], patch.feature)
 
 
-def _lacking(dist: Distribution, upstream: str, stack: str, feature: str) -> Iterator[str]:
-    folder = upstream.replace("-", "_")
-    if not tests_of(dist.root, feature, upstream, stack):
-        yield f"has no behaviour test; {FOLDER}/{folder}/test_{feature}.py is looked for"
-    if not mutants_of(dist.root, feature, upstream, stack):
-        yield f"has no mutation; {FOLDER}/mutants/{feature}.yaml with `upstream: {upstream}` is looked for"
+def check_begun(dist: Distribution) -> Iterator[Finding]:
+    """Tests, probes and mutations that `patchctl new` wrote and nobody has filled in."""
+    folders = (folder for part in (TESTS, MUTANTS) for folder in dist.root.glob(f"patches/*/*/*/{part}"))
+    for file in sorted(file for folder in folders for file in folder.iterdir() if file.suffix in (".py", ".yaml")):
+        lines = enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
+        if (line := next((number for number, text in lines if MARKER in text), None)) is not None:
+            shown = file.relative_to(dist.root)
+            what = f"waits to be filled in where it says {MARKER}"
+            yield Finding("filled-in", what, shown.as_posix(), line, "error", shown.parts[1], shown.parts[3])
+
+
+def _lacking(dist: Distribution, stack: Stack, feature: str) -> Iterator[str]:
+    folder = f"patches/{stack.upstream}/{stack.name}/{feature}"
+    if not tests_of(dist, stack, feature):
+        yield f"has no behaviour test; {folder}/{TESTS}/test_*.py is looked for"
+    if not mutants_of(dist, stack, feature):
+        yield f"has no mutation; {folder}/{MUTANTS}/*.yaml is looked for"
 
 
 def check_proven(dist: Distribution, series: Series, *, required: bool) -> Iterator[Finding]:
     """That every feature of every stack is proven there by a record that holds: with `required` an error each, else one note
     a stack that names them, in a distribution that has behaviour tests."""
-    if not required and not (dist.root / FOLDER).is_dir():
+    if not required and not keeps_tests(dist.root):
         return
-    evidence = Evidence(dist.root)
+    evidence = Evidence(dist)
     for key, patches in series.stacks.items():
         stack = dist.stacks[key]
         reasons = [(patch, why) for patch in patches if (why := evidence.unproven(stack, patch)) is not None]

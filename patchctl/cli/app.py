@@ -6,7 +6,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,15 @@ class App:
         from patchctl.manifest.distribution import Distribution, find_root
 
         return Distribution.load(find_root(self.root, Path.cwd()), self.cache_folder)
+
+    @contextmanager
+    def writing(self) -> Iterator[Distribution]:
+        """The distribution, for one who writes patches and their lists: read when nobody else does. Raises WorkspaceBusy."""
+        from patchctl.manifest.distribution import find_root
+        from patchctl.manifest.turns import one_writer
+
+        with one_writer(find_root(self.root, Path.cwd())):
+            yield self.distribution
 
     def root_of(self, workspace: Path) -> Path | None:
         """The distribution that is named or around, else the one that the workspace was made from, else None.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,27 +49,12 @@ def command(
     turns its commits back into files, and compares. --mbox gives the way out for those without patchctl: `git am
     --committer-date-is-author-date` with the committer patchctl <patchctl@localhost> makes the same commit ids of them.
     """
-    from patchctl.stack.export import compare_stack
-    from patchctl.stack.plan import load_patches
-    from patchctl.workspace.edit import default_folder
-
-    dist = app.distribution
-    stack = find_stack(dist, name)
     options = sources.options()
     if mbox is not None:
-        return _mbox(app, stack, mbox, options, as_json)
-    patches = load_patches(dist, stack)
-    tree = (folder or default_folder(stack)).absolute()
-    if not tree.exists() and not check:
-        hint = f"`patchctl edit {name}` makes one, or name it with --dir"
-        raise WrongUse(f"there is no work tree at {tree}", hint=hint)
-    exported = _from_tree(tree, stack, patches) if tree.exists() else _from_memory(app, stack, patches, options)
-    target = dist.root / "patches" / stack.upstream / stack.name
-    own = [p for p in patches if p.file.parent == target]
-    ours = _without_inherited(stack, exported, [p for p in patches if p.file.parent != target])
-    changes = compare_stack(target, ours, own)
-    if not check:
-        changes += _write(dist, stack, tree, patches, exported, ours)
+        return _mbox(app, find_stack(app.distribution, name), mbox, options, as_json)
+    with nullcontext(app.distribution) if check else app.writing() as dist:
+        stack = find_stack(dist, name)
+        exported, changes = _export(app, dist, stack, folder, options, check=check)
 
     def text(style: Style) -> Iterable[str]:
         yield from changes
@@ -80,6 +66,29 @@ def command(
     data = {"upstream": stack.upstream, "stack": stack.name, "check": check, "changes": changes}
     app.emit("export", data, text, as_json)
     return FINDINGS if check and changes else DONE
+
+
+def _export(
+    app: App, dist: Distribution, stack: Stack, folder: Path | None, options: SourceOptions, *, check: bool
+) -> tuple[list[Exported], list[str]]:
+    """The stack's patches as they are in the work tree, and what differs; written unless `check` says no."""
+    from patchctl.stack.export import compare_stack
+    from patchctl.stack.plan import load_patches
+    from patchctl.workspace.edit import default_folder
+
+    patches = load_patches(dist, stack)
+    tree = (folder or default_folder(stack)).absolute()
+    if not tree.exists() and not check:
+        hint = f"`patchctl edit {stack.upstream}/{stack.name}` makes one, or name it with --dir"
+        raise WrongUse(f"there is no work tree at {tree}", hint=hint)
+    exported = _from_tree(tree, stack, patches) if tree.exists() else _from_memory(app, stack, patches, options)
+    target = dist.root / "patches" / stack.upstream / stack.name
+    own = [p for p in patches if p.file.parent.parent == target]
+    ours = _without_inherited(stack, exported, [p for p in patches if p.file.parent.parent != target])
+    changes = compare_stack(target, ours, own)
+    if not check:
+        changes += _write(dist, stack, tree, patches, exported, ours)
+    return exported, changes
 
 
 def _without_inherited(stack: Stack, exported: list[Exported], inherited: list[StackPatch]) -> list[Exported]:
@@ -113,7 +122,7 @@ def _write(
     note_export(tree, before, after)
     write_stack(target, ours)
     changes = _write_list(dist.stack_file(stack), stack, [e.name for e in ours])
-    remove_gone(target, ours, [p for p in patches if p.file.parent == target])
+    remove_gone(target, ours, [p for p in patches if p.file.parent.parent == target])
     mark_exported(tree, series_digest(after))
     end_export(tree)
     return changes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -66,7 +67,7 @@ def command(
     TODO(import), and `verify` names each such line until it is filled in: `patchctl edit`, `git rebase -i`, `export`.
 
     Exit codes: 0 done, 2 files that cannot be taken, 3 no source of the base, 4 patches that do not apply exactly, or no
-    stack that they are for, 5 files in the way.
+    stack that they are for, 5 files in the way, 6 another run writes patches of the distribution.
     """
     from patchctl.importing.import_patches import import_series
     from patchctl.importing.types import REPAIRS, Options
@@ -79,7 +80,8 @@ def command(
     progress = app.progress(as_json)
     places = sources.options()
     try:
-        result = import_series(app.distribution, files, name, options, places, progress, dry_run=dry_run)
+        with nullcontext(app.distribution) if dry_run else app.writing() as dist:
+            result = import_series(dist, files, name, options, places, progress, dry_run=dry_run)
     finally:
         progress.finish()
     app.emit("import", importing.data(result), lambda style: importing.lines(result), as_json)

@@ -33,12 +33,13 @@ def command(
 
     Opens the stack as `patchctl edit` does, with one commit more, which is empty: change files, `git add` them and `git
     commit --amend`. The test fails until it says what it wants. What a person has to write is marked TODO(new); `verify`
-    names each such line of a header. Files that are there are kept. docs/writing-patches.md has the whole way.
+    names it as long as it waits. Files that are there are kept. docs/writing-patches.md has the whole way.
     """
-    from patchctl.maintain.new import TESTS, new_patch
+    from patchctl.maintain.new import new_patch
 
-    stack = find_stack(app.distribution, name)
-    made = new_patch(app.distribution, stack, feature, folder, sources.options(), app.progress(as_json))
+    with app.writing() as dist:
+        stack = find_stack(dist, name)
+        made = new_patch(dist, stack, feature, folder, sources.options(), app.progress(as_json))
     data = {
         "upstream": stack.upstream,
         "stack": stack.name,
@@ -55,7 +56,7 @@ def command(
         yield from (f"written  {path}" for path in made.written)
         yield from (f"kept     {path}, which was there" for path in made.kept)
         if not (made.written or made.kept):
-            yield f"no test, probe and mutation: the distribution has no {TESTS}"
+            yield "no test, probe and mutation: the distribution has its tests elsewhere, or none"
         yield f"change files there, `git add` them, `git commit --amend`, then: patchctl export {name}"
 
     app.emit("new", data, text, as_json)

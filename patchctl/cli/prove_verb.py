@@ -50,13 +50,14 @@ def command(
 ) -> int:
     """Prove features by their tests: red on the unpatched tree, green on the patched one, red on each mutation.
 
-    What ends so is written into manifests/evidence at once, one record a feature and stack, with the digests of patch, tests
+    What ends so is written at once into evidence.json in the feature's folder, one record a feature and stack, with the digests of patch, tests
     and probes and with what they ran on; `patchctl verify` reads it. What a record shows already does not run again, so a
     run that was stopped goes on where it was. Needs pytest, and what the tests need (PATCHCTL_TORCH_PYTHON).
 
     Exit code 0 when all that could be run is proven, 1 when something is not or nothing could be run.
     """
-    from patchctl.maintain.prove import Prover, orphaned, subjects_of
+    from patchctl.check.left_over import check_left_over
+    from patchctl.maintain.prove import Prover, subjects_of
     from patchctl.report.proving import prove_json, summary_text
 
     _refuse_nothing(app, features, everything)
@@ -68,11 +69,10 @@ def command(
     verdicts: list[Verdict] = []
     for profile_name, some in _by_profile(dist, subjects, profile, folder):
         with _trees(dist, profile_name, folder, sources.options(), progress) as trees:
-            prover = Prover(dist.root, trees, parts, again=again)
+            prover = Prover(dist, trees, parts, again=again)
             for subject in some:
                 verdicts.append(_prove(app, prover, subject, progress, as_json=as_json))
-    carried = {(s.stack.upstream, s.feature) for s in subjects}
-    orphans = list(orphaned(dist.root, carried)) if everything and stack is None else []
+    orphans = [f"{f.file}: {f.message}" for f in check_left_over(dist)] if everything and stack is None else []
     proven = sum(v.status == "proven" for v in verdicts)
     failed = bool(orphans) or any(v.status == "not proven" for v in verdicts)
     app.emit("prove", prove_json(verdicts, orphans), lambda style: summary_text(verdicts, orphans, style), as_json)
@@ -83,12 +83,12 @@ def _refuse_nothing(app: App, features: Sequence[str], everything: bool) -> None
     """Raise WrongUse where nothing, or everything and something, is named, and where there is nothing to run tests with."""
     from importlib.util import find_spec
 
-    from patchctl.catalog.evidence import BEHAVIOUR
+    from patchctl.catalog.evidence import keeps_tests
 
     if bool(features) == everything:
         raise WrongUse("name features, or --all", hint="`patchctl list patches` names them")
-    if not (app.distribution.root / BEHAVIOUR).is_dir():
-        raise WrongUse(f"the distribution has no {BEHAVIOUR.as_posix()}", hint="it has its tests elsewhere, or none")
+    if not keeps_tests(app.distribution.root):
+        raise WrongUse("no feature of the distribution has a folder tests/", hint="it has its tests elsewhere, or none")
     if find_spec("pytest") is None:
         raise WrongUse("pytest is not installed beside patchctl", hint="pip install 'patchctl[test]'")
 

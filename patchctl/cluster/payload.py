@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.series import MUTANTS, RECORD, TESTS
 from patchctl.values import dataclass
 
 PACKAGE = Path(__file__).resolve().parent.parent
 CODE, DISTRIBUTION, CACHE = "code", "distribution", "cache"
-_NOT_NEEDED = ("manifests/trees/", "manifests/schema/")  # what `identify` and editors read
+# What `identify` and editors read, and what proves features.
+_NOT_NEEDED = re.compile(rf"manifests/(trees|schema)/|patches/[^/]+/[^/]+/[^/]+/({TESTS}/|{MUTANTS}/|{RECORD}$)")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -48,7 +51,7 @@ def distribution_files(root: Path) -> Iterator[tuple[str, Path]]:
         for path in sorted((root / top).rglob("*")):
             name = path.relative_to(root).as_posix()
             hidden = any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(root).parts)
-            if path.is_file() and not hidden and not name.startswith(_NOT_NEEDED):
+            if path.is_file() and not hidden and _NOT_NEEDED.match(name) is None:
                 yield name, path
 
 

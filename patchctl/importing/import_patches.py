@@ -21,6 +21,7 @@ from patchctl.importing.types import Fault, ImportRefused, Left, Mail, Message, 
 from patchctl.importing.words import MARKER, own_header
 from patchctl.importing.writing import staged, sweep_dead, write
 from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.series import place_of
 from patchctl.manifest.types import Stack
 from patchctl.patch.parse import Patch
 from patchctl.source.obtain import obtain, obtain_form
@@ -263,7 +264,7 @@ def _commit(built: Built, number: int) -> CommitInfo:
 
 def _proven(dist: Distribution, ground: _Ground, folder: Path, exported: Sequence[Exported], fit: Fit) -> str:
     """The tree that the staged files give, read as `apply` reads them. It has to be the one that the mails gave."""
-    patches = [load_patch(folder / e.name, dist.root) for e in exported]
+    patches = [load_patch(folder / place_of(e.name), dist.root) for e in exported]
     built = _built(ground, patches)
     if built.files != fit.files:
         raise PatchctlError("the patches that were written give another tree than the mails; nothing was imported")

@@ -98,7 +98,7 @@ def write(dist: Distribution, target: Target, folder: Path, exported: Sequence[E
             if (source, to) not in there:
                 undo.callback(to.unlink, missing_ok=True)
             source.replace(to)
-        for parent in sorted({to.parent for _, to in pairs}):
+        for parent in sorted({place, *(to.parent for _, to in pairs)}):
             sync_folder(parent)  # on the disk before the manifest names what was moved
         try:
             replace_file(file, wanted.encode())

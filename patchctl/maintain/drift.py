@@ -148,7 +148,7 @@ class Drifting:
         if own is not None:
             there = next((p for p in load_patches(self.dist, own) if p.feature == patch.feature), None)
             lacks = f"{own.upstream}/{own.name} does not have it"
-            proof = lacks if there is None else Evidence(self.dist.root).unproven(own, there)
+            proof = lacks if there is None else Evidence(self.dist).unproven(own, there)
         since = None if patch.state == UPSTREAM else taken.get(patch.feature, patch.taken)
         return replace(patch, proof=proof, taken=since)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from patchctl.errors import BadManifest, Where
 
-_KEYS = {"feature", "upstream", "file", "replace", "with", "why"}
+_KEYS = {"file", "replace", "with", "why"}
 
 
 @dataclass(frozen=True)
@@ -31,21 +31,21 @@ class MutationError(Exception):
     """The mutation cannot be made: it does not name exactly one place of the patched file."""
 
 
-def load_mutants(root: Path, files: Iterable[str]) -> list[Mutant]:
-    """Raises BadManifest for a file whose keys are not those of a mutation (`stack` may be there as well)."""
-    return [_load(root / file, file) for file in files]
+def load_mutants(root: Path, upstream: str, files: Iterable[str]) -> list[Mutant]:
+    """Raises BadManifest for a file whose keys are not those of a mutation."""
+    return [_load(root / file, file, upstream) for file in files]
 
 
-def _load(path: Path, source: str) -> Mutant:
+def _load(path: Path, source: str, upstream: str) -> Mutant:
     import yaml
 
     try:
         text = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadManifest(f"the mutation cannot be read: {error}", where=Where(source)) from error
-    if not isinstance(text, dict) or set(text) - {"stack"} != _KEYS:
+    if not isinstance(text, dict) or set(text) != _KEYS:
         raise BadManifest(f"the keys must be {', '.join(sorted(_KEYS))}", where=Where(source))
-    upstream, file, old, new = (str(text[key]) for key in ("upstream", "file", "replace", "with"))
+    file, old, new = (str(text[key]) for key in ("file", "replace", "with"))
     return Mutant(path.stem, source, upstream, file, old, new)
 
 

@@ -12,12 +12,13 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from patchctl.atomic import make_folder, replace_file
-from patchctl.catalog.evidence import BEHAVIOUR, keys_of
+from patchctl.catalog.evidence import keeps_tests
 from patchctl.errors import LocalEdits, WrongUse
 from patchctl.git.worktree import WorkTree
 from patchctl.maintain.opening import open_stack
 from patchctl.maintain.template import rendered
 from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.series import MUTANTS, TESTS
 from patchctl.manifest.types import Stack
 from patchctl.source.types import SourceOptions
 from patchctl.stack.build import COMMITTER
@@ -25,7 +26,6 @@ from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
 from patchctl.values import dataclass
 
-TESTS = BEHAVIOUR.as_posix()
 # As the lint rule feature-form has it, and short enough for the names of files.
 _FEATURE = re.compile(r"[a-z0-9][a-z0-9_]{0,99}")
 
@@ -33,7 +33,7 @@ _FEATURE = re.compile(r"[a-z0-9][a-z0-9_]{0,99}")
 @dataclass(frozen=True)
 class NewPatch:
     """What was begun: the work tree, its commit with the header, the files that were written and those that were there, by
-    path below the root. None are in a distribution without tests/behaviour."""
+    path below the root. None are in a distribution that has its tests elsewhere."""
 
     folder: Path
     base: str
@@ -94,23 +94,15 @@ def _check_name(dist: Distribution, stack: Stack, feature: str) -> None:
 
 def _files(dist: Distribution, stack: Stack, feature: str) -> dict[str, str]:
     """Test, probe and mutation by their paths below the root; nothing where a distribution has its tests elsewhere."""
-    top = dist.root / TESTS
-    if not top.is_dir():
+    if not keeps_tests(dist.root):
         return {}
-    folder = f"{TESTS}/{stack.upstream.replace('-', '_')}"
-    values = {"feature": feature, "upstream": stack.upstream, "probe": f"{folder}/probe_{feature}.py"}
+    folder = f"patches/{stack.upstream}/{stack.name}/{feature}"
+    values = {"feature": feature, "upstream": stack.upstream, "probe": f"probe_{feature}.py"}
     return {
-        f"{folder}/test_{feature}.py": rendered("test.py", **values),
-        values["probe"]: rendered("probe.py", **values),
-        f"{TESTS}/mutants/{_mutation(top, stack, feature)}": rendered("mutant.yaml", **values),
+        f"{folder}/{TESTS}/test_{feature}.py": rendered("test.py", **values),
+        f"{folder}/{TESTS}/{values['probe']}": rendered("probe.py", **values),
+        f"{folder}/{MUTANTS}/{feature}.yaml": rendered("mutant.yaml", **values),
     }
-
-
-def _mutation(top: Path, stack: Stack, feature: str) -> str:
-    """The file's name; that of the feature alone is taken where another upstream has a feature of that name."""
-    file = top / "mutants" / f"{feature}.yaml"
-    own = not file.exists() or keys_of(file).get("upstream") == stack.upstream
-    return file.name if own else f"{feature}.{stack.upstream.replace('-', '_')}.yaml"
 
 
 def _commit(folder: Path, tip: str, stack: Stack, message: str) -> str:

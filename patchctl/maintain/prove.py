@@ -17,19 +17,17 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 from patchctl import __version__
 from patchctl.catalog.evidence import (
-    BEHAVIOUR,
     Evidence,
     Proof,
     Record,
     digests,
-    keys_of,
     mutants_of,
     read_record,
     tests_of,
@@ -122,9 +120,10 @@ class Trees:
 class Prover:
     """Proves features on one pair of trees. `parts` are of "tests" and "mutants"."""
 
-    def __init__(self, root: Path, trees: Trees, parts: Sequence[str], *, again: bool) -> None:
-        self.root, self.trees, self.parts, self.again = root, trees, parts, again
-        self.bench = Bench(root, tuple(f"{u}/{s}" for u, s in trees.stacks.items()))
+    def __init__(self, dist: Distribution, trees: Trees, parts: Sequence[str], *, again: bool) -> None:
+        self.dist, self.root = dist, dist.root
+        self.trees, self.parts, self.again = trees, parts, again
+        self.bench = Bench(dist.root, tuple(f"{u}/{s}" for u, s in trees.stacks.items()))
 
     def prove(self, subject: Subject, note: Callable[[str], None]) -> Verdict:
         """Runs what the record does not show yet, everything with `again`; `note` is told what runs."""
@@ -133,9 +132,9 @@ class Prover:
         if reason := lacking(self.trees, subject):
             verdict.lacking = reason
             return verdict
-        tests = tests_of(self.root, subject.feature, stack.upstream, stack.name)
+        tests = tests_of(self.dist, stack, subject.feature)
         record = self._record(subject)
-        evidence = Evidence(self.root)
+        evidence = Evidence(self.dist)
         if not tests:
             verdict.problems.append("no test")
             return verdict
@@ -174,18 +173,18 @@ class Prover:
         self, subject: Subject, tests: Sequence[str], record: Record, verdict: Verdict, note: Callable[[str], None]
     ) -> None:
         stack = subject.stack
-        evidence = Evidence(self.root)
+        evidence = Evidence(self.dist)
         if evidence.tests_stale(record, stack, subject.patch) is not None:
             # A test that is red on the patched tree is red on every mutation of it.
             verdict.problems.append("no mutation was run: the tests are not shown to be green on the patched tree")
             return
-        files = mutants_of(self.root, subject.feature, stack.upstream, stack.name)
+        files = mutants_of(self.dist, stack, subject.feature)
         stale = evidence.mutants_stale(record, stack, subject.patch)
         for name in record.mutants.keys() - stale.keys():
             record = with_mutant(record, name, None)  # its file is gone
         if not files:
             verdict.problems.append("no mutation")
-        for mutant in load_mutants(self.root, files):
+        for mutant in load_mutants(self.root, stack.upstream, files):
             if not self.again and stale[mutant.name] is None:
                 verdict.kept += 1
                 continue
@@ -259,12 +258,3 @@ def environment() -> Mapping[str, str]:
     done = subprocess.run([python, "-c", _VERSIONS], capture_output=True, text=True, check=False, timeout=120)
     versions = json.loads(done.stdout) if done.returncode == 0 else {}
     return {"patchctl": __version__, "machine": f"{platform.system()} {platform.machine()}", **versions}
-
-
-def orphaned(root: Path, carried: set[tuple[str, str]]) -> Iterator[str]:
-    """A sentence for each mutation of a feature that no stack of its upstream carries; `carried` is (upstream, feature)."""
-    for file in sorted((root / BEHAVIOUR / "mutants").glob("*.yaml")):
-        keys = keys_of(file)
-        if (keys.get("upstream"), keys.get("feature")) not in carried:
-            shown = file.relative_to(root).as_posix()
-            yield f"{shown}: no stack of {keys.get('upstream')} carries {keys.get('feature')}"

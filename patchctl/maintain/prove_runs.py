@@ -1,6 +1,6 @@
 """Runs behaviour tests on trees, in a pytest of their own, and judges what came of them.
 
-What tests/behaviour promises this program (its conftest.py): it takes `--trees DIR`, `--stack UPSTREAM/STACK` for the
+What the distribution promises this program (the conftest.py at its root): it takes `--trees DIR`, `--stack UPSTREAM/STACK` for the
 stack that each tree is of, and `--used FILE`, where it writes which files of the distribution the run read as tests and
 probes; and each test's mark (on, off, misuse) stands in the JUnit report as a property `mark`.
 """
@@ -76,6 +76,7 @@ class Bench:
         with tempfile.TemporaryDirectory(prefix="prove-") as scratch:
             report, used = Path(scratch, "report.xml"), Path(scratch, "used.json")
             command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
+            command += [f"--rootdir={self.root}", f"--confcutdir={self.root}"]
             command += [test, f"--trees={trees.resolve()}", *(f"--stack={name}" for name in self.stacks)]
             command += [f"--junitxml={report}", f"--used={used}", "--slow", f"--basetemp={scratch}/tmp", *options]
             command += ["-m", marks] if marks else []

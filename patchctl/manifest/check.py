@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from patchctl.manifest.files import ManifestFiles
 from patchctl.manifest.load import Loaded, loads
-from patchctl.manifest.problems import InvalidManifest, Problem, cleaned, did_you_mean, quoted, shown
-from patchctl.manifest.series import Cycle, Patch, ancestry, is_there, own_files, resolve
+from patchctl.manifest.problems import InvalidManifest, Problem, cleaned, did_you_mean, nearest, quoted, shown
+from patchctl.manifest.series import Cycle, Patch, ancestry, descent, feature_of, is_there, own_files, resolve
 from patchctl.manifest.types import Content, Practice, Profile, Stack, Upstreams
 from patchctl.values import dataclass, field
 
@@ -128,13 +128,20 @@ def _files(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problem
     """Every patch that is named is there."""
     stack = loaded.value
     there = read.root / "patches" / folder / file
-    names = [p.name for p in there.iterdir()] if there.is_dir() else []
+    names = [p.name for p in there.glob("*/[0-9]*-*-*.patch")]
     keys: list[tuple[str | int, ...]] = [("patches", i) for i in range(len(stack.patches))]
     keys += [("replace", replaced) for replaced in stack.replace]
     for key, name in zip(keys, own_files(stack), strict=True):
-        if not is_there(read.root, Patch(folder, file, name)):
-            what = f"{quoted(name)} is no regular file in {shown(there)}{did_you_mean(name, set(names) - {name})}"
-            yield loaded.positions.problem(key, what)
+        if is_there(read.root, Patch(folder, file, name)):
+            continue
+        what = f"{quoted(name)} is no regular file in {shown(there / feature_of(name))}"
+        if (there / name).is_file():  # as every distribution had it before features had folders
+            what += "; it lies beside that folder: each feature has one, with what it carries in files/"
+        elif (there / feature_of(name)).exists() or nearest(feature_of(name), map(feature_of, names)):
+            what += did_you_mean(name, set(names) - {name})
+        else:
+            what += ", which is gone: take this line out, or bring the folder back"
+        yield loaded.positions.problem(key, what)
 
 
 def _extends(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problems:
@@ -164,6 +171,21 @@ def _extends(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Probl
         yield from _replaces(read, loaded, chain[1])
 
 
+def _comes_from(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problems:
+    """The stack whose tests serve is there, and not round in a circle."""
+    stack, at = loaded.value, loaded.positions
+    if stack.comes_from is None:
+        return
+    if stack.extends is not None:
+        yield at.problem(("comes_from",), "not with 'extends', which says it already", at="key")
+    elif (folder, stack.comes_from) not in read.stack_files:
+        known = [name for upstream, name in read.stack_files if upstream == folder and name != file]
+        near = did_you_mean(stack.comes_from, known)
+        yield at.problem(("comes_from",), f"{cleaned(folder)} has no stack {quoted(stack.comes_from)}{near}")
+    elif stack.name in [one.comes_from or one.extends for one in descent(stack, read.good_stacks)]:
+        yield at.problem(("comes_from",), "a circle: it comes from a stack that comes from this one")
+
+
 def _replaces(read: Read, loaded: Loaded[Stack], parent: Stack) -> Problems:
     """What is replaced is there once, and what replaces it is used once."""
     stack, at = loaded.value, loaded.positions
@@ -188,7 +210,7 @@ def _generated(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Pro
 
 
 StackCheck = Callable[[Read, Loaded[Stack], str, str], Problems]
-STACK_CHECKS: tuple[StackCheck, ...] = (_names, _sources, _numbers, _files, _extends, _generated)
+STACK_CHECKS: tuple[StackCheck, ...] = (_names, _sources, _numbers, _files, _extends, _comes_from, _generated)
 
 
 def _profile_stacks(read: Read, loaded: Loaded[Profile]) -> Problems:

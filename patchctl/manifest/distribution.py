@@ -4,7 +4,7 @@ manifests/upstreams.yaml
 manifests/stacks/<upstream>/<stack>.yaml
 manifests/profiles/<profile>.yaml
 manifests/practice.yaml                 what documents of the practice call our switches; not every team has such documents
-patches/<upstream>/<stack>/NNNN-<feature|bugfix>-<name>.patch
+patches/<upstream>/<stack>/<name>/NNNN-<feature|bugfix>-<name>.patch
 """
 
 from __future__ import annotations

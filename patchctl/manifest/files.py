@@ -12,9 +12,9 @@ from patchctl.manifest.problems import InvalidManifest, Problem, quoted, shown
 from patchctl.values import dataclass
 
 MAX_BYTES = 1 << 18
-# Read by others: what is generated (locks, evidence, trees, keys, the schemas), and what is installed beside the trees
+# Read by others: what is generated (locks, trees, keys, the schemas), and what is installed beside the trees
 # (patchctl.requirements). Extensions name what they read.
-_READ_BY_OTHERS = frozenset(["locks", "evidence", "trees", "keys", "schema", "requirements"])
+_READ_BY_OTHERS = frozenset(["locks", "trees", "keys", "schema", "requirements"])
 PRACTICE = "practice.yaml"  # not every distribution has one
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from patchctl.manifest.types import Stack
 from patchctl.values import dataclass
 
 Stacks = Mapping[tuple[str, str], Stack]
+# What lies in a feature's folder beside its patch: files that it carries, what proves it, and the record of that.
+CARRIED, TESTS, MUTANTS, RECORD = "files", "tests", "mutants", "evidence.json"
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,17 @@ class Patch:
     @property
     def path(self) -> str:
         """Below the distribution's root, with '/'."""
-        return f"patches/{self.upstream}/{self.stack}/{self.file}"
+        return f"patches/{self.upstream}/{self.stack}/{place_of(self.file)}"
+
+
+def feature_of(file: str) -> str:
+    """The feature that a patch file is named for: FEATURE of NNNN-kind-FEATURE.patch."""
+    return file.split("-", 2)[2].removesuffix(".patch")
+
+
+def place_of(file: str) -> str:
+    """Where a patch file lies below its stack's folder: in the folder of its feature."""
+    return f"{feature_of(file)}/{file}"
 
 
 class Cycle(ValueError):
@@ -42,6 +54,16 @@ def ancestry(stack: Stack, stacks: Stacks) -> list[Stack]:
         if parent in [s.name for s in chain]:
             raise Cycle([*(s.name for s in chain), parent])
         chain.append(stacks[stack.upstream, parent])
+    return chain
+
+
+def descent(stack: Stack, stacks: Stacks) -> list[Stack]:
+    """The stack, the one that it comes from or extends, and so on: where what proves a feature is looked for."""
+    chain = [stack]
+    while (parent := stacks.get((stack.upstream, chain[-1].comes_from or chain[-1].extends or ""))) is not None:
+        if parent in chain:
+            break
+        chain.append(parent)
     return chain
 
 
@@ -77,7 +99,6 @@ def missing_files(root: Path, stacks: Stacks) -> list[Patch]:
 
 def unlisted(root: Path, stacks: Stacks) -> list[Path]:
     """What lies in patches/ and belongs to no stack. Carried files (files/) belong to patches: not looked at here."""
-    known = {f"{u}/{n}": {*own_files(s), "files"} for (u, n), s in stacks.items()}
     upstreams = {u for u, _ in stacks}
     found: list[Path] = []
     for upstream in _folder(root / "patches"):
@@ -85,12 +106,28 @@ def unlisted(root: Path, stacks: Stacks) -> list[Path]:
             found.append(upstream)
             continue
         for stack in _folder(upstream):
-            listed = known.get(f"{upstream.name}/{stack.name}")
-            if listed is None or not stack.is_dir():
+            known = stacks.get((upstream.name, stack.name))
+            if known is None or not stack.is_dir():
                 found.append(stack)
             else:
-                found.extend(entry for entry in _folder(stack) if entry.name not in listed)
+                found.extend(_unlisted_below(stack, known, stacks))
     return found
+
+
+def _unlisted_below(folder: Path, stack: Stack, stacks: Stacks) -> Iterator[Path]:
+    """What lies in a stack's folder and is neither the folder of a feature that it has nor a part of one. Of a feature that
+    it has from the stack that it extends, it keeps what proves it."""
+    listed = {*map(place_of, own_files(stack))}
+    own = {place.partition("/")[0] for place in listed}
+    features = own | {feature_of(patch.file) for patch in resolve(stack, stacks)}
+    for entry in _folder(folder):
+        if entry.name not in features or not entry.is_dir():
+            yield entry
+            continue
+        parts = {TESTS, MUTANTS, RECORD} | ({CARRIED} if entry.name in own else set())
+        for part in _folder(entry):
+            if part.name not in parts and f"{entry.name}/{part.name}" not in listed:
+                yield part
 
 
 def _folder(path: Path) -> list[Path]:

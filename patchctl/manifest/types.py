@@ -149,10 +149,17 @@ class Stack:
     upstream: Annotated[Name, Doc("The upstream, as in upstreams.yaml and as the folder of this file.")]
     name: Annotated[Name, Doc("The stack's name, as this file's name.")]
     pin: Annotated[Pin, Doc("The exact revision that the patches are for.")]
-    patches: Annotated[list[PatchFile], Doc("Files in patches/UPSTREAM/NAME/, in the order they apply.")] = field(
-        default_factory=list
+    patches: Annotated[list[PatchFile], Doc("Files in patches/UPSTREAM/NAME/FEATURE/, in the order they apply.")] = (
+        field(default_factory=list)
     )
     extends: Annotated[Name | None, Doc("A stack of the same upstream and pin whose patches come first.")] = None
+    comes_from: Annotated[
+        Name | None,
+        Doc(
+            "The stack of the same upstream that this one was made from, at another pin: a feature that has no tests or"
+            " mutations here has those that it has there."
+        ),
+    ] = None
     replace: Annotated[
         dict[PatchFile, PatchFile], Doc("A patch of the extended stack: the one of ours in its place.")
     ] = field(default_factory=dict)

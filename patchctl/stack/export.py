@@ -16,6 +16,7 @@ from patchctl.errors import BadPatch, PatchctlError, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import CommitInfo
 from patchctl.git.objects import REGULAR, Entry, Files
+from patchctl.manifest.series import feature_of, place_of
 from patchctl.patch.header import Header, parse_header
 from patchctl.patch.write import Difference, Side, mail_date, render_patch
 from patchctl.stack.build import StackBuilder
@@ -121,12 +122,17 @@ def compare_stack(folder: Path, exported: Sequence[Exported], existing: Sequence
 
 
 def _wanted(exported: Sequence[Exported]) -> dict[str, bytes]:
-    carried = {f"{CARRIED_FOLDER}/{p}": d for e in exported for p, d in e.carried.items()}
-    return {**{e.name: e.data for e in exported}, **carried}
+    carried = {_carried_at(e.name, p): d for e in exported for p, d in e.carried.items()}
+    return {**{place_of(e.name): e.data for e in exported}, **carried}
 
 
 def _present(existing: Sequence[StackPatch]) -> set[str]:
-    return {p.file.name for p in existing} | {f"{CARRIED_FOLDER}/{c}" for p in existing for c in p.carried}
+    carried = {_carried_at(p.file.name, c) for p in existing for c in p.carried}
+    return {place_of(p.file.name) for p in existing} | carried
+
+
+def _carried_at(name: str, path: str) -> str:
+    return f"{feature_of(name)}/{CARRIED_FOLDER}/{path}"
 
 
 def _header(commit: CommitInfo) -> Header:

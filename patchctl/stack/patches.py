@@ -10,12 +10,13 @@ from itertools import accumulate
 from pathlib import Path
 
 from patchctl.errors import BadPatch, Where
+from patchctl.manifest.series import CARRIED
 from patchctl.patch.header import Header
 from patchctl.patch.parse import MAX_PATCH, ParsedBefore, Patch, parse_patch
 from patchctl.patch.policy import check_carried, check_patch
 from patchctl.values import dataclass
 
-CARRIED_FOLDER = "files"
+CARRIED_FOLDER = CARRIED
 
 
 @dataclass(frozen=True)

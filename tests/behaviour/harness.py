@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from made_standins import MADE
 from processes import Finished, free_port, run_group
 from trees import Trees
 
 from patchctl.manifest.types import Stack
 
 REPO = Path(__file__).resolve().parents[2]
-STANDINS = Path(__file__).resolve().parent / "standins"
+PATCHES, BEHAVIOUR = REPO / "patches", REPO / "tests" / "behaviour"
+# Modules that tests or probes of several features use.
+SHARED = sorted(folder for folder in BEHAVIOUR.iterdir() if any(folder.glob("*.py")))
+STANDINS = REPO / "standins"
+sys.path.insert(0, str(STANDINS / "patchctl_standins"))
+
+from patchctl_standins.made import MADE  # noqa: E402  (found through the line above)
+
 TORCH_PYTHON = "PATCHCTL_TORCH_PYTHON"
 DEFAULT_TIMEOUT_S = 120.0
 
@@ -46,6 +53,8 @@ class Upstream:
         self._runs = 0
         # Of the test file that runs, as (upstream, feature); None in a test that is about no feature.
         self.feature: tuple[str, str] | None = None
+        # Where the test file that runs lies.
+        self.folder = BEHAVIOUR
         # Why the tests of the file that runs are for other trees; None if they are for these.
         self.elsewhere: str | None = None
         self._scripts: set[str] = set()
@@ -77,10 +86,11 @@ class Upstream:
         timeout: float = DEFAULT_TIMEOUT_S,
         procs: int = 1,
     ) -> Any:
-        """Runs a probe (a path from the repository's root) and returns the JSON value on its last line of stdout.
+        """Runs a probe (a file beside the test, or a path from the repository's root) and returns the JSON value on its
+        last line of stdout.
 
         `need` names the upstreams whose trees go on PYTHONPATH, in that order; `standins` names folders of `standins/`
-        or what `made_standins` makes. `timeout` is in seconds. With `procs` > 1 that many processes start with RANK,
+        or what `patchctl_standins.made` makes. `timeout` is in seconds. With `procs` > 1 that many processes start with RANK,
         WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and a list (by rank) is returned.
         Raises AssertionError, with the end of the output, when a process fails or the time is over.
         """
@@ -89,21 +99,25 @@ class Upstream:
             self.tree(name)
         cwd = self._new_folder()
         base = clean_environment(python, self._trees, need, standins, self._scratch) | dict(env or {})
+        file = self.folder / script if (self.folder / script).is_file() else REPO / script
+        if file.is_relative_to(PATCHES):  # a script finds what lies beside it by itself
+            base["PYTHONPATH"] = os.pathsep.join(filter(None, [base["PYTHONPATH"], *map(str, SHARED)]))
         environments = [base] if procs == 1 else [base | ranks for ranks in rank_variables(procs)]
-        self._scripts.add(script)
-        command = [str(python), str(REPO / script), *map(str, args)]
+        self._scripts.add(file.relative_to(REPO).as_posix())
+        command = [str(python), str(file), *map(str, args)]
         results = run_group(command, environments, cwd, timeout)
         values = [_value(script, rank, result, timeout) for rank, result in _failures_first(results)]
         return values[0] if procs == 1 else values
 
     def used(self) -> set[str]:
-        """The probes that ran, and what they imported from beside the tests (Python compiled it below `scratch`)."""
+        """The probes that ran, and what they imported of tests and stand-ins (Python compiled it below `scratch`)."""
         compiled = self._scratch / "pycache"
         sources = {
             Path("/", file.relative_to(compiled)).with_name(f"{file.name.partition('.')[0]}.py")
             for file in compiled.rglob("*.pyc")
         }
-        below = {file.relative_to(REPO).as_posix() for file in sources if file.is_relative_to(REPO / "tests")}
+        ours = (REPO / "tests", PATCHES, STANDINS)
+        below = {file.relative_to(REPO).as_posix() for file in sources if any(map(file.is_relative_to, ours))}
         return self._scripts | below
 
     def _new_folder(self) -> Path:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from pins import PROFILE, distribution, index_version
 
+from patchctl.manifest.series import feature_of
 from patchctl.manifest.types import Stack
 
 REPO = Path(__file__).resolve().parents[2]
@@ -63,27 +64,17 @@ class Trees:
         return content
 
     def lacks(self, upstream: str, feature: str) -> str | None:
-        """Why the patch of the feature, or of the one that it is a part of, is not in the tree; None if it is: its stack
-        does not carry it, or it was left out."""
+        """Why the patch of the feature is not in the tree; None if it is: its stack does not carry it, or it was left out."""
         stack = self.stack(upstream)
-        known = [one for one in distribution().stacks.values() if one.upstream == upstream]
-        carried = {one.name: features_of(one) for one in known}
-        of = max((one for all_ in carried.values() for one in all_ if _is_of(feature, one)), key=len, default=None)
-        if of is not None and of not in carried[stack.name]:
-            return f"{upstream} {stack.name} does not carry {of}"
-        for (name, left_out), reason in self._left_out.items():
-            if name == upstream and _is_of(feature, left_out):
-                return f"{left_out} is not in the tree of {upstream}: {reason}"
-        return None
+        if feature not in features_of(stack):
+            return f"{upstream} {stack.name} does not carry {feature}"
+        reason = self._left_out.get((upstream, feature))
+        return f"{feature} is not in the tree of {upstream}: {reason}" if reason else None
 
 
 def features_of(stack: Stack) -> set[str]:
     """The features that a stack carries, by the names of its patch files."""
-    return {file.stem.split("-", 2)[2] for file in distribution().patch_files(stack)}
-
-
-def _is_of(part: str, feature: str) -> bool:
-    return f"{part}_".startswith(f"{feature}_")
+    return {feature_of(patch.file) for patch in distribution().patches(stack)}
 
 
 class LazyTrees(Trees):

@@ -52,7 +52,7 @@ def make_zoo(folder: Path) -> Made:
     git(origin, "add", "--all", "--force")
     git(origin, "commit", "--quiet", "-m", "the next pin")
     commit, tree = git(origin, "rev-parse", "HEAD", "HEAD^{tree}").split()
-    patch = (root / "patches/zoo/v1/0001-bugfix-fix.patch").read_text()
+    patch = (root / "patches/zoo/v1/fix/0001-bugfix-fix.patch").read_text()
     stack = (root / "manifests/stacks/zoo/v1.yaml").read_text().partition("pin:")[0].replace("name: v1", "name: v2")
     stack += f'pin:\n  commit: "{commit}"\n  tree: "{tree}"\npatches:\n  - 0001-bugfix-fix.patch\n'
     following = (
@@ -60,7 +60,7 @@ def make_zoo(folder: Path) -> Made:
     )
     plain = (root / "manifests/profiles/plain.yaml").read_text().replace("[polite, loud]", "[polite, loud, shapes]")
     write_files(root, {
-        "patches/zoo/v2/0001-bugfix-fix.patch": patch, "manifests/stacks/zoo/v2.yaml": stack,
+        "patches/zoo/v2/fix/0001-bugfix-fix.patch": patch, "manifests/stacks/zoo/v2.yaml": stack,
         "manifests/profiles/next.yaml": following, "manifests/profiles/plain.yaml": plain,
     })  # fmt: skip
     made.good("lock")

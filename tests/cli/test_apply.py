@@ -283,7 +283,7 @@ def test_what_another_stack_of_the_upstream_has_is_not_said_to_be_nowhere(own: M
         "manifests/profiles/short.yaml": "schema: 1\nname: short\nsummary: Less.\nstacks:\n  greeter: v1-short\n  clock: v2\n",
         "manifests/profiles/alone.yaml": "schema: 1\nname: alone\nsummary: Less.\nstacks:\n  clock: v2\n",
     })  # fmt: skip
-    for name in ("0002-feature-polite.patch", "0003-feature-loud.patch", "files/greeter/manners.py"):
+    for name in ("polite/0002-feature-polite.patch", "loud/0003-feature-loud.patch", "polite/files/greeter/manners.py"):
         target = own.root / "patches/greeter/v1-short" / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(own.root / "patches/greeter/v1" / name, target)

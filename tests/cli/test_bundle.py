@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,19 @@ import pytest
 from distribution import CLOCK, GREETER, REPO, Made, git, make_distribution, run_patchctl
 from on_disk import copy_of, snapshot
 from test_example import Example
+
+from patchctl.bundle.layout import (
+    DIGEST,
+    END,
+    INDEX,
+    TOP,
+    Member,
+    header,
+    padding,
+    parse_index,
+    render_digest,
+    render_index,
+)
 
 WITH_SDIST = ("greeter/__init__.py", "greeter/hello.py", "README.md", "run.sh")
 
@@ -35,9 +49,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     (made.root / "scripts").mkdir()
     (made.root / "scripts" / "train.sh").write_text("#!/bin/sh\necho trained\n")
     (made.root / "scripts" / "train.sh").chmod(0o755)
-    (made.root / "patches" / "greeter" / "v1" / ".0001.swp").write_text("an editor's")
-    (made.root / "patches" / "greeter" / "v1" / "files" / "__pycache__").mkdir()
-    (made.root / "patches" / "greeter" / "v1" / "files" / "__pycache__" / "manners.pyc").write_bytes(b"\0")
+    (made.root / "patches" / "greeter" / "v1" / "polite" / ".0001.swp").write_text("an editor's")
+    (made.root / "patches" / "greeter" / "v1" / "polite" / "files" / "__pycache__").mkdir()
+    (made.root / "patches" / "greeter" / "v1" / "polite" / "files" / "__pycache__" / "manners.pyc").write_bytes(b"\0")
     return made
 
 
@@ -115,9 +129,9 @@ def test_what_is_in_it(made: Made, bundle: Path) -> None:
     ]  # fmt: skip
     assert data["missing"] == [] and data["profile"] == "full"
     names = {m["name"] for m in data["members"]}
-    patch = "distribution/patches/greeter/v1/0002-feature-polite.patch"
+    patch = "distribution/patches/greeter/v1/polite/0002-feature-polite.patch"
     assert {"distribution/manifests/locks/greeter/v1.json", patch, "distribution/LICENSE"} <= names
-    assert "distribution/patches/greeter/v1/files/greeter/manners.py" in names
+    assert "distribution/patches/greeter/v1/polite/files/greeter/manners.py" in names
     assert not any(".swp" in n or "pycache" in n for n in names)
     assert data["sha256"] == hashlib.sha256(bundle.read_bytes()).hexdigest()
     assert data["size"] == bundle.stat().st_size
@@ -228,6 +242,33 @@ def test_a_named_root_wins_and_takes_only_sources(made: Made, behind: Behind, bu
     assert done.returncode == 3
     assert f"bundle {bundle}: it holds commit {git_commit(bundle, 'clock')}" in done.stderr
     assert "clock.git: the run is offline" in done.stderr and "make a bundle of this profile" in done.stderr
+
+
+def as_before_folders(bundle: Path, to: Path) -> Path:
+    """The bundle with its patches as they lay when no feature had a folder: right digests, one layout further back."""
+    with tarfile.open(bundle) as tar:
+        held = {m.name.removeprefix(TOP): tar.extractfile(m).read() for m in tar}  # type: ignore[union-attr]
+    index = parse_index(held[INDEX])
+    flat = {m.name: re.sub(r"^(distribution/patches/[^/]+/[^/]+/)[^/]+/", r"\1", m.name) for m in index.members}
+    assert len(set(flat.values())) == len(flat) and flat.keys() != {*flat.values()}
+    pairs = sorted(((replace(m, name=flat[m.name]), held[m.name]) for m in index.members), key=lambda p: p[0].name)
+    first = render_index(replace(index, members=tuple(m for m, _ in pairs)))
+    second = render_digest(hashlib.sha256(first).hexdigest())
+    heads = [(Member(name, len(data), ""), data) for name, data in ((INDEX, first), (DIGEST, second))]
+    to.write_bytes(b"".join(header(m) + data + bytes(padding(m.size)) for m, data in [*heads, *pairs]) + END)
+    return to
+
+
+def test_a_bundle_from_before_features_had_folders(made: Made, behind: Behind, bundle: Path, tmp_path: Path) -> None:
+    """Its distribution is refused with the reason; its sources serve a distribution of today."""
+    old = as_before_folders(bundle, tmp_path / "old.bundle.tar")
+    line = ("apply", "--bundle", str(old), "--profile", "full", "--workspace", str(tmp_path / "ws"))
+    done = behind.run(*line)
+    assert done.returncode == 2 and "lies beside that folder: each feature has one" in done.stderr
+    assert not (tmp_path / "ws").exists() and "every byte is as it was written" in behind.good(
+        "bundle", "verify", str(old)
+    )
+    assert behind.good("--root", str(made.root), *line).count("as locked") == 2
 
 
 def git_commit(bundle: Path, upstream: str) -> str:

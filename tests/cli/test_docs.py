@@ -75,10 +75,10 @@ def test_the_table_of_a_stack_that_extends_another_names_it(made: Made) -> None:
 
 
 def test_a_page_says_what_the_header_says(made: Made) -> None:
-    test = "tests/behaviour/greeter/test_polite.py"
-    mutant = "tests/behaviour/mutants/polite.yaml"
-    other = "tests/behaviour/clock/test_polite.py"
-    write_files(made.root, {test: "", other: "", mutant: "feature: polite\nupstream: greeter\n"})
+    test = "patches/greeter/v1/polite/tests/test_polite.py"
+    mutant = "patches/greeter/v1/polite/mutants/polite.yaml"
+    other = "patches/greeter/v1/loud/tests/test_loud.py"
+    write_files(made.root, {test: "", other: "", mutant: ""})
     made.good("docs")
     page = text(made, "docs/patches/greeter/v1/polite.md")
     for part in (

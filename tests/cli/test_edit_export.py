@@ -112,7 +112,7 @@ def test_amend_in_the_middle(own: Made, tree: Path) -> None:
     )
     export(own, tree)
     after = patches(own)
-    assert {p for p in after if after[p] != before.get(p)} == {"files/greeter/manners.py"}
+    assert {p for p in after if after[p] != before.get(p)} == {"polite/files/greeter/manners.py"}
     assert own.patchctl("lock", "--check").returncode == 1
     own.good("lock")
     ws = Workspace(own, tree.parent / "ws")
@@ -221,7 +221,7 @@ def test_reorder_and_drop(own: Made, tree: Path) -> None:
     assert listed(own) == ["0001-bugfix-typo.patch", "0003-feature-loud.patch"]
     assert (
         not list((own.root / "patches/greeter/v1").rglob("*polite*"))
-        and not (own.root / "patches/greeter/v1/files").exists()
+        and not (own.root / "patches/greeter/v1/polite/files").exists()
     )
     assert "index " in own.patch("loud").read_text()
     profile = own.root / "manifests/profiles/plain.yaml"

@@ -70,7 +70,7 @@ def test_an_error_as_json(ws: Workspace) -> None:
 
 def test_an_error_of_a_patch_as_json_names_file_and_line(own_ws: Workspace) -> None:
     made = own_ws.made
-    name = "patches/clock/v2/0001-feature-step.patch"
+    name = "patches/clock/v2/step/0001-feature-step.patch"
     made.edit(name, " def", " fed") if " def" in (made.root / name).read_text() else made.edit(name, "-def", "-fed")
     error = own_ws.json("apply", "--profile", "full", code=4)["error"]
     assert (error["kind"], error["file"]) == ("does-not-apply", name) and error["line"] > 10

@@ -66,4 +66,4 @@ def test_it_has_no_finding_that_the_checkout_has_not(root: Path, tmp_path: Path)
 def test_show_names_the_tests_of_a_patch(root: Path, tmp_path: Path) -> None:
     inside, here = (said(where, tmp_path / "home", "show", "dataproto_concat") for where in (root, REPO))
     assert inside == here
-    assert "tests/behaviour/verl/test_dataproto_concat.py" in json.dumps(inside)
+    assert "/dataproto_concat/tests/test_dataproto_concat.py" in json.dumps(inside)

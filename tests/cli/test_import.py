@@ -22,6 +22,7 @@ from foreign import POND, ZOO, Repository
 from on_disk import snapshot
 
 from patchctl.__main__ import run
+from patchctl.manifest.series import Patch
 
 Change = Callable[[bytes], bytes]
 
@@ -51,7 +52,7 @@ class Import:
         return data
 
     def patches(self, stack: str = "zoo/v1") -> list[Path]:
-        return sorted((self.made.root / "patches" / stack).glob("*.patch"))
+        return sorted((self.made.root / "patches" / stack).glob("*/*.patch"), key=lambda file: file.name)
 
 
 @pytest.fixture(scope="module")
@@ -459,13 +460,14 @@ def test_a_file_that_goes_and_comes_back_is_not_carried_twice(bring: Import, rep
     (tmp_path / "s.mbox").write_bytes(repo.git("format-patch", "--stdout", "HEAD~3"))
     assert bring.json(tmp_path / "s.mbox")["tip_tree"] == repo.tree
     bring(verb="lock")
-    assert (bring.made.root / "patches/zoo/v1/files/zoo/gnu.py").read_text() == "A = 1\n"
+    (carried,) = (bring.made.root / "patches/zoo/v1").glob("*/files/zoo/gnu.py")
+    assert carried.read_text() == "A = 1\n"
 
 
 def test_files_in_the_way_are_kept(bring: Import, repo: Repository, tmp_path: Path) -> None:
     one_change(repo)
     (tmp_path / "a.patch").write_bytes(repo.mail())
-    mine = bring.made.root / "patches/zoo/v1/0001-feature-ape_add_seventy.patch"
+    mine = bring.made.root / "patches/zoo/v1/ape_add_seventy/0001-feature-ape_add_seventy.patch"
     mine.parent.mkdir(parents=True)
     mine.write_text("mine\n")
     assert "in the way" in bring(tmp_path / "a.patch", code=5)
@@ -532,7 +534,7 @@ def test_a_killed_import_leaves_all_or_nothing_and_the_next_one_ends_right(
         killed = killed_at(bring, event, line)
         named = re.findall(r"- (0.*)", manifest.read_text()) if manifest.exists() else []
         assert len(named) in (0, 2)
-        assert all((bring.made.root / "patches" / stack / name).is_file() for name in named)
+        assert all((bring.made.root / Patch(*stack.split("/"), name).path).is_file() for name in named)
         if not named:
             bring(*line)
         found = snapshot(bring.made.root)

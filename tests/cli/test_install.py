@@ -9,8 +9,10 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +21,8 @@ from typing import Any
 import formats
 import pytest
 from distribution import CLOCK, GREETER, REPO, Made, git, make_distribution, write_files
-from on_disk import Workspace, copy_of, snapshot
+from on_disk import Workspace, command, copy_of, snapshot
+from on_disk import environment as clean_environment
 from requirement_sets import NEEDS, install_metadata, with_set
 from test_json import SHAPES, check_shape
 
@@ -468,3 +471,44 @@ def test_wrong_interpreters(case: Case, tmp_path: Path) -> None:
         assert done.returncode == 2 and "--python" in done.stderr and "Traceback" not in done.stderr
     shutil.rmtree(case.env.site / "pip")
     assert "has no pip" in case.refused(2)
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_a_killed_install_is_made_good_by_the_next(over: bool, tools: Env, wheels: Path, tmp_path: Path) -> None:
+    """pip writes RECORD last: what it left half done stopped every later install."""
+    many = {f"greeter/many/m{n}.py": f"N = {n}\n" for n in range(150)}
+    greeter = replace(
+        GREETER,
+        files={**GREETER.files, **GREETER_FILES, "greeter/many/__init__.py": "", **many},
+        sdist=("greeter/__init__.py",),
+    )
+    clock = replace(CLOCK, files={**CLOCK.files, **CLOCK_FILES})
+    made = make_distribution(tmp_path / "made", (greeter, clock), lock=True)
+    case = Case(Workspace(made, tmp_path / "ws"), tools, wheels, ("--no-build-isolation",))
+    case.ws.apply()
+    (case.env.site / "mine.py").write_text("MINE = 1\n")
+    (case.env.site / "~mine").mkdir()
+    if over:
+        case.good("install")
+    _kill_in_the_middle(case, "~reeter" if over else "greeter/many/m9.py")
+    assert not (case.env.site / "greeter-1.0.dist-info/RECORD").exists()
+    assert "was stopped, and left half of greeter-1.0" in case.refused(2, "--dry-run")
+    case.good("install")
+    installed = case.env.snapshot()
+    assert case.env.run("-c", WHOLE).strip() == "[]"
+    assert not [p for p in installed if p.startswith(("~reeter", "~lock", ".patchctl"))]
+    assert "mine.py" in installed and (case.env.site / "~mine").is_dir()
+    case.env.run("-m", "pip", "uninstall", "--quiet", "--yes", "greeter", "The.Clock")
+    assert not (case.env.site / "greeter").exists()
+
+
+def _kill_in_the_middle(case: Case, until: str) -> None:
+    """Start an install, and kill it and its pip as soon as `until`, a path below site-packages, is there."""
+    line = ["install", "--workspace", str(case.ws.folder), "--python", case.env.python, *case.always]
+    running = subprocess.Popen(
+        command(case.ws.made, *line), env=clean_environment(case.ws.made), start_new_session=True
+    )
+    while running.poll() is None and not (case.env.site / until).exists():
+        time.sleep(0.0005)
+    os.killpg(running.pid, signal.SIGKILL)
+    assert running.wait() == -signal.SIGKILL

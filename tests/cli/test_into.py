@@ -342,7 +342,8 @@ def test_a_killed_run_into_a_checkout(ws: Workspace, checkout: Path) -> None:
 def runnable(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """A patch that changes a mode and nothing else, which `Patch` cannot say."""
     made = make_distribution(tmp_path_factory.mktemp("runnable"), (GREETER,))
-    series = made.root / "patches/greeter/v1"
+    series = made.root / "patches/greeter/v1/run"
+    series.mkdir()
     lines = patch_text(Patch("run", {}, "README: make it a program"), "diff --git a/README.md b/README.md\n")
     (series / "0004-bugfix-run.patch").write_text(lines + "old mode 100644\nnew mode 100755\n")
     stack = made.root / "manifests/stacks/greeter/v1.yaml"

@@ -24,11 +24,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     write_files(
         made.root,
         {
-            "tests/behaviour/greeter/test_polite.py": "",
-            "tests/behaviour/clock/test_polite.py": "",
-            "tests/behaviour/mutants/polite.yaml": "feature: polite\nupstream: greeter\n",
-            "tests/behaviour/mutants/polite.order.yaml": "feature: polite\nupstream: greeter\n",
-            "tests/behaviour/mutants/polite.clock.yaml": "feature: polite\nupstream: clock\n",
+            "patches/greeter/v1/polite/tests/test_polite.py": "",
+            "patches/greeter/v1/polite/tests/probe_polite.py": "",
+            "patches/greeter/v1/loud/tests/test_loud.py": "",
+            "patches/greeter/v1/polite/mutants/polite.yaml": "",
+            "patches/greeter/v1/polite/mutants/polite.order.yaml": "",
+            "patches/greeter/v1/loud/mutants/loud.yaml": "",
         },
     )
     return made
@@ -125,7 +126,7 @@ def test_an_unknown_kind_is_wrong_use(made: Made) -> None:
 
 def test_show_tells_all_about_a_patch(made: Made) -> None:
     (found,) = shown(made, "polite")
-    assert found["file"] == "patches/greeter/v1/0002-feature-polite.patch"
+    assert found["file"] == "patches/greeter/v1/polite/0002-feature-polite.patch"
     assert (found["switch"], found["upstream_status"]) == ("env GREETER_POLITE=1", "Pending")
     assert found["drop_when"] == "upstream does it itself"
     assert found["need"] == "people ask for polite, and upstream does not have it."
@@ -135,8 +136,8 @@ def test_show_tells_all_about_a_patch(made: Made) -> None:
         {"path": "greeter/manners.py", "change": "carried", "added": 2, "removed": 0},
     ]
     assert found["profiles"] == ["full"]
-    assert found["tests"] == ["tests/behaviour/greeter/test_polite.py"]
-    assert found["mutants"] == ["tests/behaviour/mutants/polite.order.yaml", "tests/behaviour/mutants/polite.yaml"]
+    assert found["tests"] == ["patches/greeter/v1/polite/tests/test_polite.py"]
+    assert found["mutants"] == [f"patches/greeter/v1/polite/mutants/{name}.yaml" for name in ("polite.order", "polite")]
     assert "diff" not in found
     text = made.good("show", "polite")
     for word in ("GREETER_POLITE=1", "test_polite.py", "+4", "greeter/manners.py", "carried", "people ask for polite"):
@@ -151,7 +152,9 @@ def test_show_names_both_sides_of_a_requirement(made: Made) -> None:
     assert [(s["stack"], len(s["commit"])) for s in typo["stacks"]] == [("v1", 40)]
 
 
-@pytest.mark.parametrize("target", ["0003-feature-loud.patch", "patches/greeter/v1/0003-feature-loud.patch", "{root}"])
+@pytest.mark.parametrize(
+    "target", ["0003-feature-loud.patch", "patches/greeter/v1/loud/0003-feature-loud.patch", "{root}"]
+)
 def test_show_takes_a_patch_file(made: Made, target: str) -> None:
     (found,) = shown(made, target.format(root=made.patch("loud")))
     assert found["feature"] == "loud" and found["row"]["number"] == 3
@@ -176,7 +179,7 @@ def test_a_feature_that_spans_upstreams_is_shown_twice(tmp_path: Path) -> None:
     old = made.patch("step")
     text = old.read_text().replace("Feature: step", "Feature: typo")
     old.unlink()
-    write_files(old.parent, {"0001-feature-typo.patch": text})
+    write_files(old.parents[1], {"typo/0001-feature-typo.patch": text})
     made.edit("manifests/stacks/clock/v2.yaml", "0001-feature-step.patch", "0001-feature-typo.patch")
     assert [p["row"]["upstream"] for p in shown(made, "typo")] == ["greeter", "clock"]
     assert [p["row"]["upstream"] for p in shown(made, "typo@clock")] == ["clock"]
@@ -188,7 +191,7 @@ def test_a_feature_that_spans_upstreams_is_shown_twice(tmp_path: Path) -> None:
         ("polit", "did you mean 'polite'"),
         ("step@greeter", "known: loud, polite, typo"),
         ("step@clok", "did you mean 'clock'"),
-        ("0002-feature-polit.patch", "did you mean patches/greeter/v1/0002-feature-polite.patch"),
+        ("0002-feature-polit.patch", "did you mean patches/greeter/v1/polite/0002-feature-polite.patch"),
         ("zzz/q.patch", "patchctl list"),
     ],
 )

@@ -19,8 +19,8 @@ from patchctl.check.series import lint
 from patchctl.maintain.template import MARKER, rendered
 from patchctl.stack.patches import load_patch
 
-TEST, PROBE = "tests/behaviour/greeter/test_warm.py", "tests/behaviour/greeter/probe_warm.py"
-MUTANT = "tests/behaviour/mutants/warm.yaml"
+WARM = "patches/greeter/v1/warm"
+TEST, PROBE, MUTANT = f"{WARM}/tests/test_warm.py", f"{WARM}/tests/probe_warm.py", f"{WARM}/mutants/warm.yaml"
 
 
 @pytest.fixture
@@ -81,14 +81,18 @@ def test_a_header_that_nobody_filled_in_is_named_line_by_line(made: Made) -> Non
     file = made.patch("warm").relative_to(made.root).as_posix()
     lines = made.patch("warm").read_text().splitlines()
     marked = [n for n, line in enumerate(lines, 1) if MARKER in line]
-    assert [f["line"] for f in findings if f["rule"] == "filled-in" and f["file"] == file] == marked
-    assert len(marked) == 7
+    found = [f for f in findings if f["rule"] == "filled-in"]
+    assert [f["line"] for f in found if f["file"] == file] == marked and len(marked) == 7
+    first = {
+        name: (made.root / name).read_text().partition(MARKER)[0].count("\n") + 1 for name in (TEST, PROBE, MUTANT)
+    }
+    assert {f["file"]: f["line"] for f in found if f["file"] != file} == first
 
 
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("typo", "--stack", "greeter"), "has the feature typo: patches/greeter/v1/0001-bugfix-typo.patch"),
+        (("typo", "--stack", "greeter"), "has the feature typo: patches/greeter/v1/typo/0001-bugfix-typo.patch"),
         (("Warm", "--stack", "greeter"), "is no name of a feature"),
         (("_warm", "--stack", "greeter"), "is no name of a feature"),
         (("../warm", "--stack", "greeter"), "is no name of a feature"),
@@ -123,13 +127,13 @@ def test_without_a_source_nothing_is_written(made: Made) -> None:
 
 
 def test_a_file_that_cannot_be_written_takes_the_others_with_it(made: Made) -> None:
-    write_files(made.root, {"tests/behaviour/mutants": "no folder\n"})
+    write_files(made.root, {f"{WARM}/mutants": "no folder\n"})
     before = contents(made)
     done = new(made, "warm", "--stack", "greeter")
     assert done.returncode == 5 and "mutants" in done.stderr, done.stderr
     assert contents(made) == before
     assert git(edit_tree(made), "log", "-1", "--format=%s").strip() == "hello: repeat a shout"
-    (made.root / "tests/behaviour/mutants").unlink()
+    (made.root / WARM / "mutants").unlink()
     assert new(made, "warm", "--stack", "greeter").returncode == 0  # and the same run goes on
 
 
@@ -168,7 +172,7 @@ def test_killed_at_a_file_the_same_run_goes_on(made: Made, tmp_path: Path, name:
 
 
 def test_what_is_there_is_kept(made: Made) -> None:
-    mine = {TEST: "mine\n", MUTANT: "feature: warm\nupstream: greeter\n"}
+    mine = {TEST: "mine\n", MUTANT: "mine too\n"}
     write_files(made.root, mine)
     done = new(made, "warm", "--stack", "greeter", "--json")
     assert json.loads(done.stdout)["kept"] == [TEST, MUTANT] and json.loads(done.stdout)["written"] == [PROBE]
@@ -179,22 +183,27 @@ def test_a_feature_of_two_upstreams_has_a_mutation_each(made: Made) -> None:
     assert new(made, "warm", "--stack", "greeter").returncode == 0
     clock = made.root.parent / "edit/clock"
     made.good("new", "warm", "--stack", "clock", "--dir", str(clock))
-    assert "upstream: clock\n" in (made.root / "tests/behaviour/mutants/warm.clock.yaml").read_text()
-    assert "upstream: greeter\n" in (made.root / MUTANT).read_text()
+    assert (made.root / "patches/clock/v2/warm/mutants/warm.yaml").is_file() and (made.root / MUTANT).is_file()
 
 
 def test_a_distribution_without_behaviour_tests_gets_none(own: Made) -> None:
     tree = own.root.parent / "edit/greeter"
     done = own.good("new", "warm", "--stack", "greeter", "--dir", str(tree))
-    assert "no tests/behaviour" in done and not (own.root / "tests").exists()
+    assert "has its tests elsewhere, or none" in done and not (own.root / WARM).exists()
+
+
+def bring_harness(made: Made) -> None:
+    """The real one: what tests of features find beside them."""
+    for file in (REPO / "conftest.py", *(REPO / "tests").glob("*.py"), *(REPO / "tests/behaviour").glob("*.py")):
+        if not file.name.startswith("test_"):
+            shutil.copyfile(file, made.root / file.relative_to(REPO))
+    shutil.copytree(REPO / "standins", made.root / "standins", ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def test_the_test_fails_until_it_is_filled_in(made: Made) -> None:
     """With the real harness: every test of it is red, and none is skipped."""
     assert new(made, "warm", "--stack", "greeter").returncode == 0
-    for file in (*(REPO / "tests").glob("*.py"), *(REPO / "tests/behaviour").glob("*.py")):
-        if not file.name.startswith("test_"):
-            shutil.copyfile(file, made.root / file.relative_to(REPO))
+    bring_harness(made)
     trees = ["--trees", str(made.root), "--stack", "greeter/v1"]
     line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *trees, TEST]
     done = subprocess.run(line, cwd=made.root, capture_output=True, text=True, check=False)
@@ -202,7 +211,33 @@ def test_the_test_fails_until_it_is_filled_in(made: Made) -> None:
     assert len(re.findall(rf"^E +Failed: {re.escape(MARKER)}", done.stdout, re.MULTILINE)) == 3
 
 
-VALUES = {"feature": "warm", "upstream": "greeter", "probe": PROBE}
+SAME = """
+import pytest
+from helper import WHERE
+@pytest.mark.on
+def test_where():
+    assert WHERE == {!r} and __file__.count("/" + WHERE + "/") == 1
+"""
+
+
+def test_files_of_one_name_in_the_folders_of_two_stacks(made: Made) -> None:
+    """A second stack begins with a copy of a feature's tests: each test imports what lies beside it."""
+    bring_harness(made)
+    for stack in ("greeter/v1", "clock/v2"):
+        folder, name = f"patches/{stack}/same/tests", stack.partition("/")[0]
+        write_files(
+            made.root, {f"{folder}/test_same.py": SAME.format(name), f"{folder}/helper.py": f"WHERE = {name!r}\n"}
+        )
+    line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", "patches"]
+    alone = subprocess.run(line, cwd=made.root, capture_output=True, text=True, check=False)
+    assert alone.returncode != 0, "pytest finds them by itself now"
+    line.remove("--noconftest")
+    named = ["--trees", str(made.root), "--stack", "greeter/v1", "--stack", "clock/v2"]
+    done = subprocess.run([*line, *named], cwd=made.root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout + done.stderr
+
+
+VALUES = {"feature": "warm", "upstream": "greeter", "probe": Path(PROBE).name}
 
 
 @pytest.mark.parametrize("template", ["test.py", "probe.py"])
@@ -241,7 +276,7 @@ def test_the_template_of_a_mutation_has_its_keys() -> None:
     import yaml
 
     found = yaml.safe_load(rendered("mutant.yaml", **VALUES))
-    assert found.keys() == {"feature", "upstream", "file", "replace", "with", "why"}
+    assert found.keys() == {"file", "replace", "with", "why"}
     assert [key for key, value in found.items() if MARKER in value] == ["file", "replace", "with", "why"]
 
 

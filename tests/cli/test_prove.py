@@ -13,11 +13,12 @@ import pytest
 from distribution import GREETER, Made, Patch, make_distribution
 from test_json import SHAPES, check_shape
 
-BEHAVIOUR = "tests/behaviour"
-TEST = f"{BEHAVIOUR}/greeter/test_typo.py"
-PROBE = f"{BEHAVIOUR}/greeter/probe_typo.py"
-MUTANT = f"{BEHAVIOUR}/mutants/typo.yaml"
-RECORD = "manifests/evidence/greeter/v1/typo.json"
+FEATURE = "patches/greeter/v1/typo"
+TEST = f"{FEATURE}/tests/test_typo.py"
+PROBE = f"{FEATURE}/tests/probe_typo.py"
+MUTANT = f"{FEATURE}/mutants/typo.yaml"
+RECORD = f"{FEATURE}/evidence.json"
+SECOND = "patches/greeter/v2/typo"
 # What docs/evidence/README.md asks of the tests of a distribution of one's own, and no more.
 CONFTEST = """
 import json, pathlib, pytest
@@ -34,7 +35,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         item.user_properties += [("mark", mark.name) for mark in item.iter_markers()]
 def pytest_sessionfinish(session):
-    probes = sorted(str(p.relative_to(HERE.parents[1])) for p in HERE.glob("*/probe_*.py"))
+    probes = sorted(str(p.relative_to(HERE)) for p in HERE.glob("patches/*/*/*/tests/probe_*.py"))
     pathlib.Path(session.config.getoption("--used")).write_text(json.dumps(probes))
 @pytest.fixture
 def code(request):
@@ -53,7 +54,7 @@ def test_rest(code):
     assert "shout" in code
 """
 MISUSE = '@pytest.mark.misuse\ndef test_refusal(code):\n    assert "environ" in code\n'
-KEYS = "feature: typo\nupstream: greeter\nfile: greeter/hello.py\nwhy: the fix goes\n"
+KEYS = "file: greeter/hello.py\nwhy: the fix goes\n"
 MUTATION = f"{KEYS}replace: Hello\nwith: Helo\n"
 
 
@@ -69,7 +70,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Made:
     typo = replace(GREETER, patches=GREETER.patches[:1])
     made = make_distribution(tmp_path_factory.mktemp("prove"), (typo,), lock=True)
     (made.root / "manifests/profiles/plain.yaml").unlink(missing_ok=True)
-    write(made.root, {f"{BEHAVIOUR}/conftest.py": CONFTEST, TEST: TESTS, PROBE: "", MUTANT: MUTATION})
+    write(made.root, {"conftest.py": CONFTEST, TEST: TESTS, PROBE: "", MUTANT: MUTATION})
     for name in ("base", "patched"):
         made.good("apply", "--profile", "full", "--workspace", str(made.root.parent / "trees" / name))
     made.good("revert", "--workspace", str(made.root.parent / "trees/base"))
@@ -145,10 +146,10 @@ def test_what_the_record_shows_does_not_run_again(proven: Made) -> None:
     first = (made.root / RECORD).read_bytes()
     feature = prove(made)
     assert (feature["status"], feature["kept"], feature["base"], feature["mutants"]) == ("proven", 2, [], {})
-    write(made.root, {f"{BEHAVIOUR}/mutants/typo.other.yaml": MUTATION.replace("Helo", "Hallo")})
+    write(made.root, {f"{FEATURE}/mutants/typo.other.yaml": MUTATION.replace("Helo", "Hallo")})
     feature = prove(made)
     assert (feature["kept"], list(feature["mutants"])) == (2, ["typo.other"])
-    (made.root / BEHAVIOUR / "mutants/typo.other.yaml").unlink()
+    (made.root / FEATURE / "mutants/typo.other.yaml").unlink()
     assert len(prove(made, "--again")["base"]) == 2
     assert (made.root / RECORD).read_bytes() == first
 
@@ -160,7 +161,7 @@ def test_parts_are_recorded_apart(made: Made) -> None:
     assert unproven(made) == []
 
 
-PATCH = "patches/greeter/v1/0001-bugfix-typo.patch"
+PATCH = "patches/greeter/v1/typo/0001-bugfix-typo.patch"
 
 
 @pytest.mark.parametrize(
@@ -170,8 +171,8 @@ PATCH = "patches/greeter/v1/0001-bugfix-typo.patch"
         (lambda made: write(made.root, {PROBE: "# more\n"}), f"{PROBE} has changed"),
         (lambda made: (made.root / PROBE).unlink(), f"{PROBE} is gone"),
         (lambda made: made.edit(MUTANT, "Helo", "Hallo"), f"{MUTANT} has changed"),
-        (lambda made: write(made.root, {f"{BEHAVIOUR}/greeter/test_typo_more.py": TESTS}), "typo_more.py was not run"),
-        (lambda made: write(made.root, {f"{BEHAVIOUR}/mutants/typo.x.yaml": MUTATION}), "mutation typo.x was not run"),
+        (lambda made: write(made.root, {f"{FEATURE}/tests/test_typo_more.py": TESTS}), "typo_more.py was not run"),
+        (lambda made: write(made.root, {f"{FEATURE}/mutants/typo.x.yaml": MUTATION}), "mutation typo.x was not run"),
         (lambda made: made.edit(PATCH, "Subject: [PATCH] hello", "Subject: [PATCH] hallo"), "the patch or a file that"),
         (lambda made: made.edit(RECORD, '"schema": "patchctl.evidence/1"', '"schema": "mine"'), "no record that patchctl"),
         (lambda made: (made.root / RECORD).write_text("{"), "no record that patchctl wrote"),
@@ -195,7 +196,6 @@ def test_what_changed_ends_the_proof(proven: Made, change: Callable[[Made], obje
         (TEST, TESTS.replace("(code)", "(nothing)"), "base: on test_need error"),
         (MUTANT, MUTATION.replace("replace: Hello", "replace: absent"), "occurs 0 times in greeter/hello.py"),
         (MUTANT, MUTATION.replace("with: Helo", "with: Hello, too"), "no `on` or `misuse` test fails"),
-        (MUTANT, MUTATION.replace("greeter\n", "clock\n"), "no mutation"),
     ],
 )
 def test_what_is_no_proof_takes_the_record_away(proven: Made, file: str, text: str, problem: str) -> None:
@@ -211,15 +211,15 @@ def test_what_is_no_proof_takes_the_record_away(proven: Made, file: str, text: s
 def test_a_mutation_with_a_wrong_key_is_named(made: Made) -> None:
     made.edit(MUTANT, "why:", "because:")
     done = made.patchctl("prove", "typo", "--trees", trees(made))
-    assert done.returncode == 2 and MUTANT in done.stderr and "the keys must be feature, file" in done.stderr
+    assert done.returncode == 2 and MUTANT in done.stderr and "the keys must be file" in done.stderr
 
 
 def test_a_refusal_taken_out_is_seen_by_misuse_tests_and_a_part_by_its_own(made: Made) -> None:
-    part = f"{BEHAVIOUR}/greeter/test_typo_part.py"
+    part = f"{FEATURE}/tests/test_typo_part.py"
     write(made.root, {
         part: TESTS.replace('"Hello" in', '"Hello, " in').replace("test_need", "test_part"), TEST: TESTS + MISUSE,
-        f"{BEHAVIOUR}/mutants/typo.part_less.yaml": MUTATION.replace("Hello", "'Hello, '").replace("Helo", "'Hello. '"),
-        f"{BEHAVIOUR}/mutants/typo.refuse.yaml": MUTATION.replace("Hello", "os.environ.get").replace("Helo", "os.getenv"),
+        f"{FEATURE}/mutants/typo.part_less.yaml": MUTATION.replace("Hello", "'Hello, '").replace("Helo", "'Hello. '"),
+        f"{FEATURE}/mutants/typo.refuse.yaml": MUTATION.replace("Hello", "os.environ.get").replace("Helo", "os.getenv"),
     })  # fmt: skip
     mutants = prove(made)["mutants"]
     red = {name: [(one["test"], one["result"]) for one in run] for name, run in mutants.items()}
@@ -267,9 +267,19 @@ def test_what_cannot_be_proven_is_said(made: Made, args: tuple[str, ...], said: 
 
 
 def test_a_mutation_of_nothing_is_named(made: Made) -> None:
-    write(made.root, {f"{BEHAVIOUR}/mutants/gone.yaml": MUTATION.replace("feature: typo", "feature: gone")})
+    """With the rule of `verify`, and no other: what lies in no feature's folder is run by nobody."""
+    write(made.root, {"tests/behaviour/mutants/gone.yaml": MUTATION, "tests/behaviour/test_gone.py": TESTS})
     done = made.patchctl("prove", "--all", "--trees", trees(made))
-    assert done.returncode == 1 and "mutants/gone.yaml: no stack of greeter carries gone" in done.stdout
+    found = json.loads(made.patchctl("verify", "--static", "--json").stdout)["findings"]
+    left = [f"{f['file']}: {f['message']}" for f in found if f["rule"] == "left-over"]
+    assert done.returncode == 1 and len(left) == 2 and all(one in done.stdout for one in left)
+
+
+def test_a_feature_without_mutations_is_not_proven(proven: Made) -> None:
+    (proven.root / MUTANT).unlink()
+    feature = prove(proven, code=1)
+    assert feature["status"] == "not proven" and "no mutation" in feature["reasons"]
+    assert unproven(proven) == ["it has no mutation"]
 
 
 def test_two_stacks_of_one_upstream_have_each_its_own_evidence(tmp_path: Path) -> None:
@@ -294,9 +304,10 @@ def test_two_stacks_of_one_upstream_have_each_its_own_evidence(tmp_path: Path) -
     ):
         shutil.copy(other.root / folder, made.root / folder)
     shutil.copytree(other.root / "patches/greeter/v2", made.root / "patches/greeter/v2")
+    made.edit("manifests/stacks/greeter/v2.yaml", "name: v2\n", "name: v2\ncomes_from: v1\n")
     text = (made.root / "manifests/profiles/full.yaml").read_text()
     (made.root / "manifests/profiles/next.yaml").write_text(text.replace("full", "next").replace("v1", "v2"))
-    write(made.root, {f"{BEHAVIOUR}/conftest.py": CONFTEST, TEST: TESTS, MUTANT: MUTATION})
+    write(made.root, {"conftest.py": CONFTEST, TEST: TESTS, MUTANT: MUTATION})
 
     def proven() -> set[str]:
         """By stack, from what `verify` says of those that are not."""
@@ -315,12 +326,19 @@ def test_two_stacks_of_one_upstream_have_each_its_own_evidence(tmp_path: Path) -
     made.good("prove", "typo", "--mirror", place)
     assert proven() == {"greeter/v1", "greeter/v2"}
     own = TESTS.replace('"Hello" in', '"Hello" in code and "again" in')
-    write(made.root, {f"{BEHAVIOUR}/greeter/v2/test_typo.py": own})
+    write(made.root, {f"{SECOND}/tests/test_typo.py": own})
     assert proven() == {"greeter/v1"}
     made.good("prove", "typo", "--mirror", place)
-    record = json.loads((made.root / "manifests/evidence/greeter/v2/typo.json").read_text())
-    assert list(record["tests"]["files"]) == [f"{BEHAVIOUR}/greeter/v2/test_typo.py"]
-    write(made.root, {f"{BEHAVIOUR}/mutants/typo.next.yaml": f"{MUTATION}stack: v2\n"})
+    record = json.loads((made.root / SECOND / "evidence.json").read_text())
+    assert list(record["tests"]["files"]) == [f"{SECOND}/tests/test_typo.py"]
+    write(made.root, {f"{SECOND}/mutants/typo.next.yaml": MUTATION})
     assert proven() == {"greeter/v1"}
+    made.good("prove", "typo", "--mirror", place)
+    assert proven() == {"greeter/v1", "greeter/v2"}
+    shutil.rmtree(made.root / SECOND / "mutants")
+    shutil.rmtree(made.root / SECOND / "tests")
+    assert proven() == {"greeter/v1"}
+    made.edit("manifests/stacks/greeter/v2.yaml", "comes_from: v1\n", "")
+    assert "it has no test" in "".join(said())
     made.edit(TEST, "shout", "shout(")
     assert proven() == set()

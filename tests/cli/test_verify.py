@@ -98,6 +98,7 @@ def change_lock(made: Made, change: Callable[[dict[str, Any]], object]) -> None:
 
 def carry_twice(made: Made) -> None:
     made.edit(made.patch("loud"), "Upstream-Status", "Carries: greeter/manners.py\nUpstream-Status")
+    shutil.copytree(made.patch("polite").parent / "files", made.patch("loud").parent / "files")
 
 
 def other_tree_list(made: Made) -> None:
@@ -105,10 +106,10 @@ def other_tree_list(made: Made) -> None:
     file.write_text(file.read_text().replace("run.sh", "ran.sh"))
 
 
-TYPO = "patches/greeter/v1/0001-bugfix-typo.patch"
-POLITE = "patches/greeter/v1/0002-feature-polite.patch"
-LOUD = "patches/greeter/v1/0003-feature-loud.patch"
-STEP = "patches/clock/v2/0001-feature-step.patch"
+TYPO = "patches/greeter/v1/typo/0001-bugfix-typo.patch"
+POLITE = "patches/greeter/v1/polite/0002-feature-polite.patch"
+LOUD = "patches/greeter/v1/loud/0003-feature-loud.patch"
+STEP = "patches/clock/v2/step/0001-feature-step.patch"
 FAULTS = (
     Fault("manifest_unknown_key", ("manifest",), STACK, edit(STACK, "name: v1", "name: v1\nnmae: v1")),
     Fault("manifest_patch_not_there", ("manifest",), STACK, write(TYPO, None)),
@@ -116,7 +117,7 @@ FAULTS = (
     Fault("patch_no_author", ("patch-file",), TYPO, edit("@typo", "From: patchctl <patchctl@localhost>\n", "")),
     Fault("patch_leaves_the_tree", ("patch-file",), TYPO,
           lambda m: m.patch("typo").write_text(m.patch("typo").read_text().replace("greeter/hello.py", "../hello.py"))),
-    Fault("patch_carries_nothing", ("patch-file",), POLITE, write("patches/greeter/v1/files/greeter/manners.py", None)),
+    Fault("patch_carries_nothing", ("patch-file",), POLITE, write("patches/greeter/v1/polite/files/greeter/manners.py", None)),
     Fault("number_gap", ("number-gap",), STACK, rename_loud, relock=True),
     Fault("subject_too_long", ("subject-length",), TYPO,
           edit("@typo", "the greeting right", "the greeting right, in every place where anybody greets anybody"), relock=True),
@@ -128,11 +129,13 @@ FAULTS = (
           edit("manifests/profiles/plain.yaml", "polite, loud", "polite, typo")),
     Fault("profile_without_unknown", ("selection",), "manifests/profiles/plain.yaml",
           edit("manifests/profiles/plain.yaml", "polite, loud", "polite, luod"), relock=True),
-    Fault("carried_by_nobody", ("carried-file",), "patches/greeter/v1/files/greeter/forms.py",
-          write("patches/greeter/v1/files/greeter/forms.py", "")),
+    Fault("carried_by_nobody", ("carried-file",), "patches/greeter/v1/polite/files/greeter/forms.py",
+          write("patches/greeter/v1/polite/files/greeter/forms.py", "")),
     Fault("carried_twice", ("carried-file", "applies", "lock", "page-stale"), LOUD, carry_twice),
-    Fault("unlisted_patch", ("unlisted-file",), "patches/greeter/v1/0004-bugfix-x.patch",
-          write("patches/greeter/v1/0004-bugfix-x.patch", "")),
+    Fault("unlisted_patch", ("unlisted-file",), "patches/greeter/v1/x",
+          write("patches/greeter/v1/x/0004-bugfix-x.patch", "")),
+    Fault("unlisted_number", ("unlisted-file",), "patches/greeter/v1/loud/0004-feature-loud.patch",
+          write("patches/greeter/v1/loud/0004-feature-loud.patch", "")),
     Fault("wrong_preimage_id", ("preimage-chain", "applies", "lock"), POLITE,
           lambda m: m.patch("polite").write_text(_other_preimage(m.patch("polite").read_text()))),
     Fault("shifted_hunk", ("applies", "lock"), TYPO, edit("@typo", "@@ -4,7 +4,7 @@", "@@ -5,7 +5,7 @@")),
@@ -142,7 +145,7 @@ FAULTS = (
           lambda m: change_lock(m, lambda lock: lock["pin"].update(tree="0" * 40))),
     Fault("lock_of_another_patch", ("lock", "page-stale"), TYPO, edit("@typo", "The code does it", "It does it")),
     Fault("lock_of_another_carried_file", ("lock",), POLITE,
-          edit("patches/greeter/v1/files/greeter/manners.py", "please", "kindly")),
+          edit("patches/greeter/v1/polite/files/greeter/manners.py", "please", "kindly")),
     Fault("lock_in_another_order", ("lock",), LOCK,
           lambda m: change_lock(m, lambda lock: lock["patches"].reverse())),
     Fault("lock_with_another_blob", ("lock-blob", "lock-tree"), TYPO,
@@ -292,7 +295,7 @@ def test_a_source_that_cannot_be_had_is_listed_and_ends_with_3(made: Made, tmp_p
 
 
 def test_what_needs_no_source_is_found_without_one(made: Made, tmp_path: Path) -> None:
-    made.edit("patches/greeter/v1/files/greeter/manners.py", "return text", "return nobody")
+    made.edit("patches/greeter/v1/polite/files/greeter/manners.py", "return text", "return nobody")
     code, report = verify(unreachable(made, tmp_path), "--offline")
     assert (code, rules(report)) == (1, {"lock", "undefined-name"})
 
@@ -440,18 +443,18 @@ def test_a_lock_that_promises_another_tree_for_one_form(both_forms: Made, tmp_pa
 
 
 def test_a_patch_without_test_or_mutation_is_found(own: Made) -> None:
-    """Only where the distribution keeps behaviour tests at all; a mutation is of the upstream that it names."""
+    """Only where the distribution keeps tests at all."""
 
     def lacking() -> set[tuple[str, str]]:
         report = json.loads(own.patchctl("verify", "--static", "--json").stdout)
         return {(f["patch"], f["message"].split(";")[0]) for f in report["findings"] if f["rule"] == "tested"}
 
     assert lacking() == set()
-    mutant = "tests/behaviour/mutants"
+    stack = "patches/greeter/v1"
     write_files(own.root, {
-        "tests/behaviour/greeter/test_typo.py": "", f"{mutant}/typo.yaml": "upstream: greeter\n",
-        "tests/behaviour/test_polite_form.py": "", f"{mutant}/polite.order.yaml": "upstream: clock\n",
-        "tests/behaviour/clock/test_loud.py": "", f"{mutant}/loud.yaml": "upstream: greeter\n",
+        f"{stack}/typo/tests/test_typo.py": "", f"{stack}/typo/mutants/typo.yaml": "",
+        f"{stack}/polite/tests/test_polite_form.py": "",
+        f"{stack}/loud/tests/probe_loud.py": "", f"{stack}/loud/mutants/loud.part.yaml": "",
     })  # fmt: skip
     no_test, no_mutation = "has no behaviour test", "has no mutation"
     assert lacking() == {("polite", no_mutation), ("loud", no_test), ("step", no_test), ("step", no_mutation)}

@@ -47,9 +47,10 @@ def made(tmp_path: Path) -> Made:
     """Locked, with pages, and with a test and a mutation of each feature."""
     made = make_distribution(tmp_path / "made", (GREETER,), lock=True)
     for patch in GREETER.patches:
-        name = f"tests/behaviour/greeter/test_{patch.feature}.py"
-        mutant = f"tests/behaviour/mutants/{patch.feature}.yaml"
-        write_files(made.root, {name: "", mutant: f"feature: {patch.feature}\nupstream: greeter\n"})
+        folder = f"patches/greeter/v1/{patch.feature}"
+        write_files(
+            made.root, {f"{folder}/tests/test_{patch.feature}.py": "", f"{folder}/mutants/{patch.feature}.yaml": ""}
+        )
     made.good("docs")
     made.good("verify")
     return made
@@ -66,8 +67,9 @@ def add(made: Made, feature: str = "warm", change: str = CHANGE) -> list[str]:
     editor.write_text(EDITOR)
     lines = [line.replace("warm", feature) for line in commands("Writing a patch")]
     own = [f"export GIT_EDITOR='{sys.executable} {editor}'"]
+    tests = f"sed -i 's/TODO(new):\\? //' {made.root}/patches/greeter/v1/{feature}/*/*"
     for line in lines:
-        own += [change] if line.startswith("git add") else []
+        own += [change, tests] if line.startswith("git add") else []
         own += [] if is_proof(line) else [line]
     done = walk(made, own)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -80,8 +82,9 @@ def test_a_patch_is_added_in_seven_lines_and_taken_out_again(made: Made) -> None
     assert len(lines) == 7 and sum(map(is_proof, lines)) == 1 and "Of the seven lines" in PAGE
     after = contents(made)
     assert after.keys() - before.keys() == {
-        "patches/greeter/v1/0004-feature-warm.patch", "docs/patches/greeter/v1/warm.md",
-        "tests/behaviour/greeter/test_warm.py", "tests/behaviour/greeter/probe_warm.py", "tests/behaviour/mutants/warm.yaml",
+        "patches/greeter/v1/warm/0004-feature-warm.patch", "docs/patches/greeter/v1/warm.md",
+        "patches/greeter/v1/warm/tests/test_warm.py", "patches/greeter/v1/warm/tests/probe_warm.py",
+        "patches/greeter/v1/warm/mutants/warm.yaml",
     }  # fmt: skip
     assert {path for path in before if before[path] != after[path]} == {
         "manifests/stacks/greeter/v1.yaml", "manifests/locks/greeter/v1.json", "docs/patches/greeter/v1/README.md",
@@ -93,13 +96,27 @@ def test_a_patch_is_added_in_seven_lines_and_taken_out_again(made: Made) -> None
 
 
 def test_verify_names_what_was_left_of_it(made: Made) -> None:
+    """A folder without its line; then a line without its folder, which nothing goes on with."""
     add(made)
     kept = [line for line in commands("Taking a patch out") if not line.startswith("rm ")]
     done = walk(made, kept)
-    assert done.returncode == 1
-    test, mutant = "tests/behaviour/greeter/test_warm.py", "tests/behaviour/mutants/warm.yaml"
-    lines = done.stdout.splitlines()
-    assert test in lines and mutant in lines and done.stdout.count("[left-over]") == 2
+    assert done.returncode == 1 and done.stdout.count("[unlisted-file]") == 1
+    assert "patches/greeter/v1/warm" in done.stdout and "delete the folder, or list its patch" in done.stdout
+    lines = (made.root / "manifests/stacks/greeter/v1.yaml").read_text()
+    (made.root / "manifests/stacks/greeter/v1.yaml").write_text(f"{lines}  - 0004-feature-warm.patch\n")
+    shutil.rmtree(made.root / "patches/greeter/v1/warm")
+    for verb in (("lock",), ("verify",), ("apply", "--profile", "full")):
+        refused = made.patchctl(*verb)
+        assert refused.returncode == (1 if verb == ("verify",) else 2)
+        assert "take this line out, or bring the folder back" in refused.stdout + refused.stderr
+
+
+def test_a_patch_in_the_middle_is_taken_out_with_git(made: Made) -> None:
+    before = contents(made)
+    add(made)
+    done = walk(made, commands("Taking out a patch that later ones build on"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert contents(made) == before
 
 
 def test_a_header_that_was_not_filled_in_does_not_pass(made: Made) -> None:
@@ -132,7 +149,9 @@ def test_two_patches_of_one_stack_meet_in_two_lists(made: Made) -> None:
     refused = made.patchctl("lock")
     assert refused.returncode == 2 and "number 0004 after 0004" in refused.stderr
     (root / manifest).write_text(both.replace("0004-feature-warm", "0005-feature-warm"))
-    git(root, "mv", "patches/greeter/v1/0004-feature-warm.patch", "patches/greeter/v1/0005-feature-warm.patch")
+    git(
+        root, "mv", "patches/greeter/v1/warm/0004-feature-warm.patch", "patches/greeter/v1/warm/0005-feature-warm.patch"
+    )
     made.good("lock")
     made.good("verify")
     table = (root / "docs/patches/greeter/v1/README.md").read_text()

@@ -269,7 +269,7 @@ class MemoReader(Reader):
         self.folder = folder / "stacks" / "key"
         self.folder.mkdir(parents=True)
         file = ROOT / "patches"
-        self.patches = [load_patch(p, ROOT) for p in sorted(file.glob("*/*/*.patch"))[:2]]
+        self.patches = [load_patch(p, ROOT) for p in sorted(file.glob("*/*/*/*.patch"))[:2]]
         body = b"PACK"
         for name in (f"pack-{A}.pack", f"pack-{A}.idx"):
             (self.folder / name).write_bytes(body + hashlib.sha1(body, usedforsecurity=False).digest())

@@ -72,7 +72,7 @@ def made_world(folder: Path, mirrors: Path | None) -> World:
             world.samples += [
                 p for bad in family.values() if isinstance(bad, corpus.Bad) for p in bad.patches if len(p) < _LARGEST
             ]
-    for file in sorted(ROOT.glob("patches/*/*/*.patch")):
+    for file in sorted(ROOT.glob("patches/*/*/*/*.patch")):
         _with_files_made_up(file.read_bytes(), world)
     if mirrors is not None:
         for mirror in sorted(p for p in mirrors.iterdir() if p.is_dir()):

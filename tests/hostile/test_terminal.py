@@ -41,7 +41,7 @@ ORDERS = {
     "private": "\ue000\U000f0000",
     "markup": "<script>alert(1)</script>&amp;",
 }
-PATCH = "patches/greeter/v1/0003-feature-loud.patch"
+PATCH = "patches/greeter/v1/loud/0003-feature-loud.patch"
 FORBIDDEN = {chr(c) for c in (*range(0x20), *range(0x7F, 0xA0))} - {"\n", "\t"} | {
     "\u202e", "\u202a", "\u202b", "\u202d", "\u2066", "\u2067", "\u2068", "\u2069", "\u200b", "\u200e", "\u200f", "\u2028", "\u2029",
 }  # fmt: skip
@@ -185,14 +185,16 @@ def test_in_what_verify_prints_for_a_ci_system(own: Made, nasty: str, tmp_path: 
     """In a subject, a trailer, a file's name and a manifest at once; as JSON, XML and annotations they are parsed too."""
     text = {**NASTY, **ORDERS}[nasty]
     file, folder = own.root / PATCH, own.root / "patches/greeter/v1"
+    for feature in ("odd", "named"):
+        (folder / feature).mkdir()
     quoted = "".join(f"\\{b:03o}" for b in text.encode())
     old = file.read_bytes()
     file.write_bytes(old.replace(b"[PATCH] hello: repeat", f"[PATCH] hello: {text} repeat".encode()))
-    (folder / "0004-feature-odd.patch").write_bytes(old.replace(b"Feature: loud", f"Feature: {text}".encode()))
+    (folder / "odd/0004-feature-odd.patch").write_bytes(old.replace(b"Feature: loud", f"Feature: {text}".encode()))
     named = old.replace(b"a/greeter/hello.py", f'"a/{quoted}"'.encode()).replace(
         b"b/greeter/hello.py", f'"b/{quoted}"'.encode()
     )
-    (folder / "0005-feature-named.patch").write_bytes(named)
+    (folder / "named/0005-feature-named.patch").write_bytes(named)
     stack = own.root / "manifests/stacks/greeter/v1.yaml"
     stack.write_text(stack.read_text() + "  - 0004-feature-odd.patch\n  - 0005-feature-named.patch\n")
     forms = ("text", "json", "github", "gitlab", "sarif", "junit")

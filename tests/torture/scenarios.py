@@ -218,6 +218,19 @@ def _whole_edit(box: Box) -> list[str]:
     return [*([f"git fsck: {said}"] if said else []), *_litter(box.at("edit"), "shapes")]
 
 
+def _keeps_tests(box: Box) -> None:
+    """A distribution that has its tests with it: `new` begins some."""
+    (box.made.root / "tests/behaviour").mkdir(parents=True)
+
+
+def _begun(box: Box) -> Any:
+    """The files that `new` wrote, the work tree, and its commit but for the time at which it was made."""
+    folder = box.at("edit/shapes")
+    files = {p: s for p, s in snapshot(folder).items() if p.split("/")[0] != ".git"}
+    asked = [("log", "-2", "--format=%an %T %B"), ("symbolic-ref", "HEAD"), ("status", "--porcelain")]
+    return _distribution(box), files, [git(folder, *args) for args in asked]
+
+
 def _litter(folder: Path, *wanted: str) -> list[str]:
     """What lies in a folder beside what a command was to put there."""
     return [f"left behind: {p}" for p in sorted(folder.iterdir()) if p.name not in wanted]
@@ -388,7 +401,14 @@ def _installed(box: Box) -> Any:
     found = {
         p: s for p, s in snapshot(packages).items() if p.split("/")[0] in ("shapes", "clock") and "__pycache__" not in p
     }
-    return found, sorted(p.name for p in packages.glob("*.dist-info") if p.name.startswith(("shapes", "clock")))
+    infos = sorted(p.name for p in packages.glob("*.dist-info") if p.name.startswith(("shapes", "clock")))
+    return found, infos, sorted(p.name for p in packages.iterdir() if p.name.startswith(("~", ".")))
+
+
+def _installed_before(box: Box) -> None:
+    """The same, with what is to be installed there already: pip takes it away first."""
+    _environment(box)
+    box.good(*(a.replace("BOX", str(box.folder)) for a in _INSTALL))
 
 
 def _of_env(box: Box) -> Any:
@@ -398,6 +418,7 @@ def _of_env(box: Box) -> Any:
 
 _INSTALL: Args = ("install", *_WS, "--python", "BOX/env/bin/python", "--no-build-isolation")
 _EDIT: Args = ("edit", "shapes", "--dir", "BOX/edit/shapes")
+_NEW: Args = ("new", "fresh", "--stack", "shapes", "--dir", "BOX/edit/shapes")
 _EXPORT: Args = ("export", "shapes", "--dir", "BOX/edit/shapes")
 _FETCH: Args = ("fetch", "--profile", "full")
 _CREATE: Args = ("bundle", "create", "--profile", "full", "--out", "BOX/out/it.tar")
@@ -437,6 +458,9 @@ ALL: tuple[Scenario, ...] = (
              ("edit", "cache", "tmp"), healthy=_whole_edit),
     Scenario("edit-again", "edit, a second time", _opened, _EDIT, "end", {"end": [_EDIT]}, (_again(_EDIT),), _edit_tree, _beside,
              ("edit", "cache", "tmp"), healthy=_whole_edit),
+    Scenario("new", "new", _keeps_tests, _NEW, "end", {"end": [_NEW]}, ((Step(_NEW, "end", (0, 5)),),), _begun, _beside,
+             ("edit", "cache", "tmp", "distribution"), codes=(0, 2, 3, 5),
+             healthy=lambda box: [*_no_litter(box), *_whole_edit(box)]),
     Scenario("export", "export", _committed, _EXPORT, "end", {"end": [_EXPORT]}, (_again(_EXPORT),), _distribution, _with_work,
              ("edit", "cache", "tmp", "distribution"), healthy=_no_litter),
     Scenario("lock", "lock", _unlocked, ("lock",), "end", {"end": [("lock",)]}, (_again(("lock",)),), _distribution, _beside,
@@ -451,6 +475,8 @@ ALL: tuple[Scenario, ...] = (
              ((Step(_FROM_BUNDLE, "full"),),), _trees, _beside),
     Scenario("install", "install", _environment, _INSTALL, "end", {"end": [_INSTALL]}, (_again(_INSTALL),), _installed, _of_env,
              ("env", "tmp", "cache", "ws/.patchctl", "home"), healthy=_no_litter, weight=10),
+    Scenario("install-over", "install, over another", _installed_before, _INSTALL, "end", {"end": [_INSTALL]}, (_again(_INSTALL),),
+             _installed, _of_env, ("env", "tmp", "cache", "ws/.patchctl", "home"), healthy=_no_litter, weight=10),
     Scenario("cluster", "cluster apply, on a node", _nothing, ("cluster",), "full", {**_ENDS, "full": [_FULL]},
              (_TO_FULL, _NEVER_MIND), _trees, _beside, call=_node, codes=(0, 1, 2, 3)),
 )  # fmt: skip

@@ -127,13 +127,14 @@ def _make(
     git(repo, "commit", "--quiet", "-m", "the pin")
     pin = git(repo, "rev-parse", "HEAD", "HEAD^{tree}").split()
     folder = made.root / "patches" / upstream.name / upstream.stack
-    folder.mkdir(parents=True)
     for number, (patch, step) in enumerate(zip(upstream.patches, steps, strict=True), 1):
         step(repo)
         git(repo, "add", "--all")
         diff = git(repo, "diff", "--cached", "--binary", "--full-index", "--find-renames", "--no-color", "-U3")
-        (folder / patch.file(number)).write_bytes(patch_text(patch, diff).encode())
-        write_files(folder / "files", patch.carries)
+        own = folder / patch.feature
+        own.mkdir(parents=True, exist_ok=True)
+        (own / patch.file(number)).write_bytes(patch_text(patch, diff).encode())
+        write_files(own / "files", patch.carries)
         write_files(repo, patch.carries)
         git(repo, "add", "--all")
         git(repo, "commit", "--quiet", "-m", patch.feature)

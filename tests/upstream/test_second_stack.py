@@ -33,10 +33,10 @@ Run = Callable[..., Any]
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the distribution with both stacks."""
     root = tmp_path_factory.mktemp("second") / "distribution"
-    for name in ("manifests", "patches", "tests/behaviour"):
+    for name in ("manifests", "patches", "standins", "tests/behaviour"):
         shutil.copytree(REPO / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("conftest.py", "pins.py"):
-        shutil.copy(REPO / "tests" / name, root / "tests" / name)
+    for name in ("conftest.py", "tests/pins.py"):
+        shutil.copy(REPO / name, root / name)
     shutil.copytree(SECOND, root, dirs_exist_ok=True)
     return root
 
@@ -92,6 +92,6 @@ def test_the_feature_is_proven_on_its_new_stack(locked: Path, patchctl: Run) -> 
     (feature,) = patchctl("prove", FEATURE, "--stack", NEW, codes=(0, 1))["features"]
     assert (feature["status"], feature["reasons"]) == ("proven", [])
     assert unproven(patchctl, NEW) == {} and unproven(patchctl, OLD) == before
-    record = json.loads((locked / f"manifests/evidence/{NEW}/{FEATURE}.json").read_text())
+    record = json.loads((locked / f"patches/{NEW}/{FEATURE}/evidence.json").read_text())
     assert record["tests"]["trees"]["vllm"].startswith("v0.16.0 sdist ")
     assert set(record["mutants"]) == {FEATURE}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,7 +60,7 @@ ROWS = {
         (
             V1,
             13,
-            "patches[2]: '0005-feature-lout.patch' is no regular file in {root}/patches/greeter/v1;"
+            "patches[2]: '0005-feature-lout.patch' is no regular file in {root}/patches/greeter/v1/lout;"
             " did you mean '0005-feature-loud.patch'?",
         ),
     ),
@@ -72,6 +73,22 @@ ROWS = {
         (SITE, 4, "extends: greeter has no stack 'v2'; known: v1"),
     ),
     "extends_itself": ((CLOCK, "pin:", "extends: v2\npin:"), (CLOCK, 4, "extends: a circle: v2 extends v2")),
+    "comes_from_unknown": (
+        (V1, "pin:", "comes_from: v0\npin:"),
+        (V1, 4, "comes_from: greeter has no stack 'v0'; known: v1-site"),
+    ),
+    "comes_from_itself": (
+        (CLOCK, "pin:", "comes_from: v2\npin:"),
+        (CLOCK, 4, "comes_from: a circle: it comes from a stack that comes from this one"),
+    ),
+    "comes_from_what_extends_it": (
+        (V1, "pin:", "comes_from: v1-site\npin:"),
+        (V1, 4, "comes_from: a circle: it comes from a stack that comes from this one"),
+    ),
+    "comes_from_and_extends": (
+        (SITE, "pin:", "comes_from: v1\npin:"),
+        (SITE, 5, "comes_from: not with 'extends', which says it already"),
+    ),
     "extends_another_commit": (
         (SITE, "1111111111111111111111111111111111111111", "1111111111111111111111111111111111111112"),
         (SITE, 6, "pin.commit: differs from that of v1, which this stack extends"),
@@ -89,7 +106,7 @@ ROWS = {
         (
             SITE,
             12,
-            "replace.0002-bugfix-typo.patch: '0001-bugfix-tipo.patch' is no regular file in {root}/patches/greeter/v1-site;"
+            "replace.0002-bugfix-typo.patch: '0001-bugfix-tipo.patch' is no regular file in {root}/patches/greeter/v1-site/tipo;"
             " did you mean '0001-bugfix-typo.patch'?",
         ),
     ),
@@ -168,9 +185,9 @@ def test_a_replaced_name_that_the_parent_has_twice(root: Path, edit: Edit) -> No
     edit(SITE, "replace:\n  0002-bugfix-typo.patch: 0001-bugfix-typo.patch\n", "")
     edit(SITE, "0002-feature-site.patch", "0002-bugfix-typo.patch")
     folder = root / "patches/greeter"
-    (folder / "v1-site/0001-bugfix-typo.patch").rename(folder / "v1-site/0002-bugfix-typo.patch")
-    (folder / "third").mkdir()
-    (folder / "third/0001-bugfix-typo.patch").write_text("")
+    (folder / "v1-site/typo/0001-bugfix-typo.patch").rename(folder / "v1-site/typo/0002-bugfix-typo.patch")
+    (folder / "third/typo").mkdir(parents=True)
+    (folder / "third/typo/0001-bugfix-typo.patch").write_text("")
     third = (root / SITE).read_text().replace("name: v1-site\nextends: v1\n", "name: third\nextends: v1-site\n")
     third = third.replace(
         "patches:\n  - 0002-bugfix-typo.patch\n", "replace: {0002-bugfix-typo.patch: 0001-bugfix-typo.patch}\n"
@@ -247,7 +264,7 @@ def test_hostile_file_names_are_shown_safely(root: Path, name: bytes, place: str
 
 @pytest.mark.parametrize("kind", ["link", "folder", "fifo", "gone"])
 def test_a_patch_that_is_no_regular_file(root: Path, kind: str) -> None:
-    patch = root / "patches/clock/v2/0001-bugfix-second.patch"
+    patch = root / "patches/clock/v2/second/0001-bugfix-second.patch"
     patch.unlink()
     if kind == "link":
         patch.symlink_to("/etc/passwd")
@@ -255,13 +272,27 @@ def test_a_patch_that_is_no_regular_file(root: Path, kind: str) -> None:
         patch.mkdir()
     elif kind == "fifo":
         os.mkfifo(patch)
-    what = "patches[0]: '0001-bugfix-second.patch' is no regular file in {root}/patches/clock/v2"
+    what = "patches[0]: '0001-bugfix-second.patch' is no regular file in {root}/patches/clock/v2/second"
     assert problems(root) == [(CLOCK, 7, what)]
+
+
+def test_a_line_whose_folder_is_gone_says_both_ways_out(root: Path) -> None:
+    shutil.rmtree(root / "patches/clock/v2/second")
+    what = "patches[0]: '0001-bugfix-second.patch' is no regular file in {root}/patches/clock/v2/second, which is gone:"
+    assert problems(root) == [(CLOCK, 7, f"{what} take this line out, or bring the folder back")]
+
+
+def test_patches_without_folders_of_their_features_are_told_what_to_do(root: Path) -> None:
+    """As distributions had them before features had folders."""
+    folder = root / "patches/clock/v2"
+    (folder / "second/0001-bugfix-second.patch").rename(folder / "0001-bugfix-second.patch")
+    what = "patches[0]: '0001-bugfix-second.patch' is no regular file in {root}/patches/clock/v2/second; it lies beside that"
+    assert problems(root) == [(CLOCK, 7, f"{what} folder: each feature has one, with what it carries in files/")]
 
 
 def test_a_patch_that_vanished_is_found_although_the_manifests_are_cached(root: Path, tmp_path: Path) -> None:
     Distribution.load(root, tmp_path / "cache")
-    (root / "patches/clock/v2/0001-bugfix-second.patch").unlink()
+    (root / "patches/clock/v2/second/0001-bugfix-second.patch").unlink()
     with pytest.raises(InvalidManifest) as caught:
         Distribution.load(root, tmp_path / "cache")
     assert caught.value.problems[0].line == 7

@@ -18,9 +18,10 @@ from harmless import assert_harmless
 from on_disk import snapshot
 from watched import Watched, run_all
 
+from patchctl.manifest.series import Patch
+
 CODES = {"patch": 2, "does-not-apply": 4}
 FORMATS = ("text", "json", "github", "gitlab", "sarif", "junit")
-PATCHES = "patches/greeter/v1"
 STACK = "manifests/stacks/greeter/v1.yaml"
 
 
@@ -33,13 +34,17 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return made
 
 
+def patch_path(name: str) -> str:
+    return Patch("greeter", "v1", name).path
+
+
 def with_patches(made: Made, root: Path, patches: list[bytes]) -> Path:
     """The distribution with these files as its series, in `root`."""
     shutil.copytree(made.root, root)
-    (root / PATCHES).mkdir(parents=True)
     names = [f"{number:04}-feature-x{number}.patch" for number in range(1, len(patches) + 1)]
     for name, data in zip(names, patches, strict=True):
-        (root / PATCHES / name).write_bytes(data)
+        (root / patch_path(name)).parent.mkdir(parents=True)
+        (root / patch_path(name)).write_bytes(data)
     text = (root / STACK).read_text().replace("patches: []", "patches:")
     (root / STACK).write_text(text + "".join(f"  - {name}\n" for name in names))
     return root
@@ -66,7 +71,7 @@ def test_apply_of_each_is_refused_and_writes_nothing(family: str, base: Made, tm
     assert {top: snapshot(top) for top in before} == before
     assert not (tmp_path / "ws").exists()
     for (fault, case), run in zip(cases.items(), done.runs, strict=True):
-        name = f"{PATCHES}/{len(case.patches):04}-feature-x{len(case.patches)}.patch"
+        name = patch_path(f"{len(case.patches):04}-feature-x{len(case.patches)}.patch")
         assert run.code == CODES[case.kind], (fault, run)
         assert re.search(case.message, run.stderr), (fault, run.stderr)
         assert (f"{name}:{case.line}:" if case.line else name) in run.stderr, (fault, run.stderr)

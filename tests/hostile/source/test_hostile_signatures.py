@@ -531,4 +531,4 @@ def test_what_changed_after_the_check_is_not_taken_out(case: Case) -> None:
     bundle = case.open()
     case.bundle.write_bytes(redigested(case.bundle.read_bytes()))
     with pytest.raises(SourceMismatch, match="was changed while the bundle was in use"):
-        bundle.read(f"{DISTRIBUTION}patches/greeter/v1/0001-bugfix-typo.patch")
+        bundle.read(f"{DISTRIBUTION}patches/greeter/v1/typo/0001-bugfix-typo.patch")

@@ -62,7 +62,7 @@ def older(big: Made, tmp_path_factory: pytest.TempPathFactory) -> Made:
         lines = file.read_text().splitlines()
         start = lines.index("patches:")
         file.write_text("\n".join(lines[: start + 1 + kept]) + "\n")
-        for patch in sorted((old.root / "patches" / stack).glob("*.patch"))[kept:]:
+        for patch in sorted((old.root / "patches" / stack).glob("*/*.patch"), key=lambda file: file.name)[kept:]:
             patch.unlink()
     old.good("lock", "--source", "git")
     return old

@@ -71,7 +71,7 @@ def test_an_edit_in_the_last_tree_stops_the_first(applied: Workspace) -> None:
     assert str(file) in applied.refused(5, "apply", "--profile", "full")
 
 
-PATCH = "patches/greeter/v1/0003-feature-loud.patch"
+PATCH = "patches/greeter/v1/loud/0003-feature-loud.patch"
 BROKEN: dict[str, tuple[int, str, str]] = {
     "wrong-preimage": (4, "index ", "index 0123456789012345678901234567890123456789.."),
     "shifted-hunk": (4, "@@ -12,", "@@ -13,"),
@@ -118,13 +118,13 @@ def test_a_broken_patch(applied: Workspace, fault: str) -> None:
 
 def test_repeated_context_is_not_guessed_at(applied: Workspace) -> None:
     """The lines of the hunk stand in the file twice; the numbers name the wrong copy."""
-    file = applied.made.root / "patches/clock/v2/0001-feature-step.patch"
+    file = applied.made.root / "patches/clock/v2/step/0001-feature-step.patch"
     text = file.read_text()
     line = next(row for row in text.splitlines() if row.startswith("@@ "))
     rest = text.partition(line + "\n")[2]
     moved = "@@ -2,3 +2,4 @@\n \n+# here\n \n def tick(count):\n"
     assert rest
-    name = "patches/clock/v2/0001-feature-step.patch"
+    name = "patches/clock/v2/step/0001-feature-step.patch"
     message = refused_patch(applied, 4, text.replace(line + "\n" + rest, moved).encode(), name)
     assert line_of(message, name) > 10
 

@@ -70,7 +70,7 @@ def test_code_that_is_not_the_patchs_fault(patches: dict[str, StackPatch], befor
 )  # fmt: skip
 def test_code_that_is(patches: dict[str, StackPatch], before: bytes, after: bytes, rule: str) -> None:
     (found,) = changed(patches["typo"], before, after)
-    assert (found.rule, found.file) == (rule, "patches/greeter/v1/0001-bugfix-typo.patch")
+    assert (found.rule, found.file) == (rule, "patches/greeter/v1/typo/0001-bugfix-typo.patch")
     assert patches["typo"].data.split(b"\n")[(found.line or 0) - 1].startswith(b"diff --git a/greeter/hello.py")
 
 

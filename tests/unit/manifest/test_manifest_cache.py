@@ -68,7 +68,7 @@ def test_a_renamed_file_is_read_again(root: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_not_right_is_never_kept(root: Path, tmp_path: Path) -> None:
-    (root / "patches/clock/v2/0001-bugfix-second.patch").unlink()
+    (root / "patches/clock/v2/second/0001-bugfix-second.patch").unlink()
     with pytest.raises(InvalidManifest):
         Distribution.load(root, tmp_path / "cache")
     assert not (tmp_path / "cache").exists()

@@ -70,9 +70,9 @@ def names(paths: list[Path], root: Path) -> list[str]:
 def test_patch_files_of_a_plain_stack(root: Path) -> None:
     dist = Distribution.load(root)
     assert names(dist.patch_files(dist.stack("greeter", "v1")), root) == [
-        "patches/greeter/v1/0001-feature-polite.patch",
-        "patches/greeter/v1/0002-bugfix-typo.patch",
-        "patches/greeter/v1/0005-feature-loud.patch",
+        "patches/greeter/v1/polite/0001-feature-polite.patch",
+        "patches/greeter/v1/typo/0002-bugfix-typo.patch",
+        "patches/greeter/v1/loud/0005-feature-loud.patch",
     ]
 
 
@@ -80,10 +80,10 @@ def test_patch_files_of_a_stack_that_extends_and_replaces(root: Path) -> None:
     dist = Distribution.load(root)
     files = dist.patch_files(dist.stack("greeter", "v1-site"))
     assert names(files, root) == [
-        "patches/greeter/v1/0001-feature-polite.patch",
-        "patches/greeter/v1-site/0001-bugfix-typo.patch",
-        "patches/greeter/v1/0005-feature-loud.patch",
-        "patches/greeter/v1-site/0002-feature-site.patch",
+        "patches/greeter/v1/polite/0001-feature-polite.patch",
+        "patches/greeter/v1-site/typo/0001-bugfix-typo.patch",
+        "patches/greeter/v1/loud/0005-feature-loud.patch",
+        "patches/greeter/v1-site/site/0002-feature-site.patch",
     ]
     assert all(f.is_file() for f in files)
 
@@ -94,8 +94,8 @@ def test_a_replacement_may_be_replaced_further_down(root: Path) -> None:
     third = third.replace("0002-bugfix-typo.patch: 0001-bugfix-typo", "0001-bugfix-typo.patch: 0007-bugfix-typo")
     third = third.replace("patches:\n  - 0002-feature-site.patch\n", "")
     (root / "manifests/stacks/greeter/third.yaml").write_text(third)
-    (root / "patches/greeter/third").mkdir()
-    (root / "patches/greeter/third/0007-bugfix-typo.patch").write_text("")
+    (root / "patches/greeter/third/typo").mkdir(parents=True)
+    (root / "patches/greeter/third/typo/0007-bugfix-typo.patch").write_text("")
     dist = Distribution.load(root)
     assert [f"{p.stack}/{p.file}" for p in dist.patches(dist.stack("greeter", "third"))] == [
         "v1/0001-feature-polite.patch",
@@ -133,19 +133,23 @@ def test_unlisted_files(root: Path) -> None:
     dist = Distribution.load(root)
     assert dist.unlisted_files() == []
     extra = [
-        "greeter/v1/0009-feature-forgotten.patch",
-        "greeter/v0/0001-bugfix-old.patch",
+        "greeter/v1/forgotten/0009-feature-forgotten.patch",
+        "greeter/v1/loud/0009-feature-loud.patch",
+        "greeter/v1/0001-feature-polite.patch",
+        "greeter/v0/old/0001-bugfix-old.patch",
         "other/v1/x.patch",
         "README",
     ]
-    for name in [*extra, "greeter/v1/files/greeter/new.py", "greeter/v1/.hidden"]:
+    for name in [*extra, "greeter/v1/loud/files/greeter/new.py", "greeter/v1/.hidden"]:
         path = root / "patches" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
     assert names(dist.unlisted_files(), root / "patches") == [
         "README",
         "greeter/v0",
-        "greeter/v1/0009-feature-forgotten.patch",
+        "greeter/v1/0001-feature-polite.patch",
+        "greeter/v1/forgotten",
+        "greeter/v1/loud/0009-feature-loud.patch",
         "other",
     ]
 

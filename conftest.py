@@ -1,0 +1,51 @@
+"""What every folder of tests knows, those of features in patches/ and all others in tests/: the options --slow, --trees,
+--stack and --used, the mark `slow`, and the fixtures of behaviour tests."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from patchctl.__main__ import compose
+
+compose()  # before any module of tests: some load the distribution while they are imported
+TESTS = Path(__file__).resolve().parent / "tests"
+sys.path[:0] = [str(TESTS), str(TESTS / "behaviour")]
+pytest_plugins = ["feature_tests"]
+SLOW = "takes minutes, many processes or a matrix of cases: run with --slow (make test-slow, make test-mutants)"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--trees",
+        metavar="DIR",
+        default=None,
+        help="a folder with the upstream trees to test (DIR/verl, DIR/vllm, ...); without it patchctl builds them",
+    )
+    parser.addoption(
+        "--stack",
+        action="append",
+        default=[],
+        metavar="UPSTREAM/STACK",
+        help="the stack that a tree given with --trees is of; a workspace says it itself, else it is the profile's",
+    )
+    parser.addoption("--used", metavar="FILE", help="write the tests and probes that the run read, as a JSON list")
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow as well")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            # Started by `nohup` or in a script's background. A program that is started inherits what is ignored, not what is
+            # handled: the tests go on as they were told to, and what they start is as in a terminal.
+            signal.signal(number, lambda *_: None)
+    config.addinivalue_line("markers", f"slow: {SLOW}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow") and not config.getoption("--slow"):
+            item.add_marker(pytest.mark.skip(reason="slow: make test-slow runs it"))

@@ -1,0 +1,50 @@
+"""The device under verl's FSDP workers, on a CPU. Needs `torch_npu` and `npu_attention`; each function is called after the
+module that it speaks of was imported (patchctl_standins.at_start), or by hand.
+
+The NPU is there for whoever asks: verl and transformers take their NPU code, which calls torch_npu's operators. Its tensors
+are on the CPU, so the device's name is "cpu" and its collectives are gloo's.
+"""
+
+import functools
+
+import acl
+import npu_attention
+import torch
+import torch.distributed
+
+GIBIBYTE = 1 << 30
+
+
+def answer_for_the_device(torch_npu):
+    """torch.npu says that an NPU is there, torch.cpu answers what verl asks the module of its device, and attention is real."""
+    torch.npu.is_available = lambda: True
+    torch.npu.device_count = acl.device_count
+    torch_npu.npu_fusion_attention = npu_attention.fusion_attention
+    # A barrier asks which accelerator there is, and the NPU that torch_npu's stand-in names has no driver.
+    torch._C._get_accelerator = lambda *args: torch.device("cpu")
+    cpu = torch.cpu
+    cpu.set_device = cpu.empty_cache = cpu.ipc_collect = cpu.reset_peak_memory_stats = lambda *args: None
+    cpu.get_rng_state, cpu.set_rng_state = torch.get_rng_state, torch.set_rng_state
+    cpu.manual_seed = cpu.manual_seed_all = torch.manual_seed
+    for name in ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"):
+        setattr(cpu, name, lambda *args: 0)
+    cpu.mem_get_info = lambda *args: (GIBIBYTE, GIBIBYTE)
+    torch.distributed.init_process_group = _each_device_once(torch.distributed.init_process_group)
+
+
+def name_the_device(device):
+    """verl.utils.device: the NPU's tensors are the CPU's, and its backend is gloo."""
+    device.get_device_name = lambda: "cpu"
+    device.get_nccl_backend = lambda: "gloo"
+
+
+def _each_device_once(start):
+    """verl's FSDP worker names a backend for the CPU and one for the device, and torch refuses one device twice."""
+
+    @functools.wraps(start)
+    def started(backend=None, *args, **settings):
+        if backend is not None and "," in backend:
+            backend = ",".join(dict.fromkeys(backend.split(",")))
+        return start(backend, *args, **settings)
+
+    return started

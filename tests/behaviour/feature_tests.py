@@ -1,0 +1,101 @@
+"""Behaviour tests: patched upstream code running for real, in subprocesses, on a CPU. Those of a feature lie in its folder,
+patches/UPSTREAM/STACK/FEATURE/tests; what serves several, and tests of no feature, beside this plugin of pytest."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+from harness import BEHAVIOUR, PATCHES, REPO, SHARED, Upstream
+from models import TinyModels, make_tiny_models
+from pins import distribution
+from trees import LazyTrees, Trees, built_trees, given_trees
+
+from patchctl.catalog.evidence import tests_of
+
+HARNESS = [BEHAVIOUR / f"{name}.py" for name in ("feature_tests", "harness", "processes", "trees")]
+MARKS = {
+    "on": "shows that the need is met: fails on the unpatched tree and on the mutant, passes on the patched one",
+    "off": "switched off or left alone: the same result on the unpatched and on the patched tree",
+    "misuse": "a wrong setting is refused with a clear message",
+}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name, meaning in MARKS.items():
+        config.addinivalue_line("markers", f"{name}: {meaning}")
+    # A mark misspelt is a test that `patchctl prove` would not run.
+    config.option.strict_markers = True
+    sys.path += map(str, SHARED)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """A test imports what lies beside it: in the folders of two stacks' features there are files of one name."""
+    if isinstance(collector, pytest.Module) and collector.path.is_relative_to(PATCHES):
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if file and Path(file).is_relative_to(PATCHES) and Path(file).parent != collector.path.parent:
+                del sys.modules[name]
+    return (yield)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Writes each test's marks into the JUnit report, where `patchctl prove` reads them."""
+    for item in items:
+        item.user_properties += [("mark", mark.name) for mark in item.iter_markers() if mark.name in MARKS]
+
+
+@pytest.fixture(scope="session")
+def trees(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trees:
+    given = request.config.getoption("--trees")
+    if given:
+        return given_trees(Path(given), request.config.getoption("--stack"))
+    return LazyTrees(lambda: built_trees(tmp_path_factory.mktemp("workspace")))
+
+
+@pytest.fixture(scope="session")
+def upstream(
+    request: pytest.FixtureRequest, trees: Trees, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Upstream]:
+    """Runs probes on the trees under test; see harness.Upstream. At the end --used has what it ran."""
+    upstream = Upstream(trees, tmp_path_factory.mktemp("probes"))
+    yield upstream
+    if used := request.config.getoption("--used"):
+        Path(used).write_text(json.dumps(sorted(upstream.used() | _imported())), encoding="utf-8")
+
+
+def _imported() -> set[str]:
+    """The modules beside the tests that tests imported, below the root; not the harness, which is the program that runs them."""
+    files = {Path(m.__file__) for m in [*sys.modules.values()] if getattr(m, "__file__", None)}  # type: ignore[arg-type]
+    tops = (BEHAVIOUR, PATCHES)
+    below = {file.relative_to(REPO).as_posix() for file in files if any(map(file.is_relative_to, tops))}
+    return below - {file.relative_to(REPO).as_posix() for file in HARNESS}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _feature_under_test(request: pytest.FixtureRequest) -> None:
+    """Tells `upstream` whose tests run: they are skipped where that feature's patch is not in the tree, and where the tree
+    is of a stack that has its tests elsewhere."""
+    path = request.path
+    if not any(map(path.is_relative_to, (BEHAVIOUR, PATCHES))):
+        return
+    upstream: Upstream = request.getfixturevalue("upstream")
+    upstream.folder, upstream.feature, upstream.elsewhere = path.parent, None, None
+    if path.is_relative_to(PATCHES):
+        name, stack, feature, *_ = path.relative_to(PATCHES).parts
+        mine = request.getfixturevalue("trees").stack(name)
+        upstream.feature = (name, feature)
+        if path.relative_to(REPO).as_posix() not in tests_of(distribution(), mine, feature):
+            upstream.elsewhere = f"a test of {name} {stack}, and not of {mine.name}, which the tree is of"
+
+
+@pytest.fixture(scope="session")
+def tiny_models(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> TinyModels:
+    """Tiny Qwen3 models with random weights, made once a session."""
+    return make_tiny_models(upstream, tmp_path_factory.mktemp("models"))
