@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 import pytest
-from distribution import CLOCK, GREETER, REPO, Made, make_distribution
+from distribution import CLOCK, GREETER, REPO, Made, git, make_distribution
 from recipes import with_recipes
 
 Shape = dict[str, tuple[str, bool]]
@@ -140,6 +140,15 @@ def test_the_verbs_of_a_distribution(made: Made, tmp_path: Path) -> None:
     found = checked(made, "import", str(tmp_path / "mails"), "--stack", "greeter/mine", "--dry-run")
     assert found["patches"] and found["candidates"]
     checked(made, "docs")
+    git(made.origins / "greeter", "commit", "--quiet", "--allow-empty", "-m", "the next one")
+    git(made.origins / "greeter", "tag", "v9")
+    assert checked(made, "pin", "greeter", "v9")["stack"] == "v9"
+    hello = made.origins / "greeter/greeter/hello.py"
+    hello.write_text(hello.read_text().replace('"Helo, "', '"Hallo, "'))
+    git(made.origins / "greeter", "commit", "--quiet", "-a", "-m", "and another")
+    assert checked(made, "rebase", "greeter/v1", "--to", "main", code=4)["stopped_at"]
+    assert checked(made, "rebase", "--abort")["status"] == "aborted"
+    assert checked(made, "rebase", "greeter/v1", "--to", "v9")["files"]
 
 
 def test_the_verbs_of_recipes(tmp_path: Path) -> None:
