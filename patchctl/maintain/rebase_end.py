@@ -14,6 +14,7 @@ from patchctl.errors import LocalEdits, PatchctlError
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import commits_between
 from patchctl.maintain.picking import clear, work_of
+from patchctl.maintain.rebase_names import changed_calls
 from patchctl.maintain.rebase_run import Run, new_stack
 from patchctl.maintain.rebase_state import State, Writing, end_state, write_state
 from patchctl.manifest.distribution import Distribution
@@ -65,19 +66,16 @@ def end(run: Run, state: State) -> Ended:
         write_stack(target, exported)
         replace_file(dist.stack_file(stack), manifest.encode())
     ranged = _range_diff(run, state, stack)
-    own = [
-        StackPatch(
-            target / place_of(e.name), e.name, e.data, load_patch(target / place_of(e.name), dist.root).patch, e.carried
-        )
-        for e in exported
-    ]
+    own = [load_patch(target / place_of(e.name), dist.root) for e in exported]
+    with ObjectReader(folder / ".git") as reader:
+        calls = tuple(changed_calls(reader, state.old_commits[-1], [c.id for c in commits], own))
     mark_exported(folder, series_digest((p.file.name, p.data, p.carried) for p in own))
     end_state(folder)
     run.place.give()
     written = replace(stack, patches=[e.name for e in exported], dropped=state.dropped)
     same = sum(1 for e in exported if e.data in {p.data for p in old})
     return Ended(written, run.place.folder, tuple(e.name for e in exported), ranged, same, _unproven(dist, written, own),
-                 tuple(_requirements(own, state)))  # fmt: skip
+                 (*_requirements(own, state), *calls))  # fmt: skip
 
 
 def take_back(run: Run, state: State) -> None:

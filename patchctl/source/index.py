@@ -236,18 +236,44 @@ def _read_as_page() -> Iterator[None]:
         raise _Refused(f"its page cannot be read: {type(error).__name__}: {one_line(str(error))}") from error
 
 
+def versions(distribution: str, tried: list[Tried], config: IndexConfig | None = None) -> list[Sdist]:
+    """Every source distribution that pip's indexes offer with a promised digest, by version and digest; of one version what
+    the first place has. Places without any, and those that cannot be asked, are added to `tried`. Downloads nothing.
+    """
+    config = config or machine_config()
+    found: dict[str, Sdist] = {}
+    with _client(config) as client:
+        for source, kind in [*((u, "index") for u in config.index_urls), *((f, "links") for f in config.find_links)]:
+            with _plain_errors(source, tried):
+                if not _is_dead(source, config, tried):
+                    for one in _offered(client, source, kind, distribution, tried):
+                        found.setdefault(one.version, one)
+    return list(found.values())
+
+
+@_read_as_page()
+def _offered(client: Any, source: str, kind: str, distribution: str, tried: list[Tried]) -> list[Sdist]:
+    packages, said = _packages(client, source, kind, distribution)
+    links = [(p.version, p.link) for p in packages if p.version and p.link.filename.endswith(_ARCHIVES)]
+    found = [(version, _digest(link) or _digest_of_file(link)) for version, link in links]
+    if not found:
+        tried.append(Tried(redact(source), said or f"no archive of {distribution} among its {len(packages)} files"))
+    return [Sdist(version, digest) for version, digest in found if digest is not None]
+
+
+def _digest_of_file(link: Link) -> str | None:
+    """The digest of an archive in a folder of find-links, which promises none."""
+    return hashlib.sha256(link.file_path.read_bytes()).hexdigest() if link.is_file else None
+
+
 @_read_as_page()
 def _candidates(
     client: Any, source: str, kind: str, distribution: str, sdist: Sdist, tried: list[Tried]
 ) -> list[_Candidate]:
     """The source archives of this version at one index, those that promise the pinned digest first."""
     from packaging.version import Version
-    from unearth import PackageFinder
 
-    indexes, folders = ([source], []) if kind == "index" else ([], [_as_url(source)])
-    finder = PackageFinder(session=client, ignore_compatibility=True, index_urls=indexes, find_links=folders)
-    with _heard() as warnings:
-        packages = list(finder.find_all_packages(distribution, allow_yanked=True))
+    packages, said = _packages(client, source, kind, distribution)
     wanted = Version(sdist.version)
     links = [
         package.link
@@ -258,12 +284,22 @@ def _candidates(
         and not (package.link.is_file and urlsplit(source).scheme in ("http", "https"))
     ]
     if not links:
-        said = one_line(warnings[-1]) if warnings else ""
         nothing = f"no archive of {distribution} {sdist.version} among its {len(packages)} files"
         tried.append(Tried(redact(source), said or nothing))
     page = redact(source)
     found = [_Candidate(link.normalized, redact(link.url_without_fragment), page, _digest(link)) for link in links]
     return sorted(found, key=lambda c: c.sha256 != sdist.sha256)
+
+
+def _packages(client: Any, source: str, kind: str, distribution: str) -> tuple[list[Any], str]:
+    """Every file of a distribution at one index, and why there is none."""
+    from unearth import PackageFinder
+
+    indexes, folders = ([source], []) if kind == "index" else ([], [_as_url(source)])
+    finder = PackageFinder(session=client, ignore_compatibility=True, index_urls=indexes, find_links=folders)
+    with _heard() as warnings:
+        packages = list(finder.find_all_packages(distribution, allow_yanked=True))
+    return packages, one_line(warnings[-1]) if warnings else ""
 
 
 def _as_url(find_links: str) -> str:

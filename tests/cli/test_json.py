@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 import pytest
-from distribution import CLOCK, GREETER, REPO, Made, git, make_distribution
+from distribution import CLOCK, GREETER, REPO, Made, git, make_distribution, write_files
 from recipes import with_recipes
 
 Shape = dict[str, tuple[str, bool]]
@@ -103,6 +103,19 @@ def test_every_verb_with_json_is_documented() -> None:
     assert commands.keys() - with_json == {"completion"}
 
 
+def test_drift(made: Made, tmp_path: Path) -> None:
+    pin = git(made.origins / "greeter", "rev-parse", "HEAD").strip()
+    last = tmp_path / "last.json"
+    last.write_text(made.good("drift", "greeter", "--against", pin, "--json"))
+    repo = Path(shutil.copytree(made.origins / "greeter", tmp_path / "greeter"))
+    write_files(repo, {"greeter/hello.py": "def hello():\n    return 1\n"})
+    git(repo, "commit", "--quiet", "-am", "anew")
+    git(repo, "tag", "v9")
+    args = ("greeter", "--mirror", f"greeter={repo}", "--against", "v9", "--since", str(last))
+    found = checked(made, "drift", *args, code=1)
+    assert found["broke"] and found["stacks"][0]["releases"][0]["patches"][0]["files"][0]["hunks"]
+
+
 def test_the_verbs_of_a_workspace(made: Made, tmp_path: Path) -> None:
     workspace = ("--workspace", str(tmp_path / "ws"))
     assert checked(made, "fetch", "--profile", "full")["sources"]
@@ -114,6 +127,9 @@ def test_the_verbs_of_a_workspace(made: Made, tmp_path: Path) -> None:
     greeter = found["trees"][1]
     assert greeter["edits"] and greeter["imports"] and greeter["left_out"]
     checked(made, "verify", *workspace, code=1)
+    edited = checked(made, "drift", *workspace, code=1)["trees"]
+    assert [f["hunks"][0]["owners"] for t in edited for f in t["files"]] == [["upstream"]]
+    assert checked(made, "blame", f"{tmp_path}/ws/greeter/greeter/hello.py:1")["lines"]
     found = checked(made, "identify", str(tmp_path / "ws" / "greeter"), code=1)["trees"][0]
     assert found["differing"] and found["patches"]
     assert checked(made, "apply", "--profile", "plain", *workspace, "--stash")["stashed"]

@@ -229,6 +229,18 @@ def test_a_carried_file_meets_one_of_upstreams(made: Made) -> None:
     assert "Carries" not in patch_of(made, "polite") and "+def polite(text):" in patch_of(made, "polite")
 
 
+def test_what_a_carried_file_calls_is_checked(tmp_path: Path) -> None:
+    """Upstream takes another argument by now; no hunk is near it."""
+    calls = "from greeter.bows import bow\n\n\ndef polite(text):\n    return bow(text)\n"
+    bows = "def bow(text):\n    return text\n"
+    patch = replace(GREETER.patches[1], carries={"greeter/manners.py": calls})
+    files = {**GREETER.files, "greeter/bows.py": bows}
+    made = make_distribution(tmp_path / "made", (replace(GREETER, files=files, patches=(GREETER.patches[0], patch)),))
+    goes_on(made, {"greeter/bows.py": "def bow(text, depth):\n    return text\n"})
+    (said,) = begin(made)["open"]
+    assert said.startswith("polite: greeter/manners.py:5 uses greeter.bows.bow, which was ") and "depth" in said
+
+
 def test_release_by_release(made: Made) -> None:
     """Each release alone merges; what a release took is seen there."""
     goes_on(made, {HELLO: OLD.replace("Helo", "Hello")}, tag="v1.1", subject="spell it right")

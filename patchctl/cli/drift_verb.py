@@ -1,0 +1,109 @@
+"""patchctl drift."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from patchctl.cli.app import App, find_stack
+from patchctl.cli.format_option import format_option, print_findings
+from patchctl.cli.sources import Sources, source_options
+from patchctl.errors import DONE, FINDINGS, WrongUse
+
+if TYPE_CHECKING:
+    from patchctl.manifest.types import Stack
+
+
+@click.command("drift")
+@click.argument("stacks", nargs=-1, metavar="[UPSTREAM[/STACK]]...")
+@click.option("--against", multiple=True, metavar="[UPSTREAM=]REVISION,...",
+              help="Tags, branches, commits in full or versions, walked in this order; `latest` is the newest final version"
+                   " [default: latest]. Repeatable.")  # fmt: skip
+@click.option("--matrix", is_flag=True, help="Every newer release, where --against names none.")
+@click.option("--since", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Compare with what an earlier `drift --json` printed; exit code 1 when something newly broke, else 0.")  # fmt: skip
+@click.option("--workspace", "-w", type=click.Path(path_type=Path, file_okay=False, readable=False), metavar="DIR",
+              help="Say what differs in the trees of this workspace from what was applied, as a diff, with whose lines"
+                   " they are.")  # fmt: skip
+@source_options
+@format_option
+@click.pass_obj
+def command(
+    app: App,
+    stacks: tuple[str, ...],
+    against: tuple[str, ...],
+    matrix: bool,
+    since: Path | None,
+    workspace: Path | None,
+    sources: Sources,
+    output: str,
+) -> int:
+    """Say how patches fare on other releases of their upstreams, and what differs in a workspace.
+
+    For each patch, release and hunk: exact, moved, by three-way merge, lost (and to which upstream commit), its file renamed
+    or gone, or upstream by now; and what patches and carried files call there that is no longer what it was. Mirrors are read
+    where they lie; of source distributions what matters is kept in the cache. Releases are walked in the order given.
+
+    Exit code 0 when nothing is stale, 10 when all that is stale arrives and is proven there by a record of that release's
+    stack, 20 when somebody has to work; of a workspace 1 when something differs.
+    """
+    if workspace is not None:
+        if stacks or against or matrix or since is not None:
+            raise WrongUse("--workspace is for the trees of a workspace alone")
+        return _workspace(app, workspace.absolute(), output)
+    from patchctl.findings.formats import Shown
+    from patchctl.findings.report import Report
+    from patchctl.maintain.drift import Drifting
+    from patchctl.maintain.drift_since import Earlier
+    from patchctl.report.drifting import drift_findings, drift_json, drift_text, exit_code
+
+    dist = app.distribution
+    chosen = [find_stack(dist, name) for name in stacks] or list(dist.stacks.values())
+    named = _named(app, against, chosen, matrix=matrix)
+    earlier = Earlier(since) if since is not None else None
+    drifting = Drifting(dist, sources.options(), app.progress(output == "json"))
+    found = [drifting.stack(s, named.get(s.upstream)) for s in chosen if s.upstream in named or not _restricts(against)]
+    broke = None if earlier is None else earlier.broke(found)
+    shown = Shown(Report(drift_findings(found, broke)), "drift", dist.root)
+    print_findings(app, output, shown, drift_json(found, broke), lambda style: drift_text(found, broke, style))
+    return exit_code(found) if broke is None else FINDINGS if broke else DONE
+
+
+def _restricts(against: Sequence[str]) -> bool:
+    """Whether every --against names its upstream: others are not meant then."""
+    return bool(against) and all("=" in one for one in against)
+
+
+def _named(app: App, against: Sequence[str], chosen: Sequence[Stack], *, matrix: bool) -> dict[str, list[str]]:
+    """The revisions by upstream; an upstream that is not there is asked for all newer ones. Raises WrongUse."""
+    upstreams = list(dict.fromkeys(s.upstream for s in chosen))
+    named: dict[str, list[str]] = {}
+    for one in against:
+        upstream, equals, names = one.rpartition("=")
+        if equals:
+            app.distribution.upstream(upstream)
+            if upstream not in upstreams:
+                raise WrongUse(f"--against {one}: no stack of {upstream} is looked at")
+        revisions = [n for n in names.split(",") if n]
+        if not revisions:
+            raise WrongUse(f"--against takes revisions, not {one!r}", hint="for example --against v0.6.1,latest")
+        for name in [upstream] if equals else upstreams:
+            named.setdefault(name, []).extend(revisions)
+    if not against and not matrix:
+        return {name: ["latest"] for name in upstreams}
+    return named
+
+
+def _workspace(app: App, workspace: Path, output: str) -> int:
+    from patchctl.findings.formats import Shown
+    from patchctl.findings.report import Report
+    from patchctl.maintain.drift_workspace import drift_of_workspace
+    from patchctl.report.edited import edited_findings, edited_json, edited_text
+
+    trees = drift_of_workspace(workspace)
+    shown = Shown(Report(edited_findings(trees)), "drift", workspace)
+    print_findings(app, output, shown, edited_json(trees), lambda style: edited_text(trees, style))
+    return FINDINGS if any(tree.files or tree.problem for tree in trees) else DONE

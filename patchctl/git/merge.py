@@ -1,0 +1,27 @@
+"""Git's three-way merge of one file, on bytes."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from patchctl.git.run import GitFailed, run_git, scratch_folder
+
+# `git merge-file` ends with the number of conflicts, 127 at most, and with 255 for what it cannot merge.
+_MOST_CONFLICTS = 127
+_BINARY = "Cannot merge binary files"
+
+
+def merge_file(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
+    """`ours` with what changed from `base` to `theirs`, as `git merge-file` does it; None where that conflicts."""
+    with tempfile.TemporaryDirectory(dir=scratch_folder()) as folder:
+        names = [os.path.join(folder, name) for name in ("ours", "base", "theirs")]
+        for name, data in zip(names, (ours, base, theirs), strict=True):
+            Path(name).write_bytes(data)
+        try:
+            return run_git(["merge-file", "-p", "-q", *names])
+        except GitFailed as failure:
+            if failure.status <= _MOST_CONFLICTS or _BINARY in failure.stderr:
+                return None
+            raise

@@ -1,0 +1,70 @@
+"""What a repository has: its names for commits, and the commits between two of them that touch a file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from patchctl.git.fetch import user_settings
+from patchctl.git.run import GitFailed, run_git
+
+_ID = re.compile(r"[0-9a-f]{40}")
+_PREFIXES = ("refs/tags/", "refs/heads/", "refs/remotes/")
+
+
+def git_dir(folder: Path) -> Path:
+    """The git directory of a repository, bare or with a work tree."""
+    return folder / ".git" if (folder / ".git").is_dir() else folder
+
+
+def refs_of(repo: Path) -> dict[str, str]:
+    """The commit of every tag and branch, by its name; tags win over branches of that name."""
+    form = "--format=%(refname) %(objecttype) %(objectname) %(*objectname)"
+    out = run_git(["for-each-ref", form, *_PREFIXES], repo=repo, config=_safe(repo)).decode("utf-8", "replace")
+    rows = [line.split(" ") for line in out.splitlines()]
+    return _by_name([(row[0], row[3] if row[1] == "tag" else row[2]) for row in rows])
+
+
+def remote_refs(address: str) -> dict[str, str]:
+    """The same of a repository elsewhere, by asking it. Raises GitFailed."""
+    out = run_git(["ls-remote", "--tags", "--heads", "--", address], config=user_settings()).decode("utf-8", "replace")
+    rows = [line.partition("\t")[::2] for line in out.splitlines()]
+    peeled = {name.removesuffix("^{}"): oid for oid, name in rows if name.endswith("^{}")}
+    return _by_name([(name, peeled.get(name, oid)) for oid, name in rows if not name.endswith("^{}")])
+
+
+def _by_name(rows: list[tuple[str, str]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for prefix in _PREFIXES:
+        for name, oid in rows:
+            if name.startswith(prefix) and _ID.fullmatch(oid):
+                short = name[len(prefix) :].partition("/")[2] if prefix == "refs/remotes/" else name[len(prefix) :]
+                found.setdefault(short, oid)
+    return found
+
+
+def has_commit(repo: Path, commit: str) -> bool:
+    """Whether a repository has this commit."""
+    try:
+        return run_git(["cat-file", "-t", commit], repo=repo, config=_safe(repo)).strip() == b"commit"
+    except GitFailed:
+        return False
+
+
+def commits_touching(repo: Path, old: str, new: str, paths: Sequence[bytes]) -> dict[bytes, list[str]]:
+    """The commits in `new` and not in `old` that changed a file, oldest first, by each of these files."""
+    what = ["log", "--reverse", "--topo-order", "--no-renames", "--name-only", "-z", "--format=%x01%H"]
+    names = [os.fsdecode(path) for path in paths]
+    out = run_git([*what, new, f"^{old}", "--", *names], repo=repo, config=_safe(repo))
+    found: dict[bytes, list[str]] = {}
+    for part in out.split(b"\x01")[1:]:
+        head, *touched = [name for name in part.replace(b"\n", b"\0").split(b"\0") if name]
+        for name in touched:
+            found.setdefault(name, []).append(head.decode("ascii"))
+    return found
+
+
+def _safe(repo: Path) -> tuple[tuple[str, str], ...]:
+    return (("safe.directory", str(repo)), ("safe.directory", str(repo.parent)))

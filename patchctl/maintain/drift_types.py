@@ -1,0 +1,90 @@
+"""The verdicts of `drift`, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from patchctl.maintain.tripwires import Changed
+from patchctl.values import dataclass
+
+# From the best to the worst; `upstream` is what upstream has by now, `unknown` what this source does not hold.
+EXACT, MOVED, THREE_WAY, UPSTREAM, UNKNOWN, GONE, CONFLICT = (
+    "exact", "moved", "3way", "upstream", "unknown", "gone", "conflict",
+)  # fmt: skip
+ARRIVES = (EXACT, MOVED, THREE_WAY, UPSTREAM)
+FITS, LOST = "fits", "lost"
+
+
+@dataclass(frozen=True)
+class HunkDrift:
+    """One hunk: its line in the patch file, the line of the old file that it is for, and `fits`, `moved` (by so many lines),
+    `3way`, `upstream` or `lost`. `commit` is the upstream one that took its lines away, `subject` what that says."""
+
+    line: int
+    at: int
+    state: str
+    by: int = 0
+    commit: str | None = None
+    subject: str | None = None
+
+
+@dataclass(frozen=True)
+class FileDrift:
+    """A file of a patch on a release. `target` is where upstream has moved it."""
+
+    path: str
+    state: str
+    target: str | None = None
+    hunks: tuple[HunkDrift, ...] = ()
+
+
+@dataclass(frozen=True)
+class PatchDrift:
+    """A patch on a release: exact (the stack function takes it), moved, 3way, upstream (nothing is left of it), unknown (this
+    source lacks a file of it) or conflict. `taken` is the release in which upstream had it, where a later one wrote that anew;
+    `names` what it calls there and is no longer what it was; `proof` None where a record of this release's stack holds."""
+
+    feature: str
+    patch: str
+    state: str
+    files: tuple[FileDrift, ...] = ()
+    names: tuple[Changed, ...] = ()
+    taken: str | None = None
+    proof: str | None = None
+
+    @property
+    def stale(self) -> bool:
+        return self.state != EXACT or bool(self.names)
+
+    @property
+    def clean(self) -> bool:
+        """Whether nobody has to work on it: it is proven where it goes, or not needed there."""
+        return not self.stale or self.state == UPSTREAM or (self.state in ARRIVES and self.proof is None)
+
+
+@dataclass(frozen=True)
+class ReleaseDrift:
+    """A stack on one release."""
+
+    release: str
+    form: str
+    commit: str
+    patches: tuple[PatchDrift, ...]
+
+
+@dataclass(frozen=True)
+class StackDrift:
+    """A stack on all releases that were asked for."""
+
+    upstream: str
+    stack: str
+    releases: tuple[ReleaseDrift, ...]
+
+
+def patch_from_json(data: Mapping[str, object]) -> PatchDrift:
+    """A patch as `asdict` writes it. Raises what wrong data leads to."""
+    rows = data["files"]
+    names = data["names"]
+    assert isinstance(rows, list) and isinstance(names, list)
+    files = tuple(FileDrift(**{**r, "hunks": tuple(HunkDrift(**h) for h in r["hunks"])}) for r in rows)
+    return PatchDrift(**{**data, "files": files, "names": tuple(Changed(**n) for n in names)})  # type: ignore[arg-type]

@@ -1,0 +1,306 @@
+"""Other revisions of an upstream, to be read and not applied: tags, branches and commits of a mirror, read where it lies,
+and versions of the package index, of which the cache keeps the list of all files and the content of those that matter here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from patchctl.errors import SourceUnavailable, Tried
+from patchctl.git.catfile import ObjectReader
+from patchctl.git.objects import (
+    FOLDER,
+    GITLINK,
+    Entry,
+    Files,
+    Person,
+    TreeBuilder,
+    object_id,
+    parse_tree,
+    render_commit,
+)
+from patchctl.git.pack import PackWriter
+from patchctl.git.revisions import git_dir, has_commit, refs_of, remote_refs
+from patchctl.git.run import GitFailed
+from patchctl.manifest.types import Pin, Sdist, Stack, Upstream
+from patchctl.source import cache
+from patchctl.source.archive import ArchivedFile, read_archive
+from patchctl.source.config import archive_limits
+from patchctl.source.obtain import obtain, obtain_form
+from patchctl.source.places import Place, parse_place
+from patchctl.source.sdist import is_generated
+from patchctl.source.types import SourceOptions
+from patchctl.terminal.progress import Progress
+from patchctl.terminal.text import one_line
+from patchctl.values import dataclass, replace
+
+LATEST = "latest"
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_VERSION = re.compile(r"(?:.*?[_-])?[vr]?(\d.*)")
+_AUTHOR = Person("patchctl", "patchctl@localhost", "0 +0000")
+
+
+@dataclass(frozen=True)
+class Release:
+    """One revision. In form sdist the commit is one that patchctl makes, and not all of its blobs are in `repo`; `history`
+    says whether the commits before it are there."""
+
+    name: str
+    form: str
+    commit: str
+    tree: str
+    repo: Path
+    history: bool = False
+    sha256: str | None = None
+
+
+class RevisionTree:
+    """The files of one tree, of which only those folders and files are read that somebody asks for."""
+
+    def __init__(self, reader: ObjectReader, tree: str) -> None:
+        self._reader, self._tree = reader, tree
+        self._folders: dict[str, dict[bytes, Entry]] = {}
+
+    def entry(self, path: bytes) -> Entry | None:
+        """What stands at a path, if that is a file."""
+        oid = self._tree
+        *above, name = path.split(b"/")
+        for part in above:
+            inner = self._folder(oid).get(part)
+            if inner is None or inner.mode != FOLDER:
+                return None
+            oid = inner.id
+        found = self._folder(oid).get(name)
+        return None if found is None or found.mode == FOLDER else found
+
+    def read(self, path: bytes) -> bytes | None:
+        """The content of a file; None where there is none, or where this repository has only its name."""
+        entry = self.entry(path)
+        if entry is None or entry.mode == GITLINK or not self._reader.holds(entry.id):
+            return None
+        return self._reader.read(entry.id)[1]
+
+    @cached_property
+    def files(self) -> Files:
+        """All of them."""
+        return self._reader.files(self._tree)
+
+    def _folder(self, oid: str) -> dict[bytes, Entry]:
+        if oid not in self._folders:
+            self._folders[oid] = dict(parse_tree(self._reader.read(oid)[1]))
+        return self._folders[oid]
+
+
+def version_of(name: str) -> object | None:
+    """The version that a tag or branch names (v0.6.1, core_v0.16.0), to be compared; None where it names none."""
+    from packaging.version import InvalidVersion, Version
+
+    match = _VERSION.fullmatch(name)
+    try:
+        return Version(match[1]) if match else None
+    except InvalidVersion:
+        return None
+
+
+def wanted_files(paths: Iterable[bytes]) -> frozenset[bytes]:
+    """What to keep of a source distribution, beside Python files: what has the name of a file that patches touch."""
+    return frozenset(path.rpartition(b"/")[2] for path in paths)
+
+
+class Releases:
+    """The revisions of one upstream, from the places where its sources come from."""
+
+    def __init__(
+        self, stack: Stack, upstream: Upstream, options: SourceOptions, progress: Progress, wanted: frozenset[bytes]
+    ) -> None:
+        self._stack, self._upstream, self._options, self._progress = stack, upstream, options, progress
+        self._name, self._wanted = stack.upstream, wanted
+        self._tried: list[Tried] = []
+
+    def base(self) -> Release:
+        """The stack's pin. Raises SourceUnavailable."""
+        pin = self._stack.pin
+        if self._mirror is not None and self._options.source != "sdist" and has_commit(self._mirror, pin.commit):
+            return self._of_repository(self._stack.name, self._mirror, pin.commit)
+        base = obtain(self._name, self._upstream, self._stack, self._options, self._progress)
+        self._progress.finish()
+        sha256 = pin.sdist.sha256 if base.form == "sdist" and pin.sdist else None
+        return Release(self._stack.name, base.form, base.commit, base.tree, base.repo, sha256=sha256)
+
+    def named(self, names: Sequence[str]) -> list[Release]:
+        """These revisions: tags, branches, full commit ids, versions of the index, `latest`. Raises SourceUnavailable."""
+        return [self._find(self._newest() if name == LATEST else name) for name in names]
+
+    def newer(self) -> list[Release]:
+        """Every tag, and every version of the index without one, that is newer than the pin, oldest first."""
+        own = self._own_version
+        known = {v: n for n in self._names() if (v := version_of(n)) is not None}
+        chosen = [known[v] for v in sorted(known) if own is not None and v > own]  # type: ignore[type-var,operator]
+        return [self._find(name) for name in chosen]
+
+    @property
+    def _own_version(self) -> object | None:
+        pin = self._stack.pin
+        named = (pin.tag, self._stack.name, pin.sdist.version if pin.sdist else None)
+        return next((v for name in named if name and (v := version_of(name)) is not None), None)
+
+    def _newest(self) -> str:
+        """The newest final version, or the newest of all where there is no final one."""
+        known = {v: n for n in self._names() if (v := version_of(n)) is not None}
+        final = [v for v in known if not v.is_prerelease]  # type: ignore[attr-defined]
+        if not known:
+            raise self._unavailable(LATEST)
+        return known[max(final or known)]  # type: ignore[type-var]
+
+    def _names(self) -> list[str]:
+        """Tags, then versions: of two names for one version the tag's wins, since git has every file."""
+        found = [v.version for v in self._offered] if self._options.source != "git" else []
+        return found + ([] if self._options.source == "sdist" else self._tags)
+
+    @cached_property
+    def _tags(self) -> list[str]:
+        return list(self._refs if self._mirror is not None else self._elsewhere[1])
+
+    def _find(self, name: str) -> Release:
+        form = self._options.source
+        if form != "sdist" and self._mirror is not None:
+            commit = self._refs.get(name) or self._refs.get(f"v{name}")
+            if commit is None and _COMMIT.fullmatch(name) and has_commit(self._mirror, name):
+                commit = name
+            if commit is not None:
+                return self._of_repository(name, self._mirror, commit)
+        if form != "git" and (kept := self._kept(name)) is not None:
+            return kept
+        if form != "sdist" and not self._options.offline:
+            commit = self._elsewhere[1].get(name) or (name if _COMMIT.fullmatch(name) else None)
+            if commit is not None:
+                return self._fetched(name, commit)
+        offered = None if form == "git" else next((v for v in self._offered if _same(v.version, name)), None)
+        if offered is None:
+            raise self._unavailable(name)
+        return self._downloaded(name, offered)
+
+    def _unavailable(self, name: str) -> SourceUnavailable:
+        tried = list(dict.fromkeys(self._tried)) or [Tried(f"cache {self._options.cache}", "not there")]
+        hint = f"--mirror {self._name}=URL names a git repository; a tag, a branch, a commit in full, or a version"
+        return SourceUnavailable(f"{self._name}: no place has {one_line(name)}", tried, hint=hint)
+
+    # git
+
+    @cached_property
+    def _places(self) -> list[Place]:
+        return [parse_place(a) for a in (*self._options.mirrors.get(self._name, ()), *self._upstream.git)]
+
+    @cached_property
+    def _mirror(self) -> Path | None:
+        """The first place that is a repository on this machine: it is read there, and nothing is fetched."""
+        local = (git_dir(place.local) for place in self._places if place.local is not None)
+        return next((repo for repo in local if (repo / "objects").is_dir()), None)
+
+    @cached_property
+    def _refs(self) -> dict[str, str]:
+        return refs_of(self._mirror) if self._mirror is not None else {}
+
+    @cached_property
+    def _elsewhere(self) -> tuple[str, dict[str, str]]:
+        """The first remote that answers, and its names."""
+        from patchctl.source.git_form import why_skipped
+
+        for place in self._places:
+            reason = why_skipped(place, self._options.offline) if place.local is None else "there is no such repository"
+            if reason is None:
+                try:
+                    return place.address, remote_refs(place.address)
+                except GitFailed as failure:
+                    reason = one_line(failure.stderr)
+            self._tried.append(Tried(place.shown, reason))
+        return "", {}
+
+    def _of_repository(self, name: str, repo: Path, commit: str) -> Release:
+        with ObjectReader(repo) as reader:
+            tree = reader.read(commit)[1][5:45].decode("ascii")
+        return Release(name, "git", commit, tree, repo, history=True)
+
+    def _fetched(self, name: str, commit: str) -> Release:
+        stack = replace(self._stack, pin=Pin(commit))
+        base = obtain_form("git", self._name, self._upstream, stack, self._options, self._progress)
+        self._progress.finish()
+        return Release(name, "git", base.commit, base.tree, base.repo)
+
+    # the package index
+
+    @cached_property
+    def _offered(self) -> list[Sdist]:
+        if self._upstream.sdist is None or self._options.offline:
+            self._tried.append(Tried("package index", "offline" if self._upstream.sdist else "it has none"))
+            return []
+        from patchctl.source.index import versions
+
+        self._progress.note(f"asking for versions of {self._upstream.sdist}")
+        return versions(self._upstream.sdist, self._tried)
+
+    def _folder(self) -> Path:
+        return self._options.cache / "drift" / "sdist" / self._name
+
+    def _kept(self, name: str) -> Release | None:
+        for note in sorted(self._folder().glob("*.git/release.json")):
+            data = _json(note)
+            if data and _same(data["version"], name) and self._wanted <= set(map(str.encode, data["kept"])):
+                return Release(name, "sdist", data["commit"], data["tree"], note.parent, sha256=data["sha256"])
+        return None
+
+    def _downloaded(self, name: str, sdist: Sdist) -> Release:
+        from patchctl.source.index import download
+
+        assert self._upstream.sdist is not None
+        with cache.staging(self._options.cache) as folder:
+            found = download(self._upstream.sdist, sdist, folder, self._progress, self._tried)
+            if found is None:
+                raise self._unavailable(name)
+            self._progress.start(f"reading {self._name} {sdist.version}", None)
+            generated = {g.path.encode() for g in self._stack.generated}
+            archived = read_archive(found.path, sdist.sha256, archive_limits())
+            repo = cache.new_repository(folder / "release.git")
+            commit, tree = self._write(repo, (f for f in archived if not is_generated(f, generated)), sdist)
+            kept = sorted(name.decode("utf-8", "surrogateescape") for name in self._wanted)
+            data = {"version": sdist.version, "sha256": sdist.sha256, "commit": commit, "tree": tree, "kept": kept}
+            (repo / "release.json").write_text(json.dumps(data), encoding="utf-8")
+            final = self._folder() / f"{sdist.version}-{sdist.sha256[:16]}.git"
+            cache.place(repo, final, replace=True)
+            self._progress.finish()
+            return Release(name, "sdist", commit, tree, final, sha256=sdist.sha256)
+
+    def _write(self, repo: Path, files: Iterable[ArchivedFile], sdist: Sdist) -> tuple[str, str]:
+        """The tree of all files, with the content of those that matter."""
+        writer = PackWriter(spool=repo)
+        listing: Files = {}
+        for file in files:
+            keep = file.path.endswith(b".py") or file.path.rpartition(b"/")[2] in self._wanted
+            oid = writer.add("blob", file.data) if keep else object_id("blob", file.data)
+            listing[file.path] = Entry(file.mode, oid)
+        folders: dict[str, bytes] = {}
+        tree = TreeBuilder(listing).write(folders)
+        for oid, data in folders.items():
+            writer.add_known(oid, "tree", data)
+        message = f"{self._name} {sdist.version}\n\nsha256: {sdist.sha256}\n"
+        commit = writer.add("commit", render_commit(tree, [], _AUTHOR, _AUTHOR, message))
+        writer.write(repo / "objects" / "pack")
+        return commit, tree
+
+
+def _json(file: Path) -> dict[str, Any] | None:
+    try:
+        data = json.loads(file.read_bytes())
+        return data if isinstance(data, dict) else None
+    except (OSError, ValueError):
+        return None
+
+
+def _same(version: object, name: str) -> bool:
+    ours = version_of(str(version))
+    return ours is not None and ours == version_of(name)

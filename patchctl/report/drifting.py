@@ -1,0 +1,166 @@
+"""What `drift` found, as text, as JSON and as findings. Computes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from patchctl.errors import DONE
+from patchctl.findings.report import Finding
+from patchctl.maintain.drift_types import ARRIVES, CONFLICT, EXACT, GONE, LOST, MOVED, THREE_WAY, UNKNOWN, UPSTREAM
+from patchctl.terminal.text import one_line, visible_line
+from patchctl.values import asdict
+
+if TYPE_CHECKING:
+    from patchctl.maintain.drift_since import Broke
+    from patchctl.maintain.drift_types import FileDrift, HunkDrift, PatchDrift, ReleaseDrift, StackDrift
+    from patchctl.maintain.tripwires import Changed
+    from patchctl.terminal.style import Style
+
+CLEAN, WORK = 10, 20
+_SIGNS = {EXACT: "=", MOVED: "~", THREE_WAY: "3", UPSTREAM: "u", UNKNOWN: "?", CONFLICT: "x"}
+_LEGEND = "= exact  ~ moved  3 three-way  x conflict  u upstream has it  ? this source lacks the file  ! a name it calls changed"
+
+
+def exit_code(stacks: Sequence[StackDrift]) -> int:
+    """0 where nothing is stale, 10 where nobody has to work, else 20."""
+    patches = [p for s in stacks for r in s.releases for p in r.patches]
+    if not any(p.stale for p in patches):
+        return DONE
+    return CLEAN if all(p.clean for p in patches) else WORK
+
+
+def drift_json(stacks: Sequence[StackDrift], broke: Sequence[Broke] | None) -> dict[str, Any]:
+    """The shape patchctl.drift/1 (docs/json.md)."""
+    rows = [asdict(s) for s in stacks]
+    for stack, row in zip(stacks, rows, strict=True):
+        for release, below in zip(stack.releases, row["releases"], strict=True):
+            for patch, one in zip(release.patches, below["patches"], strict=True):
+                one |= {"stale": patch.stale, "clean": patch.clean}
+    more = {} if broke is None else {"broke": [asdict(b) for b in broke]}
+    return {"stacks": rows, "trees": [], "verdict": exit_code(stacks), **more}
+
+
+def drift_text(stacks: Sequence[StackDrift], broke: Sequence[Broke] | None, style: Style) -> Iterator[str]:
+    """A paragraph for a stack on one release, a table for one on several; then what newly broke, and how much it all is."""
+    for stack in stacks:
+        yield style(f"{stack.upstream}/{stack.stack}", bold=True)
+        if not stack.releases:
+            yield "  nothing newer is named there; --against names revisions"
+        elif len(stack.releases) == 1:
+            yield from _release(stack.releases[0], style)
+        else:
+            yield from _table(stack, style)
+    if any(len(s.releases) > 1 for s in stacks):
+        yield style(_LEGEND, dim=True)
+    for one in broke or ():
+        where = f"{one.upstream}/{one.stack} on {one.release}: {one.feature}"
+        yield f"{style.bad('newly broken')} {visible_line(where)}: {one_line(one.why)}"
+    yield _summary(stacks, broke, style)
+
+
+def _summary(stacks: Sequence[StackDrift], broke: Sequence[Broke] | None, style: Style) -> str:
+    patches = [p for s in stacks for r in s.releases for p in r.patches]
+    counted = Counter(p.state for p in patches)
+    states = ", ".join(f"{counted[s]} {s}" for s in _SIGNS if counted[s]) or "nothing looked at"
+    said = {
+        DONE: style.good("nothing is stale"),
+        CLEAN: style.good("what is stale moves cleanly, and is proven there"),
+        WORK: style.bad("somebody has to work"),
+    }[exit_code(stacks)]
+    new = "" if broke is None else f"; {len(broke)} newly broken"
+    return f"{states}: {said}{new}"
+
+
+def _release(release: ReleaseDrift, style: Style) -> Iterator[str]:
+    yield f"  on {visible_line(release.release)}  {release.commit[:12]}  ({release.form})"
+    width = max((len(p.feature) for p in release.patches), default=0)
+    for patch in release.patches:
+        paint = style.good if not patch.stale else style.note if patch.state in ARRIVES else style.bad
+        yield f"  {paint(f'{patch.state:<8}')}  {visible_line(patch.feature):<{width}}  {_proof(patch)}".rstrip()
+        if patch.taken:
+            yield f"            upstream had it in {visible_line(patch.taken)}, and has changed it since"
+        for file in patch.files:
+            yield from _file(file)
+        for one in patch.names:
+            yield f"            calls {visible_line(one.name)}: {_change(one)}  ({visible_line(one.file)}:{one.line})"
+
+
+def _proof(patch: PatchDrift) -> str:
+    if not patch.stale or patch.state not in ARRIVES or patch.state == UPSTREAM:
+        return ""
+    return "proven there" if patch.proof is None else f"unproven: {visible_line(patch.proof)}"
+
+
+def _change(one: Changed) -> str:
+    if one.now is None:
+        return "is gone"
+    return f"was {one_line(one.was, 160)}, is {one_line(one.now, 160)}"
+
+
+def _file(file: FileDrift) -> Iterator[str]:
+    if file.state == EXACT:
+        return
+    target = f", moved to {visible_line(file.target)}" if file.target else ""
+    yield f"            {visible_line(file.path)}: {file.state}{target}"
+    for hunk in file.hunks:
+        if hunk.state == LOST or hunk.commit or (hunk.by and len(file.hunks) <= 4):
+            yield f"              line {hunk.at}: {_hunk(hunk)}"
+
+
+def _hunk(hunk: HunkDrift) -> str:
+    by = f" by {hunk.by:+d} lines" if hunk.by else ""
+    return f"{hunk.state}{by}" + (f", by {hunk.commit[:12]} {one_line(hunk.subject or '')}" if hunk.commit else "")
+
+
+def _table(stack: StackDrift, style: Style) -> Iterator[str]:
+    features = [p.feature for p in stack.releases[0].patches]
+    width = max(map(len, features), default=0)
+    columns = [max(2, len(r.release)) for r in stack.releases]
+    head = "  ".join(f"{visible_line(r.release):<{w}}" for r, w in zip(stack.releases, columns, strict=True))
+    yield f"  {'':<{width}}  {head}".rstrip()
+    for number, feature in enumerate(features):
+        cells = [
+            f"{_SIGNS[p.state] + ('!' if p.names else ''):<{w}}"
+            for r, w in zip(stack.releases, columns, strict=True)
+            for p in (r.patches[number],)
+        ]
+        yield f"  {visible_line(feature):<{width}}  {'  '.join(cells)}".rstrip()
+
+
+def drift_findings(stacks: Sequence[StackDrift], broke: Sequence[Broke] | None) -> list[Finding]:
+    """What does not arrive and what is not proven where it goes, at the hunk's line of the patch; with `broke` what broke newly,
+    and nothing else fails the run."""
+    found = [f for s in stacks for r in s.releases for p in r.patches for f in _findings(s, r, p, broke is None)]
+    patches = {(s.upstream, s.stack, p.feature): p.patch for s in stacks for r in s.releases for p in r.patches}
+    for one in broke or ():
+        message = f"{one.release}: {one.feature} broke: {one.why}"
+        file = patches[one.upstream, one.stack, one.feature]
+        found.append(Finding("drift-broke", message, file, upstream=one.upstream, patch=file))
+    return found
+
+
+def _findings(stack: StackDrift, release: ReleaseDrift, patch: PatchDrift, counts: bool) -> Iterator[Finding]:
+    def row(rule: str, message: str, line: int | None = None, bad: bool = True) -> Finding:
+        level = "error" if bad and counts else "note"
+        said = f"{stack.upstream} {release.release}: {message}"
+        return Finding(rule, said, patch.patch, line, level, stack.upstream, patch.patch)  # type: ignore[arg-type]
+
+    for file in patch.files:
+        if file.state in (GONE, UNKNOWN):
+            yield row(f"drift-{file.state}", f"{file.path} is {'gone' if file.state == GONE else 'not in this source'}")
+        elif file.state == CONFLICT:
+            lost = [h for h in file.hunks if h.state == LOST]
+            for hunk in lost:
+                yield row("drift-lost", f"{file.path} line {hunk.at}: {_hunk(hunk)}", hunk.line)
+            if not lost:
+                yield row("drift-lost", f"{file.path} does not merge")
+    if patch.state == UPSTREAM:
+        yield row("drift-upstream", f"upstream has {patch.feature}: it can be dropped", bad=False)
+    elif patch.stale and patch.state in ARRIVES:
+        proof = "proven there" if patch.proof is None else f"unproven ({patch.proof})"
+        yield row("drift-moved", f"{patch.feature} arrives ({patch.state}), {proof}", bad=patch.proof is not None)
+    for one in patch.names:
+        message = f"{one.file}:{one.line} calls {one.name}, which {_change(one)}"
+        yield row("drift-name", message, bad=patch.proof is not None)

@@ -1,0 +1,304 @@
+"""`patchctl drift`: stacks against other releases of small upstreams, made with git and as source distributions, and workspaces."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import subprocess
+import tarfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distribution import CLOCK, GREETER, Made, Patch, git, make_distribution, write_files
+
+HELLO = GREETER.files["greeter/hello.py"]
+MOVED = HELLO.replace('"""Says hello."""\n', '"""Says hello."""\n\n# a line\n# and one more\n')
+TALKER = "class Talker:\n    def __init__(self, name):\n        self.name = name\n\n    def say(self, text):\n        return text\n"
+# A carried file that calls upstream: no hunk of it can ever be lost.
+CALLING = replace(
+    GREETER,
+    files={**GREETER.files, "greeter/talker.py": TALKER},
+    patches=(
+        *GREETER.patches,
+        Patch(
+            "chorus",
+            {"README.md": "greeter, in chorus\n"},
+            "greeter: speak in chorus",
+            switch="env GREETER_CHORUS=1",
+            carries={
+                "greeter/chorus.py": "from greeter.talker import Talker\n\n\n"
+                "def sing(name):\n    talker = Talker(name)\n    return talker.say(name)\n"
+            },
+        ),
+    ),
+)
+
+
+def release(made: Made, tag: str, files: Mapping[str, str | None], upstream: str = "greeter") -> str:
+    """A commit on top of what upstream has, under a tag."""
+    repo = made.origins / upstream
+    write_files(repo, files)
+    git(repo, "add", "--all")
+    git(repo, "commit", "--quiet", "--allow-empty", "-m", f"release {tag}")
+    git(repo, "tag", tag)
+    return git(repo, "rev-parse", "HEAD").strip()
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    return make_distribution(tmp_path, (CALLING, CLOCK))
+
+
+def drift(made: Made, *args: str, code: int) -> dict[str, Any]:
+    done = made.patchctl("drift", *args, "--json")
+    assert done.returncode == code, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found["schema"] == "patchctl.drift/1"
+    return found
+
+
+def only(made: Made, tag: str, code: int) -> dict[str, dict[str, Any]]:
+    """The patches of greeter on one release, by feature."""
+    found = drift(made, "greeter", "--against", tag, code=code)
+    (row,) = found["stacks"][0]["releases"]
+    assert row["release"] == tag
+    return {p["feature"]: p for p in row["patches"]}
+
+
+def states(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    return [row["state"] for row in rows.values()]
+
+
+def test_a_release_that_changes_nothing_of_ours(made: Made) -> None:
+    release(made, "v2", {"other.py": "OTHER = 1\n"})
+    assert states(only(made, "v2", 0)) == ["exact"] * 4
+    assert "nothing is stale" in made.good("drift", "greeter", "--against", "v2")
+
+
+def test_moved_says_by_how_many_lines_and_is_not_clean_without_a_proof(made: Made) -> None:
+    release(made, "v2", {"greeter/hello.py": MOVED})
+    rows = only(made, "v2", 20)
+    assert states(rows) == ["moved", "moved", "moved", "exact"]
+    assert [h["by"] for h in rows["loud"]["files"][0]["hunks"]] == [3, 3]
+    assert rows["typo"]["proof"] == "the distribution has no stack of this revision" and not rows["typo"]["clean"]
+
+
+def test_lost_names_the_commit_and_what_builds_on_it_is_lost_too(made: Made) -> None:
+    release(made, "v2", {"README.md": "greeter two\n"})
+    commit = release(made, "v3", {"greeter/hello.py": HELLO.replace("Helo, ", "Hi, ")})
+    release(made, "v4", {"other.py": "OTHER = 1\n"})
+    rows = only(made, "v4", 20)
+    assert states(rows) == ["conflict", "conflict", "3way", "conflict"]
+    (hunk,) = rows["typo"]["files"][0]["hunks"]
+    assert (hunk["state"], hunk["commit"], hunk["subject"]) == ("lost", commit, "release v3")
+    found = drift(made, "greeter", "--against", "v2,v3,v4", code=20)
+    walked = [r["patches"][0]["files"][0]["hunks"][0]["commit"] for r in found["stacks"][0]["releases"]]
+    assert walked == [None, commit, commit]
+
+
+def test_what_upstream_took_is_known_when_it_was_written_anew(made: Made) -> None:
+    fixed = HELLO.replace("Helo", "Hello")
+    release(made, "v2", {"greeter/hello.py": fixed})
+    release(
+        made,
+        "v3",
+        {
+            "greeter/hello.py": fixed.replace(
+                '    text = "Hello, " + name\n    return text\n', '    return f"Hello, {name}"\n'
+            )
+        },
+    )
+    (two, three) = drift(made, "greeter", "--against", "v2,v3", code=20)["stacks"][0]["releases"]
+    typo = two["patches"][0]
+    assert (typo["state"], typo["stale"], typo["clean"], typo["taken"]) == ("upstream", True, True, None)
+    assert (three["patches"][0]["state"], three["patches"][0]["taken"]) == ("conflict", "v2")
+    alone = only(made, "v3", 20)["typo"]
+    assert alone["taken"] == git(made.origins / "greeter", "rev-parse", "v2").strip()  # by its commit
+
+
+def test_a_file_that_moved_and_one_that_is_gone(made: Made) -> None:
+    release(made, "v2", {"greeter/hello.py": None, "greeter/core/hello.py": HELLO, "README.md": None})
+    rows = only(made, "v2", 20)
+    assert states(rows) == ["moved", "moved", "moved", "conflict"]
+    assert rows["typo"]["files"][0]["target"] == "greeter/core/hello.py"
+    assert rows["chorus"]["files"][0]["state"] == "gone"
+
+
+def test_a_name_that_a_carried_file_calls_changed_and_no_hunk_did(made: Made) -> None:
+    release(made, "v2", {"greeter/talker.py": TALKER.replace("def say(self, text):", "def say(self, text, loudly):")})
+    rows = only(made, "v2", 20)
+    assert states(rows) == ["exact"] * 4
+    (name,) = rows["chorus"]["names"]
+    assert (name["name"], name["file"], name["line"]) == ("greeter.talker.Talker.say", "greeter/chorus.py", 6)
+    assert (name["was"], name["now"]) == ("def say(self, text)", "def say(self, text, loudly)")
+    assert rows["chorus"]["stale"] and not rows["typo"]["stale"]
+    release(made, "v3", {"greeter/talker.py": None})
+    assert [n["now"] for n in only(made, "v3", 20)["chorus"]["names"]] == [None, None]
+
+
+def proven_at(made: Made, tag: str) -> None:
+    """A stack of this release beside the first, with the patches of hello.py made anew, and records that hold for it."""
+    from patchctl.catalog.evidence import Proof, Record, write_record
+    from patchctl.manifest.distribution import Distribution
+    from patchctl.stack.plan import load_patches
+
+    commit = git(made.origins / "greeter", "rev-parse", tag).strip()
+    other = make_distribution(
+        made.root.parent / "other", (replace(CALLING, stack=tag, files={**CALLING.files, "greeter/hello.py": MOVED}),)
+    )
+    text = (made.root / "manifests/stacks/greeter/v1.yaml").read_text().replace("name: v1", f"name: {tag}")
+    old = git(made.origins / "greeter", "rev-parse", "v1pin", "v1pin^{tree}").split()
+    new = [commit, git(made.origins / "greeter", "rev-parse", f"{tag}^{{tree}}").strip()]
+    for was, now in zip(old, new, strict=True):
+        text = text.replace(was, now)
+    (made.root / f"manifests/stacks/greeter/{tag}.yaml").write_text(text)
+    for file in (other.root / "patches/greeter" / tag).rglob("*"):
+        if file.is_file():
+            place = made.root / file.relative_to(other.root)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(file.read_bytes())
+    dist = Distribution.load(made.root)
+    stack = dist.stack("greeter", tag)
+    for patch in load_patches(dist, stack):
+        proof = Proof(commit, patch.digest, {}, {}, {}, {}, "2026-11-23")
+        write_record(made.root, Record("greeter", tag, patch.feature, proof))
+
+
+def test_clean_is_what_a_record_of_that_release_proves(made: Made) -> None:
+    git(made.origins / "greeter", "tag", "v1pin")
+    release(made, "v2", {"greeter/hello.py": MOVED})
+    assert states(only(made, "v2", 20)) == ["moved", "moved", "moved", "exact"]
+    proven_at(made, "v2")
+    found = drift(made, "greeter/v1", "--against", "v2", code=10)
+    assert [p["proof"] for p in found["stacks"][0]["releases"][0]["patches"]] == [None] * 4
+    assert "proven there" in made.patchctl("drift", "greeter/v1", "--against", "v2").stdout
+
+
+def test_the_cache_gives_the_same_and_asks_for_less(made: Made) -> None:
+    release(made, "v2", {"greeter/hello.py": HELLO.replace("Helo, ", "Hi, ")})
+    cold = drift(made, "greeter", "--against", "v2", code=20)
+    files = list((made.cache / "drift" / "verdicts").rglob("*.json"))
+    assert len(files) == 1
+    data = json.loads(files[0].read_bytes())
+    data[0]["files"][0]["hunks"][0]["subject"] = "remembered"
+    files[0].write_text(json.dumps(data))
+    warm = drift(made, "greeter", "--against", "v2", code=20)
+    assert "remembered" in json.dumps(warm)
+    files[0].write_text("{")  # damaged: worked out again
+    assert drift(made, "greeter", "--against", "v2", code=20) == cold
+
+
+def test_latest_and_the_matrix(made: Made) -> None:
+    for tag in ("v2", "v3", "v10", "v11rc1", "nightly"):
+        release(made, tag, {"other.py": f"OTHER = {tag!r}\n"})
+    found = drift(made, "greeter", code=0)
+    assert [r["release"] for r in found["stacks"][0]["releases"]] == ["v10"]
+    found = drift(made, "greeter", "--matrix", code=0)
+    assert [r["release"] for r in found["stacks"][0]["releases"]] == ["v2", "v3", "v10", "v11rc1"]
+    text = made.good("drift", "greeter", "--matrix")
+    assert "v11rc1" in text and "16 exact: nothing is stale" in text
+
+
+def test_several_upstreams_at_once(made: Made) -> None:
+    release(made, "v2", {"other.py": "OTHER = 1\n"})
+    release(made, "v3", {"clock/tick.py": "def tick(now):\n    return now\n"}, "clock")
+    found = drift(made, "--against", "greeter=v2", "--against", "clock=v3", code=20)
+    by_name = {s["upstream"]: s["releases"][0] for s in found["stacks"]}
+    assert {name: row["release"] for name, row in by_name.items()} == {"greeter": "v2", "clock": "v3"}
+    assert by_name["clock"]["patches"][0]["state"] == "conflict"
+
+
+def sdist(made: Made, version: str, files: Mapping[str, str]) -> None:
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name, text in sorted({**files, "PKG-INFO": "Metadata-Version: 2.1\n"}.items()):
+            info = tarfile.TarInfo(f"greeter-{version}/{name}")
+            info.size, info.mode = len(text.encode()), 0o644
+            tar.addfile(info, io.BytesIO(text.encode()))
+    (made.index / f"greeter-{version}.tar.gz").write_bytes(gzip.compress(plain.getvalue(), mtime=0))
+
+
+def test_from_the_package_index_only_what_matters_is_kept(tmp_path: Path) -> None:
+    names = ("greeter/__init__.py", "greeter/hello.py", "greeter/talker.py")
+    made = make_distribution(tmp_path, (replace(CALLING, sdist=names),))
+    sdist(made, "2.0", {"greeter/hello.py": MOVED, "greeter/talker.py": TALKER, "greeter/data.bin": "x" * 1000})
+    found = drift(made, "greeter", "--against", "2.0", "--source", "sdist", code=20)
+    (row,) = found["stacks"][0]["releases"]
+    assert row["form"] == "sdist"
+    assert [p["state"] for p in row["patches"]] == ["moved", "moved", "moved", "unknown"]  # README.md is in no sdist
+    (repo,) = (made.cache / "drift" / "sdist" / "greeter").glob("2.0-*.git")
+    held = git(repo, "ls-tree", "-r", json.loads((repo / "release.json").read_text())["commit"])
+    assert "greeter/data.bin" in held
+    blob = next(line.split()[2] for line in held.splitlines() if "data.bin" in line)
+    assert subprocess.run(
+        ["git", f"--git-dir={repo}", "cat-file", "-e", blob], capture_output=True, check=False
+    ).returncode
+    (made.index / "greeter-2.0.tar.gz").unlink()  # the cache has it
+    assert drift(made, "greeter", "--against", "2.0", "--source", "sdist", "--offline", code=20) == found
+
+
+def test_what_newly_broke(made: Made, tmp_path: Path) -> None:
+    release(made, "v2", {"other.py": "OTHER = 1\n"})
+    release(made, "v3", {"greeter/hello.py": MOVED})
+    last = tmp_path / "last.json"
+    last.write_text(made.patchctl("drift", "greeter", "--matrix", "--json").stdout)
+    assert drift(made, "greeter", "--matrix", "--since", str(last), code=0)["broke"] == []
+    release(made, "v4", {"greeter/hello.py": MOVED.replace("Helo, ", "Hi, ")})
+    found = drift(made, "greeter", "--matrix", "--since", str(last), code=1)["broke"]
+    assert [(b["release"], b["feature"]) for b in found] == [("v4", "typo"), ("v4", "polite")]
+    done = made.patchctl("drift", "greeter", "--matrix", "--since", str(last), "--format", "github")
+    errors = [line for line in done.stdout.splitlines() if line.startswith("::error")]
+    assert done.returncode == 1 and len(errors) == 2 and "title=drift-broke::v4: typo broke" in errors[0]
+
+
+def test_a_file_that_no_run_printed_is_refused(made: Made, tmp_path: Path) -> None:
+    release(made, "v2", {})
+    assert made.patchctl("drift", "--since", str(tmp_path / "none")).returncode == 2
+    for text in ("", "[]", '{"schema": "patchctl.drift/2"}', '{"schema": "patchctl.drift/1", "stacks": [{}]}'):
+        (tmp_path / "bad").write_text(text)
+        done = made.patchctl("drift", "--since", str(tmp_path / "bad"))
+        assert done.returncode == 2 and "Traceback" not in done.stderr, text
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (("--against", "v77"), 3, "no place has v77"),
+        (("nobody",), 2, "no upstream"),
+        (("--against", "clock=v2", "greeter"), 2, "no stack of clock is looked at"),
+        (("--against", ",", "greeter"), 2, "takes revisions"),
+        (("-w", "ws", "--matrix"), 2, "--workspace is for the trees"),
+        (("-w", "ws"), 2, "nothing was applied"),
+    ],
+)
+def test_what_is_refused(made: Made, args: tuple[str, ...], code: int, said: str) -> None:
+    done = made.patchctl("drift", *args)
+    assert done.returncode == code and said in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_of_a_workspace_by_the_patch_whose_lines_differ(made: Made, tmp_path: Path) -> None:
+    ws = tmp_path / "ws"
+    made.good("apply", "--profile", "full", "-w", str(ws))
+    assert drift(made, "-w", str(ws), code=0)["trees"][0]["files"] == []
+    made.edit(ws / "greeter/greeter/hello.py", "text = polite(text)", "text = polite(text, 2)")
+    made.edit(ws / "greeter/greeter/hello.py", '"""Says hello."""', '"""Says hi."""')
+    made.edit(
+        ws / "greeter/greeter/chorus.py", "    return talker.say(name)\n", "    return talker.say(name)\n# more\n"
+    )
+    (ws / "clock/clock/tick.py").unlink()
+    greeter, clock = sorted(drift(made, "-w", str(ws), code=1)["trees"], key=lambda t: -len(t["files"]))
+    found = {f["path"]: [h["owners"] for h in f["hunks"]] for f in greeter["files"]}
+    assert found == {"greeter/chorus.py": [["chorus"]], "greeter/hello.py": [["upstream"], ["polite"]]}
+    assert clock["files"][0]["state"] == "deleted"
+    hunk = greeter["files"][1]["hunks"][1]
+    lines = (ws / "greeter/greeter/hello.py").read_text().splitlines()
+    assert lines[hunk["line"] - 1].strip() == "text = polite(text, 2)"
+    assert "+        text = polite(text, 2)" in hunk["diff"]
+    text = made.patchctl("drift", "-w", str(ws)).stdout
+    assert "-        text = polite(text)" in text and "@@ polite" in text
+    sarif = json.loads(made.patchctl("drift", "-w", str(ws), "--format", "sarif").stdout)
+    assert len(sarif["runs"][0]["results"]) == 4
