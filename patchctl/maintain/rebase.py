@@ -133,9 +133,11 @@ def settle(run: Run, state: State) -> State:
     """
     folder = run.place.held
     assert folder is not None
+    if not run.place.is_ours and state.stop is None:  # killed at its very end, when the tree was given over already
+        _refuse_edits(folder, state, state.head)
+        folder = run.place.take()
     if run.place.is_ours:  # of a killed run: what it had not noted is done again
         return write_state(folder, replace(state, stop=None))
-    assert state.stop is not None
     work = work_of(folder)
     feature, original = state.todo[0]
     if (folder / ".git" / "CHERRY_PICK_HEAD").exists():

@@ -13,6 +13,7 @@ from patchctl.maintain.rebase_run import Run
 from patchctl.maintain.rebase_state import Place, Stage, State, write_state
 from patchctl.maintain.resolutions import Resolutions
 from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.turns import one_writer
 from patchctl.manifest.types import Pin, Stack
 from patchctl.source.obtain import obtain_form
 from patchctl.source.revisions import find_revision, releases, tag_prefix, version_of
@@ -53,6 +54,23 @@ def begin(dist: Distribution, wish: Wish, options: SourceOptions, progress: Prog
     between = _between(dist, wish, new, options)
     bases = _bases(dist, [old, *between, new], patches, options, progress)
     result = build_stack(bases[0], patches, [], options.cache)
+    with one_writer(dist.root):
+        return Run(dist, place, options, progress), _made(dist, wish, place, new, text, (between, bases, result))
+
+
+def _made(
+    dist: Distribution,
+    wish: Wish,
+    place: Place,
+    new: Stack,
+    text: str,
+    found: tuple[list[Stack], list[Base], StackResult],
+) -> State:
+    """The work tree with every object that a stage needs, and the first state."""
+    between, bases, result = found
+    old = wish.old
+    _check_free(place)
+    shutil.rmtree(place.hidden, ignore_errors=True)  # of a run that was killed before it had begun
     make_edit_tree(place.hidden, new, bases[-1], _nothing(bases[-1]))
     git_dir = place.hidden / ".git"
     for base in bases[:-1]:
@@ -64,7 +82,7 @@ def begin(dist: Distribution, wish: Wish, options: SourceOptions, progress: Prog
     commits = tuple((p.patch.feature, p.commit) for p in result.steps)
     state = State(old.upstream, old.name, new.name, text, new.pin.commit, bases[0].commit, tuple(c for _, c in commits), stages, 0,
                   commits, stages[0].base, wish.drop_upstreamed, wish.python)  # fmt: skip
-    return Run(dist, place, options, progress), write_state(place.hidden, state)
+    return write_state(place.hidden, state)
 
 
 def _target(dist: Distribution, wish: Wish, options: SourceOptions, progress: Progress) -> tuple[Stack, str]:
@@ -96,7 +114,6 @@ def _check_free(place: Place) -> None:
             [str(place.folder)],
             hint="export and remove it, or name another with --dir",
         )
-    shutil.rmtree(place.hidden, ignore_errors=True)  # of a run that was killed before it had begun
 
 
 def _between(dist: Distribution, wish: Wish, new: Stack, options: SourceOptions) -> list[Stack]:

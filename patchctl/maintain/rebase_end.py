@@ -70,8 +70,7 @@ def end(run: Run, state: State) -> Ended:
     with ObjectReader(folder / ".git") as reader:
         calls = tuple(changed_calls(reader, state.old_commits[-1], [c.id for c in commits], own))
     mark_exported(folder, series_digest((p.file.name, p.data, p.carried) for p in own))
-    end_state(folder)
-    run.place.give()
+    end_state(run.place.give())
     written = replace(stack, patches=[e.name for e in exported], dropped=state.dropped)
     same = sum(1 for e in exported if e.data in {p.data for p in old})
     return Ended(written, run.place.folder, tuple(e.name for e in exported), ranged, same, _unproven(dist, written, own),

@@ -378,68 +378,76 @@ def killed(made: Made, at: int, *args: str) -> tuple[int, int]:
     return done.returncode, int(events) if events.isdigit() else 0
 
 
-def test_killed_anywhere_then_on_or_back(made: Made) -> None:
-    """A conflict, its resolution, the end: killed at points of each, then given up, or gone on with."""
+def test_killed_while_it_begins(made: Made) -> None:
     goes_on(made, OTHER_WORDS)
     before = distribution(made)
     line = ("greeter/v1", "--to", "v2")
-    begin(made, code=4)
-    rebase(made, "--abort")
+    begin(made, code=4)  # the source is in the cache from here on
+    back(made, before)
     code, total = killed(made, 0, *line)
     assert code == 4 and total > 20
-    resolve(made)
-    git(tree_of(made), "add", "--all")
-    saved = (tree_of(made) / HELLO).read_bytes()
-    code, later = killed(made, 0, "--continue")
-    assert code == 0 and later > 20
-    result = {p: s for p, s in distribution(made).items() if p not in before}
     back(made, before)
-    for at in range(3, total + 1, max(1, total // 6)):
+    for at in range(3, total, total // 5):
         assert killed(made, at, *line)[0] == -9
-        gone_back(made, before)
-    for at in range(1, later + 1, max(1, later // 9)):
-        begin_to_conflict(made, saved)
-        assert killed(made, at, "--continue")[0] == -9
-        if rebase_is_there(made):
+        if under_way(made):
             rebase(made, "--abort")
-        back(made, before)
-        # What was resolved before the kill is kept, or the tree was the user's and had it still.
-        begin_to_conflict(made, saved)
+        assert distribution(made) == before, at
+        assert [p for p in edit_folder(made).glob("*") if not p.name.startswith(".")] == []
+    assert killed(made, total // 2, *line)[0] == -9  # and one that was left as it lay hinders nobody
+    assert rebase(made, *(["--continue"] if under_way(made) else line), code=4)["stopped_at"]["feature"] == "typo"
+
+
+@pytest.fixture
+def stopped(made: Made) -> tuple[Made, bytes, int, dict[str, tuple[str, str]]]:
+    """A rebase that has stopped; the file as it is mended, the points of `--continue`, and what that makes of the distribution."""
+    goes_on(made, OTHER_WORDS)
+    before = distribution(made)
+    begin(made, code=4)
+    resolve(made)
+    mended = (tree_of(made) / HELLO).read_bytes()
+    git(tree_of(made), "add", "--all")
+    code, total = killed(made, 0, "--continue")
+    assert code == 0 and total > 30
+    result = distribution(made)
+    back(made, before)
+    return made, mended, total, result
+
+
+@pytest.mark.parametrize("way", ["back", "on"])
+def test_killed_while_it_goes_on(stopped: tuple[Made, bytes, int, dict[str, tuple[str, str]]], way: str) -> None:
+    made, mended, total, result = stopped
+    before = distribution(made)
+    for at in range(2 if way == "on" else 5, total, total // 6):
+        begin(made, code=4)
+        (tree_of(made) / HELLO).write_bytes(mended)
+        git(tree_of(made), "add", "--all")
         assert killed(made, at, "--continue")[0] == -9
-        if rebase_is_there(made):
-            done = made.patchctl("rebase", "--continue")
-            if done.returncode == 4:  # killed before the resolution was a commit
-                (tree_of(made) / HELLO).write_bytes(saved)
+        if way == "back" and under_way(made):
+            rebase(made, "--abort")
+            assert distribution(made) == before, at
+            if list((made.root / "edit/.resolutions").rglob("postimage")):  # it was a commit before the kill
+                assert outcomes(begin(made))["typo"] == "replayed", at
+        if way == "on":
+            if under_way(made) and made.patchctl("rebase", "--continue").returncode == 4:
+                (tree_of(made) / HELLO).write_bytes(mended)  # killed before it was a commit, and the tree is as it was
                 git(tree_of(made), "add", "--all")
-                done = made.patchctl("rebase", "--continue")
-            assert done.returncode == 0, (at, done.stdout, done.stderr)
-        made.good("lock")
-        assert {p: s for p, s in distribution(made).items() if p not in before} == result, at
+                rebase(made, "--continue")
+            made.good("lock", "--upstream", "greeter")
+            assert distribution(made) == result, at
         back(made, before)
 
 
-def rebase_is_there(made: Made) -> bool:
-    return made.patchctl("rebase", "--status").returncode == 0
-
-
-def gone_back(made: Made, before: dict[str, tuple[str, str]]) -> None:
-    if rebase_is_there(made):
-        rebase(made, "--abort")
-    assert distribution(made) == before
-    assert [p for p in edit_folder(made).glob("*") if not p.name.startswith(".")] == []
+def under_way(made: Made) -> bool:
+    return any(edit_folder(made).glob("*/.git/patchctl-rebase.json")) or any(
+        edit_folder(made).glob(".*/.git/patchctl-rebase.json")
+    )
 
 
 def back(made: Made, before: dict[str, tuple[str, str]]) -> None:
-    """The distribution and edit/ as they were before the rebase; nothing but a finished rebase's files has to go."""
+    """The distribution and edit/ as they were before the rebase."""
     for path in sorted(distribution(made).keys() - before.keys(), reverse=True):
         place = made.root / path
         place.rmdir() if place.is_dir() else place.unlink()
     shutil.rmtree(edit_folder(made), ignore_errors=True)
     shutil.rmtree(made.root / "edit", ignore_errors=True)
     assert distribution(made) == before
-
-
-def begin_to_conflict(made: Made, saved: bytes) -> None:
-    begin(made, code=4)
-    (tree_of(made) / HELLO).write_bytes(saved)
-    git(tree_of(made), "add", "--all")
