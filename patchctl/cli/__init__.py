@@ -42,6 +42,7 @@ VERBS = {
     "prove": "Prove features: tests red without the patch, green with it, red on each mutation.",
     "drift": "Say how patches fare on other releases, and what differs in a workspace.",
     "blame": "Tell whose a line is, upstream's or a patch's, also for a whole traceback.",
+    "bisect": "Find the patch of a profile that breaks a command.",
     "identify": "Tell which pin a folder of sources is, by its content.",
     "list": "List profiles, stacks and patches.",
     "show": "Show one patch: header, files, switch, tests, upstream status.",

@@ -51,7 +51,7 @@ from patchctl.terminal.progress import Progress
 from patchctl.values import asdict, dataclass, field, replace
 
 # Raise it when the same files give another verdict.
-ENGINE = 1
+ENGINE = 2
 _WORST = (EXACT, MOVED, THREE_WAY, UPSTREAM, UNKNOWN, GONE, CONFLICT)
 
 

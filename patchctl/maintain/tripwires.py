@@ -17,6 +17,7 @@ from patchctl.maintain.tripwire_modules import Found, Module, Modules, Reader, m
 from patchctl.patch.parse import Hunk
 from patchctl.values import dataclass
 
+_SUPER = "super()"
 _Scope = dict[str, tuple[str, ...]]
 
 
@@ -114,6 +115,7 @@ class _Uses(ast.NodeVisitor):
         self._scopes: list[_Scope] = [{name: (*own, name) for name in module.defined}]
         self._scopes[0] |= {name: tuple(t) for name, t in module.imports.items()}
         self._own: list[_Scope] = [self._scopes[0]]  # of the classes around: what is known of `self.name`
+        self._bases: dict[tuple[str, ...], tuple[set[str], list[tuple[str, ...]]]] = {}
         self._module = module
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
@@ -132,7 +134,13 @@ class _Uses(ast.NodeVisitor):
         for one in (*node.bases, *node.decorator_list, *(k.value for k in node.keywords)):
             self.visit(one)
         own = (*self._module.name.split("."), node.name)
-        scope = {"self": own, "cls": own, "super()": own}
+        bases = [b for b in map(self._chain, node.bases) if b is not None]
+        methods = [one for one in node.body if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef))]
+        self._bases[own] = ({one.name for one in methods}, bases)
+        # a method that stands in the place of one above is called as that one is
+        overriding = [one for one in methods if not one.name.startswith("__")]
+        self.found += [Use((*base, one.name), one.lineno) for one in overriding for base in bases]
+        scope = {"self": own, "cls": own, _SUPER: (*own, _SUPER)}
         self._scopes.append(scope)
         self._own.append(scope)
         for inner in node.body:
@@ -171,7 +179,7 @@ class _Uses(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         chain = self._chain(node.func)
         if chain is not None:
-            self.found.append(Use(chain, node.func.lineno, called=True))
+            self._note(chain, node.func.lineno, called=True)
         self.generic_visit(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
@@ -179,11 +187,22 @@ class _Uses(ast.NodeVisitor):
         if chain is None:
             self.generic_visit(node)
         else:
-            self.found.append(Use(chain, node.lineno))
+            self._note(chain, node.lineno)
 
     def visit_Name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Load) and (chain := self._chain(node)) is not None:
-            self.found.append(Use(chain, node.lineno))
+            self._note(chain, node.lineno)
+
+    def _note(self, chain: tuple[str, ...], line: int, *, called: bool = False) -> None:
+        """A use; of what a class of this file has from those above it, what they have."""
+        self.found.append(Use(chain, line, called))
+        for cut in range(len(chain) - 1, 0, -1):
+            if chain[:cut] in self._bases:
+                members, bases = self._bases[chain[:cut]]
+                rest = chain[cut:]
+                above = rest[1:] if rest[0] == _SUPER else rest if rest[0] not in members else ()
+                self.found += [Use((*base, *above), line, called) for base in bases if above]
+                return
 
     def _annotated(self, node: ast.expr) -> tuple[str, ...] | None:
         if isinstance(node, ast.BinOp):  # Thing | None
@@ -200,7 +219,7 @@ class _Uses(ast.NodeVisitor):
             parts.append(node.attr)
             node = node.value
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super":
-            root = self._known("super()")
+            root = self._known(_SUPER)
         else:
             root = self._known(node.id) if isinstance(node, ast.Name) else None
             is_self = isinstance(node, ast.Name) and node.id == "self"

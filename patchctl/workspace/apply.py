@@ -224,8 +224,11 @@ class _Run:
         for part in parts:
             try:
                 found = self._edited(part)
-            except LocalEdits as refusal:
-                refusals.append(refusal)
+            except LocalEdits as edits:
+                refusals.append(edits)
+                continue
+            except PermissionError as error:
+                refusals.append(_closed(part, self.workspace, error))
                 continue
             if found is not None:
                 edited[part.change.name] = found
@@ -323,6 +326,15 @@ class _Run:
         for name, place in sweep(self.workspace, state).items():
             if name in self.stashed:
                 self.stashed[name] = f"{self.stashed[name].partition(' ')[0]} of {place}"
+
+
+def _closed(part: Part, workspace: Path, error: PermissionError) -> LocalEdits:
+    """The refusal for a file of a tree that may not be read: what is in it may be a person's. Raises any other error again."""
+    tree = part.change.tree(workspace)
+    place = Path(os.fsdecode(error.filename or b""))
+    if not place.is_relative_to(tree.folder) or place.is_relative_to(tree.git_dir):
+        raise error
+    return LocalEdits(f"a file of {tree.name} cannot be read", [str(place)], hint=refusal(error, "", "").hint)
 
 
 def _holds_anything(folder: Path) -> bool:

@@ -71,7 +71,7 @@ def check_shape(value: Any, shape: Shape, where: str) -> None:
 
 def checked(made: Made, verb: str, *args: str, code: int = 0) -> dict[str, Any]:
     """Run a verb and hold what it prints against its table; an error's against that of errors."""
-    done = made.patchctl(*verb.split("."), *args, "--json")
+    done = made.patchctl(*verb.split("."), "--json", *args)
     assert done.returncode == code, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     schema = found.pop("schema")
@@ -105,6 +105,8 @@ def test_every_verb_with_json_is_documented() -> None:
 
 def test_drift(made: Made, tmp_path: Path) -> None:
     pin = git(made.origins / "greeter", "rev-parse", "HEAD").strip()
+    found = checked(made, "bisect", "--profile", "full", "--", "grep", "-q", "Helo", "greeter/greeter/hello.py")
+    assert found["broken"] == [["typo@greeter"]]
     last = tmp_path / "last.json"
     last.write_text(made.good("drift", "greeter", "--against", pin, "--json"))
     repo = Path(shutil.copytree(made.origins / "greeter", tmp_path / "greeter"))

@@ -97,6 +97,23 @@ def place(small: Made) -> Iterator[Place]:
     shutil.rmtree(top)
 
 
+def test_a_file_that_is_closed_to_its_user_is_in_the_way(place: Place) -> None:
+    """Nobody can say whether it is edited: 5, as for every file of theirs, and nothing is changed."""
+    cache, ws = (place.folder(name, ANNE, ANNE, 0o755) for name in ("cache", "ws"))
+    at = ("--workspace", str(ws))
+    place.good(ANNE, "apply", *PLAIN, *at, cache=cache)
+    closed = ws / "greeter/greeter/hello.py"
+    closed.chmod(0)
+    before = snapshot(ws / "greeter")
+    for line in (("apply", *FULL, *at), ("apply", *FULL, "--stash", *at), ("revert", *at)):
+        done = place.run(ANNE, *line, cache=cache)
+        assert done.returncode == 5, done.stderr
+        assert f"a file of greeter cannot be read\n  {closed}" in done.stderr and "chmod u+rwX" in done.stderr
+        assert "was begun" not in done.stderr and snapshot(ws / "greeter") == before
+    closed.chmod(0o644)
+    place.good(ANNE, "apply", *FULL, *at, cache=cache)
+
+
 def test_a_group_takes_turns(place: Place) -> None:
     """Group-writable, setgid, umask 002: each goes on with what the other left, edits included."""
     cache, ws = (place.folder(name, ANNE, GROUP, 0o2775) for name in ("cache", "ws"))
