@@ -6,6 +6,7 @@ call the library. Nothing but the standard library is imported before it is know
 
 from __future__ import annotations
 
+import gc
 from typing import NoReturn
 
 from patchctl.extension import register
@@ -19,6 +20,8 @@ def compose() -> None:
 
 def main() -> NoReturn:
     """Run the command line and end the process with the right code."""
+    # A run is short and makes no garbage that matters; collections cost a tenth of an apply of 35 patches, imports included.
+    gc.disable()
     from patchctl.cli import main as main_of_cli
 
     compose()

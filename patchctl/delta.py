@@ -62,18 +62,13 @@ def _find_copies(base: bytes, target: bytes, part: tuple[int, int, int, int], ou
 
 
 def _common_start(a: bytes, b: bytes, i: int, j: int, limit: int) -> int:
-    """How many bytes a[i:] and b[j:] share at their beginning, up to `limit`: by blocks, then by halves of a block."""
+    """How many bytes a[i:] and b[j:] share at their beginning, up to `limit`: by blocks, then by the first bit that differs."""
     at = 0
     while at + _STEP <= limit and a[i + at : i + at + _STEP] == b[j + at : j + at + _STEP]:
         at += _STEP
     size = min(_STEP, limit - at)
-    while size:
-        if a[i + at : i + at + size] == b[j + at : j + at + size]:
-            at += size
-            size = min(size, limit - at)
-        else:
-            size //= 2
-    return at
+    ours, theirs = (int.from_bytes(side[k + at : k + at + size], "big") for side, k in ((a, i), (b, j)))
+    return at + size - ((ours ^ theirs).bit_length() + 7) // 8
 
 
 def _common_end(a: bytes, b: bytes, i: int, j: int, limit: int) -> int:
@@ -82,13 +77,8 @@ def _common_end(a: bytes, b: bytes, i: int, j: int, limit: int) -> int:
     while at + _STEP <= limit and a[i - at - _STEP : i - at] == b[j - at - _STEP : j - at]:
         at += _STEP
     size = min(_STEP, limit - at)
-    while size:
-        if a[i - at - size : i - at] == b[j - at - size : j - at]:
-            at += size
-            size = min(size, limit - at)
-        else:
-            size //= 2
-    return at
+    ours, theirs = (int.from_bytes(side[k - at - size : k - at], "little") for side, k in ((a, i), (b, j)))
+    return at + size - ((ours ^ theirs).bit_length() + 7) // 8
 
 
 def _size(value: int) -> bytes:

@@ -5,6 +5,8 @@ The exit codes are the tool's contract with CI jobs; docs/exit-codes.md lists th
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from patchctl.values import dataclass
 
 DONE = 0
@@ -13,8 +15,7 @@ INTERRUPTED = 130
 CLOSED_PIPE = 141
 
 
-@dataclass(frozen=True)
-class Where:
+class Where(NamedTuple):
     """A place that a person can open: a file, and a line of it where there is one (1-based)."""
 
     file: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Container, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from patchctl.errors import (
@@ -23,6 +24,7 @@ from patchctl.errors import (
 )
 from patchctl.findings.report import Finding, NotChecked, Report, from_error
 from patchctl.git.catfile import ObjectReader
+from patchctl.git.objects import Files
 from patchctl.git.run import GitFailed
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, lock_file, read_lock
@@ -38,7 +40,7 @@ from patchctl.workspace.imports import shadows
 from patchctl.workspace.installed import record_is_ours
 from patchctl.workspace.journal import read_journal
 from patchctl.workspace.state import FOLDER, AppliedPatch, State, TreeState, load_state
-from patchctl.workspace.trees import Tree, changed_paths, commit_tree
+from patchctl.workspace.trees import Tree, commit_tree
 
 _AGAIN = "apply again"
 _SHOWN_UNTRACKED = 20
@@ -104,6 +106,11 @@ class _TreeCheck:
     def tree(self) -> Tree:
         return Tree.of(self.workspace, self.name, self.state)
 
+    @cached_property
+    def tip(self) -> Files:
+        """Every file of the last commit."""
+        return self.tree.files(self.state.tip_commit)
+
     def findings(self) -> Iterator[Finding]:
         tree = self.tree
         for path, what in ((tree.folder, "the tree"), (tree.git_dir, "its repository")):
@@ -144,10 +151,12 @@ class _TreeCheck:
         files that the stack changes.
         """
         tree, on_disk = self.tree, TreeFiles(self.tree.folder)
-        base, tip = tree.files(self.state.base_commit), tree.files(self.state.tip_commit)
+        tip = self.tip
+        with ObjectReader(tree.git_dir, tree.name) as reader:
+            moved = reader.changes(*(commit_tree(reader, c) for c in (self.state.base_commit, self.state.tip_commit)))
         self.report.counts["files"] += len(tip)
-        differing = set(tree.differing(tip, tip.keys() | base.keys()))
-        differing |= {p for p in changed_paths(base, tip) if p in tip and on_disk.entry(p) is None}
+        differing = set(tree.differing(tip, tip.keys() | moved.before.keys()))
+        differing |= {p for p in moved.after if on_disk.entry(p) is None}
         for path in sorted(differing):
             full = tree.folder / os.fsdecode(path)
             what = "differs from the stack's last commit" if os.path.lexists(full) else "is missing"
@@ -169,7 +178,7 @@ class _TreeCheck:
     def hidden(self) -> Iterator[tuple[bytes, bytes]]:
         """Files that Python imports in place of the stack's; git may ignore them."""
         known = {os.fsencode(p) for p in self.state.generated}
-        yield from shadows(self.tree.folder, self.tree.files(self.state.tip_commit), known)
+        yield from shadows(self.tree.folder, self.tip, known)
 
     def instead(self, path: bytes, module: bytes) -> Finding:
         message = f"the file is not the stack's, and Python imports it in place of {os.fsdecode(module)}"

@@ -123,9 +123,9 @@ def cli(ctx: click.Context, root: Path | None, cache: Path | None, color: str) -
 
 def main() -> NoReturn:
     """Run the command line and end the process with the right code."""
-    # A run is short and makes no garbage that matters; collections cost a tenth of an apply of 35 patches.
-    gc.disable()
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    gc.freeze()  # Python looks through all that there is once more as it ends, gc.disable() or not: 4 ms for nothing
+    sys.exit(code)
 
 
 def run(args: list[str]) -> int:

@@ -87,7 +87,6 @@ def _folders(
     dist: Distribution, profile: Profile, into: tuple[str, ...], python: str | None, workspace: Path
 ) -> dict[str, Path]:
     """What is patched where it is, by upstream: what --into names, and what the interpreter of --into-python imports."""
-    from patchctl.install.environment import interpreter
     from patchctl.workspace.standing import imported_folders, top_of
 
     folders = {}
@@ -97,6 +96,8 @@ def _folders(
             raise WrongUse(what, hint=f"it has {', '.join(profile.stacks)}")
         folders[name] = top_of(Path(folder), dist.upstream(name))
     if python is not None:
+        from patchctl.install.environment import interpreter
+
         rest = [name for name in profile.stacks if name not in folders and dist.upstream(name).packages]
         folders |= imported_folders(interpreter(python), workspace, dist, rest)
     return folders

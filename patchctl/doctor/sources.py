@@ -41,12 +41,12 @@ def check_sources(
 
 
 def _look(upstream: Upstream, stack: Stack, options: SourceOptions) -> _Look:
-    from patchctl.source import git_form, sdist
+    from patchctl.source.cached import cached_git, cached_sdist
 
     cached = []
-    if git_form.cached(stack.upstream, stack.pin, options.cache) is not None:
+    if cached_git(stack.upstream, stack.pin, options.cache) is not None:
         cached.append("git")
-    if sdist.cached(stack.upstream, upstream, stack, options.cache) is not None:
+    if cached_sdist(stack.upstream, upstream, stack, options.cache) is not None:
         cached.append("sdist")
     answering, silent = _git_places(upstream, options.mirrors.get(stack.upstream, ()), options.offline)
     unlisted: list[Tried] = []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from patchctl.errors import Tried
 from patchctl.findings.report import Finding, Report
-from patchctl.terminal.text import one_line, visible_line
+from patchctl.terminal.text import counted, one_line, visible_line
 
 if TYPE_CHECKING:
     from patchctl.terminal.style import Style
@@ -84,14 +84,10 @@ def summary(report: Report, style: Style) -> str:
     """The last line: how much was checked, found, and not checked."""
     errors, notes = len(report.errors), len(report.findings) - len(report.errors)
     checked = ", ".join(f"{n} {what}" for what, n in sorted(report.counts.items())) or "manifests only"
-    found = style.bad(_count(errors, "error")) if errors else style.good("no errors")
-    rest = [_count(notes, "note")] if notes else []
+    found = style.bad(counted(errors, "error")) if errors else style.good("no errors")
+    rest = [counted(notes, "note")] if notes else []
     rest += [f"{len(report.not_checked)} not checked"] if report.not_checked else []
     return f"checked {checked}: {', '.join([found, *rest])}"
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def machine_text(

@@ -15,14 +15,14 @@ from types import TracebackType
 from typing import IO, NamedTuple
 
 from patchctl.errors import BrokenRepository, GitKilled, PatchctlError, SourceMismatch
-from patchctl.git.objects import FOLDER, GITLINK, Entry, Files, object_id, parse_tree
+from patchctl.git.objects import FOLDER, GITLINK, Entry, Files, object_id, split_tree
 from patchctl.git.packread import PackReader
 from patchctl.git.run import git_environment, git_executable
 from patchctl.git.unconfigured import without_settings
 
 # The content of every tree object that this process has verified. An id names one content for ever, and a run walks nearly
 # the same trees four times: base, tip, what is on disk, what shall be.
-_TREES: dict[str, list[tuple[bytes, Entry]]] = {}
+_TREES: dict[str, bytes] = {}
 
 
 class Changes(NamedTuple):
@@ -99,7 +99,7 @@ class ObjectReader:
             deeper = []
             self._learn_trees({oid for _, oid in level})
             for prefix, oid in level:
-                for name, entry in self._trees[oid]:
+                for name, entry in self._entries(oid):
                     if entry.mode == FOLDER:
                         deeper.append((prefix + name + b"/", entry.id))
                     else:
@@ -113,7 +113,7 @@ class ObjectReader:
         waiting = [(tree, path, path) for path in paths]
         while waiting:
             self._learn_trees({oid for oid, _, _ in waiting})
-            inside = {oid: dict(self._trees[oid]) for oid, _, _ in waiting}
+            inside = {oid: dict(self._entries(oid)) for oid, _, _ in waiting}
             deeper = []
             for oid, rest, path in waiting:
                 name, slash, below = rest.partition(b"/")
@@ -134,10 +134,11 @@ class ObjectReader:
             deeper = []
             for prefix, one, other in level:
                 found.folders[prefix[:-1]] = other
-                sides = (set(self._trees[one] if one else ()), set(self._trees[other] if other else ()))
+                sides = [set(self._split(oid)) if oid else set() for oid in (one, other)]
                 inner: dict[bytes, list[str | None]] = {}
                 for side, rest in ((0, sides[0] - sides[1]), (1, sides[1] - sides[0])):
-                    for name, entry in rest:
+                    for _, mode, name, raw in rest:
+                        entry = Entry(int(mode, 8), raw.hex())
                         if entry.mode == FOLDER:
                             inner.setdefault(prefix + name + b"/", [None, None])[side] = entry.id
                         else:
@@ -151,7 +152,21 @@ class ObjectReader:
         for oid, (kind, data) in zip(unknown, self.read_many(unknown), strict=True):
             if kind != "tree":
                 raise self._wrong(oid, f"a tree was expected and it is a {kind}")
-            self._trees[oid] = _TREES[oid] = parse_tree(data)
+            self._trees[oid] = _TREES[oid] = data
+
+    def tree_data(self, oid: str) -> bytes:
+        """The content of a tree object."""
+        self._learn_trees({oid})
+        return self._trees[oid]
+
+    def _entries(self, oid: str) -> list[tuple[bytes, Entry]]:
+        return [(name, Entry(int(mode, 8), raw.hex())) for _, mode, name, raw in self._split(oid)]
+
+    def _split(self, oid: str) -> list[tuple[bytes, bytes, bytes, bytes]]:
+        try:
+            return split_tree(self._trees[oid])
+        except ValueError as error:
+            raise self._wrong(oid, str(error)) from None
 
     def blobs(self, files: Files, paths: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
         """(path, content) of these paths of a tree, in their order; gitlinks are passed over."""

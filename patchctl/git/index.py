@@ -54,7 +54,8 @@ def changed(file: Path, folder: Path, change: Change) -> tuple[bytes, list[bytes
     sides = (*change.before.values(), *change.after.values())
     if any(entry.mode not in (REGULAR, EXECUTABLE, SYMLINK) for entry in sides):
         raise NotPlain
-    trees = _Trees(data, change)
+    places = list(_entries(data))
+    trees = _Trees(data, places[-1][1] if places else _HEAD, change)
     top = os.fsencode(folder) + b"/"
     made: dict[bytes, bytes] = {}
     differing = []
@@ -64,7 +65,7 @@ def changed(file: Path, folder: Path, change: Change) -> tuple[bytes, list[bytes
             differing.append(path)
             piece = _render(path, entry, None)
         made[path] = piece
-    pieces, count = _merged(data, second, top, made, change)
+    pieces, count = _merged(data, places, second, top, made, change)
     cache = trees.rendered()
     head = data[:8] + struct.pack(">I", count)
     out = b"".join([head, *pieces, b"TREE", struct.pack(">I", len(cache)), cache])
@@ -102,7 +103,7 @@ def _entries(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _merged(
-    data: bytes, second: int, top: bytes, made: Mapping[bytes, bytes], change: Change
+    data: bytes, places: list[tuple[int, int]], second: int, top: bytes, made: Mapping[bytes, bytes], change: Change
 ) -> tuple[list[bytes], int]:
     """The entries that stay, with the new ones in their places; how many there are.
 
@@ -114,8 +115,8 @@ def _merged(
     racy = struct.pack(">I", min(second, 0xFFFFFFFF))
     pieces: list[bytes] = []
     run = end = _HEAD
-    count = int.from_bytes(data[8:12], "big")
-    for at, end in _entries(data):
+    count = len(places)
+    for at, end in places:
         if data[at + 60] & 0xF0:
             raise NotPlain
         path = data[at + _FIXED : data.index(b"\0", at + _FIXED)]
@@ -184,8 +185,8 @@ class _Node:
 class _Trees:
     """The cache of trees of an index, as it is after a change."""
 
-    def __init__(self, data: bytes, change: Change) -> None:
-        self._data = self._extension(data)
+    def __init__(self, data: bytes, at: int, change: Change) -> None:
+        self._data = self._extension(data, at)
         self._at = 0
         name, self._top = self._node()
         if name or self._at != len(self._data) or self._top.oid != change.source:
@@ -197,11 +198,9 @@ class _Trees:
         for path in change.after.keys() - change.before.keys():
             self._count(path, 1)
 
-    def _extension(self, data: bytes) -> bytes:
-        """The bytes of it. Other extensions that git may leave out are left out; one that it may not is NotPlain."""
-        at, last, found = _HEAD, len(data) - _DIGEST, b""
-        for _, end in _entries(data):
-            at = end
+    def _extension(self, data: bytes, at: int) -> bytes:
+        """The bytes of it; extensions begin `at`. Other extensions that git may leave out are left out; one that it may not is NotPlain."""
+        last, found = len(data) - _DIGEST, b""
         while at < last:
             size = int.from_bytes(data[at + 4 : at + 8], "big")
             if not b"A" <= data[at : at + 1] <= b"Z" or at + 8 + size > last:

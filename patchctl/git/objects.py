@@ -6,6 +6,7 @@ Formats: git's Documentation/gitformat-pack and `git help hash-object`; SHA-1 re
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -29,21 +30,27 @@ Files = dict[bytes, Entry]
 """A whole tree, flat: path from the root, in bytes with '/', to its entry. Holds no folders."""
 
 
+_ENTRY = re.compile(rb"(([0-7]+) ([^\0]*)\0(.{20}))", re.DOTALL)
+
+
 def object_id(kind: str, data: bytes) -> str:
     """The id that git gives to an object of `kind` (blob, tree, commit) with this content."""
-    return hashlib.sha1(b"%s %d\0" % (kind.encode(), len(data)) + data, usedforsecurity=False).hexdigest()
+    digest = hashlib.sha1(b"%s %d\0" % (kind.encode(), len(data)), usedforsecurity=False)
+    digest.update(data)
+    return digest.hexdigest()
+
+
+def split_tree(data: bytes) -> list[tuple[bytes, bytes, bytes, bytes]]:
+    """The entries of a tree object as they stand there, whole and as (mode, name, id). Raises ValueError for one that is none."""
+    entries: list[tuple[bytes, bytes, bytes, bytes]] = _ENTRY.findall(data)
+    if sum([len(entry[0]) for entry in entries]) != len(data):
+        raise ValueError("this is no tree object")
+    return entries
 
 
 def parse_tree(data: bytes) -> list[tuple[bytes, Entry]]:
     """The entries of a tree object, as (name, entry), in its order."""
-    entries = []
-    at = 0
-    while at < len(data):
-        space = data.index(b" ", at)
-        nul = data.index(b"\0", space)
-        entries.append((data[space + 1 : nul], Entry(int(data[at:space], 8), data[nul + 1 : nul + 21].hex())))
-        at = nul + 21
-    return entries
+    return [(name, Entry(int(mode, 8), oid.hex())) for _, mode, name, oid in split_tree(data)]
 
 
 def render_tree(entries: Iterable[tuple[bytes, Entry]]) -> bytes:
@@ -78,15 +85,27 @@ def render_commit(tree: str, parents: Iterable[str], author: Person, committer: 
 
 
 PutTree = Callable[[str, bytes, "tuple[str, bytes] | None"], object]
+ReadTree = Callable[[str], bytes]
 
 
 class TreeBuilder:
-    """A tree that changes file by file and tells its id after any change, hashing only the folders that changed."""
+    """A tree that changes file by file and tells its id after any change, hashing only the folders that changed.
 
-    def __init__(self, files: Files) -> None:
-        self._root = _Folder()
-        for path, entry in files.items():
-            self._root.put(path.split(b"/"), entry)
+    It begins with `files`, or as the tree `base`, whose objects `read` gives by their ids: of that one the folders alone are
+    read that lead to what is asked for or changed.
+    """
+
+    def __init__(self, files: Files | None = None, *, base: str | None = None, read: ReadTree | None = None) -> None:
+        self._root = _Folder(base, read)
+        for path, entry in (files or {}).items():
+            self.put(path, entry)
+
+    def get(self, path: bytes) -> Entry | None:
+        """The file that is there, or None."""
+        above, _, name = path.rpartition(b"/")
+        folder = self._root.down(above)
+        entry = folder.entries.get(name) if folder else None
+        return None if entry is None else Entry(int(entry[: entry.index(b" ")], 8), entry[-20:].hex())
 
     def put(self, path: bytes, entry: Entry) -> None:
         """Add a file or replace it."""
@@ -98,10 +117,14 @@ class TreeBuilder:
 
     def is_folder(self, path: bytes) -> bool:
         """Whether the tree has a folder of this name."""
-        folder: _Folder | None = self._root
-        for part in path.split(b"/"):
-            folder = folder.folders.get(part) if folder else None
-        return folder is not None
+        above, _, name = path.rpartition(b"/")
+        folder = self._root.down(above)
+        return folder is not None and folder.has(name)
+
+    def names(self, path: bytes) -> set[bytes]:
+        """The names of the files and folders in a folder; b"" is the top."""
+        folder = self._root.down(path)
+        return {name.removesuffix(b"/") for name in folder.entries} | folder.inner.keys() if folder else set()
 
     def write(self, store: dict[str, bytes] | None = None) -> str:
         """The id of the tree as it stands; the content of every folder that changed since the last call goes into `store`."""
@@ -113,37 +136,64 @@ class TreeBuilder:
 
 
 class _Folder:
-    __slots__ = ("changed", "files", "folders", "written")
+    """`entries` are as a tree object has them, by the names that git sorts by: a folder's ends with '/'. `inner` are the
+    folders that were looked into; a new one is in `entries` from the next `write` on."""
 
-    def __init__(self) -> None:
-        self.files: dict[bytes, Entry] = {}
-        self.folders: dict[bytes, _Folder] = {}
+    __slots__ = ("_read", "changed", "entries", "inner", "written")
+
+    def __init__(self, oid: str | None = None, read: ReadTree | None = None) -> None:
+        self._read = read
+        self.entries: dict[bytes, bytes] = {}
+        self.inner: dict[bytes, _Folder] = {}
         self.written: tuple[str, bytes] | None = None
-        self.changed = True
+        self.changed = oid is None
+        if oid is not None and read is not None:
+            self.written = oid, read(oid)
+            for entry, mode, name, _ in split_tree(self.written[1]):
+                # Old tools wrote modes with a zero before them; git writes such an entry anew without it.
+                self.entries[name + b"/" if int(mode, 8) == FOLDER else name] = entry.lstrip(b"0")
+
+    def has(self, name: bytes) -> bool:
+        return name in self.inner or name + b"/" in self.entries
+
+    def folder(self, name: bytes) -> _Folder | None:
+        if name not in self.inner and name + b"/" in self.entries:
+            self.inner[name] = _Folder(self.entries[name + b"/"][-20:].hex(), self._read)
+        return self.inner.get(name)
+
+    def down(self, path: bytes) -> _Folder | None:
+        folder: _Folder | None = self
+        for part in path.split(b"/") if path else ():
+            folder = folder.folder(part) if folder else None
+        return folder
 
     def put(self, parts: list[bytes], entry: Entry) -> None:
         folder = self
         folder.changed = True
         for part in parts[:-1]:
-            folder = folder.folders.setdefault(part, _Folder())
+            folder = folder.folder(part) or folder.inner.setdefault(part, _Folder())
             folder.changed = True
-        folder.files[parts[-1]] = entry
+        folder.entries[parts[-1]] = b"%o %s\0%s" % (entry.mode, parts[-1], bytes.fromhex(entry.id))
 
     def remove(self, parts: list[bytes]) -> None:
         self.changed = True
         if len(parts) == 1:
-            del self.files[parts[0]]
+            del self.entries[parts[0]]
             return
-        child = self.folders[parts[0]]
+        child = self.folder(parts[0])
+        if child is None:
+            raise KeyError(parts[0])
         child.remove(parts[1:])
-        if not child.files and not child.folders:
-            del self.folders[parts[0]]
+        if not child.entries and not child.inner:
+            del self.inner[parts[0]]
+            self.entries.pop(parts[0] + b"/", None)
 
     def write(self, put: PutTree | None) -> tuple[str, bytes]:
         if self.changed or self.written is None:
-            entries = list(self.files.items())
-            entries += [(name, Entry(FOLDER, folder.write(put)[0])) for name, folder in self.folders.items()]
-            data = render_tree(entries)
+            for name, folder in self.inner.items():
+                if folder.changed:
+                    self.entries[name + b"/"] = b"%o %s\0%s" % (FOLDER, name, bytes.fromhex(folder.write(put)[0]))
+            data = b"".join([self.entries[name] for name in sorted(self.entries)])
             before, self.written = self.written, (object_id("tree", data), data)
             self.changed = False
             if put is not None:

@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 import shutil
-import string
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -145,8 +144,8 @@ class WorkTree:
     def flag(self, tags: Mapping[bytes, str], index: Path | None = None, *, no: str = "") -> None:
         """Give these files the flags that git's tags stand for, as far as the index has them; with `no`, take them away."""
         known = set(self.git("ls-files", "-z", index=index).split(b"\0")) if tags else set()
-        for option, letters in (("skip-worktree", SKIPPED), ("assume-unchanged", string.ascii_lowercase)):
-            paths = b"\0".join(p for p, tag in tags.items() if tag in letters and p in known)
+        for option, has in (("skip-worktree", SKIPPED.__contains__), ("assume-unchanged", str.islower)):
+            paths = b"\0".join(p for p, tag in tags.items() if has(tag) and p in known)
             if paths:
                 self.git("update-index", f"--{no}{option}", "-z", "--stdin", stdin=paths, index=index)
 

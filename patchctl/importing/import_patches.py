@@ -10,7 +10,7 @@ from pathlib import Path
 from patchctl.errors import PatchctlError, SourceUnavailable
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import CommitInfo
-from patchctl.git.objects import Files
+from patchctl.git.objects import Files, TreeBuilder
 from patchctl.git.worktree import bring_pack, create_git_dir
 from patchctl.importing.bases import NoBase, PinFiles, Target, describe, find_target
 from patchctl.importing.changes import Foreign, read_diff
@@ -266,7 +266,7 @@ def _proven(dist: Distribution, ground: _Ground, folder: Path, exported: Sequenc
     """The tree that the staged files give, read as `apply` reads them. It has to be the one that the mails gave."""
     patches = [load_patch(folder / place_of(e.name), dist.root) for e in exported]
     built = _built(ground, patches)
-    if built.files != fit.files:
+    if built.tip_tree != TreeBuilder(fit.files).write():
         raise PatchctlError("the patches that were written give another tree than the mails; nothing was imported")
     return built.tip_tree
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from patchctl.errors import PatchctlError, Where
+from patchctl.terminal.text import counted
 from patchctl.values import dataclass, field
 
 Repair = Literal["line-ends", "blank-line", "subject", "ids"]
@@ -42,7 +43,7 @@ class ImportRefused(PatchctlError):
 
     def __init__(self, faults: Sequence[Fault], said: Sequence[str] = ()) -> None:
         files = len({f.file for f in faults})
-        lines = [f"nothing is imported: {_count(len(faults), 'fault')} in {_count(files, 'file')}"]
+        lines = [f"nothing is imported: {counted(len(faults), 'fault')} in {counted(files, 'file')}"]
         lines += [str(f) for f in faults[:SHOWN]]
         lines += [f"... and {len(faults) - SHOWN} more"] if len(faults) > SHOWN else []
         lines += said
@@ -59,10 +60,6 @@ class ImportRefused(PatchctlError):
             for f in self.faults[:SHOWN]
         ]
         return {**super().as_json(), "problems": found}
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 @dataclass(frozen=True)

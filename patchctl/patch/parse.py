@@ -19,7 +19,9 @@ from patchctl.values import dataclass, field
 
 _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(?: .*)?$")
 _INDEX = re.compile(rb"([0-9a-f]{4,40})\.\.([0-9a-f]{4,40})(?: ([0-7]{6}))?$")
+_DIFF = b"\ndiff --git "
 NO_NEWLINE = b"\\ No newline at end of file"
+_PLUS, _MINUS = b"+-"
 _LONGEST_NAMES = 9000
 MAX_LINE = 4 * 1024 * 1024
 MAX_PATCH = 256 * 1024 * 1024
@@ -77,17 +79,21 @@ class Patch:
     changes: list[FileChange]
 
 
-class ParsedBefore(Patch):
-    """A patch whose very bytes were parsed and found right before: its header now, its changes when somebody asks for them."""
+class LatePatch(Patch):
+    """A patch whose header is read, and whose changes are parsed when somebody asks for them. Both raise BadPatch."""
 
     def __init__(self, data: bytes, name: str) -> None:
+        begin = data.find(_DIFF)
+        top = (
+            data if begin < 0 else data[: begin + len(_DIFF)]
+        )  # nothing behind the first section's line is the header's
         self.name = name
-        self.header = parse_header(data.split(b"\n"), name)[0]
+        self.header, self._start = parse_header(top.split(b"\n"), name)
         self._data = data
 
     @cached_property
     def changes(self) -> list[FileChange]:  # type: ignore[override]
-        return parse_patch(self._data, self.name).changes
+        return _changes(self._data, self._start, self.name)
 
 
 def parse_patch(data: bytes, name: str) -> Patch:
@@ -98,6 +104,12 @@ def parse_patch(data: bytes, name: str) -> Patch:
     """
     if len(data) > MAX_PATCH:
         raise BadPatch(f"the patch is larger than {MAX_PATCH // 2**20} MiB", where=Where(name))
+    patch = LatePatch(data, name)
+    return Patch(name, patch.header, patch.changes)
+
+
+def _changes(data: bytes, start: int, name: str) -> list[FileChange]:
+    """What stands behind the header, which ends at line `start` (0-based)."""
     lines = data.split(b"\n")
     cut_off = lines[-1] != b""
     if not cut_off:
@@ -105,11 +117,10 @@ def parse_patch(data: bytes, name: str) -> Patch:
     if len(data) > MAX_LINE and (longest := max(lines, key=len, default=b"")) and len(longest) > MAX_LINE:
         where = Where(name, lines.index(longest) + 1)
         raise BadPatch(f"a line is longer than {MAX_LINE // 2**20} MiB", where=where)
-    header, start = parse_header(lines, name)
     changes = _Diff(lines, start, name, cut_off=cut_off).parse()
     if not changes:
         raise BadPatch("the patch changes nothing: no `diff --git` section was found", where=Where(name))
-    return Patch(name, header, changes)
+    return changes
 
 
 def parse_diff(lines: list[bytes], name: str) -> list[FileChange]:
@@ -307,36 +318,35 @@ class _Diff:
 
     def hunk_lines(self, hunk: Hunk, old_count: int, new_count: int) -> None:
         """The lines below a hunk's header, until both counts are reached or a line is no hunk's."""
-        old, new, marks = hunk.old, hunk.new, bytearray()
+        marks = bytearray()
         short: list[tuple[list[bytes], int]] = []
-        lines, at, end = self.lines, self.at, len(self.lines)
-        while at < end:  # the only loop over every line of a patch, so that it calls nothing that it does not need
-            line = lines[at]
-            sign = line[:1]
-            if sign == b"\\" and line.startswith(b"\\ "):
-                short += self.no_newline(hunk, marks, at)
-                at += 1
-                continue
-            if len(old) >= old_count and len(new) >= new_count:
+        while True:
+            run, signs = self.run(old_count - len(hunk.old), new_count - len(hunk.new))
+            hunk.old += [line for line, sign in zip(run, signs, strict=True) if sign != _PLUS]
+            hunk.new += [line for line, sign in zip(run, signs, strict=True) if sign != _MINUS]
+            marks += signs
+            self.at += len(run)
+            if not (self.peek() or b"").startswith(b"\\ "):
                 break
-            if sign == b"+":
-                new.append(line[1:] + b"\n")
-            elif sign == b"-":
-                old.append(line[1:] + b"\n")
-            elif sign in (b" ", b""):
-                # Mail programs strip the blank of an empty context line; git accepts that as well.
-                sign = b" "
-                text = line[1:] + b"\n"
-                old.append(text)
-                new.append(text)
-            else:
-                break
-            marks += sign
-            at += 1
-        self.at = at
+            short += self.no_newline(hunk, marks, self.at)
+            self.at += 1
         if any(len(side) != length for side, length in short):
             raise BadPatch("`\\ No newline` stands before the hunk's last line", where=Where(self.name, hunk.line))
         hunk.marks = bytes(marks)
+
+    def run(self, old: int, new: int) -> tuple[list[bytes], bytes]:
+        """The next lines, with their newlines, and the sign of each, until so many old and so many new ones are there, or one is
+        no hunk's. All at once: line by line this was a third of the time that reading a patch took."""
+        block = self.lines[self.at : self.at + max(old, 0) + max(new, 0)]
+        # Mail programs strip the blank of an empty context line; git accepts that as well.
+        signs = b"".join([line[:1] or b" " for line in block])
+        end, taken = len(signs) - len(signs.lstrip(b" +-")), 0
+        while taken < end:
+            missing = max(old - taken + signs.count(b"+", 0, taken), new - taken + signs.count(b"-", 0, taken))
+            if missing <= 0:
+                break
+            taken = min(taken + missing, end)
+        return [line[1:] + b"\n" for line in block[:taken]], signs[:taken]
 
     def no_newline(self, hunk: Hunk, marks: bytearray, at: int) -> list[tuple[list[bytes], int]]:
         """Take the newline from the last line; returns the sides that must end there, with their lengths."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from patchctl.cluster.facts import NodeFacts
-from patchctl.terminal.text import one_line, visible_line
+from patchctl.terminal.text import counted, one_line, visible_line
 
 if TYPE_CHECKING:
     from patchctl.cluster.compare import Compared
@@ -64,16 +64,16 @@ def compared_text(compared: Compared, address: str, style: Style) -> Iterator[st
     rows = [["node", "state", "profile", *names], *_rows(compared, names)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     total = len(compared.answers)
-    yield f"cluster {visible_line(address)}, {_count(total, 'node')}"
+    yield f"cluster {visible_line(address)}, {counted(total, 'node')}"
     for row in rows:
         text = "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
         yield text if row[1] in ("state", "ok") else style.bad(text)
     yield from _differences(compared, style)
     good = sum(compared.state(node) == "ok" for node in compared.answers)
     if compared.clean:
-        yield style.good(f"{_count(good, 'node')}, all as they should be")
+        yield style.good(f"{counted(good, 'node')}, all as they should be")
     else:
-        yield style.bad(f"{good} of {_count(total, 'node')} as they should be")
+        yield style.bad(f"{good} of {counted(total, 'node')} as they should be")
 
 
 def _rows(compared: Compared, names: list[str]) -> Iterator[list[str]]:
@@ -123,10 +123,6 @@ def _who(d: Finding, total: int) -> str:
     return shown if len(d.nodes) <= _SHOWN else f"{shown} and {len(d.nodes) - _SHOWN} more"
 
 
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
-
-
 def deployment_json(out: Deployment, address: str, ray: str, profile: str, *, dry_run: bool) -> dict[str, Any]:
     """The shape patchctl.cluster.apply/1 (docs/json.md)."""
     rows = []
@@ -173,9 +169,9 @@ def deployment_text(out: Deployment, profile: str, style: Style, *, dry_run: boo
     held = any(r.state == "held-back" for r in out.results.values())
     if failed:
         more = "; nothing was written on any node" if held and not _wrote(out) else ""
-        yield style.bad(f"{_count(failed, 'node')} failed{more}")
+        yield style.bad(f"{counted(failed, 'node')} failed{more}")
     else:
-        yield f"profile {profile} {'would be' if dry_run else 'is'} on {_count(len(out.results), 'node')}"
+        yield f"profile {profile} {'would be' if dry_run else 'is'} on {counted(len(out.results), 'node')}"
 
 
 def _wrote(out: Deployment) -> bool:

@@ -11,6 +11,7 @@ from patchctl.git.fetch import fetch_commit, is_diverted, proven_tree, take_pack
 from patchctl.git.run import GitFailed
 from patchctl.manifest.types import Pin, Upstream
 from patchctl.source import cache
+from patchctl.source.cached import check_tree
 from patchctl.source.places import (
     Place,
     has_proxy,
@@ -31,18 +32,6 @@ _NOBODY = (
 )  # fmt: skip
 
 # What git says, in the locale C, when what it writes has no room.
-
-
-def cached(name: str, pin: Pin, root: Path) -> Base | None:
-    """The base of this pin in the cache, or None. SourceMismatch when what lies there is not the pin's."""
-    repo = cache.git_place(root, name, pin.commit)
-    record = cache.read_record(repo)
-    if record is None:
-        return None
-    if record.commit != pin.commit:
-        raise SourceMismatch(f"the record names commit {record.commit}", where=str(repo), hint=cache.REFRESH)
-    _check_tree(record.tree, pin, str(repo))
-    return Base(name, "git", repo, record.commit, record.tree, record.origin, 0)
 
 
 def fetch(
@@ -140,20 +129,11 @@ def _fetch_from(place: Place, name: str, pin: Pin, options: SourceOptions, progr
 def _proven(repo: Path, name: str, pin: Pin, options: SourceOptions, origin: str, size: int) -> Base:
     """The base that `repo` was filled with, put in its place after the commit proved the tree. Raises GitFailed."""
     tree = proven_tree(repo, pin.commit)
-    _check_tree(tree, pin, origin)
+    check_tree(tree, pin, origin)
     cache.seal(repo, cache.Record(name, "git", pin.commit, tree, origin))
     final = cache.git_place(options.cache, name, pin.commit)
     cache.place(repo, final, replace=options.refresh)
     return Base(name, "git", final, pin.commit, tree, origin, size)
-
-
-def _check_tree(tree: str, pin: Pin, where: str) -> None:
-    if pin.tree is not None and tree != pin.tree:
-        raise SourceMismatch(
-            f"commit {pin.commit} has tree {tree}, and {pin.tree} is pinned",
-            where=where,
-            hint="the manifest names a commit and a tree that do not belong together",
-        )
 
 
 def _said(failure: GitFailed) -> str:

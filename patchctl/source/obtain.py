@@ -8,8 +8,8 @@ from pathlib import Path
 from patchctl.errors import SourceMismatch, SourceUnavailable, Tried
 from patchctl.git.catfile import ObjectReader
 from patchctl.manifest.types import Stack, Upstream
-from patchctl.source import git_form, sdist
 from patchctl.source.cache import REFRESH, REPOSITORY_CONFIG
+from patchctl.source.cached import cached_git, cached_sdist
 from patchctl.source.types import FORMS, Base, Form, SourceOptions
 from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import visible_line
@@ -63,8 +63,8 @@ def _order(forms: tuple[Form, ...], mirrored: bool) -> list[tuple[str, Form]]:
 
 def _cached(form: Form, name: str, upstream: Upstream, stack: Stack, root: Path) -> Base | None:
     if form == "git":
-        return git_form.cached(name, stack.pin, root)
-    return sdist.cached(name, upstream, stack, root)
+        return cached_git(name, stack.pin, root)
+    return cached_sdist(name, upstream, stack, root)
 
 
 def _fetch(
@@ -77,7 +77,11 @@ def _fetch(
     tried: list[Tried],
 ) -> Base | None:
     if form == "sdist":
+        from patchctl.source import sdist
+
         return sdist.fetch(name, upstream, stack, options, progress, tried)
+    from patchctl.source import git_form
+
     return git_form.fetch(name, upstream, stack.pin, options, progress, tried)
 
 
@@ -116,6 +120,8 @@ def check_base(base: Base) -> int:
         files = reader.files(base.tree)
         count = sum(1 for _ in reader.blobs(files, files))
     if base.form == "sdist":
+        from patchctl.source import sdist
+
         sdist.check_against_archive(base)
     return count
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import threading
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -111,6 +110,8 @@ def why_unreachable(host: tuple[str, int], seconds: float | None = None) -> str 
     known = known_unreachable(host)
     if known:
         return known
+    import socket
+
     limit = CONNECT_SECONDS if seconds is None else seconds
     outcome: list[str | None] = []
 

@@ -6,16 +6,16 @@ build wrote. The latter are left out, so that the tree holds upstream's own byte
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from patchctl.errors import BadManifest, SourceMismatch, Tried
+from patchctl.errors import SourceMismatch, Tried
 from patchctl.git.objects import Entry, Files, Person, TreeBuilder, object_id, render_commit
 from patchctl.git.pack import PackWriter
 from patchctl.manifest.types import Sdist, Stack, Upstream
 from patchctl.source import cache
 from patchctl.source.archive import ArchivedFile, read_archive
+from patchctl.source.cached import sdist_place
 from patchctl.source.config import archive_limits
 from patchctl.source.types import Base, Download, SourceOptions
 from patchctl.terminal.progress import Progress
@@ -24,7 +24,6 @@ from patchctl.terminal.text import visible_line
 # The text that setuptools appends when it writes an archive (setuptools/command/egg_info.py, save_version_info).
 SETUPTOOLS_SETUP_CFG = b"[egg_info]\ntag_build = \ntag_date = 0\n\n"
 _AUTHOR = Person("patchctl", "patchctl@localhost", "0 +0000")
-_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.!+_-]*")
 
 
 def is_generated(file: ArchivedFile, declared: Collection[bytes]) -> bool:
@@ -61,26 +60,6 @@ def write_commit(repo: Path, files: Iterable[ArchivedFile], distribution: str, s
     return commit, tree
 
 
-def cached(name: str, upstream: Upstream, stack: Stack, root: Path) -> Base | None:
-    """The base of this pin's archive in the cache, or None; None too when other files are declared now."""
-    sdist = stack.pin.sdist
-    if sdist is None or upstream.sdist is None:
-        return None
-    repo = _place(root, name, sdist)
-    record = cache.read_record(repo)
-    if record is None or cache.kept_archive(repo) is None:
-        return None
-    if record.sha256 != sdist.sha256:
-        raise SourceMismatch(
-            f"the record names sha256 {record.sha256}, and {sdist.sha256} is pinned",
-            where=str(repo),
-            hint=cache.REFRESH,
-        )
-    if {g.path for g in stack.generated} != set(record.declared):
-        return None
-    return Base(name, "sdist", repo, record.commit, record.tree, record.origin, 0)
-
-
 def fetch(
     name: str, upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress, tried: list[Tried]
 ) -> Base | None:
@@ -106,7 +85,7 @@ def fetch(
 
 def _kept(name: str, sdist: Sdist, options: SourceOptions) -> Download | None:
     """The archive beside the place of the base: a killed run, or another list of generated files, leaves it there."""
-    repo = _place(options.cache, name, sdist)
+    repo = sdist_place(options.cache, name, sdist)
     archive = None if options.refresh else cache.kept_archive(repo)
     if archive is None:
         return None
@@ -140,7 +119,7 @@ def _make_base(
     archived = read_archive(found.path, sdist.sha256, archive_limits())
     repo = cache.new_repository(folder / "base.git")
     commit, tree = write_commit(repo, (f for f in archived if not is_generated(f, generated)), distribution, sdist)
-    final = _place(options.cache, name, sdist)
+    final = sdist_place(options.cache, name, sdist)
     kept = final.with_name(final.name.removesuffix(".git") + _suffix(found.path))
     if found.path != kept:
         cache.place(found.path, kept, replace=True)
@@ -161,12 +140,6 @@ def _is_other(final: Path, record: cache.Record) -> bool:
 
 def _suffix(archive: Path) -> str:
     return ".zip" if archive.name.endswith(".zip") else ".tar.gz"
-
-
-def _place(root: Path, name: str, sdist: Sdist) -> Path:
-    if _VERSION.fullmatch(sdist.version) is None:
-        raise BadManifest(f"{sdist.version!r} is no version of a source distribution (upstream {name})")
-    return cache.sdist_place(root, name, sdist.version, sdist.sha256)
 
 
 def check_against_archive(base: Base) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 
 from patchctl.errors import DoesNotApply, Where
 from patchctl.git.catfile import ObjectReader
@@ -18,7 +17,6 @@ from patchctl.git.objects import (
     GITLINK,
     REGULAR,
     Entry,
-    Files,
     Person,
     TreeBuilder,
     object_id,
@@ -56,42 +54,51 @@ class Step:
 
 @dataclass
 class Built:
-    """What the stack function gives. `objects` holds every object that the base lacks; `files` is the tip's tree."""
+    """What the stack function gives. `objects` holds every object that the base lacks; `tree` is the tip's."""
 
     base_commit: str
     base_tree: str
     tip_commit: str
     tip_tree: str
     steps: list[Step]
-    files: Files
+    tree: TreeBuilder
     objects: PackWriter
 
 
 @dataclass
 class _State:
-    files: Files
     tree: TreeBuilder
     objects: PackWriter
     contents: dict[bytes, bytes] = field(default_factory=dict)  # of files as they stand; older contents are let go
-    keys: dict[str, bytes] = field(default_factory=dict)
+    # By folder: the names that it has, or had, by their collision keys; of those folders that were looked into.
+    names: dict[bytes, dict[str, set[bytes]]] = field(default_factory=dict)
 
-    @cached_property
-    def folders(self) -> dict[str, bytes]:
-        """Every folder by its collision key, those that are gone meanwhile as well."""
-        found: set[bytes] = set()
-        for path in self.files:
-            above = path.rpartition(b"/")[0]
-            while above and above not in found:
-                found.add(above)
-                above = above.rpartition(b"/")[0]
-        return {collision_key(f): f for f in found}
+    def exists(self, path: bytes) -> bool:
+        return self.tree.get(path) is not None or self.tree.is_folder(path)
+
+    def put(self, path: bytes, entry: Entry) -> None:
+        """Add a file or replace it."""
+        self.tree.put(path, entry)
+        for own in (path, *_above(path)):
+            folder, _, name = own.rpartition(b"/")
+            if folder in self.names:
+                self.names[folder].setdefault(collision_key(name), set()).add(name)
 
     def twin(self, path: bytes) -> bytes | None:
         """A file or folder that is there and is one with `path` where case is ignored."""
-        folder = self.folders.get(collision_key(path))
-        if folder is not None and self.tree.is_folder(folder):
-            return folder
-        return self.keys.get(collision_key(path))
+        places = [b""]
+        for part in path.split(b"/"):
+            key = collision_key(part)
+            found = (_join(place, name) for place in places for name in sorted(self._keyed(place).get(key, ())))
+            places = [own for own in found if self.exists(own)]
+        return next(iter(places), None)
+
+    def _keyed(self, folder: bytes) -> dict[str, set[bytes]]:
+        if folder not in self.names:
+            keyed = self.names[folder] = {}
+            for name in self.tree.names(folder):
+                keyed.setdefault(collision_key(name), set()).add(name)
+        return self.names[folder]
 
 
 @dataclass(frozen=True)
@@ -110,19 +117,16 @@ class _Result:
 class StackBuilder:
     """Evaluates the stack function on one base."""
 
-    def __init__(self, reader: ObjectReader, commit: str, tree: str, files: Files | None = None) -> None:
+    def __init__(self, reader: ObjectReader, commit: str, tree: str) -> None:
         self._reader = reader
         self._commit = commit
         self._base_tree = tree
-        self._base = files if files is not None else reader.files(tree)
 
     def build(self, patches: Sequence[StackPatch], left_out: Iterable[StackPatch] = ()) -> Built:
         """Apply `patches` in order, less `left_out`. Raises DoesNotApply; nothing is written anywhere."""
         out = {id(p) for p in left_out}
         out_numbers = {i for i, p in enumerate(patches) if id(p) in out}
-        state = _State(dict(self._base), TreeBuilder(self._base), PackWriter())
-        state.keys = {collision_key(p): p for p in state.files}
-        state.tree.write()  # so that the base's own folders are not taken for new objects
+        state = _State(TreeBuilder(base=self._base_tree, read=self._reader.tree_data), PackWriter(stored=True))
         self._prefetch(patches, state)
         weaves = self._weaves(patches, out_numbers, state)
         steps: list[Step] = []
@@ -134,20 +138,19 @@ class StackBuilder:
                 commit = step.commit
                 steps.append(step)
         tree = steps[-1].tree if steps else self._base_tree
-        return Built(self._commit, self._base_tree, commit, tree, steps, state.files, state.objects)
+        return Built(self._commit, self._base_tree, commit, tree, steps, state.tree, state.objects)
 
     def _prefetch(self, patches: Sequence[StackPatch], state: _State) -> None:
         """Read every base blob that a patch needs in one go."""
         paths = {c.old_path for p in patches for c in p.patch.changes if c.old_path is not None}
-        ordered = sorted(p for p in paths if p in self._base)
-        state.contents.update(self._reader.blobs(self._base, ordered))
+        base = {path: entry for path in sorted(paths) if (entry := state.tree.get(path)) is not None}
+        state.contents.update(self._reader.blobs(base, base))
 
     def _weaves(self, patches: Sequence[StackPatch], out: set[int], state: _State) -> dict[bytes, Weave]:
         """A weave for every file that a patch left out changes and a kept one changes too."""
         left = {path for i in out for path in patches[i].paths}
         kept = {path for i, p in enumerate(patches) if i not in out for path in p.paths}
-        shared = sorted(p for p in left & kept if p in self._base)
-        return {p: Weave(state.contents[p], out) for p in shared if p in state.contents}
+        return {p: Weave(state.contents[p], out) for p in sorted(left & kept) if p in state.contents}
 
     def _apply(
         self, number: int, patch: StackPatch, state: _State, weaves: dict[bytes, Weave], out: bool
@@ -169,16 +172,15 @@ class StackBuilder:
             for p, d in patch.carried.items()
         ]
         names = {p for r in results for p in (r.removes, r.path) if p is not None}
-        before = {p: state.files.get(p) for p in sorted(names)}
+        before = {p: state.tree.get(p) for p in sorted(names)}
         for result in results:
             if result.removes is not None:
-                del state.files[result.removes]
                 state.contents.pop(result.removes, None)
-                state.keys.pop(collision_key(result.removes), None)
                 state.tree.remove(result.removes)
         for result in results:
             self._write(patch, result, state)
-        return [Touched(p, b, state.files.get(p)) for p, b in before.items() if b != state.files.get(p)]
+        after = {p: state.tree.get(p) for p in before}
+        return [Touched(p, b, after[p]) for p, b in before.items() if b != after[p]]
 
     def _plain(self, patch: StackPatch, change: FileChange, state: _State) -> _Result:
         where = Where(patch.shown, change.line)
@@ -215,7 +217,8 @@ class StackBuilder:
             hint = f"leave out {patch.feature} as well, or keep both"
             raise DoesNotApply(what, where=Where(patch.shown, hunk.line), hint=hint) from None
         data = weave.content()
-        old = state.files[change.path]
+        old = state.tree.get(change.path)
+        assert old is not None  # a weave has lines
         sets_mode = change.new_mode is not None and change.new_mode != change.old_mode
         if sets_mode and change.old_mode != old.mode and weave.keeps(number):
             what = f"{path_text(change.path)} gets another mode, and has mode {old.mode:06o} without what is left out"
@@ -229,7 +232,7 @@ class StackBuilder:
         if change.old_path is None:
             return None
         where = Where(patch.shown, change.line)
-        old = state.files.get(change.old_path)
+        old = state.tree.get(change.old_path)
         if old is None:
             raise DoesNotApply(f"{path_text(change.old_path)} is not in the tree", where=where)
         if change.old_mode is None and old.mode not in (REGULAR, EXECUTABLE):
@@ -269,9 +272,7 @@ class StackBuilder:
             return
         if result.is_new:
             self._check_new(result.path, Where(patch.shown, result.line or None), state)
-        state.files[result.path] = result.entry
-        state.keys[collision_key(result.path)] = result.path
-        state.tree.put(result.path, result.entry)
+        state.put(result.path, result.entry)
         if result.entry.mode == GITLINK:
             state.contents.pop(result.path, None)
         else:
@@ -283,19 +284,17 @@ class StackBuilder:
 
     def _check_new(self, path: bytes, where: Where, state: _State) -> None:
         """A new path must not be there yet, nor lie below a file, nor differ from another one only in case."""
-        if path in state.files:
+        if state.tree.get(path) is not None:
             raise DoesNotApply(f"{path_text(path)} is there already", where=where)
-        folders = path.split(b"/")[:-1]
-        above = {b"/".join(folders[: i + 1]) for i in range(len(folders))}
-        if state.tree.is_folder(path) or any(f in state.files for f in above):
+        above = _above(path)
+        if state.tree.is_folder(path) or any(state.tree.get(f) is not None for f in above):
             raise DoesNotApply(f"{path_text(path)} cannot be a file and a folder", where=where)
-        for own in (path, *sorted(f for f in above if not state.tree.is_folder(f))):
+        for own in (path, *(f for f in above if not state.tree.is_folder(f))):
             twin = state.twin(own)
             if twin is not None:
                 raise DoesNotApply(
                     f"{path_text(own)} and {path_text(twin)} are one file where case is ignored", where=where
                 )
-        state.folders.update((collision_key(f), f) for f in above)
 
     def _commit_step(self, patch: StackPatch, touched: list[Touched], state: _State, parent: str) -> Step:
         tree = state.tree.write_to(lambda oid, data, before: state.objects.add_known(oid, "tree", data, before))
@@ -304,6 +303,16 @@ class StackBuilder:
         committer = Person(*COMMITTER, header.date)
         commit = state.objects.add("commit", render_commit(tree, [parent], author, committer, header.message))
         return Step(patch, commit, tree, tuple(touched))
+
+
+def _above(path: bytes) -> list[bytes]:
+    """The folders that a path lies in, the outermost first."""
+    parts = path.split(b"/")
+    return [b"/".join(parts[:depth]) for depth in range(1, len(parts))]
+
+
+def _join(folder: bytes, name: bytes) -> bytes:
+    return folder + b"/" + name if folder else name
 
 
 def submodule_commit(data: bytes, change: FileChange, where: Where) -> str:

@@ -64,7 +64,7 @@ def export_commits(
     for commit, header, (name, old_name) in zip(commits, headers, names, strict=True):
         after = reader.files(commit.tree)
         old = by_name.get(old_name or "")
-        if old is not None and _still_gives(reader, old, commit, header, tree, before):
+        if old is not None and _still_gives(reader, old, commit, header, tree):
             exported.append(Exported(name, old.data, old.carried))
         elif missing := _missing(header):
             lacking.append(_without_trailers(commit, header, missing))
@@ -201,15 +201,13 @@ def _names(headers: Sequence[Header], existing: Sequence[StackPatch]) -> list[tu
     return [(f"{n:04d}{name[4:]}", old) for n, (name, old) in enumerate(pairs, 1)]
 
 
-def _still_gives(
-    reader: ObjectReader, patch: StackPatch, commit: CommitInfo, header: Header, tree: str, before: Files
-) -> bool:
+def _still_gives(reader: ObjectReader, patch: StackPatch, commit: CommitInfo, header: Header, tree: str) -> bool:
     """Whether the file as it is makes exactly this commit on this tree: same author, date, message and files."""
     same = (patch.header.name, patch.header.email, patch.header.date) == (header.name, header.email, header.date)
     if not same or patch.header.message != commit.message:
         return False
     try:
-        return StackBuilder(reader, commit.parents[0], tree, before).build([patch]).tip_tree == commit.tree
+        return StackBuilder(reader, commit.parents[0], tree).build([patch]).tip_tree == commit.tree
     except PatchctlError:  # it does not apply here any more: it is written anew
         return False
 

@@ -10,16 +10,18 @@ import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from patchctl import __version__
 from patchctl.atomic import make_folder
 from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, SYMLINK, Entry
 from patchctl.git.worktree import ends_with_digest
 from patchctl.source.cache import staging_in
-from patchctl.stack.build import Built
 from patchctl.stack.patches import StackPatch
 from patchctl.values import dataclass
+
+if TYPE_CHECKING:
+    from patchctl.stack.build import Built
 
 # Raise it when the stack function gives other commits for the same input, or refuses what it took.
 ENGINE = 2

@@ -12,7 +12,7 @@ from pathlib import Path
 from patchctl.errors import BadPatch, Where
 from patchctl.manifest.series import CARRIED
 from patchctl.patch.header import Header
-from patchctl.patch.parse import MAX_PATCH, ParsedBefore, Patch, parse_patch
+from patchctl.patch.parse import MAX_PATCH, LatePatch, Patch
 from patchctl.patch.policy import check_carried, check_patch
 from patchctl.values import dataclass
 
@@ -76,20 +76,20 @@ def load_unparsed(file: Path, root: Path) -> StackPatch:
         data = file.read_bytes()
     except OSError as error:
         raise BadPatch(f"cannot be read: {error.strerror}", where=Where(shown)) from error
-    patch = ParsedBefore(data, shown)
+    patch = LatePatch(data, shown)
     return StackPatch(file, shown, data, patch, _carried(file, patch))
 
 
 def parsed(one: StackPatch) -> StackPatch:
     """A patch that was only read, parsed and checked. Raises BadPatch."""
-    patch = parse_patch(one.data, one.shown)
+    patch = one.patch
     check_patch(patch)
     changed = {c.path for c in patch.changes}
     twice = next((path for path in one.carried if path.encode() in changed), None)
     if twice is not None:
         line = next(t.line for t in patch.header.trailers["Carries"] if twice in t.value)
         raise _carried_twice(twice, Where(one.shown, line))
-    return StackPatch(one.file, one.shown, one.data, patch, one.carried)
+    return one
 
 
 def _carried_twice(path: str, where: Where) -> BadPatch:

@@ -16,7 +16,6 @@ from patchctl.manifest.lock import Lock, LockedForm, lock_file, pin_record, read
 from patchctl.manifest.types import Profile, Stack
 from patchctl.source.obtain import BUNDLE_HINT, obtain, obtain_form
 from patchctl.source.types import Base, Form, SeveralUnavailable, SourceOptions
-from patchctl.stack.build import StackBuilder
 from patchctl.stack.memo import StackResult, memo_key, note_parsed, parsed_before, recall, remember
 from patchctl.stack.patches import StackPatch, load_patch, load_unparsed, parsed
 from patchctl.stack.select import Omission, check_name, check_requirements, dependents, leave_out
@@ -168,6 +167,8 @@ def build_stack(base: Base, patches: Sequence[StackPatch], left_out: Sequence[St
     key = memo_key(base.commit, patches, left_out)
     if (known := recall(cache, key, patches, left_out)) is not None:
         return known
+    from patchctl.stack.build import StackBuilder
+
     with ObjectReader(base.repo) as reader:
         built = StackBuilder(reader, base.commit, base.tree).build(patches, left_out)
     return remember(cache, key, built)

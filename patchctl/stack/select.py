@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -42,6 +41,8 @@ def named_patches(patches: Patches, feature: str) -> list[tuple[str, StackPatch]
     name, upstream = parse_feature(feature)
     found = [(u, p) for u, series in patches.items() for p in series if p.feature == name and upstream in (None, u)]
     if not found:
+        import difflib
+
         known = sorted({p.feature for series in patches.values() for p in series})
         near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]}?" if near else f"`patchctl list` names them: {', '.join(known)}"

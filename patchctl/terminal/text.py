@@ -23,11 +23,15 @@ _AUTHORISATION = re.compile(r"(?i)\b((?:proxy-)?authorization:\s*)\S+(?:\s+\S+)?
 
 def visible(text: str) -> str:
     """`text` with every character that a terminal acts on, line ends and tabs excepted, written as an escape."""
+    if text.isascii() and text.isprintable():  # nearly all that is printed
+        return text
     return "".join(c if c in "\n\t" else _shown(c) for c in text)
 
 
 def visible_line(text: str) -> str:
     """`visible` for what has to stay on one line: line ends and tabs are escaped too."""
+    if text.isascii() and text.isprintable():
+        return text
     return "".join(_shown(c) for c in text)
 
 
@@ -83,6 +87,11 @@ def one_line(text: str, limit: int = 300) -> str:
     """What others wrote as one safe line of at most `limit` characters: cleaned, credentials removed, blanks joined."""
     line = visible_line(" ".join(redact_text(text).split()))
     return line if len(line) <= limit else line[: limit - 3] + "..."
+
+
+def counted(number: int, word: str) -> str:
+    """1 node, 2 nodes."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def patch_count(count: int) -> str:

@@ -334,7 +334,7 @@ def _closed(part: Part, workspace: Path, error: PermissionError) -> LocalEdits:
     place = Path(os.fsdecode(error.filename or b""))
     if not place.is_relative_to(tree.folder) or place.is_relative_to(tree.git_dir):
         raise error
-    return LocalEdits(f"a file of {tree.name} cannot be read", [str(place)], hint=refusal(error, "", "").hint)
+    return LocalEdits(f"a file of {tree.name} cannot be read: {error.strerror}", [str(place)], hint=refusal(error, "", "").hint)
 
 
 def _holds_anything(folder: Path) -> bool:

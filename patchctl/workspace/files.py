@@ -37,7 +37,7 @@ class TreeFiles:
         full = self._full(path)
         if stat.S_ISREG(status.st_mode):
             mode = EXECUTABLE if status.st_mode & 0o100 else REGULAR
-            with open(full, "rb") as source:
+            with open(full, "rb", buffering=0) as source:
                 return Entry(mode, object_id("blob", source.read()))
         if stat.S_ISLNK(status.st_mode):
             return Entry(SYMLINK, object_id("blob", os.readlink(full)))
@@ -207,6 +207,9 @@ class TreeFiles:
         return [b"/".join(parts[: i + 1]) for i in range(len(parts))]
 
     def _parents_are_real(self, path: bytes) -> bool:
+        above = path.rpartition(b"/")[0]
+        if not above or above in self._real:
+            return True
         for parent in self._parents(path):
             if parent in self._real:
                 continue

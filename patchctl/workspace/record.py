@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import csv
 import hashlib
 import io
 import os
@@ -54,6 +53,8 @@ def bytecode(record: bytes, modules: Iterable[bytes]) -> Iterator[bytes]:
 
 def _rows(record: bytes) -> Iterator[tuple[str, bytes]]:
     """The path of each line, and the line with its end. A name that needs quotes has them, as in any CSV."""
+    import csv
+
     for line in record.splitlines(keepends=True):
         text = line.decode("utf-8", "surrogateescape").rstrip("\r\n")
         try:
@@ -65,6 +66,8 @@ def _rows(record: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _line(path: str, content: bytes) -> bytes:
+    import csv
+
     digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode("ascii")
     out = io.StringIO()
     csv.writer(out, lineterminator="").writerow([path, f"sha256={digest}", len(content)])

@@ -3,7 +3,6 @@ that are applied already."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -45,6 +44,8 @@ def find_installed(folder: Path, packages: Iterable[str]) -> InstalledPackage | 
     """The installed distribution that has one of these packages, by what the RECORDs in `folder` list. None for a checkout,
     or what another tool put there without one. Raises WrongUse when two claim to have it, and for a RECORD that could not be
     rewritten and given back: a link, or in a folder that is one."""
+    import csv
+
     modules = [f"{inner}/__init__.py,".encode() for inner in packages]
     found = []
     for record in sorted(folder.glob("*.dist-info/RECORD")):

@@ -121,8 +121,8 @@ def state_from_json(data: Any, file: Path) -> State:
 
 def save_json(file: Path, data: Any) -> None:
     """Replace `file` by JSON, on disk before this returns: by rename, synchronised."""
-    # As ASCII: a folder's name may hold bytes that are not UTF-8.
-    replace_file(file, (json.dumps(data, indent=1, sort_keys=True) + "\n").encode())
+    # As ASCII: a folder's name may hold bytes that are not UTF-8. In one line: Python indents ten times as slowly.
+    replace_file(file, (json.dumps(data, sort_keys=True) + "\n").encode())
 
 
 def check_place(name: str, kind: str, folder: str, record: str = "") -> None:

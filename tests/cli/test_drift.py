@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
+import socket
 import subprocess
 import tarfile
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from distribution import CLOCK, GREETER, Made, Patch, git, make_distribution, write_files
+from distribution import CLOCK, GIT_ENV, GREETER, Made, Patch, git, make_distribution, write_files
 
+# A server has to allow it for commits that no branch names; the large hosts do.
+ANY_COMMIT = {"GIT_CONFIG_KEY_0": "uploadpack.allowAnySHA1InWant", "GIT_CONFIG_VALUE_0": "true"}
 HELLO = GREETER.files["greeter/hello.py"]
 MOVED = HELLO.replace('"""Says hello."""\n', '"""Says hello."""\n\n# a line\n# and one more\n')
 TALKER = "class Talker:\n    def __init__(self, name):\n        self.name = name\n\n    def say(self, text):\n        return text\n"
@@ -241,6 +246,39 @@ def test_from_the_package_index_only_what_matters_is_kept(tmp_path: Path) -> Non
     assert drift(made, "greeter", "--against", "2.0", "--source", "sdist", "--offline", code=20) == found
 
 
+def test_from_a_remote_that_is_no_mirror_here(made: Made) -> None:
+    release(made, "v2", {"greeter/hello.py": MOVED})
+    release(made, "v3", {"greeter/hello.py": HELLO.replace("Helo, ", "Hi, ")})
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    line = ["git", "daemon", "--export-all", f"--base-path={made.origins}", f"--port={port}", "--listen=127.0.0.1"]
+    daemon = subprocess.Popen([*line, "--reuseaddr"], env={**GIT_ENV, "GIT_CONFIG_COUNT": "1", **ANY_COMMIT})
+    try:
+        address = f"git://127.0.0.1:{port}/greeter"
+        made.edit("manifests/upstreams.yaml", (made.origins / "greeter").as_uri(), address)
+        await_port(port)
+        (two, three) = drift(made, "greeter", "--against", "v2,v3", code=20)["stacks"][0]["releases"]
+        assert [p["state"] for p in two["patches"]] == ["moved", "moved", "moved", "exact"]
+        (hunk,) = three["patches"][0]["files"][0]["hunks"]
+        assert (hunk["state"], hunk["commit"]) == ("lost", None)  # one commit was fetched, not what led to it
+        assert [r["release"] for r in drift(made, "greeter", code=20)["stacks"][0]["releases"]] == ["v3"]
+    finally:
+        daemon.terminate()
+        daemon.wait()
+    done = made.patchctl("drift", "greeter", "--against", "v2")
+    assert done.returncode == 3 and "tried git://127.0.0.1" in done.stderr
+
+
+def await_port(port: int) -> None:
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        time.sleep(0.05)
+    raise AssertionError("git daemon did not come up")
+
+
 def test_what_newly_broke(made: Made, tmp_path: Path) -> None:
     release(made, "v2", {"other.py": "OTHER = 1\n"})
     release(made, "v3", {"greeter/hello.py": MOVED})
@@ -252,7 +290,7 @@ def test_what_newly_broke(made: Made, tmp_path: Path) -> None:
     assert [(b["release"], b["feature"]) for b in found] == [("v4", "typo"), ("v4", "polite")]
     done = made.patchctl("drift", "greeter", "--matrix", "--since", str(last), "--format", "github")
     errors = [line for line in done.stdout.splitlines() if line.startswith("::error")]
-    assert done.returncode == 1 and len(errors) == 2 and "title=drift-broke::v4: typo broke" in errors[0]
+    assert done.returncode == 1 and len(errors) == 2 and "title=drift-broke::v4: typo broke" in "".join(errors)
 
 
 def test_a_file_that_no_run_printed_is_refused(made: Made, tmp_path: Path) -> None:

@@ -108,7 +108,10 @@ def test_a_file_that_is_closed_to_its_user_is_in_the_way(place: Place) -> None:
     for line in (("apply", *FULL, *at), ("apply", *FULL, "--stash", *at), ("revert", *at)):
         done = place.run(ANNE, *line, cache=cache)
         assert done.returncode == 5, done.stderr
-        assert f"a file of greeter cannot be read\n  {closed}" in done.stderr and "chmod u+rwX" in done.stderr
+        assert (
+            f"a file of greeter cannot be read: Permission denied\n  {closed}" in done.stderr
+            and "chmod u+rwX" in done.stderr
+        )
         assert "was begun" not in done.stderr and snapshot(ws / "greeter") == before
     closed.chmod(0o644)
     place.good(ANNE, "apply", *FULL, *at, cache=cache)

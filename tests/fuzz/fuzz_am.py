@@ -81,7 +81,7 @@ class AgainstGit:
         """What patchctl makes of one file. Any exception but its own goes through."""
         try:
             patch = parse_patch(data, "case.patch")
-            built = StackBuilder(self.reader, self.base, self.tree, self.files).build(
+            built = StackBuilder(self.reader, self.base, self.tree).build(
                 [StackPatch(Path("case.patch"), "case.patch", data, patch, {})]
             )
         except PatchctlError as error:

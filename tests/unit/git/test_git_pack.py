@@ -108,6 +108,24 @@ def test_versions_of_one_file_become_deltas_that_git_reads(repo: Repo) -> None:
     assert written.stat().st_size < sum(len(data) for _, data in objects.values()) / 10
 
 
+def test_the_newest_version_is_whole_and_older_ones_are_deltas_of_later_ones(tmp_path: Path) -> None:
+    """A tree is written from the newest: a reader of it works through no delta. One that came back is what it was."""
+    versions = [b"line\n" * 400 + b"version %d\n" % number for number in range(4)]
+    writer, origin = PackWriter(stored=True), None
+    for data in (*versions, versions[1]):
+        oid = object_id("blob", data)
+        writer.add_known(oid, "blob", data, origin)
+        origin = oid, data
+    assert len(writer) == 4
+    written = writer.write(tmp_path)
+    assert written is not None
+    said = git("verify-pack", "-v", str(written), cwd=tmp_path).decode().splitlines()
+    depths = {
+        line.split()[0]: int(line.split()[5]) if len(line.split()) > 5 else 0 for line in said if " blob " in line
+    }
+    assert [depths[object_id("blob", data)] for data in versions] == [3, 2, 1, 0]
+
+
 def test_an_origin_outside_the_pack_is_not_referred_to(repo: Repo) -> None:
     """A pack on the disk must hold its deltas' bases; the upstream's blob lies in another pack."""
     base, data = b"a\n" * 500, b"a\n" * 500 + b"b\n"

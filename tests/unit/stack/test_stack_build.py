@@ -13,7 +13,7 @@ from patchctl.errors import DoesNotApply
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import Entry, object_id
 from patchctl.source.types import Base
-from patchctl.stack.build import StackBuilder, Touched
+from patchctl.stack.build import Built, StackBuilder, Touched
 from patchctl.stack.plan import missing_files
 
 Mode = tuple[int, bytes]
@@ -58,7 +58,8 @@ def test_each_step_has_the_tree_of_the_history(repo: Repo) -> None:
     assert (built.base_commit, built.base_tree) == (commits[0], repo.tree(commits[0]))
     assert (built.tip_commit, built.tip_tree) == (built.steps[-1].commit, built.steps[-1].tree)
     with ObjectReader(repo.dir) as reader:
-        assert built.files == reader.files(built.tip_tree)
+        tip = reader.files(built.tip_tree)
+        assert {path: built.tree.get(path) for path in tip} == tip
 
 
 def test_the_pack_holds_what_the_base_lacks_and_nothing_else(repo: Repo, tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_two_equal_patches_are_two_patches(repo: Repo) -> None:
     """Leaving one out leaves the other in."""
     commits = repo.history([{b"f": (0o100644, b"a\n")}, {b"f": (0o100644, b"b\n")}])
     there, back = (HEAD + repo.diff(a, b) for a, b in (commits, commits[::-1]))
-    assert build(repo.dir, commits[0], [there, back, there], [1, 2]).files[b"f"].id == object_id("blob", b"b\n")
+    assert build(repo.dir, commits[0], [there, back, there], [1, 2]).tree.get(b"f").id == object_id("blob", b"b\n")
 
 
 def test_files_that_a_form_lacks_are_named(repo: Repo) -> None:
@@ -201,3 +202,40 @@ def test_carried_files_are_part_of_the_commit(repo: Repo) -> None:
         clash = type(patch)(patch.file, patch.shown, patch.data, patch.patch, {"F": b"n\n"})
         with pytest.raises(DoesNotApply, match="one file where case is ignored"):
             builder.build([clash])
+
+
+def test_only_the_folders_that_patches_touch_are_read(repo: Repo) -> None:
+    files: dict[bytes, Mode] = {
+        b"pkg/in/a": (0o100644, b"a\n"),
+        b"pkg/b": (0o100644, b"b\n"),
+        b"far/c": (0o100644, b"c\n"),
+    }
+    commits = repo.history([files, {**files, b"pkg/b": (0o100644, b"B\n"), b"pkg/new/d": (0o100644, b"d\n")}])
+    with ObjectReader(repo.dir, afresh=True) as reader:
+        patch = stack_patch(HEAD + repo.diff(*commits))
+        built = StackBuilder(reader, commits[0], repo.tree(commits[0])).build([patch])
+        assert built.tip_tree == repo.tree(commits[1])
+        assert set(reader._trees) == {
+            repo.tree(commits[0]),
+            repo.git("rev-parse", f"{commits[0]}:pkg").decode().strip(),
+        }
+
+
+def test_a_twin_is_found_in_every_folder_that_is_one_where_case_is_ignored(repo: Repo) -> None:
+    """A base may have such folders: upstream's Linux users do not notice. A file that is gone is no twin."""
+    files: dict[bytes, Mode] = dict.fromkeys((b"src/in/a", b"SRC/In/B", b"src/c"), (0o100644, b"x\n"))
+    (base,) = repo.history([files])
+    gone = {p: m for p, m in files.items() if p != b"SRC/In/B"}
+
+    def built(*trees: dict[bytes, Mode]) -> Built:
+        commits = repo.history([files, *trees])
+        return build(repo.dir, base, [HEAD + repo.diff(a, b) for a, b in itertools.pairwise(commits)])
+
+    with pytest.raises(DoesNotApply, match="src/in/b and SRC/In/B are one file where case is ignored"):
+        built({**files, b"src/in/b": (0o100644, b"y\n")})
+    with pytest.raises(DoesNotApply, match="src/C and src/c are one file where case is ignored"):
+        built({**files, b"src/C/d": (0o100644, b"y\n")})
+    assert built(gone, {**gone, b"src/in/b": (0o100644, b"y\n")}).tree.get(b"src/in/b") is not None
+    with pytest.raises(DoesNotApply, match="src/in/B and src/in/b are one file where case is ignored"):
+        one = {**gone, b"src/in/b": (0o100644, b"y\n")}
+        built(gone, one, {**one, b"src/in/B": (0o100644, b"z\n")})

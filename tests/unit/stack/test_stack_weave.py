@@ -268,8 +268,8 @@ def test_a_mode_that_is_left_out_is_not_brought_by_a_later_patch(repo: Repo) -> 
     base, patches, _ = trees(repo, {b"f": (0o100644, text)}, {b"f": (0o100755, one)}, {b"f": (0o100755, two)})
     assert b"100755" in patches[1]
     built = build(repo.dir, base, patches, [0])
-    assert built.files[b"f"].mode == 0o100644
-    assert build(repo.dir, base, patches).files[b"f"].mode == 0o100755
+    assert built.tree.get(b"f").mode == 0o100644
+    assert build(repo.dir, base, patches).tree.get(b"f").mode == 0o100755
 
 
 def test_modes_that_build_on_a_left_out_one_are_refused(repo: Repo) -> None:
@@ -283,7 +283,7 @@ def test_modes_that_build_on_a_left_out_one_are_refused(repo: Repo) -> None:
         build(repo.dir, base, patches, [0])
     # Both left out: the third sets the mode on the very mode that it expects.
     built = build(repo.dir, base, patches, [0, 1])
-    assert built.files[b"f"].mode == 0o100755
+    assert built.tree.get(b"f").mode == 0o100755
     assert built.tip_tree == repo.tree(repo.history([{b"f": (0o100755, b"".join(edit(FORTY, 35, 1, b"z\n")))}])[0])
 
 
@@ -322,7 +322,7 @@ def test_a_file_that_a_left_out_patch_brings_is_missing_for_a_later_one(repo: Re
     )
     with pytest.raises(DoesNotApply, match="n is not in the tree"):
         build(repo.dir, base, patches, [0])
-    assert b"n" not in build(repo.dir, base, patches, [0, 1]).files
+    assert build(repo.dir, base, patches, [0, 1]).tree.get(b"n") is None
 
 
 def test_a_file_that_a_kept_patch_brings_and_one_left_out_changes(repo: Repo) -> None:
