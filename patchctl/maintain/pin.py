@@ -17,7 +17,7 @@ from patchctl.manifest.problems import quoted
 from patchctl.manifest.shape import shape_of
 from patchctl.manifest.types import Name, Pin, Sdist, Stack, Upstream
 from patchctl.source.obtain import obtain_form
-from patchctl.source.revisions import Revision, find_revision, tag_prefix, version_of
+from patchctl.source.refs import Revision, find_revision, tag_prefix, version_of
 from patchctl.source.types import Base, SourceOptions
 from patchctl.terminal.progress import Progress
 from patchctl.values import dataclass, replace

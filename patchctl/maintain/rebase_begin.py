@@ -16,7 +16,7 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.turns import one_writer
 from patchctl.manifest.types import Pin, Stack
 from patchctl.source.obtain import obtain_form
-from patchctl.source.revisions import find_revision, releases, tag_prefix, version_of
+from patchctl.source.refs import find_revision, releases, tag_prefix, version_of
 from patchctl.source.types import FORMS, Base, SourceOptions
 from patchctl.stack.memo import StackResult
 from patchctl.stack.patches import StackPatch

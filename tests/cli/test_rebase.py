@@ -187,7 +187,7 @@ def test_what_upstream_has_is_named_with_its_commit(made: Made) -> None:
     assert found["open"] == ["loud requires typo, which was dropped: take the line `Requires:` out, or drop both"]
     manifest = (made.root / "manifests/stacks/greeter/v2.yaml").read_text()
     assert f'  typo: "upstream has it at v2: {fixed[:7]}' in manifest
-    assert [p.name for p in sorted((made.root / "patches/greeter/v2").rglob("*.patch"))] == [
+    assert sorted(p.name for p in (made.root / "patches/greeter/v2").rglob("*.patch")) == [
         "0001-feature-polite.patch", "0002-feature-loud.patch",
     ]  # fmt: skip
     report = json.loads(made.patchctl("verify", "--static", "--json").stdout)
