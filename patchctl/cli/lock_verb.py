@@ -88,7 +88,7 @@ def command(
         dist.upstream(upstream)
     options = sources.options()
     chosen = [stack for (name, _), stack in sorted(dist.stacks.items()) if upstream in (None, name)]
-    rows = [_row(dist, stack, options, app.progress(as_json), check=check) for stack in chosen]
+    rows = [lock_stack(dist, stack, options, app.progress(as_json), check=check) for stack in chosen]
     pages = write_documents(dist, check=check, strict=False)
     data = {
         "check": check, "stacks": [row.as_json() for row in rows], "requirements": [], "written": list(pages.written),
@@ -107,7 +107,7 @@ def _requirements(app: App, options: SourceOptions, as_json: bool, *, check: boo
     return FINDINGS if check and any(row.differences for row in rows) else DONE
 
 
-def _row(dist: Distribution, stack: Stack, options: SourceOptions, progress: Progress, *, check: bool) -> LockRow:
+def lock_stack(dist: Distribution, stack: Stack, options: SourceOptions, progress: Progress, *, check: bool) -> LockRow:
     """Compute one lock, and write it unless `check` says no, nothing differs, or nothing is known of it."""
     from patchctl.atomic import replace_file
     from patchctl.identify.lists import check_tree_list, update_tree_list

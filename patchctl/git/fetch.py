@@ -102,6 +102,21 @@ def fetch_commit(repo: Path, address: str, commit: str, local: Path | None, repo
     _end_history(repo, commit)  # nor where it cannot write `shallow`
 
 
+def list_refs(address: str, local: Path | None) -> dict[str, str]:
+    """The branches and tags of a repository, with the ids that they name; of an annotated tag the commit. Raises GitFailed."""
+    safe: Settings = ()
+    if local is not None:
+        safe = (("safe.directory", str(local)), ("safe.directory", str(local / ".git")))
+    with git_environment((*_FETCH_CONFIG, *user_settings(), *safe)) as env:  # and of no repository that we stand in
+        asked = ["ls-remote", "--heads", "--tags", "--", address]
+        out = run_git(asked, env=_reachable(env), cwd=Path(os.path.abspath(os.sep)))
+    found: dict[str, str] = {}
+    for line in out.decode("utf-8", "replace").splitlines():
+        oid, _, ref = line.partition("\t")
+        found[ref.removesuffix("^{}")] = oid  # the line of the commit comes after that of its tag
+    return found
+
+
 def _reachable(env: Mapping[str, str]) -> dict[str, str]:
     """The environment of a fetch. GIT_SSH_COMMAND would win over the user's core.sshCommand, so one of both is left."""
     prepared = {**env, "GIT_NO_LAZY_FETCH": "1", "SSH_ASKPASS_REQUIRE": "never"}

@@ -18,7 +18,7 @@ from patchctl.git.run import scratch_folder
 # Files are bytes: an upstream's .gitattributes must not turn them into something else in our trees.
 ATTRIBUTES = "* -text -filter -ident -working-tree-encoding\n"
 # What a linked worktree shares with its repository, less config, hooks, info/attributes and info/grafts.
-_SHARED = ("objects", "refs", "packed-refs", "logs", "shallow", "worktrees", "info/exclude")
+_SHARED = ("objects", "refs", "packed-refs", "logs", "shallow", "worktrees", "rr-cache", "info/exclude")
 
 
 def common_folder(git_dir: Path) -> Path:

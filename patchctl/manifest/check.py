@@ -186,6 +186,12 @@ def _comes_from(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Pr
         yield at.problem(("comes_from",), "a circle: it comes from a stack that comes from this one")
 
 
+def _dropped(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problems:
+    """Features are dropped from the stack that this one comes from."""
+    if loaded.value.dropped and loaded.value.comes_from is None:
+        yield loaded.positions.problem(("dropped",), "needs 'comes_from': the stack that had these features", at="key")
+
+
 def _replaces(read: Read, loaded: Loaded[Stack], parent: Stack) -> Problems:
     """What is replaced is there once, and what replaces it is used once."""
     stack, at = loaded.value, loaded.positions
@@ -210,7 +216,7 @@ def _generated(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Pro
 
 
 StackCheck = Callable[[Read, Loaded[Stack], str, str], Problems]
-STACK_CHECKS: tuple[StackCheck, ...] = (_names, _sources, _numbers, _files, _extends, _comes_from, _generated)
+STACK_CHECKS: tuple[StackCheck, ...] = (_names, _sources, _numbers, _files, _extends, _comes_from, _dropped, _generated)
 
 
 def _profile_stacks(read: Read, loaded: Loaded[Profile]) -> Problems:

@@ -163,10 +163,22 @@ class Stack:
     replace: Annotated[
         dict[PatchFile, PatchFile], Doc("A patch of the extended stack: the one of ours in its place.")
     ] = field(default_factory=dict)
+    dropped: Annotated[dict[Feature, Text], Doc("A feature of that stack that this one does not have: why.")] = field(
+        default_factory=dict
+    )
     generated: Annotated[list[GeneratedFile], Doc("Files that upstream's build would write.")] = field(
         default_factory=list
     )
     note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
+
+
+@dataclass(frozen=True)
+class Regenerated:
+    """Files that upstream tracks, and makes with a script of its own: they are never merged, but made anew."""
+
+    prefix: Annotated[RelativePath, Doc("What their paths begin with.")]
+    script: Annotated[RelativePath, Doc("The script of upstream's that writes them, run in the tree.")]
+    needs: Annotated[Import, Doc("A package that its Python needs to have.")]
 
 
 @dataclass(frozen=True)
@@ -180,6 +192,7 @@ class Upstream:
     packages: Annotated[dict[Import, RelativePath], Doc("Import packages that it provides: the folder of each.")] = (
         field(default_factory=dict)
     )
+    regenerated: Annotated[Regenerated | None, Doc("Files that a script of upstream's writes.")] = None
     note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from patchctl.errors import SourceMismatch, Tried
@@ -43,11 +44,9 @@ def fetch(
         base = _from_bundle(options.bundle, name, pin, options, progress, tried)
         if base is not None:
             return base
-    places = [parse_place(address) for address in (*options.mirrors.get(name, ()), *upstream.git)]
-    if not places:
+    if not (options.mirrors.get(name) or upstream.git):
         tried.append(Tried("git", "the manifest names no remote, and no mirror was given"))
-    for place in places:
-        reason = why_skipped(place, options.offline)
+    for place, reason in places_of(name, upstream, options):
         if reason:
             tried.append(Tried(place.shown, reason))
             continue
@@ -96,6 +95,13 @@ def why_skipped(place: Place, offline: bool) -> str | None:
     if place.host is not None and not is_diverted(place.address) and not has_proxy(place.address):
         return why_unreachable(place.host)
     return known_unreachable(place.host)
+
+
+def places_of(name: str, upstream: Upstream, options: SourceOptions) -> Iterator[tuple[Place, str | None]]:
+    """Every place where the upstream may be had from git, in order, each with the reason why it need not be asked."""
+    for address in (*options.mirrors.get(name, ()), *upstream.git):
+        place = parse_place(address)
+        yield place, why_skipped(place, options.offline)
 
 
 def _fetch_from(place: Place, name: str, pin: Pin, options: SourceOptions, progress: Progress, folder: Path) -> Base:

@@ -107,6 +107,28 @@ def offers(distribution: str, sdist: Sdist, tried: list[Tried], config: IndexCon
     return found
 
 
+def find_digest(
+    distribution: str, version: str, folder: Path, progress: Progress, tried: list[Tried]
+) -> tuple[str, str] | None:
+    """(sha256, place) of the archive of a version that nobody has pinned yet, of the first place that has one: as its page
+    promises it, else of what is downloaded into `folder` for that. None, with the reasons added to `tried`."""
+    config = machine_config()
+    with _client(config) as client:
+        for source, kind in [*((u, "index") for u in config.index_urls), *((f, "links") for f in config.find_links)]:
+            with _plain_errors(source, tried):
+                if _is_dead(source, config, tried):
+                    continue
+                for candidate in _candidates(client, source, kind, distribution, Sdist(version, ""), tried):
+                    if candidate.sha256 is None:
+                        label = f"{distribution} {version}: {candidate.page}"
+                        found = _stream(client, candidate.url, folder / "archive", label, progress)[0]
+                        return found, candidate.shown
+                    return candidate.sha256, candidate.shown
+    if not config.index_urls and not config.find_links:
+        tried.append(Tried("package index", "pip's configuration names none (no-index)"))
+    return None
+
+
 def _client(config: IndexConfig) -> Any:
     """unearth's HTTP client with pip's certificates, proxy and timeouts; redirects to less safe places are refused."""
     import httpx2

@@ -158,6 +158,15 @@ def test_the_verbs_of_a_distribution(made: Made, tmp_path: Path) -> None:
     found = checked(made, "import", str(tmp_path / "mails"), "--stack", "greeter/mine", "--dry-run")
     assert found["patches"] and found["candidates"]
     checked(made, "docs")
+    git(made.origins / "greeter", "commit", "--quiet", "--allow-empty", "-m", "the next one")
+    git(made.origins / "greeter", "tag", "v9")
+    assert checked(made, "pin", "greeter", "v9")["stack"] == "v9"
+    hello = made.origins / "greeter/greeter/hello.py"
+    hello.write_text(hello.read_text().replace('"Helo, "', '"Hallo, "'))
+    git(made.origins / "greeter", "commit", "--quiet", "-a", "-m", "and another")
+    assert checked(made, "rebase", "greeter/v1", "--to", "main", code=4)["stopped_at"]
+    assert checked(made, "rebase", "--abort")["status"] == "aborted"
+    assert checked(made, "rebase", "greeter/v1", "--to", "v9")["files"]
 
 
 def test_the_verbs_of_recipes(tmp_path: Path) -> None:

@@ -1,0 +1,143 @@
+"""patchctl rebase."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from patchctl.cli.app import App, complete_upstream, find_stack, json_option
+from patchctl.cli.sources import Sources, source_options
+from patchctl.errors import DONE, DoesNotApply, WrongUse
+
+if TYPE_CHECKING:
+    from patchctl.maintain.rebase_run import Run
+    from patchctl.maintain.rebase_state import State
+    from patchctl.source.types import SourceOptions
+
+
+@click.command("rebase")
+@click.argument("name", metavar="[UPSTREAM[/STACK]]", required=False, shell_complete=complete_upstream)
+@click.option(
+    "--to", metavar="STACK|VERSION|REF", help="Where to: a stack without patches, as `pin` makes it, or a revision."
+)
+@click.option(
+    "--via", metavar="all|TAG,TAG...", help="Releases on the way, one after the other: all of them, or these."
+)
+@click.option("--name", "own", metavar="NAME", help="The new stack's name [default: the tag or the branch].")
+@click.option(
+    "--drop-upstreamed", is_flag=True, help="Leave a patch out of which nothing is left, and say which commit took it."
+)
+@click.option(
+    "--python",
+    metavar="PYTHON",
+    help="Runs upstream's script where a file is made anew [default: PATCHCTL_TORCH_PYTHON].",
+)
+@click.option(
+    "--continue", "action", flag_value="continue", help="Go on: the patch is resolved, or the run was killed."
+)
+@click.option("--skip", "action", flag_value="skip", help="Leave the patch out at which it stopped; with --reason.")
+@click.option(
+    "--abort", "action", flag_value="abort", help="Give it up: the distribution is as before. Resolutions are kept."
+)
+@click.option("--status", "action", flag_value="status", help="Say where it stands.")
+@click.option("--reason", metavar="TEXT", help="Why the skipped patch is left out; goes into the new stack's manifest.")
+@click.option("--dir", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+              help="The work tree [default: edit/UPSTREAM-NEW].")  # fmt: skip
+@source_options
+@json_option
+@click.pass_obj
+def command(
+    app: App,
+    name: str | None,
+    to: str | None,
+    via: str | None,
+    own: str | None,
+    drop_upstreamed: bool,
+    python: str | None,
+    action: str | None,
+    reason: str | None,
+    folder: Path | None,
+    sources: Sources,
+    as_json: bool,
+) -> int:
+    """Bring the patches of a stack to another revision of its upstream, one at a time.
+
+    Each is merged three ways with the files that it was made on; git follows renames. Where git cannot go on, the run stops
+    with exit code 4 and the work tree is yours: mend the files, `git add` them, then --continue.
+
+    \b
+    patchctl rebase vllm-ascend/v0.14.0rc1 --to v0.15.0rc1
+    patchctl rebase --continue                           # after each stop
+    patchctl rebase --skip --reason "upstream has it"     # leave the patch out, and say why
+    patchctl rebase --abort                              # what was resolved is kept, and found again
+
+    The distribution is changed when the last patch has arrived: patches, manifest, lock. A killed run is gone on with by
+    --continue, or taken back by --abort. docs/rebase.md has the whole way.
+
+    Exit codes: 0 done, 2 wrong use, 3 no source, 4 a patch needs a person, 5 edits of yours would be lost, 6 another run is
+    at it.
+    """
+    from patchctl.maintain.rebase_begin import Wish, begin
+    from patchctl.maintain.rebase_run import Run
+    from patchctl.maintain.rebase_state import alone, find_place, read_state
+    from patchctl.report import rebasing
+
+    options = sources.options()
+    if action is None:
+        if name is None or to is None:
+            hint = "patchctl rebase STACK --to REVISION; --continue, --skip, --abort, --status are for one under way"
+            raise WrongUse("which stack goes where?", hint=hint)
+        wish = Wish(find_stack(app.distribution, name), to, via, folder, own, drop_upstreamed, python)
+        run, state = begin(app.distribution, wish, options, app.progress(as_json))
+        with alone(run.place.hidden):
+            return _go_on(app, run, state, options, as_json)
+    if name or to or via:
+        raise WrongUse(f"--{action} is for the rebase under way", hint="name no stack; --dir names another work tree")
+    place = find_place(folder, Path.cwd())
+    run = Run(app.distribution, place, options, app.progress(as_json))
+    assert place.held is not None
+    state = read_state(place.held)
+    if action == "status":
+        app.emit("rebase", rebasing.data(run, state), lambda style: rebasing.status(run, state), as_json)
+        return DONE
+    with alone(place.held):
+        return _act(app, run, state, action, reason, options, as_json)
+
+
+def _act(
+    app: App, run: Run, state: State, action: str, reason: str | None, options: SourceOptions, as_json: bool
+) -> int:
+    from patchctl.maintain.rebase import abort, settle, skip
+    from patchctl.report import rebasing
+
+    if action == "abort":
+        aside = abort(run, state)
+        data = rebasing.data(run, state, status="aborted", aside=aside)
+        app.emit("rebase", data, lambda style: rebasing.aborted(state, run.store(state).folder, aside), as_json)
+        return DONE
+    state = settle(run, state) if action == "continue" else skip(run, state, reason)
+    return _go_on(app, run, state, options, as_json)
+
+
+def _go_on(app: App, run: Run, state: State, options: SourceOptions, as_json: bool) -> int:
+    """To the next stop, or to the end with the lock."""
+    from patchctl.cli.lock_verb import lock_stack
+    from patchctl.maintain.rebase import go_on
+    from patchctl.maintain.rebase_end import end
+    from patchctl.report import rebasing
+
+    try:
+        state = go_on(run, state)
+        if state.stop is not None:
+            app.emit("rebase", rebasing.data(run, state), lambda style: rebasing.stopped(run, state), as_json)
+            return DoesNotApply.code
+        ended = end(run, state)
+    finally:
+        run.progress.finish()
+    app.__dict__.pop("distribution", None)  # the manifests are other ones now
+    locked = lock_stack(app.distribution, ended.stack, options, app.progress(as_json), check=False)
+    data = rebasing.data(run, state, ended, locked=locked.written)
+    app.emit("rebase", data, lambda style: rebasing.done(run, state, ended), as_json)
+    return DONE

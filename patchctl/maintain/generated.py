@@ -1,0 +1,176 @@
+"""Files that upstream's build writes, from one pin to the next: taken over with the new version in them, and held against what the
+new revision expects, since a tree without them does not start."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+
+from patchctl.errors import WrongUse
+from patchctl.git.catfile import ObjectReader
+from patchctl.git.objects import Files
+from patchctl.manifest.load import loads
+from patchctl.manifest.types import Stack
+from patchctl.source.archive import ArchivedFile, read_archive
+from patchctl.source.cache import read_record
+from patchctl.source.config import archive_limits
+from patchctl.source.sdist import is_generated
+from patchctl.source.types import Base
+from patchctl.terminal.text import visible_line
+
+_TOP_LEVEL = re.compile(r"(?m)^(?=[A-Za-z_]+:)")
+# Where an upstream says which files its build writes.
+_BUILD_FILES = (b"setup.py", b"pyproject.toml", b"setup.cfg", b"MANIFEST.in", b".gitignore", b"CMakeLists.txt")
+_COMMIT = re.compile(r"g([0-9a-f]{7,40})")
+
+
+class Source:
+    """The bases of a pin, to be looked into: the tree of the first, and what its archive holds where there is one."""
+
+    def __init__(self, bases: Sequence[Base]) -> None:
+        self._base = bases[0]
+        self._sdist = next((b for b in bases if b.form == "sdist"), None)
+
+    def __enter__(self) -> Source:
+        self._reader = ObjectReader(self._base.repo).__enter__()
+        self.files: Files = self._reader.files(self._base.tree)
+        self.archived = {f.path: f for f in self._archive()}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._reader.__exit__(kind, error, trace)
+
+    @property
+    def in_git(self) -> bool:
+        """Whether `files` are all that upstream tracks."""
+        return self._base.form == "git"
+
+    def text(self, path: bytes) -> str:
+        return self._reader.read(self.files[path].id)[1].decode("utf-8", "replace")
+
+    def written_by(self, path: bytes) -> str | None:
+        """What shows that the build writes this file: the archive, which has it, or a file of the build that names it."""
+        if path in self.archived:
+            return "the source distribution"
+        name = path.rpartition(b"/")[2].decode()
+        return next((f.decode() for f in _BUILD_FILES if f in self.files and name in self.text(f)), None)
+
+    def commit_in_archive(self) -> str | None:
+        """The commit that a version file of the archive names, as setuptools-scm writes it: its first digits."""
+        for path, file in self.archived.items():
+            if path.endswith(b"_version.py"):
+                told = _assigned(file.data.decode("utf-8", "replace")).get("__commit_id__")
+                if isinstance(told, str) and (found := _COMMIT.fullmatch(told)):
+                    return found[1]
+        return None
+
+    def _archive(self) -> Iterator[ArchivedFile]:
+        record = read_record(self._sdist.repo) if self._sdist else None
+        if self._sdist is not None and record is not None and record.archive is not None and record.sha256 is not None:
+            yield from read_archive(self._sdist.repo.with_name(record.archive), record.sha256, archive_limits())
+
+
+def carried_over(manifest: str, old: Stack, new: Stack, source: Source) -> tuple[str, list[str]]:
+    """The block `generated:` of the old manifest for the new stack, and what a person should look at.
+
+    Raises WrongUse, which names every file that the new revision tracks, or that nothing in it writes.
+    """
+    block = next((b for b in _TOP_LEVEL.split(manifest) if b.startswith("generated:")), "")
+    if not old.generated:
+        return "", []
+    for before, after in _replacements(old, new):
+        block = block.replace(before, after)
+    block = block.rstrip("\n") + "\n"
+    text = f'schema: 1\nupstream: {new.upstream}\nname: {new.name}\npin:\n  commit: "{new.pin.commit}"\npatches: []\n{block}'
+    made = loads(text.encode(), Stack, "generated:").value.generated
+    wrong, notes = [], []
+    for one in made:
+        path = one.path.encode()
+        writer = source.written_by(path)
+        if path in source.files and source.in_git:
+            wrong.append(f"{one.path}: upstream tracks it at {new.name}, and its build writes it no more")
+        elif writer is None:
+            wrong.append(f"{one.path}: nothing at {new.name} names it, neither the build nor the source distribution")
+        else:
+            notes.append(f"generated {one.path}: {writer} of {new.name} has it{'' if writer[0] == 't' else ' written'}")
+            notes += _differences(one.path, one.content, source.archived.get(path))
+    if wrong:
+        hint = f"see what the build of {new.name} writes instead, and write its manifest by hand: docs/rebase.md"
+        raise WrongUse(
+            "generated files of the old stack are not those of the new revision\n  " + "\n  ".join(wrong), hint=hint
+        )
+    return block, notes
+
+
+def strangers(stack: Stack, source: Source) -> list[str]:
+    """Files of the archive that upstream does not track and no `generated:` names: its build wrote them, and may need them."""
+    if not source.in_git:
+        return []
+    declared = {g.path.encode() for g in stack.generated}
+    unknown = [f.path for f in source.archived.values() if f.path not in source.files and not is_generated(f, declared)]
+    shown = [visible_line(p.decode("utf-8", "backslashreplace")) for p in sorted(unknown)]
+    return [
+        f"the source distribution has {path}, which upstream does not track: does the package need it?"
+        for path in shown
+    ]
+
+
+def _replacements(old: Stack, new: Stack) -> Iterator[tuple[str, str]]:
+    """What a version file says of a revision: its version, the same as a tuple, the commit as git shortens it."""
+    versions = [s.pin.sdist.version if s.pin.sdist else _version_in(s.pin.tag or s.name) for s in (old, new)]
+    if all(versions):
+        before, after = versions
+        yield f"'{before}'", f"'{after}'"
+        yield f'"{before}"', f'"{after}"'
+        yield repr(_as_tuple(before)), repr(_as_tuple(after))
+    for length in (40, *range(12, 6, -1)):
+        yield f"g{old.pin.commit[:length]}", f"g{new.pin.commit[:length]}"
+
+
+def _version_in(name: str) -> str:
+    found = re.search(r"\d.*", name)
+    return found[0] if found else ""
+
+
+def _as_tuple(version: str) -> tuple[int | str, ...]:
+    """As setuptools-scm writes __version_tuple__: the numbers, then what stands behind them."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        parsed = Version(version)
+    except InvalidVersion:
+        return (version,)
+    pre = ["".join(map(str, parsed.pre))] if parsed.pre else []
+    post = [f"post{parsed.post}"] if parsed.post is not None else []
+    return (*parsed.release, *pre, *post)
+
+
+def _differences(path: str, content: str, archived: ArchivedFile | None) -> Iterator[str]:
+    """Names that both assign, and to which upstream's own file gives another value."""
+    if archived is None:
+        return
+    theirs, ours = _assigned(archived.data.decode("utf-8", "replace")), _assigned(content)
+    for name in sorted(ours.keys() & theirs.keys()):
+        if theirs[name] != ours[name] and name != "__all__":
+            yield f"generated {path}: {name} is {ours[name]!r}, and {theirs[name]!r} in the source distribution"
+
+
+def _assigned(text: str) -> dict[str, object]:
+    """The names of a module that are assigned plain values."""
+    found: dict[str, object] = {}
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return {}
+    for node in body:
+        if isinstance(node, ast.Assign):
+            try:
+                value = ast.literal_eval(node.value)
+            except ValueError:
+                continue
+            found.update({t.id: value for t in node.targets if isinstance(t, ast.Name)})
+    return found

@@ -1,0 +1,154 @@
+"""One patch onto another tree: git's cherry-pick, which merges three ways with the patch's own base and follows renames."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from patchctl.git.run import GitFailed
+from patchctl.git.worktree import WorkTree
+from patchctl.values import dataclass
+from patchctl.workspace.files import TreeFiles
+from patchctl.workspace.trees import Tree
+
+_CONFIG = (
+    "-c", "rerere.enabled=true", "-c", "rerere.autoUpdate=true", "-c", "merge.conflictStyle=merge",
+    "-c", "merge.renames=true", "-c", "merge.renormalize=false", "-c", "commit.gpgSign=false", "-c", "diff.renameLimit=5000",
+)  # fmt: skip
+_UNMERGED = re.compile(rb"\d+ [0-9a-f]+ ([123])\t([^\0]*)\0")
+_KINDS = {
+    "123": "both changed the same lines",
+    "12": "changed by upstream, and deleted by the patch",
+    "13": "changed by the patch, and not there any more: deleted, or moved where git does not see it",
+    "23": "added by both",
+    "1": "deleted by both, or moved to two places",
+    "2": "upstream moved or added a file here",
+    "3": "the patch has a file here, and upstream has moved its folder",
+}
+MARKER = re.compile(rb"^(<{7}|>{7}|\|{7})( |$)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Picked:
+    """What git made of a patch: its commit; or the files in conflict. `empty` says that nothing is left of it, `remembered` that
+    rerere settled every conflict."""
+
+    commit: str | None
+    conflicts: dict[bytes, str]
+    empty: bool = False
+    remembered: bool = False
+
+
+def work_of(folder: Path) -> WorkTree:
+    return WorkTree(folder / ".git", folder)
+
+
+def tree_of(folder: Path) -> Tree:
+    return Tree(folder.parent, folder.name, "managed", folder.name)
+
+
+def head_of(work: WorkTree) -> str:
+    return work.git("rev-parse", "--verify", "HEAD").decode().strip()
+
+
+def clear(work: WorkTree, commit: str) -> None:
+    """Bring a tree of ours to a commit, whatever a killed git left in it."""
+    for name in ("index.lock", "HEAD.lock", "MERGE_RR.lock"):
+        (work.git_dir / name).unlink(missing_ok=True)
+    for lock in (work.git_dir / "refs" / "heads").rglob("*.lock"):
+        lock.unlink()
+    for name in ("CHERRY_PICK_HEAD", "MERGE_MSG", "MERGE_RR", "AUTO_MERGE"):
+        (work.git_dir / name).unlink(missing_ok=True)
+    work.git("reset", "--hard", "--quiet", commit)
+    work.git("clean", "-d", "--force", "--quiet")
+
+
+def pick(work: WorkTree, commit: str) -> Picked:
+    """Cherry-pick onto a clean HEAD. What git remembers of an earlier resolution (rerere) is taken, and is a conflict all the
+    same when any file is left. Raises GitFailed."""
+    before = head_of(work)
+    try:
+        work.git(*_CONFIG, "cherry-pick", "--allow-empty", "--keep-redundant-commits", commit)
+    except GitFailed:
+        if not (work.git_dir / "CHERRY_PICK_HEAD").exists():
+            raise
+        conflicts = unmerged(work)
+        if conflicts:
+            return Picked(None, conflicts)
+        made = commit_as(work, commit, before)
+        return Picked(made.commit, {}, made.empty, remembered=True)
+    return _made(work, before)
+
+
+def commit_as(work: WorkTree, original: str, before: str, message: str | None = None) -> Picked:
+    """Commit what is staged, with the author, the date and, unless there is another, the message of `original`."""
+    if message is None:
+        work.git(*_CONFIG, "commit", "--quiet", "--allow-empty", "--cleanup=verbatim", "--no-verify", "-C", original)
+    else:
+        work.git(*_CONFIG, "commit", "--quiet", "--allow-empty", "--no-verify", "-C", original)
+        text = message.encode("utf-8", "surrogateescape")
+        work.git(*_CONFIG, "commit", "--quiet", "--amend", "--allow-empty", "--cleanup=verbatim", "-F", "-", stdin=text)
+    return _made(work, before)
+
+
+def _made(work: WorkTree, before: str) -> Picked:
+    after = head_of(work)
+    trees = work.git("rev-parse", f"{before}^{{tree}}", f"{after}^{{tree}}").decode().split()
+    return Picked(after, {}, trees[0] == trees[1])
+
+
+def touched_by(work: WorkTree, commit: str) -> list[bytes]:
+    """The files that a commit changes."""
+    out = work.git("diff-tree", "--no-commit-id", "--name-only", "--no-renames", "-r", "-z", f"{commit}^", commit)
+    return [p for p in out.split(b"\0") if p]
+
+
+def unmerged(work: WorkTree) -> dict[bytes, str]:
+    """The files in conflict, and what is wrong with each."""
+    stages: dict[bytes, str] = {}
+    for match in _UNMERGED.finditer(work.git("ls-files", "-u", "-z")):
+        stages[match[2]] = stages.get(match[2], "") + match[1].decode()
+    return {path: _KINDS.get(found, "in conflict") for path, found in stages.items()}
+
+
+def remember(work: WorkTree) -> None:
+    """Let rerere take down what is resolved so far."""
+    with contextlib.suppress(GitFailed):
+        work.git(*_CONFIG, "rerere")
+
+
+def with_markers(folder: Path, paths: Iterable[bytes]) -> list[bytes]:
+    """Those of the files that still hold a conflict's markers."""
+    found = []
+    for path in paths:
+        file = os.fsencode(folder) + b"/" + path
+        if os.path.isfile(file) and not os.path.islink(file):
+            with open(file, "rb") as content:
+                if MARKER.search(content.read()):
+                    found.append(path)
+    return found
+
+
+def standing(folder: Path, head: str, generated: Iterable[str]) -> dict[str, str | None]:
+    """All that the tree holds and HEAD does not, ignored files included: a digest a path, None for what is gone."""
+    tree = tree_of(folder)
+    tracked = tree.files(head)
+    files = TreeFiles(folder)
+    ours = {os.fsencode(p) for p in generated}
+    there = {p for p in files.everything() if not p.endswith(b".pyc")} - ours
+    changed = {*(there - tracked.keys()), *tree.differing(tracked, tracked)}
+    return {os.fsdecode(p): _digest(folder, p) for p in sorted(changed)}
+
+
+def _digest(folder: Path, path: bytes) -> str | None:
+    file = os.fsencode(folder) + b"/" + path
+    if os.path.islink(file):
+        return "link " + hashlib.sha256(os.readlink(file)).hexdigest()
+    if not os.path.isfile(file):
+        return "no file" if os.path.lexists(file) else None
+    with open(file, "rb") as content:
+        return hashlib.sha256(content.read()).hexdigest()

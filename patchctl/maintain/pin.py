@@ -1,0 +1,194 @@
+"""A new pin of an upstream: its commit, tree, tag and source distribution, found in whatever source is there; the generated files
+of the stack before it, with the new version in them; and the manifest that holds all of it."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from patchctl.errors import LocalEdits, SourceMismatch, SourceUnavailable, Tried, WrongUse
+from patchctl.maintain.generated import Source, carried_over, strangers
+from patchctl.maintain.runtime import Proposal, propose
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.load import loads
+from patchctl.manifest.problems import quoted
+from patchctl.manifest.shape import shape_of
+from patchctl.manifest.types import Name, Pin, Sdist, Stack, Upstream
+from patchctl.source.obtain import obtain_form
+from patchctl.source.refs import Revision, find_revision, tag_prefix, version_of
+from patchctl.source.types import Base, SourceOptions
+from patchctl.terminal.progress import Progress
+from patchctl.values import dataclass, replace
+
+_TOP_LEVEL = re.compile(r"(?m)^(?=[A-Za-z_]+:)")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """A stack that is to be: its manifest's text and where it goes, the bases that were had, what was looked for in vain, what
+    somebody has to look at, and the runtime that upstream's own files name."""
+
+    stack: Stack
+    like: Stack
+    file: Path
+    text: str
+    bases: Sequence[Base]
+    tried: Sequence[Tried]
+    notes: Sequence[str]
+    runtime: Sequence[Proposal]
+
+
+def newest(dist: Distribution, upstream: str) -> Stack:
+    """The stack of an upstream with the highest version. Raises WrongUse where it has none."""
+    from packaging.version import Version
+
+    dist.upstream(upstream)
+    stacks = [s for (u, _), s in sorted(dist.stacks.items()) if u == upstream]
+    if not stacks:
+        raise WrongUse(
+            f"{upstream} has no stack to begin from", hint="write its first manifest: docs/writing-patches.md"
+        )
+    return max(stacks, key=lambda s: Version(version_of(s.pin.tag or s.name, tag_prefix(s)) or "0"))
+
+
+def find_pin(
+    dist: Distribution,
+    like: Stack,
+    wanted: str,
+    options: SourceOptions,
+    progress: Progress,
+    *,
+    name: str | None = None,
+    commit: str | None = None,
+) -> Pinned:
+    """The stack for the revision `wanted` of the upstream of `like`. Nothing is written. `commit` is what the user says of a
+    revision whose repository cannot be had.
+
+    Raises SourceUnavailable with every place tried, SourceMismatch, WrongUse for a name that is taken or a generated file that
+    the new revision does not expect.
+    """
+    upstream = dist.upstream(like.upstream)
+    prefix, tried = tag_prefix(like), list[Tried]()
+    progress.note("looking for the revision")
+    found = find_revision(like.upstream, upstream, wanted, prefix, options, tried)
+    revision = found or _said(like, wanted, prefix, commit, tried)
+    if commit is not None and revision.commit != commit:
+        raise SourceMismatch(f"{wanted} is commit {revision.commit}, and {commit} was said", where=revision.origin)
+    own = name or _name(revision, wanted)
+    _check_free(dist, like.upstream, own)
+    version = version_of(revision.tag or wanted, prefix)
+    sdist = _sdist(upstream, version, options, progress, tried)
+    stack = replace(like, name=own, pin=Pin(revision.commit, None, revision.tag, sdist), patches=[], extends=None, replace={},
+                    comes_from=like.name, dropped={}, note=None)  # fmt: skip
+    bases = _bases(stack, upstream, found is not None, options, progress, tried)
+    tree = next((b.tree for b in bases if b.form == "git"), None)
+    stack = replace(stack, pin=replace(stack.pin, tree=tree))
+    with Source(bases) as source:
+        block, notes = carried_over(dist.stack_file(like).read_text(encoding="utf-8"), like, stack, source)
+        notes += strangers(stack, source)
+        notes += _same_commit(stack, source)
+        runtime = propose(dist.requirements, source)
+    text = _manifest(dist, like, stack, block)
+    file = dist.stack_file(stack)
+    return Pinned(loads(text.encode(), Stack, str(file)).value, like, file, text, bases, tried, notes, runtime)
+
+
+def write_pin(pinned: Pinned) -> None:
+    """Write the manifest. Raises LocalEdits when somebody has written one meanwhile."""
+    from patchctl.atomic import replace_file
+
+    if pinned.file.exists():
+        raise LocalEdits("the manifest is there meanwhile", [str(pinned.file)], hint="name another stack with --name")
+    replace_file(pinned.file, pinned.text.encode())
+
+
+def _said(like: Stack, wanted: str, prefix: str, commit: str | None, tried: list[Tried]) -> Revision:
+    """What the user says where no repository can tell. Raises SourceUnavailable without that."""
+    known = commit or (wanted if _COMMIT.fullmatch(wanted) else None)
+    if known is None:
+        hint = f"`--mirror {like.upstream}=URL` names another place; `--commit ID` says it, and only a repository can prove it"
+        raise SourceUnavailable(f"{like.upstream}: no place tells which commit {wanted} is", tried, hint=hint)
+    tag = wanted if wanted != known and version_of(wanted, prefix) else None
+    return Revision(known, tag, None, "the command line")
+
+
+def _name(revision: Revision, wanted: str) -> str:
+    return (revision.tag or revision.branch or wanted).lower().replace("/", "-")[:40]
+
+
+def _check_free(dist: Distribution, upstream: str, name: str) -> None:
+    if not shape_of(Name).takes_text(name):
+        raise WrongUse(
+            f"{quoted(name)} is no name of a stack", hint="--name: lower-case letters, digits, '.', '_', '-'"
+        )
+    if (upstream, name) in dist.stacks:
+        raise WrongUse(f"there is a stack {upstream}/{name} already", hint="name the new one with --name")
+
+
+def _sdist(
+    upstream: Upstream, version: str | None, options: SourceOptions, progress: Progress, tried: list[Tried]
+) -> Sdist | None:
+    """The digest that the package index has for this version. None, with the reasons in `tried`."""
+    if upstream.sdist is None or version is None:
+        return None
+    if options.offline or options.source == "git":
+        tried.append(Tried("package index", "it was not asked: --offline or --source git"))
+        return None
+    from patchctl.source.index import find_digest
+
+    with tempfile.TemporaryDirectory(prefix="patchctl-pin-") as scratch:
+        found = find_digest(upstream.sdist, version, Path(scratch), progress, tried)
+    return Sdist(version, found[0]) if found else None
+
+
+def _bases(
+    stack: Stack, upstream: Upstream, in_git: bool, options: SourceOptions, progress: Progress, tried: list[Tried]
+) -> list[Base]:
+    """The base in every form that can be had; one is needed, to know what is pinned."""
+    bases = []
+    lost: list[Tried] = []
+    for form, there in (("git", in_git), ("sdist", stack.pin.sdist is not None)):
+        if there:
+            try:
+                bases.append(
+                    obtain_form("git" if form == "git" else "sdist", stack.upstream, upstream, stack, options, progress)
+                )
+            except SourceUnavailable as failure:
+                lost += failure.tried
+    progress.finish()
+    if not bases:
+        hint = f"`--mirror {stack.upstream}=URL` names another place"
+        raise SourceUnavailable(f"{stack.upstream}: no place has {stack.pin.commit}", [*tried, *lost], hint=hint)
+    tried += lost
+    return bases
+
+
+def _same_commit(stack: Stack, source: Source) -> list[str]:
+    """What ties an archive to the pin: the commit that its version file names."""
+    named = source.commit_in_archive()
+    if named is None or stack.pin.commit.startswith(named):
+        return []
+    raise SourceMismatch(
+        f"the source distribution {stack.pin.sdist and stack.pin.sdist.version} says that it is commit {named}, and "
+        f"{stack.pin.commit} is to be pinned", hint="one of both is another revision: ask upstream which",
+    )  # fmt: skip
+
+
+def _manifest(dist: Distribution, like: Stack, stack: Stack, generated: str) -> str:
+    """The text: the editor's line of the old manifest, the pin, no patch yet, the generated files."""
+    old = dist.stack_file(like).read_text(encoding="utf-8")
+    head = _TOP_LEVEL.split(old)[0]
+    head = head if head.startswith("# yaml-language-server") else ""
+    pin = stack.pin
+    lines = [
+        "schema: 1", f"upstream: {stack.upstream}", f"name: {stack.name}", f"comes_from: {like.name}", "pin:",
+        f'  commit: "{pin.commit}"',
+        f'  tree: "{pin.tree}"' if pin.tree else "  tree: null  # not established: no full copy of the repository was at hand",
+        *([f"  tag: {pin.tag}"] if pin.tag else []),
+        *(["  sdist:", f'    version: "{pin.sdist.version}"', f'    sha256: "{pin.sdist.sha256}"'] if pin.sdist else []),
+        "patches: []",
+    ]  # fmt: skip
+    return head + "\n".join(lines) + "\n" + generated

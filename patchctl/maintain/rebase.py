@@ -1,0 +1,294 @@
+"""A stack on another revision: its patches picked one at a time, release by release where that is asked, with a person where git
+cannot go on.
+
+Nothing of the distribution is changed before the last patch has arrived (`rebase_end`). Every step is noted as soon as it is done
+(`rebase_state`), every resolution kept as soon as it is made (`resolutions`): a killed run is gone on with, or given up.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from patchctl.errors import DoesNotApply, LocalEdits, WrongUse
+from patchctl.git.history import CommitInfo, commits_between
+from patchctl.git.underway import find_operation
+from patchctl.git.worktree import WorkTree
+from patchctl.maintain.picking import (
+    Picked,
+    clear,
+    commit_as,
+    head_of,
+    pick,
+    remember,
+    standing,
+    touched_by,
+    unmerged,
+    with_markers,
+    work_of,
+)
+from patchctl.maintain.rebase_end import take_back
+from patchctl.maintain.rebase_run import Run, base_before, generated_in, stage_of
+from patchctl.maintain.rebase_state import State, Step, Stop, advanced, write_state
+from patchctl.maintain.regenerating import Regeneration
+from patchctl.maintain.upstreamed import taken_by
+from patchctl.patch.header import parse_header
+from patchctl.values import replace
+
+
+def go_on(run: Run, state: State) -> State:
+    """Pick until a person is needed or nothing is left. The tree is ours, and the user's again where this stops."""
+    while state.todo or state.stage + 1 < len(state.stages):
+        if not state.todo:
+            state = _next_stage(run, state)
+            continue
+        feature, commit = state.todo[0]
+        left = f"{len(state.todo)} to go"
+        run.progress.note(f"{state.stages[state.stage].name}: {feature}, {left}")
+        state = write_state(run.place.hidden, _step(run, state, feature, commit))
+        if state.stop is not None:
+            run.place.give()
+            return state
+    return state
+
+
+def _next_stage(run: Run, state: State) -> State:
+    """What came over to one release goes on to the next."""
+    here = state.stages[state.stage].name
+    todo = tuple((s.feature, s.commit) for s in state.steps if s.stage == here and s.commit is not None)
+    number = state.stage + 1
+    clear(work_of(run.place.hidden), state.stages[number].base)
+    return write_state(run.place.hidden, replace(state, stage=number, todo=todo, head=state.stages[number].base))
+
+
+def _step(run: Run, state: State, feature: str, commit: str) -> State:
+    """One patch: over, dropped, or a stop."""
+    work = work_of(run.place.hidden)
+    clear(work, state.head)
+    picked, outcome, notes = _picked(run, state, work, commit)
+    if picked.commit is None:
+        seen = standing(run.place.hidden, state.head, generated_in(state))
+        paths = {os.fsdecode(p): why for p, why in picked.conflicts.items()}
+        message = work.git("cat-file", "commit", commit).decode("utf-8", "replace")
+        until = next((line for line in message.splitlines() if line.startswith("Drop-When: ")), "")
+        return replace(state, stop=Stop("conflict", feature, paths, seen, until))
+    if picked.empty:
+        clear(work, state.head)
+        span = (base_before(state), state.stages[state.stage].base)
+        took = taken_by(work, commit, span, state.upstream, run.dist.upstream(state.upstream), run.options)
+        reason = f"upstream has it at {state.stages[state.stage].name}" + (f": {took}" if took else "")
+        if not state.drop_upstreamed:
+            return replace(state, stop=Stop("empty", feature, reason=reason))
+        return advanced(state, Step(stage_of(state).name, feature, commit, "dropped", None, reason))
+    step = Step(
+        stage_of(state).name, feature, commit, "replayed" if outcome else "clean", picked.commit, notes=tuple(notes)
+    )
+    return advanced(state, step)
+
+
+def _picked(run: Run, state: State, work: WorkTree, commit: str) -> tuple[Picked, bool, list[str]]:
+    """What became of a patch, whether an earlier resolution did it, and what to say of it."""
+    store = run.store(state)
+    picked = pick(work, commit)
+    if picked.commit is None:
+        clear(work, state.head)
+        message = store.replay(work, commit, state.head)
+        if message is not None:
+            return commit_as(work, commit, state.head, message), True, []
+        picked = pick(work, commit)
+    made = run.regeneration(state)
+    files = made.among({*touched_by(work, commit), *picked.conflicts})
+    if not files:
+        return picked, picked.remembered, []
+    return _made_anew(work, made, picked, commit, state.head, files)
+
+
+def _made_anew(
+    work: WorkTree, made: Regeneration, picked: Picked, commit: str, head: str, files: list[bytes]
+) -> tuple[Picked, bool, list[str]]:
+    """Upstream's script writes the files once all else is merged; in a conflict of others it waits for the person."""
+    shown = ", ".join(sorted(os.fsdecode(f) for f in files))
+    why = made.why_not(work)
+    if why is not None:
+        return picked, picked.remembered, [f"{shown}: merged, not made anew: {why}"]
+    others = {p: why for p, why in picked.conflicts.items() if p not in files}
+    if picked.commit is None:
+        made.take_head(work, files)
+        if others:
+            return Picked(None, others), False, []
+        picked = commit_as(work, commit, head)
+    failure = made.run(work)
+    if failure is not None:
+        return picked, picked.remembered, [f"{shown}: not made anew: {failure}"]
+    work.git("commit", "--quiet", "--amend", "--no-edit", "--allow-empty", "--no-verify", "--cleanup=verbatim")
+    trees = work.git("rev-parse", f"{head}^{{tree}}", "HEAD^{tree}").decode().split()
+    note = f"{shown}: made anew by upstream's script"
+    return Picked(head_of(work), {}, trees[0] == trees[1]), picked.remembered, [note]
+
+
+def settle(run: Run, state: State) -> State:
+    """Take over what the user made of a stop: a commit of theirs, or what they staged. The tree is ours then.
+
+    Raises DoesNotApply while files are in conflict, LocalEdits for what was not staged, WrongUse for more than one commit.
+    """
+    folder = run.place.held
+    assert folder is not None
+    if not run.place.is_ours and state.stop is None:  # killed at its very end, when the tree was given over already
+        _refuse_edits(folder, state, state.head)
+        folder = run.place.take()
+    if run.place.is_ours:  # of a killed run: what it had not noted is done again
+        return write_state(folder, replace(state, stop=None))
+    work = work_of(folder)
+    feature, original = state.todo[0]
+    if (folder / ".git" / "CHERRY_PICK_HEAD").exists():
+        _check_resolved(folder, work, state)
+        commit_as(work, original, state.head)
+    commit = _own_commit(folder, state, feature)
+    if commit is None:  # given up with git's own --skip or --abort: begun anew
+        _refuse_edits(folder, state, state.head)
+        return write_state(run.place.take(), replace(state, stop=None))
+    _refuse_edits(folder, state, commit.id)
+    made, notes = Picked(commit.id, {}), list[str]()
+    files = run.regeneration(state).among(touched_by(work, original))
+    if files:
+        made, _, notes = _made_anew(work, run.regeneration(state), made, original, state.head, files)
+    assert made.commit is not None
+    if work.git("rev-parse", f"{state.head}^{{tree}}") == work.git("rev-parse", f"{made.commit}^{{tree}}"):
+        hint = "`patchctl rebase --skip --reason WHY` leaves it out; `git reset --hard HEAD~1` begins it anew"
+        raise DoesNotApply(f"nothing is left of {feature}: what you committed changes nothing", hint=hint)
+    run.store(state).keep(work, original, state.head, made.commit)
+    step = Step(stage_of(state).name, feature, original, "resolved", made.commit, notes=tuple(notes))
+    return write_state(run.place.take(), advanced(state, step))
+
+
+def skip(run: Run, state: State, reason: str | None) -> State:
+    """Leave the patch at which this stopped out, with a reason. Raises WrongUse without one, LocalEdits."""
+    folder = run.place.held
+    assert folder is not None
+    if state.stop is None or run.place.is_ours:
+        raise WrongUse("the rebase has not stopped at a patch", hint="`patchctl rebase --continue` goes on with it")
+    why = reason or (state.stop.reason if state.stop.kind == "empty" else "")
+    if not why.strip():
+        hint = '`--reason "..."` goes into the new stack\'s manifest: a patch that does not arrive has to be said'
+        raise WrongUse(f"why is {state.stop.feature} left out?", hint=hint)
+    put_aside(run, state)
+    feature, original = state.todo[0]
+    step = Step(stage_of(state).name, feature, original, "dropped", None, " ".join(why.split()))
+    return write_state(run.place.take(), advanced(state, step))
+
+
+def abort(run: Run, state: State) -> Path | None:
+    """Give it up: the distribution as it was, no work tree. What was resolved is kept; what was half done lies aside, in the
+    file that is returned. Raises LocalEdits for everything else of the user's."""
+    aside = None
+    if not run.place.is_ours:
+        folder = run.place.held
+        assert folder is not None
+        commit = _own_commit(folder, state, state.todo[0][0]) if state.stop and state.todo else None
+        if commit is not None:
+            run.store(state).keep(work_of(folder), state.todo[0][1], state.head, commit.id)
+            state = replace(state, stop=None, head=commit.id)
+        aside = put_aside(run, state)
+        _refuse_references(folder, state)
+        run.place.take()
+    if state.writing is not None:
+        take_back(run, state)
+    run.place.remove()
+    return aside
+
+
+def put_aside(run: Run, state: State) -> Path | None:
+    """Keep what the user did to the files in conflict; rerere takes it down where all are settled. Raises LocalEdits for other edits."""
+    folder = run.place.held
+    assert folder is not None
+    work = work_of(folder)
+    if work.head() != state.head:
+        what = f"{folder} has commits that the rebase does not know"
+        raise LocalEdits(what, [str(folder)], hint="`patchctl rebase --continue` takes one; keep others elsewhere")
+    if not unmerged(work):  # else a file that is half mended would count as mended
+        remember(work)
+    now, seen = standing(folder, state.head, generated_in(state)), state.stop.seen if state.stop else {}
+    conflicts = state.stop.paths if state.stop else {}
+    touched = {p for p in now.keys() | seen.keys() if now.get(p) != seen.get(p)}
+    # A file that is as in HEAD again was settled by taking upstream's side, or reset by git: nothing of anybody's is in it.
+    others = sorted(p for p in touched - conflicts.keys() if p in now)
+    if others:
+        hint = "commit or move them elsewhere; the files in conflict themselves are kept aside"
+        raise LocalEdits(f"{folder} holds edits that would be lost", others, hint=hint)
+    mine = sorted(os.fsencode(p) for p in touched & conflicts.keys() & now.keys())
+    return run.store(state).put_aside(work, state.head, mine) if mine else None
+
+
+def _check_resolved(folder: Path, work: WorkTree, state: State) -> None:
+    """Whether all is settled and staged."""
+    hint = "mend them, `git add` (or `git rm`) them, then `patchctl rebase --continue`"
+    left = unmerged(work)
+    if left:
+        raise DoesNotApply(
+            "in conflict still\n  " + "\n  ".join(f"{os.fsdecode(p)}: {w}" for p, w in left.items()), hint=hint
+        )
+    assert state.stop is not None
+    marked = with_markers(folder, map(os.fsencode, state.stop.paths))
+    if marked:
+        raise DoesNotApply("with a conflict's markers still\n  " + "\n  ".join(map(os.fsdecode, marked)), hint=hint)
+    unstaged = [p for p in work.git("diff-files", "-z", "--name-only").split(b"\0") if p]
+    if unstaged or work.untracked():
+        names = sorted(os.fsdecode(p) for p in (*unstaged, *work.untracked()))
+        raise LocalEdits(
+            f"changes in {folder} are not staged", names, hint="`git add` what belongs to the patch, move the rest"
+        )
+
+
+def _own_commit(folder: Path, state: State, feature: str) -> CommitInfo | None:
+    """The one commit that is on the tree since it stopped; None for none. Raises WrongUse for others."""
+    operation = find_operation(folder / ".git")
+    if operation is not None:
+        if operation.mark.name == "CHERRY_PICK_HEAD":
+            return None
+        raise LocalEdits(f"{operation.name} is in progress in {folder}", [str(operation.mark)],
+                         hint=f"end it there first: {operation.way_out}")  # fmt: skip
+    branch = f"patchctl/{state.new}"
+    if (folder / ".git" / "HEAD").read_text(encoding="utf-8").strip() != f"ref: refs/heads/{branch}":
+        hint = f"bring your commit to {branch} and check it out: `git checkout -B {branch}` takes it there from where you are"
+        raise LocalEdits(f"{folder} is not on its branch {branch}", [str(folder)], hint=hint)
+    commits = commits_between(folder, state.head)
+    if not commits:
+        return None
+    if len(commits) > 1:
+        raise WrongUse(
+            f"{len(commits)} commits stand where {feature} was expected", hint="make one of them: `git rebase -i`"
+        )
+    header, _ = parse_header(_as_mail(commits[0]), f"commit {commits[0].id[:12]}")
+    if header.trailer("Feature") != feature:
+        what = f"commit {commits[0].id[:12]} is of feature {header.trailer('Feature')}, and {feature} was expected"
+        raise WrongUse(what, hint="`git commit --amend`: keep the patch's message")
+    return commits[0]
+
+
+def _as_mail(commit: CommitInfo) -> list[bytes]:
+    from patchctl.patch.write import mail_date
+
+    subject, _, body = commit.message.partition("\n")
+    text = f"From: a <a@b>\nDate: {mail_date(commit.date)}\nSubject: {subject}\n\n{body.strip()}\n"
+    return text.encode().split(b"\n")
+
+
+def _refuse_edits(folder: Path, state: State, head: str) -> None:
+    """Raise LocalEdits for anything in a tree of the user's beside the commit that it should hold."""
+    found = sorted(standing(folder, head, generated_in(state)))
+    if found:
+        raise LocalEdits(
+            f"{folder} holds edits that no commit has", found, hint="amend the commit with them, or move them elsewhere"
+        )
+
+
+def _refuse_references(folder: Path, state: State) -> None:
+    """Branches, tags and stashes of the user's would go with the tree."""
+    ours = {f"refs/heads/patchctl/{state.new}", "refs/patchctl/base", "refs/patchctl/tip"}
+    names = work_of(folder).git("for-each-ref", "--format=%(refname)").decode("utf-8", "replace").split()
+    found = [n for n in names if n not in ours]
+    linked = folder / ".git" / "worktrees"
+    found += [str(p) for p in linked.iterdir()] if linked.is_dir() else []
+    if found:
+        what = f"{folder} holds branches, tags, stashes or linked work trees"
+        raise LocalEdits(what, found, hint="push or copy them elsewhere, and remove them")

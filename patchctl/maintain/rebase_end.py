@@ -1,0 +1,168 @@
+"""The end of a rebase: patch files, proven to give the tree that was made by hand; then the manifest; then the work tree is the
+user's, as `edit` makes one."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from patchctl.atomic import replace_file
+from patchctl.catalog.evidence import Evidence
+from patchctl.errors import LocalEdits, PatchctlError
+from patchctl.git.catfile import ObjectReader
+from patchctl.git.history import commits_between
+from patchctl.maintain.picking import clear, work_of
+from patchctl.maintain.rebase_names import changed_calls
+from patchctl.maintain.rebase_run import Run, new_stack
+from patchctl.maintain.rebase_state import State, Writing, end_state, write_state
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.load import loads
+from patchctl.manifest.rewrite import rewrite_list
+from patchctl.manifest.series import place_of
+from patchctl.manifest.turns import one_writer
+from patchctl.manifest.types import Stack
+from patchctl.stack.build import StackBuilder
+from patchctl.stack.export import Exported, export_commits, write_stack
+from patchctl.stack.patches import StackPatch, load_patch
+from patchctl.stack.plan import load_patches
+from patchctl.values import dataclass, replace
+from patchctl.workspace.edit import mark_exported, series_digest
+from patchctl.workspace.trees import commit_tree
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a rebase wrote. `open` are what somebody has to look at: requirements that were dropped, features that nothing
+    proves here."""
+
+    stack: Stack
+    folder: Path
+    files: tuple[str, ...]
+    range_diff: Path
+    same: int
+    unproven: dict[str, str]
+    open: tuple[str, ...]
+
+
+def end(run: Run, state: State) -> Ended:
+    """Write patches and manifest. Raises LocalEdits for files in the way, what `export` raises for commits that are no patches."""
+    folder, dist = run.place.hidden, run.dist
+    work = work_of(folder)
+    clear(work, state.head)
+    stack = new_stack(state)
+    old = load_patches(dist, dist.stack(state.upstream, state.old))
+    final = state.stages[-1].base
+    with ObjectReader(folder / ".git") as reader:
+        commits = commits_between(folder, final)
+        exported = _numbered(export_commits(reader, commit_tree(reader, final), commits, old))
+        _prove(dist, reader, final, commit_tree(reader, state.head), exported)
+    manifest = _manifest(state, [e.name for e in exported])
+    loads(manifest.encode(), Stack, str(dist.stack_file(stack)))  # what could not be read again is not written
+    target = dist.root / "patches" / stack.upstream / stack.name
+    with one_writer(dist.root):
+        state = _note_writing(run, state, stack, target, exported)
+        write_stack(target, exported)
+        replace_file(dist.stack_file(stack), manifest.encode())
+    ranged = _range_diff(run, state, stack)
+    own = [load_patch(target / place_of(e.name), dist.root) for e in exported]
+    with ObjectReader(folder / ".git") as reader:
+        calls = tuple(changed_calls(reader, state.old_commits[-1], [c.id for c in commits], own))
+    mark_exported(folder, series_digest((p.file.name, p.data, p.carried) for p in own))
+    end_state(run.place.give())
+    written = replace(stack, patches=[e.name for e in exported], dropped=state.dropped)
+    same = sum(1 for e in exported if e.data in {p.data for p in old})
+    return Ended(written, run.place.folder, tuple(e.name for e in exported), ranged, same, _unproven(dist, written, own),
+                 (*_requirements(own, state), *calls))  # fmt: skip
+
+
+def take_back(run: Run, state: State) -> None:
+    """The distribution as it was before a killed end."""
+    assert state.writing is not None
+    dist, stack = run.dist, new_stack(state)
+    file = dist.stack_file(stack)
+    with one_writer(dist.root):
+        if state.writing.manifest is None:
+            _unlink(file)
+        else:
+            replace_file(file, state.writing.manifest.encode())
+        for name in state.writing.files:
+            _unlink(dist.root / name)
+            _drop_empty((dist.root / name).parent, dist.root / "patches")
+
+
+def _unlink(file: Path) -> None:
+    """Take a file away, and what a killed writer left of it."""
+    for one in (file, file.with_name(f".{file.name}.new")):
+        one.unlink(missing_ok=True)
+
+
+def _drop_empty(folder: Path, top: Path) -> None:
+    while folder != top and folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent
+
+
+def _numbered(exported: Sequence[Exported]) -> list[Exported]:
+    """Numbers without gaps: what was dropped leaves none."""
+    return [replace(e, name=f"{n:04d}{e.name[4:]}") for n, e in enumerate(exported, 1)]
+
+
+def _prove(dist: Distribution, reader: ObjectReader, base: str, tree: str, exported: Sequence[Exported]) -> None:
+    """Read the files as `apply` does: they have to give the tree that stands in the work tree."""
+    with tempfile.TemporaryDirectory(prefix="patchctl-rebase-") as scratch:
+        write_stack(Path(scratch), exported)
+        patches = [load_patch(Path(scratch) / place_of(e.name), dist.root) for e in exported]
+        built = StackBuilder(reader, base, commit_tree(reader, base)).build(patches)
+    if built.tip_tree != tree:
+        raise PatchctlError(f"the patch files give tree {built.tip_tree}, and the commits {tree}; nothing was written")
+
+
+def _note_writing(run: Run, state: State, stack: Stack, target: Path, exported: Sequence[Exported]) -> State:
+    """Note what is about to be written, so that an abort can take it back. Raises LocalEdits for what is there and not ours."""
+    file = run.dist.stack_file(stack)
+    if state.writing is None:
+        with tempfile.TemporaryDirectory(prefix="patchctl-rebase-") as scratch:
+            write_stack(Path(scratch), exported)
+            paths = sorted(p.relative_to(scratch) for p in Path(scratch).rglob("*") if p.is_file())
+        there = [str(target / p) for p in paths if (target / p).exists()]
+        before = file.read_text(encoding="utf-8") if file.exists() else None
+        if there or (before is not None and loads(before.encode(), Stack, str(file)).value.patches):
+            what = "files of the new stack are there meanwhile, and no rebase wrote them"
+            raise LocalEdits(what, there or [str(file)], hint="move them elsewhere, then `patchctl rebase --continue`")
+        names = tuple((target / p).relative_to(run.dist.root).as_posix() for p in paths)
+        state = write_state(run.place.hidden, replace(state, writing=Writing(names, before)))
+    return state
+
+
+def _manifest(state: State, names: Sequence[str]) -> str:
+    text = rewrite_list(state.manifest, "patches", names)
+    if not state.dropped:
+        return text
+    lines = "".join(f"  {feature}: {json.dumps(why, ensure_ascii=False)}\n" for feature, why in state.dropped.items())
+    head, found, rest = text.partition("\ngenerated:")
+    return f"{head.rstrip(chr(10))}\ndropped:\n{lines}" + (f"generated:{rest}" if found else "")
+
+
+def _range_diff(run: Run, state: State, stack: Stack) -> Path:
+    """git's own comparison of both series, kept beside the work tree."""
+    spans = [f"{state.old_base}..{state.old_commits[-1]}", f"{state.stages[-1].base}..{state.head}"]
+    text = work_of(run.place.hidden).git("range-diff", "--no-color", *spans)
+    file = run.place.folder.with_name(f"{run.place.folder.name}.range-diff")
+    replace_file(file, text)
+    return file
+
+
+def _unproven(dist: Distribution, stack: Stack, patches: Sequence[StackPatch]) -> dict[str, str]:
+    evidence = Evidence(dist)
+    return {p.feature: why for p in patches if (why := evidence.unproven(stack, p)) is not None}
+
+
+def _requirements(patches: Sequence[StackPatch], state: State) -> list[str]:
+    return [
+        f"{p.feature} requires {feature}, which was dropped: take the line `Requires:` out, or drop both"
+        for p in patches
+        for feature, other in p.requires
+        if other in (None, state.upstream) and feature in state.dropped
+    ]

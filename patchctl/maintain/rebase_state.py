@@ -1,0 +1,214 @@
+"""What a rebase knows of itself: one file in the work tree's git directory, written whole after every step.
+
+The work tree has two names. Under the hidden one it is patchctl's: nobody else is asked to work there, and whatever a killed run
+left in it may be reset. Under its own name it is the user's: a rename gives it over when a patch stops, and takes it back.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from patchctl.atomic import replace_file
+from patchctl.errors import BadManifest, WorkspaceBusy, WrongUse
+from patchctl.values import asdict, dataclass, field, replace
+
+_FILE = "patchctl-rebase.json"
+_VERSION = 1
+
+Outcome = Literal["clean", "resolved", "replayed", "dropped"]
+"""How a patch came over: by git alone, by a person, by what a person did before, or not at all."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A patch that was dealt with. `before` is the commit that it was; `commit` what it became, null for a dropped one."""
+
+    stage: str
+    feature: str
+    before: str
+    outcome: Outcome
+    commit: str | None
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Where a person has to work. `paths` are the files in conflict, with what is wrong with each; `seen` is what lay in the tree
+    then and is not in HEAD, by digest: all else is the user's."""
+
+    kind: Literal["conflict", "empty"]
+    feature: str
+    paths: dict[str, str] = field(default_factory=dict)
+    seen: dict[str, str | None] = field(default_factory=dict)
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One revision on the way: its name, the commit that stands under the patches."""
+
+    name: str
+    base: str
+
+
+@dataclass(frozen=True)
+class Writing:
+    """Files of the distribution that the end of a rebase makes, and the manifest as it was before; null for none."""
+
+    files: tuple[str, ...]
+    manifest: str | None
+
+
+@dataclass(frozen=True)
+class State:
+    """A rebase under way. `todo` are the commits still to be picked in this stage, `head` the commit that they go onto."""
+
+    upstream: str
+    old: str
+    new: str
+    manifest: str
+    pin: str
+    old_base: str
+    old_commits: tuple[str, ...]
+    stages: tuple[Stage, ...]
+    stage: int
+    todo: tuple[tuple[str, str], ...]
+    head: str
+    drop_upstreamed: bool
+    python: str | None
+    steps: tuple[Step, ...] = ()
+    dropped: dict[str, str] = field(default_factory=dict)
+    stop: Stop | None = None
+    writing: Writing | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """The two names of a rebase's work tree."""
+
+    folder: Path
+
+    @property
+    def hidden(self) -> Path:
+        return self.folder.with_name(f".{self.folder.name}.rebase")
+
+    @property
+    def held(self) -> Path | None:
+        """The one of both that holds a rebase."""
+        return next((f for f in (self.hidden, self.folder) if (f / ".git" / _FILE).is_file()), None)
+
+    @property
+    def is_ours(self) -> bool:
+        return self.held == self.hidden
+
+    def take(self) -> Path:
+        """Make the tree ours. What lies under the hidden name beside a rebase under the other is of a killed start."""
+        if not self.is_ours:
+            shutil.rmtree(self.hidden, ignore_errors=True)
+            self.folder.rename(self.hidden)
+        return self.hidden
+
+    def give(self) -> Path:
+        """Give it to the user."""
+        self.hidden.rename(self.folder)
+        return self.folder
+
+    def remove(self) -> None:
+        """Take the tree away, under a third name, so that a kill leaves no half of it."""
+        going = self.folder.with_name(f".{self.folder.name}.rebase-gone")
+        shutil.rmtree(going, ignore_errors=True)
+        for one in (self.folder, self.hidden):
+            if (one / ".git" / _FILE).is_file():
+                one.rename(going)
+                shutil.rmtree(going)
+
+
+def find_place(folder: Path | None, start: Path) -> Place:
+    """The rebase that is meant: of the folder that is named, of the one that somebody stands in, or the only one in edit/.
+
+    Raises WrongUse when there is none, or more than one.
+    """
+    if folder is not None:
+        place = Place(folder.absolute())
+        if place.held is None:
+            raise WrongUse(f"there is no rebase in {folder}", hint="`patchctl rebase STACK --to REVISION` begins one")
+        return place
+    for above in (start, *start.parents):
+        if (above / ".git" / _FILE).is_file():
+            return Place(above)
+    files = [*start.glob(f"edit/*/.git/{_FILE}"), *start.glob(f"edit/.*.rebase/.git/{_FILE}")]
+    names = sorted({f.parents[1].name for f in files})
+    places = {n.removeprefix(".").removesuffix(".rebase") if n.startswith(".") else n for n in names}
+    if not places:
+        hint = "`patchctl rebase STACK --to REVISION` begins one; --dir DIR names a work tree that lies elsewhere"
+        raise WrongUse("no rebase is under way", hint=hint)
+    if len(places) > 1:
+        raise WrongUse(
+            f"{len(places)} rebases are under way", hint=f"--dir names one of edit/{', edit/'.join(sorted(places))}"
+        )
+    return Place(start / "edit" / places.pop())
+
+
+def write_state(folder: Path, state: State) -> State:
+    """Keep it; returns it."""
+    replace_file(folder / ".git" / _FILE, json.dumps({"version": _VERSION, **asdict(state)}, indent=1).encode())
+    return state
+
+
+def read_state(folder: Path) -> State:
+    """Raises BadManifest for what patchctl did not write."""
+    file = folder / ".git" / _FILE
+    try:
+        data = json.loads(file.read_bytes())
+        if data.pop("version") != _VERSION:
+            raise ValueError("it is of another version of patchctl")
+        return _state(data)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        hint = "remove the work tree; what was resolved is kept, and the same rebase finds it again"
+        raise BadManifest(f"this is no rebase's state: {error}", where=str(file), hint=hint) from error
+
+
+def end_state(folder: Path) -> None:
+    """The rebase is over: what is left is a work tree as `edit` makes it."""
+    (folder / ".git" / _FILE).unlink()
+
+
+def _state(data: dict[str, Any]) -> State:
+    steps = tuple(Step(**{**s, "notes": tuple(s["notes"])}) for s in data.pop("steps"))
+    stop, writing = data.pop("stop"), data.pop("writing")
+    for key in ("old_commits",):
+        data[key] = tuple(data[key])
+    data["stages"] = tuple(Stage(**s) for s in data["stages"])
+    data["todo"] = tuple((f, c) for f, c in data["todo"])
+    if writing is not None:
+        writing = Writing(tuple(writing["files"]), writing["manifest"])
+    return State(**data, steps=steps, stop=Stop(**stop) if stop else None, writing=writing)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold a rebase's work tree, whatever its name becomes. Raises WorkspaceBusy."""
+    handle = os.open(folder / ".git", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise WorkspaceBusy("another run is at this rebase", where=str(folder)) from None
+        yield
+    finally:
+        os.close(handle)
+
+
+def advanced(state: State, step: Step) -> State:
+    """The state after a step: the next patch, its head, and what is not in the stack any more."""
+    dropped = {**state.dropped, step.feature: step.reason} if step.outcome == "dropped" else state.dropped
+    head = step.commit or state.head
+    return replace(state, steps=(*state.steps, step), todo=state.todo[1:], head=head, dropped=dropped, stop=None)

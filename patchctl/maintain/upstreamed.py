@@ -1,0 +1,78 @@
+"""Which commit of upstream's brought what a patch does, where a repository with the history is at hand."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from patchctl.git.run import GitFailed, git_environment, run_git
+from patchctl.git.worktree import WorkTree
+from patchctl.manifest.types import Upstream
+from patchctl.source.git_form import places_of
+from patchctl.source.types import SourceOptions
+
+
+def taken_by(
+    work: WorkTree, picked: str, span: tuple[str, str], name: str, upstream: Upstream, options: SourceOptions
+) -> str | None:
+    """`COMMIT SUBJECT` of the first commit between two revisions behind which the patch can be taken back; of the one that
+    brought its longest line where it never can. None where no local repository knows both revisions."""
+    diff = work.git("diff-tree", "-p", "--binary", "--full-index", "--no-renames", f"{picked}^", picked)
+    names = work.git("diff-tree", "--no-commit-id", "--name-only", "-r", "-z", f"{picked}^", picked)
+    paths = [p.decode("utf-8", "surrogateescape") for p in names.split(b"\0") if p]
+    for place, reason in places_of(name, upstream, options):
+        if reason is None and place.local is not None:
+            try:
+                return _History(place.local, *span).brought(diff, paths)
+            except GitFailed:  # it is shallow, or has only one of both
+                continue
+    return None
+
+
+class _History:
+    """The commits of a local repository between two revisions, which is read and not changed."""
+
+    def __init__(self, repo: Path, old: str, new: str) -> None:
+        self._repo = repo if (repo / "objects").is_dir() else repo / ".git"
+        self._span = f"{old}..{new}"
+
+    def _git(self, *args: str, stdin: bytes | None = None, index: Path | None = None) -> bytes:
+        with git_environment((("safe.directory", str(self._repo)),)) as env:
+            if index is not None:
+                env["GIT_INDEX_FILE"] = str(index)
+            return run_git(args, repo=self._repo, env=env, stdin=stdin)
+
+    def brought(self, diff: bytes, paths: Sequence[str]) -> str | None:
+        commits = self._git("rev-list", "--reverse", "--topo-order", self._span, "--", *paths).decode().split()
+        if not commits:
+            return None
+        with tempfile.TemporaryDirectory(prefix="patchctl-history-") as scratch:
+            index = Path(scratch) / "index"
+            found = commits[-1] if self._holds(commits[-1], diff, index) else self._with_line(diff, paths)
+            if found == commits[-1]:  # it stayed from some commit on
+                low, high = 0, len(commits) - 1
+                while low < high:
+                    middle = (low + high) // 2
+                    low, high = (low, middle) if self._holds(commits[middle], diff, index) else (middle + 1, high)
+                found = commits[high]
+        return self._git("log", "-1", "--format=%h %s", found).decode("utf-8", "replace").strip() if found else None
+
+    def _holds(self, commit: str, diff: bytes, index: Path) -> bool:
+        """Whether the patch can be taken back from the tree of a commit."""
+        self._git("read-tree", commit, index=index)
+        try:
+            self._git("apply", "--cached", "--check", "--reverse", "-", stdin=diff, index=index)
+        except GitFailed:
+            return False
+        return True
+
+    def _with_line(self, diff: bytes, paths: Sequence[str]) -> str | None:
+        added = [
+            line[1:].strip() for line in diff.split(b"\n") if line.startswith(b"+") and not line.startswith(b"+++")
+        ]
+        longest = max(added, key=len, default=b"").decode("utf-8", "replace")
+        found = (
+            self._git("log", "--reverse", "--format=%H", f"-S{longest}", self._span, "--", *paths) if longest else b""
+        )
+        return next(iter(found.decode().split()), None)

@@ -1,0 +1,110 @@
+"""Where a rebase stands, as lines and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from patchctl.terminal.text import patch_count, visible_line
+from patchctl.values import asdict
+
+if TYPE_CHECKING:
+    from patchctl.maintain.rebase_end import Ended
+    from patchctl.maintain.rebase_run import Run
+    from patchctl.maintain.rebase_state import State
+
+
+def status(run: Run, state: State) -> Iterator[str]:
+    """How far it is, and what to do."""
+    if state.stop is not None and not run.place.is_ours:
+        yield from stopped(run, state)
+        return
+    yield from _steps(state)
+    yield f"{patch_count(len(state.todo))} to go to {_here(state)}; the run was killed, or is under way"
+    yield "next: patchctl rebase --continue, or --abort"
+
+
+def stopped(run: Run, state: State) -> Iterator[str]:
+    """What came over so far, what is in the way, and the commands that go on."""
+    stop = state.stop
+    assert stop is not None
+    yield from _steps(state)
+    folder = run.place.folder
+    if stop.kind == "empty":
+        yield visible_line(f"{stop.feature}: nothing is left of it at {_here(state)}; {stop.reason}")
+        yield "next: patchctl rebase --skip    (takes that as the reason; --reason TEXT gives another)"
+        return
+    yield f"{stop.feature}: git cannot merge it into {_here(state)}, {len(state.todo) - 1} more to go"
+    yield from (visible_line(f"    {path}: {why}") for path, why in stop.paths.items())
+    if stop.reason:
+        yield visible_line(f"    {stop.reason}, says the patch itself")
+    yield f"in {folder}: mend the files, `git add` them (`git rm` what goes); `git diff` shows both sides"
+    yield "next: patchctl rebase --continue, or --skip --reason TEXT, or --abort"
+
+
+def done(run: Run, state: State, ended: Ended) -> Iterator[str]:
+    """All patches, what was written, what was dropped, and what nobody has proven."""
+    name = f"{state.upstream}/{state.new}"
+    yield from _steps(state)
+    yield f"{name}: {patch_count(len(ended.files))} from {state.old}, {ended.same} of them byte for byte as before"
+    yield f"work tree {ended.folder}, range-diff {ended.range_diff}"
+    yield from (visible_line(one) for one in ended.open)
+    if ended.unproven:
+        yield f"not proven on {name}: {', '.join(ended.unproven)}"
+    yield f"next: patchctl lock; patchctl prove --all --stack {name}, once a profile names it"
+
+
+def aborted(state: State, kept: Path, aside: Path | None) -> Iterator[str]:
+    """What is gone and what is not."""
+    yield f"{state.upstream}/{state.new}: given up; the distribution is as before"
+    if aside is not None:
+        yield f"what was half resolved is kept in {aside}"
+    yield f"what was resolved is kept in {kept}, and the same rebase takes it again"
+
+
+def _here(state: State) -> str:
+    return state.stages[state.stage].name
+
+
+def _steps(state: State) -> Iterator[str]:
+    several = len(state.stages) > 1
+    for step in state.steps:
+        where = f"{step.stage}  " if several else ""
+        yield visible_line(f"{where}{step.outcome:<9} {step.feature}{f': {step.reason}' if step.reason else ''}")
+        yield from (visible_line(f"    {note}") for note in step.notes)
+
+
+def data(
+    run: Run,
+    state: State,
+    ended: Ended | None = None,
+    *,
+    status: str | None = None,
+    aside: Path | None = None,
+    locked: bool = False,
+) -> dict[str, Any]:
+    """The shape `patchctl.rebase/1`, less its name."""
+    told = "done" if ended else "running" if state.stop is None else "stopped"
+    stop = state.stop
+    return {
+        "upstream": state.upstream,
+        "from": state.old,
+        "to": state.new,
+        "status": status or told,
+        "folder": str(run.place.folder),
+        "stages": [s.name for s in state.stages],
+        "stage": _here(state),
+        "steps": [asdict(s) for s in state.steps],
+        "to_do": [feature for feature, _ in state.todo],
+        "dropped": state.dropped,
+        "stopped_at": None
+        if stop is None
+        else {"kind": stop.kind, "feature": stop.feature, "files": stop.paths, "reason": stop.reason},
+        "aside": str(aside) if aside else None,
+        "files": list(ended.files) if ended else [],
+        "range_diff": str(ended.range_diff) if ended else None,
+        "locked": locked,
+        "unproven": ended.unproven if ended else {},
+        "open": list(ended.open) if ended else [],
+    }

@@ -1,0 +1,162 @@
+"""`pin`: a new stack beside the old one, from a repository and a package index that are really asked."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distribution import CLOCK, GREETER, Made, git, make_distribution, write_files
+from on_disk import snapshot
+
+VERSION = "__version__ = version = '{0}'\n__version_tuple__ = version_tuple = {1}\n__commit_id__ = commit_id = '{2}'\n"
+SETUP = "from setuptools_scm import get_version\nget_version(write_to='greeter/_version.py')\n"
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    """greeter with a tag, a source distribution, and a generated file that its setup.py names."""
+    files = {**GREETER.files, "setup.py": SETUP}
+    made = make_distribution(
+        tmp_path / "made", (replace(GREETER, files=files, sdist=("README.md", "greeter/hello.py")), CLOCK)
+    )
+    git(made.origins / "greeter", "tag", "v1.0")
+    commit = git(made.origins / "greeter", "rev-parse", "HEAD").strip()
+    manifest = made.root / "manifests/stacks/greeter/v1.yaml"
+    content = "".join(f"      {line}\n" for line in VERSION.format("1.0", "(1, 0)", f"g{commit[:9]}").splitlines())
+    block = (
+        f"generated:\n  - path: greeter/_version.py\n    why: The version is read from it.\n    content: |\n{content}"
+    )
+    manifest.write_text(manifest.read_text().replace("  sdist:", "  tag: v1.0\n  sdist:") + block)
+    return made
+
+
+def goes_on(made: Made, files: Mapping[str, str | None], tag: str | None = "v1.1rc2") -> tuple[str, str]:
+    origin = made.origins / "greeter"
+    write_files(origin, files)
+    git(origin, "add", "--all")
+    git(origin, "commit", "--quiet", "--allow-empty", "-m", "the next one")
+    if tag:
+        git(origin, "tag", "--annotate", "-m", tag, tag)
+    commit, tree = git(origin, "rev-parse", "HEAD", "HEAD^{tree}").split()
+    return commit, tree
+
+
+def archive(made: Made, version: str, files: Mapping[str, str]) -> None:
+    """A source distribution on the index."""
+    with tarfile.open(made.index / f"greeter-{version}.tar.gz", "w:gz") as tar:
+        for name, text in {**files, "PKG-INFO": f"Metadata-Version: 2.1\nName: greeter\nVersion: {version}\n"}.items():
+            info = tarfile.TarInfo(f"greeter-{version}/{name}")
+            info.size = len(text.encode())
+            tar.addfile(info, io.BytesIO(text.encode()))
+
+
+def pin(made: Made, *args: str, code: int = 0) -> dict[str, Any]:
+    done = made.patchctl("pin", *args, "--json")
+    assert done.returncode == code, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_everything_is_found(made: Made) -> None:
+    commit, tree = goes_on(made, {"README.md": "again\n", "requirements.txt": "torch==2.9\n"})
+    theirs = VERSION.format("1.1rc2", "(1, 1, 'rc2')", f"g{commit[:9]}")
+    archive(made, "1.1rc2", {"README.md": "again\n", "greeter/_version.py": theirs, "greeter/_built.py": "X = 1\n"})
+    found = pin(made, "greeter", "1.1rc2")
+    assert (found["commit"], found["tree"], found["tag"]) == (commit, tree, "v1.1rc2")
+    assert found["sdist"]["version"] == "1.1rc2" and found["forms"] == ["git", "sdist"]
+    assert found["notes"] == [
+        "generated greeter/_version.py: the source distribution of v1.1rc2 has it",
+        "the source distribution has greeter/_built.py, which upstream does not track: does the package need it?",
+    ]
+    text = (made.root / "manifests/stacks/greeter/v1.1rc2.yaml").read_text()
+    assert text == found["manifest"] and "comes_from: v1\n" in text
+    assert "version = '1.1rc2'" in text and "(1, 1, 'rc2')" in text and f"'g{commit[:9]}'" in text
+    made.good("lock", "--upstream", "greeter")
+    (finding,) = [
+        f
+        for f in json.loads(made.patchctl("verify", "--static", "--json").stdout)["findings"]
+        if f["rule"] == "dropped"
+    ][:1]
+    assert "v1 has loud, and this stack has not" in finding["message"]
+
+
+def test_the_proposal_names_file_and_line(made: Made) -> None:
+    upstreams = made.root / "manifests/upstreams.yaml"
+    more = "requirements:\n  torch:\n    summary: T.\n    kind: python\n    distribution: torch\n"
+    upstreams.write_text(upstreams.read_text() + more)
+    goes_on(made, {"requirements.txt": "numpy\ntorch==2.9.0\n"})
+    (one,) = pin(made, "greeter", "v1.1rc2", "--dry-run")["runtime"]
+    assert one == {"name": "torch", "value": "==2.9.0", "file": "requirements.txt", "line": 2}
+    assert "no profile was changed" in made.good("pin", "greeter", "v1.1rc2", "--dry-run")
+
+
+def test_a_dry_run_writes_nothing(made: Made) -> None:
+    goes_on(made, {"README.md": "again\n"})
+    before = snapshot(made.root)
+    assert "dry run" in made.good("pin", "greeter", "v1.1rc2", "--dry-run")
+    assert snapshot(made.root) == before
+
+
+def test_a_branch_and_a_commit(made: Made) -> None:
+    commit, tree = goes_on(made, {"README.md": "again\n"}, tag=None)
+    assert pin(made, "greeter", "main", "--dry-run")["stack"] == "main"
+    found = pin(made, "greeter", commit, "--name", "today")
+    assert (found["stack"], found["commit"], found["tree"], found["tag"]) == ("today", commit, tree, None)
+
+
+def test_it_overwrites_nothing(made: Made) -> None:
+    goes_on(made, {"README.md": "again\n"})
+    pin(made, "greeter", "v1.1rc2")
+    before = snapshot(made.root)
+    assert "a stack greeter/v1.1rc2 already" in pin(made, "greeter", "v1.1rc2", code=2)["error"]["what"]
+    assert snapshot(made.root) == before
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"setup.py": "print('nothing is generated')\n"}, "nothing at v1.1rc2 names it"),
+        ({"greeter/_version.py": "__version__ = '1.1'\n"}, "upstream tracks it at v1.1rc2"),
+    ],
+    ids=["gone", "tracked"],
+)
+def test_a_generated_file_that_is_not_expected_any_more(made: Made, files: dict[str, str], says: str) -> None:
+    goes_on(made, files)
+    before = snapshot(made.root)
+    error = pin(made, "greeter", "v1.1rc2", code=2)["error"]
+    assert f"greeter/_version.py: {says}" in error["what"] and snapshot(made.root) == before
+
+
+def test_an_unknown_revision_names_every_place_and_what_is_like_it(made: Made) -> None:
+    goes_on(made, {"README.md": "again\n"})
+    error = pin(made, "greeter", "v1.1rc3", code=3)["error"]
+    (tried,) = error["tried"]
+    assert "it has v1.1rc2" in tried["reason"] and "--commit" in error["hint"]
+
+
+def test_without_a_repository_the_user_says_the_commit(made: Made) -> None:
+    commit, _ = goes_on(made, {"README.md": "again\n"})
+    version = VERSION.format("1.1rc2", "(1, 1, 'rc2')", f"g{commit[:9]}")
+    archive(made, "1.1rc2", {"README.md": "again\n", "greeter/_version.py": version})
+    (made.origins / "greeter").rename(made.origins / "gone")
+    assert pin(made, "greeter", "v1.1rc2", code=3)["error"]["tried"]
+    wrong = pin(made, "greeter", "v1.1rc2", "--commit", "0" * 40, code=3)["error"]
+    assert f"is commit {commit[:9]}" in wrong["what"]
+    found = pin(made, "greeter", "v1.1rc2", "--commit", commit)
+    assert (found["commit"], found["tree"], found["forms"]) == (commit, None, ["sdist"])
+
+
+def test_a_version_file_of_another_value_is_noted(made: Made) -> None:
+    commit, _ = goes_on(made, {"README.md": "again\n"})
+    version = VERSION.format("1.1rc2.dev0", "(1, 1, 'rc2')", f"g{commit[:9]}")
+    archive(made, "1.1rc2", {"README.md": "again\n", "greeter/_version.py": version})
+    notes = pin(made, "greeter", "v1.1rc2")["notes"]
+    assert (
+        "generated greeter/_version.py: __version__ is '1.1rc2', and '1.1rc2.dev0' in the source distribution" in notes
+    )

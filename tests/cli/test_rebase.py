@@ -1,0 +1,453 @@
+"""`rebase`: patches on another revision, with git, a person where it stops, and nothing lost by a kill or an abort."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distribution import GIT_ENV, GREETER, REPO, Made, git, make_distribution, write_files
+from on_disk import snapshot
+
+HELLO = "greeter/hello.py"
+OLD = GREETER.files[HELLO]
+AGAIN = {"README.md": "greeter, again\n"}
+OTHER_WORDS = {HELLO: OLD.replace('"Helo, "', '"Hallo, "')}
+KILLER = """
+import os, signal, sys
+at, seen = int(sys.argv[1]), 0
+def hook(event, args):
+    global seen
+    if event == "open":
+        counts = isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR) and "patchctl-git-" not in str(args[0])
+    else:
+        counts = event in ("os.rename", "os.remove", "os.symlink", "os.mkdir", "subprocess.Popen", "shutil.rmtree")
+    if counts:
+        seen += 1
+        if seen == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(hook)
+from patchctl.__main__ import main
+sys.argv = ["patchctl", *sys.argv[2:]]
+try:
+    main()
+finally:
+    sys.stderr.write(f"events {seen}\\n")
+"""
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    made = make_distribution(tmp_path / "made", (GREETER,), lock=True)
+    git(made.origins / "greeter", "tag", "v1")
+    manifest = made.root / "manifests/stacks/greeter/v1.yaml"
+    manifest.write_text(manifest.read_text().replace("patches:", "  tag: v1\npatches:"))
+    return made
+
+
+def goes_on(made: Made, files: Mapping[str, str | None], tag: str = "v2", subject: str = "the next one") -> str:
+    """Upstream goes on, and tags it."""
+    origin = made.origins / "greeter"
+    write_files(origin, files)
+    git(origin, "add", "--all")
+    git(origin, "commit", "--quiet", "-m", subject)
+    git(origin, "tag", tag)
+    return git(origin, "rev-parse", "HEAD").strip()
+
+
+def rebase(made: Made, *args: str, code: int = 0) -> dict[str, Any]:
+    done = made.patchctl("rebase", *args, "--json")
+    assert done.returncode == code, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def begin(made: Made, *args: str, code: int = 0) -> dict[str, Any]:
+    return rebase(made, "greeter/v1", "--to", "v2", *args, code=code)
+
+
+def edit_folder(made: Made) -> Path:
+    return made.cache.parent / "home/edit"
+
+
+def tree_of(made: Made) -> Path:
+    return edit_folder(made) / "greeter-v2"
+
+
+def distribution(made: Made) -> dict[str, tuple[str, str]]:
+    """All of it but what people resolved."""
+    return {p: s for p, s in snapshot(made.root).items() if p != "edit" and not p.startswith("edit/")}
+
+
+def patch_of(made: Made, feature: str) -> str:
+    (found,) = (made.root / "patches/greeter/v2").rglob(f"*-{feature}.patch")
+    return found.read_text()
+
+
+def resolve(made: Made, text: str = '"Hello, "', path: str = HELLO) -> None:
+    """Settle a conflict in one line: the file without the conflict's other side, with this greeting."""
+    file = tree_of(made) / path
+    lines, side = [], ""
+    for line in file.read_text().splitlines(keepends=True):
+        if line[:7] in ("<<<<<<<", "=======", ">>>>>>>"):
+            side = {"<": "ours", "=": "theirs", ">": ""}[line[0]]
+        elif side != "ours":
+            lines.append(line.replace('"Hello, "', text))
+    file.write_text("".join(lines))
+
+
+def outcomes(found: dict[str, Any]) -> dict[str, str]:
+    return {s["feature"]: s["outcome"] for s in found["steps"]}
+
+
+def builds(made: Made, hello: str = HELLO) -> str:
+    """Verified and applied: the text of the patched file."""
+    profile = made.root / "manifests/profiles/full.yaml"
+    profile.write_text(profile.read_text().replace("greeter: v1", "greeter: v2"))
+    made.good("lock")
+    made.good("verify")
+    workspace = made.root.parent / "ws"
+    made.good("apply", "--profile", "full", "--workspace", str(workspace))
+    return (workspace / "greeter" / hello).read_text()
+
+
+def test_all_of_it_arrives(made: Made) -> None:
+    commit = goes_on(made, AGAIN)
+    found = begin(made)
+    assert found["status"] == "done" and outcomes(found) == {"typo": "clean", "polite": "clean", "loud": "clean"}
+    assert found["locked"] is True and found["unproven"].keys() == {"typo", "polite", "loud"}
+    assert commit in (made.root / "manifests/stacks/greeter/v2.yaml").read_text()
+    here, there = made.root / "patches/greeter/v1", made.root / "patches/greeter/v2"
+    assert snapshot(here) == snapshot(there)
+    assert "1:" in Path(found["range_diff"]).read_text() and "LOUD" in builds(made)
+    assert "nothing differs" in made.good("export", "greeter/v2", "--dir", str(tree_of(made)))
+
+
+def test_an_empty_stack_that_pin_made(made: Made) -> None:
+    goes_on(made, AGAIN)
+    made.good("pin", "greeter", "v2")
+    assert begin(made)["status"] == "done"
+    assert "already" in begin(made, code=2)["error"]["what"]
+
+
+def test_a_conflict_is_the_users(made: Made) -> None:
+    goes_on(made, OTHER_WORDS)
+    before = distribution(made)
+    found = begin(made, code=4)
+    assert found["stopped_at"]["feature"] == "typo" and found["stopped_at"]["files"] == {
+        HELLO: "both changed the same lines"
+    }
+    assert "<<<<<<<" in (tree_of(made) / HELLO).read_text() and distribution(made) == before
+    assert git(tree_of(made), "status", "--porcelain", "--branch").splitlines() == ["## patchctl/v2", f"UU {HELLO}"]
+    assert "in conflict still" in rebase(made, "--continue", code=4)["error"]["what"]
+    git(tree_of(made), "add", "--all")
+    assert "markers" in rebase(made, "--continue", code=4)["error"]["what"]
+    resolve(made)
+    assert rebase(made, "--continue", code=5)["error"]["files"] == [HELLO]  # not staged
+    git(tree_of(made), "add", "--all")
+    found = rebase(made, "--continue")
+    assert outcomes(found) == {"typo": "resolved", "polite": "clean", "loud": "clean"}
+    assert '-    text = "Hallo, " + name' in patch_of(made, "typo") and "Need: people ask" in patch_of(made, "typo")
+    assert "From: patchctl <patchctl@localhost>\nDate: Sat, 21 Nov 2026" in patch_of(made, "typo")
+    assert '"Hello, "' in builds(made)
+
+
+def test_git_alone_resolves_too(made: Made) -> None:
+    goes_on(made, OTHER_WORDS)
+    begin(made, code=4)
+    resolve(made)
+    git(tree_of(made), "add", "--all")
+    env = {**GIT_ENV, "GIT_EDITOR": "true"}
+    subprocess.run(
+        ["git", "-C", str(tree_of(made)), "cherry-pick", "--continue"], env=env, check=True, capture_output=True
+    )
+    assert outcomes(rebase(made, "--continue"))["typo"] == "resolved"
+
+
+def test_a_renamed_file_is_followed(made: Made) -> None:
+    goes_on(made, {HELLO: None, "greeter/words.py": OLD})
+    assert begin(made)["status"] == "done"
+    assert "--- a/greeter/words.py" in patch_of(made, "typo") and "LOUD" in builds(made, "greeter/words.py")
+
+
+def test_what_upstream_has_is_named_with_its_commit(made: Made) -> None:
+    fixed = goes_on(made, {HELLO: OLD.replace("Helo", "Hello")}, tag="v1.5", subject="spell it right")
+    goes_on(made, AGAIN)
+    found = begin(made, code=4)
+    assert found["stopped_at"]["kind"] == "empty" and f"{fixed[:7]} spell it right" in found["stopped_at"]["reason"]
+    found = rebase(made, "--skip")
+    assert outcomes(found) == {"typo": "dropped", "polite": "clean", "loud": "clean"}
+    assert found["open"] == ["loud requires typo, which was dropped: take the line `Requires:` out, or drop both"]
+    manifest = (made.root / "manifests/stacks/greeter/v2.yaml").read_text()
+    assert f'  typo: "upstream has it at v2: {fixed[:7]}' in manifest
+    assert sorted(p.name for p in (made.root / "patches/greeter/v2").rglob("*.patch")) == [
+        "0001-feature-polite.patch", "0002-feature-loud.patch",
+    ]  # fmt: skip
+    report = json.loads(made.patchctl("verify", "--static", "--json").stdout)
+    assert {f["rule"] for f in report["findings"] if f["severity"] == "error"} == {"requires-known"}
+
+
+def test_what_upstream_has_is_dropped_on_request(made: Made) -> None:
+    goes_on(made, {HELLO: OLD.replace("Helo", "Hello")})
+    assert outcomes(begin(made, "--drop-upstreamed"))["typo"] == "dropped"
+
+
+def test_a_patch_is_left_out_with_a_reason_only(made: Made) -> None:
+    goes_on(made, OTHER_WORDS)
+    begin(made, code=4)
+    assert "why is typo left out?" in rebase(made, "--skip", code=2)["error"]["what"]
+    rebase(made, "--skip", "--reason", 'nobody\n needs it: "so"', code=4)  # polite builds on its line
+    found = rebase(made, "--skip", "--reason", "with typo")
+    assert found["dropped"] == {"typo": 'nobody needs it: "so"', "polite": "with typo"}
+    assert found["files"] == ["0001-feature-loud.patch"]
+    manifest = made.root / "manifests/stacks/greeter/v2.yaml"
+    assert not [
+        f
+        for f in json.loads(made.patchctl("verify", "--static", "--json").stdout)["findings"]
+        if f["rule"] == "dropped"
+    ]
+    manifest.write_text(manifest.read_text().replace("  polite: ", "  pole: "))
+    said = made.patchctl("verify", "--static").stdout
+    assert "v1 has polite, and this stack has not" in said and "v1 has no such feature" in said
+
+
+def test_a_carried_file_meets_one_of_upstreams(made: Made) -> None:
+    goes_on(made, {"greeter/manners.py": "def bow():\n    return 1\n"})
+    found = begin(made, code=4)
+    assert found["stopped_at"]["files"] == {"greeter/manners.py": "added by both"}
+    theirs = "def bow():\n    return 1\n\n\ndef polite(text):\n    return text\n"
+    (tree_of(made) / "greeter/manners.py").write_text(theirs)
+    git(tree_of(made), "add", "--all")
+    assert rebase(made, "--continue")["status"] == "done"
+    assert "Carries" not in patch_of(made, "polite") and "+def polite(text):" in patch_of(made, "polite")
+
+
+def test_what_a_carried_file_calls_is_checked(tmp_path: Path) -> None:
+    """Upstream takes another argument by now; no hunk is near it."""
+    calls = "from greeter.bows import bow\n\n\ndef polite(text):\n    return bow(text)\n"
+    bows = "def bow(text):\n    return text\n"
+    patch = replace(GREETER.patches[1], carries={"greeter/manners.py": calls})
+    files = {**GREETER.files, "greeter/bows.py": bows}
+    made = make_distribution(tmp_path / "made", (replace(GREETER, files=files, patches=(GREETER.patches[0], patch)),))
+    goes_on(made, {"greeter/bows.py": "def bow(text, depth):\n    return text\n"})
+    (said,) = begin(made)["open"]
+    assert said.startswith("polite: greeter/manners.py:5 uses greeter.bows.bow, which was ") and "depth" in said
+
+
+def test_release_by_release(made: Made) -> None:
+    """Each release alone merges; what a release took is seen there."""
+    goes_on(made, {HELLO: OLD.replace("Helo", "Hello")}, tag="v1.1", subject="spell it right")
+    goes_on(
+        made,
+        {HELLO: OLD.replace("Helo", "Hello").replace('    text = "Hello, " + name\n', '    text = f"Hello, {name}"\n')},
+        tag="v1.2",
+    )
+    goes_on(made, AGAIN)
+    assert begin(made, code=4)["stopped_at"]["kind"] == "conflict"
+    rebase(made, "--abort")
+    found = begin(made, "--via", "all", "--drop-upstreamed", code=4)
+    assert found["stages"] == ["v1.1", "v1.2", "v2"] and found["stage"] == "v1.2"
+    assert "v1.1: " in found["dropped"]["typo"] and "spell it right" in found["dropped"]["typo"]
+    file = tree_of(made) / HELLO
+    text = file.read_text()
+    head, _, rest = text.partition("<<<<<<< ")
+    ours, theirs = (
+        rest.partition("=======\n")[0].partition("\n")[2],
+        rest.partition("=======\n")[2].partition(">>>>>>>")[0],
+    )
+    file.write_text(
+        head + theirs.replace('    text = "Hello, " + name\n', ours) + rest.partition(">>>>>>> ")[2].partition("\n")[2]
+    )
+    git(tree_of(made), "add", "--all")
+    found = rebase(made, "--continue")
+    assert [(s["stage"], s["feature"], s["outcome"]) for s in found["steps"] if s["feature"] == "polite"] == [
+        ("v1.1", "polite", "clean"), ("v1.2", "polite", "resolved"), ("v2", "polite", "clean"),
+    ]  # fmt: skip
+
+
+COUNT = "greeter/_generated_count.txt"
+SCRIPT = "grep -c . greeter/hello.py > greeter/_generated_count.txt\n"
+
+
+def counted(text: str) -> str:
+    return f"{sum(1 for line in text.splitlines() if line.strip())}\n"
+
+
+@pytest.fixture
+def counting(tmp_path: Path) -> Made:
+    """Upstream tracks a file that its own script makes; the patch changes it too."""
+    polite = GREETER.patches[1].edits[HELLO]
+    assert polite is not None
+    files = {**GREETER.files, "make.sh": SCRIPT, COUNT: counted(OLD)}
+    patch = replace(GREETER.patches[1], edits={HELLO: polite, COUNT: counted(polite)})
+    made = make_distribution(tmp_path / "made", (replace(GREETER, files=files, patches=(patch,)),), lock=True)
+    upstreams = made.root / "manifests/upstreams.yaml"
+    how = "    regenerated: {prefix: greeter/_generated_, script: make.sh, needs: json}\n"
+    upstreams.write_text(upstreams.read_text() + how)
+    profile = made.root / "manifests/profiles/plain.yaml"
+    profile.write_text(profile.read_text().replace(", loud", "").replace("loud, ", ""))
+    longer = OLD + "\n\nMORE = 1\nAND_MORE = 2\n"
+    goes_on(made, {HELLO: longer, COUNT: counted(longer)})
+    return made
+
+
+def test_what_upstreams_script_makes_is_made_anew(counting: Made) -> None:
+    found = begin(counting, "--python", sys.executable)
+    assert found["steps"][0]["outcome"] == "clean"
+    assert found["steps"][0]["notes"] == [f"{COUNT}: made anew by upstream's script"]
+    assert f"+{counted((tree_of(counting) / HELLO).read_text())}" in patch_of(counting, "polite")
+
+
+def test_without_its_python_the_conflict_stays(counting: Made) -> None:
+    found = begin(counting, "--python", "/nowhere/python", code=4)
+    assert found["stopped_at"]["files"] == {COUNT: "both changed the same lines"}
+
+
+def test_an_abort_leaves_nothing_but_what_was_resolved(made: Made) -> None:
+    goes_on(made, {**OTHER_WORDS, "greeter/manners.py": "def bow():\n    return 1\n"})
+    before = distribution(made)
+    begin(made, code=4)
+    resolve(made)
+    git(tree_of(made), "add", "--all")
+    assert rebase(made, "--continue", code=4)["stopped_at"]["feature"] == "polite"
+    (tree_of(made) / "greeter/manners.py").write_text("half done\n")
+    found = rebase(made, "--abort")
+    assert distribution(made) == before and list(edit_folder(made).iterdir()) == []
+    assert "+half done" in Path(found["aside"]).read_text()
+    found = begin(made, code=4)
+    assert outcomes(found) == {"typo": "replayed"} and found["stopped_at"]["feature"] == "polite"
+
+
+def test_edits_elsewhere_are_not_lost(made: Made) -> None:
+    goes_on(made, OTHER_WORDS)
+    begin(made, code=4)
+    for name in ("README.md", "new.txt"):
+        (tree_of(made) / name).write_text("mine\n")
+    for args in (["--abort"], ["--skip", "--reason", "x"]):
+        assert rebase(made, *args, code=5)["error"]["files"] == ["README.md", "new.txt"]
+    git(tree_of(made), "checkout", "README.md")
+    (tree_of(made) / "new.txt").unlink()
+    git(tree_of(made), "branch", "mine")
+    assert "refs/heads/mine" in rebase(made, "--abort", code=5)["error"]["files"]
+    git(tree_of(made), "branch", "-D", "mine")
+    rebase(made, "--abort")
+
+
+def test_commits_of_others_are_refused(made: Made) -> None:
+    goes_on(made, OTHER_WORDS)
+    begin(made, code=4)
+    resolve(made)
+    git(tree_of(made), "add", "--all")
+    git(tree_of(made), "commit", "--quiet", "-m", "my own words")
+    assert "is of feature None" in rebase(made, "--continue", code=2)["error"]["what"]
+    git(tree_of(made), "commit", "--quiet", "--allow-empty", "-m", "another")
+    assert "2 commits" in rebase(made, "--continue", code=2)["error"]["what"]
+
+
+def test_one_at_a_time(made: Made) -> None:
+    goes_on(made, OTHER_WORDS)
+    assert "no rebase" in rebase(made, "--continue", code=2)["error"]["what"]
+    begin(made, code=4)
+    assert "under way" in begin(made, code=2)["error"]["what"]
+    assert rebase(made, "--status")["stopped_at"]["feature"] == "typo"
+    assert "edit/greeter-v2" in made.patchctl("rebase", "--status").stdout
+
+
+def test_files_in_the_way_of_the_end(made: Made) -> None:
+    goes_on(made, AGAIN)
+    (edit_folder(made) / "greeter-v2").mkdir(parents=True)
+    (edit_folder(made) / "greeter-v2" / "mine").write_text("mine")
+    assert begin(made, code=5)["error"]["kind"] == "local-edits"
+
+
+def killed(made: Made, at: int, *args: str) -> tuple[int, int]:
+    """A run that ends itself with SIGKILL at its `at`th change of a file or start of a program; (exit code, how many it had)."""
+    home = made.cache.parent / "home"
+    env = {**{k: v for k, v in os.environ.items() if not k.startswith(("PATCHCTL_", "PIP_"))}, "HOME": str(home),
+           "PYTHONPATH": str(REPO), "PIP_NO_INDEX": "1", "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
+    line = [sys.executable, "-c", KILLER, str(at), f"--root={made.root}", f"--cache={made.cache}", "rebase", *args]
+    done = subprocess.run(line, cwd=home, env=env, capture_output=True, text=True, check=False)
+    events = done.stderr.rpartition("events ")[2].strip()
+    return done.returncode, int(events) if events.isdigit() else 0
+
+
+def test_killed_while_it_begins(made: Made) -> None:
+    goes_on(made, OTHER_WORDS)
+    before = distribution(made)
+    line = ("greeter/v1", "--to", "v2")
+    begin(made, code=4)  # the source is in the cache from here on
+    back(made, before)
+    code, total = killed(made, 0, *line)
+    assert code == 4 and total > 20
+    back(made, before)
+    for at in range(3, total, total // 5):
+        assert killed(made, at, *line)[0] == -9
+        if under_way(made):
+            rebase(made, "--abort")
+        assert distribution(made) == before, at
+        assert [p for p in edit_folder(made).glob("*") if not p.name.startswith(".")] == []
+    assert killed(made, total // 2, *line)[0] == -9  # and one that was left as it lay hinders nobody
+    assert rebase(made, *(["--continue"] if under_way(made) else line), code=4)["stopped_at"]["feature"] == "typo"
+
+
+@pytest.fixture
+def stopped(made: Made) -> tuple[Made, bytes, int, dict[str, tuple[str, str]]]:
+    """A rebase that has stopped; the file as it is mended, the points of `--continue`, and what that makes of the distribution."""
+    goes_on(made, OTHER_WORDS)
+    before = distribution(made)
+    begin(made, code=4)
+    resolve(made)
+    mended = (tree_of(made) / HELLO).read_bytes()
+    git(tree_of(made), "add", "--all")
+    code, total = killed(made, 0, "--continue")
+    assert code == 0 and total > 30
+    result = distribution(made)
+    back(made, before)
+    return made, mended, total, result
+
+
+@pytest.mark.parametrize("way", ["back", "on"])
+def test_killed_while_it_goes_on(stopped: tuple[Made, bytes, int, dict[str, tuple[str, str]]], way: str) -> None:
+    made, mended, total, result = stopped
+    before = distribution(made)
+    for at in range(2 if way == "on" else 5, total, total // 6):
+        begin(made, code=4)
+        (tree_of(made) / HELLO).write_bytes(mended)
+        git(tree_of(made), "add", "--all")
+        assert killed(made, at, "--continue")[0] == -9
+        if way == "back" and under_way(made):
+            rebase(made, "--abort")
+            assert distribution(made) == before, at
+            if list((made.root / "edit/.resolutions").rglob("postimage")):  # it was a commit before the kill
+                assert outcomes(begin(made))["typo"] == "replayed", at
+        if way == "on":
+            if under_way(made) and made.patchctl("rebase", "--continue").returncode == 4:
+                (tree_of(made) / HELLO).write_bytes(mended)  # killed before it was a commit, and the tree is as it was
+                git(tree_of(made), "add", "--all")
+                rebase(made, "--continue")
+            made.good("lock", "--upstream", "greeter")
+            assert distribution(made) == result, at
+        back(made, before)
+
+
+def under_way(made: Made) -> bool:
+    return any(edit_folder(made).glob("*/.git/patchctl-rebase.json")) or any(
+        edit_folder(made).glob(".*/.git/patchctl-rebase.json")
+    )
+
+
+def back(made: Made, before: dict[str, tuple[str, str]]) -> None:
+    """The distribution and edit/ as they were before the rebase."""
+    for path in sorted(distribution(made).keys() - before.keys(), reverse=True):
+        place = made.root / path
+        place.rmdir() if place.is_dir() else place.unlink()
+    shutil.rmtree(edit_folder(made), ignore_errors=True)
+    shutil.rmtree(made.root / "edit", ignore_errors=True)
+    assert distribution(made) == before
