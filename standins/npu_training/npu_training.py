@@ -18,7 +18,7 @@ GIBIBYTE = 1 << 30
 def answer_for_the_device(torch_npu):
     """torch.npu says that an NPU is there, torch.cpu answers what verl asks the module of its device, and attention is real."""
     torch.npu.is_available = lambda: True
-    torch.npu.device_count = acl.device_count
+    torch.npu.device_count = lambda: acl.rt.get_device_count()[0]
     torch_npu.npu_fusion_attention = npu_attention.fusion_attention
     # A barrier asks which accelerator there is, and the NPU that torch_npu's stand-in names has no driver.
     torch._C._get_accelerator = lambda *args: torch.device("cpu")
@@ -30,6 +30,7 @@ def answer_for_the_device(torch_npu):
         setattr(cpu, name, lambda *args: 0)
     cpu.mem_get_info = lambda *args: (GIBIBYTE, GIBIBYTE)
     torch.distributed.init_process_group = _each_device_once(torch.distributed.init_process_group)
+    torch.distributed.all_gather = _of_any_shape(torch.distributed.all_gather)
 
 
 def name_the_device(device):
@@ -48,3 +49,15 @@ def _each_device_once(start):
         return start(backend, *args, **settings)
 
     return started
+
+
+def _of_any_shape(gather):
+    """HCCL and NCCL gather as many numbers as there are; gloo wants the shapes equal, too (verl's topk_reduce_ratio_min_max
+    gathers a number into lists of one)."""
+
+    @functools.wraps(gather)
+    def gathered(tensor_list, tensor, *args, **settings):
+        same = all(one.numel() == tensor.numel() for one in tensor_list)
+        return gather(tensor_list, tensor.reshape(tensor_list[0].shape) if same else tensor, *args, **settings)
+
+    return gathered
