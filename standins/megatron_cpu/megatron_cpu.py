@@ -9,10 +9,25 @@ import functools
 from contextlib import nullcontext
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 CPU = torch.device("cpu")
 TENSOR_TYPES = ("Float", "Int", "Long", "Byte", "Double", "BFloat16")
+
+
+class Event:
+    """An event that has always happened already."""
+
+    def __init__(self, *args, **kwargs):
+        pass
+
+    def record(self, *args):
+        pass
+
+    def wait(self, *args):
+        pass
+
+    def synchronize(self):
+        pass
 
 
 class Stream:
@@ -24,6 +39,12 @@ class Stream:
     def wait_stream(self, *args):
         pass
 
+    def wait_event(self, *args):
+        pass
+
+    def record_event(self, *args):
+        return Event()
+
     def synchronize(self):
         pass
 
@@ -34,24 +55,57 @@ class Stream:
         return False
 
 
-class CudaToCpu(TorchFunctionMode):
-    """Replaces every CUDA device in the arguments of a torch function."""
+# Who is given a device. No TorchFunctionMode over everything: an engine in the same process compiles its model, which cannot be
+# traced under one.
+FACTORIES = (
+    *(
+        "arange",
+        "as_tensor",
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "eye",
+        "full",
+        "full_like",
+        "linspace",
+        "ones",
+        "ones_like",
+    ),
+    *("rand", "randint", "randn", "randperm", "tensor", "zeros", "zeros_like"),
+)
+METHODS = ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros")
 
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = dict(kwargs or {})
-        device = kwargs.get("device")
-        if device is not None and (isinstance(device, int) or str(device).startswith("cuda")):
+
+def _on_the_cpu(function):
+    """`function` with the CPU in the place of a CUDA device, which may be an index; pinning asks a device's driver."""
+
+    @functools.wraps(function)
+    def made(*args, **kwargs):
+        if _is_device(kwargs.get("device")):
             kwargs["device"] = CPU
-        args = tuple(CPU if _is_cuda(value) else value for value in args)
-        # `tensor.to(0)` and `module.to(0)`: an index is a device only there, elsewhere it is a number.
-        position = {"to": 1, "_parse_to": 0}.get(getattr(function, "__name__", ""))
-        if position is not None and len(args) > position and type(args[position]) is int:
-            args = (*args[:position], CPU, *args[position + 1 :])
+        kwargs.pop("pin_memory", None)
         return function(*args, **kwargs)
 
+    return made
 
-def _is_cuda(value):
-    return isinstance(value, (str, torch.device)) and str(value).startswith("cuda")
+
+def _to_the_cpu(function):
+    """`to` of a tensor or module, which takes a device, a dtype or another tensor at its first place."""
+
+    @functools.wraps(function)
+    def moved(self, *args, **kwargs):
+        if args and _is_device(args[0]):
+            args = (CPU, *args[1:])
+        if _is_device(kwargs.get("device")):
+            kwargs["device"] = CPU
+        return function(self, *args, **kwargs)
+
+    return moved
+
+
+def _is_device(value):
+    """Whether it names a CUDA device, or an NPU, which has this name on a machine with MindSpeed."""
+    return type(value) is int or (isinstance(value, (str, torch.device)) and str(value).startswith(("cuda", "npu")))
 
 
 def _cuda_type_name(tensor, *args, **kwargs):
@@ -66,7 +120,7 @@ def _install():
     cuda.is_initialized = lambda: False
     for name in ("set_device", "synchronize", "empty_cache"):
         setattr(cuda, name, lambda *args: None)
-    cuda.Stream = Stream
+    cuda.Stream, cuda.Event = Stream, Event
     cuda.current_stream = cuda.default_stream = lambda *args: Stream()
     cuda.stream = lambda stream: stream
     for name in TENSOR_TYPES:
@@ -74,7 +128,12 @@ def _install():
     torch.Tensor.cuda = torch.nn.Module.cuda = lambda self, *args, **kwargs: self
     torch.cpu.empty_cache = lambda: None
     torch.Tensor.type = _cuda_type_name
-    CudaToCpu().__enter__()
+    for name in FACTORIES:
+        setattr(torch, name, _on_the_cpu(getattr(torch, name)))
+    for name in METHODS:
+        setattr(torch.Tensor, name, _on_the_cpu(getattr(torch.Tensor, name)))
+    for kind in (torch.Tensor, torch.nn.Module):
+        kind.to = _to_the_cpu(kind.to)
 
 
 class NoRngTracker:

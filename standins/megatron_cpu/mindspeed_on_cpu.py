@@ -5,7 +5,8 @@ place, among them the expert layers of both layouts (TEGroupedMLP over MindSpeed
 weight1 and weight2 once `moe_alltoall_overlap_comm` is set). The adaptor is the real one. Stood for are the device
 (`torch.cpu` is asked what an accelerator's module answers), the backend (gloo), and the CUDA generators.
 
-`install` refuses the NPU operators of attention and norms: a whole forward pass would compute with mocks.
+`install` refuses the NPU operators of attention and norms: a whole forward pass would compute with mocks. In an environment
+with the stand-ins (patchctl_standins.at_start) they are reference operators, and whole steps run.
 """
 
 import os
@@ -22,18 +23,37 @@ GIBIBYTE = 1 << 30
 
 def install():
     """Imports MindSpeed's adaptor and adapts torch and Megatron; returns the adaptor."""
+    before_adaptor()
+    from mindspeed import megatron_adaptor
+
+    _adapt()
+    _without_npu_operators()
+    return megatron_adaptor
+
+
+def before_adaptor():
+    """What has to be in place when MindSpeed's adaptor is imported."""
     for name, value in RANKS.items():
         os.environ.setdefault(name, value)
     # The megatron-core package has no megatron.training; MindSpeed then takes its own arguments, as it does for verl.
     sys.modules["megatron.training"] = None
     _use_gloo()
     _extend_cpu_module()
-    from mindspeed import megatron_adaptor
 
+
+def after_adaptor(adaptor):
+    """For an environment: MindSpeed's adaptor was imported. A whole training step runs, with reference operators."""
+    import mindspeed_ops
+    import npu_attention
+
+    _adapt()
+    npu_attention.install()
+    mindspeed_ops.install()
+
+
+def _adapt():
     megatron_cpu.adapt_megatron()
     _without_generators()
-    _without_npu_operators()
-    return megatron_adaptor
 
 
 def take_latent_attention():
@@ -110,6 +130,9 @@ def _without_generators():
 
     for module in (tensor_parallel, rng):
         module.model_parallel_cuda_manual_seed = lambda *args, **kwargs: None
+    # Recomputation keeps the generator's state: here it is the CPU's, which is kept beside it.
+    rng._get_cuda_rng_state = lambda *args, **kwargs: torch.get_rng_state()
+    rng._set_cuda_rng_state = lambda *args, **kwargs: None
 
 
 def _without_npu_operators():

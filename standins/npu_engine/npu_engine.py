@@ -34,9 +34,12 @@ def prepare(device="A3"):
 
 
 def prepare_on_import(vllm):
-    """For an environment: vllm was imported, and nothing of it is used yet. The engine stays in its process."""
+    """For an environment: vllm was imported, and nothing of it is used yet. The engine stays in its process.
+
+    PATCHCTL_NPU names the device (A2 or A3)."""
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    prepare()
+    prepare(os.environ.get("PATCHCTL_NPU", "A3"))
+    leave_compilation_out()
 
 
 def small_llm(model, **settings):
@@ -55,6 +58,16 @@ def small_llm(model, **settings):
         "async_scheduling": False,
     }
     return LLM(model=model, **{**small, **settings})
+
+
+def leave_compilation_out():
+    """Graphs are captured of the model as it is. What torch.compile makes of attention is one operator, inside of which the
+    stand-in's graphs would see neither what is captured nor what is updated."""
+    import vllm.compilation.decorators
+    from vllm.platforms import current_platform
+
+    type(current_platform).opaque_attention_op = classmethod(lambda cls: False)
+    vllm.compilation.decorators._should_ignore_torch_compile = lambda cls: True
 
 
 class MemoryPool:
@@ -95,6 +108,10 @@ def _platform_answers():
     platform = type(current_platform)
     platform.dispatch_key = "CPU"
     platform.is_pin_memory_available = classmethod(lambda cls: False)
+    # Its passes put fused NPU operators in place of others, of which vllm's own layers (see _register_customop) have none.
+    from vllm_ascend.compilation.graph_fusion_pass_manager import GraphFusionPassManager
+
+    GraphFusionPassManager.configure = lambda self, config: None
 
 
 def _worker_answers():

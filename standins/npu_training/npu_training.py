@@ -22,6 +22,8 @@ def answer_for_the_device(torch_npu):
     torch_npu.npu_fusion_attention = npu_attention.fusion_attention
     # A barrier asks which accelerator there is, and the NPU that torch_npu's stand-in names has no driver.
     torch._C._get_accelerator = lambda *args: torch.device("cpu")
+    # torch.compile traces an accelerator's streams where there is one.
+    torch.accelerator.is_available = lambda: False
     cpu = torch.cpu
     cpu.set_device = cpu.empty_cache = cpu.ipc_collect = cpu.reset_peak_memory_stats = lambda *args: None
     cpu.get_rng_state, cpu.set_rng_state = torch.get_rng_state, torch.set_rng_state

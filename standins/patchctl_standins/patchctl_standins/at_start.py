@@ -1,5 +1,5 @@
 """Run when Python starts in an environment that has this package (patchctl_standins.pth): each stand-in is put in place
-right after the module that it is for was imported, so that upstream's own entry modules and Ray's workers need no change.
+right after the module that it is for was imported, or before it, so that upstream's own entry modules and Ray's workers need no change.
 
 Nothing happens before such an import, and nothing to a process that imports none. PATCHCTL_STANDINS=0 turns it off.
 """
@@ -9,8 +9,13 @@ import importlib.abc
 import os
 import sys
 
+# Before this module is imported, this function of a stand-in is called.
+BEFORE = {
+    "mindspeed.megatron_adaptor": "mindspeed_on_cpu:before_adaptor",
+}
 # After this module was imported, this function of a stand-in is called with it.
 AFTER = {
+    "mindspeed.megatron_adaptor": "mindspeed_on_cpu:after_adaptor",
     "torch_npu": "npu_training:answer_for_the_device",
     "verl.utils.device": "npu_training:name_the_device",
     "vllm": "npu_engine:prepare_on_import",
@@ -23,6 +28,8 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         if name not in AFTER:
             return None
+        if name in BEFORE:
+            _called(BEFORE[name])()
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)
             if spec is not None and spec.loader is not None:
@@ -47,8 +54,12 @@ class Loader(importlib.abc.Loader):
     def exec_module(self, module):
         module.__spec__.loader = module.__loader__ = self._own
         self._own.exec_module(module)
-        place, _, function = self._function.partition(":")
-        getattr(importlib.import_module(place), function)(module)
+        _called(self._function)(module)
+
+
+def _called(text):
+    place, _, function = text.partition(":")
+    return getattr(importlib.import_module(place), function)
 
 
 if os.environ.get("PATCHCTL_STANDINS") != "0" and not any(isinstance(one, AfterImport) for one in sys.meta_path):

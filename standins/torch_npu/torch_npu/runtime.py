@@ -62,6 +62,7 @@ def make_npu_module():
     npu = StandInModule("torch_npu.npu")
     npu.Stream, npu.Event, npu.ExternalEvent = Stream, Event, Event
     npu.NPUGraph, npu.graph = graphs.NPUGraph, graphs.graph
+    npu.graph_pool_handle = lambda: 0
     npu.graph_task_group_begin, npu.graph_task_group_end = graphs.task_group_begin, graphs.task_group_end
     npu.graph_task_update_begin, npu.graph_task_update_end = graphs.task_update_begin, graphs.task_update_end
     npu.is_available = lambda: False
@@ -100,5 +101,6 @@ def extend_torch():
     torch.histc = _histc_of_integers_too(torch.histc)
     torch.Tensor.npu = lambda self, *args, **kwargs: self
     torch.Tensor.is_npu = property(lambda self: False)
-    # Without an accelerator there is nothing to pin for, and CPU torch raises.
-    torch.Tensor.pin_memory = lambda self, *args, **kwargs: self
+    # Without an accelerator there is nothing to pin for, and CPU torch raises. Pinned memory is memory of its own: verl gives
+    # the storage of a tensor up once it has a pinned copy.
+    torch.Tensor.pin_memory = lambda self, *args, **kwargs: self.clone()
