@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Turn the local files of a public data set into verl's parquet.
+"""Turn the local files of a public data set into verl's parquet, or make a small set.
 
 Run it with the Python of the training environment (it needs pyarrow). Files in: .json, .jsonl or .parquet, as the set is
 published. Files out: train.parquet and test.parquet in --out, in verl's columns data_source, prompt, ability, reward_model
@@ -10,6 +10,7 @@ examples:
   prepare_data.py dapo-math-17k --input dapo-math-17k.parquet --validation aime-2024.parquet --out data/dapo_math
   prepare_data.py gsm8k --input train-00000-of-00001.parquet --validation test-00000-of-00001.parquet --out data/gsm8k
   prepare_data.py DianJin-R1 --input cflue_mcq.json --out data/cflue --train-ratio 0.95
+  prepare_data.py made-sums --out data/sums --count 4096 --seed 0
   prepare_data.py --list
 """
 
@@ -21,7 +22,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from data.sets import KNOWN, DataSet, Sample, Unanswered, check_fields, reward_o
 
 REWARDS = Path(__file__).resolve().parent / "rewards"
 PROGRESS_EVERY = 200_000
+MADE_ROWS = 4096
 SHOWN = 10
 
 
@@ -65,7 +67,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", nargs="?", choices=list(KNOWN), metavar="DATASET", help=", ".join(KNOWN))
     parser.add_argument("--list", action="store_true", help="the data sets, their addresses, files and fields")
-    parser.add_argument("--input", nargs="+", metavar="FILE", help="the set's files")
+    parser.add_argument("--input", nargs="+", default=[], metavar="FILE", help="the set's files")
     parser.add_argument("--validation", nargs="+", default=[], metavar="FILE", help="files for test.parquet")
     parser.add_argument("--out", metavar="DIR", help="the folder to write to; made if need be")
     parser.add_argument(
@@ -81,10 +83,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--keep-repeats", action="store_true", help="keep repeated problems of dapo-math-17k")
     parser.add_argument("--unique-validation", action="store_true", help="take each validation problem once")
     parser.add_argument("--ignore-field", action="append", default=[], metavar="NAME", help="a field to pass over")
+    parser.add_argument("--count", type=int, metavar="N", help=f"how many rows of a set that is made [{MADE_ROWS}]")
+    parser.add_argument("--seed", type=int, metavar="N", help="which rows of a set that is made [0]")
     parser.add_argument("--force", action="store_true", help="replace files that are there")
     parser.add_argument("--json", action="store_true", help="the counts as one JSON object")
     args = parser.parse_args()
-    if not args.list and not (args.dataset and args.input and args.out):
+    made = args.dataset is not None and KNOWN[args.dataset].make is not None
+    if not args.list and not (args.dataset and (args.input or made) and args.out):
         parser.error("DATASET, --input and --out are needed")
     return args
 
@@ -102,8 +107,12 @@ def listing() -> str:
 def parts(known: DataSet, args: argparse.Namespace) -> tuple[Part, Part]:
     """What goes into train.parquet and into test.parquet, converted and numbered."""
     once = known.repeated and not args.keep_repeats
-    train = convert(known, args.input, args, once=once)
-    test = convert(known, args.validation, args, once=args.unique_validation) if args.validation else Part()
+    if known.make:
+        made = known.make(MADE_ROWS if args.count is None else args.count, args.seed or 0)
+        train, test = (convert(known, _made(rows), Part(), args) for rows in made)
+    else:
+        train = _converted(known, args.input, args, once=once)
+        test = _converted(known, args.validation, args, once=args.unique_validation) if args.validation else Part()
     if known.test_only:
         train, test = test, train
     ratio = args.train_ratio if args.train_ratio is not None else known.train_ratio
@@ -116,11 +125,20 @@ def parts(known: DataSet, args: argparse.Namespace) -> tuple[Part, Part]:
     return train, test
 
 
-def convert(known: DataSet, files: list[str], args: argparse.Namespace, *, once: bool) -> Part:
-    """verl's rows of all rows of some files. Raises WrongUse, which names the rows, for what cannot be a sample."""
-    part, truths = Part(), {}
+def _converted(known: DataSet, files: list[str], args: argparse.Namespace, *, once: bool) -> Part:
+    part = Part()
+    return convert(known, _rows(files, part), part, args, once=once)
+
+
+def _made(rows: Iterable[Sample]) -> Iterator[Row]:
+    return (Row("made", number, fields) for number, fields in enumerate(rows, 1))
+
+
+def convert(known: DataSet, rows: Iterable[Row], part: Part, args: argparse.Namespace, *, once: bool = False) -> Part:
+    """verl's rows of all of `rows`, into `part`. Raises WrongUse, which names the rows, for what cannot be a sample."""
+    truths: dict[str, Any] = {}
     ignored = frozenset(args.ignore_field)
-    for row in _rows(files, part):
+    for row in rows:
         check_fields(known, row, ignored)
         try:
             sample = known.convert(row)
@@ -139,7 +157,7 @@ def convert(known: DataSet, files: list[str], args: argparse.Namespace, *, once:
         part.samples.append(sample)
     _refuse_unanswered(part, drop=args.drop_unanswered)
     if not part.samples:
-        raise WrongUse("no row to write", where=", ".join(files))
+        raise WrongUse("no row to write", where=", ".join([*args.input, *args.validation]) or args.dataset)
     return part
 
 
@@ -259,6 +277,14 @@ def _targets(out: Path, train: list[Sample], test: list[Sample], force: bool) ->
 
 
 def _check_options(known: DataSet, args: argparse.Namespace) -> None:
+    if known.make and (args.input or args.validation or args.train_ratio is not None):
+        raise WrongUse(f"{args.dataset} is made, and read from no file", hint="--count and --seed say which rows")
+    if not known.make and (args.count is not None or args.seed is not None):
+        raise WrongUse(
+            f"{args.dataset} is read from files, with all of their rows", hint="leave --count and --seed out"
+        )
+    if args.count is not None and args.count < 1:
+        raise WrongUse(f"--count {args.count}: at least one row is wanted")
     if args.train_ratio is not None and (args.validation or known.test_only):
         raise WrongUse("--train-ratio makes a test.parquet, which there is already", hint="leave one of them out")
     if known.test_only and args.validation:

@@ -1,4 +1,5 @@
-"""The public data sets that prepare_data.py knows: their fields, their prompt, and where their answer stands.
+"""The data sets that prepare_data.py knows: their fields, their prompt, and where their answer stands; public ones, and one
+that is made here.
 
 Prompts and answers are those of verl's own scripts where it has one (v0.6.0, examples/data_preprocess; recipe/r1_ascend of a
 later revision for deepscaler): tests/scripts/test_prepare_data.py runs both on the same rows.
@@ -6,8 +7,9 @@ later revision for deepscaler): tests/scripts/test_prepare_data.py runs both on 
 
 from __future__ import annotations
 
+import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +45,8 @@ class Unanswered(Exception):
 
 @dataclass(frozen=True)
 class DataSet:
-    """One public set. `convert` makes verl's row of one of its rows, and raises Unanswered."""
+    """One set. `convert` makes verl's row of one of its rows, and raises Unanswered. One that is made has no files: `make`
+    gives the fields of so many rows for training, drawn with a seed, and those for validation."""
 
     published: str
     files: str
@@ -55,6 +58,7 @@ class DataSet:
     test_only: bool = False
     repeated: bool = False
     numbered: bool = True
+    make: Callable[[int, int], tuple[Iterator[Sample], Iterator[Sample]]] | None = None
     notes: tuple[str, ...] = field(default=())
 
 
@@ -189,7 +193,37 @@ def _choices(row: Row) -> Sample:
     return sample | {"ability": "finance"}
 
 
+LARGEST_TERM = 4
+
+
+def _made_sums(count: int, seed: int) -> tuple[Iterator[Sample], Iterator[Sample]]:
+    """Sums of two numbers up to 4, drawn with a seed; and each of the 25 once, in order."""
+    draw, terms = random.Random(seed), range(LARGEST_TERM + 1)
+    drawn = ((draw.choice(terms), draw.choice(terms)) for _ in range(count))
+    every = ((first, second) for first in terms for second in terms)
+    return _sums(drawn), _sums(every)
+
+
+def _sums(pairs: Iterator[tuple[int, int]]) -> Iterator[Sample]:
+    return ({"question": f"{first}+{second}=", "answer": str(first + second)} for first, second in pairs)
+
+
+def _sum(row: Row) -> Sample:
+    return _sample("made/sums", text(row, "question"), answer(row.fields["answer"], "answer"), {})
+
+
 KNOWN = {
+    "made-sums": DataSet(
+        published="nowhere: made here, for `make demo`",
+        files="none",
+        fields=("question", "answer"),
+        convert=_sum,
+        reward="sums.py",
+        make=_made_sums,
+        notes=(
+            "Sums of two numbers up to 4, one digit each: --count rows drawn with --seed, and all 25 in test.parquet.",
+        ),
+    ),
     "deepscaler": DataSet(
         published="agentica-org/DeepScaleR-Preview-Dataset",
         files="deepscaler.json",

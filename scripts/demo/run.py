@@ -1,0 +1,243 @@
+#!/usr/bin/env python3
+"""The whole way on a machine without an accelerator: sources, patches, an environment, data, a model, GRPO until the reward has
+risen, with a stop and a resume, and the picture. docs/demo.md says what stands for what.
+
+What runs is what a user runs: patchctl apply, verify and install, scripts/prepare_data.py, scripts/train.sh with the recipe
+demo/grpo, verl's own verl.trainer.main_ppo, scripts/plot_log.py. Everything is written below --out; the trees and the Python
+environment in it are kept for the next time. Exit status: 0; 1 where the reward has not risen, or a tree is not what the lock
+says; otherwise that of the step that failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parents[2]
+SCRIPTS = HERE / "scripts"
+REWARD = "critic/score/mean"
+LIMIT_S = 1800
+# The mean of the last steps has to be above that of the first by this much; the score is between 0 and 1.
+RISE = 0.3
+SHOWN = 10
+
+
+class Failed(Exception):
+    """A step that did not end well, and its exit status."""
+
+    def __init__(self, what: str, status: int = 1) -> None:
+        super().__init__(what)
+        self.status = status
+
+
+def main() -> int:
+    args = _arguments()
+    demo = Demo(args.out.resolve(), args)
+    try:
+        demo.run()
+    except Failed as failed:
+        print(f"demo: {failed}", file=sys.stderr)
+        return failed.status
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=HERE / "build" / "demo", help="[build/demo]")
+    parser.add_argument("--steps", type=int, default=120, help="of training [%(default)s]")
+    parser.add_argument(
+        "--stop", type=int, default=50, metavar="N", help="stop it after so many, and resume [%(default)s]"
+    )
+    parser.add_argument("--save", type=int, default=40, metavar="N", help="a checkpoint every so many [%(default)s]")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and data [%(default)s]")
+    parser.add_argument("--mirror", action="append", default=[], metavar="NAME=PATH", help="as for patchctl apply")
+    args = parser.parse_args()
+    if not 0 < args.save <= args.stop < args.steps:
+        parser.error("--save is at most --stop, and --stop less than --steps: there has to be something to resume from")
+    return args
+
+
+class Demo:
+    """One run below `out`."""
+
+    def __init__(self, out: Path, args: argparse.Namespace) -> None:
+        self.out, self.args = out, args
+        self.workspace, self.venv = out / "workspace", out / "venv"
+        self.run_folder = out / f"run-seed{args.seed}"
+        self.python = self.venv / "bin" / "python"
+        self.began = time.monotonic()
+
+    def run(self) -> None:
+        shutil.rmtree(self.run_folder, ignore_errors=True)
+        self.run_folder.mkdir(parents=True)
+        self._say("trees: patchctl apply --profile demo")
+        mirrors = [word for one in self.args.mirror for word in ("--mirror", one)]
+        self._patchctl("apply", "--profile", "demo", "--workspace", self.workspace, "--skip-unavailable", *mirrors)
+        before = self._verified()
+        self._environment()
+        self._say("data and model")
+        self._ended([self.python, SCRIPTS / "prepare_data.py", "made-sums", "--out", self.run_folder / "data",
+                     "--seed", self.args.seed])  # fmt: skip
+        self._ended([self.python, SCRIPTS / "demo" / "tiny_model.py", self.run_folder / "model", self.args.seed])
+        self._say(f"training: {self.args.steps} steps, stopped after {self.args.stop}")
+        first = self._train("first", stop_after=self.args.stop)
+        self._say("training: resumed")
+        second = self._train("second")
+        curve = self._picture(first, second)
+        if self._verified() != before:
+            raise Failed("the trees are others than before")
+        self._report(before, curve)
+
+    def _say(self, text: str) -> None:
+        print(f"== {time.monotonic() - self.began:4.0f} s  {text}", flush=True)
+
+    def _ended(self, command: list[Any], **settings: Any) -> subprocess.CompletedProcess[str]:
+        """Runs it, with what it prints in the log; Failed with the end of that."""
+        words = [str(word) for word in command]
+        done = subprocess.run(words, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, check=False, **settings)  # fmt: skip
+        if done.returncode != 0:
+            raise Failed(f"`{' '.join(words)}` ended with {done.returncode}\n{done.stdout[-3000:]}", done.returncode)
+        return done
+
+    def _patchctl(self, *words: Any) -> str:
+        return self._ended([HERE / ".venv" / "bin" / "patchctl", "--root", HERE, *words]).stdout
+
+    def _verified(self) -> dict[str, Any]:
+        """Every file of every tree is read back and held against the lock; what is there."""
+        self._say("patchctl verify --workspace")
+        self._patchctl("verify", "--workspace", self.workspace)
+        return dict(json.loads(self._patchctl("status", "--workspace", self.workspace, "--json")))
+
+    def _environment(self) -> None:
+        """Packages are lent by the environment of the behaviour tests; the trees and the stand-ins are installed here."""
+        self._say("environment: scripts/torch_env.py, patchctl install, pip install ./standins")
+        found = subprocess.run(
+            [sys.executable, str(SCRIPTS / "torch_env.py")], stdout=subprocess.PIPE, text=True, check=False
+        )
+        if found.returncode != 0:
+            raise Failed("there is no CPU torch, see above", found.returncode)
+        torch_python = found.stdout.strip()
+        if not self.python.exists():
+            self._ended([torch_python, "-m", "venv", self.venv])
+        ask = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
+        own, lent = (self._ended([one, "-c", ask]).stdout.strip() for one in (self.python, torch_python))
+        self._patchctl("install", "--workspace", self.workspace, "--python", self.python)
+        pip = [
+            self.python,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--force-reinstall",
+        ]
+        self._ended([*pip, HERE / "standins"])
+        # Last: with these packages in sight pip would build with them.
+        Path(own, "zz_lent.pth").write_text(f"{lent}\n", encoding="utf-8")
+
+    def _train(self, name: str, stop_after: int | None = None) -> Path:
+        """scripts/train.sh to its end, or ended as a user ends it once so many steps are in the log."""
+        log, overrides = self.run_folder / f"{name}.log", [f"trainer.total_training_steps={self.args.steps}"]
+        overrides += [f"trainer.save_freq={self.args.save}"]
+        command = [
+            str(SCRIPTS / "train.sh"),
+            "demo",
+            "grpo",
+            "--no-preflight",
+            "--log-dir",
+            str(self.run_folder / "logs"),
+        ]
+        with log.open("wb") as output:
+            training = subprocess.Popen([*command, *overrides], env=self._variables(), stdin=subprocess.DEVNULL,
+                                        stdout=output, stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
+            try:
+                stopped = self._watch(training, log, stop_after)
+            finally:
+                if training.poll() is None:
+                    os.killpg(training.pid, signal.SIGTERM)
+                    training.wait(timeout=60)
+        if training.returncode != (143 if stopped else 0):
+            tail = log.read_text(encoding="utf-8", errors="replace")[-3000:]
+            raise Failed(f"train.sh ended with {training.returncode}\n{tail}", training.returncode or 1)
+        return log
+
+    def _watch(self, training: subprocess.Popen[bytes], log: Path, stop_after: int | None) -> bool:
+        """Whether it was stopped; Failed when it takes too long."""
+        deadline = time.monotonic() + LIMIT_S
+        while training.poll() is None:
+            if stop_after is not None and f"step:{stop_after} - " in log.read_text(encoding="utf-8", errors="replace"):
+                training.send_signal(signal.SIGTERM)
+                training.wait(timeout=120)
+                return True
+            if time.monotonic() > deadline:
+                raise Failed(f"no end after {LIMIT_S} s: {log}")
+            time.sleep(0.5)
+        return False
+
+    def _variables(self) -> dict[str, str]:
+        """Nothing of whoever runs it: a RAY_ADDRESS or a VLLM_ variable would make it another run."""
+        folder = self.run_folder
+        kept = {name: os.environ[name] for name in ("HOME", "TMPDIR", "LANG", "USER") if name in os.environ}
+        return kept | {
+            "PATH": f"{self.venv / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            "PATCHCTL": str(HERE / ".venv" / "bin" / "patchctl"),
+            "PATCHCTL_NPUS": "2",
+            "WORKSPACE": str(self.workspace),
+            "MODEL_PATH": str(folder / "model"),
+            "TRAIN_FILE": str(folder / "data" / "train.parquet"),
+            "VAL_FILE": str(folder / "data" / "test.parquet"),
+            "CKPTS_DIR": str(folder / "checkpoints"),
+            "REWARD_PATH": str(SCRIPTS / "rewards" / "sums.py"),
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONHASHSEED": "0",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
+
+    def _picture(self, *logs: Path) -> list[float]:
+        """reward.png, and the reward of every step from the log; a step that was done twice counts as it was done last."""
+        self._say("picture: scripts/plot_log.py")
+        whole, table = self.run_folder / "whole.log", self.run_folder / "metrics.csv"
+        whole.write_bytes(b"".join(log.read_bytes() for log in logs))
+        plot = [sys.executable, SCRIPTS / "plot_log.py", whole]
+        self._ended([*plot, "--out", self.run_folder / "reward.png", "--csv", table])
+        with table.open(encoding="utf-8", newline="") as lines:
+            rows = [row for row in csv.DictReader(lines) if row.get(REWARD)]
+        if len(rows) != self.args.steps:
+            raise Failed(f"{table} has the reward of {len(rows)} steps, not of {self.args.steps}")
+        return [float(row[REWARD]) for row in rows]
+
+    def _report(self, state: dict[str, Any], curve: list[float]) -> None:
+        recipe = json.loads(self._patchctl("recipe", "show", "demo/grpo", "--json"))
+        self._say("done")
+        print(f"\nran        {recipe['entry']['module']} with demo/grpo: {self.args.steps} steps, stopped after"
+              f" {self.args.stop}, resumed from step {self.args.stop // self.args.save * self.args.save}")  # fmt: skip
+        for tree in state["trees"]:
+            print(f"tree       {tree['upstream']:12} {tree['stack']:14} {len(tree['patches']):2} patches,"
+                  f" tip {tree['tip_commit'][:12]}, {tree['lock']} to the lock before and after")  # fmt: skip
+        print(f"features   {', '.join(recipe['needs'])}")
+        part = max(1, min(SHOWN, len(curve) // 3))
+        first, last = sum(curve[:part]) / part, sum(curve[-part:]) / part
+        digest = hashlib.sha256(repr(curve).encode()).hexdigest()[:12]
+        print(f"reward     {first:.3f} in the first {part} steps, {last:.3f} in the last {part}; seed {self.args.seed},"
+              f" curve {digest}")  # fmt: skip
+        print(f"picture    {self.run_folder / 'reward.png'}")
+        print(f"log        {self.run_folder / 'whole.log'}")
+        if len(curve) >= 3 * SHOWN and last < first + RISE:
+            raise Failed(f"the reward has not risen by {RISE}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
