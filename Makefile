@@ -16,7 +16,7 @@ TREES := build/trees
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
 
-.PHONY: help apply test test-tool test-behaviour test-slow test-suites test-upstream test-mutants test-bombs fuzz torture torture-share image-test image-test-slow lint bench bench-patches config-keys docs clean trees
+.PHONY: help apply demo test test-tool test-behaviour test-slow test-suites test-upstream test-mutants test-bombs fuzz torture torture-share image-test image-test-slow lint bench bench-patches config-keys docs clean trees
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 18
@@ -30,6 +30,10 @@ $(VENV)/.ready: pyproject.toml
 apply: $(VENV)/.ready  ## apply PROFILE into WORKSPACE: what can be had, naming what cannot
 	$(PATCHCTL) apply --profile $(PROFILE) --workspace $(WORKSPACE) --skip-unavailable $(MIRROR_FLAGS)
 	$(PATCHCTL) status --workspace $(WORKSPACE)
+
+DEMO ?=
+demo: $(VENV)/.ready  ## GRPO on a CPU from nothing to a risen reward and its picture, minutes (docs/demo.md); DEMO="--seed 1"
+	$(RUN) scripts/demo/run.py $(MIRROR_FLAGS) $(DEMO)
 
 test: test-tool test-behaviour test-suites verify  ## all tests that this machine can run; says how many it skipped and why
 

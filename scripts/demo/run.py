@@ -25,6 +25,8 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parents[2]
 SCRIPTS = HERE / "scripts"
+# Beside the interpreter that runs this: make's own environment.
+PATCHCTL = Path(sys.executable).with_name("patchctl")
 REWARD = "critic/score/mean"
 LIMIT_S = 1800
 # The mean of the last steps has to be above that of the first by this much; the score is between 0 and 1.
@@ -111,7 +113,7 @@ class Demo:
         return done
 
     def _patchctl(self, *words: Any) -> str:
-        return self._ended([HERE / ".venv" / "bin" / "patchctl", "--root", HERE, *words]).stdout
+        return self._ended([PATCHCTL, "--root", HERE, *words]).stdout
 
     def _verified(self) -> dict[str, Any]:
         """Every file of every tree is read back and held against the lock; what is there."""
@@ -192,7 +194,7 @@ class Demo:
         kept = {name: os.environ[name] for name in ("HOME", "TMPDIR", "LANG", "USER") if name in os.environ}
         return kept | {
             "PATH": f"{self.venv / 'bin'}{os.pathsep}{os.environ['PATH']}",
-            "PATCHCTL": str(HERE / ".venv" / "bin" / "patchctl"),
+            "PATCHCTL": str(PATCHCTL),
             "PATCHCTL_NPUS": "2",
             "WORKSPACE": str(self.workspace),
             "MODEL_PATH": str(folder / "model"),

@@ -82,16 +82,17 @@ def fusion_attention(
 ):
     """(output, softmax maximum, softmax sum, ..., seed, offset, numels); differentiable as to the output."""
     _check(input_layout, pse, padding_mask, keep_prob)
-    outputs, maxima, sums = [], [], []
-    for queries, keys in _sequences(actual_seq_qlen, actual_seq_kvlen):
+    sequences = list(_sequences(actual_seq_qlen, actual_seq_kvlen))
+    output = torch.zeros_like(query)
+    maxima, sums = [None] * len(sequences), [None] * len(sequences)
+    for numbers, queries, keys in _of_equal_lengths(sequences):
         scores = _scores(query[queries], key[keys], scale, atten_mask, sparse_mode)
         top = scores.detach().amax(-1)
         weights = torch.exp(scores - top[..., None])
         total = weights.sum(-1)
-        outputs.append(_heads_last(weights / total[..., None], value[keys]))
-        maxima.append(top.flatten())
-        sums.append(total.detach().flatten())
-    output = torch.cat(outputs).to(query.dtype)
+        output = output.index_put((queries,), _heads_last(weights / total[..., None], value[keys]).to(query.dtype))
+        for place, number in enumerate(numbers):
+            maxima[number], sums[number] = top[place].flatten(), total[place].detach().flatten()
     return output, _lanes(maxima, query), _lanes(sums, query), None, 0, 0, 0
 
 
@@ -171,21 +172,33 @@ def _sequences(query_ends, key_ends):
             yield slice(query, next_query), slice(key, next_key)
 
 
+def _of_equal_lengths(sequences):
+    """(numbers of the sequences, rows of their queries, of their keys) of those that have as many of each: hundreds of short
+    ones are one product, and not hundreds. The rows are int64 [sequences, length]."""
+    groups = {}
+    for number, (queries, keys) in enumerate(sequences):
+        groups.setdefault((queries.stop - queries.start, keys.stop - keys.start), []).append(number)
+    for lengths, numbers in groups.items():
+        places = ([sequences[number][side].start for number in numbers] for side in (0, 1))
+        yield numbers, *(torch.tensor(p)[:, None] + torch.arange(n) for p, n in zip(places, lengths, strict=True))
+
+
 def _scores(query, key, scale, mask, mode):
-    """[heads, queries, keys] in float32."""
-    key = key.float().repeat_interleave(query.shape[1] // key.shape[1], 1)
-    scores = torch.einsum("qhd,khd->hqk", query.float(), key) * scale
+    """[..., heads, queries, keys] in float32, of [..., tokens, heads, width]."""
+    key = key.float().repeat_interleave(query.shape[-2] // key.shape[-2], -2)
+    scores = torch.einsum("...qhd,...khd->...hqk", query.float(), key) * scale
     if mask is None and mode == 0:
         return scores
-    if mode not in CAUSAL_MODES or mask is None or len(query) != len(key):
-        raise NotImplementedError(f"sparse mode {mode} for {len(query)} queries and {len(key)} keys")
-    later = torch.ones(len(query), len(key), dtype=torch.bool).triu(1)
+    queries, keys = scores.shape[-2:]
+    if mode not in CAUSAL_MODES or mask is None or queries != keys:
+        raise NotImplementedError(f"sparse mode {mode} for {queries} queries and {keys} keys")
+    later = torch.ones(queries, keys, dtype=torch.bool).triu(1)
     return scores.masked_fill(later, float("-inf"))
 
 
 def _heads_last(weights, value):
-    value = value.float().repeat_interleave(len(weights) // value.shape[1], 1)
-    return torch.einsum("hqk,khd->qhd", weights, value)
+    value = value.float().repeat_interleave(weights.shape[-3] // value.shape[-2], -2)
+    return torch.einsum("...hqk,...khd->...qhd", weights, value)
 
 
 def _lanes(parts, query):

@@ -291,3 +291,37 @@ def test_without_pyarrow_it_says_which_python_is_meant(scripts: Scripts, tmp_pat
     assert ended.code == 2
     assert "has no pyarrow" in ended.err
     assert "training environment" in ended.err
+
+
+def test_sums_are_made_with_a_seed(scripts: Scripts, tmp_path: Path) -> None:
+    result = written(scripts, "made-sums", "--out", tmp_path / "one", "--count", 300, "--seed", 3)
+    train, test = scripts.read_table(tmp_path / "one/train.parquet", tmp_path / "one/test.parquet")
+    for row in [*train, *test]:
+        first, second = row["prompt"][0]["content"].removesuffix("=").split("+")
+        assert row["reward_model"] == {"style": "rule", "ground_truth": str(int(first) + int(second))}
+        assert 0 <= int(first) <= 4 and 0 <= int(second) <= 4 and row["data_source"] == "made/sums"
+    questions = [row["prompt"][0]["content"] for row in train]
+    assert (len(questions), len(set(questions))) == (300, 25)
+    assert len({row["prompt"][0]["content"] for row in test}) == len(test) == 25
+    assert result["reward"][0].endswith("scripts/rewards/sums.py")
+
+    for name, seed in (("again", 3), ("other", 4)):
+        written(scripts, "made-sums", "--out", tmp_path / name, "--count", 300, "--seed", seed)
+    same, others = ((tmp_path / n / "train.parquet").read_bytes() for n in ("again", "other"))
+    assert same == (tmp_path / "one/train.parquet").read_bytes() != others
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("made-sums", "--input", "x.json"), "read from no file"),
+        (("made-sums", "--train-ratio", "0.5"), "read from no file"),
+        (("made-sums", "--count", "0"), "at least one row"),
+        (("gsm8k", "--input", "x.json", "--seed", "1"), "leave --count and --seed out"),
+        (("gsm8k",), "--input and --out are needed"),
+    ],
+)
+def test_a_set_is_made_or_read(scripts: Scripts, tmp_path: Path, args: tuple[str, ...], told: str) -> None:
+    ended = prepare(scripts, *args, "--out", tmp_path / "out")
+    assert ended.code == 2 and told in ended.err
+    assert not (tmp_path / "out").exists()

@@ -34,6 +34,17 @@ CHOICE_ANSWERS = [
     [2, "\\boxed{}", 0.0],
     [2, "\\boxed{D", 0.0],
 ]
+# Of 0+0, 1+1 and 4+4.
+SUM_ANSWERS = [
+    [0, "0", 1.0],
+    [6, "2", 1.0],
+    [24, "8", 1.0],
+    [24, "7", 0.1],
+    [24, "88", 0.5],
+    [24, "78", 0.05],
+    [24, "+8", 0.0],
+    [24, "", 0.0],
+]
 MATH_ANSWERS = [
     [0, GOOD_FORM % "2", 1.0],
     [0, "It is \\boxed{2}", 0.67],
@@ -79,6 +90,8 @@ def files(scripts: Scripts, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         ended = scripts.run("prepare_data.py", name, "--input", source, "--out", folder / name)
         assert ended.code == 0, ended.err
         prepared[name] = folder / name / ("test.parquet" if name == "MATH-500" else "train.parquet")
+    assert scripts.run("prepare_data.py", "made-sums", "--count", "1", "--out", folder / "sums").code == 0
+    prepared["made-sums"] = folder / "sums/test.parquet"
     return prepared
 
 
@@ -110,6 +123,7 @@ def scored(scripts: Scripts, files: dict[str, Path], tmp_path_factory: pytest.Te
             "deepscaler.py",
             kwargs={"thinking_opened": True},
         ),
+        "sums": job("made-sums", SUM_ANSWERS, "naive", "sums.py"),
         "gsm8k": job("gsm8k", [[0, "#### 7", 1.0], [0, "7", 0.0]], "naive", None),
         "MATH-lighteval": job("MATH-lighteval", [[0, "\\boxed{\\frac12}", 1.0], [0, "\\boxed{2}", 0.0]], "naive", None),
         "MATH-500": job("MATH-500", [[0, "\\boxed{\\frac12}", 1.0], [0, "\\boxed{2}", 0.0]], "naive", None),
@@ -130,6 +144,11 @@ def test_choices_pay_for_exactly_the_right_letters(scored: Any, manager: str) ->
 def test_dapo_filters_groups_by_the_score_of_choices(scored: Any) -> None:
     # algorithm.filter_groups.metric=acc: the manager makes it of a reward that is a number.
     assert scored["choices dapo"]["extra"]["acc"] == [expected for *_, expected in CHOICE_ANSWERS]
+
+
+def test_sums_pay_for_the_digit_alone_and_a_little_for_what_leads_there(scored: Any) -> None:
+    assert scored["sums"]["scores"] == pytest.approx([expected for *_, expected in SUM_ANSWERS])
+    assert scored["sums"]["extra"]["acc"] == [float(expected == 1.0) for *_, expected in SUM_ANSWERS]
 
 
 def test_the_overlong_penalty_is_added(scored: Any) -> None:

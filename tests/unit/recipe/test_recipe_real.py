@@ -42,6 +42,7 @@ EXPECTED = {
     "qwen3-8b": {"dapo", "grpo"},
     "deepseek-r1": {"grpo"},
     "qwen2.5-1.5b": {"grpo"},
+    "demo": {"grpo"},
 }
 
 

@@ -1,0 +1,20 @@
+"""Probe: the process group as verl's FSDP worker starts it, and a number gathered into lists of one. Run with ranks."""
+
+import json
+
+import npu_training
+import torch
+import torch.distributed as dist
+import torch_npu
+
+npu_training.answer_for_the_device(torch_npu)
+dist.init_process_group(backend="cpu:gloo,cpu:gloo")
+found = [torch.zeros(1) for _ in range(dist.get_world_size())]
+dist.all_gather(found, torch.tensor(float(dist.get_rank())))
+backend = dist.get_backend_config().partition(":")[2]
+dist.destroy_process_group()
+print(
+    json.dumps(
+        {"gathered": [one.tolist() for one in found], "sizes": [[*one.shape] for one in found], "backend": backend}
+    )
+)

@@ -1,0 +1,52 @@
+"""`make demo`, shortened: three steps, stopped after the first and resumed, with everything that it starts on the way."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from data_and_weights import Scripts
+
+pytest_plugins = ["data_and_weights"]
+
+REPO = Path(__file__).resolve().parents[2]
+RUN = REPO / "scripts" / "demo" / "run.py"
+LIMIT_S = 1500
+
+
+def demo(out: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    mirrors = Path(os.environ["PATCHCTL_MIRRORS"]) if os.environ.get("PATCHCTL_MIRRORS") else None
+    given = [f"--mirror={one.name.removesuffix('.git')}={one}" for one in sorted(mirrors.iterdir())] if mirrors else []
+    command = [sys.executable, str(RUN), "--out", str(out), *given, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+
+@pytest.mark.slow
+def test_three_steps_a_stop_and_a_resume(scripts: Scripts, tmp_path: Path) -> None:
+    assert scripts.python  # skipped, with the reason, where there is no CPU torch
+    ended = demo(tmp_path / "demo", "--steps", "3", "--stop", "1", "--save", "1")
+    assert ended.returncode == 0, ended.stderr[-3000:] + ended.stdout[-3000:]
+    (run,) = (tmp_path / "demo").glob("run-*")
+    log = (run / "whole.log").read_text(encoding="utf-8", errors="replace")
+    assert (run / "reward.png").stat().st_size > 10_000
+    # The first run was ended by a signal, and the second one began behind its checkpoint.
+    assert "the training ended with 143" in log and "the training ended with 0" in log
+    resumed = log.partition("the training ended with 143")[2]
+    assert re.findall(r"step:(\d+) - ", resumed)[0] in ("2", "3")
+    assert "equal to the lock before and after" in ended.stdout
+    for feature in ("skip_old_log_prob", "data_rebalance", "sam_proposer"):
+        assert feature in ended.stdout
+
+
+@pytest.mark.parametrize("words", [("--stop", "120"), ("--save", "0"), ("--save", "60")])
+def test_there_has_to_be_something_to_resume_from(tmp_path: Path, words: tuple[str, str]) -> None:
+    ended = demo(tmp_path / "demo", *words)
+    assert ended.returncode == 2 and "something to resume from" in ended.stderr
+    assert not (tmp_path / "demo").exists()
