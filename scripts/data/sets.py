@@ -193,11 +193,11 @@ def _choices(row: Row) -> Sample:
     return sample | {"ability": "finance"}
 
 
-LARGEST_TERM = 4
+LARGEST_TERM = 3
 
 
 def _made_sums(count: int, seed: int) -> tuple[Iterator[Sample], Iterator[Sample]]:
-    """Sums of two numbers up to 4, drawn with a seed; and each of the 25 once, in order."""
+    """Sums of two numbers up to 3, drawn with a seed; and each of the 16 once, in order."""
     draw, terms = random.Random(seed), range(LARGEST_TERM + 1)
     drawn = ((draw.choice(terms), draw.choice(terms)) for _ in range(count))
     every = ((first, second) for first in terms for second in terms)
@@ -221,7 +221,7 @@ KNOWN = {
         reward="sums.py",
         make=_made_sums,
         notes=(
-            "Sums of two numbers up to 4, one digit each: --count rows drawn with --seed, and all 25 in test.parquet.",
+            "Sums of two numbers up to 3, one digit each: --count rows drawn with --seed, and all 16 in test.parquet.",
         ),
     ),
     "deepscaler": DataSet(

@@ -18,6 +18,8 @@ DIST = Distribution.load(REPOSITORY)
 RECIPES: Recipes = read_recipes(DIST)
 assert RECIPES.rules is not None
 RULES = RECIPES.rules.value
+# Its model is made by scripts/demo/tiny_model.py, and published nowhere.
+MADE = "demo"
 EXPECTED = {
     "qwen3-235b": {
         "grpo",
@@ -106,7 +108,7 @@ def test_the_sizes_of_the_practice(recipe: str, figures: tuple[str, ...]) -> Non
     assert (*(value(run, key) for key in keys), run.sizes["devices"].value) == figures
 
 
-@pytest.mark.parametrize("key", RECIPES.runnable(), ids="/".join)
+@pytest.mark.parametrize("key", [key for key in RECIPES.runnable() if key[0] != MADE], ids="/".join)
 def test_the_longest_sequence_fits_the_model_that_the_recipe_trains(key: tuple[str, str]) -> None:
     """verl asserts it when the engine is made: 64 K need the model with a context of 256 K."""
     run = run_of(*key)
