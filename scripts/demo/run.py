@@ -44,6 +44,8 @@ class Failed(Exception):
 
 def main() -> int:
     args = _arguments()
+    # `kill` ends it as Ctrl-C does: what it started is ended on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     demo = Demo(args.out.resolve(), args)
     try:
         demo.run()
