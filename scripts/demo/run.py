@@ -88,7 +88,7 @@ class Demo:
         mirrors = [word for one in self.args.mirror for word in ("--mirror", one)]
         self._patchctl("apply", "--profile", "demo", "--workspace", self.workspace, "--skip-unavailable", *mirrors)
         before = self._verified()
-        self._environment()
+        self._environment(before)
         self._say("data and model")
         self._ended([self.python, SCRIPTS / "prepare_data.py", "made-sums", "--out", self.run_folder / "data",
                      "--seed", self.args.seed])  # fmt: skip
@@ -123,33 +123,27 @@ class Demo:
         self._patchctl("verify", "--workspace", self.workspace)
         return dict(json.loads(self._patchctl("status", "--workspace", self.workspace, "--json")))
 
-    def _environment(self) -> None:
-        """Packages are lent by the environment of the behaviour tests; the trees and the stand-ins are installed here."""
+    def _environment(self, state: dict[str, Any]) -> None:
+        """Packages are lent by the environment of the behaviour tests. The trees are installed as they lie there, so that what
+        is verified is what runs; they stay installed for the next time, and the stand-ins are installed anew."""
         self._say("environment: scripts/torch_env.py, patchctl install, pip install ./standins")
-        found = subprocess.run(
-            [sys.executable, str(SCRIPTS / "torch_env.py")], stdout=subprocess.PIPE, text=True, check=False
-        )
+        find = [sys.executable, str(SCRIPTS / "torch_env.py")]
+        found = subprocess.run(find, stdout=subprocess.PIPE, text=True, check=False)
         if found.returncode != 0:
             raise Failed("there is no CPU torch, see above", found.returncode)
         torch_python = found.stdout.strip()
-        if not self.python.exists():
-            self._ended([torch_python, "-m", "venv", self.venv])
-        ask = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
-        own, lent = (self._ended([one, "-c", ask]).stdout.strip() for one in (self.python, torch_python))
-        self._patchctl("install", "--workspace", self.workspace, "--python", self.python)
-        pip = [
-            self.python,
-            "-m",
-            "pip",
-            "install",
-            "-q",
-            "--disable-pip-version-check",
-            "--no-deps",
-            "--force-reinstall",
-        ]
-        self._ended([*pip, HERE / "standins"])
-        # Last: with these packages in sight pip would build with them.
-        Path(own, "zz_lent.pth").write_text(f"{lent}\n", encoding="utf-8")
+        ask = [torch_python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"]
+        lent, mark = self._ended(ask).stdout.strip(), self.venv / ".ready"
+        made_of = f"{lent}\n{' '.join(tree['upstream'] for tree in state['trees'])}\n"
+        if not mark.is_file() or mark.read_text(encoding="utf-8") != made_of:
+            self._ended([torch_python, "-m", "venv", "--clear", self.venv])
+            self._patchctl("install", "--workspace", self.workspace, "--python", self.python, "--editable")
+        pip = ["-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", "--force-reinstall"]
+        self._ended([self.python, *pip, HERE / "standins"])
+        # After the installs: with these packages in sight pip would build with them.
+        (site,) = self.venv.glob("lib/python3*/site-packages")
+        (site / "zz_lent.pth").write_text(f"{lent}\n", encoding="utf-8")
+        mark.write_text(made_of, encoding="utf-8")
 
     def _train(self, name: str, stop_after: int | None = None) -> Path:
         """scripts/train.sh to its end, or ended as a user ends it once so many steps are in the log."""
@@ -206,7 +200,8 @@ class Demo:
             "REWARD_PATH": str(SCRIPTS / "rewards" / "sums.py"),
             "HF_HUB_OFFLINE": "1",
             "PYTHONHASHSEED": "0",
-            "PYTHONDONTWRITEBYTECODE": "1",
+            # Compiled once, and not into the trees.
+            "PYTHONPYCACHEPREFIX": str(self.out / "pycache"),
             "RAY_USAGE_STATS_ENABLED": "0",
         }
 
