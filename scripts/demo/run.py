@@ -58,9 +58,9 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=HERE / "build" / "demo", help="[build/demo]")
-    parser.add_argument("--steps", type=int, default=80, help="of training [%(default)s]")
+    parser.add_argument("--steps", type=int, default=60, help="of training [%(default)s]")
     parser.add_argument(
-        "--stop", type=int, default=35, metavar="N", help="stop it after so many, and resume [%(default)s]"
+        "--stop", type=int, default=30, metavar="N", help="stop it after so many, and resume [%(default)s]"
     )
     parser.add_argument("--save", type=int, default=20, metavar="N", help="a checkpoint every so many [%(default)s]")
     parser.add_argument("--seed", type=int, default=0, help="of weights and data [%(default)s]")

@@ -45,7 +45,7 @@ def test_three_steps_a_stop_and_a_resume(scripts: Scripts, tmp_path: Path) -> No
         assert feature in ended.stdout
 
 
-@pytest.mark.parametrize("words", [("--stop", "80"), ("--save", "0"), ("--save", "60")])
+@pytest.mark.parametrize("words", [("--stop", "60"), ("--save", "0"), ("--save", "31")])
 def test_there_has_to_be_something_to_resume_from(tmp_path: Path, words: tuple[str, str]) -> None:
     ended = demo(tmp_path / "demo", *words)
     assert ended.returncode == 2 and "something to resume from" in ended.stderr
