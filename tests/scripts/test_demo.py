@@ -1,4 +1,4 @@
-"""`make demo`, shortened: three steps, stopped after the first and resumed, with everything that it starts on the way."""
+"""`make demo`, shortened: twelve steps, stopped after the second and resumed, with everything that it starts on the way."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def demo(out: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_three_steps_a_stop_and_a_resume(scripts: Scripts, tmp_path: Path) -> None:
+def test_a_few_steps_a_stop_and_a_resume(scripts: Scripts, tmp_path: Path) -> None:
     assert scripts.python  # skipped, with the reason, where there is no CPU torch
-    ended = demo(tmp_path / "demo", "--steps", "3", "--stop", "1", "--save", "1")
+    ended = demo(tmp_path / "demo", "--steps", "12", "--stop", "2", "--save", "2")
     assert ended.returncode == 0, ended.stderr[-3000:] + ended.stdout[-3000:]
     (run,) = (tmp_path / "demo").glob("run-*")
     log = (run / "whole.log").read_text(encoding="utf-8", errors="replace")
@@ -39,7 +39,7 @@ def test_three_steps_a_stop_and_a_resume(scripts: Scripts, tmp_path: Path) -> No
     # The first run was ended by a signal, and the second one began behind its checkpoint.
     assert "the training ended with 143" in log and "the training ended with 0" in log
     resumed = log.partition("the training ended with 143")[2]
-    assert re.findall(r"step:(\d+) - ", resumed)[0] in ("2", "3")
+    assert int(re.findall(r"step:(\d+) - ", resumed)[0]) % 2 == 1  # step 3, or a later one where the stop was late
     assert "equal to the lock before and after" in ended.stdout
     for feature in ("skip_old_log_prob", "data_rebalance", "sam_proposer"):
         assert feature in ended.stdout
