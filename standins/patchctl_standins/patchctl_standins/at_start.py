@@ -17,6 +17,7 @@ BEFORE = {
 # After this module was imported, this function of a stand-in is called with it.
 AFTER = {
     "mindspeed.megatron_adaptor": "mindspeed_on_cpu:after_adaptor",
+    "torch.distributed.fsdp._init_utils": "npu_training:synchronise_modules_of_the_device",
     "torch_npu": "npu_training:answer_for_the_device",
     "verl.utils.device": "npu_training:name_the_device",
     "vllm": "npu_engine:prepare_on_import",
