@@ -1,5 +1,6 @@
 """Run when Python starts in an environment that has this package (patchctl_standins.pth): each stand-in is put in place
-right after the module that it is for was imported, or before it, so that upstream's own entry modules and Ray's workers need no change.
+right after the module that it is for was imported, or before it, so that upstream's own entry modules and Ray's workers need no
+change.
 
 Nothing happens before such an import, and nothing to a process that imports none. PATCHCTL_STANDINS=0 turns it off;
 PATCHCTL_STANDINS_WATCH=MODULE=PLACE:FUNCTION has one more function called, by which a test looks on.
