@@ -114,6 +114,7 @@ def _use_gloo():
 
 def _extend_cpu_module():
     cpu = torch.cpu
+    cpu.current_device = lambda: 0
     cpu.manual_seed = torch.manual_seed
     cpu.set_device = cpu.empty_cache = lambda *args: None
     cpu.get_rng_state, cpu.set_rng_state = torch.get_rng_state, torch.set_rng_state

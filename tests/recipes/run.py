@@ -38,7 +38,7 @@ def main() -> int:
     for key in known.runnable():
         title, file = "/".join(key), place.folder / f"{'-'.join(key)}.json"
         if (not asked.only or title in asked.only) and (asked.again or not file.is_file()):
-            found = look_at(place, known, key, asked.timeout)
+            found = look_at(place, known, key, asked.timeout, dict(one.split("=") for one in asked.size))
             file.write_text(json.dumps(found, indent=1))
             print(title, json.dumps(found), flush=True)
         if file.is_file():
@@ -56,10 +56,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--table", type=Path)
     parser.add_argument("--timeout", type=float, default=900.0)
     parser.add_argument("--again", action="store_true")
+    parser.add_argument(
+        "--size", nargs="*", default=[], metavar="NAME=N", help="in place of the table's, to look closer"
+    )
     return parser.parse_args()
 
 
-def look_at(place: Place, known: Recipes, key: tuple[str, str], timeout: float) -> dict[str, Any]:
+def look_at(
+    place: Place, known: Recipes, key: tuple[str, str], timeout: float, other: dict[str, str]
+) -> dict[str, Any]:
     """The result of one recipe; what could not be done is said in `why`, and what comes after it is not tried."""
     found: dict[str, Any] = {"composed": False, "steps": 0, "update": None, "resumed": None, "why": ""}
     folder = place.folder / "-".join(key)
@@ -67,13 +72,18 @@ def look_at(place: Place, known: Recipes, key: tuple[str, str], timeout: float) 
     for name in ("on", "resumed"):
         shutil.rmtree(folder / name, ignore_errors=True)
     try:
-        one = shrunk(known, key, paths(place, shrunk(known, key, {}).recipe))
+        one = shrunk(known, key, paths(place, shrunk(known, key, {}).recipe), other)
     except RuntimeError as failure:
         return found | {"why": str(failure).strip().splitlines()[-1][:300]}
     ended = train(place, one, known, "on", timeout)
     log = ended.log.read_text(errors="replace")
     metrics = steps_of(log)
-    found |= {"composed": "TaskRunner hostname" in log, "ranks": one.ranks, "seconds": round(ended.seconds)}
+    found |= {
+        "composed": "TaskRunner hostname" in log,
+        "ranks": one.ranks,
+        "other sizes": other,
+        "seconds": round(ended.seconds),
+    }
     found |= {"steps": len(metrics), "metrics": {step: chosen(values) for step, values in metrics.items()}}
     found["why"] = "" if ended.code == 0 else why(ended)
     if updates := sorted(len(f.name.split(".")) and int(f.name.split(".")[1]) for f in watched(folder, "on")):

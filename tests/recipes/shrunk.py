@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -37,19 +37,22 @@ class Shrunk:
         return int(self.given.sizes["devices_per_node"])
 
     def run(self, known: Recipes) -> Run:
-        return resolve(known, self.recipe.profile, self.recipe.name, self.given)
+        run = resolve(known, self.recipe.profile, self.recipe.name, self.given)
+        kept = {key: value for key, value in run.overrides.items() if bare(key) not in TABLE["left_out"]}
+        return replace(run, overrides=kept)
 
 
-def shrunk(known: Recipes, key: Key, paths: Mapping[str, str], **more: str) -> Shrunk:
-    """The recipe `key` with the table's sizes and these files; `more` are overrides of the run, such as a switch off."""
+def shrunk(known: Recipes, key: Key, paths: Mapping[str, str], other: Mapping[str, str] | None = None) -> Shrunk:
+    """The recipe `key` with the table's sizes and these files; `other` are sizes that somebody asks for instead."""
     own = resolve(known, *key)
     sizes = {name: str(value) for name, value in TABLE["sizes"].items() if name in own.sizes}
     sizes |= {name: "2" for name in TABLE["parallel"] if name in own.sizes and whole(own, name) > 1}
+    sizes |= {name: value for name, value in (other or {}).items() if name in own.sizes}
     sizes["devices_per_node"] = str(ranks(own, sizes))
     overrides = {bare(k): str(TABLE["amounts"][bare(k)]["value"]) for k in own.overrides if bare(k) in TABLE["amounts"]}
     overrides |= {name: str(value) for name, value in TABLE["run"].items()}
     used = {name: path for name, path in paths.items() if name in own.paths}
-    return Shrunk(own, Given(sizes, overrides | more, used))
+    return Shrunk(own, Given(sizes, overrides, used))
 
 
 def ranks(own: Run, sizes: Mapping[str, str]) -> int:

@@ -34,7 +34,14 @@ def _row(title: str, found: Mapping[str, Any] | None) -> str:
     if found is None:
         return f"| {title} | | not run | | | | | |\n"
     steps = "yes" if found["steps"] == 2 else f"no ({found['steps']})"
-    cells = [title, str(found.get("ranks", "")), _yes(found["composed"]), steps, _update(found["update"])]
+    other = ", ".join(f"{name} {value}" for name, value in found.get("other sizes", {}).items())
+    cells = [
+        title,
+        f"{found.get('ranks', '')}{f' ({other})' if other else ''}",
+        _yes(found["composed"]),
+        steps,
+        _update(found["update"]),
+    ]
     cells += [_yes(found["resumed"]), str(found.get("seconds", "")), found["why"].replace("|", "\\|")]
     return f"| {' | '.join(cells)} |\n"
 

@@ -25,7 +25,9 @@ def test_nothing_but_sizes_is_replaced(key: tuple[str, str]) -> None:
     one = shrunk(KNOWN, key, {})
     changed = replaced(KNOWN, one)
     computed = {name for name, value in one.recipe.overrides.items() if value.written.startswith("= ")}
-    allowed = {*one.recipe.sizes, *computed, *TABLE["run"]} | {
+    left_out = {name for name in one.recipe.overrides if bare(name) in TABLE["left_out"]}
+    assert all(changed[name][1] == "" for name in left_out)
+    allowed = {*left_out, *one.recipe.sizes, *computed, *TABLE["run"]} | {
         name for name in one.recipe.overrides if bare(name) in TABLE["amounts"]
     }
     assert set(changed) <= allowed
