@@ -19,7 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from runs import HERE, REPO, Ended, Place, finished, paths, train
-from shrunk import Shrunk, recipes, shrunk
+from shrunk import Shrunk, recipes, shipped, shrunk
 from table import write_table
 
 from patchctl.training.recipes.read import Recipes
@@ -35,7 +35,7 @@ def main() -> int:
     place = Place(asked.trees.resolve(), Path(os.environ["PATCHCTL_TORCH_PYTHON"]).absolute(), asked.out.resolve())
     known = recipes()
     results: dict[str, dict[str, Any]] = {}
-    for key in known.runnable():
+    for key in shipped(known):
         title, file = "/".join(key), place.folder / f"{'-'.join(key)}.json"
         if (not asked.only or title in asked.only) and (asked.again or not file.is_file()):
             found = look_at(place, known, key, asked.timeout, dict(one.split("=") for one in asked.size))
@@ -44,7 +44,7 @@ def main() -> int:
         if file.is_file():
             results[title] = json.loads(file.read_text())
     if asked.table:
-        write_table(asked.table, results, ["/".join(key) for key in known.runnable()])
+        write_table(asked.table, results, ["/".join(key) for key in shipped(known)])
     return 0 if all(found["composed"] and found["steps"] == 2 for found in results.values()) else 1
 
 

@@ -25,6 +25,11 @@ def recipes() -> Recipes:
     return read_recipes(Distribution.load(REPO))
 
 
+def shipped(known: Recipes) -> list[Key]:
+    """Every recipe but the demo's, which is small itself and has a target of its own."""
+    return [key for key in known.runnable() if key[0] in TABLE["models"]]
+
+
 @dataclass(frozen=True)
 class Shrunk:
     """A recipe and what a shrunk run of it is given instead of its own."""

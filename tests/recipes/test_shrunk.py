@@ -10,14 +10,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from shrunk import REPO, TABLE, recipes, replaced, shrunk
+from shrunk import REPO, TABLE, recipes, replaced, shipped, shrunk
 
 from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.check import features_and_switches
 from patchctl.training.recipes.resolve import bare
 
 KNOWN = recipes()
-KEYS = KNOWN.runnable()
+KEYS = shipped(KNOWN)
 
 
 @pytest.mark.parametrize("key", KEYS, ids="/".join)
@@ -50,3 +50,7 @@ def test_no_switch_of_a_feature_is_replaced(key: tuple[str, str]) -> None:
 def test_ranks_are_at_most_eight(key: tuple[str, str]) -> None:
     one = shrunk(KNOWN, key, {})
     assert 1 <= one.ranks <= TABLE["most_ranks"]
+
+
+def test_every_recipe_but_the_demos_is_run() -> None:
+    assert {key[0] for key in KNOWN.runnable()} - {key[0] for key in KEYS} <= {"demo"}
