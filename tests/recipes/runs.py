@@ -109,7 +109,7 @@ def _make_site(site: Path, trees: Path) -> None:
 def paths(place: Place, run: Run) -> dict[str, str]:
     """The files of a recipe: a tiny model, made-up data, a converted checkpoint where it wants one, and a reward."""
     folder = place.folder / run.title.replace("/", "-")
-    source = run.data["train"].data_source
+    source = run.data["train"].data_source[0]
     answer = "A" if source == "cflue_mcq" else "1"
     made = folder / "made"
     if not (made / "train.parquet").is_file():
