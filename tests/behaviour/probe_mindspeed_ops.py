@@ -64,6 +64,15 @@ def added(counts):
     return float((into - 1 - torch.stack([one.t() @ other for one, other in parts])).abs().max())
 
 
+def by_inner(counts):
+    """Gradients of weights as MindSpeed's overlap asks for them, by groups of the inner dimension."""
+    x, grad = torch.randn(sum(counts), 6), torch.randn(sum(counts), 4)
+    ends = torch.tensor(counts).cumsum(0)
+    (found,) = mindspeed_ops.grouped_products([x.t()], [grad], [], ends, 2, mindspeed_ops.CUMULATED)
+    pairs = zip(x.split(counts), grad.split(counts), strict=True)
+    return float((found - torch.stack([one.t() @ other for one, other in pairs])).abs().max())
+
+
 def main():
     mindspeed_ops.install()
     torch.manual_seed(0)
@@ -73,6 +82,7 @@ def main():
         "rotary, pairs": rotary(1),
         "grouped, list": grouped([3, 0, 5], False),
         "grouped, tensor": grouped([2, 4], True),
+        "by inner dimension": by_inner([3, 0, 2]),
         "added": added([3, 0, 2]),
     }
 
