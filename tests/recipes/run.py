@@ -45,7 +45,14 @@ def main() -> int:
             results[title] = json.loads(file.read_text())
     if asked.table:
         write_table(asked.table, results, ["/".join(key) for key in shipped(known)])
-    return 0 if all(found["composed"] and found["steps"] == 2 for found in results.values()) else 1
+    return 0 if all(good(found) for title, found in results.items() if not asked.only or title in asked.only) else 1
+
+
+def good(found: dict[str, Any]) -> bool:
+    """Two steps, the engine renewed in both, and the same after a load."""
+    update = found["update"] or {}
+    seen = all(update.get(name) for name in ("whole", "ranks agree", "changed"))
+    return found["steps"] == 2 and seen and update["behind"] <= BEHIND and found["resumed"] is True
 
 
 def _arguments() -> argparse.Namespace:
