@@ -16,7 +16,7 @@ TREES := build/trees
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
 
-.PHONY: help apply demo test test-tool test-behaviour test-slow test-suites test-upstream test-mutants test-bombs fuzz torture torture-share image-test image-test-slow lint bench bench-patches config-keys docs clean trees
+.PHONY: help apply demo test test-tool test-behaviour test-recipes test-recipes-share test-slow test-suites test-upstream test-mutants test-bombs fuzz torture torture-share image-test image-test-slow lint bench bench-patches config-keys docs clean trees
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 18
@@ -65,6 +65,15 @@ test-behaviour: trees  ## the patched upstream code on a CPU torch; scripts and 
 test-slow: trees  ## those of them that take minutes: more processes, larger matrices
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
 	$(RUN) -m pytest -q patches tests/behaviour tests/scripts tests/cluster -m slow --slow --trees $(TREES)/patched
+
+# Every shipped recipe, shrunk, through verl's own entry module; results are kept in build/recipes, AGAIN=1 runs all anew.
+test-recipes: trees  ## each recipe on CPUs with all its switches: two steps, an update, a checkpoint and its load; hours
+	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
+	$(RUN) tests/recipes/run.py --trees $(TREES)/patched --out build/recipes --table $(EVIDENCE)/recipes.md $(if $(AGAIN),--again)
+
+test-recipes-share: trees  ## one of them on four ranks: Megatron with two pipeline stages and two data parallel ranks; four minutes
+	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
+	$(RUN) tests/recipes/run.py --trees $(TREES)/patched --out build/recipes --only qwen3-32b/grpo --size tp=1 cp=1 --again
 
 test-suites: trees  ## upstream's own suites that source distributions carry, unpatched against patched
 	@PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)" || { echo "upstream's suites skipped: no CPU torch"; exit 0; }; \

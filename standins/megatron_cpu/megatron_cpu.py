@@ -143,7 +143,7 @@ class NoRngTracker:
         return nullcontext()
 
     def get_states(self):
-        return {}
+        return {"model-parallel-rng": torch.get_rng_state()}  # verl refuses a checkpoint without any
 
     def is_initialized(self):
         return True

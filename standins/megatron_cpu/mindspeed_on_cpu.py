@@ -115,7 +115,7 @@ def _use_gloo():
 def _extend_cpu_module():
     cpu = torch.cpu
     cpu.current_device = lambda: 0
-    cpu.manual_seed = lambda seed: None
+    cpu.manual_seed = torch.manual_seed
     cpu.set_device = cpu.empty_cache = lambda *args: None
     cpu.get_rng_state, cpu.set_rng_state = torch.get_rng_state, torch.set_rng_state
     for name in ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"):

@@ -9,6 +9,7 @@ import types
 import torch
 
 CUMULATED = 0
+BY_ROWS, BY_INNER = 0, 2
 ROTATE_HALF = 0
 
 
@@ -58,11 +59,17 @@ def rotary_embedding(x, cos, sin, mode=ROTATE_HALF):
 
 
 def grouped_products(x, weight, bias, group_list, group_type, group_list_type):
-    """[each group's rows of x[0] times its matrix in weight[0]]."""
-    if bias or group_type != 0 or len(x) != 1 or len(weight) != 1:
-        raise NotImplementedError("the stand-in has one input, split by rows, one weight and no bias")
-    parts = x[0].split(_counts(group_list, group_list_type))
-    return [torch.cat([part @ matrix for part, matrix in zip(parts, weight[0], strict=True)])]
+    """[each group's rows of x[0] times its matrix in weight[0]]; with group_type 2 [each group's columns of x[0] times its rows
+    of weight[0]], which is how gradients of weights are made."""
+    if bias or group_type not in (BY_ROWS, BY_INNER) or len(x) != 1 or len(weight) != 1:
+        raise NotImplementedError(
+            f"the stand-in has one input, one weight and no bias, and not group type {group_type}"
+        )
+    counts = _counts(group_list, group_list_type)
+    if group_type == BY_INNER:
+        pairs = zip(x[0].split(counts, 1), weight[0].split(counts), strict=True)
+        return [torch.stack([columns @ rows for columns, rows in pairs])]
+    return [torch.cat([part @ matrix for part, matrix in zip(x[0].split(counts), weight[0], strict=True)])]
 
 
 def grouped_gradients(grads, x, weight, group_list, group_list_type):

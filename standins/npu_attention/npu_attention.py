@@ -73,14 +73,23 @@ def fusion_attention(
     atten_mask=None,
     scale=1.0,
     sparse_mode=0,
-    actual_seq_qlen,
-    actual_seq_kvlen,
+    actual_seq_qlen=None,
+    actual_seq_kvlen=None,
     pse=None,
     padding_mask=None,
     keep_prob=1.0,
     **unused,
 ):
-    """(output, softmax maximum, softmax sum, ..., seed, offset, numels); differentiable as to the output."""
+    """(output, softmax maximum, softmax sum, ..., seed, offset, numels); differentiable as to the output.
+
+    In layout BSND, [sequences, tokens, heads, width], there is an output alone.
+    """
+    if input_layout == "BSND":
+        settings = {"atten_mask": atten_mask, "scale": scale, "sparse_mode": sparse_mode, "keep_prob": keep_prob}
+        ends = [[len(one[0]) * (row + 1) for row in range(len(one))] for one in (query, key)]
+        rows = [one.flatten(0, 1) for one in (query, key, value)]
+        settings |= {"actual_seq_qlen": ends[0], "actual_seq_kvlen": ends[1], "pse": pse, "padding_mask": padding_mask}
+        return (fusion_attention(*rows, head_num, "TND", **settings)[0].view(query.shape),)
     _check(input_layout, pse, padding_mask, keep_prob)
     sequences = list(_sequences(actual_seq_qlen, actual_seq_kvlen))
     output = torch.zeros_like(query)

@@ -41,6 +41,13 @@ def name_the_device(device):
     device.get_nccl_backend = lambda: "gloo"
 
 
+def synchronise_modules_of_the_device(init_utils):
+    """torch.distributed.fsdp._init_utils: FSDP sends a module's first values between devices, and refuses to on a CPU; an index
+    is one of an accelerator."""
+    init_utils._check_module_states_for_sync_module_states = lambda module_states: None
+    init_utils._get_device_from_device_id = lambda device_id, *args: None if device_id is None else torch.device("cpu")
+
+
 def _each_device_once(start):
     """verl's FSDP worker names a backend for the CPU and one for the device, and torch refuses one device twice."""
 

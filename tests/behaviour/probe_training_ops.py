@@ -3,6 +3,7 @@ gradients; prints the largest difference of each, and what is refused."""
 
 import json
 
+import npu_attention
 import torch
 import torch_npu
 from transformers.models.qwen3 import modeling_qwen3
@@ -50,6 +51,22 @@ def cross_entropy():
     )
 
 
+def attention_of_rows():
+    """Layout BSND, causal, with two query heads a key head."""
+    scale = 8**-0.5
+
+    def reference(query, key, value):
+        heads = [one.transpose(1, 2) for one in (query, key, value)]
+        found = torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=True, scale=scale, enable_gqa=True)
+        return found.transpose(1, 2)
+
+    def rows(query, key, value):
+        settings = {"scale": scale, "atten_mask": torch.ones(1), "sparse_mode": 3}
+        return npu_attention.fusion_attention(query, key, value, 4, "BSND", **settings)[0]
+
+    return worst(rows, reference, torch.randn(2, 5, 4, 8), torch.randn(2, 5, 2, 8), torch.randn(2, 5, 2, 8))
+
+
 def refused():
     calls = {
         "interleaved rotation": lambda: torch_npu.npu_rotary_mul(*[torch.ones(2, 4)] * 3, rotary_mode="interleave"),
@@ -65,5 +82,5 @@ def refused():
 
 
 torch.manual_seed(0)
-worst_of = {one.__name__: one() for one in (rms_norm, rotary_mul, cross_entropy)}
+worst_of = {one.__name__: one() for one in (rms_norm, rotary_mul, cross_entropy, attention_of_rows)}
 print(json.dumps({"worst": worst_of, "refused": refused()}))

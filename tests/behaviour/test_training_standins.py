@@ -14,10 +14,10 @@ TOLERANCE = 1e-6
 
 @pytest.fixture(scope="module")
 def operators(upstream: Upstream) -> Any:
-    return upstream.run("tests/behaviour/probe_training_ops.py", standins=["torch_npu"])
+    return upstream.run("tests/behaviour/probe_training_ops.py", standins=["torch_npu", "npu_attention"])
 
 
-@pytest.mark.parametrize("name", ["rms_norm", "rotary_mul", "cross_entropy"])
+@pytest.mark.parametrize("name", ["rms_norm", "rotary_mul", "cross_entropy", "attention_of_rows"])
 def test_operators_and_their_gradients_equal_plain_pytorch(operators: Any, name: str) -> None:
     assert operators["worst"][name] <= TOLERANCE
 

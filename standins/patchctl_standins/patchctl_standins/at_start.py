@@ -1,7 +1,9 @@
 """Run when Python starts in an environment that has this package (patchctl_standins.pth): each stand-in is put in place
-right after the module that it is for was imported, or before it, so that upstream's own entry modules and Ray's workers need no change.
+right after the module that it is for was imported, or before it, so that upstream's own entry modules and Ray's workers need no
+change.
 
-Nothing happens before such an import, and nothing to a process that imports none. PATCHCTL_STANDINS=0 turns it off.
+Nothing happens before such an import, and nothing to a process that imports none. PATCHCTL_STANDINS=0 turns it off;
+PATCHCTL_STANDINS_WATCH=MODULE=PLACE:FUNCTION has one more function called, by which a test looks on.
 """
 
 import importlib
@@ -16,10 +18,13 @@ BEFORE = {
 # After this module was imported, this function of a stand-in is called with it.
 AFTER = {
     "mindspeed.megatron_adaptor": "mindspeed_on_cpu:after_adaptor",
+    "torch.distributed.fsdp._init_utils": "npu_training:synchronise_modules_of_the_device",
     "torch_npu": "npu_training:answer_for_the_device",
     "verl.utils.device": "npu_training:name_the_device",
     "vllm": "npu_engine:prepare_on_import",
 }
+if "=" in os.environ.get("PATCHCTL_STANDINS_WATCH", ""):
+    AFTER.update([os.environ["PATCHCTL_STANDINS_WATCH"].split("=", 1)])
 
 
 class AfterImport(importlib.abc.MetaPathFinder):

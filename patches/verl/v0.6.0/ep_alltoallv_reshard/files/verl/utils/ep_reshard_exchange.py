@@ -72,8 +72,13 @@ def expert_weights(actor_module: Sequence[torch.nn.Module], transformer_config) 
     """
     found = []
     for chunk, model in enumerate(actor_module):
-        parameters = dict(unwrap_model(model).named_parameters())
-        routed = [name for name in parameters if _ROUTED in name]
+        # Of meta: with param_offload the model has no memory when the exchange is made.
+        parameters = {
+            name: torch.empty_like(weight, device="meta")
+            for name, weight in unwrap_model(model).named_parameters()
+            if _ROUTED in name
+        }
+        routed = list(parameters)
         for (prefix, grouped), names in groupby(routed, _weight_of):
             names = tuple(names)
             own = _of_experts(names, parameters, grouped, transformer_config)

@@ -1,0 +1,199 @@
+"""Starts verl's entry module for a shrunk recipe: models and data, the environment, the processes and what remains of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shrunk import REPO, TABLE, Shrunk
+
+from patchctl.training.recipes.read import Recipes
+from patchctl.training.recipes.resolve import Run
+from patchctl.training.recipes.shell import hydra_value
+
+HERE = Path(__file__).parent
+STANDINS = REPO / "standins"
+UPSTREAMS = ("verl", "vllm", "vllm-ascend", "megatron-lm", "mindspeed")
+# What goes on the path beside the trees, as an environment with ./standins installed has it.
+PACKAGES = ("torch_npu", "megatron_cpu", "npu_attention", "npu_engine", "npu_training", "patchctl_standins")
+SITE = "import patchctl_standins.at_start\n"
+FIXED = {
+    "LANG": "C.UTF-8",
+    "PYTHONHASHSEED": "0",
+    "PYTHONNOUSERSITE": "1",
+    "PYTHONUNBUFFERED": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_prestart_worker_first_driver": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+GRACE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a session of runs keeps its things: trees, an interpreter with torch, and a folder of its own."""
+
+    trees: Path
+    python: Path
+    folder: Path
+
+    def environment(self, **more: str) -> dict[str, str]:
+        site = self.folder / "site"
+        if not site.is_dir():
+            _make_site(site, self.trees)
+        path = [site, HERE, *(self.trees / name for name in UPSTREAMS), *(STANDINS / name for name in PACKAGES)]
+        return {
+            **FIXED,
+            "PATH": f"{self.python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+            "HOME": str(self.folder),
+            "PYTHONPYCACHEPREFIX": str(self.folder / "pycache"),
+            "PYTHONPATH": os.pathsep.join(map(str, path)),
+            "WORKSPACE": str(self.trees),
+            # Below 16 devices vllm-ascend exchanges experts' tokens there by operators that gloo has.
+            "PATCHCTL_NPU": "A2",
+            **more,
+        }
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended: None when its time was over."""
+
+    code: int | None
+    seconds: float
+    log: Path
+    peak_bytes: int
+
+    def last_error(self) -> str:
+        """The last line that names an error, for people."""
+        lines = [line for line in self.log.read_text(errors="replace").splitlines() if _names_error(line)]
+        return lines[-1].rpartition("m ")[2].strip()[:300] if lines else ""
+
+
+def _names_error(line: str) -> bool:
+    head = line.strip().partition(":")[0]
+    return head.endswith(("Error", "Exception")) and " " not in head
+
+
+def _make_site(site: Path, trees: Path) -> None:
+    """What `pip install ./standins` would put into the environment, and metadata of vllm and vllm-ascend."""
+    sys.path.insert(0, str(STANDINS / "patchctl_standins"))
+    from patchctl_standins.made import entry_points
+
+    site.mkdir(parents=True)
+    (site / "sitecustomize.py").write_text(SITE)
+    versions = {"vllm": "0.14.1+cpu", "vllm_ascend": "0.14.0rc1", "patchctl_standins": "1"}
+    points = {
+        "vllm_ascend": entry_points(trees / "vllm-ascend" / "setup.py"),
+        "patchctl_standins": "[torch.backends]\ntorch_npu = torch_npu:_autoload\n",
+    }
+    for name, version in versions.items():
+        info = site / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        if name in points:
+            (info / "entry_points.txt").write_text(points[name])
+
+
+def paths(place: Place, run: Run) -> dict[str, str]:
+    """The files of a recipe: a tiny model, made-up data, a converted checkpoint where it wants one, and a reward."""
+    folder = place.folder / run.title.replace("/", "-")
+    source = run.data["train"].data_source[0]
+    answer = "A" if source == "cflue_mcq" else "1"
+    made = folder / "made"
+    if not (made / "train.parquet").is_file():
+        made.mkdir(parents=True, exist_ok=True)
+        job = TABLE["models"][run.profile] | {"data_source": source, "answer": answer}
+        finished(place, [str(HERE / "made_model.py"), str(made), json.dumps(job)], folder / "made.log", 120)
+    found = {
+        "model": str(made / "model"),
+        "train": str(made / "train.parquet"),
+        "validation": str(made / "train.parquet"),
+        "checkpoints": str(folder / "checkpoints"),
+        "reward": str(REPO / "scripts/rewards" / ("choices.py" if source == "cflue_mcq" else "deepscaler.py")),
+        "mcore_weights": str(folder / "mcore"),
+    }
+    if "mcore_weights" in run.paths and not (folder / "mcore" / "metadata.json").is_file():
+        script = place.trees / "verl/scripts/converter_hf_to_mcore.py"
+        command = [str(script), "--hf_model_path", found["model"], "--output_path", found["mcore_weights"]]
+        finished(place, [*command, "--grouped_experts"], folder / "convert.log", 200)
+    return found
+
+
+def finished(place: Place, arguments: Sequence[str], log: Path, timeout: float) -> str:
+    """The last line of a Python program; raises RuntimeError with the end of its output when it fails."""
+    ended = started([str(place.python), *arguments], place.environment(), place.folder, log, timeout)
+    text = log.read_text(errors="replace")
+    if ended.code != 0:
+        raise RuntimeError(f"{arguments[0]} ended with {ended.code}\n{text[-3000:]}")
+    return text.strip().splitlines()[-1] if text.strip() else ""
+
+
+def train(place: Place, one: Shrunk, known: Recipes, name: str, timeout: float) -> Ended:
+    """One run of the entry module; the recipe's environment, the table's sizes, and what watches."""
+    run = one.run(known)
+    folder = place.folder / run.title.replace("/", "-") / name
+    folder.mkdir(parents=True, exist_ok=True)
+    recipe = {key: _path_or(run, value) for key, value in run.environment.items()}
+    watched = {
+        "PATCHCTL_NPUS": str(one.ranks),
+        "RECIPE_WATCHED": str(folder / "watched"),
+        "PATCHCTL_STANDINS_WATCH": "verl.workers.rollout.vllm_rollout.vllm_rollout_spmd=watch:watch",
+        "RAY_TMPDIR": "/tmp",
+    }
+    overrides = [f"{key}={hydra_value(_path_or(run, value))}" for key, value in run.overrides.items()]
+    command = [str(place.python), "-m", run.entry.module, f"--config-name={run.entry.config}", *overrides]
+    command.append(f"hydra.run.dir={folder / 'hydra'}")
+    environment = place.environment(**{k: v for k, v in recipe.items() if v}, **watched)
+    cwd = place.trees / run.entry.upstream / (run.entry.folder or ".")
+    return started(command, environment, cwd, folder / "log.txt", timeout)
+
+
+def _path_or(run: Run, value: object) -> str:
+    path = value.path  # type: ignore[attr-defined]
+    return (run.path(path) or "") if path else value.value  # type: ignore[attr-defined]
+
+
+def started(command: Sequence[str], environment: Mapping[str, str], cwd: Path, log: Path, timeout: float) -> Ended:
+    """Runs it in a session of its own, of which nothing is left afterwards."""
+    begun = time.monotonic()
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            list(command),
+            cwd=cwd,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        code: int | None
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            code = None
+            process.send_signal(signal.SIGTERM)  # verl's driver takes Ray's processes with it
+            try:
+                process.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                pass
+        finally:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    return Ended(code, time.monotonic() - begun, log, peak)

@@ -1,0 +1,88 @@
+"""A shrunk recipe: what `patchctl recipe command` prints of one, with the sizes of sizes.yaml in place of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from patchctl.__main__ import compose
+from patchctl.manifest.distribution import Distribution
+from patchctl.training.recipes.read import Key, Recipes, read_recipes
+from patchctl.training.recipes.resolve import Given, Run, bare, resolve
+
+REPO = Path(__file__).resolve().parents[2]
+TABLE: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "sizes.yaml").read_text(encoding="utf-8"))
+TRAINED_IN_PARALLEL = ("tp", "pp", "cp", "sp")
+
+
+def recipes() -> Recipes:
+    compose()  # a script comes here too, which no conftest.py has prepared
+    return read_recipes(Distribution.load(REPO))
+
+
+def shipped(known: Recipes) -> list[Key]:
+    """Every recipe but the demo's, which is small itself and has a target of its own."""
+    return [key for key in known.runnable() if key[0] in TABLE["models"]]
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """A recipe and what a shrunk run of it is given instead of its own."""
+
+    recipe: Run
+    given: Given
+
+    @property
+    def ranks(self) -> int:
+        return int(self.given.sizes["devices_per_node"])
+
+    def run(self, known: Recipes) -> Run:
+        run = resolve(known, self.recipe.profile, self.recipe.name, self.given)
+        kept = {key: value for key, value in run.overrides.items() if bare(key) not in TABLE["left_out"]}
+        return replace(run, overrides=kept)
+
+
+def shrunk(known: Recipes, key: Key, paths: Mapping[str, str], other: Mapping[str, str] | None = None) -> Shrunk:
+    """The recipe `key` with the table's sizes and these files; `other` are sizes that somebody asks for instead."""
+    own = resolve(known, *key)
+    sizes = {name: str(value) for name, value in TABLE["sizes"].items() if name in own.sizes}
+    sizes |= {name: "2" for name in TABLE["parallel"] if name in own.sizes and whole(own, name) > 1}
+    sizes |= {name: value for name, value in (other or {}).items() if name in own.sizes}
+    sizes["devices_per_node"] = str(ranks(own, sizes))
+    overrides = {bare(k): str(TABLE["amounts"][bare(k)]["value"]) for k in own.overrides if bare(k) in TABLE["amounts"]}
+    overrides |= {name: str(value) for name, value in TABLE["run"].items()}
+    used = {name: path for name, path in paths.items() if name in own.paths}
+    return Shrunk(own, Given(sizes, overrides, used))
+
+
+def ranks(own: Run, sizes: Mapping[str, str]) -> int:
+    """What the parallel sizes make, times two for data parallelism where the recipe has it and the limit leaves room."""
+    if whole(own, "devices") == 1:
+        return 1
+    found = 1
+    for name in TRAINED_IN_PARALLEL:
+        found *= int(sizes.get(name, 1))
+    found = max(found, int(sizes.get("rollout_tp", 1)))
+    return min(found * 2, TABLE["most_ranks"])
+
+
+def whole(run: Run, name: str) -> int:
+    return int(Fraction(run.sizes[name].value))
+
+
+def replaced(known: Recipes, one: Shrunk) -> dict[str, tuple[str, str]]:
+    """{size or override: (the recipe's, the shrunk one's)} of all that differ; expressions of sizes are followed."""
+    run = one.run(known)
+    found: dict[str, tuple[str, str]] = {}
+    for section in ("sizes", "environment", "overrides"):
+        own, new = getattr(one.recipe, section), getattr(run, section)
+        for key in {**own, **new}:
+            pair = tuple(side[key].value if key in side else "" for side in (own, new))
+            if pair[0] != pair[1]:
+                found[key] = (pair[0], pair[1])
+    return found
