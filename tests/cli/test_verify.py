@@ -229,25 +229,32 @@ ON = "@pytest.mark.on\ndef test(): ...\n"
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "upstream"),
-    [
-        ("greeter/test_lowd.py", ON, "greeter"),
-        ("greeter/v1/test_lowd.py", ON, "greeter"),
-        ("clock/test_loud.py", ON, "clock"),
-        ("mutants/lowd.yaml", "upstream: greeter\n", "greeter"),
-        ("mutants/loud.part.yaml", "upstream: clock\n", "clock"),
-    ],
+    "file", ["greeter/test_lowd.py", "greeter/v1/test_lowd.py", "test_loud.py", "mutants/lowd.yaml"]
 )
-def test_what_a_patch_left_that_is_gone_is_named(made: Made, file: str, text: str, upstream: str) -> None:
+def test_what_lies_in_no_features_folder_is_named(made: Made, file: str) -> None:
+    """Nothing runs it: a test of a need, or a mutation, outside of `patches/`."""
     behaviour = "tests/behaviour"
-    for patch, owner in (("typo", "greeter"), ("polite", "greeter"), ("loud", "greeter"), ("step", "clock")):
-        mutant = f"{behaviour}/mutants/{patch}.yaml"
-        write_files(made.root, {f"{behaviour}/{owner}/test_{patch}_part.py": ON, mutant: f"upstream: {owner}\n"})
+    for patch, owner in (("typo", "greeter/v1"), ("step", "clock/v2")):
+        folder = f"patches/{owner}/{patch}"
+        write_files(
+            made.root, {f"{folder}/tests/test_{patch}_part.py": ON, f"{folder}/mutants/{patch}.yaml": "file: x\n"}
+        )
     assert "left-over" not in rules(verify(made)[1])
-    write_files(made.root, {f"{behaviour}/{file}": text})
+    write_files(made.root, {f"{behaviour}/{file}": ON if file.endswith(".py") else "file: x\n"})
     code, report = verify(made)
-    found = [(f["file"], f["upstream"], f["severity"]) for f in report["findings"] if f["rule"] == "left-over"]
-    assert code == 1 and found == [(f"{behaviour}/{file}", upstream, "error")]
+    found = [(f["file"], f["severity"]) for f in report["findings"] if f["rule"] == "left-over"]
+    assert code == 1 and found == [(f"{behaviour}/{file}", "error")]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_folder_that_no_line_of_the_manifest_names(made: Made, whole: bool) -> None:
+    """Of a feature that is gone, or is not entered yet: an error, with its patch in it or without."""
+    folder = "patches/greeter/v1/lowd"
+    patch = {f"{folder}/0009-feature-lowd.patch": made.patch("polite").read_text()} if whole else {}
+    write_files(made.root, {f"{folder}/tests/test_lowd.py": ON, **patch})
+    code, report = verify(made)
+    found = [f["file"] for f in report["findings"] if f["rule"] == "unlisted-file"]
+    assert code == 1 and found and all(file.startswith(folder) for file in found)
 
 
 def test_a_test_of_what_upstream_does_without_us_is_no_left_over(made: Made) -> None:
