@@ -88,12 +88,17 @@ def _names_error(line: str) -> bool:
 
 def _make_site(site: Path, trees: Path) -> None:
     """What `pip install ./standins` would put into the environment, and metadata of vllm and vllm-ascend."""
-    sys.path.insert(0, str(STANDINS / "patchctl_standins"))
+    sys.path[:0] = [str(STANDINS / "patchctl_standins"), str(REPO / "tests")]
     from patchctl_standins.made import entry_points
+    from pins import version_of
 
     site.mkdir(parents=True)
     (site / "sitecustomize.py").write_text(SITE)
-    versions = {"vllm": "0.14.1+cpu", "vllm_ascend": "0.14.0rc1", "patchctl_standins": "1"}
+    versions = {
+        "vllm": f"{version_of('vllm')}+cpu",
+        "vllm_ascend": version_of("vllm-ascend"),
+        "patchctl_standins": "1",
+    }
     points = {
         "vllm_ascend": entry_points(trees / "vllm-ascend" / "setup.py"),
         "patchctl_standins": "[torch.backends]\ntorch_npu = torch_npu:_autoload\n",
