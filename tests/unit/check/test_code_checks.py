@@ -17,6 +17,7 @@ from patchctl.check.python_code import Changed, PythonCheck
 from patchctl.check.switches import check_switch, switch_name
 from patchctl.errors import Tried
 from patchctl.findings.report import Finding, NotChecked, Report
+from patchctl.patch.parse import Patch
 from patchctl.stack.patches import StackPatch, load_patch
 
 
@@ -124,7 +125,7 @@ def test_a_switch_is_found_in_added_lines_only_as_a_whole_word(patches: dict[str
     assert list(check_switch(polite, "greeter", None)) == []
     header = replace(polite.header, trailers={**polite.header.trailers})
     header.trailers["Switch"] = [replace(header.trailers["Switch"][0], value="env GREETER_POLIT=1")]
-    other = replace(polite, patch=replace(polite.patch, header=header))
+    other = replace(polite, patch=Patch(polite.patch.name, header, polite.patch.changes))
     (note,) = check_switch(other, "greeter", None)
     assert note.level == "note"
     (error,) = check_switch(other, "greeter", Changed(other, {"greeter/hello.py": (b"", b"GREETER_POLITE")}))
