@@ -64,10 +64,13 @@ class Trees:
         return content
 
     def lacks(self, upstream: str, feature: str) -> str | None:
-        """Why the patch of the feature is not in the tree; None if it is: its stack does not carry it, or it was left out."""
+        """Why the patch of the feature is not in the tree: its stack does not carry it, or it was left out. None if it is
+        there, and for a feature of another upstream."""
         stack = self.stack(upstream)
         if feature not in features_of(stack):
-            return f"{upstream} {stack.name} does not carry {feature}"
+            stacks = [one for one in distribution().stacks.values() if one.upstream == upstream]
+            is_its_own = any(feature in features_of(one) for one in stacks)
+            return f"{upstream} {stack.name} does not carry {feature}" if is_its_own else None
         reason = self._left_out.get((upstream, feature))
         return f"{feature} is not in the tree of {upstream}: {reason}" if reason else None
 
