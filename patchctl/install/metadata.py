@@ -174,7 +174,7 @@ def read_metadata(item: InstallTree, copy: Path, python: str, tools: Path | None
 
 
 def _last(said: str) -> str:
-    lines = [line for line in said.splitlines() if line.strip()]
+    lines = [line for line in said.splitlines() if line.strip() and not line.startswith("Traceback (")]
     return one_line("; ".join(lines[-3:])) or "no message"
 
 

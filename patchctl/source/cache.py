@@ -136,6 +136,8 @@ def new_repository(folder: Path) -> Path:
 
 def seal(repo: Path, record: Record) -> None:
     """Complete a repository that has its objects: the reference, and the record last."""
+    for left in (repo / "objects" / "pack").glob("tmp_*"):
+        left.unlink()  # git only warns when it cannot remove its own
     (repo / _REF).write_text(record.commit + "\n", encoding="ascii")
     (repo / _RECORD).write_text(json.dumps(asdict(record), indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
