@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from patchctl.git.fetch import user_settings
+from patchctl.git.fetch import list_refs
 from patchctl.git.run import GitFailed, run_git
 
 _ID = re.compile(r"[0-9a-f]{40}")
@@ -29,10 +29,7 @@ def refs_of(repo: Path) -> dict[str, str]:
 
 def remote_refs(address: str) -> dict[str, str]:
     """The same of a repository elsewhere, by asking it. Raises GitFailed."""
-    out = run_git(["ls-remote", "--tags", "--heads", "--", address], config=user_settings()).decode("utf-8", "replace")
-    rows = [line.partition("\t")[::2] for line in out.splitlines()]
-    peeled = {name.removesuffix("^{}"): oid for oid, name in rows if name.endswith("^{}")}
-    return _by_name([(name, peeled.get(name, oid)) for oid, name in rows if not name.endswith("^{}")])
+    return _by_name(list(list_refs(address, None).items()))
 
 
 def _by_name(rows: list[tuple[str, str]]) -> dict[str, str]:

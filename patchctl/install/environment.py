@@ -148,7 +148,12 @@ def pip_install(environment: Environment, wheels: Sequence[Path]) -> None:
         said = [line for line in lines if line.lower().startswith("error")] or lines[-3:]
         raise WrongUse(f"pip could not install: {one_line('; '.join(said))}", hint=_pip_hint(done.stderr))
     for wheel in wheels:
-        _forget_address(environment, "-".join(wheel.name.split("-")[:2]) + ".dist-info")
+        _forget_address(environment, info_folder(wheel))
+
+
+def info_folder(wheel: Path) -> str:
+    """The name of the folder in which pip keeps what it knows of a wheel's package."""
+    return "-".join(wheel.name.split("-")[:2]) + ".dist-info"
 
 
 def _forget_address(environment: Environment, name: str) -> None:

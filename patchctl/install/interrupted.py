@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from patchctl.atomic import replace_file
 from patchctl.errors import WrongUse
-from patchctl.install.environment import Environment
+from patchctl.install.environment import Environment, info_folder
 from patchctl.install.metadata import normalised
 from patchctl.values import dataclass
 
@@ -109,7 +109,7 @@ def take_away(note: Note) -> None:
 def _package(environment: Environment, site: Path, wheel: Path) -> _Package:
     with zipfile.ZipFile(wheel) as archive:
         names = [info.filename for info in archive.infolist() if not info.is_dir()]
-    info = "-".join(wheel.name.split("-")[:2]) + ".dist-info"
+    info = info_folder(wheel)
     old = _old_info(site, info.partition("-")[0]) if environment.replaced(info.partition("-")[0]) else None
     owned = _recorded(site / old / "RECORD") if old is not None else frozenset[str]()
     # What lay there and is nobody's stays: a file of the user's, in a folder that has a package's name.

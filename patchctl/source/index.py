@@ -68,7 +68,7 @@ def download(
     config = config or machine_config()
     mismatches: list[Tried] = []
     with _client(config) as client:
-        for source, kind in [*((u, "index") for u in config.index_urls), *((f, "links") for f in config.find_links)]:
+        for source, kind in _places(config):
             with _plain_errors(source, tried):
                 if _is_dead(source, config, tried):
                     continue
@@ -95,7 +95,7 @@ def offers(distribution: str, sdist: Sdist, tried: list[Tried], config: IndexCon
     config = config or machine_config()
     found: list[str] = []
     with _client(config) as client:
-        for source, kind in [*((u, "index") for u in config.index_urls), *((f, "links") for f in config.find_links)]:
+        for source, kind in _places(config):
             with _plain_errors(source, tried):
                 if _is_dead(source, config, tried):
                     continue
@@ -114,7 +114,7 @@ def find_digest(
     promises it, else of what is downloaded into `folder` for that. None, with the reasons added to `tried`."""
     config = machine_config()
     with _client(config) as client:
-        for source, kind in [*((u, "index") for u in config.index_urls), *((f, "links") for f in config.find_links)]:
+        for source, kind in _places(config):
             with _plain_errors(source, tried):
                 if _is_dead(source, config, tried):
                     continue
@@ -127,6 +127,11 @@ def find_digest(
     if not config.index_urls and not config.find_links:
         tried.append(Tried("package index", "pip's configuration names none (no-index)"))
     return None
+
+
+def _places(config: IndexConfig) -> list[tuple[str, str]]:
+    """Where pip would look, in its order, and what each place is: an index, or links of a page or a folder."""
+    return [*((url, "index") for url in config.index_urls), *((place, "links") for place in config.find_links)]
 
 
 def _client(config: IndexConfig) -> Any:
@@ -243,7 +248,7 @@ def versions(distribution: str, tried: list[Tried], config: IndexConfig | None =
     config = config or machine_config()
     found: dict[str, Sdist] = {}
     with _client(config) as client:
-        for source, kind in [*((u, "index") for u in config.index_urls), *((f, "links") for f in config.find_links)]:
+        for source, kind in _places(config):
             with _plain_errors(source, tried):
                 if not _is_dead(source, config, tried):
                     for one in _offered(client, source, kind, distribution, tried):
