@@ -383,9 +383,9 @@ def _node(box: Box) -> Callable[[], int]:
 # install
 
 
-def _environment(box: Box) -> None:
+def _environment(box: Box, profile: str = "full") -> None:
     """A workspace, and an environment that has what setup.py needs from this one."""
-    box.good("apply", "--profile", "full", "--workspace", str(box.ws))
+    box.good("apply", "--profile", profile, "--workspace", str(box.ws))
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(box.at("env"))], check=True)
     packages = next(box.at("env").glob("lib/python*/site-packages"))
     line = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", str(packages)]
@@ -406,8 +406,10 @@ def _installed(box: Box) -> Any:
 
 
 def _installed_before(box: Box) -> None:
-    """The same, with what is to be installed there already: pip takes it away first."""
-    _environment(box)
+    """One tree alone, which is installed there already: pip takes it away first."""
+    alone = "schema: 1\nname: alone\nsummary: One tree.\nstacks:\n  shapes: v1\n"
+    (box.made.root / "manifests/profiles/alone.yaml").write_text(alone)
+    _environment(box, "alone")
     box.good(*(a.replace("BOX", str(box.folder)) for a in _INSTALL))
 
 
