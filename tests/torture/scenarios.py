@@ -395,6 +395,13 @@ def _environment(box: Box, profile: str = "full") -> None:
     (packages / "mine.py").write_text("MINE = 1\n")
 
 
+def _one_tree(box: Box) -> None:
+    """The same of one tree alone: a second takes as long again, and no other calls."""
+    alone = "schema: 1\nname: alone\nsummary: One tree.\nstacks:\n  shapes: v1\n"
+    (box.made.root / "manifests/profiles/alone.yaml").write_text(alone)
+    _environment(box, "alone")
+
+
 def _installed(box: Box) -> Any:
     """What Python imports, and that its files are those of the trees."""
     packages = next(box.at("env").glob("lib/python*/site-packages"))
@@ -406,10 +413,8 @@ def _installed(box: Box) -> Any:
 
 
 def _installed_before(box: Box) -> None:
-    """One tree alone, which is installed there already: pip takes it away first."""
-    alone = "schema: 1\nname: alone\nsummary: One tree.\nstacks:\n  shapes: v1\n"
-    (box.made.root / "manifests/profiles/alone.yaml").write_text(alone)
-    _environment(box, "alone")
+    """One tree, which is installed there already: pip takes it away first."""
+    _one_tree(box)
     box.good(*(a.replace("BOX", str(box.folder)) for a in _INSTALL))
 
 
@@ -475,9 +480,11 @@ ALL: tuple[Scenario, ...] = (
              _unpacked, _beside, ("spread", "tmp"), healthy=_no_litter),
     Scenario("bundle-apply", "apply --bundle", _bundle_only, _FROM_BUNDLE, "full", {"full": [_FROM_BUNDLE]},
              ((Step(_FROM_BUNDLE, "full"),),), _trees, _beside),
-    Scenario("install", "install", _environment, _INSTALL, "end", {"end": [_INSTALL]}, (_again(_INSTALL),), _installed, _of_env,
+    Scenario("install", "install", _one_tree, _INSTALL, "end", {"end": [_INSTALL]}, (_again(_INSTALL),), _installed, _of_env,
              ("env", "tmp", "cache", "ws/.patchctl", "home"), healthy=_no_litter, weight=10),
     Scenario("install-over", "install, over another", _installed_before, _INSTALL, "end", {"end": [_INSTALL]}, (_again(_INSTALL),),
+             _installed, _of_env, ("env", "tmp", "cache", "ws/.patchctl", "home"), healthy=_no_litter, weight=10),
+    Scenario("install-two", "install of two trees", _environment, _INSTALL, "end", {"end": [_INSTALL]}, (_again(_INSTALL),),
              _installed, _of_env, ("env", "tmp", "cache", "ws/.patchctl", "home"), healthy=_no_litter, weight=10),
     Scenario("cluster", "cluster apply, on a node", _nothing, ("cluster",), "full", {**_ENDS, "full": [_FULL]},
              (_TO_FULL, _NEVER_MIND), _trees, _beside, call=_node, codes=(0, 1, 2, 3)),
