@@ -25,9 +25,14 @@ def refusal(error: OSError, what: str, instead: str, where: Path | None = None) 
     return WrongUse(f"{what}: {error.strerror or error}", where=str(place) if place else None, hint=hint or None)
 
 
+def of_the_machine(error: Exception) -> bool:
+    """Whether a disk or a limit is the reason: it says nothing of what was looked at."""
+    return isinstance(error, OSError) and error.errno in _OF_THE_MACHINE
+
+
 def no_fault(error: OSError) -> WrongUse | None:
     """The refusal for an error that the machine is the reason of, wherever it came from; None for all others."""
-    if error.errno in _OF_THE_MACHINE:
+    if of_the_machine(error):
         return refusal(error, "this cannot be read or written", _AGAIN)
     if error.errno in _PERMISSION and _place(error) is not None:
         return refusal(error, "this cannot be read or written", "")

@@ -12,6 +12,7 @@ from collections.abc import Container, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
+from patchctl.denied import of_the_machine
 from patchctl.errors import (
     BadManifest,
     BadPatch,
@@ -130,6 +131,8 @@ class _TreeCheck:
             yield from self.untracked(hidden)
             yield from self.expected()
         except (SourceMismatch, BrokenRepository, GitFailed, OSError, ValueError) as error:
+            if of_the_machine(error):
+                raise
             what = error.what if isinstance(error, PatchctlError) else str(error)
             yield self.at("repository", f"it cannot be read: {what}", tree.git_dir)
         yield from self.generated()

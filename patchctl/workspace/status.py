@@ -7,6 +7,7 @@ from patchctl.values import dataclass
 from pathlib import Path
 from typing import Any
 
+from patchctl.denied import of_the_machine
 from patchctl.errors import GitKilled, PatchctlError, WrongUse
 from patchctl.git.run import GitRefused
 from patchctl.manifest.distribution import Distribution
@@ -100,9 +101,9 @@ def _tree(workspace: Path, name: str, state: TreeState, dist: Distribution | Non
             problem = f"{operation.name} is in progress: {operation.way_out}"
         elif head != state.tip_commit:
             problem = f"HEAD is {head}, not the stack's last commit"
-    except (GitKilled, GitRefused):  # says nothing of the tree
-        raise
     except (PatchctlError, OSError) as error:
+        if isinstance(error, GitKilled | GitRefused) or of_the_machine(error):  # says nothing of the tree
+            raise
         problem = f"cannot be read: {error}"
     tip = None if problem else lambda: tree.files(state.tip_commit)
     imports = find_imports(python, name, tree.folder, dist, tip) if python and dist else ()

@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -256,6 +257,18 @@ def test_a_limit_on_file_sizes(small: Made, tmp_path: Path) -> None:
     assert ws.trees() == {}
     ws.apply()
     ws.assert_healthy()
+
+
+@pytest.mark.parametrize(
+    "words", [["status"], ["verify"], ["install", "--python", sys.executable, "--dry-run"]], ids=lambda w: w[0]
+)
+def test_a_disk_without_room_is_no_fault_of_a_tree(applied: Workspace, words: list[str]) -> None:
+    """git is asked by a file in the folder for temporary files: where none can be written, nothing is known of the trees."""
+    line = command(applied.made, *words, "--workspace", str(applied.folder))
+    full = ["sh", "-c", 'ulimit -f 1; trap "" XFSZ; exec "$@"', "sh", *line]
+    done = subprocess.run(full, env=environment(applied.made), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, ""), done.stdout + done.stderr
+    assert "File too large" in done.stderr and "when there is room" in done.stderr, done.stderr
 
 
 def test_a_workspace_that_cannot_be_made(small: Made, tmp_path: Path) -> None:
