@@ -6,6 +6,7 @@ Layers by the longest way, places for lines that pass a layer, and some sweeps t
 
 from __future__ import annotations
 
+import graphlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -25,9 +26,7 @@ class Layout:
     def __init__(self, edges: Mapping[str, Sequence[str]]) -> None:
         """`edges` are, for every node, those that it requires."""
         self.edges = edges
-        self.depth: dict[str, int] = {}
-        for name in edges:
-            self._deepen(name, ())
+        self.depth = _depths(edges)
         self.layers: list[list[_Node]] = [[] for _ in range(max(self.depth.values(), default=-1) + 1)]
         self.neighbours: dict[_Node, list[_Node]] = {}
         for name in sorted(edges):
@@ -35,13 +34,6 @@ class Layout:
         self.lines = [self._line(one, other) for other in sorted(edges) for one in edges[other]]
         self.y: dict[_Node, float] = {}
         self._place()
-
-    def _deepen(self, name: str, asked: tuple[str, ...]) -> int:
-        """One more than the deepest that it requires. A circle, which no stack may have, ends where it is met again."""
-        if name not in self.depth:
-            below = [self._deepen(one, (*asked, name)) for one in self.edges[name] if one not in asked and one != name]
-            self.depth[name] = 1 + max(below, default=-1)
-        return self.depth[name]
 
     def _node(self, node: _Node) -> None:
         if node not in self.neighbours:
@@ -102,6 +94,20 @@ class Layout:
 
     def height(self, node: _Node) -> int:
         return _HEIGHT if node[0] in self.edges else 0
+
+
+def _depths(edges: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """One more than the deepest that each requires. A circle, which no profile can apply, is parted somewhere."""
+    open_ = {name: list(required) for name, required in edges.items()}
+    depth: dict[str, int] = {}
+    while len(depth) < len(open_):
+        try:
+            for name in graphlib.TopologicalSorter(open_).static_order():
+                depth[name] = 1 + max((depth[one] for one in open_[name]), default=-1)
+        except graphlib.CycleError as error:
+            required, name = error.args[1][:2]
+            open_[name].remove(required)
+    return depth
 
 
 def graph(names: Names) -> Markup:

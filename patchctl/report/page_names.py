@@ -97,7 +97,8 @@ def prose(value: str) -> Markup:
 
 def facts(rows: Iterable[tuple[str, str | None]]) -> Markup:
     """Names and what they are, without those that are nothing."""
-    return tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in rows if value), class_="facts")
+    found = [tag("div", tag("dt", name), tag("dd", value)) for name, value in rows if value]
+    return tag("dl", *found, class_="facts") if found else Markup("")
 
 
 @dataclass(frozen=True)

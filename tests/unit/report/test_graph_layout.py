@@ -33,3 +33,9 @@ def test_no_node_stands_on_another(edges: dict[str, list[str]]) -> None:
         assert all(b - a >= (h + g) / 2 for (a, h), (b, g) in itertools.pairwise(places))
     assert min(layout.y[n] - layout.height(n) / 2 for n in layout.y) >= -1e-6
     assert Layout(edges).y == layout.y
+
+
+def test_a_long_way_and_a_circle_end() -> None:
+    chain = {f"n{i:04}": [f"n{i - 1:04}"] if i else [] for i in range(1500)}
+    assert Layout(chain).depth["n1499"] == 1499
+    assert {*Layout({"a": ["b"], "b": ["c"], "c": ["a"], "d": ["a"]}).depth.values()} == {0, 1, 2, 3}
