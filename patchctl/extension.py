@@ -22,8 +22,8 @@ class Extension:
     `manifests` (manifest.files): names in manifests/ that it reads itself. `schemas` (manifest.schema): their classes by name.
     `checks` (check.distribution): functions of `verify`. `rules` (check.rules): what these hold. `requirements`
     (requirements.inputs): functions that say who needs which packages. `environments` (cluster.request): what a recipe sets
-    on every node. `complete_recipe` (cli.cluster_verb): its names for a shell. `probe` (cluster.node): looks at a node's
-    machine.
+    on every node. `recipes` (catalog.overview): functions that say which there are, and what they need. `complete_recipe`
+    (cli.cluster_verb): its names for a shell. `probe` (cluster.node): looks at a node's machine.
     """
 
     verbs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -34,6 +34,7 @@ class Extension:
     rules: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
     environments: tuple[str, ...] = ()
+    recipes: tuple[str, ...] = ()
     complete_recipe: tuple[str, ...] = ()
     probe: tuple[str, ...] = ()
 

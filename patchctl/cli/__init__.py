@@ -46,6 +46,7 @@ VERBS = {
     "identify": "Tell which pin a folder of sources is, by its content.",
     "list": "List profiles, stacks and patches.",
     "show": "Show one patch: header, files, switch, tests, upstream status.",
+    "report": "Write one page of all that there is, to be read in a browser.",
     "docs": "Write the generated pages and tables alone, or check them.",
     "cluster": "Say what every node of a Ray cluster holds, name the odd one, and apply to all.",
     "doctor": "Say what this machine lacks.",

@@ -24,7 +24,7 @@ from patchctl.training.recipes.rules import broken_rules, wrong_needs
 
 PAGES = [
     "README.md", "README.zh-CN.md", "docs/recipes.md", "docs/scripts.md", "docs/preflight.md", "docs/data-and-weights.md",
-    "docs/cluster.md", "docs/writing-patches.md", "docs/rebase.md",
+    "docs/cluster.md", "docs/writing-patches.md", "docs/rebase.md", "docs/report.md",
     *(str(p.relative_to(REPO)) for p in sorted((REPO / "docs").glob("**/tutorial.md"))),
     *(str(p.relative_to(REPO)) for p in sorted((REPO / "docs/practice").glob("0*.md"))),
 ]  # fmt: skip

@@ -116,6 +116,9 @@ def test_drift(made: Made, tmp_path: Path) -> None:
     args = ("greeter", "--mirror", f"greeter={repo}", "--against", "v9", "--since", str(last))
     found = checked(made, "drift", *args, code=1)
     assert found["broke"] and found["stacks"][0]["releases"][0]["patches"][0]["files"][0]["hunks"]
+    last.write_text(json.dumps({"schema": "patchctl.drift/1", **found}))
+    drawn = checked(made, "report", "--drift", str(last), "--out", str(tmp_path / "report.html"))
+    assert drawn["patches"][0]["requires"] == [] and drawn["stacks"][0]["locked"]
 
 
 def test_the_verbs_of_a_workspace(made: Made, tmp_path: Path) -> None:
@@ -178,6 +181,7 @@ def test_the_verbs_of_recipes(tmp_path: Path) -> None:
     assert checked(made, "recipe.command", "full/loud")["overrides"]
     assert checked(made, "recipe.diff", "full/quiet", "full/loud")["differences"]
     assert checked(made, "env", "--recipe", "full/loud")["environment"]
+    assert checked(made, "report", "--out", str(tmp_path / "report.html"))["recipes"]
     checked(made, "env", "--recipe", "full/laud", code=2)
 
 

@@ -342,3 +342,20 @@ def test_two_stacks_of_one_upstream_have_each_its_own_evidence(tmp_path: Path) -
     assert "it has no test" in "".join(said())
     made.edit(TEST, "shout", "shout(")
     assert proven() == set()
+
+
+def test_a_report_says_what_is_proven_and_what_is_lacking(proven: Made) -> None:
+    args = ("report", "--out", str(proven.root / "report.html"), "--force", "--json")
+    (patch,) = json.loads(proven.good(*args))["patches"]
+    assert patch["unproven"] is None and patch["run"]["tests"] == {"off": 1, "on": 1} and patch["run"]["mutants"] == 1
+    page = (proven.root / "report.html").read_text()
+    assert "1 of 1</dd>" in page and f"run on {patch['run']['date']}: tests 1 off, 1 on; 1 mutation turned red" in page
+    write(proven.root, {TEST: TESTS + "\n"})
+    (patch,) = json.loads(proven.good(*args))["patches"]
+    assert (
+        patch["unproven"] == f"{TEST} has changed"
+        and f"{TEST} has changed" in (proven.root / "report.html").read_text()
+    )
+    write(proven.root, {RECORD: "{"})
+    (patch,) = json.loads(proven.good(*args))["patches"]
+    assert "no record that patchctl wrote" in patch["unproven"] and patch["run"] is None

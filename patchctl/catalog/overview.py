@@ -1,0 +1,154 @@
+"""A distribution, or one profile of it, as `report` shows it: each patch with its proof and its files, locks, recipes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from patchctl import extension
+from patchctl.catalog.evidence import Evidence, mutants_of, read_record, tests_of
+from patchctl.catalog.features import Catalog, FileRow, PatchRow, ProfileRow, StackRow, file_rows, sections
+from patchctl.errors import BadManifest
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.lock import LockedForm, read_lock
+from patchctl.manifest.types import Stack
+from patchctl.values import dataclass
+
+
+@dataclass(frozen=True)
+class LockedTip:
+    """The commit that a stack gives with the features `without` left out, from one form of its source."""
+
+    form: str
+    without: tuple[str, ...]
+    tip_commit: str
+
+
+@dataclass(frozen=True)
+class OverviewStack:
+    """A stack: what `list` says of it, what its lock promises, and the features that it dropped, with the reason."""
+
+    row: StackRow
+    locked: tuple[LockedTip, ...]
+    dropped: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a record says that was run: its date, how many tests of each mark, how many mutations."""
+
+    date: str
+    tests: dict[str, int]
+    mutants: int
+
+
+@dataclass(frozen=True)
+class OverviewPatch:
+    """A patch in a stack. `path` is its file below the root, `requires` are FEATURE@UPSTREAM; `unproven` is why no record
+    shows that it works, None where one does, and `run` what the record there is says."""
+
+    row: PatchRow
+    path: str
+    need: str
+    change: str
+    risk: str
+    drop_when: str | None
+    requires: tuple[str, ...]
+    files: tuple[FileRow, ...]
+    tests: tuple[str, ...]
+    mutants: tuple[str, ...]
+    unproven: str | None
+    run: Run | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.row.feature}@{self.row.upstream}"
+
+
+@dataclass(frozen=True)
+class RecipeRow:
+    """What a wing trains a profile with: `needs` are the features (or FEATURE@UPSTREAM) that it cannot do without."""
+
+    profile: str
+    recipe: str
+    summary: str
+    nodes: int
+    devices_per_node: int
+    module: str
+    needs: tuple[str, ...]
+    limits: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Overview:
+    """All of it. `profile` is the one that was asked for."""
+
+    profile: str | None
+    profiles: tuple[ProfileRow, ...]
+    stacks: tuple[OverviewStack, ...]
+    patches: tuple[OverviewPatch, ...]
+    recipes: tuple[RecipeRow, ...]
+
+
+def overview(dist: Distribution, profile: str | None) -> Overview:
+    """Raises WrongUse for a profile that is not there, BadPatch, and BadManifest for a lock or recipe that cannot be used."""
+    catalog, evidence = Catalog(dist), Evidence(dist)
+    without = frozenset(dist.profile(profile).without) if profile else None
+    stacks = tuple(_stack(catalog, row, without) for row in catalog.stacks(profile))
+    patches = tuple(_patch(catalog, evidence, row) for row in catalog.patches(profile))
+    found = (row for other in extension.registered() for name in other.recipes for row in extension.load(name)(dist))
+    recipes = tuple(row for row in found if profile in (None, row.profile))
+    return Overview(profile, tuple(catalog.profiles(profile)), stacks, patches, recipes)
+
+
+def _stack(catalog: Catalog, row: StackRow, without: frozenset[str] | None) -> OverviewStack:
+    stack = catalog.dist.stack(row.upstream, row.stack)
+    left_out = None if without is None else _left_out(catalog, stack, without)
+    return OverviewStack(row, tuple(_tips(catalog.dist.root, stack, left_out)), dict(stack.dropped))
+
+
+def _left_out(catalog: Catalog, stack: Stack, without: frozenset[str]) -> frozenset[str]:
+    features = {catalog.patch(file).feature for file in catalog.dist.patch_files(stack)}
+    return frozenset(f for f in features if without & {f, f"{f}@{stack.upstream}"})
+
+
+def _tips(root: Path, stack: Stack, without: frozenset[str] | None) -> Iterator[LockedTip]:
+    """With just these features left out; all, where it is not known which are."""
+    lock = read_lock(root, stack)
+    for result in lock.results if lock else ():
+        if without in (None, frozenset(result.without)):
+            for form, record in result.forms.items():
+                if isinstance(record, LockedForm):
+                    yield LockedTip(form, tuple(result.without), record.tip_commit)
+
+
+def _patch(catalog: Catalog, evidence: Evidence, row: PatchRow) -> OverviewPatch:
+    dist = catalog.dist
+    stack = dist.stack(row.upstream, row.stack)
+    patch = catalog.patch(dist.patch_files(stack)[row.number - 1])
+    need, change, risk = sections(patch)
+    requires = tuple(f"{name}@{upstream or row.upstream}" for name, upstream in patch.requires)
+    tests, mutants = (of(dist, stack, row.feature) for of in (tests_of, mutants_of))
+    return OverviewPatch(
+        row, patch.shown, need, change, risk, patch.header.trailer("Drop-When"), requires, file_rows(patch), tests, mutants,
+        evidence.unproven(stack, patch), _run(dist.root, stack, row.feature),
+    )  # fmt: skip
+
+
+def _run(root: Path, stack: Stack, feature: str) -> Run | None:
+    try:
+        record = read_record(root, stack.upstream, stack.name, feature)
+    except BadManifest:
+        return None  # `unproven` says what is wrong with it
+    if record is None:
+        return None
+    proofs = [*([record.tests] if record.tests else []), *record.mutants.values()]
+    tests = Counter(_marks(record.tests.results.values() if record.tests else ()))
+    return Run(max((p.date for p in proofs), default=""), dict(sorted(tests.items())), len(record.mutants))
+
+
+def _marks(results: Iterable[dict[str, str]]) -> Iterator[str]:
+    """Of every test that ran: on, off or misuse."""
+    seen = {test: str(mark) for found in results if isinstance(found, dict) for test, mark in found.items()}
+    yield from (mark.partition(" ")[0] for mark in seen.values())

@@ -1,0 +1,71 @@
+"""patchctl report."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from patchctl.cli.app import App, complete_profile, json_option
+from patchctl.errors import LocalEdits, WrongUse
+
+
+@click.command("report")
+@click.option("--profile", "-p", metavar="NAME", shell_complete=complete_profile, help="Only what this profile has.")
+@click.option("--out", "-o", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), metavar="FILE",
+              default=Path("report.html"), show_default=True, help="Where the page is written; - is standard output.")  # fmt: skip
+@click.option("--drift", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Show the matrix of this run: what `patchctl drift --matrix --json` printed.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Write over a file that is no such page.")
+@json_option
+@click.pass_obj
+def command(app: App, profile: str | None, out: Path, drift: Path | None, force: bool, as_json: bool) -> None:
+    """Write what there is as one HTML page, to be read, searched, printed and sent.
+
+    Profiles, stacks, patches with switch, proof and status, who touches which file of an upstream, what features require of
+    each other, recipes and their features, and with --drift how patches fare on other releases. The page loads nothing;
+    PAGE#FEATURE opens a feature. The same distribution gives the same bytes. A file that is no such page is not replaced.
+
+    \b
+    patchctl drift --matrix --json > drift.json
+    patchctl report --profile qwen3-235b --drift drift.json --out qwen3-235b.html
+    """
+    from patchctl.atomic import replace_file
+    from patchctl.catalog.overview import overview
+    from patchctl.maintain.drift_saved import read_drift
+    from patchctl.report.page import page
+    from patchctl.report.reporting import page_json, written_text
+
+    to_stdout = out == Path("-")
+    if to_stdout and as_json:
+        raise WrongUse("--json and --out - both write to standard output", hint="name a file with --out FILE")
+    if not (to_stdout or force):
+        _refuse_others(out)
+    saved = read_drift(drift) if drift is not None else None
+    seen = overview(app.distribution, profile)
+    data = page_json(seen, saved)
+    content = page(seen, saved, data["patches"])
+    if to_stdout:
+        sys.stdout.buffer.write(content)
+        return
+    replace_file(out.absolute(), content)
+    file = str(out.absolute())
+    app.emit("report", {"file": file, **data}, lambda style: written_text(file, seen, saved, style), as_json)
+
+
+def _refuse_others(out: Path) -> None:
+    """Raise LocalEdits for a file, or anything else, that `report` has not written."""
+    from patchctl.report.page import is_page
+
+    ours = not os.path.lexists(out)
+    if out.is_file() and not out.is_symlink():
+        with out.open("rb") as file:
+            ours = is_page(file.read(2048))
+    if not ours:
+        raise LocalEdits(
+            f"{out} is no page that `report` wrote",
+            [str(out)],
+            hint="name another with --out, or write over it with --force",
+        )

@@ -1,0 +1,226 @@
+"""The parts of the report's page that are text and tables: profiles, stacks, features, files, recipes. Computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from patchctl.catalog.overview import Overview, OverviewPatch, OverviewStack, RecipeRow, Run
+from patchctl.report.markup import Markup, join, tag, text
+from patchctl.report.page_names import (
+    Names,
+    Row,
+    anchor,
+    badge,
+    cell,
+    code,
+    facts,
+    grid,
+    keys,
+    proof_badge,
+    prose,
+    section,
+    switch,
+    table,
+)  # fmt: skip
+from patchctl.terminal.text import counted
+
+
+def profiles(names: Names) -> Markup:
+    """What each is for, its stacks and what it runs on."""
+    seen = names.seen
+    rows = []
+    for one in seen.profiles:
+        stacks = join((tag("span", text(u), " ", code(s), class_="pair") for u, s in one.stacks.items()), " ")
+        runtime = join((tag("span", text(n), " ", code(v), class_="pair") for n, v in one.runtime.items()), " ")
+        left_out = names.links(one.without) if one.without else "nothing"
+        rows.append(Row((code(one.name), one.summary, str(one.patches), stacks, left_out, runtime), ()))
+    heads = ("Profile", "What for", "Patches", "Stacks", "Leaves out", "Runs on")
+    return section("profiles", "Profiles" if len(rows) > 1 else "Profile", table("Profiles", heads, rows, "profiles"))
+
+
+def stacks(names: Names) -> Markup:
+    """A table a stack, in the order in which its patches apply."""
+    return section("stacks", "Stacks", *(_stack(names, stack) for stack in names.seen.stacks))
+
+
+def _stack(names: Names, stack: OverviewStack) -> Markup:
+    row = stack.row
+    numbers = names.of_stack(row.upstream, row.stack)
+    rows = [_in_stack(names, n) for n in numbers]
+    heads = ("Feature", "No.", "What it does", "Switch", "Proof", "Upstream status")
+    listed = table(f"Patches of {row.upstream} {row.stack}, in order", heads, rows, "patches fixed")
+    pinned = [
+        ("Pin", join([row.tag, code(row.commit[:12])] if row.tag else [code(row.commit[:12])], " ")),
+        ("Source distribution", row.sdist or "none: git alone"),
+        ("Extends", row.extends),
+        ("Locked tips", _tips(stack)),
+        ("Profiles", ", ".join(row.profiles) or "none"),
+    ]
+    dropped = [tag("li", code(feature), ": ", why) for feature, why in stack.dropped.items()]
+    gone = (tag("h4", "Dropped on the way here"), tag("ul", *dropped)) if dropped else ()
+    none = tag("p", "It has no patches.", class_="quiet")
+    title = tag("h3", row.upstream, " ", tag("span", row.stack, class_="quiet"))
+    return tag("article", title, facts(pinned), listed if rows else none, *gone, class_="stack", data_p=keys(numbers))
+
+
+def _tips(stack: OverviewStack) -> Markup | None:
+    """By form; of several profiles, those that leave nothing out come first."""
+    tips = [
+        join(
+            [
+                text(tip.form),
+                " ",
+                code(tip.tip_commit[:12]),
+                f" without {', '.join(tip.without)}" if tip.without else "",
+            ]
+        )
+        for tip in sorted(stack.locked, key=lambda t: (len(t.without), t.without, t.form))
+    ]
+    return join(tips, "; ") if tips else None
+
+
+def _in_stack(names: Names, number: int) -> Row:
+    patch = names.seen.patches[number]
+    row = patch.row
+    kind = badge("plain", "", "fix") if row.kind == "bugfix" else ""
+    what = join([row.subject, " ", kind])
+    status = row.upstream_status or "not said"
+    proof = proof_badge([patch.unproven])
+    return Row((names.link(row.feature), f"{row.number:04d}", what, switch(row.switch), proof, status), [number])
+
+
+def features(names: Names) -> Markup:
+    """Each feature with all of its patches, to be opened; a link to #FEATURE opens it."""
+    cards = [_feature(names, feature, numbers) for feature, numbers in sorted(names.features.items())]
+    hint = tag("p", "Each opens on its name. A link to this page that ends with #FEATURE opens one.", class_="quiet")
+    return section("features", "Features", hint, *cards)
+
+
+def _feature(names: Names, feature: str, numbers: Sequence[int]) -> Markup:
+    patches = names.patches(numbers)
+    upstreams = dict.fromkeys(p.row.upstream for p in patches)
+    summary = tag(
+        "summary", tag("h3", code(feature)), tag("span", patches[0].row.subject, class_="what"),
+        tag("span", *(badge("plain", "", u) for u in upstreams), proof_badge([p.unproven for p in patches]), class_="badges"),
+    )  # fmt: skip
+    recipes = [r for r in names.seen.recipes if {*numbers} & {n for need in r.needs for n in names.named(need)}]
+    used = [("Needed by recipes", ", ".join(f"{r.profile}/{r.recipe}" for r in recipes))]
+    parts = [_patch(names, patch, len(patches) > 1) for patch in patches]
+    return tag("details", summary, facts(used), *parts, class_="feature", id=anchor(feature), data_p=keys(numbers))
+
+
+def _patch(names: Names, patch: OverviewPatch, several: bool) -> Markup:
+    row, folder = patch.row, patch.path.rpartition("/")[0] + "/"
+    required_by = [p.name for p in names.seen.patches if patch.name in p.requires]
+    rows = [
+        ("Stack", f"{row.upstream} {row.stack}, number {row.number:04d}"),
+        ("Switch", switch(row.switch)),
+        ("Proof", join([proof_badge([patch.unproven]), " ", _proof(patch)])),
+        ("Requires", names.links(patch.requires)),
+        ("Required by", names.links(required_by)),
+        ("Profiles", ", ".join(row.profiles) or "none"),
+        ("Upstream status", row.upstream_status),
+        ("Can be dropped when", patch.drop_when),
+        ("Patch file", code(patch.path)),
+        ("Tests", join((code(path.removeprefix(folder)) for path in patch.tests), ", ")),
+        ("Mutations", join((code(path.removeprefix(folder)) for path in patch.mutants), ", ")),
+    ]
+    head, below = ((tag("h4", row.subject),), "h5") if several else ((), "h4")
+    said = (("Need", patch.need), ("Change", patch.change), ("Risk", patch.risk))
+    told = [tag("div", tag(below, title), prose(words)) for title, words in said if words]
+    files = [
+        tag("li", code(f.path), " ", tag("span", _lines(f.added, f.removed, f.change), class_="quiet"))
+        for f in patch.files
+    ]
+    told += [tag("div", tag(below, "Files"), tag("ul", *files, class_="plain"))]
+    own = names.place(patch.name) if several else None
+    return tag("div", *head, facts(rows), tag("div", *told, class_="told"), class_="patch", id=own)
+
+
+def _proof(patch: OverviewPatch) -> str:
+    """Why there is none, or what the record says."""
+    if patch.unproven is not None:
+        return patch.unproven
+    return _run(patch.run) if patch.run else ""
+
+
+def _run(run: Run) -> str:
+    tests = ", ".join(f"{count} {mark}" for mark, count in run.tests.items())
+    return f"run on {run.date}: tests {tests or 'none'}; {counted(run.mutants, 'mutation')} turned red"
+
+
+def _lines(added: int | None, removed: int | None, change: str) -> str:
+    counted = "binary" if added is None else f"+{added} −{removed}"
+    return counted if change == "modify" else f"{counted} {change}"
+
+
+def files(names: Names) -> Markup:
+    """Who touches which file of an upstream, by its path; those that several patches touch are named so."""
+    hint = "By path. What several patches touch is what a change of one has to be seen with."
+    parts = [_files(names, stack) for stack in names.seen.stacks]
+    return section("files", "Files of upstream", tag("p", hint, class_="quiet"), *parts)
+
+
+def _files(names: Names, stack: OverviewStack) -> Markup:
+    upstream, name = stack.row.upstream, stack.row.stack
+    touched: dict[str, list[int]] = {}
+    numbers = names.of_stack(upstream, name)
+    for number in numbers:
+        for file in names.seen.patches[number].files:
+            touched.setdefault(file.path, []).append(number)
+    rows = [_file(names, path, about) for path, about in sorted(touched.items())]
+    shared = sum(len(about) > 1 for about in touched.values())
+    count = join([counted(len(rows), "file"), f", {shared} of them touched by several patches" if shared else ""])
+    title = tag("h3", upstream, " ", tag("span", name, class_="quiet"))
+    listed = table(
+        f"Files of {upstream} that patches touch", ("File", "Patches, in order", "Shared", "Lines"), rows, "paths fixed"
+    )
+    return tag("article", title, tag("p", count), listed if rows else "", data_p=keys(numbers))
+
+
+def _file(names: Names, path: str, about: Sequence[int]) -> Row:
+    found = [(f, p) for p in names.patches(about) for f in p.files if f.path == path]
+    links = names.links(p.row.feature for _, p in found)
+    shared = badge("note", "≡", f"{len(about)} patches") if len(about) > 1 else ""
+    added, removed = (
+        None if None in all_ else sum(n or 0 for n in all_)
+        for all_ in zip(*((f.added, f.removed) for f, _ in found), strict=True)
+    )
+    return Row((code(path), links, shared, _lines(added, removed, found[0][0].change)), about, path)
+
+
+def recipes(names: Names) -> Markup:
+    """What profiles are trained with, and the features that each cannot do without."""
+    found = names.seen.recipes
+    if not found:
+        return section("recipes", "Recipes", tag("p", "There are no recipes here.", class_="notice"))
+    needed = {need: None for recipe in found for need in recipe.needs}
+    rows = [_need(names, need) for need in sorted(needed)]
+    title = "Features that recipes need"
+    marks = grid(title, "Feature", ((f"{r.profile}/{r.recipe}", r.summary) for r in found), rows) if rows else ""
+    heads = ("Recipe", "What", "Nodes × devices", "Limits")
+    listed = table("Recipes", heads, (_recipe(names, row) for row in found), "runs fixed")
+    return section("recipes", "Recipes", listed, tag("article", marks))
+
+
+def _need(names: Names, need: str) -> Row:
+    cells = [cell("is-exact", "●", "needed") if need in r.needs else "" for r in names.seen.recipes]
+    return Row((names.link(need), *cells), names.named(need))
+
+
+def _recipe(names: Names, row: RecipeRow) -> Row:
+    about = sorted({n for need in row.needs for n in names.named(need)})
+    title = f"{row.profile}/{row.recipe}"
+    what = join([row.summary, tag("span", row.module, class_="quiet below")])
+    limits = tag("ul", *(tag("li", limit) for limit in row.limits)) if row.limits else "none"
+    return Row((code(title), what, f"{row.nodes} × {row.devices_per_node}", limits), about, title)
+
+
+def numbers(seen: Overview) -> Iterator[tuple[str, str]]:
+    """How much there is, for the head of the page."""
+    touched = {(p.row.upstream, f.path) for p in seen.patches for f in p.files if f.change != "carried"}
+    yield "patches", str(len(seen.patches))
+    yield "stacks", str(len(seen.stacks))
+    yield "proven here", f"{sum(p.unproven is None for p in seen.patches)} of {len(seen.patches)}"
+    yield "upstream files touched", str(len(touched))
+    yield "recipes", str(len(seen.recipes))
