@@ -76,8 +76,9 @@ def command(
     The distribution is changed when the last patch has arrived: patches, manifest, lock. A killed run is gone on with by
     --continue, or taken back by --abort. docs/rebase.md has the whole way.
 
-    Exit codes: 0 done, 2 wrong use, 3 no source, 4 a patch needs a person, 5 edits of yours would be lost, 6 another run is
-    at it.
+    Exit codes of one that has ended: 0 nothing was stale, 10 what was stale is proven on the new stack by a record, 20
+    somebody has to work, if only to prove it. Else 2 wrong use, 3 no source, 4 a patch needs a person, 5 edits of yours would
+    be lost, 6 another run is at it.
     """
     from patchctl.maintain.rebase_begin import Wish, begin
     from patchctl.maintain.rebase_run import Run
@@ -140,4 +141,4 @@ def _go_on(app: App, run: Run, state: State, options: SourceOptions, as_json: bo
     locked = lock_stack(app.distribution, ended.stack, options, app.progress(as_json), check=False)
     data = rebasing.data(run, state, ended, locked=locked.written)
     app.emit("rebase", data, lambda style: rebasing.done(run, state, ended), as_json)
-    return DONE
+    return ended.verdict
