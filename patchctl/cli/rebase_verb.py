@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 @click.option(
     "--to", metavar="STACK|VERSION|REF", help="Where to: a stack without patches, as `pin` makes it, or a revision."
 )
+@click.option("--plan", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Stack and revision of a plan that `drift --save-plan` wrote; refused where anything is not as it was.")  # fmt: skip
 @click.option(
     "--via", metavar="all|TAG,TAG...", help="Releases on the way, one after the other: all of them, or these."
 )
@@ -52,6 +54,7 @@ def command(
     app: App,
     name: str | None,
     to: str | None,
+    plan: Path | None,
     via: str | None,
     own: str | None,
     drop_upstreamed: bool,
@@ -87,14 +90,17 @@ def command(
 
     options = sources.options()
     if action is None:
+        expected = None
+        if plan is not None:
+            name, to, expected = _planned(app, plan, name, to, options, as_json)
         if name is None or to is None:
             hint = "patchctl rebase STACK --to REVISION; --continue, --skip, --abort, --status are for one under way"
             raise WrongUse("which stack goes where?", hint=hint)
-        wish = Wish(find_stack(app.distribution, name), to, via, folder, own, drop_upstreamed, python)
+        wish = Wish(find_stack(app.distribution, name), to, via, folder, own, drop_upstreamed, python, expected)
         run, state = begin(app.distribution, wish, options, app.progress(as_json))
         with alone(run.place.hidden):
             return _go_on(app, run, state, options, as_json)
-    if name or to or via:
+    if name or to or via or plan:
         raise WrongUse(f"--{action} is for the rebase under way", hint="name no stack; --dir names another work tree")
     place = find_place(folder, Path.cwd())
     run = Run(app.distribution, place, options, app.progress(as_json))
@@ -105,6 +111,23 @@ def command(
         return DONE
     with alone(place.held):
         return _act(app, run, state, action, reason, options, as_json)
+
+
+def _planned(
+    app: App, file: Path, name: str | None, to: str | None, options: SourceOptions, as_json: bool
+) -> tuple[str, str, str | None]:
+    """Stack, revision and, where git told it, the commit of a plan that still holds."""
+    from patchctl.maintain.drift_plan import check_plan, read_plan
+
+    if name or to:
+        raise WrongUse("--plan says which stack goes where", hint="name neither a stack nor --to beside it")
+    plan = read_plan(file)
+    progress = app.progress(as_json)
+    try:
+        check_plan(app.distribution, plan, options, progress)
+    finally:
+        progress.finish()
+    return f"{plan.upstream}/{plan.stack}", plan.release, plan.commit if plan.form == "git" else None
 
 
 def _act(

@@ -28,7 +28,8 @@ from patchctl.workspace.edit import default_folder, make_edit_tree
 
 @dataclass(frozen=True)
 class Wish:
-    """What a user asks for: the stack, where to, which releases on the way ("all", or names), and how."""
+    """What a user asks for: the stack, where to, which releases on the way ("all", or names), and how; the commit that this has
+    to be, where a plan says it."""
 
     old: Stack
     to: str
@@ -37,6 +38,7 @@ class Wish:
     name: str | None
     drop_upstreamed: bool
     python: str | None
+    commit: str | None = None
 
 
 def begin(dist: Distribution, wish: Wish, options: SourceOptions, progress: Progress) -> tuple[Run, State]:
@@ -46,6 +48,9 @@ def begin(dist: Distribution, wish: Wish, options: SourceOptions, progress: Prog
     """
     old = wish.old
     new, text = _target(dist, wish, options, progress)
+    if wish.commit not in (None, new.pin.commit):
+        hint = "the plan was made of another place: give the same --mirror"
+        raise WrongUse(f"{wish.to} is commit {new.pin.commit} here, and the plan is for {wish.commit}", hint=hint)
     place = Place((wish.folder or default_folder(new)).absolute())
     _check_free(place)
     patches = load_patches(dist, old)

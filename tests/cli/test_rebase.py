@@ -180,6 +180,57 @@ def test_what_was_made_anew_there_and_proven_is_settled(made: Made) -> None:
     assert done.returncode == 10 and "made anew and proven there" in done.stdout, done.stdout
 
 
+def planned(made: Made, file: Path, *args: str) -> dict[str, Any]:
+    made.patchctl("drift", "greeter/v1", "--against", "v2", "--save-plan", str(file), *args)
+    found: dict[str, Any] = json.loads(file.read_bytes())
+    return found
+
+
+def test_a_plan_is_run_later_while_it_holds(made: Made, tmp_path: Path) -> None:
+    commit = goes_on(made, AGAIN)
+    file = tmp_path / "plan.json"
+    found = planned(made, file)
+    assert (found["stack"], found["release"], found["commit"]) == ("v1", "v2", commit)
+    assert [(p["feature"], p["state"]) for p in found["patches"]] == [(f, "exact") for f in ("typo", "polite", "loud")]
+    assert "--plan says" in rebase(made, "greeter/v1", "--plan", str(file), code=2)["error"]["what"]
+    before = distribution(made)
+
+    def refused(said: str) -> None:
+        error = rebase(made, "--plan", str(file), code=2)["error"]
+        assert said in error["what"], error["what"]
+        assert "drift greeter/v1 --against v2 --save-plan FILE" in error["hint"]
+        assert list(edit_folder(made).glob("*")) == []
+
+    manners = made.root / "patches/greeter/v1/polite/files/greeter/manners.py"
+    text = manners.read_text()
+    manners.write_text(text + "# more\n")
+    refused("polite has changed")
+    manners.write_text(text)
+    git(made.origins / "greeter", "tag", "--delete", "v2")
+    other = goes_on(made, OTHER_WORDS)
+    refused(f"v2 is commit {other} now, and was {commit}")
+    refused("typo was exact (nobody has to work), and is conflict (somebody has to work)")
+    git(made.origins / "greeter", "tag", "--force", "v2", commit)
+    assert distribution(made) == before
+    found = rebase(made, "--plan", str(file))
+    assert (found["from"], found["to"], found["status"]) == ("v1", "v2", "done")
+    assert commit in (made.root / "manifests/stacks/greeter/v2.yaml").read_text()
+
+
+def test_a_plan_that_is_none(made: Made, tmp_path: Path) -> None:
+    goes_on(made, AGAIN)
+    file = tmp_path / "mine.json"
+    assert "not there" in rebase(made, "--plan", str(file), code=2)["error"]["what"]
+    for text in ("", "[]", "{}", '{"schema": "patchctl.plan/1", "patches": []}'):
+        file.write_text(text)
+        assert "no plan" in rebase(made, "--plan", str(file), code=2)["error"]["what"]
+        done = made.patchctl("drift", "greeter/v1", "--against", "v2", "--save-plan", str(file))
+        assert done.returncode == 2 and "is no plan" in done.stderr and file.read_text() == text
+    goes_on(made, {"other.py": "X = 1\n"}, tag="v3")
+    done = made.patchctl("drift", "--matrix", "--save-plan", str(tmp_path / "plan.json"))
+    assert done.returncode == 2 and "one stack on one revision" in done.stderr
+
+
 def test_an_empty_stack_that_pin_made(made: Made) -> None:
     goes_on(made, AGAIN)
     made.good("pin", "greeter", "v2")
