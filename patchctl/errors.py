@@ -11,6 +11,7 @@ from patchctl.values import dataclass
 
 DONE = 0
 FINDINGS = 1
+MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK = 10, 20  # of drift, and of a rebase that has ended
 INTERRUPTED = 130
 CLOSED_PIPE = 141
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 @click.option("--matrix", is_flag=True, help="Every newer release, where --against names none.")
 @click.option("--since", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Compare with what an earlier `drift --json` printed; exit code 1 when something newly broke, else 0.")  # fmt: skip
+@click.option("--save-plan", "plan", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Keep what was found of one stack on one revision: `rebase --plan FILE` acts on it, while it holds.")  # fmt: skip
 @click.option("--workspace", "-w", type=click.Path(path_type=Path, file_okay=False, readable=False), metavar="DIR",
               help="Say what differs in the trees of this workspace from what was applied, as a diff, with whose lines"
                    " they are.")  # fmt: skip
@@ -37,6 +39,7 @@ def command(
     against: tuple[str, ...],
     matrix: bool,
     since: Path | None,
+    plan: Path | None,
     workspace: Path | None,
     sources: Sources,
     output: str,
@@ -51,12 +54,13 @@ def command(
     stack, 20 when somebody has to work; of a workspace 1 when something differs.
     """
     if workspace is not None:
-        if stacks or against or matrix or since is not None:
+        if stacks or against or matrix or since is not None or plan is not None:
             raise WrongUse("--workspace is for the trees of a workspace alone")
         return _workspace(app, workspace.absolute(), output)
     from patchctl.findings.formats import Shown
     from patchctl.findings.report import Report
     from patchctl.maintain.drift import Drifting
+    from patchctl.maintain.drift_plan import check_place, plan_of, save_plan
     from patchctl.maintain.drift_since import Earlier
     from patchctl.report.drifting import drift_findings, drift_json, drift_text, exit_code
 
@@ -64,8 +68,12 @@ def command(
     chosen = [find_stack(dist, name) for name in stacks] or list(dist.stacks.values())
     named = _named(app, against, chosen, matrix=matrix)
     earlier = Earlier(since) if since is not None else None
+    if plan is not None:
+        check_place(plan)
     drifting = Drifting(dist, sources.options(), app.progress(output == "json"))
     found = [drifting.stack(s, named.get(s.upstream)) for s in chosen if s.upstream in named or not _restricts(against)]
+    if plan is not None:
+        save_plan(plan, plan_of(dist, found))
     broke = None if earlier is None else earlier.broke(found)
     shown = Shown(Report(drift_findings(found, broke)), "drift", dist.root)
     print_findings(app, output, shown, drift_json(found, broke), lambda style: drift_text(found, broke, style))

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 @click.option(
     "--to", metavar="STACK|VERSION|REF", help="Where to: a stack without patches, as `pin` makes it, or a revision."
 )
+@click.option("--plan", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Stack and revision of a plan that `drift --save-plan` wrote; refused where anything is not as it was.")  # fmt: skip
 @click.option(
     "--via", metavar="all|TAG,TAG...", help="Releases on the way, one after the other: all of them, or these."
 )
@@ -52,6 +54,7 @@ def command(
     app: App,
     name: str | None,
     to: str | None,
+    plan: Path | None,
     via: str | None,
     own: str | None,
     drop_upstreamed: bool,
@@ -76,8 +79,9 @@ def command(
     The distribution is changed when the last patch has arrived: patches, manifest, lock. A killed run is gone on with by
     --continue, or taken back by --abort. docs/rebase.md has the whole way.
 
-    Exit codes: 0 done, 2 wrong use, 3 no source, 4 a patch needs a person, 5 edits of yours would be lost, 6 another run is
-    at it.
+    Exit codes of one that has ended: 0 nothing was stale, 10 what was stale is proven on the new stack by a record, 20
+    somebody has to work, if only to prove it. Else 2 wrong use, 3 no source, 4 a patch needs a person, 5 edits of yours would
+    be lost, 6 another run is at it.
     """
     from patchctl.maintain.rebase_begin import Wish, begin
     from patchctl.maintain.rebase_run import Run
@@ -86,14 +90,17 @@ def command(
 
     options = sources.options()
     if action is None:
+        expected = None
+        if plan is not None:
+            name, to, expected = _planned(app, plan, name, to, options, as_json)
         if name is None or to is None:
             hint = "patchctl rebase STACK --to REVISION; --continue, --skip, --abort, --status are for one under way"
             raise WrongUse("which stack goes where?", hint=hint)
-        wish = Wish(find_stack(app.distribution, name), to, via, folder, own, drop_upstreamed, python)
+        wish = Wish(find_stack(app.distribution, name), to, via, folder, own, drop_upstreamed, python, expected)
         run, state = begin(app.distribution, wish, options, app.progress(as_json))
         with alone(run.place.hidden):
             return _go_on(app, run, state, options, as_json)
-    if name or to or via:
+    if name or to or via or plan:
         raise WrongUse(f"--{action} is for the rebase under way", hint="name no stack; --dir names another work tree")
     place = find_place(folder, Path.cwd())
     run = Run(app.distribution, place, options, app.progress(as_json))
@@ -104,6 +111,23 @@ def command(
         return DONE
     with alone(place.held):
         return _act(app, run, state, action, reason, options, as_json)
+
+
+def _planned(
+    app: App, file: Path, name: str | None, to: str | None, options: SourceOptions, as_json: bool
+) -> tuple[str, str, str | None]:
+    """Stack, revision and, where git told it, the commit of a plan that still holds."""
+    from patchctl.maintain.drift_plan import check_plan, read_plan
+
+    if name or to:
+        raise WrongUse("--plan says which stack goes where", hint="name neither a stack nor --to beside it")
+    plan = read_plan(file)
+    progress = app.progress(as_json)
+    try:
+        check_plan(app.distribution, plan, options, progress)
+    finally:
+        progress.finish()
+    return f"{plan.upstream}/{plan.stack}", plan.release, plan.commit if plan.form == "git" else None
 
 
 def _act(
@@ -140,4 +164,4 @@ def _go_on(app: App, run: Run, state: State, options: SourceOptions, as_json: bo
     locked = lock_stack(app.distribution, ended.stack, options, app.progress(as_json), check=False)
     data = rebasing.data(run, state, ended, locked=locked.written)
     app.emit("rebase", data, lambda style: rebasing.done(run, state, ended), as_json)
-    return DONE
+    return ended.verdict

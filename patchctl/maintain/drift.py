@@ -150,7 +150,7 @@ class Drifting:
             lacks = f"{own.upstream}/{own.name} does not have it"
             proof = lacks if there is None else Evidence(self.dist).unproven(own, there)
         since = None if patch.state == UPSTREAM else taken.get(patch.feature, patch.taken)
-        return replace(patch, proof=proof, taken=since)
+        return replace(patch, proof=proof, taken=since, dropped=own.dropped.get(patch.feature) if own else None)
 
     def _patches(self, stack: _Prepared, tree: RevisionTree, form: str) -> Iterator[PatchDrift]:
         ours: dict[bytes, bytes | None] = {}

@@ -58,7 +58,7 @@ class Earlier:
 
 
 def _worse(patch: PatchDrift, arrived: bool, names: frozenset[str]) -> str | None:
-    if arrived and patch.state not in ARRIVES:
+    if arrived and patch.state not in ARRIVES and not patch.clean:
         lost = [f.path for f in patch.files if f.state not in ARRIVES]
         return f"{patch.state}: {', '.join(lost)}"
     fresh = [c.name for c in patch.names if c.name not in names]

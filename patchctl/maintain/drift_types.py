@@ -42,7 +42,8 @@ class FileDrift:
 class PatchDrift:
     """A patch on a release: exact (the stack function takes it), moved, 3way, upstream (nothing is left of it), unknown (this
     source lacks a file of it) or conflict. `taken` is the release in which upstream had it, where a later one wrote that anew;
-    `names` what it calls there and is no longer what it was; `proof` None where a record of this release's stack holds."""
+    `names` what it calls there and is no longer what it was; `proof` None where a record of this release's stack holds, `dropped`
+    why that stack has left it out."""
 
     feature: str
     patch: str
@@ -51,6 +52,7 @@ class PatchDrift:
     names: tuple[Changed, ...] = ()
     taken: str | None = None
     proof: str | None = None
+    dropped: str | None = None
 
     @property
     def stale(self) -> bool:
@@ -58,8 +60,8 @@ class PatchDrift:
 
     @property
     def clean(self) -> bool:
-        """Whether nobody has to work on it: it is proven where it goes, or not needed there."""
-        return not self.stale or self.state == UPSTREAM or (self.state in ARRIVES and self.proof is None)
+        """Whether nobody has to work on it: it is proven there, by itself or as somebody made it anew, or not needed there."""
+        return not self.stale or self.state == UPSTREAM or self.proof is None or self.dropped is not None
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from patchctl.manifest.problems import quoted
 from patchctl.manifest.shape import shape_of
 from patchctl.manifest.types import Name, Pin, Sdist, Stack, Upstream
 from patchctl.source.obtain import obtain_form
-from patchctl.source.refs import Revision, find_revision, tag_prefix, version_of
+from patchctl.source.refs import Revision, Revisions, release_prefix, version_of
 from patchctl.source.types import Base, SourceOptions
 from patchctl.terminal.progress import Progress
 from patchctl.values import dataclass, replace
@@ -45,13 +45,13 @@ def newest(dist: Distribution, upstream: str) -> Stack:
     """The stack of an upstream with the highest version. Raises WrongUse where it has none."""
     from packaging.version import Version
 
-    dist.upstream(upstream)
+    described = dist.upstream(upstream)
     stacks = [s for (u, _), s in sorted(dist.stacks.items()) if u == upstream]
     if not stacks:
         raise WrongUse(
             f"{upstream} has no stack to begin from", hint="write its first manifest: docs/writing-patches.md"
         )
-    return max(stacks, key=lambda s: Version(version_of(s.pin.tag or s.name, tag_prefix(s)) or "0"))
+    return max(stacks, key=lambda s: version_of(s.pin.tag or s.name, release_prefix(s, described)) or Version("0"))
 
 
 def find_pin(
@@ -71,16 +71,17 @@ def find_pin(
     the new revision does not expect.
     """
     upstream = dist.upstream(like.upstream)
-    prefix, tried = tag_prefix(like), list[Tried]()
+    prefix = release_prefix(like, upstream)
     progress.note("looking for the revision")
-    found = find_revision(like.upstream, upstream, wanted, prefix, options, tried)
+    revisions = Revisions(like.upstream, upstream, prefix, options)
+    found, tried = revisions.find(wanted), revisions.tried
     revision = found or _said(like, wanted, prefix, commit, tried)
     if commit is not None and revision.commit != commit:
         raise SourceMismatch(f"{wanted} is commit {revision.commit}, and {commit} was said", where=revision.origin)
     own = name or _name(revision, wanted)
     _check_free(dist, like.upstream, own)
     version = version_of(revision.tag or wanted, prefix)
-    sdist = _sdist(upstream, version, options, progress, tried)
+    sdist = _sdist(upstream, str(version) if version else None, options, progress, tried)
     stack = replace(like, name=own, pin=Pin(revision.commit, None, revision.tag, sdist), patches=[], extends=None, replace={},
                     comes_from=like.name, dropped={}, note=None)  # fmt: skip
     bases = _bases(stack, upstream, found is not None, options, progress, tried)

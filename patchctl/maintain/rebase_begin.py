@@ -16,7 +16,7 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.turns import one_writer
 from patchctl.manifest.types import Pin, Stack
 from patchctl.source.obtain import obtain_form
-from patchctl.source.refs import find_revision, releases, tag_prefix, version_of
+from patchctl.source.refs import Revisions, release_prefix, version_of
 from patchctl.source.types import FORMS, Base, SourceOptions
 from patchctl.stack.memo import StackResult
 from patchctl.stack.patches import StackPatch
@@ -28,7 +28,8 @@ from patchctl.workspace.edit import default_folder, make_edit_tree
 
 @dataclass(frozen=True)
 class Wish:
-    """What a user asks for: the stack, where to, which releases on the way ("all", or names), and how."""
+    """What a user asks for: the stack, where to, which releases on the way ("all", or names), and how; the commit that this has
+    to be, where a plan says it."""
 
     old: Stack
     to: str
@@ -37,6 +38,7 @@ class Wish:
     name: str | None
     drop_upstreamed: bool
     python: str | None
+    commit: str | None = None
 
 
 def begin(dist: Distribution, wish: Wish, options: SourceOptions, progress: Progress) -> tuple[Run, State]:
@@ -46,6 +48,9 @@ def begin(dist: Distribution, wish: Wish, options: SourceOptions, progress: Prog
     """
     old = wish.old
     new, text = _target(dist, wish, options, progress)
+    if wish.commit not in (None, new.pin.commit):
+        hint = "the plan was made of another place: give the same --mirror"
+        raise WrongUse(f"{wish.to} is commit {new.pin.commit} here, and the plan is for {wish.commit}", hint=hint)
     place = Place((wish.folder or default_folder(new)).absolute())
     _check_free(place)
     patches = load_patches(dist, old)
@@ -120,21 +125,26 @@ def _between(dist: Distribution, wish: Wish, new: Stack, options: SourceOptions)
     """The releases on the way, as stacks without patches, oldest first."""
     if wish.via is None:
         return []
-    old, upstream, prefix = wish.old, dist.upstream(wish.old.upstream), tag_prefix(wish.old)
+    old, upstream = wish.old, dist.upstream(wish.old.upstream)
+    prefix = release_prefix(old, upstream)
+    revisions = Revisions(old.upstream, upstream, prefix, options)
     found: Sequence[tuple[str, str]] = []
     if wish.via == "all":
-        ends = [version_of(s.pin.tag or s.name, prefix) for s in (old, new)]
-        if None in ends:
+        after, before = (version_of(s.pin.tag or s.name, prefix) for s in (old, new))
+        if after is None or before is None:
             raise WrongUse(
                 "--via all goes by versions, and a pin has no tag that is one", hint="--via TAG,TAG names them"
             )
-        found = releases(old.upstream, upstream, prefix, options, str(ends[0]), str(ends[1]))
+        known = revisions.releases()
+        if not known:
+            hint = f"`--mirror {old.upstream}=URL` names another place, which may be the path of a local clone"
+            raise SourceUnavailable(f"{old.upstream}: no place tells its releases", revisions.tried, hint=hint)
+        found = [named for version, named in known.items() if after < version < before]
     else:
         for name in wish.via.split(","):
-            tried: list[Tried] = []
-            revision = find_revision(old.upstream, upstream, name.strip(), prefix, options, tried)
+            revision = revisions.find(name.strip())
             if revision is None:
-                raise SourceUnavailable(f"{old.upstream}: no place knows {name.strip()}", tried)
+                raise SourceUnavailable(f"{old.upstream}: no place knows {name.strip()}", revisions.tried)
             found = [*found, (revision.tag or name.strip(), revision.commit)]
     return [replace(new, name=name, pin=Pin(commit, None, name)) for name, commit in found]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from patchctl.atomic import replace_file
 from patchctl.catalog.evidence import Evidence
-from patchctl.errors import LocalEdits, PatchctlError
+from patchctl.errors import DONE, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK, LocalEdits, PatchctlError
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import commits_between
 from patchctl.maintain.picking import clear, work_of
@@ -34,16 +34,30 @@ from patchctl.workspace.trees import commit_tree
 
 @dataclass(frozen=True)
 class Ended:
-    """What a rebase wrote. `open` are what somebody has to look at: requirements that were dropped, features that nothing
-    proves here."""
+    """What a rebase wrote. `same` are the features whose patch is byte for byte as before, `unproven` says why no record holds for
+    a feature here; of what somebody has to look at, `broken` are requirements that were dropped, `calls` by feature the names of
+    upstream's that changed."""
 
     stack: Stack
     folder: Path
     files: tuple[str, ...]
     range_diff: Path
-    same: int
+    same: frozenset[str]
+    stale: frozenset[str]
     unproven: dict[str, str]
-    open: tuple[str, ...]
+    broken: tuple[str, ...]
+    calls: tuple[tuple[str, str], ...]
+
+    @property
+    def open(self) -> list[str]:
+        return [*self.broken, *(line for _, line in self.calls)]
+
+    @property
+    def verdict(self) -> int:
+        """0 where nothing is stale, 10 where what is stale is proven here, 20 where somebody has to work: as `drift` ends."""
+        if self.broken or self.stale & self.unproven.keys():
+            return SOMEBODY_HAS_TO_WORK
+        return MOVES_CLEANLY if self.stale or self.stack.dropped else DONE
 
 
 def end(run: Run, state: State) -> Ended:
@@ -72,9 +86,11 @@ def end(run: Run, state: State) -> Ended:
     mark_exported(folder, series_digest((p.file.name, p.data, p.carried) for p in own))
     end_state(run.place.give())
     written = replace(stack, patches=[e.name for e in exported], dropped=state.dropped)
-    same = sum(1 for e in exported if e.data in {p.data for p in old})
-    return Ended(written, run.place.folder, tuple(e.name for e in exported), ranged, same, _unproven(dist, written, own),
-                 (*_requirements(own, state), *calls))  # fmt: skip
+    before = {p.digest for p in old}
+    same = frozenset(p.feature for p in own if p.digest in before)
+    stale = frozenset(p.feature for p in own) - same | {feature for feature, _ in calls}
+    return Ended(written, run.place.folder, tuple(e.name for e in exported), ranged, same, stale,
+                 _unproven(dist, written, own), tuple(_requirements(own, state)), calls)  # fmt: skip
 
 
 def take_back(run: Run, state: State) -> None:

@@ -14,8 +14,8 @@ from patchctl.workspace.trees import commit_tree
 
 def changed_calls(
     reader: ObjectReader, old: str, commits: Sequence[str], patches: Sequence[StackPatch]
-) -> Iterator[str]:
-    """A line a name that is gone, or has another signature, between two patched trees: that of the commit `old`, and that of the
+) -> Iterator[tuple[str, str]]:
+    """A feature and a line for each name that is gone, or has another signature, between two patched trees: that of the commit `old`, and that of the
     last of `commits`, which the patches became."""
     if not commits:
         return
@@ -23,7 +23,10 @@ def changed_calls(
     for patch, commit in zip(patches, commits, strict=True):
         for one in changed_names(list(_sources(patch, _texts(reader, commit))), before, after):
             now = f"is {one.now}" if one.now else "is gone"
-            yield f"{patch.feature}: {one.file}:{one.line} uses {one.name}, which was {one.was} and {now}"
+            yield (
+                patch.feature,
+                f"{patch.feature}: {one.file}:{one.line} uses {one.name}, which was {one.was} and {now}",
+            )
 
 
 def _sources(patch: StackPatch, tree: Reader) -> Iterator[Source]:

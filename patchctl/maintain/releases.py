@@ -5,11 +5,10 @@ and versions of the package index, of which the cache keeps the list of all file
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from patchctl.errors import SourceUnavailable, Tried
 from patchctl.git.catfile import ObjectReader
@@ -25,23 +24,22 @@ from patchctl.git.objects import (
     render_commit,
 )
 from patchctl.git.pack import PackWriter
-from patchctl.git.revisions import git_dir, has_commit, refs_of, remote_refs
-from patchctl.git.run import GitFailed
 from patchctl.manifest.types import Pin, Sdist, Stack, Upstream
 from patchctl.source import cache
 from patchctl.source.archive import ArchivedFile, read_archive
 from patchctl.source.config import archive_limits
 from patchctl.source.obtain import obtain, obtain_form
-from patchctl.source.places import Place, parse_place
+from patchctl.source.refs import Revisions, release_prefix, version_of
 from patchctl.source.sdist import is_generated
 from patchctl.source.types import SourceOptions
 from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import one_line
 from patchctl.values import dataclass, replace
 
+if TYPE_CHECKING:
+    from packaging.version import Version
+
 LATEST = "latest"
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-_VERSION = re.compile(r"(?:.*?[_-])?[vr]?(\d.*)")
 _AUTHOR = Person("patchctl", "patchctl@localhost", "0 +0000")
 
 
@@ -96,17 +94,6 @@ class RevisionTree:
         return self._folders[oid]
 
 
-def version_of(name: str) -> object | None:
-    """The version that a tag or branch names (v0.6.1, core_v0.16.0), to be compared; None where it names none."""
-    from packaging.version import InvalidVersion, Version
-
-    match = _VERSION.fullmatch(name)
-    try:
-        return Version(match[1]) if match else None
-    except InvalidVersion:
-        return None
-
-
 def wanted_files(paths: Iterable[bytes]) -> frozenset[bytes]:
     """What to keep of a source distribution, beside Python files: what has the name of a file that patches touch."""
     return frozenset(path.rpartition(b"/")[2] for path in paths)
@@ -120,13 +107,18 @@ class Releases:
     ) -> None:
         self._stack, self._upstream, self._options, self._progress = stack, upstream, options, progress
         self._name, self._wanted = stack.upstream, wanted
-        self._tried: list[Tried] = []
+        self._prefix = release_prefix(stack, upstream)
+        here = replace(options, offline=True)  # a mirror is read where it lies, before anything is asked for
+        self._here = Revisions(self._name, upstream, self._prefix, here)
+        self._anywhere = Revisions(self._name, upstream, self._prefix, options)
+        self._index_tried: list[Tried] = []
 
     def base(self) -> Release:
         """The stack's pin. Raises SourceUnavailable."""
         pin = self._stack.pin
-        if self._mirror is not None and self._options.source != "sdist" and has_commit(self._mirror, pin.commit):
-            return self._of_repository(self._stack.name, self._mirror, pin.commit)
+        found = self._here.find(pin.commit) if self._options.source != "sdist" else None
+        if found is not None and found.repo is not None:
+            return self._of_repository(self._stack.name, found.repo, pin.commit)
         base = obtain(self._name, self._upstream, self._stack, self._options, self._progress)
         self._progress.finish()
         sha256 = pin.sdist.sha256 if base.form == "sdist" and pin.sdist else None
@@ -137,89 +129,50 @@ class Releases:
         return [self._find(self._newest() if name == LATEST else name) for name in names]
 
     def newer(self) -> list[Release]:
-        """Every tag, and every version of the index without one, that is newer than the pin, oldest first."""
-        own = self._own_version
-        known = {v: n for n in self._names() if (v := version_of(n)) is not None}
-        chosen = [known[v] for v in sorted(known) if own is not None and v > own]  # type: ignore[type-var,operator]
-        return [self._find(name) for name in chosen]
-
-    @property
-    def _own_version(self) -> object | None:
+        """Every release, and every version of the index without one, that is newer than the pin, oldest first."""
         pin = self._stack.pin
-        named = (pin.tag, self._stack.name, pin.sdist.version if pin.sdist else None)
-        return next((v for name in named if name and (v := version_of(name)) is not None), None)
+        named = [pin.tag, self._stack.name, pin.sdist.version if pin.sdist else None]
+        own = next((v for name in named if name and (v := version_of(name, self._prefix)) is not None), None)
+        return [self._find(self._names[v]) for v in sorted(self._names) if own is not None and v > own]
 
     def _newest(self) -> str:
         """The newest final version, or the newest of all where there is no final one."""
-        known = {v: n for n in self._names() if (v := version_of(n)) is not None}
-        final = [v for v in known if not v.is_prerelease]  # type: ignore[attr-defined]
-        if not known:
+        if not self._names:
             raise self._unavailable(LATEST)
-        return known[max(final or known)]  # type: ignore[type-var]
-
-    def _names(self) -> list[str]:
-        """Tags, then versions: of two names for one version the tag's wins, since git has every file."""
-        found = [v.version for v in self._offered] if self._options.source != "git" else []
-        return found + ([] if self._options.source == "sdist" else self._tags)
+        return self._names[max([v for v in self._names if not v.is_prerelease] or self._names)]
 
     @cached_property
-    def _tags(self) -> list[str]:
-        return list(self._refs if self._mirror is not None else self._elsewhere[1])
+    def _names(self) -> dict[Version, str]:
+        """Versions of the index, then releases: of two names for one version the release's wins, since git has every file."""
+        offered = self._offered if self._options.source != "git" else []
+        found = {v: one.version for one in offered if (v := version_of(one.version, "")) is not None}
+        tagged = self._anywhere.releases() if self._options.source != "sdist" else {}
+        return found | {version: name for version, (name, _) in tagged.items()}
 
     def _find(self, name: str) -> Release:
         form = self._options.source
-        if form != "sdist" and self._mirror is not None:
-            commit = self._refs.get(name) or self._refs.get(f"v{name}")
-            if commit is None and _COMMIT.fullmatch(name) and has_commit(self._mirror, name):
-                commit = name
-            if commit is not None:
-                return self._of_repository(name, self._mirror, commit)
+        if form != "sdist" and (found := self._here.find(name)) is not None and found.repo is not None:
+            return self._of_repository(name, found.repo, found.commit)
         if form != "git" and (kept := self._kept(name)) is not None:
             return kept
-        if form != "sdist" and not self._options.offline:
-            commit = self._elsewhere[1].get(name) or (name if _COMMIT.fullmatch(name) else None)
-            if commit is not None:
-                return self._fetched(name, commit)
-        offered = None if form == "git" else next((v for v in self._offered if _same(v.version, name)), None)
+        if form != "sdist" and (found := self._anywhere.find(name)) is not None:
+            return self._fetched(name, found.commit)
+        offered = None if form == "git" else next((v for v in self._offered if self._same(v.version, name)), None)
         if offered is None:
             raise self._unavailable(name)
         return self._downloaded(name, offered)
 
+    def _same(self, version: object, name: str) -> bool:
+        ours = version_of(str(version), "")
+        return ours is not None and ours == version_of(name, self._prefix)
+
     def _unavailable(self, name: str) -> SourceUnavailable:
-        tried = list(dict.fromkeys(self._tried)) or [Tried(f"cache {self._options.cache}", "not there")]
+        asked = [*self._anywhere.tried, *self._index_tried]
+        tried = list(dict.fromkeys(asked)) or [Tried(f"cache {self._options.cache}", "not there")]
         hint = f"--mirror {self._name}=URL names a git repository; a tag, a branch, a commit in full, or a version"
         return SourceUnavailable(f"{self._name}: no place has {one_line(name)}", tried, hint=hint)
 
     # git
-
-    @cached_property
-    def _places(self) -> list[Place]:
-        return [parse_place(a) for a in (*self._options.mirrors.get(self._name, ()), *self._upstream.git)]
-
-    @cached_property
-    def _mirror(self) -> Path | None:
-        """The first place that is a repository on this machine: it is read there, and nothing is fetched."""
-        local = (git_dir(place.local) for place in self._places if place.local is not None)
-        return next((repo for repo in local if (repo / "objects").is_dir()), None)
-
-    @cached_property
-    def _refs(self) -> dict[str, str]:
-        return refs_of(self._mirror) if self._mirror is not None else {}
-
-    @cached_property
-    def _elsewhere(self) -> tuple[str, dict[str, str]]:
-        """The first remote that answers, and its names."""
-        from patchctl.source.git_form import why_skipped
-
-        for place in self._places:
-            reason = why_skipped(place, self._options.offline) if place.local is None else "there is no such repository"
-            if reason is None:
-                try:
-                    return place.address, remote_refs(place.address)
-                except GitFailed as failure:
-                    reason = one_line(failure.stderr)
-            self._tried.append(Tried(place.shown, reason))
-        return "", {}
 
     def _of_repository(self, name: str, repo: Path, commit: str) -> Release:
         with ObjectReader(repo) as reader:
@@ -237,12 +190,12 @@ class Releases:
     @cached_property
     def _offered(self) -> list[Sdist]:
         if self._upstream.sdist is None or self._options.offline:
-            self._tried.append(Tried("package index", "offline" if self._upstream.sdist else "it has none"))
+            self._index_tried.append(Tried("package index", "offline" if self._upstream.sdist else "it has none"))
             return []
         from patchctl.source.index import versions
 
         self._progress.note(f"asking for versions of {self._upstream.sdist}")
-        return versions(self._upstream.sdist, self._tried)
+        return versions(self._upstream.sdist, self._index_tried)
 
     def _folder(self) -> Path:
         return self._options.cache / "drift" / "sdist" / self._name
@@ -250,7 +203,7 @@ class Releases:
     def _kept(self, name: str) -> Release | None:
         for note in sorted(self._folder().glob("*.git/release.json")):
             data = _json(note)
-            if data and _same(data["version"], name) and self._wanted <= set(map(str.encode, data["kept"])):
+            if data and self._same(data["version"], name) and self._wanted <= set(map(str.encode, data["kept"])):
                 return Release(name, "sdist", data["commit"], data["tree"], note.parent, sha256=data["sha256"])
         return None
 
@@ -259,7 +212,7 @@ class Releases:
 
         assert self._upstream.sdist is not None
         with cache.staging(self._options.cache) as folder:
-            found = download(self._upstream.sdist, sdist, folder, self._progress, self._tried)
+            found = download(self._upstream.sdist, sdist, folder, self._progress, self._index_tried)
             if found is None:
                 raise self._unavailable(name)
             self._progress.start(f"reading {self._name} {sdist.version}", None)
@@ -299,8 +252,3 @@ def _json(file: Path) -> dict[str, Any] | None:
         return data if isinstance(data, dict) else None
     except (OSError, ValueError):
         return None
-
-
-def _same(version: object, name: str) -> bool:
-    ours = version_of(str(version))
-    return ours is not None and ours == version_of(name)

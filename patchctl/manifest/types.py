@@ -193,6 +193,10 @@ class Upstream:
         field(default_factory=dict)
     )
     regenerated: Annotated[Regenerated | None, Doc("Files that a script of upstream's writes.")] = None
+    releases: Annotated[
+        Text | None,
+        Doc("What stands before the version in the names of its release branches; null where tags name it."),
+    ] = None
     note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from patchctl.errors import DONE
+from patchctl.errors import DONE, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK
 from patchctl.findings.report import Finding
 from patchctl.maintain.drift_types import ARRIVES, CONFLICT, EXACT, GONE, LOST, MOVED, THREE_WAY, UNKNOWN, UPSTREAM
 from patchctl.terminal.text import one_line, visible_line
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from patchctl.maintain.tripwires import Changed
     from patchctl.terminal.style import Style
 
-CLEAN, WORK = 10, 20
 _SIGNS = {EXACT: "=", MOVED: "~", THREE_WAY: "3", UPSTREAM: "u", UNKNOWN: "?", CONFLICT: "x"}
 _LEGEND = "= exact  ~ moved  3 three-way  x conflict  u upstream has it  ? this source lacks the file  ! a name it calls changed"
 
@@ -28,7 +27,7 @@ def exit_code(stacks: Sequence[StackDrift]) -> int:
     patches = [p for s in stacks for r in s.releases for p in r.patches]
     if not any(p.stale for p in patches):
         return DONE
-    return CLEAN if all(p.clean for p in patches) else WORK
+    return MOVES_CLEANLY if all(p.clean for p in patches) else SOMEBODY_HAS_TO_WORK
 
 
 def drift_json(stacks: Sequence[StackDrift], broke: Sequence[Broke] | None) -> dict[str, Any]:
@@ -66,8 +65,8 @@ def _summary(stacks: Sequence[StackDrift], broke: Sequence[Broke] | None, style:
     states = ", ".join(f"{counted[s]} {s}" for s in _SIGNS if counted[s]) or "nothing looked at"
     said = {
         DONE: style.good("nothing is stale"),
-        CLEAN: style.good("what is stale moves cleanly, and is proven there"),
-        WORK: style.bad("somebody has to work"),
+        MOVES_CLEANLY: style.good("what is stale is proven or settled there"),
+        SOMEBODY_HAS_TO_WORK: style.bad("somebody has to work"),
     }[exit_code(stacks)]
     new = "" if broke is None else f"; {len(broke)} newly broken"
     return f"{states}: {said}{new}"
@@ -88,9 +87,13 @@ def _release(release: ReleaseDrift, style: Style) -> Iterator[str]:
 
 
 def _proof(patch: PatchDrift) -> str:
-    if not patch.stale or patch.state not in ARRIVES or patch.state == UPSTREAM:
+    if not patch.stale or patch.state == UPSTREAM:
         return ""
-    return "proven there" if patch.proof is None else f"unproven: {visible_line(patch.proof)}"
+    if patch.dropped is not None:
+        return f"left out there: {one_line(patch.dropped)}"
+    if patch.proof is None:
+        return "proven there" if patch.state in ARRIVES else "made anew and proven there"
+    return f"unproven: {visible_line(patch.proof)}" if patch.state in ARRIVES else ""
 
 
 def _change(one: Changed) -> str:
@@ -149,18 +152,19 @@ def _findings(stack: StackDrift, release: ReleaseDrift, patch: PatchDrift, count
 
     for file in patch.files:
         if file.state in (GONE, UNKNOWN):
-            yield row(f"drift-{file.state}", f"{file.path} is {'gone' if file.state == GONE else 'not in this source'}")
+            said = f"{file.path} is {'gone' if file.state == GONE else 'not in this source'}"
+            yield row(f"drift-{file.state}", said, bad=not patch.clean)
         elif file.state == CONFLICT:
             lost = [h for h in file.hunks if h.state == LOST]
             for hunk in lost:
-                yield row("drift-lost", f"{file.path} line {hunk.at}: {_hunk(hunk)}", hunk.line)
+                yield row("drift-lost", f"{file.path} line {hunk.at}: {_hunk(hunk)}", hunk.line, bad=not patch.clean)
             if not lost:
-                yield row("drift-lost", f"{file.path} does not merge")
+                yield row("drift-lost", f"{file.path} does not merge", bad=not patch.clean)
     if patch.state == UPSTREAM:
         yield row("drift-upstream", f"upstream has {patch.feature}: it can be dropped", bad=False)
     elif patch.stale and patch.state in ARRIVES:
         proof = "proven there" if patch.proof is None else f"unproven ({patch.proof})"
-        yield row("drift-moved", f"{patch.feature} arrives ({patch.state}), {proof}", bad=patch.proof is not None)
+        yield row("drift-moved", f"{patch.feature} arrives ({patch.state}), {proof}", bad=not patch.clean)
     for one in patch.names:
         message = f"{one.file}:{one.line} calls {one.name}, which {_change(one)}"
-        yield row("drift-name", message, bad=patch.proof is not None)
+        yield row("drift-name", message, bad=not patch.clean)

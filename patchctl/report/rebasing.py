@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from patchctl.errors import DONE, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK
 from patchctl.terminal.text import patch_count, visible_line
 from patchctl.values import asdict
 
@@ -47,12 +48,17 @@ def done(run: Run, state: State, ended: Ended) -> Iterator[str]:
     """All patches, what was written, what was dropped, and what nobody has proven."""
     name = f"{state.upstream}/{state.new}"
     yield from _steps(state)
-    yield f"{name}: {patch_count(len(ended.files))} from {state.old}, {ended.same} of them byte for byte as before"
+    yield f"{name}: {patch_count(len(ended.files))} from {state.old}, {len(ended.same)} of them byte for byte as before"
     yield f"work tree {ended.folder}, range-diff {ended.range_diff}"
     yield from (visible_line(one) for one in ended.open)
     if ended.unproven:
         yield f"not proven on {name}: {', '.join(ended.unproven)}"
-    yield f"next: patchctl lock; patchctl prove --all --stack {name}, once a profile names it"
+    yield {
+        DONE: "nothing is stale",
+        MOVES_CLEANLY: "what is stale is proven here",
+        SOMEBODY_HAS_TO_WORK: f"somebody has to work: {', '.join(sorted(ended.stale & ended.unproven.keys())) or 'see above'}",
+    }[ended.verdict]
+    yield f"next: patchctl prove --all --stack {name}, once a profile names it"
 
 
 def aborted(state: State, kept: Path, aside: Path | None) -> Iterator[str]:
@@ -106,5 +112,6 @@ def data(
         "range_diff": str(ended.range_diff) if ended else None,
         "locked": locked,
         "unproven": ended.unproven if ended else {},
-        "open": list(ended.open) if ended else [],
+        "open": ended.open if ended else [],
+        "verdict": ended.verdict if ended else None,
     }

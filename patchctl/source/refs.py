@@ -1,18 +1,26 @@
-"""Which commit a version, a tag, a branch or an id is, asked of the places of an upstream; nothing is fetched."""
+"""Which commit a version, a tag, a branch or an id is, and which releases there are, asked of the places of an upstream; nothing
+is fetched."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from patchctl.errors import SourceUnavailable, Tried
+from patchctl.errors import Tried
 from patchctl.git.fetch import list_refs
+from patchctl.git.revisions import git_dir, has_commit, refs_of
 from patchctl.git.run import GitFailed
 from patchctl.manifest.types import Stack, Upstream
 from patchctl.source.git_form import places_of
+from patchctl.source.places import Place
 from patchctl.source.types import SourceOptions
 from patchctl.terminal.text import one_line
 from patchctl.values import dataclass
+
+if TYPE_CHECKING:
+    from packaging.version import Version
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _TAGS, _HEADS = "refs/tags/", "refs/heads/"
@@ -20,76 +28,102 @@ _TAGS, _HEADS = "refs/tags/", "refs/heads/"
 
 @dataclass(frozen=True)
 class Revision:
-    """A commit, the tag or branch that named it where one did, and the place that said so."""
+    """A commit, the tag or branch that named it where one did, and the place that said so; `repo` where that is a repository on
+    this machine."""
 
     commit: str
     tag: str | None
     branch: str | None
     origin: str
+    repo: Path | None = None
 
 
-def tag_prefix(stack: Stack) -> str:
-    """What stands before the version in the tags of an upstream, as in core_v0.12.1."""
-    return re.split(r"\d", stack.pin.tag or "v0")[0]
+def release_prefix(stack: Stack, upstream: Upstream) -> str:
+    """What stands before the version in the names of an upstream's releases, as in core_v0.12.1."""
+    return re.split(r"\d", stack.pin.tag)[0] if stack.pin.tag else upstream.releases or "v"
 
 
-def version_of(name: str, prefix: str) -> str | None:
-    """The version that a tag, or what a user wrote, names; None for what is no version."""
+def version_of(name: str, prefix: str) -> Version | None:
+    """The version that a tag, or what a user or an index wrote, names; None for what is no release."""
     from packaging.version import InvalidVersion, Version
 
     text = name.removeprefix(prefix)
     try:
-        Version(text)
+        return Version(text) if text[:1].isdigit() else None
     except InvalidVersion:
         return None
-    return text
 
 
-def find_revision(
-    name: str, upstream: Upstream, wanted: str, prefix: str, options: SourceOptions, tried: list[Tried]
-) -> Revision | None:
-    """The first place's answer. A tag comes before a branch of that name, and a full id is taken as it is. None, with the
-    reasons added to `tried`, where no place knows it."""
-    for origin, refs in _asked(name, upstream, options, tried):
-        tags = {ref.removeprefix(_TAGS): oid for ref, oid in refs.items() if ref.startswith(_TAGS)}
-        if _COMMIT.fullmatch(wanted):
-            tag = next((t for t, oid in sorted(tags.items()) if oid == wanted), None)
-            return Revision(wanted, tag, None, origin)
-        for tag in dict.fromkeys((wanted, prefix + wanted)):
-            if tag in tags:
-                return Revision(tags[tag], tag, None, origin)
-        if _HEADS + wanted in refs:
-            return Revision(refs[_HEADS + wanted], None, wanted, origin)
-        tried.append(Tried(origin, f"it has no tag and no branch {wanted}{_like(wanted, tags)}"))
-    return None
+class Revisions:
+    """The names of one upstream's revisions. Each place is asked once, and only when the ones before did not do; why one did not
+    is in `tried`."""
 
+    def __init__(self, name: str, upstream: Upstream, prefix: str, options: SourceOptions) -> None:
+        self.tried: list[Tried] = []
+        self._prefix, self._branches = prefix, upstream.releases is not None
+        self._answers: list[tuple[Place, Mapping[str, str]]] = []
+        self._unasked = iter(places_of(name, upstream, options))
 
-def releases(
-    name: str, upstream: Upstream, prefix: str, options: SourceOptions, after: str, before: str
-) -> list[tuple[str, str]]:
-    """(tag, commit) of every release between two versions, in order. Raises SourceUnavailable."""
-    from packaging.version import Version
-
-    tried: list[Tried] = []
-    for _, refs in _asked(name, upstream, options, tried):
-        named = [(ref.removeprefix(_TAGS), oid) for ref, oid in refs.items() if ref.startswith(_TAGS + prefix)]
-        known = [(Version(v), tag, oid) for tag, oid in named if (v := version_of(tag, prefix))]
-        return [(tag, oid) for v, tag, oid in sorted(known) if Version(after) < v < Version(before)]
-    hint = f"`--mirror {name}=URL` names another place, which may be the path of a local clone"
-    raise SourceUnavailable(f"{name}: no place tells its releases", tried, hint=hint)
-
-
-def _asked(
-    name: str, upstream: Upstream, options: SourceOptions, tried: list[Tried]
-) -> Iterable[tuple[str, Mapping[str, str]]]:
-    for place, reason in places_of(name, upstream, options):
-        if reason is None:
-            try:
-                yield place.shown, list_refs(place.address, place.local)
+    def find(self, wanted: str) -> Revision | None:
+        """The first place's answer. A tag comes before a branch of that name, and a full id is taken as it is, of a repository
+        on this machine if it has it. None where no place knows it."""
+        for place, refs in self._asked():
+            tags = {ref.removeprefix(_TAGS): oid for ref, oid in refs.items() if ref.startswith(_TAGS)}
+            repo = _repository(place)
+            if _COMMIT.fullmatch(wanted):
+                if repo is None or has_commit(repo, wanted):
+                    tag = next((t for t, oid in sorted(tags.items()) if oid == wanted), None)
+                    return Revision(wanted, tag, None, place.shown, repo)
+                self.tried.append(Tried(place.shown, f"it has no commit {wanted}"))
                 continue
-            except GitFailed as failure:
-                reason = one_line(failure.stderr.strip()) or f"git ended with status {failure.status}"
-        tried.append(Tried(place.shown, reason))
+            for tag in dict.fromkeys((wanted, self._prefix + wanted)):
+                if tag in tags:
+                    return Revision(tags[tag], tag, None, place.shown, repo)
+            if _HEADS + wanted in refs:
+                return Revision(refs[_HEADS + wanted], None, wanted, place.shown, repo)
+            self.tried.append(Tried(place.shown, f"it has no tag and no branch {wanted}{_like(wanted, tags)}"))
+        return None
+
+    def releases(self) -> dict[Version, tuple[str, str]]:
+        """(name, commit) of every release that the first place names which answers, oldest first; a tag's before a branch's,
+        which is one where the upstream makes its releases of branches."""
+        found: dict[Version, tuple[str, str]] = {}
+        _, refs = next(self._asked(), (None, {}))
+        for kind in (_HEADS, _TAGS) if self._branches else (_TAGS,):
+            for ref, oid in refs.items():
+                name = ref.removeprefix(kind)
+                if ref.startswith(kind + self._prefix) and (version := version_of(name, self._prefix)) is not None:
+                    found[version] = name, oid
+        return dict(sorted(found.items()))
+
+    def _asked(self) -> Iterator[tuple[Place, Mapping[str, str]]]:
+        """The places that answer, with their names."""
+        yield from self._answers
+        for place, reason in self._unasked:
+            if reason is None:
+                try:
+                    self._answers.append((place, _names(place)))
+                    yield self._answers[-1]
+                    continue
+                except GitFailed as failure:
+                    reason = one_line(failure.stderr.strip()) or f"git ended with status {failure.status}"
+            self.tried.append(Tried(place.shown, reason))
+
+
+def _repository(place: Place) -> Path | None:
+    """The repository of a place that can be read where it lies."""
+    repo = git_dir(place.local) if place.local is not None else None
+    return repo if repo is not None and (repo / "objects").is_dir() else None
+
+
+def _names(place: Place) -> dict[str, str]:
+    """Its tags and branches; of a clone on this machine also those that it has of others."""
+    found = list_refs(place.address, place.local)
+    if (repo := _repository(place)) is not None:
+        for name, oid in refs_of(repo).items():
+            if _TAGS + name not in found:
+                found.setdefault(_HEADS + name, oid)
+    return found
 
 
 def _like(wanted: str, tags: Iterable[str]) -> str:

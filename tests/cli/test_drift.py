@@ -208,6 +208,32 @@ def test_latest_and_the_matrix(made: Made) -> None:
     assert "v11rc1" in text and "16 exact: nothing is stale" in text
 
 
+def test_releases_have_the_prefix_of_the_pins_tag(made: Made) -> None:
+    """As Megatron-LM's do: core_v0.12.1, beside tags of another numbering and branches that end in a number."""
+    git(made.origins / "greeter", "tag", "core_v1.0")
+    made.edit("manifests/stacks/greeter/v1.yaml", "patches:", "  tag: core_v1.0\npatches:")
+    for tag in ("core_v1.1", "core_v1.2rc1", "23.06", "v2.5"):
+        release(made, tag, {"other.py": f"OTHER = {tag!r}\n"})
+    for branch in ("ci/bump-9.0", "core_r9.0"):
+        git(made.origins / "greeter", "branch", branch)
+    found = drift(made, "greeter", code=0)
+    assert [r["release"] for r in found["stacks"][0]["releases"]] == ["core_v1.1"]
+    found = drift(made, "greeter", "--matrix", code=0)
+    assert [r["release"] for r in found["stacks"][0]["releases"]] == ["core_v1.1", "core_v1.2rc1"]
+    assert only(made, "1.1", 0).keys() == only(made, "core_v1.1", 0).keys()
+
+
+def test_releases_of_branches(made: Made) -> None:
+    """As MindSpeed's are, whose pin has no tag."""
+    made.edit(
+        "manifests/upstreams.yaml", "    summary: The greeter.", "    releases: core_r\n    summary: The greeter."
+    )
+    release(made, "v7.0", {"other.py": "OTHER = 7\n"})
+    for branch in ("core_r0.9", "core_r0.12", "fix/core_r0.99"):
+        git(made.origins / "greeter", "branch", branch)
+    assert [r["release"] for r in drift(made, "greeter", code=0)["stacks"][0]["releases"]] == ["core_r0.12"]
+
+
 def test_several_upstreams_at_once(made: Made) -> None:
     release(made, "v2", {"other.py": "OTHER = 1\n"})
     release(made, "v3", {"clock/tick.py": "def tick(now):\n    return now\n"}, "clock")

@@ -130,6 +130,107 @@ def test_all_of_it_arrives(made: Made) -> None:
     assert "nothing differs" in made.good("export", "greeter/v2", "--dir", str(tree_of(made)))
 
 
+def test_it_ends_as_what_is_stale_is_proven(made: Made) -> None:
+    """10 is what records of the new stack show, of the very patches that it now has."""
+    from patchctl.catalog.evidence import Proof, Record, write_record
+    from patchctl.manifest.distribution import Distribution
+    from patchctl.stack.plan import load_patches
+
+    commit = goes_on(made, {HELLO: OLD.replace('"""Says hello."""\n', '"""Says hello."""\n\n# a line\n')})
+    found = begin(made, code=20)
+    assert (
+        found["verdict"] == 20 and found["status"] == "done" and found["unproven"].keys() == {"typo", "polite", "loud"}
+    )
+    dist = Distribution.load(made.root)
+    for patch in load_patches(dist, dist.stack("greeter", "v2")):
+        proof = Proof(commit, patch.digest, {}, {}, {}, {}, "2026-11-23")
+        write_record(made.root, Record("greeter", "v2", patch.feature, proof))
+    assert made.patchctl("drift", "greeter/v1", "--against", "v2").returncode == 10
+    (made.root / "manifests/stacks/greeter/v2.yaml").unlink()
+    for file in (made.root / "patches/greeter/v2").rglob("*"):
+        if file.is_file() and file.name != "evidence.json":
+            file.unlink()
+    shutil.rmtree(edit_folder(made))
+    found = begin(made, code=10)
+    assert found["verdict"] == 10 and found["unproven"] == {}
+    file = made.root / "patches/greeter/v2/polite/evidence.json"
+    file.write_text(file.read_text().replace(commit, "1" * 40))
+    drifted = json.loads(made.patchctl("drift", "greeter/v1", "--against", "v2", "--json").stdout)
+    assert drifted["verdict"] == 20 and "another pin" in json.dumps(drifted)
+
+
+def test_what_was_made_anew_there_and_proven_is_settled(made: Made) -> None:
+    """`drift` asks the stack of that release: a conflict that somebody resolved and proved is nobody's work."""
+    from patchctl.catalog.evidence import Proof, Record, write_record
+    from patchctl.manifest.distribution import Distribution
+    from patchctl.stack.plan import load_patches
+
+    commit = goes_on(made, OTHER_WORDS)
+    begin(made, code=4)
+    resolve(made)
+    git(tree_of(made), "add", "--all")
+    rebase(made, "--continue", code=20)
+    assert made.patchctl("drift", "greeter/v1", "--against", "v2").returncode == 20
+    dist = Distribution.load(made.root)
+    for patch in load_patches(dist, dist.stack("greeter", "v2")):
+        write_record(
+            made.root, Record("greeter", "v2", patch.feature, Proof(commit, patch.digest, {}, {}, {}, {}, "2026"))
+        )
+    done = made.patchctl("drift", "greeter/v1", "--against", "v2")
+    assert done.returncode == 10 and "made anew and proven there" in done.stdout, done.stdout
+
+
+def planned(made: Made, file: Path, *args: str) -> dict[str, Any]:
+    made.patchctl("drift", "greeter/v1", "--against", "v2", "--save-plan", str(file), *args)
+    found: dict[str, Any] = json.loads(file.read_bytes())
+    return found
+
+
+def test_a_plan_is_run_later_while_it_holds(made: Made, tmp_path: Path) -> None:
+    commit = goes_on(made, AGAIN)
+    file = tmp_path / "plan.json"
+    found = planned(made, file)
+    assert (found["stack"], found["release"], found["commit"]) == ("v1", "v2", commit)
+    assert [(p["feature"], p["state"]) for p in found["patches"]] == [(f, "exact") for f in ("typo", "polite", "loud")]
+    assert "--plan says" in rebase(made, "greeter/v1", "--plan", str(file), code=2)["error"]["what"]
+    before = distribution(made)
+
+    def refused(said: str) -> None:
+        error = rebase(made, "--plan", str(file), code=2)["error"]
+        assert said in error["what"], error["what"]
+        assert "drift greeter/v1 --against v2 --save-plan FILE" in error["hint"]
+        assert list(edit_folder(made).glob("*")) == []
+
+    manners = made.root / "patches/greeter/v1/polite/files/greeter/manners.py"
+    text = manners.read_text()
+    manners.write_text(text + "# more\n")
+    refused("polite has changed")
+    manners.write_text(text)
+    git(made.origins / "greeter", "tag", "--delete", "v2")
+    other = goes_on(made, OTHER_WORDS)
+    refused(f"v2 is commit {other} now, and was {commit}")
+    refused("typo was exact (nobody has to work), and is conflict (somebody has to work)")
+    git(made.origins / "greeter", "tag", "--force", "v2", commit)
+    assert distribution(made) == before
+    found = rebase(made, "--plan", str(file))
+    assert (found["from"], found["to"], found["status"]) == ("v1", "v2", "done")
+    assert commit in (made.root / "manifests/stacks/greeter/v2.yaml").read_text()
+
+
+def test_a_plan_that_is_none(made: Made, tmp_path: Path) -> None:
+    goes_on(made, AGAIN)
+    file = tmp_path / "mine.json"
+    assert "not there" in rebase(made, "--plan", str(file), code=2)["error"]["what"]
+    for text in ("", "[]", "{}", '{"schema": "patchctl.plan/1", "patches": []}'):
+        file.write_text(text)
+        assert "no plan" in rebase(made, "--plan", str(file), code=2)["error"]["what"]
+        done = made.patchctl("drift", "greeter/v1", "--against", "v2", "--save-plan", str(file))
+        assert done.returncode == 2 and "is no plan" in done.stderr and file.read_text() == text
+    goes_on(made, {"other.py": "X = 1\n"}, tag="v3")
+    done = made.patchctl("drift", "--matrix", "--save-plan", str(tmp_path / "plan.json"))
+    assert done.returncode == 2 and "one stack on one revision" in done.stderr
+
+
 def test_an_empty_stack_that_pin_made(made: Made) -> None:
     goes_on(made, AGAIN)
     made.good("pin", "greeter", "v2")
@@ -152,7 +253,7 @@ def test_a_conflict_is_the_users(made: Made) -> None:
     resolve(made)
     assert rebase(made, "--continue", code=5)["error"]["files"] == [HELLO]  # not staged
     git(tree_of(made), "add", "--all")
-    found = rebase(made, "--continue")
+    found = rebase(made, "--continue", code=20)
     assert outcomes(found) == {"typo": "resolved", "polite": "clean", "loud": "clean"}
     assert '-    text = "Hallo, " + name' in patch_of(made, "typo") and "Need: people ask" in patch_of(made, "typo")
     assert "From: patchctl <patchctl@localhost>\nDate: Sat, 21 Nov 2026" in patch_of(made, "typo")
@@ -168,12 +269,12 @@ def test_git_alone_resolves_too(made: Made) -> None:
     subprocess.run(
         ["git", "-C", str(tree_of(made)), "cherry-pick", "--continue"], env=env, check=True, capture_output=True
     )
-    assert outcomes(rebase(made, "--continue"))["typo"] == "resolved"
+    assert outcomes(rebase(made, "--continue", code=20))["typo"] == "resolved"
 
 
 def test_a_renamed_file_is_followed(made: Made) -> None:
     goes_on(made, {HELLO: None, "greeter/words.py": OLD})
-    assert begin(made)["status"] == "done"
+    assert begin(made, code=20)["status"] == "done"
     assert "--- a/greeter/words.py" in patch_of(made, "typo") and "LOUD" in builds(made, "greeter/words.py")
 
 
@@ -182,7 +283,7 @@ def test_what_upstream_has_is_named_with_its_commit(made: Made) -> None:
     goes_on(made, AGAIN)
     found = begin(made, code=4)
     assert found["stopped_at"]["kind"] == "empty" and f"{fixed[:7]} spell it right" in found["stopped_at"]["reason"]
-    found = rebase(made, "--skip")
+    found = rebase(made, "--skip", code=20)
     assert outcomes(found) == {"typo": "dropped", "polite": "clean", "loud": "clean"}
     assert found["open"] == ["loud requires typo, which was dropped: take the line `Requires:` out, or drop both"]
     manifest = (made.root / "manifests/stacks/greeter/v2.yaml").read_text()
@@ -196,7 +297,7 @@ def test_what_upstream_has_is_named_with_its_commit(made: Made) -> None:
 
 def test_what_upstream_has_is_dropped_on_request(made: Made) -> None:
     goes_on(made, {HELLO: OLD.replace("Helo", "Hello")})
-    assert outcomes(begin(made, "--drop-upstreamed"))["typo"] == "dropped"
+    assert outcomes(begin(made, "--drop-upstreamed", code=20))["typo"] == "dropped"
 
 
 def test_a_patch_is_left_out_with_a_reason_only(made: Made) -> None:
@@ -204,7 +305,7 @@ def test_a_patch_is_left_out_with_a_reason_only(made: Made) -> None:
     begin(made, code=4)
     assert "why is typo left out?" in rebase(made, "--skip", code=2)["error"]["what"]
     rebase(made, "--skip", "--reason", 'nobody\n needs it: "so"', code=4)  # polite builds on its line
-    found = rebase(made, "--skip", "--reason", "with typo")
+    found = rebase(made, "--skip", "--reason", "with typo", code=20)
     assert found["dropped"] == {"typo": 'nobody needs it: "so"', "polite": "with typo"}
     assert found["files"] == ["0001-feature-loud.patch"]
     manifest = made.root / "manifests/stacks/greeter/v2.yaml"
@@ -225,7 +326,7 @@ def test_a_carried_file_meets_one_of_upstreams(made: Made) -> None:
     theirs = "def bow():\n    return 1\n\n\ndef polite(text):\n    return text\n"
     (tree_of(made) / "greeter/manners.py").write_text(theirs)
     git(tree_of(made), "add", "--all")
-    assert rebase(made, "--continue")["status"] == "done"
+    assert rebase(made, "--continue", code=20)["status"] == "done"
     assert "Carries" not in patch_of(made, "polite") and "+def polite(text):" in patch_of(made, "polite")
 
 
@@ -237,7 +338,7 @@ def test_what_a_carried_file_calls_is_checked(tmp_path: Path) -> None:
     files = {**GREETER.files, "greeter/bows.py": bows}
     made = make_distribution(tmp_path / "made", (replace(GREETER, files=files, patches=(GREETER.patches[0], patch)),))
     goes_on(made, {"greeter/bows.py": "def bow(text, depth):\n    return text\n"})
-    (said,) = begin(made)["open"]
+    (said,) = begin(made, code=20)["open"]
     assert said.startswith("polite: greeter/manners.py:5 uses greeter.bows.bow, which was ") and "depth" in said
 
 
@@ -266,7 +367,7 @@ def test_release_by_release(made: Made) -> None:
         head + theirs.replace('    text = "Hello, " + name\n', ours) + rest.partition(">>>>>>> ")[2].partition("\n")[2]
     )
     git(tree_of(made), "add", "--all")
-    found = rebase(made, "--continue")
+    found = rebase(made, "--continue", code=20)
     assert [(s["stage"], s["feature"], s["outcome"]) for s in found["steps"] if s["feature"] == "polite"] == [
         ("v1.1", "polite", "clean"), ("v1.2", "polite", "resolved"), ("v2", "polite", "clean"),
     ]  # fmt: skip
@@ -299,7 +400,7 @@ def counting(tmp_path: Path) -> Made:
 
 
 def test_what_upstreams_script_makes_is_made_anew(counting: Made) -> None:
-    found = begin(counting, "--python", sys.executable)
+    found = begin(counting, "--python", sys.executable, code=20)
     assert found["steps"][0]["outcome"] == "clean"
     assert found["steps"][0]["notes"] == [f"{COUNT}: made anew by upstream's script"]
     assert f"+{counted((tree_of(counting) / HELLO).read_text())}" in patch_of(counting, "polite")
@@ -407,7 +508,7 @@ def stopped(made: Made) -> tuple[Made, bytes, int, dict[str, tuple[str, str]]]:
     mended = (tree_of(made) / HELLO).read_bytes()
     git(tree_of(made), "add", "--all")
     code, total = killed(made, 0, "--continue")
-    assert code == 0 and total > 30
+    assert code == 20 and total > 30
     result = distribution(made)
     back(made, before)
     return made, mended, total, result
@@ -426,12 +527,12 @@ def test_killed_while_it_goes_on(stopped: tuple[Made, bytes, int, dict[str, tupl
             rebase(made, "--abort")
             assert distribution(made) == before, at
             if list((made.root / "edit/.resolutions").rglob("postimage")):  # it was a commit before the kill
-                assert outcomes(begin(made))["typo"] == "replayed", at
+                assert outcomes(begin(made, code=20))["typo"] == "replayed", at
         if way == "on":
             if under_way(made) and made.patchctl("rebase", "--continue").returncode == 4:
                 (tree_of(made) / HELLO).write_bytes(mended)  # killed before it was a commit, and the tree is as it was
                 git(tree_of(made), "add", "--all")
-                rebase(made, "--continue")
+                rebase(made, "--continue", code=20)
             made.good("lock", "--upstream", "greeter")
             assert distribution(made) == result, at
         back(made, before)

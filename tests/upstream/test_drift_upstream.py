@@ -131,12 +131,11 @@ def test_exact_is_what_the_stack_function_takes(
     alone = 0
     with ObjectReader(mirror(upstream)) as reader:
         tree = reader.read(row.commit)[1][5:45].decode()
-        files = reader.files(tree)
         for patch, drift in zip(patches, row.patches, strict=True):
             if not patch.paths & seen:  # on no file of a patch before it
                 alone += 1
                 try:
-                    StackBuilder(reader, row.commit, tree, files).build([patch])
+                    StackBuilder(reader, row.commit, tree).build([patch])
                     taken = True
                 except DoesNotApply:
                     taken = False
