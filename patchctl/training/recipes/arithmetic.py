@@ -36,7 +36,7 @@ _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Fraction, Fraction], bool]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
-_FUNCTIONS: Mapping[str, Callable[..., Fraction]] = {"min": min, "max": max}
+_FUNCTIONS: Mapping[str, Callable[[list[Fraction]], Fraction]] = {"min": min, "max": max}
 
 
 def number(text: str) -> Fraction | None:
@@ -119,7 +119,7 @@ def _call(node: ast.Call, lookup: Lookup) -> Fraction:
     name = node.func.id if isinstance(node.func, ast.Name) else ""
     if name not in _FUNCTIONS or node.keywords or not node.args:
         raise BadExpression(f"{ast.unparse(node)!r}: the functions are min(...) and max(...)")
-    return _FUNCTIONS[name](*[_value(argument, lookup) for argument in node.args])
+    return _FUNCTIONS[name]([_value(argument, lookup) for argument in node.args])
 
 
 def _name(node: ast.expr) -> str | None:

@@ -35,12 +35,12 @@ class Facts:
         return None if value is None or value in _NULL else value
 
     def number(self, name: str) -> Fraction:
-        """Raises BadExpression where it is none."""
+        """The number; a list of numbers stands for its largest. Raises BadExpression where it is neither."""
         text = self.text(name)
-        found = None if text is None else number(text)
-        if found is None:
+        found = [one for item in self.items(name) if (one := number(item.strip())) is not None]
+        if not found or len(found) < len(self.items(name)):
             raise BadExpression(f"{name} is {'not set' if text is None else quoted(text)}, and a number is needed")
-        return found
+        return max(found)
 
     def items(self, name: str) -> list[str]:
         """The items of a value that is a list."""

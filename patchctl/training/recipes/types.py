@@ -136,9 +136,10 @@ class Condition:
     )
     given: Annotated[list[Text], Doc("Names that have a value other than null.")] = field(default_factory=list)
     absent: Annotated[list[Text], Doc("Names that have none, or null.")] = field(default_factory=list)
-    holds: Annotated[list[Text], Doc("Comparisons of two expressions, as in a + b <= 2 * c.")] = field(
-        default_factory=list
-    )
+    holds: Annotated[
+        list[Text],
+        Doc("Comparisons of two expressions, as in a + b <= 2 * c; a list of numbers stands for its largest."),
+    ] = field(default_factory=list)
     contains: Annotated[dict[Text, Values], Doc("A name: texts of which its value holds one.")] = field(
         default_factory=dict
     )

@@ -37,6 +37,7 @@ def lookup(name: str) -> Fraction:
         ("-prompt + 2049", 1),
         ("min(prompt, response, 5) + max(1, 2)", 7),
         ("a.b * 2", 6),
+        ("max(a.b)", 3),
         ("0.5 * 4", 2),
         ("0.1 + 0.2 + 0.7", 1),  # which floating point misses
     ],

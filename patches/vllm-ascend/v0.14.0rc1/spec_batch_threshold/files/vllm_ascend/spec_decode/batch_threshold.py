@@ -62,8 +62,8 @@ class BatchThreshold:
         if runner.compilation_config.cudagraph_mode == CUDAGraphMode.FULL_DECODE_ONLY:
             # Its graphs are captured for 1 + num_speculative_tokens tokens a request (uniform_decode_query_len).
             logger.warning(
-                "spec_batch_threshold: steps without drafts run without a graph in cudagraph_mode FULL_DECODE_ONLY; "
-                "PIECEWISE has graphs for them"
+                "spec_batch_threshold: in cudagraph_mode FULL_DECODE_ONLY steps without drafts, and steps in which some "
+                "requests have fewer than others, run without a graph; FULL has graphs for them"
             )
 
     @property
