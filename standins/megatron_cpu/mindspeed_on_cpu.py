@@ -56,25 +56,6 @@ def _adapt():
     _without_generators()
 
 
-def take_latent_attention():
-    """Lets latent attention (DeepSeek) be built; call it again after MindSpeed's `repatch`.
-
-    It names the sizes of keys and values, which Transformer Engine's attention takes and Megatron's own, that MindSpeed
-    puts in its place at this pin, does not. Attention has no parameters, and its forward pass is refused here.
-    """
-    import megatron.core.models.gpt.gpt_layer_specs as specs
-    from megatron.core.transformer.dot_product_attention import DotProductAttention
-
-    class SizedAttention(DotProductAttention):
-        def __init__(self, *args, k_channels=None, v_channels=None, **settings):
-            super().__init__(*args, **settings)
-
-        def forward(self, *args, **kwargs):
-            raise NotImplementedError("latent attention is built here, and not run")
-
-    specs.TEDotProductAttention = SizedAttention
-
-
 def take_value_models():
     """Lets value models be built: verl's head for them lies in a package that imports flash_attn and apex for old models."""
     for name in ("flash_attn.layers", "flash_attn.layers.rotary", "flash_attn.bert_padding"):

@@ -89,10 +89,10 @@ def fusion_attention(
         ends = [[len(one[0]) * (row + 1) for row in range(len(one))] for one in (query, key)]
         rows = [one.flatten(0, 1) for one in (query, key, value)]
         settings |= {"actual_seq_qlen": ends[0], "actual_seq_kvlen": ends[1], "pse": pse, "padding_mask": padding_mask}
-        return (fusion_attention(*rows, head_num, "TND", **settings)[0].view(query.shape),)
+        return (fusion_attention(*rows, head_num, "TND", **settings)[0].view(*query.shape[:-1], -1),)
     _check(input_layout, pse, padding_mask, keep_prob)
     sequences = list(_sequences(actual_seq_qlen, actual_seq_kvlen))
-    output = torch.zeros_like(query)
+    output = value.new_zeros(*query.shape[:-1], value.shape[-1])  # latent attention's values are narrower
     maxima, sums = [None] * len(sequences), [None] * len(sequences)
     for numbers, queries, keys in _of_equal_lengths(sequences):
         scores = _scores(query[queries], key[keys], scale, atten_mask, sparse_mode)

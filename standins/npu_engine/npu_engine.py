@@ -9,6 +9,7 @@ An engine core of its own process must be forked (VLLM_WORKER_MULTIPROC_METHOD=f
 
 import os
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import ClassVar
 
 import torch
@@ -140,13 +141,47 @@ def _worker_answers():
 
 
 def _register_customop(vllm_config=None):
-    """Of vllm-ascend's layers only the experts: without the fused operators vllm's own layers run, in plain torch."""
+    """Of vllm-ascend's layers only the experts, and latent attention with what it is made of: without the fused operators vllm's
+    own layers run, in plain torch."""
     from vllm.model_executor.custom_op import CustomOp
     from vllm_ascend.ops.fused_moe.fused_moe import AscendFusedMoE, AscendSharedFusedMoE
 
-    for name, layer in {"FusedMoE": AscendFusedMoE, "SharedFusedMoE": AscendSharedFusedMoE}.items():
+    layers = {"FusedMoE": AscendFusedMoE, "SharedFusedMoE": AscendSharedFusedMoE}
+    if vllm_config is not None and vllm_config.model_config.use_mla:
+        layers |= _latent_layers()
+    for name, layer in layers.items():
         if name not in CustomOp.op_registry_oot:  # a second engine in this process
             CustomOp.register_oot(_decorated_op_cls=layer, name=name)
+
+
+def _latent_layers():
+    from vllm.model_executor.layers.rotary_embedding import deepseek_scaling_rope
+    from vllm_ascend.ops import mla, register_custom_ops, rotary_embedding
+    from vllm_ascend.ops.linear import AscendRowParallelLinear
+
+    class Rotary(rotary_embedding.AscendRotaryEmbedding):
+        """Records its angles for latent attention, as vllm-ascend's does, and turns as vllm's own."""
+
+        forward_oot = rotary_embedding.RotaryEmbedding.forward_native
+
+    rotary_embedding.NPUPlatform = deepseek_scaling_rope.current_platform = SimpleNamespace(
+        device_type="cpu", is_cuda=lambda: False
+    )
+    # Called as it is: graphs see inside of it, as a device's do, and not of an operator of the dispatcher.
+    torch.ops.vllm.mla_forward = mla.mla_forward
+    _implement("maybe_all_gather_and_maybe_unpad", register_custom_ops._maybe_all_gather_and_maybe_unpad_impl)
+    return {
+        "MultiHeadLatentAttentionWrapper": mla.AscendMultiHeadLatentAttention,
+        "RotaryEmbedding": Rotary,
+        "DeepseekScalingRotaryEmbedding": rotary_embedding.AscendDeepseekScalingRotaryEmbedding,
+        "RowParallelLinear": AscendRowParallelLinear,
+    }
+
+
+def _implement(name, function):
+    """An operator of vllm-ascend's own in Python, which it registers for its device only."""
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(f"vllm::{name}", "CPU"):
+        _VLLM.impl(name, function, "CPU")
 
 
 def _moe_answers(device):
@@ -154,10 +189,12 @@ def _moe_answers(device):
     from vllm_ascend.ops import register_custom_ops
 
     vllm_ascend.utils._ascend_device_type = vllm_ascend.utils.AscendDeviceType[device]
-    # An operator of vllm-ascend's own in Python, which it registers for its device only.
-    name = "maybe_all_reduce_tensor_model_parallel"
-    _VLLM.impl(name, register_custom_ops._maybe_all_reduce_tensor_model_parallel_impl, "CPU")
+    all_reduce = register_custom_ops._maybe_all_reduce_tensor_model_parallel_impl
+    _implement("maybe_all_reduce_tensor_model_parallel", all_reduce)
     torch.npu.current_device = lambda: torch.device("cpu")  # where the layers make tensors of their own
+    rand = torch.rand
+    # A layer with shared experts tries them on random numbers.
+    torch.rand = lambda *size, device=None, **kind: rand(*size, device="cpu" if device == "npu" else device, **kind)
     get_backend = torch.distributed.ProcessGroup._get_backend
 
     def backend_of(group, device):

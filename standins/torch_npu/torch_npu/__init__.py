@@ -10,7 +10,16 @@ import sys
 
 import torch
 
-from . import graphs, reference_moe_ops, reference_ops, reference_quant_ops, reference_train_ops, runtime, unknown
+from . import (
+    graphs,
+    reference_mla_ops,
+    reference_moe_ops,
+    reference_ops,
+    reference_quant_ops,
+    reference_train_ops,
+    runtime,
+    unknown,
+)
 
 __version__ = "2.9.0"
 
@@ -30,6 +39,13 @@ npu_grouped_matmul_swiglu_quant = reference_quant_ops.grouped_matmul_swiglu_quan
 npu_rms_norm = reference_train_ops.rms_norm
 npu_rotary_mul = reference_train_ops.rotary_mul
 npu_cross_entropy_loss = reference_train_ops.cross_entropy_loss
+npu_format_cast = reference_mla_ops.format_cast
+npu_interleave_rope = reference_mla_ops.interleave_rope
+npu_kv_rmsnorm_rope_cache = reference_mla_ops.kv_rmsnorm_rope_cache
+npu_transpose_batchmatmul = reference_mla_ops.transpose_batchmatmul
+atb = unknown.StandInModule("torch_npu.atb")
+atb.npu_ring_mla = reference_mla_ops.ring_mla
+atb.npu_paged_cache_load = reference_mla_ops.paged_cache_load
 
 
 def _autoload():

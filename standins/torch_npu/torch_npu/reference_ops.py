@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import torch
 
-from . import graphs
+from . import graphs, reference_mla_ops
 
 # Operators whose schemas upstream code looks up at import time; they have no implementation and fail when called.
 _ASCEND = torch.library.Library("_C_ascend", "FRAGMENT")
@@ -35,15 +35,21 @@ def fused_infer_attention_score(
     num_heads=0,
     scale=1.0,
     input_layout="TND",
+    query_rope=None,
+    key_rope=None,
     **unused,
 ):
-    """Causal attention in TND layout, with grouped heads, over packed keys or over a paged cache.
+    """Causal attention in TND layout, with grouped heads, over packed keys or over a paged cache; or of latent attention's decoding.
 
     `actual_seq_lengths` holds the end of each request's queries in `query`; `actual_seq_lengths_kv` holds ends in
     `key` too when there is no `block_table`, and lengths when there is one. Raises RuntimeError where CANN 8.5.0 does.
     """
-    if input_layout != "TND":
-        raise NotImplementedError(f"the stand-in has layout TND only, not {input_layout}")
+    if input_layout == reference_mla_ops.DECODE and query_rope is not None:
+        pages = {"block_table": block_table, "block_size": block_size, "lengths": actual_seq_lengths_kv}
+        parts = {"query_rope": query_rope, "key_rope": key_rope, "scale": scale}
+        return reference_mla_ops.latent_decode(query, key, **parts, **pages), None
+    if input_layout != "TND" or query_rope is not None:
+        raise NotImplementedError(f"the stand-in has layout TND without rotary parts of their own, not {input_layout}")
     _check_lengths(query, key, block_table, actual_seq_lengths, actual_seq_lengths_kv)
     out = torch.zeros_like(query)
     start = key_start = 0
@@ -62,13 +68,15 @@ def fused_infer_attention_score(
     return out, None
 
 
-def fused_infer_attention_score_out(*, workspace, out, **arguments):
+def fused_infer_attention_score_out(*tensors, workspace, out, **arguments):
     """The same into `out`, which holds the result and an unused one; in a graph, a task that can be updated.
 
     What is wrong with lengths is found when the operator is called or updated, on the host, as on an NPU.
     """
-    given = {name: arguments[name] for name in ("query", "key", "block_table")}
-    _check_lengths(**given, ends=arguments["actual_seq_lengths"], keys=arguments["actual_seq_lengths_kv"])
+    arguments |= dict(zip(("query", "key", "value"), tensors, strict=False))
+    if arguments.get("input_layout", "TND") == "TND":
+        given = {name: arguments[name] for name in ("query", "key", "block_table")}
+        _check_lengths(**given, ends=arguments["actual_seq_lengths"], keys=arguments["actual_seq_lengths_kv"])
 
     def into(out, **arguments):
         out[0].copy_(fused_infer_attention_score(**arguments)[0].view_as(out[0]))
@@ -76,7 +84,7 @@ def fused_infer_attention_score_out(*, workspace, out, **arguments):
     graphs.run_or_update(into, {"out": out, **arguments})
 
 
-def fused_infer_attention_score_workspace(**arguments):
+def fused_infer_attention_score_workspace(*tensors, **arguments):
     """Nothing is needed to work in."""
     return torch.empty(0)
 

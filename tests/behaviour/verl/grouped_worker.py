@@ -82,8 +82,6 @@ def loaded_worker(job):
         # What validate_config does with the actor's section on the driver, before any worker starts.
         omega_conf_to_dataclass(config.actor_rollout_ref.actor)
         worker = megatron_workers.ActorRolloutRefWorker(config=config.actor_rollout_ref, role=job.get("role", "actor"))
-    # MindSpeed's patches are applied anew by the constructor.
-    mindspeed_on_cpu.take_latent_attention()
     with MeasuredLoad(grown):
         worker.init_model()
     module = worker.critic_module if job.get("role") == "critic" else worker.actor_module

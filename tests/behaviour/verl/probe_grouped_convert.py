@@ -40,7 +40,6 @@ def convert(job):
 
 
 def main():
-    mindspeed_on_cpu.take_latent_attention()
     print(json.dumps([convert(job) for job in json.loads(JOBS)]))
 
 

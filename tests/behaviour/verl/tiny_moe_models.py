@@ -46,6 +46,8 @@ LATENT_ATTENTION = {
     # verl's config converter reads the coefficient of the auxiliary loss by this name.
     "aux_loss_alpha": 0.001,
 }
+YARN = {"rope_type": "yarn", "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+YARN |= {"beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}
 
 
 def configuration(name):
@@ -63,6 +65,16 @@ def configuration(name):
         groups = {"n_group": 2, "topk_group": 1, "n_routed_experts": 4, "n_shared_experts": 1}
         layers = {"num_hidden_layers": 3, "first_k_dense_replace": 1}
         return DeepseekV3Config(**(SHAPE | EXPERTS | groups | layers | LATENT_ATTENTION))
+    if name == "deepseek_v3_yarn":  # with all that a forward pass of DeepSeek-V3 goes through
+        groups = {
+            "n_group": 4,
+            "topk_group": 1,
+            "n_routed_experts": 8,
+            "n_shared_experts": 1,
+            "routed_scaling_factor": 2.5,
+        }
+        layers = {"num_hidden_layers": 4, "first_k_dense_replace": 1, "v_head_dim": 12, "rope_scaling": YARN}
+        return DeepseekV3Config(**(SHAPE | EXPERTS | LATENT_ATTENTION | groups | layers))
     raise LookupError(name)
 
 
@@ -73,12 +85,24 @@ def write(name, folder):
     model = AutoModelForCausalLM.from_config(config, torch_dtype=torch.bfloat16)
     for parameter in [*model.parameters(), *(buffer for key, buffer in model.named_buffers() if "e_score" in key)]:
         parameter.data.normal_()
+    if name == "deepseek_v3_yarn":
+        _calmed(model)
     model.config.architectures = [type(model).__name__]
     model.save_pretrained(folder)
     words = Tokenizer(models.WordLevel({f"<{index}>": index for index in range(96)}, unk_token="<3>"))
     PreTrainedTokenizerFast(
         tokenizer_object=words, pad_token="<0>", bos_token="<1>", eos_token="<2>", unk_token="<3>"
     ).save_pretrained(folder)
+
+
+def _calmed(model):
+    """Smaller weights, so that bf16 seldom turns another expert into the best one, and biases of one sign: Hugging Face's code
+    counts experts of other groups as zero, and would take them before negative ones."""
+    for parameter in model.parameters():
+        parameter.data.mul_(0.3 if parameter.dim() > 1 else 1)
+    for key, bias in model.named_buffers():
+        if "e_score" in key:
+            bias.abs_()
 
 
 def main():

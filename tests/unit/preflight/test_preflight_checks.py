@@ -558,7 +558,7 @@ def test_sizes_that_are_none(look: Look) -> None:
 
 
 def test_what_a_recipe_says_does_not_work_stops_it(look: Look) -> None:
-    """deepseek-r1/grpo says that its rollout fails at its first weights: a node that is fine does not change that."""
+    """deepseek-r1/grpo says what only a device can show of it: a node that is fine does not change that."""
     for title in ("deepseek-r1/grpo", "qwen3-235b/grpo-hdp"):
         found = look(title)["limits"]
         assert len(found) == len(case_of(title).run.limits) > 0

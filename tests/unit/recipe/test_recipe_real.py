@@ -197,11 +197,11 @@ def test_grpo_of_8b_is_what_003_takes_out_and_what_it_forgets() -> None:
     assert grpo.entry.module == "verl.trainer.main_ppo"
 
 
-def test_deepseek_says_that_its_experts_cannot_be_updated() -> None:
+def test_deepseek_needs_what_latent_attention_needs() -> None:
     run = run_of("deepseek-r1", "grpo")
-    assert "moe_update_weights" not in run.needs
-    assert value(run, "actor_rollout_ref.rollout.moe_update_weights") is None
-    assert any("moe_update_weights refuses" in limit for limit in run.limits)
+    assert {"moe_update_weights", "mla_update_weights", "dpskv3_group_routing", "mla_attention_sizes"} <= set(run.needs)
+    assert value(run, "actor_rollout_ref.rollout.moe_update_weights") == "True"
+    assert any("What a device has to show" in limit for limit in run.limits)
 
 
 def test_another_number_of_nodes_is_computed_and_held_against_the_rules() -> None:

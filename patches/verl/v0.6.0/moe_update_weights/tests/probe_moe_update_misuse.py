@@ -67,7 +67,7 @@ def quantised(model):
 
 
 def latent_attention(model):
-    """A real engine whose last attention layer says that it is multi-head latent attention."""
+    """A real engine whose last attention layer says that it is latent, in a way that mla_update_weights does not know either."""
     import torch
     from verl.workers.rollout.moe_weights import check_engine, engine_model
     from vllm.attention.layer import MLAAttention
@@ -76,7 +76,7 @@ def latent_attention(model):
     # Not initialised: that needs vllm-ascend's MLA kernels. Its class is what decides.
     attention = MLAAttention.__new__(MLAAttention)
     torch.nn.Module.__init__(attention)
-    attention.layer_name = "model.layers.1.self_attn.attn"
+    attention.layer_name, attention.impl = "model.layers.1.self_attn.attn", object()
     engine_model(engine).model.layers[-1].self_attn.attn = attention
     return refused(lambda: check_engine(engine))
 
