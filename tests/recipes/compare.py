@@ -51,13 +51,17 @@ def _held(place: Place, folder: Path, variant: Variant, metrics: dict[str, dict[
     before = steps_of((folder / variant.beside / "log.txt").read_text(errors="replace"))
     beside = {step: chosen(values) for step, values in before.items()}
     watched = [folder / name / "watched" for name in (variant.beside, variant.name)]
-    weights = json.loads(finished(place, [str(HERE / "same.py"), *map(str, watched)], folder / "same.log", 200))
-    engine = update_seen(place, folder, variant.name, updates_of(folder, variant.name))
+    updates = updates_of(watched[0])
+    if len(updates) < 2:
+        return {"faults": [f"{variant.beside} has no second step"]}
+    same = [str(HERE / "same.py"), *map(str, watched), str(updates[1])]
+    weights = json.loads(finished(place, same, folder / "same.log", 200))
+    engine = update_seen(place, folder, variant.name)
     tokens = [{file.name: file.read_text() for file in one.glob("tokens.*.0.json")} for one in watched]
     found = {"weights": weights["weights"], "direction": weights["direction"], "metrics equal": metrics == beside}
     found |= differences(beside, metrics) | {"tokens": tokens[0] == tokens[1], "behind": engine["behind"]}
-    # by-sequence is only what one-rank is held against: another loss, with the engine as it was.
-    return found | {"faults": list(faults(found, variant)) if variant.name != "by-sequence" else []}
+    # one-by-one is only what one-rank is held against: other micro-batches, with the engine as it was.
+    return found | {"faults": faults(found, variant) if variant.name != "one-by-one" else []}
 
 
 def differences(one: dict[str, dict[str, float]], other: dict[str, dict[str, float]]) -> dict[str, float | None]:

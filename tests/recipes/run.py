@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from compare import compared
 from runs import REPO, Place, paths, train
-from seen import BEHIND, chosen, steps_of, update_seen, updates_of, why
+from seen import BEHIND, chosen, same_again, steps_of, update_seen, updates_of, why
 from shrunk import Shrunk, recipes, shipped, shrunk
 from table import sizes_page, write_table
 from variants import KINDS, variants
@@ -128,15 +128,16 @@ def look_at(
     }
     found |= {"steps": len(metrics), "metrics": {step: chosen(values) for step, values in metrics.items()}}
     found["why"] = "" if ended.code == 0 else why(ended)
-    if updates := updates_of(folder, "on"):
-        found["update"] = update_seen(place, folder, "on", updates)
+    if updates_of(folder / "on/watched"):
+        found["update"] = update_seen(place, folder, "on")
     if ended.code == 0 and (folder / "checkpoints/global_step_1").is_dir():
         found |= resumed(place, one, known, folder, timeout)
     return found
 
 
 def resumed(place: Place, one: Shrunk, known: Recipes, folder: Path, timeout: float) -> dict[str, Any]:
-    """Begins again after the first step; the engine must be given what it was given in the second step before."""
+    """Begins again after the first step; the engine must be given what it was given in the second step before,
+    and answer the same."""
     checkpoints = folder / "checkpoints"
     shutil.rmtree(checkpoints / "global_step_2", ignore_errors=True)
     (checkpoints / "latest_checkpointed_iteration.txt").write_text("1")
@@ -144,12 +145,9 @@ def resumed(place: Place, one: Shrunk, known: Recipes, folder: Path, timeout: fl
     again = steps_of(ended.log.read_text(errors="replace"))
     if ended.code != 0 or list(again) != ["2"]:
         return {"resumed": False, "why": f"resuming: {why(ended)}"}
-    same = [
-        file.read_bytes() == (folder / "on/watched" / file.name.replace(".1.", ".2.", 1)).read_bytes()
-        for file in sorted((folder / "resumed/watched").glob("*.1.*"))
-        if (folder / "on/watched" / file.name.replace(".1.", ".2.", 1)).is_file()
-    ]
-    return {"resumed": bool(same) and all(same), "seconds resumed": round(ended.seconds)}
+    updates = updates_of(folder / "on/watched")
+    same = len(updates) > 1 and same_again(folder / "on/watched", updates[1], folder / "resumed/watched")
+    return {"resumed": same, "seconds resumed": round(ended.seconds)}
 
 
 if __name__ == "__main__":

@@ -30,7 +30,15 @@ UPSTREAMS = ("verl", "vllm", "vllm-ascend", "megatron-lm", "mindspeed")
 # What goes on the path beside the trees, as an environment with ./standins installed has it.
 PACKAGES = ("torch_npu", "megatron_cpu", "npu_attention", "npu_engine", "npu_training", "patchctl_standins")
 SITE = "import patchctl_standins.at_start\n"
-FIXED = NOBODYS | {"RAY_prestart_worker_first_driver": "0"}
+# Ray starts no worker before it is asked for one, and waits for those that are slow to start on a busy machine.
+FIXED = NOBODYS | {
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
+    "RAY_worker_register_timeout_seconds": "600",
+    "RAY_agent_register_timeout_ms": "300000",
+    "RAY_health_check_failure_threshold": "60",
+    "RAY_gcs_server_request_timeout_seconds": "300",
+}
 WATCHED = (
     "verl.workers.rollout.vllm_rollout.vllm_rollout_spmd=watch:watch",
     "verl.trainer.ppo.ray_trainer=watch:watch_trainer",

@@ -1,7 +1,7 @@
-"""Probe: whether training gave the engine the same weights in two runs. Usage: same.py WATCHED WATCHED
+"""Probe: whether training gave the engine the same weights in two runs. Usage: same.py WATCHED WATCHED SECOND
 
 Prints {"weights": all updates are the very same, "direction": the cosine between what the first step changed in the one run and
-in the other, None where a run has no second update}. The weights of all ranks together are compared, which may be split over
+in the other, None where a run has no update SECOND, the first one after it}. The weights of all ranks together are compared, which may be split over
 other ranks in the other run.
 """
 
@@ -22,7 +22,7 @@ def change(first, second):
 
 
 def main():
-    folders = [Path(folder) for folder in sys.argv[1:]]
+    folders, second = [Path(folder) for folder in sys.argv[1:3]], int(sys.argv[3])
     both = sorted(updates(folders[0]) & updates(folders[1]))
     runs = [{update: weights_of(folder, update)[0] for update in both} for folder in folders]
     same = all(
@@ -32,8 +32,8 @@ def main():
         for update in both
     )
     direction = None
-    if {1, 2} <= set(both) and all(run[1].keys() == run[2].keys() == runs[0][1].keys() for run in runs):
-        changes = [change(run[1], run[2]).double() for run in runs]
+    if {1, second} <= set(both) and all(run[1].keys() == run[second].keys() == runs[0][1].keys() for run in runs):
+        changes = [change(run[1], run[second]).double() for run in runs]
         direction = float(torch.nn.functional.cosine_similarity(*changes, dim=0))
     print(json.dumps({"weights": bool(both) and same, "direction": direction}))
 

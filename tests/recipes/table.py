@@ -42,8 +42,8 @@ losses differ by at most {loss}, the gradient norm by at most {grad_norm:.0%}, t
 is at least {direction}, and the engine's greedy tokens are Hugging Face's with its weights, or at most {behind} logits below the best.
 
 - **off**: every switch of a feature off that can be off; **without X**, that one and what needs it; **only X Y**, all but these two.
-- **one rank** is held against a run on the recipe's ranks with losses averaged by sequence (`seq-mean-token-mean`), as it has
-  itself: the average over the tokens of a micro-batch depends on which answers are in it.
+- **one rank** is held against a run on the recipe's ranks with micro-batches of one answer, as it has them itself: a loss is the average of
+  its micro-batches', and depends on which answers share one.
 
 | recipe | run | ranks | held to | held | losses | gradient norm | cosine | engine | seconds | GiB | where it stops |
 |---|---|---|---|---|---|---|---|---|---|---|---|
@@ -81,7 +81,7 @@ def write_table(file: Path, results: Mapping[str, Mapping[str, Any]], titles: Se
         _compared_row(title, name, found)
         for title in titles
         for name, found in results.get(title, {}).get("compared", {}).items()
-        if name != "by-sequence"
+        if name != "one-by-one"
     ]
     if rows:
         text += COMPARED.format(**LIMITS, behind=BEHIND) + "".join(rows)

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from compare import LIMITS, differences, faults
 from memory import resident_bytes
+from seen import same_again, updates_of
 from shrunk import REPO, TABLE, recipes, replaced, shipped, shrunk
 from table import sizes_page
 from variants import KINDS, SWITCHES, Variant, changed_code, on_in, variants
@@ -154,3 +155,19 @@ def test_memory_is_counted_over_children_and_a_session(tmp_path: Path) -> None:
     process(13, 1, 10, 1000)  # its parent is gone
     process(14, 1, 14, 10000)
     assert resident_bytes(10, tmp_path) == 1111 * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_updates_with_the_same_weights_count_once(tmp_path: Path) -> None:
+    def run(name: str, *weights: str) -> Path:
+        (tmp_path / name).mkdir()
+        for update, content in enumerate(weights, 1):
+            (tmp_path / name / f"tokens.{update}.0.json").write_text(content)
+            for rank in (0, 1):
+                (tmp_path / name / f"weights.{update}.{rank}.safetensors").write_text(content)
+        return tmp_path / name
+
+    first = run("first", "a", "a", "b", "c")
+    assert updates_of(first) == [1, 3, 4]
+    assert same_again(first, 3, run("same", "b", "d"))
+    assert not same_again(first, 3, run("other", "a", "b"))
+    assert not same_again(first, 3, run("nothing"))

@@ -19,7 +19,16 @@ from patchctl.training.recipes.resolve import Run, bare
 _READ: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "switches.yaml").read_text(encoding="utf-8"))
 SWITCHES: dict[str, Any] = _READ["switches"]
 KINDS = ("off", "one-rank", "minus-one", "pairs")
-BY_SEQUENCE = {"actor_rollout_ref.actor.loss_agg_mode": "seq-mean-token-mean"}
+# Micro-batches of one answer: otherwise a loss depends on which answers share one, and they are dealt out by the number of ranks.
+DYNAMIC = "actor_rollout_ref.actor.use_dynamic_bsz"
+ONE_BY_ONE = {
+    DYNAMIC: "False",
+    "actor_rollout_ref.ref.log_prob_use_dynamic_bsz": "False",
+    "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": "False",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": "1",
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": "1",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": "1",
+}
 
 
 @dataclass(frozen=True)
@@ -29,7 +38,7 @@ class Variant:
     name: str
     off: frozenset[str] = frozenset()
     one_rank: bool = False
-    by_sequence: bool = False
+    one_by_one: bool = False
     beside: str = "on"
 
     @property
@@ -50,7 +59,7 @@ class Variant:
             sizes |= dict.fromkeys([*TABLE["parallel"], "devices_per_node"], "1")
             left_out |= set(_READ["one_rank"])
         # What is compared is not resumed.
-        more = {"trainer.save_freq": "-1", **(BY_SEQUENCE if self.by_sequence else {})}
+        more = {"trainer.save_freq": "-1", **(ONE_BY_ONE if self.one_by_one else {})}
         return shrunk(known, key, paths, sizes, frozenset(left_out), more)
 
 
@@ -71,9 +80,10 @@ def variants(known: Recipes, keys: Sequence[Key], kinds: Sequence[str]) -> Itera
     runs = {key: shrunk(known, key, {}) for key in keys}
     done: set[tuple[str, frozenset[str], frozenset[str]]] = set()
     for key in sorted(keys, key=lambda key: (runs[key].ranks, keys.index(key))):
-        on = on_in(runs[key].run(known))
+        run = runs[key].run(known)
+        on, dynamic = on_in(run), (found := run.override(DYNAMIC)) is not None and found.value == "True"
         for kind in kinds:
-            for variant in _of(kind, on):
+            for variant in _of(kind, on, dynamic):
                 stack = runs[key].recipe.entry.config  # the trainer and its workers
                 tried = (stack, on if kind == "minus-one" else frozenset(), on - variant.off)
                 if kind in ("minus-one", "pairs"):
@@ -83,15 +93,15 @@ def variants(known: Recipes, keys: Sequence[Key], kinds: Sequence[str]) -> Itera
                 yield key, variant
 
 
-def _of(kind: str, on: frozenset[str]) -> Iterator[Variant]:
+def _of(kind: str, on: frozenset[str], dynamic: bool) -> Iterator[Variant]:
     may_be_off = frozenset(name for name in on if "stays" not in SWITCHES[name])
     if kind == "off":
         yield Variant("off", may_be_off)
     elif kind == "one-rank":
         several = frozenset(name for name in on if SWITCHES[name].get("several"))
-        # Averages over the tokens of a micro-batch depend on which answers are in it, those over sequences do not.
-        yield Variant("by-sequence", by_sequence=True)
-        yield Variant("one-rank", several, one_rank=True, by_sequence=True, beside="by-sequence")
+        if dynamic:
+            yield Variant("one-by-one", one_by_one=True)
+        yield Variant("one-rank", several, one_rank=True, one_by_one=True, beside="one-by-one" if dynamic else "on")
     elif kind == "minus-one":
         for name in sorted(may_be_off):
             wants_it = {other for other in on if name in SWITCHES[other].get("wants", [])}
