@@ -73,9 +73,10 @@ test-recipes: trees  ## each recipe on CPUs with all its switches: two steps, an
 	$(RUN) tests/recipes/run.py --trees $(TREES)/patched --out build/recipes --table $(EVIDENCE)/recipes.md $(if $(ONLY),--only $(ONLY)) \
 	  $(if $(COMPARE),--compare $(COMPARE)) $(if $(AGAIN),--again)
 
-test-recipes-share: trees  ## one of them on four ranks: Megatron with two pipeline stages and two data parallel ranks; four minutes
+test-recipes-share: trees  ## one of them on four ranks (two pipeline stages, two data parallel ranks), with its switches and without; minutes
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) tests/recipes/run.py --trees $(TREES)/patched --out build/recipes --only qwen3-32b/grpo --size tp=1 cp=1 --again
+	$(RUN) tests/recipes/run.py --trees $(TREES)/patched --out build/recipes-share \
+	  --only qwen3-32b/grpo --compare off --size tp=1 cp=1 --again
 
 test-suites: trees  ## upstream's own suites that source distributions carry, unpatched against patched
 	@PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)" || { echo "upstream's suites skipped: no CPU torch"; exit 0; }; \

@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from patchctl.training.recipes.read import Recipes
 
 def main() -> int:
     asked = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what it started is ended on the way out
     place = Place(asked.trees.resolve(), Path(os.environ["PATCHCTL_TORCH_PYTHON"]).absolute(), asked.out.resolve())
     known, other = recipes(), dict(one.split("=") for one in asked.size)
     everything = Results({"/".join(key): place.folder / f"{'-'.join(key)}.json" for key in shipped(known)}, asked.table)

@@ -83,6 +83,8 @@ def variants(known: Recipes, keys: Sequence[Key], kinds: Sequence[str]) -> Itera
         run = runs[key].run(known)
         on, dynamic = on_in(run), (found := run.override(DYNAMIC)) is not None and found.value == "True"
         for kind in kinds:
+            if kind == "one-rank" and runs[key].ranks == 1:
+                continue
             for variant in _of(kind, on, dynamic):
                 stack = runs[key].recipe.entry.config  # the trainer and its workers
                 tried = (stack, on if kind == "minus-one" else frozenset(), on - variant.off)

@@ -11,10 +11,12 @@ training is given that run's answers in place of those that were generated: prom
 import itertools
 import json
 import os
+import time
 from pathlib import Path
 
 PROMPTS = [[10, 11, 12, 13, 14, 10, 11, 12], [20, 21, 22, 23, 24, 25], [30, 31], [40, 10, 20, 30, 40, 10, 20]]
 LENGTH = 12
+RAY_STARTS_S = 300
 
 
 def watch(module):
@@ -86,6 +88,23 @@ def _sampled(generate):
         return generated
 
     return sampled
+
+
+def wait_for_ray(module):
+    """ray._private.services: Ray's driver gives its own node 30 seconds to register, a busy machine takes longer."""
+    get_node = module.get_node
+
+    def waited(*given, **named):
+        deadline = time.monotonic() + RAY_STARTS_S
+        while True:
+            try:
+                return get_node(*given, **named)
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
+
+    module.get_node = waited
 
 
 def same_prompts(wanted, found):
