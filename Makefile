@@ -68,14 +68,17 @@ test-slow: trees  ## those of them that take minutes: more processes, larger mat
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
 	$(RUN) -m pytest -q patches tests/behaviour tests/scripts tests/cluster -m slow --slow --trees $(TREES)/patched
 
-# Every shipped recipe, shrunk, through verl's own entry module; results are kept in build/recipes, AGAIN=1 runs all anew.
-test-recipes: trees  ## each recipe on CPUs with all its switches: two steps, an update, a checkpoint and its load; hours
+# Every shipped recipe, shrunk, through verl's own entry module; results are kept in build/recipes, so that a run that was stopped goes
+# on; AGAIN=1 runs all anew. ONLY="qwen3-8b/grpo ..."; COMPARE=off,one-rank,minus-one,pairs holds further runs against each recipe's own.
+test-recipes: trees  ## each recipe on CPUs with all its switches: two steps, an update, a checkpoint and its load; hours; COMPARE=off,...
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) tests/recipes/run.py --trees $(TREES)/patched --out build/recipes --table $(EVIDENCE)/recipes.md $(if $(AGAIN),--again)
+	$(RUN) tests/recipes/run.py --trees $(TREES)/patched --out build/recipes --table $(EVIDENCE)/recipes.md $(if $(ONLY),--only $(ONLY)) \
+	  $(if $(COMPARE),--compare $(COMPARE)) $(if $(AGAIN),--again)
 
-test-recipes-share: trees  ## one of them on four ranks: Megatron with two pipeline stages and two data parallel ranks; four minutes
+test-recipes-share: trees  ## one of them on four ranks (two pipeline stages, two data parallel ranks), with its switches and without; minutes
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) tests/recipes/run.py --trees $(TREES)/patched --out build/recipes --only qwen3-32b/grpo --size tp=1 cp=1 --again
+	$(RUN) tests/recipes/run.py --trees $(TREES)/patched --out build/recipes-share \
+	  --only qwen3-32b/grpo --compare off --size tp=1 cp=1 --again
 
 test-suites: trees  ## upstream's own suites that source distributions carry, unpatched against patched
 	@PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)" || { echo "upstream's suites skipped: no CPU torch"; exit 0; }; \

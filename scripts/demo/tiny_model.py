@@ -8,6 +8,7 @@ Nothing is downloaded, and the same seed gives the same bytes.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -19,14 +20,14 @@ CHARACTERS = "0123456789+="
 CHAT_TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character."""
-    tokens = {token: number for number, token in enumerate([*SPECIAL.values(), *CHARACTERS])}
+def character_tokenizer(characters: Sequence[str], chat_template: str) -> PreTrainedTokenizerFast:
+    """One token a character, after the four special ones."""
+    tokens = {token: number for number, token in enumerate([*SPECIAL.values(), *characters])}
     words = Tokenizer(models.WordLevel(tokens, unk_token=SPECIAL["unk_token"]))
     words.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     words.decoder = decoders.Fuse()
     fast = PreTrainedTokenizerFast(tokenizer_object=words, **SPECIAL)
-    fast.chat_template = CHAT_TEMPLATE
+    fast.chat_template = chat_template
     return fast
 
 
@@ -53,7 +54,7 @@ def model(tokens: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
 
 def main() -> None:
     folder, seed = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0
-    tokens = tokenizer()
+    tokens = character_tokenizer(CHARACTERS, CHAT_TEMPLATE)
     tokens.save_pretrained(folder)
     made = model(tokens, seed)
     made.save_pretrained(folder)

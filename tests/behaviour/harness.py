@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from environment import NOBODYS
 from processes import Finished, free_port, run_group
 from trees import Trees
 
@@ -27,21 +28,8 @@ from patchctl_standins.made import MADE  # noqa: E402  (found through the line a
 TORCH_PYTHON = "PATCHCTL_TORCH_PYTHON"
 DEFAULT_TIMEOUT_S = 120.0
 
-# Everything a probe sees, besides PATH, HOME, PYTHONPATH and what the test adds. Nothing else is inherited: a proxy, a
-# PYTHONPATH or a VLLM_* of the person who runs the tests must not decide their outcome.
-FIXED_ENVIRONMENT = {
-    "LANG": "C.UTF-8",
-    "PYTHONHASHSEED": "0",
-    "PYTHONNOUSERSITE": "1",
-    "PYTHONUNBUFFERED": "1",
-    "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_NO_USAGE_STATS": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "HF_HUB_OFFLINE": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "OMP_NUM_THREADS": "1",
-}
+# Everything a probe sees, besides PATH, HOME, PYTHONPATH and what the test adds.
+FIXED_ENVIRONMENT = NOBODYS | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "VLLM_LOGGING_LEVEL": "ERROR"}
 
 
 class Upstream:

@@ -5,11 +5,13 @@ import sys
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts/demo"))
+
+from tiny_model import SPECIAL, character_tokenizer
+
 VOCABULARY = 512
-SPECIAL = ["<pad>", "<bos>", "<eos>", "<unk>"]
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
@@ -37,26 +39,18 @@ EXPERTS = {
 }
 
 
-def character_tokenizer() -> PreTrainedTokenizerFast:
+def tokenizer() -> PreTrainedTokenizerFast:
     """One token a printable ASCII character; the rest of the vocabulary are fillers."""
-    tokens = SPECIAL + [chr(code) for code in range(32, 127)]
-    tokens += [f"<t{index}>" for index in range(len(tokens), VOCABULARY)]
-    vocabulary = {token: index for index, token in enumerate(tokens)}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>", unk_token="<unk>"
-    )
-    fast.chat_template = CHAT_TEMPLATE
-    return fast
+    characters = [chr(code) for code in range(32, 127)]
+    fillers = [f"<t{index}>" for index in range(len(SPECIAL) + len(characters), VOCABULARY)]
+    return character_tokenizer(characters + fillers, CHAT_TEMPLATE)
 
 
 def main() -> None:
     root = Path(sys.argv[1])
     folders = {name: str(root / name) for name in ("qwen3", "qwen3_moe")}
     for folder in folders.values():
-        character_tokenizer().save_pretrained(folder)
+        tokenizer().save_pretrained(folder)
     torch.manual_seed(0)
     Qwen3ForCausalLM(Qwen3Config(**SHAPE)).float().save_pretrained(folders["qwen3"])
     torch.manual_seed(0)

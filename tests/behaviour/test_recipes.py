@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,11 @@ from typing import Any
 
 import pytest
 from harness import REPO, Upstream
+
+sys.path.append(str(REPO / "tests/recipes"))
+
+from shrunk import shipped, shrunk
+from variants import variants
 
 from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.arithmetic import number
@@ -30,6 +36,10 @@ PROBE = "tests/behaviour/verl/probe_recipes.py"
 START_PROBE = "tests/behaviour/verl/probe_recipes_start.py"
 RECIPES: Recipes = read_recipes(Distribution.load(REPO))
 KEYS = RECIPES.runnable()
+SHRUNK = {"/".join((*key, "shrunk")): shrunk(RECIPES, key, {}).run(RECIPES) for key in shipped(RECIPES)} | {
+    "/".join((*key, variant.name)): variant.made(RECIPES, key, {}, {}).run(RECIPES)
+    for key, variant in variants(RECIPES, shipped(RECIPES), ["off", "one-rank"])
+}
 DAPO = "recipe.dapo.main_dapo"
 MODULES = {
     "ppo_trainer": "verl.trainer.main_ppo",
@@ -76,6 +86,7 @@ def composed(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Of
 def started(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Of:
     """What verl's own checks before any worker starts say of every recipe, by its title."""
     jobs = {run.title: job_of(run, overrides_of(run), []) for run in map(run_of, KEYS)}
+    jobs |= {title: job_of(run, overrides_of(run), []) for title, run in SHRUNK.items()}
     jobs["two mini-batches"] = refused_job("actor_rollout_ref.actor.ppo_mini_batch_size=256")
     jobs["asynchronous"] = refused_job("actor_rollout_ref.rollout.mode=async")
     jobs["no field"] = refused_job("+actor_rollout_ref.rollout.max_num_seq=4")
@@ -94,7 +105,7 @@ def probed(upstream: Upstream, jobs: Mapping[str, dict[str, Any]], file: Path, p
     lacking = {name: reason for name, job in jobs.items() if (reason := why_not(upstream, job))}
     here = {name: job for name, job in jobs.items() if name not in lacking}
     file.write_text(json.dumps(list(here.values())))
-    found = dict(zip(here, upstream.run(probe, tree, file, timeout=300, **more), strict=True))
+    found = dict(zip(here, upstream.run(probe, tree, file, timeout=600, **more), strict=True))
 
     def one(name: str) -> Any:
         if name in lacking:
@@ -175,6 +186,12 @@ def arrived(written: str, value: Any) -> bool:
 @pytest.mark.parametrize("key", KEYS, ids="/".join)
 def test_verl_and_the_features_take_a_recipe(started: Of, key: tuple[str, str]) -> None:
     assert started("/".join(key)) is None
+
+
+@pytest.mark.parametrize("title", SHRUNK)
+def test_verl_and_the_features_take_a_shrunk_recipe(started: Of, title: str) -> None:
+    """As it is, with its switches off, and on one rank: what tests/recipes runs for minutes is refused here, if at all."""
+    assert started(title) is None
 
 
 def test_verl_and_the_features_refuse_what_the_rules_refuse(started: Of) -> None:

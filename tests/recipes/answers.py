@@ -60,4 +60,5 @@ def main():
     print(json.dumps(results))
 
 
-main()
+if __name__ == "__main__":
+    main()

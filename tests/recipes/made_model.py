@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pandas
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts/demo"))
+
+from tiny_model import SPECIAL, character_tokenizer
 
 VOCABULARY = 512
 ROWS = 64
-SPECIAL = ["<pad>", "<bos>", "<eos>", "<unk>"]
 ANSWERS = ["Answer: 1\n", "Answer: 2\n", "\\boxed{1}", "\\boxed{2}", "\\boxed{A}", "\\boxed{B}"]
 SHAPE = {
     "vocab_size": VOCABULARY,
@@ -83,16 +85,11 @@ OF = {
 
 
 def tokenizer():
-    words = SPECIAL + [chr(code) for code in range(32, 127)]
-    for index in range(VOCABULARY - len(words)):
-        # Invisible at the end: other tokens of the same text.
-        words.append(ANSWERS[index % len(ANSWERS)] + "\u200b" * (index // len(ANSWERS)))
-    made = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
-    made.pre_tokenizer, made.decoder = pre_tokenizers.Split("", "isolated"), decoders.Fuse()
-    names = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), SPECIAL, strict=True))
-    fast = PreTrainedTokenizerFast(tokenizer_object=made, **names)
-    fast.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
-    return fast
+    characters = [chr(code) for code in range(32, 127)]
+    # Invisible at the end: other tokens of the same text.
+    rest = range(VOCABULARY - len(SPECIAL) - len(characters))
+    characters += [ANSWERS[index % len(ANSWERS)] + "\u200b" * (index // len(ANSWERS)) for index in rest]
+    return character_tokenizer(characters, "{% for m in messages %}{{ m['content'] }}{% endfor %}")
 
 
 def main():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -13,11 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from memory import resident_bytes
 from shrunk import REPO, TABLE, Shrunk
 
 from patchctl.training.recipes.read import Recipes
 from patchctl.training.recipes.resolve import Run
 from patchctl.training.recipes.shell import hydra_value
+
+sys.path.insert(0, str(REPO / "tests"))
+
+from environment import NOBODYS
+from pins import version_of
 
 HERE = Path(__file__).parent
 STANDINS = REPO / "standins"
@@ -25,18 +30,21 @@ UPSTREAMS = ("verl", "vllm", "vllm-ascend", "megatron-lm", "mindspeed")
 # What goes on the path beside the trees, as an environment with ./standins installed has it.
 PACKAGES = ("torch_npu", "megatron_cpu", "npu_attention", "npu_engine", "npu_training", "patchctl_standins")
 SITE = "import patchctl_standins.at_start\n"
-FIXED = {
-    "LANG": "C.UTF-8",
-    "PYTHONHASHSEED": "0",
-    "PYTHONNOUSERSITE": "1",
-    "PYTHONUNBUFFERED": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
+# Ray starts no worker before it is asked for one, and waits for those that are slow to start on a busy machine.
+FIXED = NOBODYS | {
     "RAY_prestart_worker_first_driver": "0",
-    "VLLM_NO_USAGE_STATS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "OMP_NUM_THREADS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
+    "RAY_enable_worker_prestart": "0",
+    "RAY_worker_register_timeout_seconds": "600",
+    "RAY_agent_register_timeout_ms": "300000",
+    "RAY_health_check_failure_threshold": "60",
+    "RAY_gcs_server_request_timeout_seconds": "300",
 }
+WATCHED = (
+    "verl.workers.rollout.vllm_rollout.vllm_rollout_spmd=watch:watch",
+    "verl.trainer.ppo.ray_trainer=watch:watch_trainer",
+    "ray._private.services=watch:wait_for_ray",
+)
+LOOK_S = 0.5
 GRACE_S = 10.0
 
 
@@ -88,9 +96,8 @@ def _names_error(line: str) -> bool:
 
 def _make_site(site: Path, trees: Path) -> None:
     """What `pip install ./standins` would put into the environment, and metadata of vllm and vllm-ascend."""
-    sys.path[:0] = [str(STANDINS / "patchctl_standins"), str(REPO / "tests")]
+    sys.path.insert(0, str(STANDINS / "patchctl_standins"))
     from patchctl_standins.made import entry_points
-    from pins import version_of
 
     site.mkdir(parents=True)
     (site / "sitecustomize.py").write_text(SITE)
@@ -145,8 +152,9 @@ def finished(place: Place, arguments: Sequence[str], log: Path, timeout: float) 
     return text.strip().splitlines()[-1] if text.strip() else ""
 
 
-def train(place: Place, one: Shrunk, known: Recipes, name: str, timeout: float) -> Ended:
-    """One run of the entry module; the recipe's environment, the table's sizes, and what watches."""
+def train(place: Place, one: Shrunk, known: Recipes, name: str, timeout: float, samples: Path | None = None) -> Ended:
+    """One run of the entry module; the recipe's environment, the table's sizes, and what watches. Training is given the answers
+    in `samples`, where they are named."""
     run = one.run(known)
     folder = place.folder / run.title.replace("/", "-") / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -154,9 +162,11 @@ def train(place: Place, one: Shrunk, known: Recipes, name: str, timeout: float) 
     watched = {
         "PATCHCTL_NPUS": str(one.ranks),
         "RECIPE_WATCHED": str(folder / "watched"),
-        "PATCHCTL_STANDINS_WATCH": "verl.workers.rollout.vllm_rollout.vllm_rollout_spmd=watch:watch",
+        "PATCHCTL_STANDINS_WATCH": ",".join(WATCHED),
         "RAY_TMPDIR": "/tmp",
     }
+    if samples:
+        watched["RECIPE_SAMPLES"] = str(samples)
     overrides = [f"{key}={hydra_value(_path_or(run, value))}" for key, value in run.overrides.items()]
     command = [str(place.python), "-m", run.entry.module, f"--config-name={run.entry.config}", *overrides]
     command.append(f"hydra.run.dir={folder / 'hydra'}")
@@ -184,21 +194,28 @@ def started(command: Sequence[str], environment: Mapping[str, str], cwd: Path, l
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        code: int | None
-        try:
-            code = process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            code = None
+        code, peak = _looked_on(process, begun + timeout)
+    return Ended(code, time.monotonic() - begun, log, peak)
+
+
+def _looked_on(process: subprocess.Popen[bytes], deadline: float) -> tuple[int | None, int]:
+    """Its exit status, None when the time was over, and the most memory that it took with its children."""
+    peak = 0
+    try:
+        while process.poll() is None and time.monotonic() < deadline:
+            peak = max(peak, resident_bytes(process.pid))
+            time.sleep(LOOK_S)
+        code = process.poll()
+        if code is None:
             process.send_signal(signal.SIGTERM)  # verl's driver takes Ray's processes with it
             try:
                 process.wait(GRACE_S)
             except subprocess.TimeoutExpired:
                 pass
-        finally:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            process.wait()
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    return Ended(code, time.monotonic() - begun, log, peak)
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+    return code, peak

@@ -36,6 +36,7 @@ class Shrunk:
 
     recipe: Run
     given: Given
+    left_out: frozenset[str] = frozenset()
 
     @property
     def ranks(self) -> int:
@@ -43,21 +44,32 @@ class Shrunk:
 
     def run(self, known: Recipes) -> Run:
         run = resolve(known, self.recipe.profile, self.recipe.name, self.given)
-        kept = {key: value for key, value in run.overrides.items() if bare(key) not in TABLE["left_out"]}
-        return replace(run, overrides=kept)
+        left_out = {*TABLE["left_out"], *self.left_out}
+        overrides = {key: value for key, value in run.overrides.items() if bare(key) not in left_out}
+        environment = {name: value for name, value in run.environment.items() if name not in left_out}
+        return replace(run, overrides=overrides, environment=environment)
 
 
-def shrunk(known: Recipes, key: Key, paths: Mapping[str, str], other: Mapping[str, str] | None = None) -> Shrunk:
-    """The recipe `key` with the table's sizes and these files; `other` are sizes that somebody asks for instead."""
+def shrunk(
+    known: Recipes,
+    key: Key,
+    paths: Mapping[str, str],
+    other: Mapping[str, str] | None = None,
+    left_out: frozenset[str] = frozenset(),
+    more: Mapping[str, str] | None = None,
+) -> Shrunk:
+    """The recipe `key` with the table's sizes and these files; `other` are sizes that somebody asks for instead, `left_out` and
+    `more` keys that a run has not, or has besides."""
     own = resolve(known, *key)
-    sizes = {name: str(value) for name, value in TABLE["sizes"].items() if name in own.sizes}
+    sizes = {name: str(one["value"]) for name, one in TABLE["sizes"].items() if name in own.sizes}
     sizes |= {name: "2" for name in TABLE["parallel"] if name in own.sizes and whole(own, name) > 1}
     sizes |= {name: value for name, value in (other or {}).items() if name in own.sizes}
-    sizes["devices_per_node"] = str(ranks(own, sizes))
+    sizes.setdefault("devices_per_node", str(ranks(own, sizes)))
     overrides = {bare(k): str(TABLE["amounts"][bare(k)]["value"]) for k in own.overrides if bare(k) in TABLE["amounts"]}
-    overrides |= {name: str(value) for name, value in TABLE["run"].items()}
+    overrides |= {name: str(one["value"]) for name, one in TABLE["run"].items()} | dict(more or {})
     used = {name: path for name, path in paths.items() if name in own.paths}
-    return Shrunk(own, Given(sizes, overrides, used))
+    given = {name: value for name, value in overrides.items() if bare(name) not in left_out}
+    return Shrunk(own, Given(sizes, given, used), left_out)
 
 
 def ranks(own: Run, sizes: Mapping[str, str]) -> int:

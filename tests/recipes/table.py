@@ -1,4 +1,5 @@
-"""docs/evidence/recipes.md: what a run of tests/recipes/run.py found, a row a recipe."""
+"""docs/evidence/recipes.md: what a run of tests/recipes/run.py found, a row a recipe, a row a comparison;
+docs/evidence/recipes-sizes.md: what the shrinking replaces, and why."""
 
 from __future__ import annotations
 
@@ -6,22 +7,46 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from compare import LIMITS
+from seen import BEHIND
+from shrunk import TABLE
+
 from patchctl.atomic import replace_file
 
 HEAD = """\
 # Recipes, run
 
 Every shipped recipe, shrunk (`tests/recipes/sizes.yaml`), through verl's own entry module on CPUs: Ray workers, gloo, the
-recipe's trainer and its engine, on the patched trees with the stand-ins of `standins/`. Written by `make test-recipes`.
+recipe's trainer and its engine, on the patched trees with the stand-ins of `standins/`. What shrinking replaces, and why, is in
+[recipes-sizes.md](recipes-sizes.md). Written by `make test-recipes`, after each run.
 
 - **composed**: the entry module took the overrides and started its task runner.
 - **two steps**: generation, reward, reference, update and checkpoint, twice.
 - **update seen**: after each update the engine holds the whole model, answers greedily, and with other tokens than before; the
   tokens are Hugging Face's with the same weights, or the engine's token is at most so many logits below the best (bf16).
 - **resumed**: begun again from the checkpoint of the first step, the engine is given the very weights that it was given then.
+- **seconds** are of the first of the two runs, its start included, on two cores with other work beside it (**load**: of the last five
+  minutes); **GiB**: the most that its processes took together, pages that they share counted in each.
 
-| recipe | ranks | composed | two steps | update seen | resumed | seconds | where it stops |
-|---|---|---|---|---|---|---|---|
+| recipe | ranks | composed | two steps | update seen | resumed | off | one rank | seconds | load | GiB | where it stops |
+|---|---|---|---|---|---|---|---|---|---|---|---|
+"""
+
+COMPARED = """
+## Compared
+
+Each row is a run of its own beside the recipe's, in which training is given the recipe's answers, prompt by prompt. **Equal**: both
+steps' losses, gradient norms and scores, and all weights that the engine is given, are the very same; so is what it answers
+greedily, where `tests/recipes/switches.yaml` does not say `close`. **Close**, of the first step, which begins with the same weights:
+losses differ by at most {loss}, the gradient norm by at most {grad_norm:.0%}, the cosine between what the two steps make of the weights
+is at least {direction}, and the engine's greedy tokens are Hugging Face's with its weights, or at most {behind} logits below the best.
+
+- **off**: every switch of a feature off that can be off; **without X**, that one and what needs it; **only X Y**, all but these two.
+- **one rank** is held against a run on the recipe's ranks with micro-batches of one answer, as it has them itself: a loss is the average of
+  its micro-batches', and depends on which answers share one.
+
+| recipe | run | ranks | held to | held | losses | gradient norm | cosine | engine | seconds | GiB | where it stops |
+|---|---|---|---|---|---|---|---|---|---|---|---|
 """
 
 FOUND = """
@@ -39,25 +64,81 @@ by the patch's test: a step after a load goes on with the old count of steps | p
 """
 
 
+SIZES_HEAD = """\
+# What shrinking a recipe replaces
+
+For [the runs of shrunk recipes](recipes.md); made of `tests/recipes/sizes.yaml` by `make test-recipes`. Nothing else of a recipe is
+replaced, and no switch of a feature (`tests/recipes/test_shrunk.py`); what is computed from sizes follows them.
+
+Parallel sizes ({parallel}) become 2 where they were more.
+A run has as many ranks as they make, times two for data parallelism where that is at most {most}.
+"""
+
+
 def write_table(file: Path, results: Mapping[str, Mapping[str, Any]], titles: Sequence[str]) -> None:
-    rows = [_row(title, results.get(title)) for title in titles]
-    replace_file(file, (HEAD + "".join(rows) + FOUND).encode())
+    text = HEAD + "".join(_row(title, results.get(title)) for title in titles)
+    rows = [
+        _compared_row(title, name, found)
+        for title in titles
+        for name, found in results.get(title, {}).get("compared", {}).items()
+        if name != "one-by-one"
+    ]
+    if rows:
+        text += COMPARED.format(**LIMITS, behind=BEHIND) + "".join(rows)
+    replace_file(file, (text + FOUND).encode())
 
 
 def _row(title: str, found: Mapping[str, Any] | None) -> str:
     if found is None:
-        return f"| {title} | | not run | | | | | |\n"
+        return f"| {title} | | not run | | | | | | | | | |\n"
     steps = "yes" if found["steps"] == 2 else f"no ({found['steps']})"
     other = ", ".join(f"{name} {value}" for name, value in found.get("other sizes", {}).items())
+    beside = found.get("compared", {})
     cells = [
         title,
         f"{found.get('ranks', '')}{f' ({other})' if other else ''}",
         _yes(found["composed"]),
         steps,
         _update(found["update"]),
+        _yes(found["resumed"]),
+        *(_held(beside.get(name)) for name in ("off", "one-rank")),
+        *(str(found.get(name, "")) for name in ("seconds", "load")),
+        _gib(found.get("peak")),
+        found["why"].replace("|", "\\|"),
     ]
-    cells += [_yes(found["resumed"]), str(found.get("seconds", "")), found["why"].replace("|", "\\|")]
     return f"| {' | '.join(cells)} |\n"
+
+
+def _compared_row(title: str, name: str, found: Mapping[str, Any]) -> str:
+    promise = found["held to"]
+    cells = [
+        title,
+        name.replace("-", " "),
+        str(found["ranks"]),
+        promise["training"],
+        _held(found),
+        *(_number(found.get(name)) for name in ("loss", "grad_norm", "direction")),
+        "" if "tokens" not in found else "same tokens" if found["tokens"] else f"{found['behind']:.2g} below",
+        str(found["seconds"]),
+        _gib(found["peak"]),
+        (found["why"] or ", ".join(found.get("faults", []))).replace("|", "\\|"),
+    ]
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _held(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    how = "equal" if found.get("weights") and found.get("metrics equal") else "close"
+    return how if found["held"] else "**no**"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else "0" if value == 0 else f"{value:.4g}"
+
+
+def _gib(size: int | None) -> str:
+    return "" if size is None else f"{size / 2**30:.1f}"
 
 
 def _yes(value: bool | None) -> str:
@@ -71,3 +152,21 @@ def _update(found: Mapping[str, Any] | None) -> str:
     if faults:
         return f"no ({', '.join(faults)})"
     return "yes" if found["as Hugging Face"] else f"yes, {found['behind']:.2g} below"
+
+
+def sizes_page() -> str:
+    """What sizes.yaml replaces, and why."""
+    parts = [
+        ("Sizes, where a recipe has one", TABLE["sizes"]),
+        ("Lengths and amounts, where a recipe sets one", TABLE["amounts"]),
+        ("Set in every run", TABLE["run"]),
+    ]
+    text = SIZES_HEAD.format(parallel=", ".join(f"`{name}`" for name in TABLE["parallel"]), most=TABLE["most_ranks"])
+    for title, table in parts:
+        text += f"\n## {title}\n\n| what | is | why |\n|---|---|---|\n"
+        text += "".join(f"| `{name}` | {one['value']} | {one['why']} |\n" for name, one in table.items())
+    text += "\n## Left out\n\n| what | why |\n|---|---|\n"
+    text += "".join(f"| `{name}` | {why.strip()} |\n" for name, why in TABLE["left_out"].items())
+    text += "\n## Models, made up, with the architecture of the profile's\n\n| profile | architecture | layers |\n|---|---|---|\n"
+    models = TABLE["models"].items()
+    return text + "".join(f"| {name} | {one['architecture']} | {one['num_hidden_layers']} |\n" for name, one in models)

@@ -3,6 +3,7 @@ and the shrunk recipe keeps the recipe's rules."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -10,7 +11,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from compare import LIMITS, differences, faults
+from memory import resident_bytes
+from seen import same_again, updates_of
 from shrunk import REPO, TABLE, recipes, replaced, shipped, shrunk
+from table import sizes_page
+from variants import KINDS, SWITCHES, Variant, changed_code, on_in, variants
+from watch import same_prompts
 
 from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.check import features_and_switches
@@ -54,3 +61,113 @@ def test_ranks_are_at_most_eight(key: tuple[str, str]) -> None:
 
 def test_every_recipe_but_the_demos_is_run() -> None:
     assert {key[0] for key in KNOWN.runnable()} - {key[0] for key in KEYS} <= {"demo"}
+
+
+def test_the_table_says_why() -> None:
+    entries = [one for part in ("sizes", "amounts", "run") for one in TABLE[part].values()]
+    assert all(one.keys() == {"value", "why"} for one in entries)  # a comma in unquoted YAML makes a further key
+
+
+def test_the_page_says_what_the_table_does() -> None:
+    assert (REPO / "docs/evidence/recipes-sizes.md").read_text(encoding="utf-8") == sizes_page()
+
+
+@pytest.mark.parametrize("key", KEYS, ids="/".join)
+def test_the_table_of_switches_has_every_one_that_is_on(key: tuple[str, str]) -> None:
+    run = shrunk(KNOWN, key, {}).run(KNOWN)
+    known = {known for switch in SWITCHES.values() for known in switch["keys"]}
+    settings = {bare(key) for key in {**run.overrides, **run.environment}}
+    switches = features_and_switches(Distribution.load(REPO), key[0])[1]
+    on = {key for switch in switches for key in settings if f".{switch.name}." in f".{key}."}
+    assert on <= known
+    assert on_in(run)
+
+
+def test_the_table_of_switches_names_features() -> None:
+    assert [name for name in SWITCHES if not changed_code(name)] == []
+    wanted = {other for switch in SWITCHES.values() for other in switch.get("wants", [])}
+    assert wanted <= SWITCHES.keys()
+    assert all(
+        "stays" in switch or {switch["training"], switch["engine"]} <= {"equal", "close"}
+        for switch in SWITCHES.values()
+    )
+
+
+def test_a_variant_has_off_what_it_says_and_nothing_else() -> None:
+    tried = list(variants(KNOWN, KEYS, KINDS))
+    assert len(tried) > 3 * len(KEYS)
+    for key, variant in tried:
+        on = on_in(shrunk(KNOWN, key, {}).run(KNOWN))
+        made = variant.made(KNOWN, key, {}, {})
+        # On one rank a computed number of engines is 1, which is off.
+        assert on_in(made.run(KNOWN)) == on - variant.off
+        assert made.ranks == (1 if variant.one_rank else shrunk(KNOWN, key, {}).ranks)
+        assert all(set(SWITCHES[name].get("wants", [])) <= on - variant.off for name in on - variant.off)
+
+
+def test_each_pair_that_meets_is_tried_once() -> None:
+    pairs = [variant.name for _, variant in variants(KNOWN, KEYS, ["pairs"])]
+    assert "only-log_prob-spread" in pairs  # both patch the trainer's fit
+    assert "only-speculation-threshold" in pairs
+    assert not [name for name in pairs if name in ("only-hccl-progress", "only-layout-log_prob")]
+
+
+def test_answers_are_given_prompt_by_prompt() -> None:
+    assert same_prompts([[1], [1], [2], [2]], [[2], [1], [2], [1]]) == [1, 3, 0, 2]
+    with pytest.raises(KeyError):
+        same_prompts([[3]], [[1]])
+    with pytest.raises(IndexError):
+        same_prompts([[1], [1]], [[1]])
+
+
+STEP = {"actor/pg_loss": 0.5, "actor/grad_norm": 2.0, "critic/score/mean": 0.25}
+
+
+def found_with(**changes: float) -> dict[str, object]:
+    other = {name: changes.get(name.rpartition("/")[2], value) for name, value in STEP.items()}
+    if "mean" in changes:
+        other["critic/score/mean"] = changes["mean"]
+    same = other == STEP
+    found = {"weights": same, "metrics equal": same, "tokens": same, "behind": 0.0, "direction": 0.99}
+    return found | differences({"1": STEP}, {"1": other})
+
+
+def test_what_differs_is_told_by_what_was_promised() -> None:
+    equal, close = Variant("off", frozenset({"spread"})), Variant("off", frozenset({"hybrid"}))
+    assert faults(found_with(), equal) == faults(found_with(), close) == []
+    assert faults(found_with(pg_loss=0.501), equal) == ["weights", "metrics equal", "tokens"]
+    assert faults(found_with(pg_loss=0.501), close) == []
+    assert faults(found_with(pg_loss=0.6, grad_norm=2.5), close) == ["loss", "grad_norm"]
+    assert faults(found_with() | {"direction": None, "behind": 1.0}, close) == ["direction", "behind"]
+    assert faults(found_with(mean=0.5), close) == ["other answers were scored"]
+    assert LIMITS["loss"] < 0.1
+
+
+def test_memory_is_counted_over_children_and_a_session(tmp_path: Path) -> None:
+    def process(pid: int, parent: int, session: int, pages: int) -> None:
+        fields = ["S", str(parent), "0", str(session), *["0"] * 17, str(pages)]
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a b) c) {' '.join(fields)}\n")
+
+    process(10, 1, 10, 1)
+    process(11, 10, 11, 10)  # a child with a session of its own
+    process(12, 11, 11, 100)
+    process(13, 1, 10, 1000)  # its parent is gone
+    process(14, 1, 14, 10000)
+    assert resident_bytes(10, tmp_path) == 1111 * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_updates_with_the_same_weights_count_once(tmp_path: Path) -> None:
+    def run(name: str, *weights: str) -> Path:
+        (tmp_path / name).mkdir()
+        for update, content in enumerate(weights, 1):
+            (tmp_path / name / f"tokens.{update}.0.json").write_text(content)
+            for rank in (0, 1):
+                (tmp_path / name / f"weights.{update}.{rank}.safetensors").write_text(content)
+        return tmp_path / name
+
+    first = run("first", "a", "a", "b", "c")
+    assert updates_of(first) == [1, 3, 4]
+    assert same_again(first, 3, run("same", "b", "d"))
+    assert not same_again(first, 3, run("other", "a", "b"))
+    assert not same_again(first, 3, run("nothing"))

@@ -1,16 +1,22 @@
-"""Looks on while a shrunk recipe runs: in every process with an engine, after verl's rollout was imported
-(PATCHCTL_STANDINS_WATCH). Changes nothing that is computed.
+"""Looks on while a shrunk recipe runs: in every process with an engine, after verl's rollout was imported, and in the driver,
+after its trainer was (PATCHCTL_STANDINS_WATCH). Changes nothing that is computed, but for the answers of a run that is
+compared.
 
-In the folder RECIPE_WATCHED: `weights.UPDATE.RANK.safetensors`, what training gave the engine in an update, and
-`tokens.UPDATE.RANK.json`, what the engine answers greedily to PROMPTS with it, before it generates for training.
+In the folder RECIPE_WATCHED: `weights.UPDATE.RANK.safetensors`, what training gave the engine in an update;
+`tokens.UPDATE.RANK.json`, what the engine answers greedily to PROMPTS with it, before it generates for training;
+`samples.CALL.pt`, what all engines together generated for training. With RECIPE_SAMPLES, such a folder of another run,
+training is given that run's answers in place of those that were generated: prompt by prompt, the first answer for the first.
 """
 
+import itertools
 import json
 import os
+import time
 from pathlib import Path
 
 PROMPTS = [[10, 11, 12, 13, 14, 10, 11, 12], [20, 21, 22, 23, 24, 25], [30, 31], [40, 10, 20, 30, 40, 10, 20]]
 LENGTH = 12
+RAY_STARTS_S = 300
 
 
 def watch(module):
@@ -53,7 +59,67 @@ def _asked(generate):
     return asked
 
 
-def _file(kind, update, ending):
+def watch_trainer(module):
+    """ray_trainer: what its trainers' workers generate goes through here, DAPO's trainer included."""
+    made = module.RayPPOTrainer.init_workers
+
+    def init_workers(self):
+        made(self)
+        group = self.actor_rollout_wg
+        group.generate_sequences = _sampled(group.generate_sequences)
+
+    module.RayPPOTrainer.init_workers = init_workers
+
+
+def _sampled(generate):
+    calls = itertools.count(1)
+
+    def sampled(prompts):
+        import torch
+
+        generated, name = generate(prompts), f"samples.{next(calls)}.pt"
+        own = {key: value.clone() for key, value in generated.batch.items()}
+        torch.save(own, _watched() / name)
+        if "RECIPE_SAMPLES" in os.environ:
+            other = torch.load(Path(os.environ["RECIPE_SAMPLES"]) / name)
+            rows = same_prompts(own["prompts"].tolist(), other["prompts"].tolist())
+            for key in own.keys() & other.keys():
+                generated.batch[key] = other[key][rows]
+        return generated
+
+    return sampled
+
+
+def wait_for_ray(module):
+    """ray._private.services: Ray's driver gives its own node 30 seconds to register, a busy machine takes longer."""
+    get_node = module.get_node
+
+    def waited(*given, **named):
+        deadline = time.monotonic() + RAY_STARTS_S
+        while True:
+            try:
+                return get_node(*given, **named)
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
+
+    module.get_node = waited
+
+
+def same_prompts(wanted, found):
+    """For each of `wanted` the row of `found` with the same prompt: its n-th for the n-th. KeyError, IndexError for none."""
+    rows = {}
+    for row, prompt in enumerate(found):
+        rows.setdefault(tuple(prompt), []).append(row)
+    return [rows[tuple(prompt)].pop(0) for prompt in wanted]
+
+
+def _watched():
     folder = Path(os.environ["RECIPE_WATCHED"])
     folder.mkdir(parents=True, exist_ok=True)
-    return str(folder / f"{kind}.{update}.{os.environ.get('RANK', '0')}.{ending}")
+    return folder
+
+
+def _file(kind, update, ending):
+    return str(_watched() / f"{kind}.{update}.{os.environ.get('RANK', '0')}.{ending}")

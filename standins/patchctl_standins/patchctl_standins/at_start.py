@@ -3,7 +3,7 @@ right after the module that it is for was imported, or before it, so that upstre
 change.
 
 Nothing happens before such an import, and nothing to a process that imports none. PATCHCTL_STANDINS=0 turns it off;
-PATCHCTL_STANDINS_WATCH=MODULE=PLACE:FUNCTION has one more function called, by which a test looks on.
+PATCHCTL_STANDINS_WATCH=MODULE=PLACE:FUNCTION[,...] has more functions called, by which a test looks on.
 """
 
 import importlib
@@ -23,8 +23,7 @@ AFTER = {
     "verl.utils.device": "npu_training:name_the_device",
     "vllm": "npu_engine:prepare_on_import",
 }
-if "=" in os.environ.get("PATCHCTL_STANDINS_WATCH", ""):
-    AFTER.update([os.environ["PATCHCTL_STANDINS_WATCH"].split("=", 1)])
+AFTER.update(one.split("=", 1) for one in os.environ.get("PATCHCTL_STANDINS_WATCH", "").split(",") if "=" in one)
 
 
 class AfterImport(importlib.abc.MetaPathFinder):

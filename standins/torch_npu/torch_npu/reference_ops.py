@@ -10,6 +10,7 @@ from . import graphs, reference_mla_ops
 _ASCEND = torch.library.Library("_C_ascend", "FRAGMENT")
 _ASCEND.define("npu_add_rms_norm_bias(Tensor x) -> Tensor")
 _ASCEND.define("weak_ref_tensor(Tensor(a) tensor) -> Tensor(a)")
+_ASCEND.define("npu_apply_top_k_top_p(Tensor logits, Tensor? p=None, Tensor? k=None) -> Tensor")
 _NPU = torch.library.Library("npu", "FRAGMENT")
 _NPU.define("npu_fused_infer_attention_score(Tensor x) -> Tensor")
 
@@ -89,6 +90,20 @@ def fused_infer_attention_score_workspace(*tensors, **arguments):
     return torch.empty(0)
 
 
+def apply_top_k_top_p(logits, p=None, k=None):
+    """Minus infinity for all but the k largest logits of each row, then for those of them whose probability, added to those of all
+    less likely ones, is at most 1 - p. Logits that equal the k-th stay; the likeliest always does. Ties are kept by their place."""
+    values, places = logits.float().sort(-1)
+    if k is not None:
+        kth = values.gather(-1, (values.shape[-1] - k.long())[:, None])
+        values = values.masked_fill(values < kth, float("-inf"))
+    if p is not None:
+        unlikely = values.softmax(-1).cumsum(-1) <= 1 - p.float()[:, None]
+        unlikely[:, -1] = False
+        values = values.masked_fill(unlikely, float("-inf"))
+    return torch.empty_like(values).scatter_(-1, places, values).to(logits.dtype)
+
+
 def _check_lengths(query, key, block_table, ends, keys):
     """What CANN's operator checks of TND lengths before it runs, with its error code (561002) in the message.
 
@@ -129,6 +144,7 @@ def _causal(query, key, value, group, scale):
     return torch.einsum("hqk,khd->qhd", weights, value)
 
 
+_ASCEND.impl("npu_apply_top_k_top_p", apply_top_k_top_p, "CPU")
 # Memory is that of the tensor; a graph's own keeps it alive here.
 _ASCEND.impl("weak_ref_tensor", lambda tensor: tensor.view(tensor.shape), "CPU")
 fused_infer_attention_score.out = fused_infer_attention_score_out

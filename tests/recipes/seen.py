@@ -1,0 +1,68 @@
+"""What a run left behind: its log's metrics, what training gave the engine, and what the engine answered."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from runs import HERE, Ended, Place, finished
+
+STEP = re.compile(r"step:(\d+) - (.*)")
+VALUE = re.compile(r"([\w./]+):(?:np\.float64\()?(-?[\d.]+(?:e-?\d+)?|nan|inf)\)?")
+# Engine in bf16, Hugging Face in float32: how far the engine's token may be below the best one, in logits of this model.
+BEHIND = 0.25
+
+
+def why(ended: Ended) -> str:
+    return ended.last_error() if ended.code is not None else f"not at its end after {ended.seconds:.0f} s"
+
+
+def steps_of(log: str) -> dict[str, dict[str, float]]:
+    """What verl's console logger says of each step."""
+    return {step: {k: float(v) for k, v in VALUE.findall(rest)} for step, rest in STEP.findall(log)}
+
+
+def chosen(values: dict[str, float]) -> dict[str, float]:
+    names = ("actor/pg_loss", "actor/grad_norm", "actor/kl_loss", "actor/entropy", "actor/lr", "critic/score/mean")
+    return {name: values[name] for name in names if name in values}
+
+
+def updates_of(watched: Path) -> list[int]:
+    """The updates after which an engine was asked, the first of each that gave it the same weights: DAPO generates as often in a
+    step as it takes until enough groups are left, each time after an update."""
+    found: list[int] = []
+    for update in sorted({int(file.name.split(".")[1]) for file in watched.glob("tokens.*.0.json")}):
+        if not found or _given(watched, update) != _given(watched, found[-1]):
+            found.append(update)
+    return found
+
+
+def _given(watched: Path, update: int) -> list[bytes]:
+    return [file.read_bytes() for file in sorted(watched.glob(f"weights.{update}.*.safetensors"))]
+
+
+def same_again(watched: Path, update: int, again: Path) -> bool:
+    """Whether a run that was resumed gave its engine at first what the run before gave it in `update`, and it answers the same."""
+    tokens = [[f.read_bytes() for f in sorted(one.glob(f"tokens.{n}.*"))] for one, n in ((watched, update), (again, 1))]
+    return bool(given := _given(again, 1)) and given == _given(watched, update) and tokens[0] == tokens[1] != []
+
+
+def update_seen(place: Place, folder: Path, name: str) -> dict[str, Any]:
+    """Of each update: whether the engine has the whole model, answers as Hugging Face does, and other than before."""
+    model, seen = str(folder / "made/model"), folder / name / "watched"
+    updates = updates_of(seen)
+    answers = finished(
+        place, [str(HERE / "answers.py"), model, str(seen), json.dumps(updates)], folder / "answers.log", 200
+    )
+    by_update = json.loads(answers)
+    engine = {n: [json.loads(f.read_text()) for f in sorted(seen.glob(f"tokens.{n}.*.json"))] for n in updates}
+    return {
+        "updates": len(updates),
+        "whole": all(not (v["missing"] or v["unexpected"] or v["disagreeing"]) for v in by_update.values()),
+        "ranks agree": all(all(tokens == ranks[0] for tokens in ranks) for ranks in engine.values()),
+        "as Hugging Face": all(v["tokens"] == engine[int(n)][0] for n, v in by_update.items()),
+        "behind": max(v["behind"] for v in by_update.values()),
+        "changed": len({json.dumps(ranks[0]) for ranks in engine.values()}) == len(updates) > 1,
+    }

@@ -1,0 +1,132 @@
+"""The runs that a recipe's own run is held against: with its switches off, with one of them off, with a pair of them alone, and
+on one rank. switches.yaml says what may be off and what has to stay the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import yaml
+from shrunk import REPO, TABLE, Shrunk, shrunk
+
+from patchctl.training.recipes.read import Key, Recipes
+from patchctl.training.recipes.resolve import Run, bare
+
+_READ: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "switches.yaml").read_text(encoding="utf-8"))
+SWITCHES: dict[str, Any] = _READ["switches"]
+KINDS = ("off", "one-rank", "minus-one", "pairs")
+# Micro-batches of one answer: otherwise a loss depends on which answers share one, and they are dealt out by the number of ranks.
+DYNAMIC = "actor_rollout_ref.actor.use_dynamic_bsz"
+ONE_BY_ONE = {
+    DYNAMIC: "False",
+    "actor_rollout_ref.ref.log_prob_use_dynamic_bsz": "False",
+    "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": "False",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": "1",
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": "1",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": "1",
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A run of a recipe with `off` of its switches off. `beside` is the run that it is held against."""
+
+    name: str
+    off: frozenset[str] = frozenset()
+    one_rank: bool = False
+    one_by_one: bool = False
+    beside: str = "on"
+
+    @property
+    def training(self) -> str:
+        return self._promise("training")
+
+    @property
+    def engine(self) -> str:
+        return self._promise("engine")
+
+    def _promise(self, of: str) -> str:
+        """The weakest of what its switches promise; other numbers of ranks round otherwise."""
+        return "close" if self.one_rank or any(SWITCHES[name].get(of) == "close" for name in self.off) else "equal"
+
+    def made(self, known: Recipes, key: Key, paths: Mapping[str, str], other: Mapping[str, str]) -> Shrunk:
+        sizes, left_out = dict(other), {key for name in self.off for key in SWITCHES[name]["keys"]}
+        if self.one_rank:
+            sizes |= dict.fromkeys([*TABLE["parallel"], "devices_per_node"], "1")
+            left_out |= set(_READ["one_rank"])
+        # What is compared is not resumed.
+        more = {"trainer.save_freq": "-1", **(ONE_BY_ONE if self.one_by_one else {})}
+        return shrunk(known, key, paths, sizes, frozenset(left_out), more)
+
+
+def on_in(run: Run) -> frozenset[str]:
+    """The switches that a recipe has on."""
+    keys = {bare(key): value.value for key, value in {**run.overrides, **run.environment}.items()}
+    off = {"actor_rollout_ref.rollout.data_parallel_size": "1"}
+    return frozenset(
+        name
+        for name, switch in SWITCHES.items()
+        if any(key in keys and keys[key] != off.get(key) for key in switch["keys"])
+    )
+
+
+def variants(known: Recipes, keys: Sequence[Key], kinds: Sequence[str]) -> Iterator[tuple[Key, Variant]]:
+    """Every run of these kinds, those of a recipe together. A set of switches that several recipes have is tried in the one
+    with the fewest ranks."""
+    runs = {key: shrunk(known, key, {}) for key in keys}
+    done: set[tuple[str, frozenset[str], frozenset[str]]] = set()
+    for key in sorted(keys, key=lambda key: (runs[key].ranks, keys.index(key))):
+        run = runs[key].run(known)
+        on, dynamic = on_in(run), (found := run.override(DYNAMIC)) is not None and found.value == "True"
+        for kind in kinds:
+            if kind == "one-rank" and runs[key].ranks == 1:
+                continue
+            for variant in _of(kind, on, dynamic):
+                stack = runs[key].recipe.entry.config  # the trainer and its workers
+                tried = (stack, on if kind == "minus-one" else frozenset(), on - variant.off)
+                if kind in ("minus-one", "pairs"):
+                    if tried in done:
+                        continue
+                    done.add(tried)
+                yield key, variant
+
+
+def _of(kind: str, on: frozenset[str], dynamic: bool) -> Iterator[Variant]:
+    may_be_off = frozenset(name for name in on if "stays" not in SWITCHES[name])
+    if kind == "off":
+        yield Variant("off", may_be_off)
+    elif kind == "one-rank":
+        several = frozenset(name for name in on if SWITCHES[name].get("several"))
+        if dynamic:
+            yield Variant("one-by-one", one_by_one=True)
+        yield Variant("one-rank", several, one_rank=True, one_by_one=True, beside="one-by-one" if dynamic else "on")
+    elif kind == "minus-one":
+        for name in sorted(may_be_off):
+            wants_it = {other for other in on if name in SWITCHES[other].get("wants", [])}
+            yield Variant(f"without-{name}", frozenset({name, *wants_it}))
+    else:
+        for pair in combinations(sorted(on), 2):
+            if meet(*pair):
+                wanted = {other for name in pair for other in SWITCHES[name].get("wants", [])}
+                yield Variant(f"only-{pair[0]}-{pair[1]}", may_be_off - {*pair, *wanted})
+
+
+def meet(one: str, other: str) -> bool:
+    """Whether two switches act on the same step, or their patches change the same code."""
+    same_step = SWITCHES[one]["step"] == SWITCHES[other]["step"]
+    return same_step or bool(changed_code(one) & changed_code(other))
+
+
+def changed_code(switch: str) -> set[str]:
+    """What the patches of a switch change upstream, as UPSTREAM/FILE, but for files where settings are declared."""
+    found = set()
+    for feature in SWITCHES[switch]["features"]:
+        name, _, upstream = feature.partition("@")
+        for file in (REPO / "patches").glob(f"{upstream or '*'}/*/{name}/*.patch"):
+            files = re.findall(r"^diff --git a/(\S+\.py) ", file.read_text(encoding="utf-8"), re.MULTILINE)
+            found |= {f"{file.parents[2].name}/{path}" for path in files if "config" not in path}
+    return found
