@@ -15,7 +15,7 @@ from patchctl.maintain.drift_types import (
     THREE_WAY,
     UNKNOWN,
     UPSTREAM,
-)  # fmt: skip
+)
 from patchctl.report.markup import Markup, join, tag
 from patchctl.report.page_names import Names, Row, cell, code, grid, keys, section, table
 
@@ -52,7 +52,7 @@ def drift(names: Names, saved: SavedDrift | None) -> Markup:
     lacking = (
         tag("p", f"Not looked at, or without another release: {', '.join(missing)}.", class_="quiet") if missing else ""
     )
-    hint = "How the patches of each stack fare on other releases of their upstream, oldest first as they were walked."
+    hint = "How the patches of each stack fare on other releases of their upstream, in the order in which these were walked."
     return section(
         "drift", "Drift", tag("p", hint, class_="quiet"), legend, *(_stack(names, s) for s in stacks), lacking
     )

@@ -116,7 +116,7 @@ def graph(names: Names) -> Markup:
     alone = len(names.features) - len({name.partition("@")[0] for name in edges})
     if not edges:
         return section("graph", "Dependencies", tag("p", "No feature here requires another.", class_="notice"))
-    hint = f"Lines lead from a feature, left, to those that require it, right. {counted(alone, 'feature')} more stand alone."
+    hint = f"Lines lead from a feature, left, to those that require it, right. Standing alone, and not drawn: {counted(alone, 'feature')}."
     rows = []
     for name, required in edges.items():
         feature, _, upstream = name.partition("@")

@@ -21,7 +21,7 @@ from patchctl.report.page_names import (
     section,
     switch,
     table,
-)  # fmt: skip
+)
 from patchctl.terminal.text import counted
 
 
@@ -65,17 +65,10 @@ def _stack(names: Names, stack: OverviewStack) -> Markup:
 
 def _tips(stack: OverviewStack) -> Markup | None:
     """By form; of several profiles, those that leave nothing out come first."""
-    tips = [
-        join(
-            [
-                text(tip.form),
-                " ",
-                code(tip.tip_commit[:12]),
-                f" without {', '.join(tip.without)}" if tip.without else "",
-            ]
-        )
-        for tip in sorted(stack.locked, key=lambda t: (len(t.without), t.without, t.form))
-    ]
+    tips = []
+    for tip in sorted(stack.locked, key=lambda t: (len(t.without), t.without, t.form)):
+        without = f" without {', '.join(tip.without)}" if tip.without else ""
+        tips.append(join([tip.form, " ", code(tip.tip_commit[:12]), without]))
     return join(tips, "; ") if tips else None
 
 
@@ -105,12 +98,13 @@ def _feature(names: Names, feature: str, numbers: Sequence[int]) -> Markup:
     )  # fmt: skip
     recipes = [r for r in names.seen.recipes if {*numbers} & {n for need in r.needs for n in names.named(need)}]
     used = [("Needed by recipes", ", ".join(f"{r.profile}/{r.recipe}" for r in recipes))]
-    parts = [_patch(names, patch, len(patches) > 1) for patch in patches]
+    parts = [_patch(names, patch) for patch in patches]
     return tag("details", summary, facts(used), *parts, class_="feature", id=anchor(feature), data_p=keys(numbers))
 
 
-def _patch(names: Names, patch: OverviewPatch, several: bool) -> Markup:
+def _patch(names: Names, patch: OverviewPatch) -> Markup:
     row, folder = patch.row, patch.path.rpartition("/")[0] + "/"
+    several = len(names.features[row.feature]) > 1
     required_by = [p.name for p in names.seen.patches if patch.name in p.requires]
     rows = [
         ("Stack", f"{row.upstream} {row.stack}, number {row.number:04d}"),
