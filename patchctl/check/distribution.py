@@ -24,12 +24,12 @@ Check = Callable[[Distribution, Series, Report], None]
 
 
 def verify_distribution(
-    dist: Distribution, options: SourceOptions | None, progress: Progress, *, proven: bool = False
+    dist: Distribution, options: SourceOptions | None, progress: Progress, *, proven: bool = False, alone: bool = False
 ) -> Report:
     """Checks manifests, patches, locks, what extensions add, pages, and with `options` every form of every source that can be had.
 
-    With `proven` a feature without a record that holds is an error. Raises SourceMismatch for a source that is not what was
-    pinned, a changed file in the cache included.
+    With `proven` a feature without a record that holds is an error, with `alone` one that needs more than it requires. Raises
+    SourceMismatch for a source that is not what was pinned, a changed file in the cache included.
     """
     report = Report()
     series = read_series(dist, report)
@@ -47,7 +47,7 @@ def verify_distribution(
         check(dist, series, report)
     check_requirements(dist, report)
     report.add(check_pages(dist, series, strict=False))
-    check_sources(dist, series, options, progress, report)
+    check_sources(dist, series, options, progress, report, alone=alone)
     return report
 
 

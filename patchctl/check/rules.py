@@ -30,6 +30,8 @@ _OTHERS = (
          "half of a feature would be applied, or a patch without what it builds on"),
     Rule("selection", "distribution", "every profile's selection of features can be applied",
          "the profile would be refused when somebody applies it"),
+    Rule("alone", "distribution", "every feature applies on its pin with only what it requires (with --alone)",
+         "whoever leaves the others out cannot have it, and upstream cannot take it by itself"),
     Rule("carried-file", "distribution", "every file below a feature's files/ is carried by its patch, and by no other of the stack",
          "a file that nobody carries is not in the patched tree, although it looks so"),
     Rule("unlisted-file", "distribution", "everything in patches/ belongs to a stack",

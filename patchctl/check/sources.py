@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from patchctl.check.alone import check_alone
 from patchctl.check.python_code import Changed, PythonCheck
 from patchctl.check.series import Key, Series
 from patchctl.check.switches import check_switch
@@ -24,9 +25,15 @@ STATIC = (Tried("--static", "sources are left alone in this run"),)
 
 
 def check_sources(
-    dist: Distribution, series: Series, options: SourceOptions | None, progress: Progress, report: Report
+    dist: Distribution,
+    series: Series,
+    options: SourceOptions | None,
+    progress: Progress,
+    report: Report,
+    *,
+    alone: bool = False,
 ) -> None:
-    """Every stack, into `report`; without `options` every form is listed as not checked.
+    """Every stack, into `report`; without `options` every form is listed as not checked, with `alone` every feature by itself too.
 
     Raises SourceMismatch when a source is not what was pinned: then nothing built from it says anything.
     """
@@ -36,7 +43,10 @@ def check_sources(
         if computed is not None:
             report.add(_against_lock(dist, key, computed, patches))
             _count_forms(key, computed, report)
-        report.add(_code(key[0], patches, computed, report))
+        changes = list(contents(_fullest(computed.bases), patches)) if computed is not None and computed.bases else []
+        report.add(_code(key[0], patches, changes, report))
+        if alone and computed is not None and computed.bases:
+            report.add(check_alone(key[0], _fullest(computed.bases), patches, changes))
     progress.finish()
 
 
@@ -101,14 +111,14 @@ def _forms(computed: Computed) -> str:
     return " and ".join(computed.bases)
 
 
-def _code(upstream: str, patches: Sequence[StackPatch], computed: Computed | None, report: Report) -> Iterator[Finding]:
+def _code(
+    upstream: str, patches: Sequence[StackPatch], changes: Sequence[Changed], report: Report
+) -> Iterator[Finding]:
     """Compiles and names in every file that can be had: all of them from a base, else the carried ones."""
     check = PythonCheck(upstream)
-    changes: dict[int, Changed] = {}
-    if computed is not None and computed.bases:
-        changes = {id(c.patch): c for c in contents(_fullest(computed.bases), patches)}
+    written = {id(c.patch): c for c in changes}
     for patch in patches:
-        changed = changes.get(id(patch))
+        changed = written.get(id(patch))
         yield from check.changed(changed) if changed is not None else check.carried(patch)
         yield from check_switch(patch, upstream, changed)
     report.counts["Python files"] += len(check.checked)

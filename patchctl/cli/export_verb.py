@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from patchctl.terminal.style import Style
 from patchctl.terminal.text import patch_count
 
 if TYPE_CHECKING:
+    from patchctl.git.catfile import ObjectReader
     from patchctl.manifest.distribution import Distribution
     from patchctl.manifest.types import Stack
     from patchctl.source.types import Base, SourceOptions
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 when a file would differ. Needs no work tree.")
 @click.option("--mbox", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
               help="Write plain patches for `git am` into DIR, carried files inside, instead.")  # fmt: skip
+@click.option("--pr", metavar="FEATURE",
+              help="With --mbox: this feature alone, as upstream could take it, after what it requires.")  # fmt: skip
 @source_options
 @json_option
 @click.pass_obj
@@ -40,6 +43,7 @@ def command(
     folder: Path | None,
     check: bool,
     mbox: Path | None,
+    pr: str | None,
     sources: Sources,
     as_json: bool,
 ) -> int:
@@ -48,8 +52,14 @@ def command(
     What nobody changed stays as it is, byte for byte, on every machine. --check without a work tree builds the stack,
     turns its commits back into files, and compares. --mbox gives the way out for those without patchctl: `git am
     --committer-date-is-author-date` with the committer patchctl <patchctl@localhost> makes the same commit ids of them.
+    --pr FEATURE writes that feature alone, with a mail for each that it requires before it, carried files at their places and
+    our trailers left out; LEFT-OUT.txt says what upstream will ask for beside that.
     """
     options = sources.options()
+    if pr is not None:
+        if mbox is None:
+            raise WrongUse("--pr FEATURE writes mails", hint="name their folder with --mbox DIR")
+        return _pr(app, find_stack(app.distribution, name), pr, mbox, options, as_json)
     if mbox is not None:
         return _mbox(app, find_stack(app.distribution, name), mbox, options, as_json)
     with nullcontext(app.distribution) if check else app.writing() as dist:
@@ -152,25 +162,71 @@ def _from_memory(app: App, stack: Stack, patches: list[StackPatch], options: Sou
         return _from_tree(folder, stack, patches)
 
 
-def _mbox(app: App, stack: Stack, target: Path, options: SourceOptions, as_json: bool) -> int:
-    import tempfile
-
-    from patchctl.atomic import filling, replace_file
-    from patchctl.git.catfile import ObjectReader
-    from patchctl.stack.export import mbox_patches
+def _pr(app: App, stack: Stack, feature: str, target: Path, options: SourceOptions, as_json: bool) -> int:
+    from patchctl.catalog.evidence import tests_of
+    from patchctl.maintain.alone import for_upstream, with_requirements
     from patchctl.stack.plan import load_patches
-    from patchctl.workspace.edit import make_object_store
+    from patchctl.stack.select import named_patches
 
+    _check_empty(target)
+    patches = load_patches(app.distribution, stack)
+    ((_, wanted), *_) = named_patches({stack.upstream: patches}, feature)
+    kept = {id(p) for p in with_requirements(patches, wanted, stack.upstream)}
+    base, result = _build(app, stack, patches, options, [p for p in patches if id(p) not in kept])
+    tests = tests_of(app.distribution, stack, wanted.feature)
+    with _objects(base, result) as reader:
+        made = for_upstream(reader, result, stack.upstream, tests)
+    said = f"{wanted.feature} on {stack.upstream} {result.base_commit}, as `git am` takes it. Left out:\n"
+    text = said + "".join(f"- {one}\n" for one in made.left_out)
+    _write_mails(target, {**made.files, "LEFT-OUT.txt": text.encode()})
+    data = {
+        "upstream": stack.upstream,
+        "stack": stack.name,
+        "base": result.base_commit,
+        "files": list(made.files),
+        "left_out": list(made.left_out),
+    }
+    lines = [f"{len(made.files)} patches in {target}, on {result.base_commit}; left out:", *made.left_out]
+    app.emit("export", data, lambda style: lines, as_json)
+    return DONE
+
+
+def _check_empty(target: Path) -> None:
     if target.exists() and any(target.iterdir()):
         raise WrongUse(f"{target} is not empty", hint="patches of an earlier export would be mixed with these")
-    base, result = _build(app, stack, load_patches(app.distribution, stack), options)
+
+
+@contextmanager
+def _objects(base: Base, result: StackResult) -> Iterator[ObjectReader]:
+    """Every object of a base and of a stack on it, in a repository that is thrown away."""
+    import tempfile
+
+    from patchctl.git.catfile import ObjectReader
+    from patchctl.workspace.edit import make_object_store
+
     with tempfile.TemporaryDirectory(prefix="patchctl-export-") as scratch:
         store = make_object_store(Path(scratch) / "objects.git", base, result)
         with ObjectReader(store) as reader:
-            files = mbox_patches(reader, result)
+            yield reader
+
+
+def _write_mails(target: Path, files: Mapping[str, bytes]) -> None:
+    from patchctl.atomic import filling, replace_file
+
     with filling(target) as staged:
         for file, content in files.items():
             replace_file(staged / file, content)
+
+
+def _mbox(app: App, stack: Stack, target: Path, options: SourceOptions, as_json: bool) -> int:
+    from patchctl.stack.export import mbox_patches
+    from patchctl.stack.plan import load_patches
+
+    _check_empty(target)
+    base, result = _build(app, stack, load_patches(app.distribution, stack), options)
+    with _objects(base, result) as reader:
+        files = mbox_patches(reader, result)
+    _write_mails(target, files)
     data = {
         "upstream": stack.upstream,
         "stack": stack.name,
@@ -186,12 +242,14 @@ def _mbox(app: App, stack: Stack, target: Path, options: SourceOptions, as_json:
     return DONE
 
 
-def _build(app: App, stack: Stack, patches: list[StackPatch], options: SourceOptions) -> tuple[Base, StackResult]:
+def _build(
+    app: App, stack: Stack, patches: list[StackPatch], options: SourceOptions, left_out: Sequence[StackPatch] = ()
+) -> tuple[Base, StackResult]:
     from patchctl.source.obtain import obtain
     from patchctl.stack.plan import build_stack
 
     base = obtain(stack.upstream, app.distribution.upstream(stack.upstream), stack, options, app.progress(True))
-    return base, build_stack(base, patches, [], options.cache)
+    return base, build_stack(base, patches, left_out, options.cache)
 
 
 def _write_list(manifest: Path, stack: Stack, names: list[str]) -> list[str]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option(
     "--proven", is_flag=True, help="Every feature must be proven on its stack by a record that holds; see `prove`."
 )
+@click.option("--alone", is_flag=True, help="Every feature has to apply on its pin with only what it requires, too.")
 @click.option("--static", is_flag=True, help="Only what needs no source: patches, names, headers, digests, pages.")
 @click.option("--quiet", "-q", is_flag=True, help="With text: print findings, and nothing else.")
 @format_option
@@ -40,6 +41,7 @@ def command(
     sources: Sources,
     skip_unavailable: bool,
     proven: bool,
+    alone: bool,
     static: bool,
     quiet: bool,
     output: str,
@@ -63,16 +65,19 @@ def command(
     from patchctl.findings.render import report_json, report_text
 
     if workspace is not None:
-        _refuse_sources(sources, static, proven)
+        _refuse_sources(sources, static, proven, alone)
         root, report = _workspace(app, workspace.absolute(), silent=output == "json")
     else:
-        root, report = _distribution(app, None if static else sources, proven=proven, silent=output == "json")
+        if alone and static:
+            raise WrongUse("--alone builds stacks, and --static leaves sources alone", hint="leave one of both out")
+        silent = output == "json"
+        root, report = _distribution(app, None if static else sources, proven=proven, alone=alone, silent=silent)
     shown = Shown(report, "verify", root, all_rules() if output == "sarif" else {})
     print_findings(app, output, shown, report_json(report), lambda style: report_text(report, style, quiet=quiet))
     return report.exit_code(skip_unavailable=skip_unavailable or static)
 
 
-def _distribution(app: App, sources: Sources | None, *, proven: bool, silent: bool) -> tuple[Path, Report]:
+def _distribution(app: App, sources: Sources | None, *, proven: bool, alone: bool, silent: bool) -> tuple[Path, Report]:
     from patchctl.check.distribution import verify_distribution
     from patchctl.check.manifests import manifest_findings
     from patchctl.manifest.distribution import Distribution, find_root
@@ -85,16 +90,17 @@ def _distribution(app: App, sources: Sources | None, *, proven: bool, silent: bo
     except InvalidManifest as error:
         return root, manifest_findings(root, error)
     options = None if sources is None else sources.options()
-    return root, verify_distribution(dist, options, app.progress(silent), proven=proven)
+    return root, verify_distribution(dist, options, app.progress(silent), proven=proven, alone=alone)
 
 
-def _refuse_sources(sources: Sources, static: bool, proven: bool) -> None:
+def _refuse_sources(sources: Sources, static: bool, proven: bool, alone: bool) -> None:
     """Raise WrongUse for what has no meaning for a workspace: a job that asks for it would pass for another reason."""
     asked = {
         "--source": sources.source != "auto",
         "--mirror": bool(sources.mirrors),
         "--static": static,
         "--proven": proven,
+        "--alone": alone,
     }
     for option, given in asked.items():
         if given:

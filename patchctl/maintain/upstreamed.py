@@ -16,8 +16,9 @@ from patchctl.source.types import SourceOptions
 def taken_by(
     work: WorkTree, picked: str, span: tuple[str, str], name: str, upstream: Upstream, options: SourceOptions
 ) -> str | None:
-    """`COMMIT SUBJECT` of the first commit between two revisions behind which the patch can be taken back; of the one that
-    brought its longest line where it never can. None where no local repository knows both revisions."""
+    """`COMMIT SUBJECT` of the commit between two revisions that is the same change, by git's patch id; else of the first one behind
+    which the patch can be taken back; of the one that brought its longest line where it never can. None where no local
+    repository knows both revisions."""
     diff = work.git("diff-tree", "-p", "--binary", "--full-index", "--no-renames", f"{picked}^", picked)
     names = work.git("diff-tree", "--no-commit-id", "--name-only", "-r", "-z", f"{picked}^", picked)
     paths = [p.decode("utf-8", "surrogateescape") for p in names.split(b"\0") if p]
@@ -47,6 +48,9 @@ class _History:
         commits = self._git("rev-list", "--reverse", "--topo-order", self._span, "--", *paths).decode().split()
         if not commits:
             return None
+        same = self._same_change(diff, paths)
+        if same is not None:
+            return self._told(same)
         with tempfile.TemporaryDirectory(prefix="patchctl-history-") as scratch:
             index = Path(scratch) / "index"
             found = commits[-1] if self._holds(commits[-1], diff, index) else self._with_line(diff, paths)
@@ -56,7 +60,18 @@ class _History:
                     middle = (low + high) // 2
                     low, high = (low, middle) if self._holds(commits[middle], diff, index) else (middle + 1, high)
                 found = commits[high]
-        return self._git("log", "-1", "--format=%h %s", found).decode("utf-8", "replace").strip() if found else None
+        return self._told(found) if found else None
+
+    def _told(self, commit: str) -> str:
+        return self._git("log", "-1", "--format=%h %s", commit).decode("utf-8", "replace").strip()
+
+    def _same_change(self, diff: bytes, paths: Sequence[str]) -> str | None:
+        """The first commit that does to these files, line numbers and blanks apart, just what the patch does."""
+        ours = self._git("patch-id", "--stable", stdin=diff).split()[:1]
+        shown = ("-p", "--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv")
+        history = self._git("log", "--reverse", "--topo-order", "--no-merges", *shown, self._span, "--", *paths)
+        rows = (line.split() for line in self._git("patch-id", "--stable", stdin=history).splitlines())
+        return next((row[1].decode() for row in rows if row[:1] == ours), None)
 
     def _holds(self, commit: str, diff: bytes, index: Path) -> bool:
         """Whether the patch can be taken back from the tree of a commit."""

@@ -477,3 +477,35 @@ def test_edit_again_takes_over_what_was_set_up(own: Made, tree: Path) -> None:
     assert git(tree, "ls-files", "-v", "README.md").startswith("h")
     assert (tree / "greeter/hello.py").stat().st_mode & 0o777 == 0o600
     export(own, tree, "--check")
+
+
+def test_a_feature_as_upstream_could_take_it(small: Made, tmp_path: Path) -> None:
+    """loud comes behind polite, and requires typo alone."""
+    target = tmp_path / "pr"
+    data = json.loads(small.good("export", "greeter", "--pr", "loud", "--mbox", str(target), "--json"))
+    assert data["files"] == ["0001-typo.patch", "0002-loud.patch"]
+    texts = "".join((target / name).read_text() for name in data["files"])
+    assert "Need: " in texts
+    for ours in ("Feature:", "Switch:", "Requires:", "Upstream-Status:", "Drop-When:", "Signed-off-by"):
+        assert ours not in texts
+    said = (target / "LEFT-OUT.txt").read_text()
+    assert (
+        "Signed-off-by" in said and "typo come first" in said and data["left_out"][0].startswith("the trailers Feature")
+    )
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "--quiet", str(small.origins / "greeter"), str(clone))
+    git(clone, "checkout", "--quiet", data["base"])
+    git(clone, "-c", "user.name=a", "-c", "user.email=a@b", "am", "--quiet", *(str(target / n) for n in data["files"]))
+    hello = (clone / "greeter/hello.py").read_text()
+    assert "Hello" in hello and "LOUD" in hello and "polite" not in hello
+    done = small.patchctl("export", "greeter", "--pr", "polite", "--mbox", str(tmp_path / "polite"))
+    assert (
+        done.returncode == 4 and "polite builds on lines of a feature that is left out" in done.stderr
+    )  # typo's, unsaid
+    assert not (tmp_path / "polite").exists()
+    assert small.patchctl("export", "greeter", "--pr", "loud", "--mbox", str(target)).returncode == 2
+    assert small.patchctl("export", "greeter", "--pr", "loud").returncode == 2
+    assert (
+        "did you mean polite"
+        in small.patchctl("export", "greeter", "--pr", "polit", "--mbox", str(tmp_path / "x")).stderr
+    )

@@ -295,6 +295,18 @@ def test_what_upstream_has_is_named_with_its_commit(made: Made) -> None:
     assert {f["rule"] for f in report["findings"] if f["severity"] == "error"} == {"requires-known"}
 
 
+def test_what_upstream_took_unchanged_is_named_by_its_patch_id(made: Made) -> None:
+    """The line stood elsewhere before, and the lines around were changed since: neither a search nor taking it back tells."""
+    elsewhere = OLD + '\n\ndef other(name):\n    text = "Hello, " + name\n    return text\n'
+    goes_on(made, {HELLO: elsewhere}, tag="v1.1", subject="another one")
+    fixed = elsewhere.replace("Helo", "Hello")
+    commit = goes_on(made, {HELLO: fixed}, tag="v1.2", subject="spell it right")
+    around = fixed.replace("    return text\n\n\ndef shout", "    return text\n\n# loud\n\ndef shout")
+    goes_on(made, {HELLO: around}, subject="and a remark")
+    stop = begin(made, code=4)["stopped_at"]
+    assert stop["kind"] == "empty" and f"{commit[:7]} spell it right" in stop["reason"], stop
+
+
 def test_what_upstream_has_is_dropped_on_request(made: Made) -> None:
     goes_on(made, {HELLO: OLD.replace("Helo", "Hello")})
     assert outcomes(begin(made, "--drop-upstreamed", code=20))["typo"] == "dropped"

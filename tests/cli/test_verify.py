@@ -465,3 +465,32 @@ def test_a_patch_without_test_or_mutation_is_found(own: Made) -> None:
     })  # fmt: skip
     no_test, no_mutation = "has no behaviour test", "has no mutation"
     assert lacking() == {("polite", no_mutation), ("loud", no_test), ("step", no_test), ("step", no_mutation)}
+
+
+def test_every_feature_stands_alone(tmp_path: Path) -> None:
+    """A line of another feature's that one builds on, and a module that another carries, have to be required."""
+    typo, polite, loud = GREETER.patches
+    polite = replace(polite, requires="typo")
+    made = make_distribution(tmp_path / "fits", (replace(GREETER, patches=(typo, polite, loud)),), lock=True)
+    report = json.loads(made.good("verify", "--alone", "--json"))
+    assert not [f for f in report["findings"] if f["rule"] == "alone"]
+    behind = polite.edits["greeter/hello.py"]
+    assert behind is not None
+    above = behind.replace(
+        "        text = polite(text)\n", "        text = polite(text)\n        text = text.strip()\n"
+    )
+    assert above != behind
+    after = {
+        "greeter/hello.py": above,
+        "greeter/more.py": "from greeter.manners import polite\n\n__all__ = ['polite']\n",
+    }
+    more = replace(loud, feature="more", edits=after, requires="typo")
+    made = make_distribution(tmp_path / "built", (replace(GREETER, patches=(typo, polite, more)),))
+    made.edit("manifests/profiles/plain.yaml", "without: [polite]\n", "")
+    done = made.patchctl("verify", "--alone", "--json")
+    found = [f for f in json.loads(done.stdout)["findings"] if f["rule"] == "alone"]
+    assert done.returncode == 1 and [f["file"].rpartition("-")[2] for f in found] == ["more.patch"] * 2
+    said = sorted(f["message"] for f in found)
+    assert said[0].startswith("greeter/more.py:1 uses greeter.manners.polite of polite, which it does not require")
+    assert said[1].startswith("more builds on lines of a feature that is left out, in greeter/hello.py")
+    assert made.patchctl("verify", "--alone", "--static").returncode == 2
