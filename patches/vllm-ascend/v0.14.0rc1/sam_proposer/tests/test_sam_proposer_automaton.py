@@ -5,6 +5,7 @@ Every answer is compared with a search of every position of the histories (autom
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,6 +87,26 @@ def test_bytes_and_time_a_token_are_bounded(seen: Any) -> None:
 @pytest.mark.on
 def test_neither_torch_nor_vllm_is_imported(seen: Any) -> None:
     assert seen["imported"] == []
+
+
+@pytest.mark.on
+def test_what_is_compiled_serves_every_worker_of_the_machine(upstream: Upstream, tmp_path: Path) -> None:
+    first, second = [compiled(upstream, tmp_path) for _ in range(2)]
+    assert {name: tuple(hits) for name, hits in first["entries"].items() if hits != [0, 1]} == {}
+    assert {name: tuple(hits) for name, hits in second["entries"].items() if hits != [1, 0]} == {}
+    assert first["beside"] == second["beside"] == []  # nothing is written into the tree
+
+
+@pytest.mark.on
+def test_where_nothing_can_be_kept_a_worker_compiles_for_itself(upstream: Upstream, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    found = compiled(upstream, tmp_path / "file")
+    assert {name: tuple(hits) for name, hits in found["entries"].items() if hits != [0, 1]} == {}
+    assert found["beside"] == []
+
+
+def compiled(upstream: Upstream, cache: Path) -> Any:
+    return upstream.run("probe_sam_compiled.py", need=["vllm-ascend"], env={"VLLM_CACHE_ROOT": str(cache)}, timeout=300)
 
 
 @pytest.mark.misuse

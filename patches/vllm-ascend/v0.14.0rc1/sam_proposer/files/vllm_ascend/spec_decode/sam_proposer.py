@@ -12,6 +12,7 @@ step, so that a step that asks for no drafts loses nothing: the next one adds al
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from vllm.logger import logger
 
 from vllm_ascend.spec_decode.interface import Proposer, SpecDcodeType
 from vllm_ascend.spec_decode.suffix_automaton import SuffixAutomatonPool, as_lists
+from vllm_ascend.spec_decode.suffix_automaton_kernels import remember, taken_back
 
 
 @dataclass(slots=True)
@@ -31,6 +33,16 @@ class _Followed:
 
     request: Any
     slot: int
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Requests by their ids, in the order of the batch, and for each its row and its slot."""
+
+    names: list[str]
+    requests: list[Any]
+    rows: np.ndarray
+    slots: np.ndarray
 
 
 class SamProposer(Proposer):
@@ -58,11 +70,13 @@ class SamProposer(Proposer):
             max_bytes=config.sam_max_memory_mb << 20,
             num_slots=vllm_config.scheduler_config.max_num_seqs,
         )
-        self.pool.warm_up()
         self._followed: dict[str, _Followed] = {}
+        # The batch of the last call, while all of it got drafts: its requests, their rows and slots.
+        self._same = _Batch([], [], np.zeros(0, np.int32), np.zeros(0, np.int32))
         # Of each slot how many tokens it knows, and the last of them (the latest first).
         self._known = np.zeros(0, np.int32)
         self._tails = np.zeros((0, self.num_drafts + 1), np.int32)
+        self._warm_up()
 
     def load_model(self, *args, **kwargs):
         # No model to load.
@@ -93,27 +107,27 @@ class SamProposer(Proposer):
         Returns:
             For each row its drafts, at most num_speculative_tokens, possibly none.
         """
-        self.release_ended()
         batch = self.runner.input_batch
-        rows, slots = self._rows_to_draft_for(valid_sampled_token_ids)
-        drafts: list[list[int]] = [[] for _ in valid_sampled_token_ids]
-        if not rows:
-            return drafts
-        rows_array, slots_array = np.array(rows, np.int32), np.array(slots, np.int32)
+        rows, slots = self._to_draft_for(valid_sampled_token_ids)
+        if not len(rows):
+            return [[] for _ in valid_sampled_token_ids]
         # A step adds one token to the accepted drafts, and none may stand beyond the model's length.
-        lengths = batch.num_tokens_no_spec[rows_array].astype(np.int32)
+        lengths = batch.num_tokens_no_spec[rows].astype(np.int32)
         limits = np.clip(self.max_model_len - lengths - 1, 0, self.num_drafts).astype(np.int32)
         lost = self.pool.num_capped
-        self._forget_what_was_taken_back(slots_array, rows_array, lengths)
-        proposed = self.pool.propose(slots_array, batch.token_ids_cpu, rows_array, lengths, limits)
+        histories = (slots, batch.token_ids_cpu, rows, lengths)
+        self._forget_what_was_taken_back(*histories)
+        proposed = as_lists(*self.pool.propose(*histories, limits))
         if self.pool.num_capped > lost:
             logger.warning_once(
                 "Requests get no drafts any more: their automata have no room. Raise speculative_config's "
                 "sam_max_memory_mb, or lower max_num_seqs."
             )
-        self._known[slots_array] = lengths
-        self._tails[slots_array] = self._last_tokens(rows_array, lengths)
-        for row, draft in zip(rows, as_lists(*proposed), strict=True):
+        remember(*histories, self._known, self._tails)
+        if len(rows) == len(valid_sampled_token_ids):
+            return proposed
+        drafts: list[list[int]] = [[] for _ in valid_sampled_token_ids]
+        for row, draft in zip(rows.tolist(), proposed, strict=True):
             drafts[row] = draft
         return drafts
 
@@ -130,8 +144,29 @@ class SamProposer(Proposer):
             self.pool.close(slot)
             self._known[slot] = 0
 
-    def _rows_to_draft_for(self, valid_sampled_token_ids) -> tuple[list[int], list[int]]:
-        """The rows of the batch that get drafts, and their slots."""
+    def _to_draft_for(self, valid_sampled_token_ids) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of the batch that get drafts, and their slots, int32.
+
+        Most steps have the batch of the step before, and looking at each request in Python takes as long as its drafts.
+        """
+        batch, requests, same = self.runner.input_batch, self.runner.requests, self._same
+        if (
+            batch.req_ids == same.names
+            and all(map(is_, map(requests.get, same.names), same.requests))
+            and self._followed.keys() <= requests.keys()
+            and all(valid_sampled_token_ids)
+            and not batch.spec_decode_unsupported_reqs
+        ):
+            return same.rows, same.slots
+        self.release_ended()
+        rows, slots = self._rows_and_slots(valid_sampled_token_ids)
+        arrays = np.array(rows, np.int32), np.array(slots, np.int32)
+        names = batch.req_ids.copy() if len(rows) == len(valid_sampled_token_ids) else []
+        self._same = _Batch(names, [requests[name] for name in names], *arrays)
+        return arrays
+
+    def _rows_and_slots(self, valid_sampled_token_ids) -> tuple[list[int], list[int]]:
+        """The same, by looking at each request; those that are new get a slot."""
         batch, requests = self.runner.input_batch, self.runner.requests
         rows, slots = [], []
         for row, sampled in enumerate(valid_sampled_token_ids):
@@ -166,19 +201,22 @@ class SamProposer(Proposer):
         lora = request.lora_request.lora_int_id if request.lora_request else 0
         return np.array(request.prompt_token_ids, np.int32).tobytes(), lora
 
-    def _last_tokens(self, rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """int32 [rows, drafts + 1]: the last tokens of each row's history, the latest first."""
-        places = lengths[:, None] - np.arange(1, self.num_drafts + 2, dtype=np.int32)
-        return self.runner.input_batch.token_ids_cpu[rows[:, None], np.maximum(places, 0)]
+    def _warm_up(self) -> None:
+        """Compiles, or loads, what a step calls, so that none of a request waits for it."""
+        self.pool.warm_up()
+        none = np.zeros(0, np.int32)
+        histories = (none, np.zeros((1, 1), np.int32), none, none)
+        self._forget_what_was_taken_back(*histories)
+        remember(*histories, self._known, self._tails)
 
-    def _forget_what_was_taken_back(self, slots: np.ndarray, rows: np.ndarray, lengths: np.ndarray) -> None:
+    def _forget_what_was_taken_back(self, slots, token_ids, rows, lengths) -> None:
         """Takes a history anew when tokens of it have been replaced.
 
         Tokens of a step whose KV cache could not be loaded are taken back, and computed again
         (GPUModelRunner._update_states). These are the last ones that a slot knows, at most drafts + 1, and others can
         stand in their places, as many or more: lengths alone do not tell.
         """
-        known = self._known[slots]
-        replaced = (self._last_tokens(rows, known) != self._tails[slots]).any(axis=1) | (lengths < known)
-        for i in np.flatnonzero(replaced & (known > 0)):
-            self.pool.sync(int(slots[i]), self.runner.input_batch.token_ids_cpu[rows[i], : lengths[i]])
+        found = np.empty(len(slots), np.bool_)
+        if taken_back(slots, token_ids, rows, lengths, self._known, self._tails, found):
+            for i in np.flatnonzero(found):
+                self.pool.sync(int(slots[i]), token_ids[rows[i], : lengths[i]])

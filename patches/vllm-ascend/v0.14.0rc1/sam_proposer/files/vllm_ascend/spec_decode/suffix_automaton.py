@@ -51,9 +51,10 @@ LIMIT_BYTES = 1 << 33  # offsets are int32
 
 def as_lists(drafts: np.ndarray, counts: np.ndarray) -> list[list[int]]:
     """The drafts that `SuffixAutomatonPool.propose` returned, one list a request."""
-    width = drafts.shape[1]
-    pairs = zip(drafts.tolist(), counts.tolist(), strict=True)
-    return [row if count == width else row[:count] for row, count in pairs]
+    rows = drafts.tolist()
+    for i in np.flatnonzero(counts < drafts.shape[1]).tolist():
+        del rows[i][counts[i] :]
+    return rows
 
 
 class SuffixAutomatonPool:
@@ -187,7 +188,7 @@ class SuffixAutomatonPool:
         slot = self.open()
         one = np.ones(1, np.int32)
         self.propose(one * slot, np.array([[1, 2, 1, 2]], np.int32), one * 0, one * 4, one)
-        self.sync(slot, np.array([1, 3], np.int32))
+        self.sync(slot, np.array([1, 3, 1, 2], np.int32))  # as long, so that it is compared
         self.match_length(slot)
         self.close(slot)
 

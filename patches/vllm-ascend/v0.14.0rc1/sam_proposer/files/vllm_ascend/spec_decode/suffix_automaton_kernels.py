@@ -6,8 +6,10 @@ that needs a page and finds none returns 0 or False at once, and `append` then g
 what it left half done is never read.
 """
 
+import os
+
 import numpy as np
-from numba import njit
+from numba import config, njit
 
 # Fields of a state: the length of its longest string; the state of that string's longest suffix that also ends
 # elsewhere; the tree of edges; the edge that was taken last, as the state that it leads to and its token. An offset of
@@ -35,9 +37,30 @@ RELEARNT = 2
 FETCHED_STATES = 4
 FETCHED_LEVELS = 3
 DEEPEST = 40  # levels of a tree of edges, with room to spare: tokens have 32 bits
+# Beside what vllm itself keeps of compilations, and not beside this file: a source tree is not ours to write into.
+CACHE = os.path.join(os.environ.get("VLLM_CACHE_ROOT") or os.path.expanduser("~/.cache/vllm"), "suffix_automaton")
 
 
-@njit
+def compiled(function):
+    """numba's njit, with a cache that all workers of a machine share: some 5 s at the first start, 0.4 s at any other.
+
+    numba tells entries apart by this file's path, size and time, by processor and by its own version. Where the folder
+    cannot be written each worker compiles for itself.
+    """
+    try:
+        os.makedirs(CACHE, exist_ok=True)
+    except OSError:
+        return njit(function)
+    if not os.access(CACHE, os.W_OK):
+        return njit(function)
+    others, config.CACHE_DIR = config.CACHE_DIR, CACHE
+    try:
+        return njit(cache=True)(function)
+    finally:
+        config.CACHE_DIR = others
+
+
+@compiled
 def take_page(pages, tree):
     """The offset of a page that now belongs to the automaton; 0 when none is free."""
     page = pages[0]
@@ -49,7 +72,7 @@ def take_page(pages, tree):
     return page * PAGE
 
 
-@njit
+@compiled
 def release(pages, tree):
     """Gives all pages of the automaton back."""
     page = tree[PAGES]
@@ -61,7 +84,7 @@ def release(pages, tree):
     tree[:] = 0
 
 
-@njit
+@compiled
 def new_state(memory, pages, tree, length):
     at = tree[NEXT_STATE]
     if at == tree[END_STATE]:
@@ -78,7 +101,7 @@ def new_state(memory, pages, tree, length):
     return at
 
 
-@njit
+@compiled
 def new_root(memory, pages, tree):
     root = new_state(memory, pages, tree, 0)
     if root:
@@ -88,7 +111,7 @@ def new_root(memory, pages, tree):
     return root
 
 
-@njit
+@compiled
 def new_edge(memory, pages, tree, token, target):
     at = tree[NEXT_EDGE]
     if at == tree[END_EDGE]:
@@ -104,7 +127,7 @@ def new_edge(memory, pages, tree, token, target):
     return at
 
 
-@njit
+@compiled
 def place(memory, state, token):
     """The offset of the field that refers to the edge with this token in the state's tree, or would refer to it."""
     field = state + EDGES
@@ -120,7 +143,7 @@ def place(memory, state, token):
     return field
 
 
-@njit
+@compiled
 def lookup(memory, state, token):
     """The state that the edge with this token leads to, 0 when there is none."""
     if memory[state + TOKEN] == token:
@@ -129,7 +152,7 @@ def lookup(memory, state, token):
     return memory[edge + TARGET] if edge else 0
 
 
-@njit
+@compiled
 def learn(memory, pages, tree, state, token, target):
     """Makes this edge, new or not, the one taken last; False when no page is free."""
     former = memory[state + TOKEN]
@@ -145,7 +168,7 @@ def learn(memory, pages, tree, state, token, target):
     return True
 
 
-@njit
+@compiled
 def relearn(memory, pages, tree, state, token, shortest):
     """Lets drafts from `state` and its next suffixes follow the edge that has just been taken."""
     for _ in range(RELEARNT):
@@ -157,7 +180,7 @@ def relearn(memory, pages, tree, state, token, shortest):
     return True
 
 
-@njit
+@compiled
 def redirect(memory, state, token, target):
     """Makes the edge with this token lead to `target`."""
     if memory[state + TOKEN] == token:
@@ -167,7 +190,7 @@ def redirect(memory, state, token, target):
         memory[edge + TARGET] = target
 
 
-@njit
+@compiled
 def copy_edges(memory, pages, tree, source, target, stack):
     """Gives `target` the edges of `source`; `stack` is room for two fields a level. False when no page is free."""
     memory[target + LATEST] = memory[source + LATEST]
@@ -191,7 +214,7 @@ def copy_edges(memory, pages, tree, source, target, stack):
     return True
 
 
-@njit
+@compiled
 def split(memory, pages, tree, state, token, whole, stack):
     """Splits off from `whole` the strings by which `state` and its suffixes reach it; 0 when no page is free."""
     part = new_state(memory, pages, tree, memory[state + LENGTH] + 1)
@@ -205,7 +228,7 @@ def split(memory, pages, tree, state, token, whole, stack):
     return part
 
 
-@njit
+@compiled
 def go(memory, pages, tree, state, token, known, stack, shortest):
     """The state of `state`'s longest string and the token, whose edge leads to `known`; 0 when no page is free."""
     if memory[known + LENGTH] != memory[state + LENGTH] + 1:
@@ -215,7 +238,7 @@ def go(memory, pages, tree, state, token, known, stack, shortest):
     return known
 
 
-@njit
+@compiled
 def extend(memory, pages, tree, last, token, stack, shortest):
     """The state of the history `last` with one token more; 0 when no page is free."""
     known = lookup(memory, last, token)
@@ -238,7 +261,7 @@ def extend(memory, pages, tree, last, token, stack, shortest):
     return here
 
 
-@njit
+@compiled
 def append(memory, pages, tree, slot, tokens, stack, shortest):
     """Extends by all tokens; gives the automaton up and returns False when no page is free."""
     last = slot[LAST]
@@ -255,7 +278,7 @@ def append(memory, pages, tree, slot, tokens, stack, shortest):
     return last != 0
 
 
-@njit
+@compiled
 def is_history(memory, root, last, tokens):
     """Whether the state `last` stands for exactly these tokens."""
     state = root
@@ -266,7 +289,7 @@ def is_history(memory, root, last, tokens):
     return state == last
 
 
-@njit
+@compiled
 def match(memory, last):
     """The state of the longest suffix that was followed by a token; 0 when there is none, not even the empty one."""
     while last and memory[last + LATEST] == 0:
@@ -274,7 +297,7 @@ def match(memory, last):
     return last
 
 
-@njit
+@compiled
 def fetch(memory, trees, states, slots, token_ids, rows, lengths, at):
     """Reads what the next token of each history will need, one read of every history at a time.
 
@@ -304,7 +327,7 @@ def fetch(memory, trees, states, slots, token_ids, rows, lengths, at):
     return seen + at[0, 1]
 
 
-@njit
+@compiled
 def fetch_tree(memory, at, first_bit):
     """Goes down the first levels of trees of edges: from the edge in column 1, for the token in column 2."""
     for bit in range(first_bit, first_bit + FETCHED_LEVELS):
@@ -312,7 +335,7 @@ def fetch_tree(memory, at, first_bit):
             at[i, 1] = memory[at[i, 1] + CHILD + (at[i, 2] >> bit & 1)]
 
 
-@njit
+@compiled
 def draft(memory, limits, settings, drafts, counts, at):
     """Writes drafts and how many, from the histories' states in column 0 of `at`; for state 0 nothing.
 
@@ -338,7 +361,7 @@ def draft(memory, limits, settings, drafts, counts, at):
                 at[i, 1] = 0
 
 
-@njit
+@compiled
 def propose(memory, pages, trees, states, slots, token_ids, rows, lengths, limits, settings, stack, drafts, counts):
     """Does what `SuffixAutomatonPool.propose` says; a count is -1 where the history is shorter than the slot's.
 
@@ -368,3 +391,29 @@ def propose(memory, pages, trees, states, slots, token_ids, rows, lengths, limit
             at[i, 0] = 0  # given up for another member of its group, later in this very call
     draft(memory, limits, settings, drafts, counts, at)
     return lost, shorter
+
+
+@compiled
+def taken_back(slots, token_ids, rows, lengths, known, tails, found):
+    """Writes which histories no longer have the last tokens that their slot knows; returns how many.
+
+    `known` and `tails` are of each slot: how many tokens it knows, and the last of them, the latest first.
+    """
+    count = 0
+    for i in range(len(slots)):
+        length, tail, row = known[slots[i]], tails[slots[i]], token_ids[rows[i]]
+        other = length > lengths[i]
+        for j in range(min(length, len(tail))):
+            other = other or row[length - 1 - j] != tail[j]
+        found[i] = other
+        count += other
+    return count
+
+
+@compiled
+def remember(slots, token_ids, rows, lengths, known, tails):
+    """Sets what `taken_back` compares with."""
+    for i in range(len(slots)):
+        known[slots[i]] = lengths[i]
+        for j in range(min(lengths[i], tails.shape[1])):
+            tails[slots[i], j] = token_ids[rows[i], lengths[i] - 1 - j]
