@@ -10,7 +10,7 @@ from types import TracebackType
 
 from patchctl.errors import WrongUse
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.objects import Files
+from patchctl.git.objects import GITLINK, Files
 from patchctl.manifest.load import loads
 from patchctl.manifest.types import Stack
 from patchctl.source.archive import ArchivedFile, read_archive
@@ -107,16 +107,27 @@ def carried_over(manifest: str, old: Stack, new: Stack, source: Source) -> tuple
 
 
 def strangers(stack: Stack, source: Source) -> list[str]:
-    """Files of the archive that upstream does not track and no `generated:` names: its build wrote them, and may need them."""
+    """Files of the archive that upstream does not track and no `generated:` names: its build wrote them, and may need them.
+    Those of a submodule are another project's: one line for all of them."""
     if not source.in_git:
         return []
     declared = {g.path.encode() for g in stack.generated}
     unknown = [f.path for f in source.archived.values() if f.path not in source.files and not is_generated(f, declared)]
-    shown = [visible_line(p.decode("utf-8", "backslashreplace")) for p in sorted(unknown)]
-    return [
-        f"the source distribution has {path}, which upstream does not track: does the package need it?"
-        for path in shown
+    notes = []
+    for submodule in sorted(path for path, entry in source.files.items() if entry.mode == GITLINK):
+        inside = [path for path in unknown if path.startswith(submodule + b"/")]
+        unknown = [path for path in unknown if path not in inside]
+        if inside:
+            files = "a file" if len(inside) == 1 else f"{len(inside)} files"
+            notes.append(f"the source distribution has {files} of the submodule {_shown(submodule)}")
+    return notes + [
+        f"the source distribution has {_shown(path)}, which upstream does not track: does the package need it?"
+        for path in sorted(unknown)
     ]
+
+
+def _shown(path: bytes) -> str:
+    return visible_line(path.decode("utf-8", "backslashreplace"))
 
 
 def _replacements(old: Stack, new: Stack) -> Iterator[tuple[str, str]]:

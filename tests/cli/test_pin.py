@@ -86,6 +86,21 @@ def test_everything_is_found(made: Made) -> None:
     assert "v1 has loud, and this stack has not" in finding["message"]
 
 
+def test_files_of_a_submodule_are_one_line(made: Made) -> None:
+    origin = made.origins / "greeter"
+    git(origin, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},third_party/kernels")
+    git(origin, "commit", "--quiet", "-m", "with a submodule")
+    git(origin, "tag", "v1.1")
+    theirs = VERSION.format("1.1", "(1, 1)", f"g{git(origin, 'rev-parse', 'HEAD')[:9]}")
+    inside = {f"third_party/kernels/{name}": "int x;\n" for name in ("a.h", "b.h", "deep/c.h")}
+    archive(made, "1.1", {"greeter/_version.py": theirs, "third_party/kernelsort.h": "int y;\n", **inside})
+    assert pin(made, "greeter", "1.1")["notes"] == [
+        "generated greeter/_version.py: the source distribution of v1.1 has it",
+        "the source distribution has 3 files of the submodule third_party/kernels",
+        "the source distribution has third_party/kernelsort.h, which upstream does not track: does the package need it?",
+    ]
+
+
 def test_the_proposal_names_file_and_line(made: Made) -> None:
     upstreams = made.root / "manifests/upstreams.yaml"
     more = "requirements:\n  torch:\n    summary: T.\n    kind: python\n    distribution: torch\n"
