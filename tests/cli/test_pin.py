@@ -163,8 +163,10 @@ def test_without_a_repository_the_user_says_the_commit(made: Made) -> None:
     assert pin(made, "greeter", "v1.1rc2", code=3)["error"]["tried"]
     wrong = pin(made, "greeter", "v1.1rc2", "--commit", "0" * 40, code=3)["error"]
     assert f"is commit {commit[:9]}" in wrong["what"]
+    by_version = pin(made, "greeter", "1.1rc2", "--commit", commit, "--dry-run")
     found = pin(made, "greeter", "v1.1rc2", "--commit", commit)
     assert (found["commit"], found["tree"], found["forms"]) == (commit, None, ["sdist"])
+    assert (by_version["stack"], by_version["tag"]) == (found["stack"], found["tag"]) == ("v1.1rc2", "v1.1rc2")
 
 
 def test_a_version_file_of_another_value_is_noted(made: Made) -> None:
