@@ -113,7 +113,7 @@ def _said(like: Stack, wanted: str, prefix: str, commit: str | None, tried: list
         hint = f"`--mirror {like.upstream}=URL` names another place; `--commit ID` says it, and only a repository can prove it"
         raise SourceUnavailable(f"{like.upstream}: no place tells which commit {wanted} is", tried, hint=hint)
     version = version_of(wanted, prefix) if wanted != known else None
-    return Revision(known, prefix + version if version else None, None, "the command line")
+    return Revision(known, f"{prefix}{version}" if version else None, None, "the command line")
 
 
 def _name(revision: Revision, wanted: str) -> str:
