@@ -36,7 +36,8 @@ PROBE = "tests/behaviour/verl/probe_recipes.py"
 START_PROBE = "tests/behaviour/verl/probe_recipes_start.py"
 RECIPES: Recipes = read_recipes(Distribution.load(REPO))
 KEYS = RECIPES.runnable()
-SHRUNK = {"/".join((*key, "shrunk")): shrunk(RECIPES, key, {}).run(RECIPES) for key in shipped(RECIPES)} | {
+SHRUNK = {"/".join((*key, "shrunk")): shrunk(RECIPES, key, {}).run(RECIPES) for key in shipped(RECIPES)}
+VARIED = {
     "/".join((*key, variant.name)): variant.made(RECIPES, key, {}, {}).run(RECIPES)
     for key, variant in variants(RECIPES, shipped(RECIPES), ["off", "one-rank"])
 }
@@ -90,7 +91,18 @@ def started(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Of:
     jobs["two mini-batches"] = refused_job("actor_rollout_ref.actor.ppo_mini_batch_size=256")
     jobs["asynchronous"] = refused_job("actor_rollout_ref.rollout.mode=async")
     jobs["no field"] = refused_job("+actor_rollout_ref.rollout.max_num_seq=4")
-    file = tmp_path_factory.mktemp("starts") / "jobs.json"
+    return start(upstream, jobs, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def varied(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Of:
+    """The same of what shrunk recipes are compared with."""
+    jobs = {title: job_of(run, overrides_of(run), []) for title, run in VARIED.items()}
+    return start(upstream, jobs, tmp_path_factory)
+
+
+def start(upstream: Upstream, jobs: Mapping[str, dict[str, Any]], folders: pytest.TempPathFactory) -> Of:
+    file = folders.mktemp("starts") / "jobs.json"
     return probed(upstream, jobs, file, START_PROBE, need=["verl", "megatron-lm"], standins=["megatron_cpu"])
 
 
@@ -190,8 +202,14 @@ def test_verl_and_the_features_take_a_recipe(started: Of, key: tuple[str, str]) 
 
 @pytest.mark.parametrize("title", SHRUNK)
 def test_verl_and_the_features_take_a_shrunk_recipe(started: Of, title: str) -> None:
-    """As it is, with its switches off, and on one rank: what tests/recipes runs for minutes is refused here, if at all."""
+    """What tests/recipes runs for minutes is refused here, if at all."""
     assert started(title) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("title", VARIED)
+def test_verl_and_the_features_take_it_without_its_switches_and_on_one_rank(varied: Of, title: str) -> None:
+    assert varied(title) is None
 
 
 def test_verl_and_the_features_refuse_what_the_rules_refuse(started: Of) -> None:
