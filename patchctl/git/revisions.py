@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from patchctl.git.fetch import list_refs
 from patchctl.git.run import GitFailed, run_git
 
 _ID = re.compile(r"[0-9a-f]{40}")
@@ -24,18 +23,10 @@ def refs_of(repo: Path) -> dict[str, str]:
     form = "--format=%(refname) %(objecttype) %(objectname) %(*objectname)"
     out = run_git(["for-each-ref", form, *_PREFIXES], repo=repo, config=_safe(repo)).decode("utf-8", "replace")
     rows = [line.split(" ") for line in out.splitlines()]
-    return _by_name([(row[0], row[3] if row[1] == "tag" else row[2]) for row in rows])
-
-
-def remote_refs(address: str) -> dict[str, str]:
-    """The same of a repository elsewhere, by asking it. Raises GitFailed."""
-    return _by_name(list(list_refs(address, None).items()))
-
-
-def _by_name(rows: list[tuple[str, str]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for prefix in _PREFIXES:
-        for name, oid in rows:
+        for name, kind, own, target in rows:
+            oid = target if kind == "tag" else own
             if name.startswith(prefix) and _ID.fullmatch(oid):
                 short = name[len(prefix) :].partition("/")[2] if prefix == "refs/remotes/" else name[len(prefix) :]
                 found.setdefault(short, oid)

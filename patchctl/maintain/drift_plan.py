@@ -12,6 +12,7 @@ from patchctl.errors import BadManifest, WrongUse
 from patchctl.maintain.drift import Drifting
 from patchctl.maintain.drift_types import StackDrift
 from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.shape import build
 from patchctl.source.types import SourceOptions
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
@@ -42,7 +43,7 @@ class DriftPlan:
     release: str
     form: str
     commit: str
-    patches: tuple[PlannedPatch, ...]
+    patches: list[PlannedPatch]
 
     @property
     def again(self) -> str:
@@ -59,7 +60,7 @@ def plan_of(dist: Distribution, found: Sequence[StackDrift]) -> DriftPlan:
     (row,) = drift.releases
     stack = dist.stack(drift.upstream, drift.stack)
     patches = zip(load_patches(dist, stack), row.patches, strict=True)
-    planned = tuple(PlannedPatch(p.feature, p.digest, d.state, d.clean) for p, d in patches)
+    planned = [PlannedPatch(p.feature, p.digest, d.state, d.clean) for p, d in patches]
     return DriftPlan(drift.upstream, drift.stack, stack.pin.commit, row.release, row.form, row.commit, planned)
 
 
@@ -83,12 +84,7 @@ def read_plan(file: Path) -> DriftPlan:
         data = json.loads(file.read_bytes())
         if data.pop("schema") != SCHEMA:
             raise ValueError(f"its schema is not {SCHEMA}")
-        patches = tuple(PlannedPatch(**p) for p in data.pop("patches"))
-        plan = DriftPlan(**data, patches=patches)
-        rows = [{**asdict(p), "clean": ""} for p in patches]
-        texts = [v for row in ({**asdict(plan), "patches": ""}, *rows) for v in row.values()]
-        if not all(isinstance(text, str) for text in texts):
-            raise ValueError("a value is no text")
+        plan: DriftPlan = build(DriftPlan, data)
     except FileNotFoundError as error:
         raise WrongUse(
             f"{file} is not there", hint="patchctl drift STACK --against REVISION --save-plan FILE"
