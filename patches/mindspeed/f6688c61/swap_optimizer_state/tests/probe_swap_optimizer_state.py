@@ -2,7 +2,9 @@
 
 Usage: probe_swap_optimizer_state.py on|off   (swap_optimizer)
 
-Two models with other weights take other steps; then the second loads what the first saved, and both take the same step.
+Two models with other weights take other steps; then the second loads what the first saved, and both take the same step. The
+checkpoint is read into the state of a third: Megatron reads into the very tensors that it is given, so that those of the second
+would have the right values without a load.
 Prints the error of saving or loading, whether states lay on the host before, and how many parameters differ after that step.
 """
 
@@ -43,8 +45,8 @@ class Side:
     def save(self, folder):
         dist_checkpointing.save(self.state_dict(), folder)
 
-    def load(self, folder):
-        loaded = dist_checkpointing.load(self.state_dict(is_loading=True), folder)
+    def load(self, folder, into):
+        loaded = dist_checkpointing.load(into.state_dict(is_loading=True), folder)
         self.model.load_state_dict(loaded["model"])
         self.optimizer.load_state_dict(loaded["optimizer"])
 
@@ -57,7 +59,7 @@ def main():
     mindspeed_ops.install()
     tiny_megatron.initialise()
     ADAPTOR.repatch({"swap_optimizer": SWAPPED})
-    saved, loaded = Side(0), Side(1)
+    saved, loaded, other = Side(0), Side(1), Side(2)
     folder = Path("checkpoint")
     folder.mkdir()
     saved.step(10)
@@ -66,7 +68,7 @@ def main():
     result = {"on the host": saved.on_the_host() > 0, "error": None}
     try:
         saved.save(folder)
-        loaded.load(folder)
+        loaded.load(folder, other)
     except RuntimeError as error:
         return result | {"error": str(error)}
     still = saved.on_the_host() > 0 and loaded.on_the_host() > 0
