@@ -6,6 +6,8 @@ standins/megatron_cpu/mindspeed_on_cpu.py for what is stood for.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from grouped_runs import Runs, shared_runs
 from harness import Upstream
@@ -79,13 +81,20 @@ def test_grouped_experts_without_the_field_are_warned_of(runs: Runs) -> None:
     assert runs.loaded_sequential()["overlap, own weights"]["warned"] is True
 
 
-@pytest.mark.off
-@pytest.mark.parametrize("model", ["qwen3", "qwen3_moe", "deepseek_v3"])
-def test_other_layouts_are_loaded_as_before(runs: Runs, model: str) -> None:
-    result = runs.loaded_sequential()[model]
-
+def assert_loaded(result: dict[str, Any]) -> None:
     assert (result["error"], result["wrong_experts"], result["warned"]) == (None, [], False)
     assert (result["missing"], result["different"]) == ([], [])
+
+
+@pytest.mark.off
+@pytest.mark.parametrize("model", ["qwen3", "qwen3_moe"])
+def test_other_layouts_are_loaded_as_before(runs: Runs, model: str) -> None:
+    assert_loaded(runs.loaded_sequential()[model])
+
+
+@pytest.mark.on
+def test_other_layouts_of_latent_attention_are_loaded(runs: Runs) -> None:
+    assert_loaded(runs.loaded_sequential_latent())
 
 
 @pytest.mark.off

@@ -6,6 +6,8 @@ standins/megatron_cpu/mindspeed_on_cpu.py for what is stood for.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from grouped_runs import Runs, shared_runs
 from harness import Upstream
@@ -61,10 +63,16 @@ def test_a_model_without_experts_is_converted_as_usual(runs: Runs) -> None:
 
 
 @pytest.mark.off
-@pytest.mark.parametrize("model", ["qwen3_moe", "deepseek_v3"])
-def test_without_the_option_the_layout_is_upstreams(runs: Runs, model: str) -> None:
-    result = runs.sequential()[model]
+def test_without_the_option_the_layout_is_upstreams(runs: Runs) -> None:
+    assert_sequential(runs.sequential()["qwen3_moe"])
 
+
+@pytest.mark.on
+def test_without_the_option_latent_attention_has_upstreams_layout_too(runs: Runs) -> None:
+    assert_sequential(runs.sequential_latent())
+
+
+def assert_sequential(result: dict[str, Any]) -> None:
     assert (result["error"], result["record"]) == (None, None)
     assert not any(key.endswith(("experts.weight1", "experts.weight2")) for key in result["keys"])
     assert any(key.endswith("mlp.experts.experts.linear_fc1.weight") for key in result["keys"])

@@ -119,7 +119,7 @@ def test_one_set_of_graphs_serves_both_phases(seen: Callable[..., Any], title: s
     assert seen(setting)["graphs"] == len(setting["sizes"])
 
 
-@pytest.mark.off
+@pytest.mark.on
 @pytest.mark.slow
 def test_graphs_of_uniform_decode_serve_neither(seen: Callable[..., Any]) -> None:
     for setting in speculating().values():
