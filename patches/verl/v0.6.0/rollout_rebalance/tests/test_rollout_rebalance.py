@@ -204,8 +204,14 @@ def told(upstream: Upstream, tiny_models: TinyModels) -> Any:
 
 
 @pytest.mark.off
+def test_off_by_default(upstream: Upstream) -> None:
+    assert upstream.run("probe_rollout_rebalance_off.py", need=["verl"]) == {"enabled": [False, False], "imported": []}
+
+
+@pytest.mark.on
 @pytest.mark.slow
-def test_off_the_engine_is_upstreams(told: Any) -> None:
+def test_left_off_the_engine_is_upstreams(told: Any) -> None:
+    """verl v0.6.0 cannot import the vllm that it runs with here: unpatched there is no engine to compare with."""
     off = told["off"]
     assert off["tokens"] == off["hf"]
     assert off["imported"] == []
