@@ -2,11 +2,12 @@
 
 They stand in packs and in binary patches. Making one is not a search over all of the base, as git's own is: the caller knows
 which object the new one came from, so that a common start, a common end, and a few anchors between them find most of what
-there is to copy.
+there is to copy. Where hunks made one of the other there is nothing to find: what lies between them is copied.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 _STEP = 4096
@@ -16,7 +17,7 @@ _LONGEST_COPY = 0xFFFFFF
 _LONGEST_INSERT = 127
 
 
-class _Copy(NamedTuple):
+class Copy(NamedTuple):
     """`size` bytes that stand at `base` in the base and at `target` in the target."""
 
     base: int
@@ -26,26 +27,35 @@ class _Copy(NamedTuple):
 
 def make(base: bytes, target: bytes, limit: int) -> bytes | None:
     """The delta that turns `base` into `target`, or None when it would hold more than `limit` new bytes."""
-    copies: list[_Copy] = []
+    copies: list[Copy] = []
     _find_copies(base, target, (0, len(base), 0, len(target)), copies, _DEEPEST)
-    if len(target) - sum(copy.size for copy in copies) > limit:
-        return None
-    out = bytearray(_size(len(base)) + _size(len(target)))
-    done = 0
-    for copy in copies:
-        _insert(out, target, done, copy.target)
-        _copy(out, copy.base, copy.size)
-        done = copy.target + copy.size
-    _insert(out, target, done, len(target))
+    return render(len(base), target, copies, limit)
+
+
+def render(base_size: int, target: bytes, copies: Iterable[Copy], limit: int) -> bytes | None:
+    """`make` for a caller that knows what stands in both: `copies` in the order of `target`, none over another."""
+    out = bytearray(_size(base_size) + _size(len(target)))
+    done = inserted = 0
+    for base, start, size in (*copies, Copy(base_size, len(target), 0)):
+        inserted += start - done
+        if inserted > limit:
+            return None
+        for at in range(done, start, _LONGEST_INSERT):
+            piece = target[at : min(at + _LONGEST_INSERT, start)]
+            out.append(len(piece))
+            out += piece
+        for at in range(0, size, _LONGEST_COPY):  # with all of its seven bytes, zeros too: no search for those
+            out += b"\xff" + (base + at).to_bytes(4, "little") + min(size - at, _LONGEST_COPY).to_bytes(3, "little")
+        done = start + size
     return bytes(out)
 
 
-def _find_copies(base: bytes, target: bytes, part: tuple[int, int, int, int], out: list[_Copy], depth: int) -> None:
+def _find_copies(base: bytes, target: bytes, part: tuple[int, int, int, int], out: list[Copy], depth: int) -> None:
     """Copies for target[t:t_end] from base[b:b_end], in order: what both begin with, what lies between, what both end with."""
     b, b_end, t, t_end = part
     start = _common_start(base, target, b, t, min(b_end - b, t_end - t))
     if start:
-        out.append(_Copy(b, t, start))
+        out.append(Copy(b, t, start))
     b, t = b + start, t + start
     end = _common_end(base, target, b_end, t_end, min(b_end - b, t_end - t))
     b_end, t_end = b_end - end, t_end - end
@@ -58,7 +68,7 @@ def _find_copies(base: bytes, target: bytes, part: tuple[int, int, int, int], ou
                 _find_copies(base, target, (anchor, b_end, found, t_end), out, depth - 1)
                 break
     if end:
-        out.append(_Copy(b_end, t_end, end))
+        out.append(Copy(b_end, t_end, end))
 
 
 def _common_start(a: bytes, b: bytes, i: int, j: int, limit: int) -> int:
@@ -88,28 +98,6 @@ def _size(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-def _insert(out: bytearray, target: bytes, start: int, end: int) -> None:
-    for at in range(start, end, _LONGEST_INSERT):
-        piece = target[at : min(at + _LONGEST_INSERT, end)]
-        out.append(len(piece))
-        out += piece
-
-
-def _copy(out: bytearray, offset: int, size: int) -> None:
-    while size:
-        piece = min(size, _LONGEST_COPY)
-        code = 0x80
-        arguments = bytearray()
-        for bit, byte in enumerate([*offset.to_bytes(4, "little"), *piece.to_bytes(3, "little")]):
-            if byte:
-                code |= 1 << bit
-                arguments.append(byte)
-        out.append(code)
-        out += arguments
-        offset += piece
-        size -= piece
 
 
 def apply_delta(base: bytes, delta: bytes, most: int) -> bytes:

@@ -84,7 +84,7 @@ def render_commit(tree: str, parents: Iterable[str], author: Person, committer: 
     return "\n".join(lines).encode("utf-8")
 
 
-PutTree = Callable[[str, bytes, "tuple[str, bytes] | None"], object]
+PutTree = Callable[[str, bytes, "str | None"], object]
 ReadTree = Callable[[str], bytes]
 
 
@@ -131,8 +131,8 @@ class TreeBuilder:
         return self.write_to(None if store is None else lambda oid, data, _: store.setdefault(oid, data))
 
     def write_to(self, put: PutTree | None) -> str:
-        """`write` that gives each changed folder to `put`: its id, its content, and id and content of the last call."""
-        return self._root.write(put)[0]
+        """`write` that gives each changed folder to `put`: its id, its content, and the id that it had at the last call."""
+        return self._root.write(put)
 
 
 class _Folder:
@@ -145,11 +145,10 @@ class _Folder:
         self._read = read
         self.entries: dict[bytes, bytes] = {}
         self.inner: dict[bytes, _Folder] = {}
-        self.written: tuple[str, bytes] | None = None
+        self.written = oid
         self.changed = oid is None
         if oid is not None and read is not None:
-            self.written = oid, read(oid)
-            for entry, mode, name, _ in split_tree(self.written[1]):
+            for entry, mode, name, _ in split_tree(read(oid)):
                 # Old tools wrote modes with a zero before them; git writes such an entry anew without it.
                 self.entries[name + b"/" if int(mode, 8) == FOLDER else name] = entry.lstrip(b"0")
 
@@ -188,14 +187,14 @@ class _Folder:
             del self.inner[parts[0]]
             self.entries.pop(parts[0] + b"/", None)
 
-    def write(self, put: PutTree | None) -> tuple[str, bytes]:
+    def write(self, put: PutTree | None) -> str:
         if self.changed or self.written is None:
             for name, folder in self.inner.items():
                 if folder.changed:
-                    self.entries[name + b"/"] = b"%o %s\0%s" % (FOLDER, name, bytes.fromhex(folder.write(put)[0]))
+                    self.entries[name + b"/"] = b"%o %s\0%s" % (FOLDER, name, bytes.fromhex(folder.write(put)))
             data = b"".join([self.entries[name] for name in sorted(self.entries)])
-            before, self.written = self.written, (object_id("tree", data), data)
+            before, self.written = self.written, object_id("tree", data)
             self.changed = False
             if put is not None:
-                put(*self.written, before)
+                put(self.written, data, before)
         return self.written

@@ -12,7 +12,7 @@ import itertools
 import struct
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -65,10 +65,13 @@ class PackWriter:
         self.add_known(oid, kind, data)
         return oid
 
-    def add_known(self, oid: str, kind: str, data: bytes, origin: tuple[str, bytes] | None = None) -> None:
+    def add_known(
+        self, oid: str, kind: str, data: bytes, origin: str | None = None, kept: Sequence[delta.Copy] | None = None
+    ) -> None:
         """`add` for a caller that has hashed this very `data` already.
 
-        `origin` is the id and the content of an object of the same kind that most of `data` came from.
+        `origin` is the id of an object of the same kind that most of `data` came from. `kept` is what of that one stands in
+        `data`, with that one as the target; without it the contents are compared.
         """
         if oid in self._places or oid in self._waiting:
             return
@@ -76,15 +79,16 @@ class PackWriter:
         if self._spool is not None:
             self._pack()
         elif origin is not None:
-            self._to_delta(origin[0], oid, data)
+            self._to_delta(origin, oid, data, kept)
 
-    def _to_delta(self, origin: str, oid: str, data: bytes) -> None:
+    def _to_delta(self, origin: str, oid: str, data: bytes, kept: Sequence[delta.Copy] | None) -> None:
         """Make an object that waits whole a delta of the new one, where that serves."""
         old = self._waiting.get(origin)
         depth = self._depths.get(origin, 0) + 1
         if old is None or old.base is not None or depth > _DEEPEST or max(len(data), len(old.data)) > _LARGEST_DELTA:
             return
-        made = delta.make(data, old.data, len(old.data) // 2)
+        limit = len(old.data) // 2
+        made = delta.make(data, old.data, limit) if kept is None else delta.render(len(data), old.data, kept, limit)
         if made is not None:
             self._waiting[origin] = _Waiting(_OFFSET_DELTA, made, oid)
             self._depths[oid] = depth

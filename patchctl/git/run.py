@@ -143,14 +143,17 @@ def git_environment(extra: Sequence[tuple[str, str]] = ()) -> Iterator[dict[str,
     """An environment with a generated configuration file of its own.
 
     A file and not `-c`: settings given with `-c` do not reach the upload-pack that a fetch from a local path starts, and
-    `safe.directory` is honoured from a file only. A file is written once a process for each content, and goes with it.
+    `safe.directory` is honoured from a file only.
     """
-    text = render_config(extra)
-    folder = _config_folder()
-    config = folder / hashlib.sha256(text.encode()).hexdigest()[:16]
-    if not config.exists():
-        config.write_text(text, encoding="utf-8")
-    yield isolated_environment(str(config))
+    yield isolated_environment(str(scratch_file(render_config(extra))))
+
+
+def scratch_file(text: str) -> Path:
+    """A file of this text in `scratch_folder`: written once a process for each text, not to be changed."""
+    file = scratch_folder() / hashlib.sha256(text.encode()).hexdigest()[:16]
+    if not file.exists():
+        file.write_text(text, encoding="utf-8")
+    return file
 
 
 def scratch_folder() -> Path:

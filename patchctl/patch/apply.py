@@ -6,7 +6,7 @@ wrong copy and report success. Here a shifted hunk is an error that says where i
 
 from __future__ import annotations
 
-from patchctl.delta import apply_delta
+from patchctl.delta import Copy, apply_delta
 from patchctl.errors import DoesNotApply, Where
 from patchctl.patch.binary import MAX_INFLATED
 from patchctl.patch.names import path_text
@@ -30,17 +30,24 @@ def apply_change(change: FileChange, before: bytes, name: str) -> bytes:
 
     Raises DoesNotApply with the patch file and the hunk's line.
     """
+    return apply_and_tell(change, before, name)[0]
+
+
+def apply_and_tell(change: FileChange, before: bytes, name: str) -> tuple[bytes, list[Copy] | None]:
+    """`apply_change`, and what lies around its hunks: where in the result, where in `before`, how much; None without hunks."""
     if change.binary is not None:
-        return _apply_binary(change, before, name)
+        return _apply_binary(change, before, name), None
     if not change.hunks:
         if change.kind == "delete" and before:
             raise DoesNotApply(
                 f"{path_text(change.path)} is to be deleted as an empty file and is not empty",
                 where=Where(name, change.line),
             )
-        return before
+        return before, None
     out: list[bytes] = []
+    kept: list[Copy] = []
     at = line = shift = 0  # bytes and lines of `before` that are done, and how many lines more the result has by now
+    made = 0  # bytes of the result
     for hunk in change.hunks:
         first = hunk_position(hunk)
         old = b"".join(hunk.old)
@@ -55,15 +62,18 @@ def apply_change(change: FileChange, before: bytes, name: str) -> bytes:
         if first + shift != _new_position(hunk):
             what = f"the hunk's new side should begin at line {first + shift + 1} of {path_text(change.path)}"
             raise DoesNotApply(what, where=Where(name, hunk.line))
-        out += (before[at:start], *hunk.new)
+        new = b"".join(hunk.new)
+        kept.append(Copy(made, at, start - at))
+        out += (before[at:start], new)
+        made += start - at + len(new)
         at, line, shift = end, first + len(hunk.old), shift + len(hunk.new) - len(hunk.old)
-    out.append(before[at:])
-    after = b"".join(out)
+    kept.append(Copy(made, at, len(before) - at))
+    after = b"".join([*out, before[at:]])
     if change.kind == "delete" and after:
         raise DoesNotApply(
             f"{path_text(change.path)} still has lines after its deletion", where=Where(name, change.line)
         )
-    return after
+    return after, kept
 
 
 def _locate(before: bytes, old: bytes, at: int, skip: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
+from itertools import compress
 
 from patchctl.errors import BadPatch, Where
 from patchctl.patch.binary import MAX_INFLATED, BinaryChange, parse_binary
@@ -18,10 +19,14 @@ from patchctl.patch.names import header_names, parse_moved, parse_name
 from patchctl.values import dataclass, field
 
 _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(?: .*)?$")
+_EXTENDED = re.compile(
+    rb"((?:old|new|deleted file|new file) mode|(?:copy|rename) (?:from|to)|(?:similarity |dissimilarity )?index) "
+)
 _INDEX = re.compile(rb"([0-9a-f]{4,40})\.\.([0-9a-f]{4,40})(?: ([0-7]{6}))?$")
 _DIFF = b"\ndiff --git "
 NO_NEWLINE = b"\\ No newline at end of file"
-_PLUS, _MINUS = b"+-"
+# A line's sign to whether that side has it.
+_OLD_HAS, _NEW_HAS = (bytes.maketrans(sign, b"\0") for sign in (b"+", b"-"))
 _LONGEST_NAMES = 9000
 MAX_LINE = 4 * 1024 * 1024
 MAX_PATCH = 256 * 1024 * 1024
@@ -198,18 +203,11 @@ class _Diff:
     def extended(self, change: FileChange) -> dict[str, bytes]:
         """The extended header lines between `diff --git` and `---`: modes, renames, copies, index."""
         found: dict[str, bytes] = {}
-        keys = (
-            b"old mode ", b"new mode ", b"deleted file mode ", b"new file mode ", b"copy from ", b"copy to ",
-            b"rename from ", b"rename to ", b"similarity index ", b"dissimilarity index ", b"index ",
-        )  # fmt: skip
-        while (line := self.peek()) is not None:
-            key = next((k for k in keys if line.startswith(k)), None)
-            if key is None:
-                break
-            word = key.strip().decode()
+        while match := _EXTENDED.match(self.peek() or b""):
+            word = match[1].decode()
             if word in found:
                 raise self.bad(f"`{word}` stands twice in this section")
-            found[word] = line[len(key) :]
+            found[word] = match.string[match.end() :]
             self.one_extended(change, word, found[word])
             self.at += 1
         return found
@@ -322,8 +320,8 @@ class _Diff:
         short: list[tuple[list[bytes], int]] = []
         while True:
             run, signs = self.run(old_count - len(hunk.old), new_count - len(hunk.new))
-            hunk.old += [line for line, sign in zip(run, signs, strict=True) if sign != _PLUS]
-            hunk.new += [line for line, sign in zip(run, signs, strict=True) if sign != _MINUS]
+            hunk.old += compress(run, signs.translate(_OLD_HAS))
+            hunk.new += compress(run, signs.translate(_NEW_HAS))
             marks += signs
             self.at += len(run)
             if not (self.peek() or b"").startswith(b"\\ "):

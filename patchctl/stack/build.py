@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from patchctl.delta import Copy
 from patchctl.errors import DoesNotApply, Where
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import (
@@ -23,7 +24,7 @@ from patchctl.git.objects import (
     render_commit,
 )
 from patchctl.git.pack import PackWriter
-from patchctl.patch.apply import apply_change
+from patchctl.patch.apply import apply_and_tell, apply_change
 from patchctl.patch.names import collision_key, path_text
 from patchctl.patch.parse import FileChange
 from patchctl.stack.patches import StackPatch
@@ -103,7 +104,8 @@ class _State:
 
 @dataclass(frozen=True)
 class _Result:
-    """What one change comes to: a path that goes away, a path with its new entry and content, or both."""
+    """What one change comes to: a path that goes away, a path with its new entry and content, or both. `origin` is the
+    blob that the content was made of, and `kept`, where that is known, what it has of that one."""
 
     removes: bytes | None
     path: bytes | None
@@ -111,7 +113,8 @@ class _Result:
     data: bytes
     is_new: bool
     line: int
-    origin: tuple[str, bytes] | None = None
+    origin: str | None = None
+    kept: list[Copy] | None = None
 
 
 class StackBuilder:
@@ -186,15 +189,17 @@ class StackBuilder:
         where = Where(patch.shown, change.line)
         old = self._preimage(patch, change, state)
         content = b"" if old is None else self._content(change.old_path, old, state)
-        data = apply_change(change, content, patch.shown)
+        data, kept = apply_and_tell(change, content, patch.shown)
         removes = change.old_path if change.kind in ("delete", "rename") else None
         if change.new_path is None:
             return _Result(removes, None, None, b"", False, change.line)
         mode = change.new_mode or (old.mode if old else REGULAR)
         oid = submodule_commit(data, change, where) if mode == GITLINK else object_id("blob", data)
         self._check_postimage(change, oid, where)
-        origin = (old.id, content) if old else None
-        return _Result(removes, change.new_path, Entry(mode, oid), data, change.kind != "modify", change.line, origin)
+        origin = old.id if old else None
+        return _Result(
+            removes, change.new_path, Entry(mode, oid), data, change.kind != "modify", change.line, origin, kept
+        )
 
     def _woven(self, number: int, patch: StackPatch, change: FileChange, weave: Weave, state: _State) -> _Result:
         where = Where(patch.shown, change.line)
@@ -225,7 +230,7 @@ class StackBuilder:
             raise DoesNotApply(what, where=where, hint=f"leave out {patch.feature} as well, or keep both")
         mode = change.new_mode if sets_mode and change.new_mode else old.mode
         entry = Entry(mode, object_id("blob", data))
-        return _Result(None, change.path, entry, data, False, change.line, (old.id, state.contents[change.path]))
+        return _Result(None, change.path, entry, data, False, change.line, old.id)
 
     def _preimage(self, patch: StackPatch, change: FileChange, state: _State) -> Entry | None:
         """The file that the change is for, checked: there, of the mode and with the blob id that the patch says."""
@@ -277,10 +282,8 @@ class StackBuilder:
             state.contents.pop(result.path, None)
         else:
             state.contents[result.path] = result.data
-            if (
-                result.origin is None or result.origin[0] != result.entry.id
-            ):  # else the base or this pack has it already
-                state.objects.add_known(result.entry.id, "blob", result.data, result.origin)
+            if result.origin != result.entry.id:  # else the base or this pack has it already
+                state.objects.add_known(result.entry.id, "blob", result.data, result.origin, result.kept)
 
     def _check_new(self, path: bytes, where: Where, state: _State) -> None:
         """A new path must not be there yet, nor lie below a file, nor differ from another one only in case."""

@@ -152,7 +152,8 @@ def test_real_history_gives_the_commits_of_git_am(
     # Refusing everything would compare nothing.
     assert len(refused) <= len(patches) / 10
 
-    built.objects.write(history.scratch / ".git/objects/pack")
+    written = built.objects.write(history.scratch / ".git/objects/pack")
+    git("verify-pack", str(written), cwd=history.scratch)  # works every delta out and hashes what it makes
     git("fsck", "--strict", "--connectivity-only", built.tip_commit, cwd=history.scratch)
 
 

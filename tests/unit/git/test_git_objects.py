@@ -96,10 +96,10 @@ def test_only_changed_folders_are_given_out_each_with_what_it_was() -> None:
     root = builder.write(first)
     assert len(first) == 4
     builder.put(b"a/b/f", Entry(0o100755, BLOB))
-    given: list[tuple[str, bytes, tuple[str, bytes] | None]] = []
+    given: list[tuple[str, bytes, str | None]] = []
     assert builder.write_to(lambda *a: given.append(a)) != root
     assert len(given) == 3, "the root, a and a/b"
-    assert all(before is not None and first[before[0]] == before[1] for _, _, before in given)
+    assert [before in first for _, _, before in given] == [True] * 3 and given[-1][2] == root
     assert builder.write_to(lambda *a: given.append(a)) == given[-1][0] and len(given) == 3
 
 

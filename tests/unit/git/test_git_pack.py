@@ -85,7 +85,7 @@ def test_versions_of_one_file_become_deltas_that_git_reads(repo: Repo) -> None:
     rng = random.Random(2)
     writer, objects = PackWriter(), dict[str, tuple[str, bytes]]()
     lines = [b"line %d %d\n" % (i, rng.randrange(10**9)) for i in range(800)]
-    origin: tuple[str, bytes] | None = None
+    origin: str | None = None
     commit: list[str] = []
     for _ in range(130):
         at = rng.randrange(len(lines))
@@ -93,7 +93,7 @@ def test_versions_of_one_file_become_deltas_that_git_reads(repo: Repo) -> None:
         data = b"".join(lines)
         oid = object_id("blob", data)
         writer.add_known(oid, "blob", data, origin)
-        objects[oid], origin = ("blob", data), (oid, data)
+        objects[oid], origin = ("blob", data), oid
         commit = [commit_of(writer, objects, {b"f": oid}, commit)]
     written = writer.write(repo.dir / "objects" / "pack")
     assert written is not None
@@ -115,7 +115,7 @@ def test_the_newest_version_is_whole_and_older_ones_are_deltas_of_later_ones(tmp
     for data in (*versions, versions[1]):
         oid = object_id("blob", data)
         writer.add_known(oid, "blob", data, origin)
-        origin = oid, data
+        origin = oid
     assert len(writer) == 4
     written = writer.write(tmp_path)
     assert written is not None
@@ -130,7 +130,7 @@ def test_an_origin_outside_the_pack_is_not_referred_to(repo: Repo) -> None:
     """A pack on the disk must hold its deltas' bases; the upstream's blob lies in another pack."""
     base, data = b"a\n" * 500, b"a\n" * 500 + b"b\n"
     writer, objects = PackWriter(), {object_id("blob", data): ("blob", data)}
-    writer.add_known(object_id("blob", data), "blob", data, (object_id("blob", base), base))
+    writer.add_known(object_id("blob", data), "blob", data, object_id("blob", base))
     commit = commit_of(writer, objects, {b"f": object_id("blob", data)}, [])
     written = writer.write(repo.dir / "objects" / "pack")
     assert written is not None

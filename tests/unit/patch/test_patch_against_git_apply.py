@@ -14,8 +14,10 @@ from engine_tools import HEAD, Repo, Tree, build, git, run, stack_patch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from patchctl import delta
 from patchctl.errors import DoesNotApply
-from patchctl.patch.apply import apply_change
+from patchctl.patch.apply import apply_and_tell, apply_change
+from patchctl.patch.binary import MAX_INFLATED
 from patchctl.patch.parse import parse_patch
 
 QUICK = settings(
@@ -170,6 +172,22 @@ def test_other_content_is_taken_only_where_git_apply_needs_no_search(
         assert theirs is None or searched or b"\n\\ No newline" in diff, refused
     else:
         assert ours == theirs and not searched
+
+
+@settings(QUICK, max_examples=250)
+@given(case=wrong_inputs(), context=st.sampled_from([3, 3, 1, 2]))
+def test_what_lies_around_the_hunks_makes_a_delta_back_to_the_old_content(
+    folder: Path, case: tuple[bytes, bytes, bytes], context: int
+) -> None:
+    old, new, _ = case
+    change = parse_patch(HEAD + diff_of(folder, old, new, context), "p").changes[0]
+    after, kept = apply_and_tell(change, old, "p")
+    assert after == new and kept is not None and len(kept) == len(change.hunks) + 1
+    made = delta.render(len(new), old, kept, len(old))
+    assert made is not None and delta.apply_delta(new, made, MAX_INFLATED) == old
+    assert delta.render(len(new), old, kept, len(old) - sum(copy.size for copy in kept) - 1) is None, (
+        "the limit is exact"
+    )
 
 
 @settings(QUICK, max_examples=40)
