@@ -152,7 +152,9 @@ def scratch_file(text: str) -> Path:
     """A file of this text in `scratch_folder`: written once a process for each text, not to be changed."""
     file = scratch_folder() / hashlib.sha256(text.encode()).hexdigest()[:16]
     if not file.exists():
-        file.write_text(text, encoding="utf-8")
+        with tempfile.NamedTemporaryFile("w", dir=file.parent, encoding="utf-8", delete=False) as part:
+            part.write(text)
+        os.replace(part.name, file)  # whole, for a thread that looks meanwhile
     return file
 
 

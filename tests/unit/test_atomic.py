@@ -211,7 +211,7 @@ ALLOWED = {
     "git/worktree.py:change_index": _GIT,
     "stack/memo.py:note_parsed": "an empty file, whose name is all of it",
     "git/merge.py:merge_file": _SCRATCH,
-    "git/run.py:git_environment": _SCRATCH,
+    "git/run.py:scratch_file": _SCRATCH,
     "git/run.py:_config_folder": _SCRATCH,
     "git/unconfigured.py:_make": _SCRATCH,
     "git/worktree.py:staged_tree": "a copy of the index for one question",
