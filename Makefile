@@ -1,5 +1,6 @@
 # Every target does its own set-up. Needs Python 3.10 to 3.13, git and a package index.
 PROFILE ?= qwen3-235b
+SET ?= 2026.02
 WORKSPACE ?= workspace
 PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3.10 python3; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done)
@@ -139,7 +140,7 @@ docs: $(VENV)/.ready  ## generated pages, tables, JSON schemas
 	$(RUN) scripts/log/metrics.py
 
 config-keys: trees  ## manifests/keys: the keys that an override may have, from the patched verl
-	"$$($(RUN) scripts/torch_env.py)" scripts/config_keys.py $(TREES)/patched/verl --out manifests/keys/verl/$$(sed -n 's/^  verl: //p' manifests/profiles/$(PROFILE).yaml).tsv
+	"$$($(RUN) scripts/torch_env.py)" scripts/config_keys.py $(TREES)/patched/verl --out manifests/keys/verl/$$(sed -n 's/^  verl: //p' manifests/sets/$(SET).yaml).tsv
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .venv-torch build

@@ -28,6 +28,22 @@ class ProfileRow:
     without: tuple[str, ...]
     runtime: dict[str, str]
     patches: int
+    set: str | None = None
+
+
+@dataclass(frozen=True)
+class SetRow:
+    """A release set: `stacks` by upstream, `runtime` versions by requirement, `pinned` commits by upstream, and the profiles that
+    stand on it."""
+
+    name: str
+    summary: str
+    stacks: dict[str, str]
+    runtime: dict[str, str]
+    requirements: str | None
+    pinned: dict[str, str]
+    environment: str | None
+    profiles: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -120,9 +136,24 @@ class Catalog:
             self._read[file] = load_patch(file, self.dist.root)
         return self._read[file]
 
+    def sets(self, profile: str | None = None, upstream: str | None = None) -> list[SetRow]:
+        """The release sets, the newest first: all, or those on which a profile stands, or that have a stack of an upstream."""
+        if profile is not None:
+            self.dist.profile(profile)
+        users = {name: {p.name for p in self.dist.every_profile() if p.set == name} for name in self.dist.sets}
+        return [
+            SetRow(
+                one.name, one.summary, {u: one.stacks[u] for u in self.dist.upstreams if u in one.stacks},
+                dict(one.runtime), one.requirements, {name: pin.commit for name, pin in one.pinned.items()},
+                one.environment, tuple(sorted(users[one.name])),
+            )
+            for one in self.dist.sets.values()
+            if (profile is None or profile in users[one.name]) and (upstream is None or upstream in one.stacks)
+        ]  # fmt: skip
+
     def profiles(self, only: str | None = None, upstream: str | None = None) -> list[ProfileRow]:
         """All profiles, one, or those that have a stack for an upstream. Raises WrongUse for an unknown name."""
-        chosen = [*self.dist.profiles.values()] if only is None else [self.dist.profile(only)]
+        chosen = self.dist.every_profile() if only is None else [self.dist.profile(only)]
         if upstream is not None:
             self.dist.upstream(upstream)
             chosen = [p for p in chosen if upstream in p.stacks]
@@ -130,9 +161,9 @@ class Catalog:
 
     def _profile_row(self, profile: Profile, patches: Sequence[PatchRow]) -> ProfileRow:
         stacks = {u: profile.stacks[u] for u in self.dist.upstreams if u in profile.stacks}
-        applied = sum(1 for row in patches if profile.name in row.profiles)
+        applied = sum(1 for row in patches if profile.name in row.profiles and stacks.get(row.upstream) == row.stack)
         without, runtime = tuple(profile.without), dict(profile.runtime)
-        return ProfileRow(profile.name, profile.summary, stacks, without, runtime, applied)
+        return ProfileRow(profile.name, profile.summary, stacks, without, runtime, applied, profile.set)
 
     def stacks(self, profile: str | None = None, upstream: str | None = None) -> list[StackRow]:
         """The stacks in the order of upstreams.yaml, of one profile or upstream only. Raises WrongUse."""
@@ -151,7 +182,8 @@ class Catalog:
 
     def _stack_row(self, stack: Stack) -> StackRow:
         pin, sdist = stack.pin, stack.pin.sdist
-        users = tuple(p.name for p in self.dist.profiles.values() if p.stacks.get(stack.upstream) == stack.name)
+        found = (p.name for p in self.dist.every_profile() if p.stacks.get(stack.upstream) == stack.name)
+        users = tuple(dict.fromkeys(found))
         count = len(self.dist.patches(stack))
         version = sdist.version if sdist else None
         return StackRow(stack.upstream, stack.name, pin.commit, pin.tag, version, stack.extends, count, users)
@@ -175,18 +207,24 @@ class Catalog:
 
     def _appliers(self, stack: Stack, feature: str) -> tuple[str, ...]:
         names = {feature, f"{feature}@{stack.upstream}"}
-        return tuple(
+        appliers = (
             p.name
-            for p in self.dist.profiles.values()
+            for p in self.dist.every_profile()
             if p.stacks.get(stack.upstream) == stack.name and not names & {*p.without}
         )
+        return tuple(dict.fromkeys(appliers))
 
     def requirements(self, profile: str | None = None) -> list[RequirementRow]:
         """What profiles run on, or what one does. Raises WrongUse."""
-        chosen = self.dist.profiles.values() if profile is None else [self.dist.profile(profile)]
+        several = len(self.dist.sets) > 1
+        chosen = self.dist.every_profile() if profile is None else [self.dist.profile(profile)]
         rows = []
         for name, requirement in self.dist.requirements.items():
-            versions = {p.name: p.runtime[name] for p in chosen if name in p.runtime}
+            versions = {
+                f"{p.name}@{p.set}" if several and p.set else p.name: p.runtime[name]
+                for p in chosen
+                if name in p.runtime
+            }
             if versions or profile is None:
                 rows.append(
                     RequirementRow(name, requirement.summary, requirement.kind, requirement.distribution, versions)

@@ -149,7 +149,7 @@ def _selections(dist: Distribution, series: Series, blamed: set[tuple[str, int |
 
     A requirement that is `blamed` already, because no stack at all has it, is not blamed for every profile as well.
     """
-    for profile in dist.profiles.values():
+    for profile in dist.every_profile():
         keys = [(u, n) for u, n in profile.stacks.items()]
         if any(key not in series.stacks for key in keys):
             continue
@@ -161,7 +161,8 @@ def _selections(dist: Distribution, series: Series, blamed: set[tuple[str, int |
         except (WrongUse, BadPatch) as error:
             if error.where is not None and (error.where.file, error.where.line) in blamed:
                 continue
-            line = dist.where(dist.profile_file(profile), "without" if profile.without else "stacks").line
+            key = "sets" if profile.set else "without" if profile.without else "stacks"
+            line = dist.where(dist.profile_file(profile), key).line
             message = error.what if error.hint is None else f"{error.what} ({error.hint})"
             yield Finding("selection", message, shown, line)
 

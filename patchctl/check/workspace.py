@@ -84,7 +84,7 @@ def _lacking(workspace: Path, state: State, dist: Distribution | None) -> Iterat
     for skipped in state.skipped:
         tried = tuple(Tried(place, reason) for place, reason in skipped.tried)
         yield NotChecked(f"{skipped.upstream}, which was skipped when it was applied", tried)
-    profile = dist.profiles.get(state.profile or "") if dist is not None else None
+    profile = dist.held(state.profile, state.set) if dist is not None else None
     named = {*state.trees, *(s.upstream for s in state.skipped)}
     for upstream in profile.stacks if profile is not None else ():
         if upstream not in named:
@@ -222,7 +222,7 @@ class _TreeCheck:
     def chosen(self) -> set[str]:
         """The features of this upstream that somebody decided to leave out; the others could not be had."""
         asked = list(self.whole.without)
-        profile = self.dist.profiles.get(self.whole.profile or "") if self.dist is not None else None
+        profile = self.dist.held(self.whole.profile, self.whole.set) if self.dist is not None else None
         asked += profile.without if profile is not None else []
         pairs = [feature.partition("@") for feature in asked]
         return {name for name, _, upstream in pairs if upstream in ("", self.name)}
@@ -273,10 +273,11 @@ class _Expectation:
 
     def applied(self) -> bool:
         """Whether the profile of the state has this tree; after a revert, and for what another profile had, it is at its base."""
-        dist, profile = self.check.dist, self.check.whole.profile
-        if dist is None or profile is None or profile not in dist.profiles:
-            return profile is not None and bool(self.state.patches)
-        return self.check.name in dist.profiles[profile].stacks
+        dist, whole = self.check.dist, self.check.whole
+        profile = dist.held(whole.profile, whole.set) if dist is not None else None
+        if profile is None:
+            return whole.profile is not None and bool(self.state.patches)
+        return self.check.name in profile.stacks
 
     def base(self) -> Iterator[Finding]:
         """Form git: the pin's own commit. Form sdist: what the lock says, where it speaks."""

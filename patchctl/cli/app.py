@@ -33,12 +33,16 @@ class App:
     root: Path | None
     cache: Path | None
     color: str = "auto"
+    release_set: str | None = None
 
     @cached_property
     def distribution(self) -> Distribution:
+        """The run's, with every profile on the release set that this run takes it on: `--set`, else the newest that is proven."""
+        from patchctl.catalog.release_sets import on_set
         from patchctl.manifest.distribution import Distribution, find_root
 
-        return Distribution.load(find_root(self.root, Path.cwd()), self.cache_folder)
+        dist = Distribution.load(find_root(self.root, Path.cwd()), self.cache_folder)
+        return on_set(dist, self.release_set, _note)
 
     @contextmanager
     def writing(self) -> Iterator[Distribution]:
@@ -113,6 +117,11 @@ class App:
         return sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
+def _note(line: str) -> None:
+    """On standard error, so that what is printed stays what it is."""
+    print(f"patchctl: note: {line}", file=sys.stderr)
+
+
 _COLOR = re.compile("(\x1b\\[[0-9;]*m)")
 
 
@@ -141,6 +150,11 @@ def complete_profile(ctx: click.Context, param: click.Parameter, incomplete: str
     return _complete(ctx, incomplete, lambda dist: list(dist.profiles))
 
 
+def complete_set(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Shell completion: the release sets of the distribution."""
+    return _complete(ctx, incomplete, lambda dist: list(dist.sets))
+
+
 def complete_upstream(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Shell completion: the upstreams of the distribution."""
     return _complete(ctx, incomplete, lambda dist: list(dist.upstreams))
@@ -155,14 +169,27 @@ def _complete(ctx: click.Context, incomplete: str, names: Callable[[Distribution
         return []
 
 
-profile_option = click.option(
-    "--profile",
-    "-p",
-    required=True,
-    metavar="NAME",
-    shell_complete=complete_profile,
-    help="The profile, see `patchctl list`.",
-)
+def _named_set(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    app = ctx.find_object(App)
+    if app is not None and value is not None:
+        app.release_set = value
+
+
+set_option = click.option(
+    "--set", metavar="NAME", expose_value=False, callback=_named_set, shell_complete=complete_set,
+    help="The release set to take the profile on [default: the newest on which it is proven].",
+)  # fmt: skip
+
+
+def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--profile, and --set, which no command sees: it decides what `App.distribution` holds."""
+    named = click.option(
+        "--profile", "-p", required=True, metavar="NAME", shell_complete=complete_profile,
+        help="The profile, see `patchctl list`.",
+    )  # fmt: skip
+    return named(set_option(command))
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON of a versioned shape, and nothing else.")
 workspace_option = click.option(
     "--workspace", "-w", type=click.Path(path_type=Path, file_okay=False, readable=False), default=Path("workspace"),

@@ -235,10 +235,10 @@ def _apply(app: App, options: _Apply) -> int:
 
     sources = options.sources
     dist, bundle = sources.distribution, sources.bundle
-    dist.profile(options.profile)
+    chosen = dist.profile(options.profile)
     remote = ApplyOptions(
         sources.source, _mirrors(sources), sources.offline, list(options.without),
-        options.skip_unavailable, options.stash, bundle.sha256 if bundle else None,
+        options.skip_unavailable, options.stash, bundle.sha256 if bundle else None, chosen.set,
     )  # fmt: skip
     with joined(options.address) as cluster:
         plain = replace(

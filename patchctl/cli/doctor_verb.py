@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, complete_profile
+from patchctl.cli.app import App, complete_profile, set_option
 from patchctl.cli.format_option import format_option, print_findings
 from patchctl.cli.sources import Sources
 from patchctl.errors import BadManifest, WrongUse
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @click.option(
     "--profile", "-p", metavar="NAME", shell_complete=complete_profile, help="Look at what this profile needs."
 )
+@set_option
 @click.option(
     "--mirror", "mirrors", multiple=True, metavar="NAME=URL", help="Another git place for an upstream. Repeatable."
 )

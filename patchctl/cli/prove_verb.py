@@ -17,6 +17,7 @@ from patchctl.errors import DONE, FINDINGS, WrongUse
 if TYPE_CHECKING:
     from patchctl.maintain.prove import Prover, Subject, Trees, Verdict
     from patchctl.manifest.distribution import Distribution
+    from patchctl.manifest.types import Profile
     from patchctl.source.types import SourceOptions
     from patchctl.terminal.progress import Progress
 
@@ -67,8 +68,8 @@ def command(
     progress = app.progress(as_json)
     parts = ("tests", "mutants") if part == "all" else (part,)
     verdicts: list[Verdict] = []
-    for profile_name, some in _by_profile(dist, subjects, profile, folder):
-        with _trees(dist, profile_name, folder, sources.options(), progress) as trees:
+    for made_from, some in _by_profile(dist, subjects, profile, folder):
+        with _trees(dist, made_from, folder, sources.options(), progress) as trees:
             prover = Prover(dist, trees, parts, again=again)
             for subject in some:
                 verdicts.append(_prove(app, prover, subject, progress, as_json=as_json))
@@ -95,26 +96,27 @@ def _refuse_nothing(app: App, features: Sequence[str], everything: bool) -> None
 
 def _by_profile(
     dist: Distribution, subjects: Sequence[Subject], profile: str | None, folder: Path | None
-) -> Iterator[tuple[str | None, list[Subject]]]:
+) -> Iterator[tuple[Profile | None, list[Subject]]]:
     """The subjects that share trees. Those that lie in DIR are of whatever profile they were made from."""
     from patchctl.maintain.prove_trees import profile_of
 
     if folder is not None and (folder / "patched").exists():
         yield None, list(subjects)
         return
-    groups: dict[str, list[Subject]] = {}
+    groups: dict[tuple[str, str | None], tuple[Profile, list[Subject]]] = {}
     for subject in subjects:
-        groups.setdefault(profile_of(dist, subject.stack, profile), []).append(subject)
+        found = profile_of(dist, subject.stack, profile)
+        groups.setdefault((found.name, found.set), (found, []))[1].append(subject)
     if folder is not None and len(groups) > 1:
         raise WrongUse(
             f"these stacks are in {len(groups)} profiles", hint="name one with --profile, or leave --trees out"
         )
-    yield from groups.items()
+    yield from groups.values()
 
 
 @contextmanager
 def _trees(
-    dist: Distribution, profile: str | None, folder: Path | None, options: SourceOptions, progress: Progress
+    dist: Distribution, profile: Profile | None, folder: Path | None, options: SourceOptions, progress: Progress
 ) -> Iterator[Trees]:
     """The trees of the profile: made, where it is not None, in `folder` or in a temporary one."""
     from patchctl.check.workspace import verify_workspace

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import click
 
-from patchctl.cli.app import App, complete_profile, json_option
+from patchctl.cli.app import App, complete_profile, json_option, set_option
 from patchctl.errors import LocalEdits, WrongUse
 
 
 @click.command("report")
 @click.option("--profile", "-p", metavar="NAME", shell_complete=complete_profile, help="Only what this profile has.")
+@set_option
 @click.option("--out", "-o", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), metavar="FILE",
               default=Path("report.html"), show_default=True, help="Where the page is written; - is standard output.")  # fmt: skip
 @click.option("--drift", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",

@@ -16,7 +16,8 @@ SECRET = re.compile(r"(?i)key|token|secret|passw|credential|auth")
 
 @dataclass(frozen=True)
 class ApplyOptions:
-    """What `apply` is told, the same for every node. `bundle` is a name; its bytes travel beside the request."""
+    """What `apply` is told, the same for every node. `bundle` is a name; its bytes travel beside the request. `release_set` is settled
+    here, where the evidence is."""
 
     source: Literal["auto", "git", "sdist"] = "auto"
     mirrors: dict[str, list[str]] = field(default_factory=dict)
@@ -25,6 +26,7 @@ class ApplyOptions:
     skip_unavailable: bool = False
     stash: bool = False
     bundle_sha256: str | None = None
+    release_set: str | None = None
 
 
 @dataclass(frozen=True)

@@ -254,7 +254,7 @@ def _seen(request: Request, tree: TreeStatus, dist: Distribution, views: dict[st
 
 def _own_lock(state: State, dist: Distribution) -> str | None:
     """The digest of the locks in the distribution that the workspace was made from, where that is on this node."""
-    profile = dist.profiles.get(state.profile or "")
+    profile = dist.held(state.profile, state.set)
     return lock_digest(Path(state.root), dist.stacks_of(profile).values()) if profile else None
 
 
@@ -290,7 +290,7 @@ def _applied(facts: NodeFacts, request: Request, dist: Distribution, workspace: 
 
     options = request.apply
     assert options is not None and request.profile is not None
-    chosen = dist.profile(request.profile)
+    chosen = dist.held(request.profile, options.release_set) or dist.profile(request.profile)
     plan = make_plan(
         dist, select(dist, chosen, options.without), _sources(request, place), SilentProgress(),
         without=options.without, skip_unavailable=options.skip_unavailable, standing=standing(workspace, dist, {}),

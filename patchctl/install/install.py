@@ -131,10 +131,11 @@ def _packages(
 ) -> tuple[str, tuple[Difference, ...] | None]:
     """The workspace's profile, and how the environment differs from its lock. `install` itself changes none of that."""
     state = load_state(workspace)
-    if state is None or state.profile is None or state.profile not in dist.profiles:
+    profile = dist.held(state.profile, state.set) if state is not None else None
+    if profile is None:
         return "", None
-    found = differences(dist, dist.profile(state.profile), {n: i.version for n, i in environment.found.items()})
-    return state.profile, None if found is None else tuple(found)
+    found = differences(dist, profile, {n: i.version for n, i in environment.found.items()})
+    return profile.name, None if found is None else tuple(found)
 
 
 def _build_all(

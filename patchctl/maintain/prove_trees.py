@@ -8,7 +8,7 @@ from pathlib import Path
 from patchctl.errors import WrongUse
 from patchctl.maintain.prove import Trees
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.types import Stack
+from patchctl.manifest.types import Profile, Stack
 from patchctl.source.types import SourceOptions
 from patchctl.terminal.progress import Progress
 from patchctl.workspace.state import State, load_state
@@ -54,20 +54,22 @@ def _without(state: State) -> dict[tuple[str, str], str]:
     return {(u, one.feature): one.reason for u, tree in state.trees.items() for one in tree.left_out}
 
 
-def profile_of(dist: Distribution, stack: Stack, named: str | None) -> str:
+def profile_of(dist: Distribution, stack: Stack, named: str | None) -> Profile:
     """The profile whose trees are made: the one named, else the first that has the stack and all of its features.
     Raises WrongUse."""
-    profiles = dist.profiles.values() if named is None else [dist.profile(named)]
+    if named is not None:
+        dist.profile(named)
+    profiles = dist.every_profile() if named is None else dist.variants[named]
     found = next((p for p in profiles if p.stacks.get(stack.upstream) == stack.name and not p.without), None)
     if found is None:
         whose = f"profile {named}" if named else "no profile"
         word = "lacks" if named else "has"
         what = f"{whose} {word} the stack {stack.upstream}/{stack.name}, with all of its features"
         raise WrongUse(what, hint="trees of a workspace of yours can be named with --trees")
-    return found.name
+    return found
 
 
-def make_trees(dist: Distribution, profile: str, folder: Path, options: SourceOptions, progress: Progress) -> None:
+def make_trees(dist: Distribution, profile: Profile, folder: Path, options: SourceOptions, progress: Progress) -> None:
     """Apply the profile into folder/patched, and into folder/base to take it back there. What no source has is left out.
 
     Raises what `apply` raises.
@@ -78,7 +80,7 @@ def make_trees(dist: Distribution, profile: str, folder: Path, options: SourceOp
 
     for name in ("patched", "base"):
         workspace = folder / name
-        chosen = select(dist, dist.profile(profile), ())
+        chosen = select(dist, profile, ())
         there = standing(workspace, dist, {})
         plan = make_plan(dist, chosen, options, progress, without=(), skip_unavailable=True, standing=there)
         apply_plan(workspace, plan, dist.root, {}, stash=False)

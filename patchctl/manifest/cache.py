@@ -18,7 +18,7 @@ from patchctl.atomic import replace_file
 from patchctl.errors import WorkspaceBusy
 from patchctl.manifest.files import ManifestFiles
 from patchctl.manifest.shape import build
-from patchctl.manifest.types import Content, Practice, Profile, Stack, Upstreams
+from patchctl.manifest.types import Content, Practice, Profile, ReleaseSet, Stack, Upstreams
 from patchctl.values import asdict
 
 
@@ -68,6 +68,7 @@ def _plain(content: Content) -> dict[str, Any]:
         "stacks": [asdict(s) for s in content.stacks.values()],
         "profiles": [asdict(p) for p in content.profiles.values()],
         "practice": asdict(content.practice) if content.practice else None,
+        "sets": [asdict(s) for s in content.sets.values()],
     }
 
 
@@ -76,4 +77,6 @@ def _content(data: dict[str, Any]) -> Content:
     profiles: list[Profile] = [build(Profile, p) for p in data["profiles"]]
     upstreams: Upstreams = build(Upstreams, data["upstreams"])
     practice: Practice | None = build(Practice, data["practice"]) if data["practice"] else None
-    return Content(upstreams, {(s.upstream, s.name): s for s in stacks}, {p.name: p for p in profiles}, practice)
+    sets: list[ReleaseSet] = [build(ReleaseSet, s) for s in data["sets"]]
+    known = {(s.upstream, s.name): s for s in stacks}
+    return Content(upstreams, known, {p.name: p for p in profiles}, practice, {s.name: s for s in sets})

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
 from patchctl.manifest.files import ManifestFiles
-from patchctl.manifest.load import Loaded, loads
+from patchctl.manifest.load import Loaded, Positions, loads
 from patchctl.manifest.problems import InvalidManifest, Problem, cleaned, did_you_mean, nearest, quoted, shown
 from patchctl.manifest.series import Cycle, Patch, ancestry, descent, feature_of, is_there, own_files, resolve
-from patchctl.manifest.types import Content, Practice, Profile, Stack, Upstreams
+from patchctl.manifest.types import Content, Practice, Profile, ReleaseSet, Stack, Upstreams
+from patchctl.manifest.yamltree import KeyPath
 from patchctl.values import dataclass, field
 
 T = TypeVar("T")
@@ -27,7 +28,9 @@ class Read:
     practice: Loaded[Practice] | None = None
     stacks: dict[tuple[str, str], Loaded[Stack]] = field(default_factory=dict)
     profiles: dict[str, Loaded[Profile]] = field(default_factory=dict)
+    sets: dict[str, Loaded[ReleaseSet]] = field(default_factory=dict)
     stack_files: set[tuple[str, str]] = field(default_factory=set)
+    set_files: set[str] = field(default_factory=set)
 
     @property
     def good_stacks(self) -> dict[tuple[str, str], Stack]:
@@ -43,7 +46,8 @@ def checked(root: Path, files: ManifestFiles) -> Content:
         raise InvalidManifest(problems)
     profiles = {name: loaded.value for name, loaded in read.profiles.items()}
     practice = read.practice.value if read.practice else None
-    return Content(read.upstreams.value, read.good_stacks, profiles, practice)
+    sets = {name: loaded.value for name, loaded in read.sets.items()}
+    return Content(read.upstreams.value, read.good_stacks, profiles, practice, sets)
 
 
 def _read(root: Path, files: ManifestFiles, problems: list[Problem]) -> Read:
@@ -67,6 +71,10 @@ def _read(root: Path, files: ManifestFiles, problems: list[Problem]) -> Read:
             read.stack_files.add(key)
             if (stack := one(name, data, Stack)) is not None:
                 read.stacks[key] = stack
+        elif parts[1] == "sets":
+            read.set_files.add(parts[2])
+            if (found := one(name, data, ReleaseSet)) is not None:
+                read.sets[parts[2]] = found
         elif (profile := one(name, data, Profile)) is not None:
             read.profiles[parts[2]] = profile
     return read
@@ -76,13 +84,28 @@ def _cross_checks(read: Read) -> Problems:
     for (folder, file), stack in read.stacks.items():
         for check in STACK_CHECKS:
             yield from check(read, stack, folder, file)
+    for file, found in read.sets.items():
+        yield from _file_name(found, file)
+        yield from _one_stack_at_least(found)
+        yield from _stacks_known(read, found.positions, (), found.value.stacks)
+        yield from _runtime_known(read, found)
+        for name in found.value.stacks.keys() & found.value.pinned.keys():
+            yield found.positions.problem(("pinned", name), "has a stack in this set already", at="key")
     for file, profile in read.profiles.items():
-        if profile.value.name != file:
-            yield profile.positions.problem(
-                ("name",), f"expected {quoted(file)}, as the file's name; found {quoted(profile.value.name)}"
-            )
-        yield from _profile_stacks(read, profile)
-        yield from _profile_names(read, profile)
+        yield from _file_name(profile, file)
+        if profile.value.sets:
+            yield from _profile_sets(read, profile)
+            continue
+        yield from _one_stack_at_least(profile)
+        yield from _stacks_known(read, profile.positions, (), profile.value.stacks)
+        yield from _without_known(profile, (), profile.value.without, profile.value.stacks)
+        yield from _runtime_known(read, profile)
+
+
+def _file_name(loaded: Loaded[Profile] | Loaded[ReleaseSet], file: str) -> Problems:
+    if loaded.value.name != file:
+        what = f"expected {quoted(file)}, as the file's name; found {quoted(loaded.value.name)}"
+        yield loaded.positions.problem(("name",), what)
 
 
 def _names(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problems:
@@ -219,37 +242,72 @@ StackCheck = Callable[[Read, Loaded[Stack], str, str], Problems]
 STACK_CHECKS: tuple[StackCheck, ...] = (_names, _sources, _numbers, _files, _extends, _comes_from, _dropped, _generated)
 
 
-def _profile_stacks(read: Read, loaded: Loaded[Profile]) -> Problems:
-    """Its stacks are there."""
-    at = loaded.positions
+def _one_stack_at_least(loaded: Loaded[Profile] | Loaded[ReleaseSet]) -> Problems:
     if not loaded.value.stacks:
-        yield at.problem(("stacks",), "expected one stack at least", at="key")
+        yield loaded.positions.problem(("stacks",), "expected one stack at least", at="key")
+
+
+def _stacks_known(read: Read, at: Positions, above: KeyPath, stacks: Mapping[str, str]) -> Problems:
+    """The stacks that `stacks`, a key below `above`, names are there."""
     upstreams = read.upstreams.value.upstreams if read.upstreams else None
-    for upstream, name in loaded.value.stacks.items():
+    for upstream, name in stacks.items():
+        path = (*above, "stacks", upstream)
         if upstreams is not None and upstream not in upstreams:
-            yield at.problem(
-                ("stacks", upstream), f"is not in upstreams.yaml{did_you_mean(upstream, upstreams)}", at="key"
-            )
+            yield at.problem(path, f"is not in upstreams.yaml{did_you_mean(upstream, upstreams)}", at="key")
         elif (upstream, name) not in read.stack_files:
             known = [n for u, n in read.stack_files if u == upstream]
-            yield at.problem(("stacks", upstream), f"{upstream} has no stack {quoted(name)}{did_you_mean(name, known)}")
+            yield at.problem(path, f"{upstream} has no stack {quoted(name)}{did_you_mean(name, known)}")
 
 
-def _profile_names(read: Read, loaded: Loaded[Profile]) -> Problems:
-    """What it leaves out and what it runs on are known; the features themselves are in the patches' headers."""
-    profile, at = loaded.value, loaded.positions
-    for index, feature in enumerate(profile.without):
-        upstream = feature.partition("@")[2]
-        if upstream and upstream not in profile.stacks:
-            yield at.problem(
-                ("without", index), f"the profile has no {quoted(upstream)}{did_you_mean(upstream, profile.stacks)}"
-            )
-        if feature in profile.without[:index]:
-            yield at.problem(("without", index), f"{quoted(feature)} a second time")
+def _without_known(
+    loaded: Loaded[Profile], above: KeyPath, without: Sequence[str], stacks: Collection[str]
+) -> Problems:
+    """What is left out is of an upstream that is there; the features themselves are in the patches' headers."""
+    for index, feature in enumerate(without):
+        path, upstream = (*above, "without", index), feature.partition("@")[2]
+        if upstream and upstream not in stacks:
+            what = f"the profile has no {quoted(upstream)}{did_you_mean(upstream, stacks)}"
+            yield loaded.positions.problem(path, what)
+        if feature in without[:index]:
+            yield loaded.positions.problem(path, f"{quoted(feature)} a second time")
+
+
+def _runtime_known(read: Read, loaded: Loaded[Profile] | Loaded[ReleaseSet]) -> Problems:
+    """What it runs on is known."""
     if read.upstreams is None:
         return
     known = read.upstreams.value.requirements
-    for name in profile.runtime:
+    for name in loaded.value.runtime:
         if name not in known:
             what = f"is no requirement in upstreams.yaml{did_you_mean(name, known)}"
-            yield at.problem(("runtime", name), what, at="key")
+            yield loaded.positions.problem(("runtime", name), what, at="key")
+
+
+def _profile_sets(read: Read, loaded: Loaded[Profile]) -> Problems:
+    """Its sets are there, what it changes of each is in it, and it says nothing that the sets say."""
+    profile, at = loaded.value, loaded.positions
+    for key in ("stacks", "runtime", "requirements"):
+        if getattr(profile, key):
+            yield at.problem((key,), "not with 'sets', which say it", at="key")
+    for name, own in profile.sets.items():
+        path = ("sets", name)
+        if name not in read.set_files:
+            yield at.problem(path, f"no release set {quoted(name)}{did_you_mean(name, read.set_files)}", at="key")
+        if name not in read.sets:
+            continue  # its own file is told of
+        stacks = read.sets[name].value.stacks
+        for upstream in own.stacks:
+            if upstream not in stacks or upstream in own.leaves_out:
+                what = f"the set has no {quoted(upstream)}{did_you_mean(upstream, stacks)}"
+                what = what if upstream not in stacks else "the profile leaves it out"
+                yield at.problem((*path, "stacks", upstream), what, at="key")
+        for index, upstream in enumerate(own.leaves_out):
+            if upstream not in stacks:
+                what = f"the set has no {quoted(upstream)}{did_you_mean(upstream, stacks)}"
+                yield at.problem((*path, "leaves_out", index), what)
+        left = [upstream for upstream in stacks if upstream not in own.leaves_out]
+        if not left:
+            yield at.problem((*path, "leaves_out"), "expected one stack at least to be left", at="key")
+        yield from _stacks_known(read, at, path, {u: s for u, s in own.stacks.items() if u in stacks})
+        yield from _without_known(loaded, (), profile.without, left)
+        yield from _without_known(loaded, path, own.without, left)

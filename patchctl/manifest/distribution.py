@@ -2,6 +2,7 @@
 
 manifests/upstreams.yaml
 manifests/stacks/<upstream>/<stack>.yaml
+manifests/sets/<set>.yaml                what upstreams support together; not every team has release sets
 manifests/profiles/<profile>.yaml
 manifests/practice.yaml                 what documents of the practice call our switches; not every team has such documents
 patches/<upstream>/<stack>/<name>/NNNN-<feature|bugfix>-<name>.patch
@@ -18,8 +19,8 @@ from patchctl.manifest import cache
 from patchctl.manifest.files import ManifestFiles
 from patchctl.manifest.problems import cleaned, did_you_mean, quoted, shown
 from patchctl.manifest.series import Patch, missing_files, resolve, unlisted
-from patchctl.manifest.types import Practice, Profile, Requirement, Stack, Upstream
-from patchctl.values import dataclass
+from patchctl.manifest.types import Practice, Profile, ReleaseSet, Requirement, Stack, Upstream
+from patchctl.values import dataclass, field
 
 MARKER = Path("manifests") / "upstreams.yaml"
 VARIABLE = "PATCHCTL_ROOT"
@@ -58,7 +59,11 @@ def _checked(folder: Path, origin: str) -> Path:
 
 @dataclass(frozen=True)
 class Distribution:
-    """Everything that manifests say, checked. Stacks are kept by (upstream, name)."""
+    """Everything that manifests say, checked. Stacks are kept by (upstream, name), sets with the newest first.
+
+    `profiles` has each profile on one set: the newest that it stands on, unless patchctl.catalog.release_sets chose another.
+    `variants` has it on each of its sets, the newest first.
+    """
 
     root: Path
     upstreams: Mapping[str, Upstream]
@@ -66,6 +71,8 @@ class Distribution:
     stacks: Mapping[tuple[str, str], Stack]
     profiles: Mapping[str, Profile]
     practice: Practice | None = None
+    sets: Mapping[str, ReleaseSet] = field(default_factory=dict)
+    variants: Mapping[str, tuple[Profile, ...]] = field(default_factory=dict)
 
     @classmethod
     def load(cls, root: Path, cache_dir: Path | None = None) -> Distribution:
@@ -83,7 +90,13 @@ class Distribution:
             if cache_dir:
                 cache.keep(cache_dir, files, content)
         known = content.upstreams
-        return cls(root, known.upstreams, known.requirements, content.stacks, content.profiles, content.practice)
+        sets = dict(sorted(content.sets.items(), key=lambda item: [int(n) for n in item[0].split(".")], reverse=True))
+        variants = {
+            name: tuple(profile.on(one) for one in sets.values() if one.name in profile.sets) or (profile,)
+            for name, profile in content.profiles.items()
+        }
+        newest = {name: found[0] for name, found in variants.items()}
+        return cls(root, known.upstreams, known.requirements, content.stacks, newest, content.practice, sets, variants)
 
     def upstream(self, name: str) -> Upstream:
         """Raises WrongUse, which names the nearest known one."""
@@ -92,10 +105,33 @@ class Distribution:
         return self.upstreams[name]
 
     def profile(self, name: str) -> Profile:
-        """Raises WrongUse, which names the nearest known one."""
+        """On the set that was chosen. Raises WrongUse, which names the nearest known one, or the sets that it stands on."""
+        if name not in self.variants:
+            raise WrongUse(f"no profile {quoted(name)}{did_you_mean(name, self.variants)}")
         if name not in self.profiles:
-            raise WrongUse(f"no profile {quoted(name)}{did_you_mean(name, self.profiles)}")
+            sets = ", ".join(p.set for p in self.variants[name] if p.set)
+            stands = f"it stands on {sets}" if sets else "it names its stacks itself: take it without --set"
+            raise WrongUse(f"the profile {name} does not stand on the release set that was asked for", hint=stands)
         return self.profiles[name]
+
+    def release_set(self, name: str) -> ReleaseSet:
+        """Raises WrongUse, which names the nearest known one."""
+        if name not in self.sets:
+            hint = f"there are {', '.join(self.sets)}" if self.sets else "this distribution has none"
+            raise WrongUse(f"no release set {quoted(name)}{did_you_mean(name, self.sets)}", hint=hint)
+        return self.sets[name]
+
+    def every_profile(self) -> list[Profile]:
+        """Every profile on every set that it stands on."""
+        return [profile for found in self.variants.values() for profile in found]
+
+    def held(self, name: str | None, release_set: str | None) -> Profile | None:
+        """The profile that a workspace's state names, or None where it is gone. A state that names no set was written
+        before there were several: it is of the oldest."""
+        found = self.variants.get(name or "", ())
+        if release_set is None:
+            return found[-1] if found else None
+        return next((profile for profile in found if profile.set == release_set), None)
 
     def stack(self, upstream: str, name: str) -> Stack:
         """Raises WrongUse, which names the nearest known one."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from patchctl.values import dataclass, field
+from patchctl.values import dataclass, field, replace
 
 FORMAT = 1
 """The version of the manifests' own format, in each file as `schema: 1`."""
@@ -63,6 +63,13 @@ _OBJECT_ID = Pattern(r"[0-9a-f]{40}", "a full git object id: 40 lower-case hexad
 _SHA256 = Pattern(r"[0-9a-f]{64}", "a sha256: 64 lower-case hexadecimal digits, quoted")
 DIGESTS = (_OBJECT_ID, _SHA256)
 
+SetName = Annotated[
+    str,
+    Pattern(
+        r"[0-9]{4}\.(0[1-9]|1[0-2])(\.[0-9]{1,4})?",
+        "a release set's name, which is its month ('2026.02'), quoted",
+    ),
+]
 ObjectId = Annotated[str, _OBJECT_ID]
 Sha256 = Annotated[str, _SHA256]
 Name = Annotated[str, Pattern(r"[a-z0-9][a-z0-9._-]*", "a name of lower-case letters, digits, '.', '_' and '-'")]
@@ -225,21 +232,93 @@ class Upstreams:
 
 
 @dataclass(frozen=True)
-class Profile:
-    """A model's set of stacks, what it leaves out of them, and what they were chosen for."""
+class Pinned:
+    """An upstream that a release set needs at one revision, and that nobody here patches or fetches."""
+
+    summary: Annotated[Text, Doc("What it is, and who needs it.")]
+    git: Annotated[GitUrl, Doc("Its repository.")]
+    commit: Annotated[ObjectId, Doc("The commit, in full.")]
+    tag: Annotated[Tag | None, Doc("The tag that named the commit; for people, never resolved.")] = None
+
+
+@dataclass(frozen=True)
+class ReleaseSet:
+    """manifests/sets/NAME.yaml: what upstreams support together, for every profile that stands on it."""
 
     schema: FormatVersion
-    name: Annotated[Name, Doc("The profile's name, as this file's name.")]
-    summary: Annotated[Text, Doc("What it is for, in a line.")]
+    name: Annotated[SetName, Doc("The set's name, as this file's name: its month. A later one is the newer set.")]
+    summary: Annotated[Text, Doc("What it is, in a line.")]
     stacks: Annotated[dict[Name, Name], Doc("An upstream: the name of one of its stacks.")]
-    without: Annotated[list[Feature], Doc("Features that the profile leaves out.")] = field(default_factory=list)
     runtime: Annotated[dict[Name, Specifier], Doc("A requirement: the version that the stacks were chosen for.")] = (
         field(default_factory=dict)
     )
     requirements: Annotated[
-        Name | None, Doc("The set in manifests/requirements/ whose lock says what it installs; null for none.")
+        Name | None, Doc("The folder in manifests/requirements/ whose lock says what is installed; null for none.")
+    ] = None
+    pinned: Annotated[dict[Name, Pinned], Doc("Upstreams that are needed beside the stacks, and not patched.")] = field(
+        default_factory=dict
+    )
+    environment: Annotated[
+        Name | None, Doc("The virtual environment in which the behaviour tests of its stacks run; null for none.")
     ] = None
     note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
+
+
+@dataclass(frozen=True)
+class OnSet:
+    """What a profile has otherwise than a release set that it stands on."""
+
+    stacks: Annotated[dict[Name, Name], Doc("An upstream of the set: another stack of it, in place of the set's.")] = (
+        field(default_factory=dict)
+    )
+    leaves_out: Annotated[list[Name], Doc("Upstreams of the set that the profile does not need.")] = field(
+        default_factory=list
+    )
+    without: Annotated[list[Feature], Doc("Features that the profile leaves out.")] = field(default_factory=list)
+    requirements: Annotated[
+        Literal["of the set", "none"], Doc("none: of the set's requirements nothing is installed for it.")
+    ] = "of the set"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a model is trained with. Written, it names the release sets that it stands on, or its own stacks, without and runtime.
+    `on` gives it as it is on one set, with that set's stacks and runtime: so everybody but the checks of manifests has it.
+    """
+
+    schema: FormatVersion
+    name: Annotated[Name, Doc("The profile's name, as this file's name.")]
+    summary: Annotated[Text, Doc("What it is for, in a line.")]
+    sets: Annotated[
+        dict[SetName, OnSet], Doc("A release set that it stands on: what it has otherwise there, {} for nothing.")
+    ] = field(default_factory=dict)
+    stacks: Annotated[dict[Name, Name], Doc("Without sets, an upstream: the name of one of its stacks.")] = field(
+        default_factory=dict
+    )
+    without: Annotated[list[Feature], Doc("Features that the profile leaves out, on any set.")] = field(
+        default_factory=list
+    )
+    runtime: Annotated[
+        dict[Name, Specifier], Doc("Without sets, a requirement: the version that the stacks were chosen for.")
+    ] = field(default_factory=dict)
+    requirements: Annotated[
+        Name | None, Doc("Without sets, the folder in manifests/requirements/ whose lock it installs; null for none.")
+    ] = None
+    note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
+
+    @property
+    def set(self) -> str | None:
+        """The set that this is the profile on; None where it names its stacks itself."""
+        return next(iter(self.sets), None)
+
+    def on(self, chosen: ReleaseSet) -> Profile:
+        """The profile as it is on one of its sets."""
+        own = self.sets[chosen.name]
+        stacks = {u: own.stacks.get(u, s) for u, s in chosen.stacks.items() if u not in own.leaves_out}
+        return replace(
+            self, sets={chosen.name: own}, stacks=stacks, without=[*self.without, *own.without], runtime=chosen.runtime,
+            requirements=chosen.requirements if own.requirements == "of the set" else None,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -269,3 +348,4 @@ class Content:
     stacks: Mapping[tuple[str, str], Stack]
     profiles: Mapping[str, Profile]
     practice: Practice | None = None
+    sets: Mapping[str, ReleaseSet] = field(default_factory=dict)

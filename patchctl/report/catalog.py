@@ -10,7 +10,7 @@ from patchctl.terminal.text import patch_count, visible, visible_line
 from patchctl.values import asdict
 
 if TYPE_CHECKING:
-    from patchctl.catalog.features import FileRow, PatchDetail, PatchRow, ProfileRow, RequirementRow, StackRow
+    from patchctl.catalog.features import FileRow, PatchDetail, PatchRow, ProfileRow, RequirementRow, SetRow, StackRow
     from patchctl.terminal.style import Style
 
 Rows = Mapping[str, Sequence[Any]]
@@ -34,9 +34,19 @@ def list_text(what: str, rows: Rows, style: Style) -> Iterator[str]:
             yield style.note("none")
 
 
+def _sets(rows: Sequence[SetRow], style: Style) -> Iterator[str]:
+    for row in rows:
+        yield f"{style.good(row.name)}  {visible_line(row.summary)}"
+        yield "    " + ", ".join(f"{u} {s}" for u, s in row.stacks.items())
+        if row.pinned:
+            yield "    pinned " + ", ".join(f"{name} {commit[:12]}" for name, commit in row.pinned.items())
+        yield f"    profiles {', '.join(row.profiles) or 'none'}"
+
+
 def _profiles(rows: Sequence[ProfileRow], style: Style) -> Iterator[str]:
     for row in rows:
-        yield f"{style.good(row.name)}  {patch_count(row.patches)}  {visible_line(row.summary)}"
+        on = f"  on {row.set}" if row.set else ""
+        yield f"{style.good(row.name)}{on}  {patch_count(row.patches)}  {visible_line(row.summary)}"
         yield "    " + ", ".join(f"{u} {s}" for u, s in row.stacks.items())
         if row.without:
             yield f"    {style.note('without')} {', '.join(row.without)}"
@@ -83,6 +93,7 @@ def _requirements(rows: Sequence[RequirementRow], style: Style) -> Iterator[str]
 
 
 _SECTIONS: Mapping[str, Callable[[Any, Style], Iterator[str]]] = {
+    "sets": _sets,
     "profiles": _profiles,
     "stacks": _stacks,
     "patches": _patches,

@@ -20,6 +20,7 @@ def plan_json(plan: Plan, outcome: Outcome, workspace: Path, *, dry_run: bool) -
     """The shape patchctl.apply/1 (docs/json.md)."""
     return {
         "profile": plan.profile.name,
+        "set": plan.profile.set,
         "workspace": str(workspace),
         "dry_run": dry_run,
         "without": list(plan.without),
@@ -66,6 +67,8 @@ def status_text(status: Status, style: Style) -> Iterator[str]:
     """What `status` prints."""
     yield f"workspace  {status.workspace}"
     yield f"profile    {status.profile or _no_profile(status)}"
+    if status.set:
+        yield f"set        {status.set}"
     if status.without:
         yield f"without    {', '.join(status.without)}"
     if status.interrupted:

@@ -52,13 +52,13 @@ def required_set(dist: Distribution, profile: Profile) -> NamedSet:
 
 def all_sets(dist: Distribution) -> list[NamedSet]:
     """Every set that a profile names. Raises InvalidManifest with the faults of the first that has some."""
-    return [read_set(dist, name) for name in sorted({p.requirements for p in dist.profiles.values() if p.requirements})]
+    return [read_set(dist, name) for name in sorted({p.requirements for p in dist.every_profile() if p.requirements})]
 
 
 def read_set(dist: Distribution, name: str) -> NamedSet:
     """One set. Raises InvalidManifest with every fault."""
     folder = dist.root / FOLDER / name
-    users = [p for p in dist.profiles.values() if p.requirements == name]
+    users = [p for p in dist.every_profile() if p.requirements == name]
     if not (folder / "set.yaml").is_file():
         there = [p.name for p in (dist.root / FOLDER).glob("*") if (p / "set.yaml").is_file()]
         file = shown(dist.profile_file(users[0])) if users else shown(folder)

@@ -144,7 +144,7 @@ def _selections(
     features = {p.feature for p in patches}
     found: set[tuple[str, ...]] = {()}
     without_git: dict[tuple[tuple[str, str], ...], set[str] | None] = {}
-    for profile in dist.profiles.values():
+    for profile in dist.every_profile():
         if profile.stacks.get(stack.upstream) == stack.name:
             named = [f.partition("@") for f in profile.without]
             own = {n for n, _, u in named if n in features and u in ("", stack.upstream)}

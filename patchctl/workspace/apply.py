@@ -109,7 +109,7 @@ class _Run:
                 parts.append(self._back(name, tree))
                 after[name] = _at_base(tree)
         skipped = tuple(SkippedUpstream(s.upstream, tuple((t.place, t.reason) for t in s.tried)) for s in plan.skipped)
-        return self._carry_out("apply", parts, State(plan.profile.name, str(root), plan.without, after, skipped))
+        return self._carry_out("apply", parts, State(plan.profile.name, str(root), plan.without, after, skipped, plan.profile.set))
 
     def revert(self) -> Outcome:
         if self.state is None:

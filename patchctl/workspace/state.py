@@ -74,13 +74,15 @@ class SkippedUpstream:
 
 @dataclass(frozen=True)
 class State:
-    """The whole file. `profile` is None after a revert."""
+    """The whole file. `profile` is None after a revert; `set` is the release set on which it was applied, None where it
+    stands on none and in what an earlier patchctl wrote."""
 
     profile: str | None
     root: str
     without: tuple[str, ...] = ()
     trees: dict[str, TreeState] = field(default_factory=dict)
     skipped: tuple[SkippedUpstream, ...] = ()
+    set: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {"version": VERSION, **asdict(self)}
@@ -114,7 +116,9 @@ def state_from_json(data: Any, file: Path) -> State:
         trees = {name: _tree(name, tree) for name, tree in data["trees"].items()}
         skipped = tuple(_skipped(s) for s in data["skipped"])
         profile = None if data["profile"] is None else _name(data["profile"])
-        return State(profile, _text(data["root"]), tuple(_name(f) for f in data["without"]), trees, skipped)
+        release_set = None if data.get("set") is None else _name(data["set"])
+        without = tuple(_name(f) for f in data["without"])
+        return State(profile, _text(data["root"]), without, trees, skipped, release_set)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _broken(file, str(error) or "a value is missing") from error
 

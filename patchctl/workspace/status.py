@@ -51,6 +51,7 @@ class Status:
     interrupted: str | None
     trees: tuple[TreeStatus, ...]
     skipped: tuple[SkippedUpstream, ...]
+    set: str | None = None
 
     @property
     def clean(self) -> bool:
@@ -77,7 +78,7 @@ def read_status(workspace: Path, dist: Distribution | None, python: str | None) 
     asked = {name: python if state.profile is None or in_profile(tree) else None for name, tree in state.trees.items()}
     trees = tuple(_tree(workspace, name, tree, dist, asked[name]) for name, tree in sorted(state.trees.items()))
     interrupted = journal.verb if journal else None
-    return Status(str(workspace), state.profile, state.without, interrupted, trees, state.skipped)
+    return Status(str(workspace), state.profile, state.without, interrupted, trees, state.skipped, state.set)
 
 
 def in_profile(tree: TreeState) -> bool:

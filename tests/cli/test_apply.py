@@ -359,7 +359,7 @@ def test_json_has_the_documented_shape(ws: Workspace) -> None:
     result = ws.json("apply", "--profile", "full")
     assert result["schema"] == "patchctl.apply/1"
     assert set(result) == {
-        "schema", "profile", "workspace", "dry_run", "without", "changed", "finished", "undone", "stashed", "trees", "skipped", "kept",
+        "schema", "profile", "set", "workspace", "dry_run", "without", "changed", "finished", "undone", "stashed", "trees", "skipped", "kept",
     }  # fmt: skip
     json.dumps(result)
 

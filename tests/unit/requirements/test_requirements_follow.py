@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from real_set import PROFILES, REPO, SET, copy_of_ours, edit, findings
+from real_set import REPO, SET, copy_of_ours, edit, findings
 
 from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.read import read_recipes
@@ -18,20 +18,13 @@ GRPO = "manifests/recipes/qwen3-32b/grpo.yaml"
 REWARD = "scripts/rewards/deepscaler.py"
 # The recipe with the path, and those that inherit it.
 WITH_REWARD = {f"manifests/recipes/qwen3-32b/{path.name}" for path in (REPO / GRPO).parent.glob("grpo*.yaml")}
+RELEASE = "manifests/sets/2026.02.yaml"
 BLOCK = '# dependencies = ["mathruler"]\n'
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return copy_of_ours(tmp_path / "ours")
-
-
-def in_all_profiles(old: str, new: str) -> Callable[[Path], None]:
-    def change(root: Path) -> None:
-        for profile in PROFILES:
-            edit(root, f"manifests/profiles/{profile}.yaml", old, new)
-
-    return change
 
 
 def one(file: str, old: str, new: str) -> Callable[[Path], None]:
@@ -57,11 +50,11 @@ FAULTS = (
     Fault("a_build_from_elsewhere", "requirements-lock", {f"{SET}/x86_64.txt"}, "no longer follows",
           one(f"{SET}/set.yaml", "packages: [torch, torchvision]", "packages: [torch]")),
     Fault("a_runtime", "requirements-lock", LOCKS, "no longer follows",
-          in_all_profiles('transformers: "4.57.6"', 'transformers: "4.57.3"')),
+          one(RELEASE, 'transformers: "4.57.6"', 'transformers: "4.57.3"')),
     Fault("runtimes_that_differ", "manifest", {f"{SET}/set.yaml"}, "each needs a set of its own",
-          one("manifests/profiles/qwen3-8b.yaml", 'transformers: "4.57.6"', 'transformers: "4.57.3"')),
-    Fault("a_set_that_is_not_there", "manifest", {"manifests/profiles/qwen3-8b.yaml"}, "did you mean '2026.02'?",
-          one("manifests/profiles/qwen3-8b.yaml", 'requirements: "2026.02"', 'requirements: "2026.03"')),
+          one("manifests/profiles/qwen3-8b.yaml", '"2026.02": {}', '"2026.02": {leaves_out: [mindspeed]}')),
+    Fault("a_set_that_is_not_there", "manifest", {"manifests/profiles/deepseek-r1.yaml"}, "did you mean '2026.02'?",
+          one(RELEASE, 'requirements: "2026.02"', 'requirements: "2026.03"')),
     Fault("a_need_of_a_recipe", "requirements-lock", LOCKS, "no longer follows",
           one(GRPO, "needs_packages: [mathruler]", "needs_packages: [mathruler, swanlab]")),
     Fault("a_lock_that_was_edited", "requirements-lock", {f"{SET}/aarch64.txt"}, "it was edited",

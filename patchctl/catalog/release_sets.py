@@ -1,0 +1,75 @@
+"""On which release set a profile is taken: the one that is named, else the newest on which it is proven.
+
+A profile is proven on a set when a record shows it of every feature that it applies there (patchctl.catalog.evidence). One that
+is proven on none of its sets is taken on the oldest: whoever adds a set moves nobody to it before it is proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.types import Profile
+from patchctl.values import replace
+
+Tell = Callable[[str], None]
+
+
+def on_set(dist: Distribution, name: str | None, tell: Tell) -> Distribution:
+    """The distribution with every profile on the set `name`, or on the one that is taken without a name. `tell` gets a line when
+    somebody asks for a profile that is then not on its newest set. Raises WrongUse for a set that is not there."""
+    if name is not None:
+        dist.release_set(name)
+        there = {p.name: p for p in dist.every_profile() if p.set == name}
+        return replace(dist, profiles=there)
+    if all(len(found) == 1 for found in dist.variants.values()):
+        return dist  # no record is read where there is nothing to choose
+    return replace(dist, profiles=_Proven(dist, tell))
+
+
+class _Proven(Mapping[str, Profile]):
+    """Each profile on the newest set on which it is proven; settled when somebody asks for it."""
+
+    def __init__(self, dist: Distribution, tell: Tell) -> None:
+        self._dist, self._tell = dist, tell
+        self._chosen: dict[str, Profile] = {}
+
+    def __getitem__(self, name: str) -> Profile:
+        if name not in self._chosen:
+            self._chosen[name] = self._choose(self._dist.variants[name])
+        return self._chosen[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._dist.variants)
+
+    def __len__(self) -> int:
+        return len(self._dist.variants)
+
+    def _choose(self, variants: tuple[Profile, ...]) -> Profile:
+        why = []
+        for profile in variants if len(variants) > 1 else ():
+            unproven = unproven_on(self._dist, profile)
+            if not unproven:
+                break
+            why.append(f"on {profile.set} {len(unproven)} of its features are not proven, {unproven[0]} for one")
+        else:
+            profile = variants[-1]
+        if why and profile is not variants[0]:
+            other = f"`--set {variants[0].set}` takes it there all the same"
+            self._tell(f"{profile.name} is taken on {profile.set}: {'; '.join(why)}; {other}")
+        return profile
+
+
+def unproven_on(dist: Distribution, profile: Profile) -> list[str]:
+    """The features, as FEATURE@UPSTREAM, that the profile applies and that no record shows to work on their stack."""
+    from patchctl.catalog.evidence import Evidence
+    from patchctl.stack.plan import select
+
+    chosen, evidence = select(dist, profile, ()), Evidence(dist)
+    omitted = {id(one.patch) for one in chosen.omitted}
+    return [
+        f"{patch.feature}@{upstream}"
+        for upstream, stack in chosen.stacks.items()
+        for patch in chosen.patches[upstream]
+        if id(patch) not in omitted and evidence.unproven(stack, patch) is not None
+    ]
