@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from distribution import GREETER, Made, Patch, make_distribution
 from test_json import SHAPES, check_shape
+from test_release_sets import without_patches
 
 FEATURE = "patches/greeter/v1/typo"
 TEST = f"{FEATURE}/tests/test_typo.py"
@@ -359,3 +360,28 @@ def test_a_report_says_what_is_proven_and_what_is_lacking(proven: Made) -> None:
     write(proven.root, {RECORD: "{"})
     (patch,) = json.loads(proven.good(*args))["patches"]
     assert "no record that patchctl wrote" in patch["unproven"] and patch["run"] is None
+
+
+def test_a_profile_is_taken_on_the_newest_set_on_which_it_is_proven(proven: Made, tmp_path: Path) -> None:
+    manifests = proven.root / "manifests"
+    earlier = (manifests / "stacks/greeter/v1.yaml").read_text().replace("name: v1", "name: earlier")
+    sets = {
+        f"sets/{name}.yaml": f'schema: 1\nname: "{name}"\nsummary: A set.\nstacks:\n  greeter: {stack}\n'
+        for name, stack in {"2026.02": "earlier", "2026.11": "v1"}.items()
+    }
+    write(manifests, {
+        **sets, "stacks/greeter/earlier.yaml": "\n".join(without_patches(earlier)) + "\n",
+        "profiles/full.yaml": 'schema: 1\nname: full\nsummary: On both.\nsets:\n  "2026.02": {}\n  "2026.11": {}\n',
+    })  # fmt: skip
+    proven.good("lock")
+
+    def taken(workspace: str) -> tuple[str, str]:
+        done = proven.patchctl("apply", "--profile", "full", "--workspace", str(tmp_path / workspace), "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["set"], done.stderr
+
+    assert taken("while proven") == ("2026.11", "")
+    (proven.root / TEST).write_text(TESTS + "# another test\n")
+    chosen, why = taken("stale")
+    assert chosen == "2026.02"
+    assert "on 2026.11 1 of its features are not proven, typo@greeter for one" in why

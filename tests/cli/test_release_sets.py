@@ -17,7 +17,7 @@ def made(tmp_path: Path) -> Made:
     manifests = made.root / "manifests"
     stack = next(manifests.glob("stacks/clock/*.yaml"))
     text = stack.read_text().replace(f"name: {stack.stem}", "name: later")
-    (stack.parent / "later.yaml").write_text("\n".join(_without_patches(text)) + "\n")
+    (stack.parent / "later.yaml").write_text("\n".join(without_patches(text)) + "\n")
     (manifests / "sets").mkdir()
     greeter = next(manifests.glob("stacks/greeter/*.yaml")).stem
     for name, clock in (("2026.02", stack.stem), ("2026.11", "later")):
@@ -35,7 +35,8 @@ def made(tmp_path: Path) -> Made:
     return made
 
 
-def _without_patches(text: str) -> list[str]:
+def without_patches(text: str) -> list[str]:
+    """The lines of a stack's manifest less its patches."""
     lines = text.splitlines()
     start = next(n for n, line in enumerate(lines) if line.startswith("patches:"))
     end = next((n for n in range(start + 1, len(lines)) if not lines[n].startswith((" ", "-"))), len(lines))
