@@ -31,11 +31,18 @@ def files_of(workspace: Path) -> dict[str, bytes]:
             "name": name, "kind": tree["kind"], "folder": tree["folder"], "base": tree["base_commit"],
             "source": tree["tip_commit"],
             "target": tree["base_commit"], "stash": None, "generated": {}, "known": tree["generated"],
-            "forget": False, "record": "",
+            "forget": tree["kind"] == "into", "record": "",
         }
         for name, tree in state["trees"].items()
     ]  # fmt: skip
-    journal = {"version": 1, "verb": "revert", "changes": changes, "after": {**state, "profile": None}}
+    at_base = {
+        name: {
+            **tree, "tip_commit": tree["base_commit"], "tip_tree": tree["base_tree"], "patches": [], "left_out": [],
+            "locked": False,
+        }
+        for name, tree in state["trees"].items() if tree["kind"] == "managed"
+    }  # fmt: skip
+    journal = {"version": 1, "verb": "revert", "changes": changes, "after": {**state, "profile": None, "trees": at_base}}
     return {"state.json": text.encode(), "journal.json": json.dumps(journal).encode()}
 
 
