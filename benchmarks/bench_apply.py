@@ -280,15 +280,21 @@ def series_case(work: Path, series: Series, rounds: int) -> Case:
 def profile_case(work: Path, profile: str, mirrors: list[str], rounds: int) -> Case:
     """The distribution's own profile: all of its trees in one apply, and a `git am` for each tree."""
     ours = Workspace(work, ROOT, profile, mirrors)
+    ours.apply(Clock())
     expected = {name: tree["tip_tree"] for name, tree in ours.state["trees"].items()}
     checkouts, files = [], 0
     for name, tree in ours.state["trees"].items():
         folder = work / "checkouts" / name
         git("init", "-q", str(folder), repo=None)
         git("fetch", "-q", str(ours.folder / "ws" / name), tree["base_commit"], repo=None, cwd=folder)
-        patches = [ROOT / "patches" / name / tree["stack"] / place_of(patch["file"]) for patch in tree["patches"]]
+        # As patches of git, since a carried file is in none of ours, and a later patch may edit it.
+        series = ["format-patch", "-q", "--full-index", "--binary", "-o", str(work / "series" / name)]
+        git(*series, tree["base_commit"], repo=None, cwd=ours.folder / "ws" / name)
+        patches = sorted((work / "series" / name).iterdir())
         checkouts.append(Checkout(folder, tree["base_commit"], patches))
         files += len(git("ls-tree", "-r", "--name-only", tree["base_commit"], repo=None, cwd=folder).splitlines())
+
+    ours.revert(Clock())
 
     def check() -> None:
         assert ours.trees() == expected
