@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 _COLOURS = {"git am": "#000", "git apply": "#888", "computed": "#c33", "remembered": "#36c", "nothing to do": "#393"}
 _WIDTH, _HEIGHT, _EDGE = 420, 300, 50
 
-Point = tuple[int, int, dict[str, float]]
-"""Patches, files in the tree, and CPU seconds by tool."""
+Times = dict[str, float]
+"""CPU seconds by tool."""
 
 
-def draw(points: Sequence[Point]) -> str:
-    """One chart of the points that differ in patches, one of those of 35 patches that differ in files."""
-    by_patches = {p: times for p, _, times in sorted(points, key=lambda x: x[0])}
-    by_files = {f: times for p, f, times in sorted(points, key=lambda x: x[1]) if p == 35}
+def draw(by_patches: dict[int, Times], by_files: dict[int, Times]) -> str:
+    """One chart of series that differ in patches, one of trees that differ in files and have as many patches each."""
     charts = _chart("patches", by_patches, 0) + _chart("files in the tree, 35 patches", by_files, _WIDTH)
     size = f'width="{2 * _WIDTH}" height="{_HEIGHT}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">'
     return "\n".join([head, '<rect width="100%" height="100%" fill="#fff"/>', *charts, "</svg>", ""])
 
 
-def _chart(title: str, values: dict[int, dict[str, float]], left: int) -> list[str]:
+def _chart(title: str, values: dict[int, Times], left: int) -> list[str]:
     if not values:
         return []
     seconds = [s for times in values.values() for s in times.values()]

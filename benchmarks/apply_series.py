@@ -78,7 +78,7 @@ def usable(data: bytes) -> bool:
 
 def write_series(folder: Path, repo: Path, base: str, tip: str, patches: list[bytes]) -> Series:
     files = []
-    for number, data in enumerate(patches, 1):
+    for number, data in enumerate(patches):  # from 0000: a file name has four digits, and 10,000 patches are asked for
         file = folder / f"{number:04d}-bugfix-p{number}.patch"
         file.write_bytes(data)
         files.append(file)

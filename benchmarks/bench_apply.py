@@ -96,14 +96,14 @@ def main() -> int:
     lines = [machine(), ""]
     with tempfile.TemporaryDirectory(prefix="patchctl-bench-") as scratch:
         cases = []
-        for case in all_cases(Path(scratch), args):
+        charts: dict[str, dict[int, dict[str, float]]] = {"profile": {}, "patches": {}, "files": {}}
+        for chart, case in all_cases(Path(scratch), args):
             print(row(case), file=sys.stderr)
             cases.append(case)
+            charts[chart][case.files if chart == "files" else case.patches] = times(case)
     lines += table(cases, args.rounds)
     if args.plot:
-        args.plot.write_text(
-            draw([(c.patches, c.files, times(c)) for c in cases if c.name != args.profile]), encoding="utf-8"
-        )
+        args.plot.write_text(draw(charts["patches"], charts["files"]), encoding="utf-8")
     text = "\n".join(lines) + "\n"
     print(text)
     if args.out:
@@ -125,16 +125,17 @@ def machine() -> str:
     )
 
 
-def all_cases(scratch: Path, args: argparse.Namespace) -> Iterable[Case]:
+def all_cases(scratch: Path, args: argparse.Namespace) -> Iterable[tuple[str, Case]]:
+    """Each case, and the chart that it is a point of."""
     if args.profile:
-        yield profile_case(scratch / "profile", args.profile, args.mirror, args.rounds)
+        yield "profile", profile_case(scratch / "profile", args.profile, args.mirror, args.rounds)
     for size in args.sizes:
         series = find_series(scratch / f"s{size}", args.repo, size)
-        yield series_case(scratch / f"w{size}", series, args.rounds)
+        yield "patches", series_case(scratch / f"w{size}", series, args.rounds)
     for size in args.made:
-        yield series_case(scratch / f"m{size}", made_series(scratch / f"made{size}", size), args.rounds)
+        yield "patches", series_case(scratch / f"m{size}", made_series(scratch / f"made{size}", size), args.rounds)
     for files in args.trees:
-        yield series_case(scratch / f"t{files}", made_series(scratch / f"tree{files}", 35, files), args.rounds)
+        yield "files", series_case(scratch / f"t{files}", made_series(scratch / f"tree{files}", 35, files), args.rounds)
 
 
 def table(cases: list[Case], rounds: int) -> list[str]:
@@ -259,7 +260,7 @@ def series_case(work: Path, series: Series, rounds: int) -> Case:
     for file in series.files:
         (target / feature_of(file.name)).mkdir()
         shutil.copy(file, target / place_of(file.name))
-    listed = "".join(f"  - {f.name}\n" for f in series.files)
+    listed = "".join(f"- {f.name}\n" for f in series.files)  # no more bytes than needed: a manifest has at most 256 KiB
     url = series.repo.resolve().as_uri()
     head = "schema: 1\nupstreams:\n  history:\n    summary: A history.\n    license: Apache-2.0\n"
     (manifests / "upstreams.yaml").write_text(f"{head}    git: [{url}]\n")
