@@ -33,9 +33,13 @@ RANKS = "hdp_ranks"
 
 @dataclass(frozen=True)
 class MicroBatches:
-    """Cuts a batch into micro-batches and chooses the ranks of each sequence. `max_token_len` is that of all ranks."""
+    """Cuts a batch into micro-batches and chooses the ranks of each sequence. `max_token_len` is that of all ranks.
+
+    With `by_time` micro-batches are chosen for the time that they take; otherwise they are upstream's where those fit.
+    """
 
     max_token_len: int
+    by_time: bool = False
     # What was found for the number that this rank needs, which mostly is the one that all agree on.
     _found: dict[int, list[list[int]]] = field(default_factory=dict, init=False, compare=False)
 
@@ -53,13 +57,24 @@ class MicroBatches:
 
     def enough(self, lengths: list[int], count: int) -> int:
         """How many micro-batches this data parallel rank needs, `count` or more. `partition` of them comes next."""
-        found = self.packing().partition(lengths, count, _balanced)
+        packing = self.packing()
+        choose = packing.fastest if self.by_time else packing.partition
+        found = choose(lengths, count, _balanced)
         self._found[len(found)] = found
         return len(found)
 
     def partition(self, lengths: list[int], count: int) -> list[list[int]]:
         """Indices of the sequences of each of `count` micro-batches."""
-        return self._found.pop(count, None) or self.packing().exactly(lengths, count, _balanced)
+        packing = self.packing()
+        choose = packing.fastest_exactly if self.by_time else packing.exactly
+        return self._found.pop(count, None) or choose(lengths, count, _balanced)
+
+    def weight(self, rows: int, all_rows: int, count: int) -> float:
+        """What the loss of one of `count` micro-batches counts, where the mean over them is formed afterwards.
+
+        By time they have very different numbers of sequences, so each counts as many, as verl's dp_actor has it.
+        """
+        return rows * count / all_rows if self.by_time else 1.0
 
     def with_ranks(self, micro_batch):
         """The micro-batch with the column of ranks."""
