@@ -6,9 +6,10 @@
 
 LENGTHS holds numbers of tokens (prompt and response together), separated by white space or commas; `-` is standard
 input. They are taken in order, --batch of them at a time: what one data parallel rank gets for one update. Each batch is
-cut into micro-batches and each of these laid out as the patch does it (hdp, docs/hdp.md); the time is compared with that
-of plain context parallelism for the same micro-batches. It is a model: no kernel is run, and what is not forward and
-backward pass (optimizer, pipeline bubbles, reference, rollout) takes no time in it.
+cut into micro-batches and each of these laid out as the patch does it (hdp, docs/hdp.md), with the patch's costs; the
+time, by the costs that are given here, is compared with that of plain context parallelism for upstream's micro-batches.
+It is a model: no kernel is run, and what is not forward and backward pass (optimizer, pipeline bubbles, reference,
+rollout) takes no time in it.
 
 Exit codes: 0 it was computed, whatever the answer; 2 wrong use or a file that holds no lengths.
 """
@@ -94,22 +95,30 @@ def karmarkar_karp(weights: Sequence[float], parts: int) -> list[list[int]]:
     return [sorted(indices) for _, indices in heap[0][2]]
 
 
-def simulate(lengths: Sequence[int], packing: Any, setting: Any, batch: int, cost: Any) -> Answer:
-    """Lays out all batches. `setting` is a packing.Packing; raises ValueError for a sequence that fits nowhere."""
+def simulate(
+    lengths: Sequence[int], packing: Any, setting: Any, batch: int, cost: Any, by_time: bool = False
+) -> Answer:
+    """Divides and lays out all batches as `setting`, a packing.Packing, does with its own costs; times are by `cost`.
+
+    Plain context parallelism has upstream's division, without room for padding. Raises ValueError for a sequence that
+    fits nowhere.
+    """
     plain = hybrid = busy = without_ring = 0.0
     no_ring = packing.CostModel(cost.quadratic_length, 0.0, 0.0)
     counts: Counter[int] = Counter()
     batches = [list(lengths[start : start + batch]) for start in range(0, len(lengths), batch)]
     micro_batches = 0
     for one in batches:
-        needed = -(-sum(one) // (setting.ranks * setting.max_tokens))
-        for part in setting.partition(one, min(len(one), needed), karmarkar_karp):
+        needed = min(len(one), -(-sum(one) // (setting.ranks * setting.max_tokens)))
+        for part in karmarkar_karp(one, needed):
             chosen = [one[index] for index in part]
-            groups = packing.layout(chosen, setting.ranks, setting.max_tokens, setting.tensor_parallel, cost)
             whole = packing.plain(chosen, setting.ranks)
-            costs = packing.group_costs(groups, chosen, setting.tensor_parallel, cost)
             plain += packing.slowest(whole, chosen, setting.tensor_parallel, cost)
             without_ring += packing.slowest(whole, chosen, setting.tensor_parallel, no_ring)
+        for part in (setting.fastest if by_time else setting.partition)(one, needed, karmarkar_karp):
+            chosen = [one[index] for index in part]
+            groups = setting.layout(chosen)
+            costs = packing.group_costs(groups, chosen, setting.tensor_parallel, cost)
             hybrid += max(costs)
             busy += sum(spent * group.ranks for spent, group in zip(costs, groups, strict=True)) / setting.ranks
             counts.update(_by_ranks(groups))
@@ -179,6 +188,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--batch", type=int, default=64, help="sequences a data parallel rank and update (default 64)")
     made.add_argument("--quadratic-length", type=float, help="tokens at which attention costs as much as the rest")
     made.add_argument("--ring-share", type=float, help="what a token costs more in each step of a ring (default 0.3)")
+    made.add_argument(
+        "--by-time", action="store_true", help="micro-batches as with hybrid_data_parallel_by_time, not upstream's"
+    )
     made.add_argument("--packing", type=Path, default=PACKING, help=argparse.SUPPRESS)
     made.add_argument("--json", action="store_true", help="one JSON object instead of text")
     return made
@@ -196,7 +208,7 @@ def answer_for(args: argparse.Namespace, lengths: Sequence[int]) -> Answer:
     cost = packing.CostModel(**(asdict(model) | values))
     setting = packing.Packing(args.ranks, args.max_tokens, args.tensor_parallel)
     try:
-        return simulate(lengths, packing, setting, args.batch, cost)
+        return simulate(lengths, packing, setting, args.batch, cost, args.by_time)
     except ValueError as error:
         raise WrongUse(f"{error} (--max-tokens, --ranks)") from None
 

@@ -49,6 +49,19 @@ def test_equal_short_sequences_lose_the_ring_and_nothing_else() -> None:
     assert found["gain"] == pytest.approx(1 - alone / plain)
 
 
+def test_layouts_are_the_patchs_whatever_the_ring_costs_here() -> None:
+    """The patch lays out for a ring's share of 0.3; what that gains with another share is what is answered."""
+    lengths, arguments = log_normal(5000, 0.4, 8192), ("--ranks", "4", "--max-tokens", "2560")
+    dear, cheap = (answer(lengths, *arguments, "--ring-share", share) for share in ("0.3", "0.05"))
+    assert dear["sequences"] == cheap["sequences"] and cheap["gain"] < dear["gain"]
+
+
+def test_micro_batches_by_time_gain_more_than_upstreams() -> None:
+    lengths, arguments = log_normal(5400, 0.8, 32768), ("--ranks", "4", "--max-tokens", "8704", "--batch", "256")
+    found, by_time = answer(lengths, *arguments), answer(lengths, *arguments, "--by-time")
+    assert by_time["gain"] > 0.2 > found["gain"] and by_time["micro_batches"] > found["micro_batches"]
+
+
 def test_a_sequence_that_needs_all_ranks_gains_nothing() -> None:
     found = answer([8000] * 6, "--ranks", "4", "--max-tokens", "2000")
     assert found["gain"] == 0 and not found["pays"]
