@@ -284,7 +284,7 @@ def mcore_scheduler(tree: Path) -> Scheduler:
     found = ast.parse((tree / SCHEDULER).read_text(encoding="utf-8"))
     found.body = [node for node in found.body if _names(node) & SCHEDULER_NAMES]
     space: dict[str, Any] = {}
-    exec("from math import ceil, log2\nfrom typing import *", space)
+    exec("from functools import lru_cache\nfrom math import ceil, log2\nfrom typing import *", space)
     exec(compile(found, SCHEDULER, "exec"), space)
 
     def schedule(lengths: Sequence[int], ranks: int, tokens: int) -> list[list[tuple[int, ...]]]:
