@@ -42,6 +42,7 @@ FIXED = NOBODYS | {
 WATCHED = (
     "verl.workers.rollout.vllm_rollout.vllm_rollout_spmd=watch:watch",
     "verl.trainer.ppo.ray_trainer=watch:watch_trainer",
+    "verl.utils.tracking=watch:watch_metrics",
     "ray._private.services=watch:wait_for_ray",
 )
 LOOK_S = 0.5
