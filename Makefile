@@ -69,17 +69,18 @@ test-slow: trees  ## those of them that take minutes: more processes, larger mat
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
 	$(RUN) -m pytest -q patches tests/behaviour tests/scripts tests/cluster -m slow --slow --trees $(TREES)/patched
 
-# Every shipped recipe, shrunk, through verl's own entry module; results are kept in build/recipes, so that a run that was stopped goes
-# on; AGAIN=1 runs all anew. ONLY="qwen3-8b/grpo ..."; COMPARE=off,one-rank,minus-one,pairs holds further runs against each recipe's own.
+# Every shipped recipe, shrunk, through verl's own entry module; what is on record for these trees and settings does not run again;
+# AGAIN=1 runs all anew. ONLY="qwen3-8b/grpo ..."; SIZE="tp=1 cp=1" for fewer ranks; COMPARE=off,one-rank,minus-one,pairs holds further runs against each recipe's own.
 test-recipes: trees  ## each recipe on CPUs with all its switches: two steps, an update, a checkpoint and its load; hours; COMPARE=off,...
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) tests/recipes/run.py --trees $(TREES)/patched --out build/recipes --table $(EVIDENCE)/recipes.md $(if $(ONLY),--only $(ONLY)) \
-	  $(if $(COMPARE),--compare $(COMPARE)) $(if $(AGAIN),--again)
+	$(RUN) tests/recipes/run.py --trees $(TREES)/patched --out build/recipes --records $(EVIDENCE)/recipes --table $(EVIDENCE)/recipes.md $(if $(ONLY),--only $(ONLY)) \
+	  $(if $(COMPARE),--compare $(COMPARE)) $(if $(SIZE),--size $(SIZE)) $(if $(AGAIN),--again)
 
-test-recipes-share: trees  ## one of them on four ranks (two pipeline stages, two data parallel ranks), with its switches and without; minutes
-	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) tests/recipes/run.py --trees $(TREES)/patched --out build/recipes-share \
-	  --only qwen3-32b/grpo --compare off --size tp=1 cp=1 --again
+# One whose trees the package index has: FSDP on four ranks, two engines of two.
+test-recipes-share: trees  ## one of them on four ranks, with its switches and without; 3 minutes
+	@PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)" || { echo "recipes skipped: no CPU torch"; exit 0; }; \
+	export PATCHCTL_TORCH_PYTHON; \
+	$(RUN) tests/recipes/run.py --trees $(TREES)/patched --out build/recipes-share --only qwen3-8b/grpo --compare off --again
 
 test-suites: trees  ## upstream's own suites that source distributions carry, unpatched against patched
 	@PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)" || { echo "upstream's suites skipped: no CPU torch"; exit 0; }; \
@@ -138,6 +139,7 @@ bench-patches: trees  ## what patches gain, as far as a CPU can tell: a simulati
 docs: $(VENV)/.ready  ## generated pages, tables, JSON schemas
 	$(PATCHCTL) docs
 	$(RUN) scripts/log/metrics.py
+	$(RUN) tests/recipes/records.py
 
 config-keys: trees  ## manifests/keys: the keys that an override may have, from the patched verl
 	"$$($(RUN) scripts/torch_env.py)" scripts/config_keys.py $(TREES)/patched/verl --out manifests/keys/verl/$$(sed -n 's/^  verl: //p' manifests/sets/$(SET).yaml).tsv

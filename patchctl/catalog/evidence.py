@@ -188,7 +188,7 @@ class Evidence:
         return stale
 
     def _stale(self, proof: Proof, stack: Stack, patch: StackPatch, wanted: Iterable[str]) -> str | None:
-        if proof.pin != stack.pin.commit:
+        if proof.pin != stack.pin.identity:
             return "the record is of another pin"
         if proof.patch != patch.digest:
             return "the patch or a file that it carries has changed"

@@ -186,7 +186,7 @@ class Catalog:
         users = tuple(dict.fromkeys(found))
         count = len(self.dist.patches(stack))
         version = sdist.version if sdist else None
-        return StackRow(stack.upstream, stack.name, pin.commit, pin.tag, version, stack.extends, count, users)
+        return StackRow(stack.upstream, stack.name, pin.identity, pin.tag, version, stack.extends, count, users)
 
     def patches(self, profile: str | None = None, upstream: str | None = None) -> list[PatchRow]:
         """The patches of these stacks in the order they apply; of a profile, those that it does not leave out."""

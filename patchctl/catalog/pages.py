@@ -68,7 +68,13 @@ def _in_order(dist: Distribution) -> list[Stack]:
 
 
 def _pin(stack: Stack) -> str:
-    return stack.pin.tag or stack.pin.commit[:12]
+    return stack.pin.tag or stack.pin.identity[:12]
+
+
+def _base(stack: Stack) -> str:
+    return (
+        f"commit `{stack.pin.commit}`" if stack.pin.commit else f"the source distribution alone, `{stack.pin.identity}`"
+    )
 
 
 def _table_page(stack: Stack) -> str:
@@ -87,7 +93,7 @@ def _index(stacks: Sequence[Stack]) -> str:
 def _table(stack: Stack, entries: Sequence[Entry]) -> str:
     """The patches of a stack's own folder. By name: of two that are added, each has a place of its own, and so no conflict."""
     lines = [GENERATED, "", f"# Patches of {_text(f'{stack.upstream} {_pin(stack)}')}", ""]
-    lines += [f"Stack `{stack.name}` on commit `{stack.pin.commit}`. The number is the place in which a patch applies."]
+    lines += [f"Stack `{stack.name}` on {_base(stack)}. The number is the place in which a patch applies."]
     if stack.extends:
         lines += [f"The patches of [{_text(stack.extends)}](../{stack.extends}/README.md) come first."]
     lines += ["", "| feature | number | kind | switch | what |", "|---|---|---|---|---|"]

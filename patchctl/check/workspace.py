@@ -282,8 +282,8 @@ class _Expectation:
     def base(self) -> Iterator[Finding]:
         """Form git: the pin's own commit. Form sdist: what the lock says, where it speaks."""
         state, pin = self.state, self.stack.pin
-        if state.form == "git" and state.base_commit != pin.commit:
-            yield self.at("wrong-base", f"the base is {state.base_commit}, the pin is {pin.commit}: {_AGAIN}")
+        if state.form == "git" and state.base_commit != pin.identity:
+            yield self.at("wrong-base", f"the base is {state.base_commit}, the pin is {pin.identity}: {_AGAIN}")
         with ObjectReader(self.check.tree.git_dir) as reader:
             for commit, tree in ((state.base_commit, state.base_tree), (state.tip_commit, state.tip_tree)):
                 found = commit_tree(reader, commit)

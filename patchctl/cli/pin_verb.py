@@ -34,7 +34,8 @@ def command(
 ) -> None:
     """Write a new stack of an upstream beside the old one: the pin, without patches yet.
 
-    Commit, tree and tag come from the repository, the digest of the source distribution from the package index. The files
+    Commit, tree and tag come from the repository, the digest of the source distribution from the package index. With
+    --source sdist no repository is asked, and that digest alone is the pin, unless --commit says one. The files
     that upstream's build generates are taken over from the stack before, with the new version in them, and are refused where
     the new revision expects them no more. What upstream's own files say that it runs on is printed as a proposal: no profile
     is changed. `patchctl rebase` brings the patches.

@@ -68,7 +68,7 @@ def read_tree_list(root: Path, stack: Stack) -> TreeList | None:
 def _sources(stack: Stack, found: TreeList) -> list[str]:
     """What a list of this stack may have been read from. The sdist's name is the index's affair, not the pin's."""
     sdist = stack.pin.sdist
-    known = [f"git commit {stack.pin.commit}"]
+    known = [f"git commit {stack.pin.commit}"] if stack.pin.commit else []
     if sdist is not None and found.form == "sdist":
         known.append(f"sdist {found.source.split()[1]} {sdist.version} sha256 {sdist.sha256}")
     return known

@@ -136,13 +136,13 @@ def _identified(group: list[Comparison], folder: Folder) -> Identified:
     """The best of a group, with the stacks that have the same pin and the other pins that cannot be told from it."""
     best = group[0]
     pin = best.known.stack.pin
-    same = [c for c in group if (c.known.upstream, c.known.stack.pin.commit) == (best.known.upstream, pin.commit)]
+    same = [c for c in group if (c.known.upstream, c.known.stack.pin.identity) == (best.known.upstream, pin.identity)]
     added = [n for n, numbers in best.applied.items() if numbers and best.at + n not in best.known.files]
     rivals = [f"{c.known.upstream} {c.known.stack.name}" for c in group if c not in same and c.exact and best.exact]
     return Identified(
         upstream=best.known.upstream,
         stacks=tuple(c.known.stack.name for c in same),
-        commit=pin.commit,
+        commit=pin.identity,
         tag=pin.tag,
         listed_from=best.known.source,
         at=show(best.at),

@@ -142,7 +142,7 @@ def _candidates(
         found.append(Candidate(
             stack.upstream, stack.name, len(by_id),
             sum(1 for s in by_id if _has(s, ids, options)), sum(1 for s in by_id if _has(s, last, options)),
-            len(read), sum(1 for s in read if _has_path(s, last, options)), stack.pin.commit in named,
+            len(read), sum(1 for s in read if _has_path(s, last, options)), stack.pin.identity in named,
         ))  # fmt: skip
     return tuple(sorted(found, key=lambda c: c.rank, reverse=True))
 

@@ -61,7 +61,7 @@ def plan_of(dist: Distribution, found: Sequence[StackDrift]) -> DriftPlan:
     stack = dist.stack(drift.upstream, drift.stack)
     patches = zip(load_patches(dist, stack), row.patches, strict=True)
     planned = [PlannedPatch(p.feature, p.digest, d.state, d.clean) for p, d in patches]
-    return DriftPlan(drift.upstream, drift.stack, stack.pin.commit, row.release, row.form, row.commit, planned)
+    return DriftPlan(drift.upstream, drift.stack, stack.pin.identity, row.release, row.form, row.commit, planned)
 
 
 def check_place(file: Path) -> None:

@@ -62,10 +62,8 @@ class Source:
     def commit_in_archive(self) -> str | None:
         """The commit that a version file of the archive names, as setuptools-scm writes it: its first digits."""
         for path, file in self.archived.items():
-            if path.endswith(b"_version.py"):
-                told = _assigned(file.data.decode("utf-8", "replace")).get("__commit_id__")
-                if isinstance(told, str) and (found := _COMMIT.fullmatch(told)):
-                    return found[1]
+            if path.endswith(b"_version.py") and (found := commit_in(file.data.decode("utf-8", "replace"))):
+                return found
         return None
 
     def _archive(self) -> Iterator[ArchivedFile]:
@@ -82,10 +80,10 @@ def carried_over(manifest: str, old: Stack, new: Stack, source: Source) -> tuple
     block = next((b for b in _TOP_LEVEL.split(manifest) if b.startswith("generated:")), "")
     if not old.generated:
         return "", []
-    for before, after in _replacements(old, new):
+    for before, after in _replacements(old, new, source.commit_in_archive()):
         block = block.replace(before, after)
     block = block.rstrip("\n") + "\n"
-    text = f'schema: 1\nupstream: {new.upstream}\nname: {new.name}\npin:\n  commit: "{new.pin.commit}"\npatches: []\n{block}'
+    text = f"schema: 1\nupstream: {new.upstream}\nname: {new.name}\npin: {{commit: null}}\npatches: []\n{block}"
     made = loads(text.encode(), Stack, "generated:").value.generated
     wrong, notes = [], []
     for one in made:
@@ -130,16 +128,20 @@ def _shown(path: bytes) -> str:
     return visible_line(path.decode("utf-8", "backslashreplace"))
 
 
-def _replacements(old: Stack, new: Stack) -> Iterator[tuple[str, str]]:
-    """What a version file says of a revision: its version, the same as a tuple, the commit as git shortens it."""
+def _replacements(old: Stack, new: Stack, archived: str | None) -> Iterator[tuple[str, str]]:
+    """What a version file says of a revision: its version, the same as a tuple, the commit as git shortens it. A pin without
+    one has what its files say: of the new one the archive's, `archived`."""
     versions = [s.pin.sdist.version if s.pin.sdist else _version_in(s.pin.tag or s.name) for s in (old, new)]
     if all(versions):
         before, after = versions
         yield f"'{before}'", f"'{after}'"
         yield f'"{before}"', f'"{after}"'
         yield repr(_as_tuple(before)), repr(_as_tuple(after))
-    for length in (40, *range(12, 6, -1)):
-        yield f"g{old.pin.commit[:length]}", f"g{new.pin.commit[:length]}"
+    was = old.pin.commit or next(filter(None, (commit_in(g.content) for g in old.generated)), None)
+    now = new.pin.commit or archived
+    if was and now:
+        for length in (40, *range(12, 6, -1)):
+            yield f"g{was[:length]}", f"g{now[:length]}"
 
 
 def _version_in(name: str) -> str:
@@ -158,6 +160,13 @@ def _as_tuple(version: str) -> tuple[int | str, ...]:
     pre = ["".join(map(str, parsed.pre))] if parsed.pre else []
     post = [f"post{parsed.post}"] if parsed.post is not None else []
     return (*parsed.release, *pre, *post)
+
+
+def commit_in(text: str) -> str | None:
+    """The first digits of the commit that a version file names, as setuptools-scm writes it."""
+    told = _assigned(text).get("__commit_id__")
+    found = _COMMIT.fullmatch(told) if isinstance(told, str) else None
+    return found[1] if found else None
 
 
 def _differences(path: str, content: str, archived: ArchivedFile | None) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from patchctl.errors import LocalEdits, SourceMismatch, SourceUnavailable, Tried, WrongUse
@@ -65,7 +65,8 @@ def find_pin(
     commit: str | None = None,
 ) -> Pinned:
     """The stack for the revision `wanted` of the upstream of `like`. Nothing is written. `commit` is what the user says of a
-    revision whose repository cannot be had.
+    revision whose repository cannot be had. With `options.source` sdist and no `commit` no repository is asked, and the pin is
+    of the source distribution alone.
 
     Raises SourceUnavailable with every place tried, SourceMismatch, WrongUse for a name that is taken or a generated file that
     the new revision does not expect.
@@ -74,15 +75,20 @@ def find_pin(
     prefix = release_prefix(like, upstream)
     progress.note("looking for the revision")
     revisions = Revisions(like.upstream, upstream, prefix, options)
-    found, tried = revisions.find(wanted), revisions.tried
-    revision = found or _said(like, wanted, prefix, commit, tried)
-    if commit is not None and revision.commit != commit:
+    in_archive = options.source == "sdist" and commit is None
+    found, tried = None if in_archive else revisions.find(wanted), revisions.tried
+    revision = None if in_archive else found or _said(like, wanted, prefix, commit, tried)
+    if commit is not None and revision is not None and revision.commit != commit:
         raise SourceMismatch(f"{wanted} is commit {revision.commit}, and {commit} was said", where=revision.origin)
-    own = name or _name(revision, wanted)
+    version = version_of(revision.tag or wanted if revision else wanted, prefix)
+    own = name or (_name(revision, wanted) if revision else f"{prefix}{version}")
     _check_free(dist, like.upstream, own)
-    version = version_of(revision.tag or wanted, prefix)
     sdist = _sdist(upstream, str(version) if version else None, options, progress, tried)
-    stack = replace(like, name=own, pin=Pin(revision.commit, None, revision.tag, sdist), patches=[], extends=None, replace={},
+    if revision is None and sdist is None:
+        hint = "PIP_INDEX_URL, PIP_FIND_LINKS or pip's configuration name other package indexes; a version, as 0.9.1"
+        raise SourceUnavailable(f"{like.upstream}: no place has a source distribution of {wanted}", tried, hint=hint)
+    pin = Pin(revision.commit, None, revision.tag, sdist) if revision else Pin(None, sdist=sdist)
+    stack = replace(like, name=own, pin=pin, patches=[], extends=None, replace={},
                     comes_from=like.name, dropped={}, note=None)  # fmt: skip
     bases = _bases(stack, upstream, found is not None, options, progress, tried)
     tree = next((b.tree for b in bases if b.form == "git"), None)
@@ -162,7 +168,7 @@ def _bases(
     progress.finish()
     if not bases:
         hint = f"`--mirror {stack.upstream}=URL` names another place"
-        raise SourceUnavailable(f"{stack.upstream}: no place has {stack.pin.commit}", [*tried, *lost], hint=hint)
+        raise SourceUnavailable(f"{stack.upstream}: no place has {stack.pin.identity}", [*tried, *lost], hint=hint)
     tried += lost
     return bases
 
@@ -170,12 +176,18 @@ def _bases(
 def _same_commit(stack: Stack, source: Source) -> list[str]:
     """What ties an archive to the pin: the commit that its version file names."""
     named = source.commit_in_archive()
-    if named is None or stack.pin.commit.startswith(named):
+    if named is not None and stack.pin.commit is None:
+        return [f"the source distribution says that it is commit {named}, which nothing has proven"]
+    if named is None or stack.pin.commit is None or stack.pin.commit.startswith(named):
         return []
     raise SourceMismatch(
         f"the source distribution {stack.pin.sdist and stack.pin.sdist.version} says that it is commit {named}, and "
         f"{stack.pin.commit} is to be pinned", hint="one of both is another revision: ask upstream which",
     )  # fmt: skip
+
+
+def _tree_line(tree: str | None) -> Iterator[str]:
+    yield f'  tree: "{tree}"' if tree else "  tree: null  # not established: no full copy of the repository was at hand"
 
 
 def _manifest(dist: Distribution, like: Stack, stack: Stack, generated: str) -> str:
@@ -186,8 +198,8 @@ def _manifest(dist: Distribution, like: Stack, stack: Stack, generated: str) -> 
     pin = stack.pin
     lines = [
         "schema: 1", f"upstream: {stack.upstream}", f"name: {stack.name}", f"comes_from: {like.name}", "pin:",
-        f'  commit: "{pin.commit}"',
-        f'  tree: "{pin.tree}"' if pin.tree else "  tree: null  # not established: no full copy of the repository was at hand",
+        f'  commit: "{pin.commit}"' if pin.commit else "  commit: null  # the source distribution alone: no repository was asked",
+        *(_tree_line(pin.tree) if pin.commit else ()),
         *([f"  tag: {pin.tag}"] if pin.tag else []),
         *(["  sdist:", f'    version: "{pin.sdist.version}"', f'    sha256: "{pin.sdist.sha256}"'] if pin.sdist else []),
         "patches: []",

@@ -48,9 +48,9 @@ def begin(dist: Distribution, wish: Wish, options: SourceOptions, progress: Prog
     """
     old = wish.old
     new, text = _target(dist, wish, options, progress)
-    if wish.commit not in (None, new.pin.commit):
+    if wish.commit not in (None, new.pin.identity):
         hint = "the plan was made of another place: give the same --mirror"
-        raise WrongUse(f"{wish.to} is commit {new.pin.commit} here, and the plan is for {wish.commit}", hint=hint)
+        raise WrongUse(f"{wish.to} is commit {new.pin.identity} here, and the plan is for {wish.commit}", hint=hint)
     place = Place((wish.folder or default_folder(new)).absolute())
     _check_free(place)
     patches = load_patches(dist, old)
@@ -85,7 +85,7 @@ def _made(
     Resolutions(dist.root, old.upstream).link(git_dir)
     stages = tuple(Stage(s.name, b.commit) for s, b in zip((*between, new), bases[1:], strict=True))
     commits = tuple((p.patch.feature, p.commit) for p in result.steps)
-    state = State(old.upstream, old.name, new.name, text, new.pin.commit, bases[0].commit, tuple(c for _, c in commits), stages, 0,
+    state = State(old.upstream, old.name, new.name, text, new.pin.identity, bases[0].commit, tuple(c for _, c in commits), stages, 0,
                   commits, stages[0].base, wish.drop_upstreamed, wish.python)  # fmt: skip
     return write_state(place.hidden, state)
 

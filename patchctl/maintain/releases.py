@@ -116,9 +116,9 @@ class Releases:
     def base(self) -> Release:
         """The stack's pin. Raises SourceUnavailable."""
         pin = self._stack.pin
-        found = self._here.find(pin.commit) if self._options.source != "sdist" else None
+        found = self._here.find(pin.commit) if pin.commit and self._options.source != "sdist" else None
         if found is not None and found.repo is not None:
-            return self._of_repository(self._stack.name, found.repo, pin.commit)
+            return self._of_repository(self._stack.name, found.repo, found.commit)
         base = obtain(self._name, self._upstream, self._stack, self._options, self._progress)
         self._progress.finish()
         sha256 = pin.sdist.sha256 if base.form == "sdist" and pin.sdist else None

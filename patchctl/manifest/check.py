@@ -131,7 +131,13 @@ def _sources(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Probl
     upstream, pin = read.upstreams.value.upstreams[folder], loaded.value.pin
     if pin.sdist and upstream.sdist is None:
         yield loaded.positions.problem(("pin", "sdist"), f"upstreams.yaml gives {folder} no sdist to look for")
-    if pin.sdist is None and not upstream.git:
+    if pin.commit is None and pin.sdist is None:
+        yield loaded.positions.problem(
+            ("pin", "commit"), "null needs 'sdist': nothing else says what is pinned", at="key"
+        )
+    elif pin.commit is None and (named := next((k for k in ("tree", "tag") if getattr(pin, k)), None)):
+        yield loaded.positions.problem(("pin", named), "needs 'commit': it is one of a commit's", at="key")
+    elif pin.sdist is None and not upstream.git:
         yield loaded.positions.problem(
             ("pin",), f"cannot be had: no sdist, and upstreams.yaml gives {folder} no git repository"
         )

@@ -127,12 +127,18 @@ class Sdist:
 
 @dataclass(frozen=True)
 class Pin:
-    """One exact revision. `tree` is null where no full copy of the repository was at hand to establish it."""
+    """One exact revision. `tree` is null where no full copy of the repository was at hand to establish it, `commit` where the
+    source distribution alone is pinned."""
 
-    commit: Annotated[ObjectId, Doc("The commit, in full.")]
+    commit: Annotated[ObjectId | None, Doc("The commit, in full; null where the source distribution alone is pinned.")]
     tree: Annotated[ObjectId | None, Doc("The commit's tree; null where nobody has established it.")] = None
     tag: Annotated[Tag | None, Doc("The tag that named the commit; for people, never resolved.")] = None
     sdist: Annotated[Sdist | None, Doc("The source distribution with the same files; null where there is none.")] = None
+
+    @property
+    def identity(self) -> str:
+        """What tells it from every other pin: the commit, else `sdist:` and the sha256 of the archive."""
+        return self.commit or f"sdist:{self.sdist.sha256 if self.sdist else 'none'}"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ def lines(pinned: Pinned, root: Path, *, written: bool) -> Iterator[str]:
     stack, pin = pinned.stack, pinned.stack.pin
     name = f"{stack.upstream}/{stack.name}"
     yield f"{name}  comes from {pinned.like.name}"
-    yield f"    commit  {pin.commit}{f'  tag {pin.tag}' if pin.tag else ''}"
+    yield f"    commit  {pin.commit or 'none: the source distribution alone is pinned'}{f'  tag {pin.tag}' if pin.tag else ''}"
     yield f"    tree    {pin.tree or 'not established: no repository could be had'}"
     yield f"    sdist   {f'{pin.sdist.version}  {pin.sdist.sha256}' if pin.sdist else 'none'}"
     yield from (visible_line(f"    {base.form} from {base.origin}") for base in pinned.bases)
@@ -44,7 +44,7 @@ def data(pinned: Pinned, *, written: bool) -> dict[str, Any]:
         "comes_from": pinned.like.name,
         "written": written,
         "file": str(pinned.file),
-        "commit": pin.commit,
+        "commit": pin.identity,
         "tree": pin.tree,
         "tag": pin.tag,
         "sdist": asdict(pin.sdist) if pin.sdist else None,

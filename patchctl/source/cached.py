@@ -15,6 +15,8 @@ _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.!+_-]*")
 
 def cached_git(name: str, pin: Pin, root: Path) -> Base | None:
     """The base of this pin in the cache, or None. SourceMismatch when what lies there is not the pin's."""
+    if pin.commit is None:
+        return None
     repo = cache.git_place(root, name, pin.commit)
     record = cache.read_record(repo)
     if record is None:

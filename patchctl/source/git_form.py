@@ -40,6 +40,9 @@ def fetch(
     """Fetch from the first place that has the commit, a bundle before all others. None when none has, with the reasons
     added to `tried`.
     """
+    if pin.commit is None:
+        tried.append(Tried("git", "the pin is of a source distribution alone: it names no commit"))
+        return None
     if options.bundle is not None:
         base = _from_bundle(options.bundle, name, pin, options, progress, tried)
         if base is not None:
@@ -70,6 +73,7 @@ def _from_bundle(
     if source is None or source.commit != pin.commit:
         tried.append(Tried(shown, f"it holds commit {source.commit}" if source else "it does not hold it in form git"))
         return None
+    assert pin.commit is not None
     data = bundle.read(source.member)
     with cache.staging(options.cache) as folder:
         repo = cache.new_repository(folder / "base.git")
@@ -105,6 +109,7 @@ def places_of(name: str, upstream: Upstream, options: SourceOptions) -> Iterator
 
 
 def _fetch_from(place: Place, name: str, pin: Pin, options: SourceOptions, progress: Progress, folder: Path) -> Base:
+    assert pin.commit is not None
     repo = cache.new_repository(folder / "base.git")
     received = 0
 
@@ -128,6 +133,7 @@ def _fetch_from(place: Place, name: str, pin: Pin, options: SourceOptions, progr
 
 def _proven(repo: Path, name: str, pin: Pin, options: SourceOptions, origin: str, size: int) -> Base:
     """The base that `repo` was filled with, put in its place after the commit proved the tree. Raises GitFailed."""
+    assert pin.commit is not None
     tree = proven_tree(repo, pin.commit)
     check_tree(tree, pin, origin)
     cache.seal(repo, cache.Record(name, "git", pin.commit, tree, origin))

@@ -47,7 +47,7 @@ def _obtain(
             return base
     if not options.refresh:
         tried.insert(0, Tried(f"cache {options.cache}", "not there"))
-    raise SourceUnavailable(f"{name}: no place has {_pin_text(stack, forms)}", tried, hint=_hint(name, forms, options))
+    raise SourceUnavailable(f"{name}: no place has {_pin_text(stack, forms)}", tried, hint=_hint(stack, forms, options))
 
 
 def _order(forms: tuple[Form, ...], mirrored: bool) -> list[tuple[str, Form]]:
@@ -87,20 +87,20 @@ def _fetch(
 
 def _pin_text(stack: Stack, forms: tuple[Form, ...]) -> str:
     wanted = []
-    if "git" in forms:
+    if "git" in forms and stack.pin.commit is not None:
         wanted.append(f"commit {stack.pin.commit}")
     if "sdist" in forms and stack.pin.sdist is not None:
         wanted.append(f"source distribution {stack.pin.sdist.version}")
     return " or ".join(wanted) or "its source distribution"
 
 
-def _hint(name: str, forms: tuple[Form, ...], options: SourceOptions) -> str:
+def _hint(stack: Stack, forms: tuple[Form, ...], options: SourceOptions) -> str:
     if options.bundle is not None:
         return BUNDLE_HINT
     if options.offline:
         return "the run is offline: fetch before, where there is a network"
-    if "git" in forms:
-        return f"`--mirror {name}=URL` names another place, which may be the path of a local clone"
+    if "git" in forms and stack.pin.commit is not None:
+        return f"`--mirror {stack.upstream}=URL` names another place, which may be the path of a local clone"
     return "PIP_INDEX_URL, PIP_FIND_LINKS or pip's configuration name other package indexes"
 
 

@@ -40,7 +40,10 @@ class Revision:
 
 def release_prefix(stack: Stack, upstream: Upstream) -> str:
     """What stands before the version in the names of an upstream's releases, as in core_v0.12.1."""
-    return re.split(r"\d", stack.pin.tag)[0] if stack.pin.tag else upstream.releases or "v"
+    pin = stack.pin
+    of_archive = pin.commit is None and pin.sdist is not None and stack.name.endswith(pin.sdist.version)
+    named = stack.name if of_archive else pin.tag  # `pin` names a stack of an archive as the tag would be
+    return re.split(r"\d", named)[0] if named else upstream.releases or "v"
 
 
 def version_of(name: str, prefix: str) -> Version | None:

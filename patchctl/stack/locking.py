@@ -46,7 +46,9 @@ class Computed:
 
 def forms_of(stack: Stack) -> tuple[Form, ...]:
     """The forms that a stack's source exists in."""
-    return ("git", "sdist") if stack.pin.sdist is not None else ("git",)
+    pin = stack.pin
+    there: tuple[tuple[Form, object], ...] = (("git", pin.commit), ("sdist", pin.sdist))
+    return tuple(form for form, known in there if known is not None)
 
 
 def compute_lock(dist: Distribution, stack: Stack, options: SourceOptions, progress: Progress) -> Computed:

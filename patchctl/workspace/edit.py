@@ -70,7 +70,7 @@ def _fill(folder: Path, stack: Stack, base: Base, result: StackResult, digest: s
     # Patches are the distribution's, whoever commits: the lint rule `author`.
     names = dict(zip(("user.name", "user.email"), COMMITTER, strict=True))
     _note(folder, {**{f"patchctl.{k}": v for k, v in ids.items()}, **names})
-    _note(folder, {"patchctl.pin": stack.pin.commit, "patchctl.patches": digest})
+    _note(folder, {"patchctl.pin": stack.pin.identity, "patchctl.patches": digest})
 
 
 def _take_over(old: Path, new: Path, generated: Sequence[str]) -> None:
@@ -108,7 +108,7 @@ def read_edit_tree(folder: Path, stack: Stack) -> tuple[str, list[CommitInfo]]:
         raise WrongUse(
             f"{folder} holds {known}, not {stack.upstream}/{stack.name}", hint="`patchctl edit NAME` makes a work tree"
         )
-    if noted.get("pin", stack.pin.commit) != stack.pin.commit:
+    if noted.get("pin", stack.pin.identity) != stack.pin.identity:
         hint = "edit it anew in another folder, and bring your commits there with `git cherry-pick`"
         raise WrongUse(f"{folder} stands on another pin than {stack.upstream}/{stack.name} has now", hint=hint)
     tree = _tree_of(folder)

@@ -118,7 +118,7 @@ def _tree(workspace: Path, name: str, state: TreeState, dist: Distribution | Non
 
 def _pin(dist: Distribution | None, name: str, state: TreeState) -> str:
     if dist is not None and (name, state.stack) in dist.stacks:
-        return dist.stacks[name, state.stack].pin.commit
+        return dist.stacks[name, state.stack].pin.identity
     return state.base_commit if state.form == "git" else "unknown"
 
 

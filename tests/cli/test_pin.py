@@ -177,3 +177,63 @@ def test_a_version_file_of_another_value_is_noted(made: Made) -> None:
     assert (
         "generated greeter/_version.py: __version__ is '1.1rc2', and '1.1rc2.dev0' in the source distribution" in notes
     )
+
+
+def test_of_the_source_distribution_alone(made: Made) -> None:
+    """`--source sdist` asks no repository, though one is there; everything works with such a stack."""
+    commit, _ = goes_on(made, {"README.md": "again\n"})
+    version = VERSION.format("1.1rc2", "(1, 1, 'rc2')", f"g{commit[:9]}")
+    archive(
+        made, "1.1rc2", {**GREETER.files, "README.md": "again\n", "greeter/_version.py": version, "setup.py": SETUP}
+    )
+    found = pin(made, "greeter", "1.1rc2", "--source", "sdist")
+    sha256 = found["sdist"]["sha256"]
+    assert (found["stack"], found["commit"], found["tree"], found["tag"]) == ("v1.1rc2", f"sdist:{sha256}", None, None)
+    assert found["forms"] == ["sdist"] and "commit: null  # the source distribution alone" in found["manifest"]
+    assert f"the source distribution says that it is commit {commit[:9]}, which nothing has proven" in found["notes"]
+    assert f"'g{commit[:9]}'" in found["manifest"], "the generated file names the archive's commit"
+    (made.origins / "greeter").rename(made.origins / "gone")
+    manifest = made.root / "manifests/stacks/greeter/v1.1rc2.yaml"
+    (made.root / "manifests/profiles/alone.yaml").write_text(
+        "schema: 1\nname: alone\nsummary: S.\nstacks: {greeter: v1.1rc2}\n"
+    )
+    workspace, profile = made.root.parent / "ws", ("--profile", "alone")
+    made.good("fetch", *profile)
+    made.good("apply", *profile, "--workspace", str(workspace))  # of an empty stack
+    assert (workspace / "greeter/README.md").read_text() == "again\n"
+
+    made.good("rebase", "greeter/v1", "--to", "v1.1rc2", "--source", "sdist")
+    assert "commit: null" in manifest.read_text() and "-polite.patch" in manifest.read_text()
+    locked = json.loads((made.root / "manifests/locks/greeter/v1.1rc2.json").read_text())
+    assert {form for r in locked["results"] for form in r["forms"]} == {"sdist"} and locked["pin"]["commit"] is None
+    made.good("lock")
+    listed = (made.root / "manifests/trees/greeter/v1.1rc2.tsv").read_text()
+    assert listed.startswith(f"# greeter v1.1rc2: sdist greeter 1.1rc2 sha256 {sha256}\n")
+
+    made.good("apply", *profile, "--workspace", str(workspace))
+    (tree,) = json.loads(made.good("status", "--workspace", str(workspace), "--json"))["trees"]
+    assert (tree["pin"], tree["form"], len(tree["patches"])) == (f"sdist:{sha256}", "sdist", 3)
+    made.good("verify", "--workspace", str(workspace))
+    verified = json.loads(made.patchctl("verify", "--json").stdout)
+    assert not [f for f in verified["findings"] if f["rule"] in ("lock-tree", "tree-list", "applies", "lock")]
+    (same,) = json.loads(made.good("identify", str(workspace / "greeter"), "--json"))["trees"]
+    assert (same["commit"], same["stacks"], same["exact"]) == (f"sdist:{sha256}", ["v1.1rc2"], True)
+    assert f"sdist:{sha256}" in made.good("list", "stacks", "--json")
+    made.good("docs")
+
+    made.good("edit", "greeter/v1.1rc2", "--dir", str(workspace.parent / "edited"))
+    made.good("export", "greeter/v1.1rc2", "--dir", str(workspace.parent / "edited"))
+    drift = made.patchctl("drift", "greeter/v1.1rc2", "--against", "1.1rc2", "--json")
+    assert drift.returncode == 0, drift.stdout + drift.stderr
+    made.good("bundle", "create", *profile, "--out", str(workspace.parent / "alone.tar"))
+    made.good("revert", "--workspace", str(workspace))
+    nothing = made.patchctl("fetch", *profile, "--refresh", "--source", "git")
+    assert nothing.returncode == 3 and "of a source distribution alone: it names no commit" in nothing.stderr
+
+
+def test_an_index_without_it_says_so(made: Made) -> None:
+    goes_on(made, {"README.md": "again\n"})
+    before = snapshot(made.root)
+    error = pin(made, "greeter", "1.1rc2", "--source", "sdist", code=3)["error"]
+    assert "no place has a source distribution of 1.1rc2" in error["what"] and error["tried"]
+    assert snapshot(made.root) == before

@@ -30,7 +30,7 @@ def compared(
     files = paths(place, shrunk(known, key, {}).recipe) | {"checkpoints": str(folder / variant.name / "checkpoints")}
     one = variant.made(known, key, files, other)
     ended = train(place, one, known, variant.name, timeout, samples=folder / "on/watched")
-    steps = steps_of(ended.log.read_text(errors="replace"))
+    steps = steps_of(folder / variant.name)
     found: dict[str, Any] = {
         "off": sorted(variant.off),
         "held to": {"training": variant.training, "engine": variant.engine},
@@ -48,7 +48,7 @@ def compared(
 
 
 def _held(place: Place, folder: Path, variant: Variant, metrics: dict[str, dict[str, float]]) -> dict[str, Any]:
-    before = steps_of((folder / variant.beside / "log.txt").read_text(errors="replace"))
+    before = steps_of(folder / variant.beside)
     beside = {step: chosen(values) for step, values in before.items()}
     watched = [folder / name / "watched" for name in (variant.beside, variant.name)]
     updates = updates_of(watched[0])

@@ -2,9 +2,9 @@
 checkpoint, and its load. Writes one JSON file a recipe, and the table of docs/evidence/recipes.md.
 
 Usage: run.py --trees DIR [--only PROFILE/RECIPE ...] [--compare off,one-rank,minus-one,pairs] [--out build/recipes]
-              [--table docs/evidence/recipes.md] [--timeout S]
-The interpreter with torch is PATCHCTL_TORCH_PYTHON. What has a result already is not run again (--again): a run that was stopped
-goes on.
+              [--records docs/evidence/recipes] [--table docs/evidence/recipes.md] [--timeout S]
+The interpreter with torch is PATCHCTL_TORCH_PYTHON. What has a record of these trees and settings is not run again (--again): a
+run that was stopped goes on, on another machine too.
 """
 
 from __future__ import annotations
@@ -15,20 +15,25 @@ import os
 import shutil
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from compare import compared
+from records import Records, State, state_of
 from runs import REPO, Place, paths, train
-from seen import BEHIND, chosen, same_again, steps_of, update_seen, updates_of, why
+from seen import BEHIND, answers_of, chosen, same_again, steps_of, update_seen, updates_of, why
 from shrunk import Shrunk, recipes, shipped, shrunk
-from table import sizes_page, write_table
-from variants import KINDS, variants
+from table import sizes_page
+from variants import KINDS, Variant, variant_of, variants
 
 from patchctl.atomic import replace_file
-from patchctl.training.recipes.read import Recipes
+from patchctl.training.recipes.read import Key, Recipes
+
+# Of a call's answers: two may be the same by chance, half of them never.
+DIFFERENT = 0.75
 
 
 def main() -> int:
@@ -36,41 +41,61 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what it started is ended on the way out
     place = Place(asked.trees.resolve(), Path(os.environ["PATCHCTL_TORCH_PYTHON"]).absolute(), asked.out.resolve())
     known, other = recipes(), dict(one.split("=") for one in asked.size)
-    everything = Results({"/".join(key): place.folder / f"{'-'.join(key)}.json" for key in shipped(known)}, asked.table)
+    records = Records(known, asked.records or place.folder, asked.table)
+    if asked.table:
+        replace_file(asked.table.with_name("recipes-sizes.md"), sizes_page().encode())
     keys = [key for key in shipped(known) if not asked.only or "/".join(key) in asked.only]
+    session = Session(place, known, records, other, asked.timeout)
     for key in keys:
-        title = "/".join(key)
-        if asked.again or title not in everything.found:
-            everything.keep(title, look_at(place, known, key, asked.timeout, other))
+        session.run(key, asked.again)
     for key, variant in variants(known, shipped(known), asked.compare):
+        if key in keys and good(records.found["/".join(key)]):
+            session.compare(key, variant, asked.again)
+    records.write()
+    return 0 if all(well(records.found["/".join(key)]) for key in keys) else 1
+
+
+@dataclass
+class Session:
+    """Runs what no record tells yet."""
+
+    place: Place
+    known: Recipes
+    records: Records
+    other: dict[str, str]
+    timeout: float
+
+    def run(self, key: Key, again: bool = False) -> None:
         title = "/".join(key)
-        if key in keys and good(everything.found[title]):
-            found = everything.found[title]
-            beside = found.setdefault("compared", {})
-            if asked.again or variant.name not in beside:
-                beside[variant.name] = compared(place, known, key, variant, asked.timeout, found["other sizes"])
-                everything.keep(title, found)
-    everything.write()
-    return 0 if all(well(everything.found["/".join(key)]) for key in keys) else 1
+        before = self.records.found.get(title, {})
+        state = state_of(self.place.trees, shrunk(self.known, key, {}, self.other), self.known)
+        if again or before.get("state") != state:
+            found = look_at(self.place, self.known, key, self.timeout, self.other)
+            self._done(key, "on", state)
+            self.records.keep(title, found | {"state": state, "compared": before.get("compared", {})})
 
+    def compare(self, key: Key, variant: Variant, again: bool = False) -> None:
+        title = "/".join(key)
+        found = self.records.found[title]
+        state = state_of(self.place.trees, variant.made(self.known, key, {}, self.other), self.known)
+        if not again and found["compared"].get(variant.name, {}).get("state") == state:
+            return
+        # A record of another machine left no run here to hold this one against.
+        if not self._here(key, "on", found["state"]):
+            self.run(key, again=True)
+        if variant.beside != "on" and not self._here(key, variant.beside, found["compared"][variant.beside]["state"]):
+            self.compare(key, variant_of(variant.beside, found["compared"][variant.beside]), again=True)
+        found = self.records.found[title]
+        one = compared(self.place, self.known, key, variant, self.timeout, self.other)
+        self._done(key, variant.name, state)
+        self.records.keep(title, found | {"compared": found["compared"] | {variant.name: one | {"state": state}}})
 
-class Results:
-    """What was found of each recipe, in a file each, and the pages that are made of them."""
+    def _done(self, key: Key, name: str, state: State) -> None:
+        (self.place.folder / "-".join(key) / name / "state.json").write_text(json.dumps(state))
 
-    def __init__(self, files: dict[str, Path], table: Path | None) -> None:
-        self.files, self.table = files, table
-        self.found = {title: json.loads(file.read_text()) for title, file in files.items() if file.is_file()}
-
-    def keep(self, title: str, found: dict[str, Any]) -> None:
-        self.found[title] = found
-        replace_file(self.files[title], json.dumps(found, indent=1).encode())
-        print(title, json.dumps(found), flush=True)
-        self.write()
-
-    def write(self) -> None:
-        if self.table:
-            write_table(self.table, self.found, list(self.files))
-            replace_file(self.table.with_name("recipes-sizes.md"), sizes_page().encode())
+    def _here(self, key: Key, name: str, state: State) -> bool:
+        file = self.place.folder / "-".join(key) / name / "state.json"
+        return file.is_file() and json.loads(file.read_text()) == state
 
 
 def well(found: dict[str, Any]) -> bool:
@@ -79,10 +104,11 @@ def well(found: dict[str, Any]) -> bool:
 
 
 def good(found: dict[str, Any]) -> bool:
-    """Two steps, the engine renewed in both, and the same after a load."""
+    """Two steps with samples that differ, the engine renewed in both, and the same after a load."""
     update = found["update"] or {}
     seen = all(update.get(name) for name in ("whole", "ranks agree", "changed"))
-    return found["steps"] == 2 and seen and update["behind"] <= BEHIND and found["resumed"] is True
+    drawn = bool(found["answers"]) and all(one["different"] >= DIFFERENT * one["answers"] for one in found["answers"])
+    return found["steps"] == 2 and seen and drawn and update["behind"] <= BEHIND and found["resumed"] is True
 
 
 def _arguments() -> argparse.Namespace:
@@ -90,6 +116,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--trees", type=Path, required=True)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--out", type=Path, default=REPO / "build/recipes")
+    parser.add_argument("--records", type=Path, help="a folder for the results, a file a recipe; OUT without it")
     parser.add_argument("--table", type=Path)
     parser.add_argument("--timeout", type=float, default=900.0)
     parser.add_argument("--again", action="store_true")
@@ -108,7 +135,7 @@ def look_at(
     place: Place, known: Recipes, key: tuple[str, str], timeout: float, other: dict[str, str]
 ) -> dict[str, Any]:
     """The result of one recipe; what could not be done is said in `why`, and what comes after it is not tried."""
-    found: dict[str, Any] = {"composed": False, "steps": 0, "update": None, "resumed": None, "why": ""}
+    found: dict[str, Any] = {"composed": False, "steps": 0, "answers": [], "update": None, "resumed": None, "why": ""}
     folder = place.folder / "-".join(key)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     for name in ("on", "resumed"):
@@ -119,7 +146,7 @@ def look_at(
         return found | {"why": str(failure).strip().splitlines()[-1][:300]}
     ended = train(place, one, known, "on", timeout)
     log = ended.log.read_text(errors="replace")
-    metrics = steps_of(log)
+    metrics = steps_of(folder / "on")
     found |= {
         "composed": "TaskRunner hostname" in log,
         "ranks": one.ranks,
@@ -130,6 +157,7 @@ def look_at(
     }
     found |= {"steps": len(metrics), "metrics": {step: chosen(values) for step, values in metrics.items()}}
     found["why"] = "" if ended.code == 0 else why(ended)
+    found["answers"] = answers_of(folder / "on/watched")
     if updates_of(folder / "on/watched"):
         found["update"] = update_seen(place, folder, "on")
     if ended.code == 0 and (folder / "checkpoints/global_step_1").is_dir():
@@ -144,7 +172,7 @@ def resumed(place: Place, one: Shrunk, known: Recipes, folder: Path, timeout: fl
     shutil.rmtree(checkpoints / "global_step_2", ignore_errors=True)
     (checkpoints / "latest_checkpointed_iteration.txt").write_text("1")
     ended = train(place, one, known, "resumed", timeout)
-    again = steps_of(ended.log.read_text(errors="replace"))
+    again = steps_of(folder / "resumed")
     if ended.code != 0 or list(again) != ["2"]:
         return {"resumed": False, "why": f"resuming: {why(ended)}"}
     updates = updates_of(folder / "on/watched")

@@ -34,6 +34,8 @@ SITE = "import patchctl_standins.at_start\n"
 FIXED = NOBODYS | {
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
+    # Ray's workers have the lowest priority otherwise, and whatever else runs goes first.
+    "RAY_worker_niceness": "0",
     "RAY_worker_register_timeout_seconds": "600",
     "RAY_agent_register_timeout_ms": "300000",
     "RAY_health_check_failure_threshold": "60",
@@ -42,6 +44,7 @@ FIXED = NOBODYS | {
 WATCHED = (
     "verl.workers.rollout.vllm_rollout.vllm_rollout_spmd=watch:watch",
     "verl.trainer.ppo.ray_trainer=watch:watch_trainer",
+    "verl.utils.tracking=watch:watch_metrics",
     "ray._private.services=watch:wait_for_ray",
 )
 LOOK_S = 0.5

@@ -1,16 +1,13 @@
-"""What a run left behind: its log's metrics, what training gave the engine, and what the engine answered."""
+"""What a run left behind: its metrics, what training gave the engine, and what the engine answered."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 from runs import HERE, Ended, Place, finished
 
-STEP = re.compile(r"step:(\d+) - (.*)")
-VALUE = re.compile(r"([\w./]+):(?:np\.float64\()?(-?[\d.]+(?:e-?\d+)?|nan|inf)\)?")
 # Engine in bf16, Hugging Face in float32: how far the engine's token may be below the best one, in logits of this model.
 BEHIND = 0.25
 
@@ -19,9 +16,11 @@ def why(ended: Ended) -> str:
     return ended.last_error() if ended.code is not None else f"not at its end after {ended.seconds:.0f} s"
 
 
-def steps_of(log: str) -> dict[str, dict[str, float]]:
-    """What verl's console logger says of each step."""
-    return {step: {k: float(v) for k, v in VALUE.findall(rest)} for step, rest in STEP.findall(log)}
+def steps_of(run: Path) -> dict[str, dict[str, float]]:
+    """What verl's trainer logged of each step of a run."""
+    file = run / "watched/metrics.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+    return {str(line["step"]): line["data"] for line in lines}
 
 
 def chosen(values: dict[str, float]) -> dict[str, float]:
@@ -41,6 +40,11 @@ def updates_of(watched: Path) -> list[int]:
 
 def _given(watched: Path, update: int) -> list[bytes]:
     return [file.read_bytes() for file in sorted(watched.glob(f"weights.{update}.*.safetensors"))]
+
+
+def answers_of(watched: Path) -> list[dict[str, int]]:
+    """Of each call that generated for training: answers, and how many of them are different with their prompts."""
+    return [json.loads(file.read_text()) for file in sorted(watched.glob("samples.*.json"))]
 
 
 def same_again(watched: Path, update: int, again: Path) -> bool:

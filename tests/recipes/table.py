@@ -3,15 +3,12 @@ docs/evidence/recipes-sizes.md: what the shrinking replaces, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from compare import LIMITS
 from seen import BEHIND
 from shrunk import TABLE
-
-from patchctl.atomic import replace_file
 
 HEAD = """\
 # Recipes, run
@@ -22,14 +19,17 @@ recipe's trainer and its engine, on the patched trees with the stand-ins of `sta
 
 - **composed**: the entry module took the overrides and started its task runner.
 - **two steps**: generation, reward, reference, update and checkpoint, twice.
+- **answers**: how many of a step's are different, prompts counted, both steps; replicas that draw alike show here.
 - **update seen**: after each update the engine holds the whole model, answers greedily, and with other tokens than before; the
   tokens are Hugging Face's with the same weights, or the engine's token is at most so many logits below the best (bf16).
 - **resumed**: begun again from the checkpoint of the first step, the engine is given the very weights that it was given then.
 - **seconds** are of the first of the two runs, its start included, on two cores with other work beside it (**load**: of the last five
   minutes); **GiB**: the most that its processes took together, pages that they share counted in each.
+- **†**: run on other patches, or with other settings, than the distribution has today. Stand-ins may have changed in any row. The
+  records, with the tips of the trees, are in [recipes](recipes/).
 
-| recipe | ranks | composed | two steps | update seen | resumed | off | one rank | seconds | load | GiB | where it stops |
-|---|---|---|---|---|---|---|---|---|---|---|---|
+| recipe | ranks | composed | two steps | answers | update seen | resumed | off | one rank | seconds | load | GiB | where it stops |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|
 """
 
 COMPARED = """
@@ -59,6 +59,10 @@ FOUND = """
 | MindSpeed's swap_optimizer and verl's checkpoints | `out of bounds for storage of size 0` at the first checkpoint; read in the code and shown \
 by the patch's test: a step after a load goes on with the old count of steps | patch \
 [swap_optimizer_state](../patches/mindspeed/f6688c61/swap_optimizer_state.md) |
+| data_rebalance and two replicas or more | half of a group's samples were the other half again: replicas began with one random state | patch \
+[data_rebalance_seeds](../patches/verl/v0.6.0/data_rebalance_seeds.md); column answers, rule `data-rebalance-seeds` |
+| DeepSeek-V3's experts' bias and a resumed run | the engine was given the bias in bf16, in float32 before | patch \
+[expert_bias_float32](../patches/megatron-lm/core_v0.12.1/expert_bias_float32.md) |
 | ep_alltoallv_reshard and param_offload | `out of bounds for storage of size 0` when the workers are made | \
 [ep_alltoallv_reshard](../patches/verl/v0.6.0/ep_alltoallv_reshard.md) records shapes only |
 """
@@ -75,30 +79,32 @@ A run has as many ranks as they make, times two for data parallelism where that 
 """
 
 
-def write_table(file: Path, results: Mapping[str, Mapping[str, Any]], titles: Sequence[str]) -> None:
-    text = HEAD + "".join(_row(title, results.get(title)) for title in titles)
+def page(results: Mapping[str, Mapping[str, Any]], titles: Sequence[str], older: Set[tuple[str, str]]) -> str:
+    """`older` are the runs, as (title, variant), that are not of today's patches and recipes; the variant is "" for a recipe's own."""
+    text = HEAD + "".join(_row(title, results.get(title), (title, "") in older) for title in titles)
     rows = [
-        _compared_row(title, name, found)
+        _compared_row(title, name, found, (title, name) in older)
         for title in titles
         for name, found in results.get(title, {}).get("compared", {}).items()
         if name != "one-by-one"
     ]
     if rows:
         text += COMPARED.format(**LIMITS, behind=BEHIND) + "".join(rows)
-    replace_file(file, (text + FOUND).encode())
+    return text + FOUND
 
 
-def _row(title: str, found: Mapping[str, Any] | None) -> str:
+def _row(title: str, found: Mapping[str, Any] | None, older: bool) -> str:
     if found is None:
-        return f"| {title} | | not run | | | | | | | | | |\n"
+        return f"| {title} | | not run | | | | | | | | | | |\n"
     steps = "yes" if found["steps"] == 2 else f"no ({found['steps']})"
     other = ", ".join(f"{name} {value}" for name, value in found.get("other sizes", {}).items())
     beside = found.get("compared", {})
     cells = [
-        title,
+        f"{title}{' †' if older else ''}",
         f"{found.get('ranks', '')}{f' ({other})' if other else ''}",
         _yes(found["composed"]),
         steps,
+        ", ".join(f"{one['different']} of {one['answers']}" for one in found["answers"]),
         _update(found["update"]),
         _yes(found["resumed"]),
         *(_held(beside.get(name)) for name in ("off", "one-rank")),
@@ -109,10 +115,10 @@ def _row(title: str, found: Mapping[str, Any] | None) -> str:
     return f"| {' | '.join(cells)} |\n"
 
 
-def _compared_row(title: str, name: str, found: Mapping[str, Any]) -> str:
+def _compared_row(title: str, name: str, found: Mapping[str, Any], older: bool) -> str:
     promise = found["held to"]
     cells = [
-        title,
+        f"{title}{' †' if older else ''}",
         name.replace("-", " "),
         str(found["ranks"]),
         promise["training"],

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from compare import LIMITS, differences, faults
 from memory import resident_bytes
+from records import Records, locked_tips, settings_of
 from seen import same_again, updates_of
 from shrunk import REPO, TABLE, recipes, replaced, shipped, shrunk
 from table import sizes_page
@@ -70,6 +71,25 @@ def test_the_table_says_why() -> None:
 
 def test_the_page_says_what_the_table_does() -> None:
     assert (REPO / "docs/evidence/recipes-sizes.md").read_text(encoding="utf-8") == sizes_page()
+
+
+def test_the_page_says_what_the_records_do() -> None:
+    page = (REPO / "docs/evidence/recipes.md").read_text(encoding="utf-8")
+    assert page == Records(KNOWN, REPO / "docs/evidence/recipes").page()
+
+
+def test_a_record_of_other_patches_or_settings_is_told(tmp_path: Path) -> None:
+    key = next(key for key in KEYS if key == ("qwen3-8b", "grpo"))
+    tips, settings = sorted(locked_tips()), settings_of(shrunk(KNOWN, key, {}), KNOWN)
+    found = {"composed": True, "steps": 2, "answers": [], "update": None, "resumed": True, "why": "", "compared": {}}
+    records = Records(KNOWN, tmp_path)
+    for state, told in (
+        ({"trees": {"verl": tips[0]}, "settings": settings}, False),
+        ({"trees": {"verl": "0" * 40}, "settings": settings}, True),
+        ({"trees": {"verl": tips[0]}, "settings": "others"}, True),
+    ):
+        records.found = {"/".join(key): found | {"state": state}}
+        assert ("| qwen3-8b/grpo † |" in records.page()) == told
 
 
 @pytest.mark.parametrize("key", KEYS, ids="/".join)

@@ -63,6 +63,12 @@ class Variant:
         return shrunk(known, key, paths, sizes, frozenset(left_out), more)
 
 
+def variant_of(name: str, found: Mapping[str, Any]) -> Variant:
+    """The variant that a record is of."""
+    alone = name in ("one-rank", "one-by-one")
+    return Variant(name, frozenset(found["off"]), name == "one-rank", alone, found["beside"])
+
+
 def on_in(run: Run) -> frozenset[str]:
     """The switches that a recipe has on."""
     keys = {bare(key): value.value for key, value in {**run.overrides, **run.environment}.items()}

@@ -4,8 +4,10 @@ compared.
 
 In the folder RECIPE_WATCHED: `weights.UPDATE.RANK.safetensors`, what training gave the engine in an update;
 `tokens.UPDATE.RANK.json`, what the engine answers greedily to PROMPTS with it, before it generates for training;
-`samples.CALL.pt`, what all engines together generated for training. With RECIPE_SAMPLES, such a folder of another run,
-training is given that run's answers in place of those that were generated: prompt by prompt, the first answer for the first.
+`samples.CALL.pt`, what all engines together generated for training, and in `samples.CALL.json` how many different answers
+that is; `metrics.jsonl`, what the trainer logged of each step (Ray may lose the last lines that its driver wrote).
+With RECIPE_SAMPLES, such a folder of another run, training is given that run's answers in place of those that were generated:
+prompt by prompt, the first answer for the first.
 """
 
 import itertools
@@ -80,6 +82,9 @@ def _sampled(generate):
         generated, name = generate(prompts), f"samples.{next(calls)}.pt"
         own = {key: value.clone() for key, value in generated.batch.items()}
         torch.save(own, _watched() / name)
+        answers = [tuple(row) for row in torch.cat([own["prompts"], own["responses"]], -1).tolist()]
+        count = {"answers": len(answers), "different": len(set(answers))}
+        (_watched() / name).with_suffix(".json").write_text(json.dumps(count))
         if "RECIPE_SAMPLES" in os.environ:
             other = torch.load(Path(os.environ["RECIPE_SAMPLES"]) / name)
             rows = same_prompts(own["prompts"].tolist(), other["prompts"].tolist())
@@ -88,6 +93,19 @@ def _sampled(generate):
         return generated
 
     return sampled
+
+
+def watch_metrics(module):
+    """verl.utils.tracking: what is logged of each step."""
+    log = module.Tracking.log
+
+    def kept(self, data, step, backend=None):
+        numbers = {name: float(value) for name, value in data.items() if not hasattr(value, "__len__")}
+        with (_watched() / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({"step": step, "data": numbers}) + "\n")
+        return log(self, data, step, backend)
+
+    module.Tracking.log = kept
 
 
 def wait_for_ray(module):

@@ -77,7 +77,7 @@ def unproven(patchctl: Run, stack: str) -> dict[str, str]:
 
 def test_both_stacks_build_and_neither_proves_the_other(locked: Path, patchctl: Run, tmp_path: Path) -> None:
     names = {s["stack"] for s in patchctl("list", "stacks", "--upstream", "vllm-ascend", sources=False)["stacks"]}
-    assert names == {OLD.partition("/")[2], NEW.partition("/")[2]}
+    assert names >= {OLD.partition("/")[2], NEW.partition("/")[2]}
     tree = patchctl("apply", "--profile", "next", "--workspace", str(tmp_path))["trees"]["vllm-ascend"]
     assert tree["locked"] is True and [p["feature"] for p in tree["patches"]] == [FEATURE]
     assert "get_tp_hccl_op_expansion_mode" in (tmp_path / "vllm-ascend/vllm_ascend/utils.py").read_text()

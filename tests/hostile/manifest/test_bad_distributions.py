@@ -43,6 +43,10 @@ ROWS = {
         (UPSTREAMS, "    git: [https://example.org/clock.git]\n", ""),
         (CLOCK, 4, "pin: cannot be had: no sdist, and upstreams.yaml gives clock no git repository"),
     ),
+    "pin_of_nothing": (
+        (CLOCK, 'commit: "2222222222222222222222222222222222222222"', "commit: null"),
+        (CLOCK, 5, "pin.commit: null needs 'sdist': nothing else says what is pinned"),
+    ),
     "number_twice": (
         (CLOCK, "  - 0001-bugfix-second.patch", "  - 0001-bugfix-second.patch\n  - 0001-bugfix-second.patch"),
         (CLOCK, 8, "patches[1]: number 0001 after 0001; expected a greater one"),
@@ -165,6 +169,15 @@ def test_one_fault_between_files(
 
 def test_the_good_one_is_good(root: Path) -> None:
     assert len(Distribution.load(root).stacks) == 3
+
+
+def test_a_tag_without_a_commit(root: Path, edit: Edit) -> None:
+    for file in (V1, SITE):
+        edit(file, '"1111111111111111111111111111111111111111"', "null")
+    assert problems(root) == [(V1, 6, "pin.tag: needs 'commit': it is one of a commit's")]
+    for file in (V1, SITE):
+        edit(file, "  tag: v1\n", "")
+    assert {s.pin.commit for (u, _), s in Distribution.load(root).stacks.items() if u == "greeter"} == {None}
 
 
 def test_stacks_that_extend_each_other(root: Path, edit: Edit) -> None:

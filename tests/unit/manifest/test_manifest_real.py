@@ -38,10 +38,14 @@ def test_editors_find_the_schema(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", STACKS, ids=lambda p: p.stem)
-def test_an_abbreviated_commit_as_a_stacks_name_is_the_pins(path: Path) -> None:
+def test_a_stacks_name_is_the_pins_commit_tag_or_release_branch(path: Path) -> None:
     stack = read(path, Stack).value
+    branches = Distribution.load(REPOSITORY).upstream(stack.upstream).releases
     if all(c in "0123456789abcdef" for c in stack.name):
         assert stack.pin.commit.startswith(stack.name)
+    elif branches:
+        assert stack.name.startswith(branches)
+        assert stack.pin.tag is None
     else:
         assert stack.pin.tag == stack.name
 
@@ -57,7 +61,9 @@ def executed(stack: str, path: str) -> dict[str, Any]:
     ("stack", "path", "version"),
     [
         ("vllm/v0.14.1.yaml", "vllm/_version.py", (0, 14, 1)),
+        ("vllm/v0.23.0.yaml", "vllm/_version.py", (0, 23, 0)),
         ("vllm-ascend/v0.14.0rc1.yaml", "vllm_ascend/_version.py", (0, 14, 0, "rc1")),
+        ("vllm-ascend/v0.23.0.yaml", "vllm_ascend/_version.py", (0, 23, 0)),
     ],
 )
 def test_generated_version_files_name_the_pin(stack: str, path: str, version: tuple[int | str, ...]) -> None:
