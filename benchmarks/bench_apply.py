@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from apply_plot import draw
+from apply_plot import Times, draw
 from apply_series import GIT_ENV, Series, find_series, git, made_series
 from markers import write_between_markers
 
@@ -96,7 +96,7 @@ def main() -> int:
     lines = [machine(), ""]
     with tempfile.TemporaryDirectory(prefix="patchctl-bench-") as scratch:
         cases = []
-        charts: dict[str, dict[int, dict[str, float]]] = {"profile": {}, "patches": {}, "files": {}}
+        charts: dict[str, dict[int, Times]] = {"profile": {}, "patches": {}, "files": {}}
         for chart, case in all_cases(Path(scratch), args):
             print(row(case), file=sys.stderr)
             cases.append(case)
@@ -111,7 +111,7 @@ def main() -> int:
     return 0
 
 
-def times(case: Case) -> dict[str, float]:
+def times(case: Case) -> Times:
     return {tool: min(runs.cpu) for tool, runs in case.runs.items() if tool in TOOLS[:5]}
 
 
@@ -281,7 +281,6 @@ def series_case(work: Path, series: Series, rounds: int) -> Case:
 def profile_case(work: Path, profile: str, mirrors: list[str], rounds: int) -> Case:
     """The distribution's own profile: all of its trees in one apply, and a `git am` for each tree."""
     ours = Workspace(work, ROOT, profile, mirrors)
-    ours.apply(Clock())
     expected = {name: tree["tip_tree"] for name, tree in ours.state["trees"].items()}
     checkouts, files = [], 0
     for name, tree in ours.state["trees"].items():
@@ -290,12 +289,10 @@ def profile_case(work: Path, profile: str, mirrors: list[str], rounds: int) -> C
         git("fetch", "-q", str(ours.folder / "ws" / name), tree["base_commit"], repo=None, cwd=folder)
         # As patches of git, since a carried file is in none of ours, and a later patch may edit it.
         series = ["format-patch", "-q", "--full-index", "--binary", "-o", str(work / "series" / name)]
-        git(*series, tree["base_commit"], repo=None, cwd=ours.folder / "ws" / name)
+        git(*series, f"{tree['base_commit']}..{tree['tip_commit']}", repo=None, cwd=ours.folder / "ws" / name)
         patches = sorted((work / "series" / name).iterdir())
         checkouts.append(Checkout(folder, tree["base_commit"], patches))
         files += len(git("ls-tree", "-r", "--name-only", tree["base_commit"], repo=None, cwd=folder).splitlines())
-
-    ours.revert(Clock())
 
     def check() -> None:
         assert ours.trees() == expected

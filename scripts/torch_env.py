@@ -4,7 +4,7 @@
 Looked for in this order: PATCHCTL_TORCH_PYTHON; the environment that an earlier run made; otherwise one is made with
 Python 3.11 and torch from what pip is configured for (find-links included), then from TORCH_INDEX_URL. A torch build that
 requires nvidia-* packages is never installed. Prints nothing on standard output and exits 3 when there is none; the
-reason, and what to set, go to standard error.
+reason, and what to set, go to standard error. Each release set has its own environment: --set names it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,12 @@ TORCH = "2.13.0"
 PYTHON = "3.11"
 HERE = Path(__file__).resolve().parent.parent
 BEHAVIOUR = HERE / "tests" / "behaviour"
-REQUIREMENTS = [BEHAVIOUR / "requirements.txt", BEHAVIOUR / "requirements-no-deps.txt"]
-CONSTRAINTS = BEHAVIOUR / "constraints.txt"
+# The folder of a set's requirements.txt, requirements-no-deps.txt and constraints.txt, and the environment that is made of them.
+OLDEST = "2026.02"
+SETS = {
+    OLDEST: (BEHAVIOUR, ".venv-torch"),
+    "2026.11": (BEHAVIOUR / "environments" / "2026.11", ".venv-torch-2026.11"),
+}
 NONE = 3
 
 
@@ -33,36 +37,53 @@ class NoTorch(Exception):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = Path(os.environ.get("PATCHCTL_TORCH_VENV", HERE / ".venv-torch"))
-    parser.add_argument("--venv", type=Path, default=default, help="where to make the environment")
+    parser.add_argument("--set", choices=SETS, default=OLDEST, help="the release set [default: %(default)s]")
+    parser.add_argument("--venv", type=Path, help="where to make the environment [default: .venv-torch of the set]")
     args = parser.parse_args()
+    folder, name = SETS[args.set]
+    default = os.environ.get("PATCHCTL_TORCH_VENV", HERE / name) if args.set == OLDEST else HERE / name
     try:
-        print(find_or_make(args.venv))
+        print(find_or_make(args.venv or Path(default), folder, args.set))
     except NoTorch as reason:
         print(f"no CPU torch for the behaviour tests: {reason}", file=sys.stderr)
         return NONE
     return 0
 
 
-def find_or_make(venv: Path) -> str:
-    """The path of an interpreter with a CPU torch and everything in requirements.txt."""
+def find_or_make(venv: Path, folder: Path, name: str) -> str:
+    """The path of an interpreter with a CPU torch and everything in the folder's requirements.txt."""
     named = os.environ.get("PATCHCTL_TORCH_PYTHON")
     if named:
         check_torch(named)
+        if name != OLDEST:
+            check_transformers(named, folder, name)
         return named
     python = str(venv / "bin" / "python")
     mark = venv / ".ready"
-    if mark.is_file() and mark.read_text() == wanted():
+    if mark.is_file() and mark.read_text() == wanted(folder):
         return python
-    make(venv, python)
+    make(venv, python, folder)
     check_torch(python)
-    mark.write_text(wanted())
+    mark.write_text(wanted(folder))
     return python
 
 
-def wanted() -> str:
+def wanted(folder: Path) -> str:
     """Changes when the environment has to be made anew."""
-    return hashlib.sha256(b"".join(f.read_bytes() for f in [*REQUIREMENTS, CONSTRAINTS]) + TORCH.encode()).hexdigest()
+    files = [folder / name for name in ("requirements.txt", "requirements-no-deps.txt", "constraints.txt")]
+    return hashlib.sha256(b"".join(f.read_bytes() for f in files) + TORCH.encode()).hexdigest()
+
+
+def check_transformers(python: str, folder: Path, name: str) -> None:
+    """Raise NoTorch where an interpreter that somebody named is of another set: transformers tells them apart."""
+    lines = (folder / "constraints.txt").read_text().splitlines()
+    (version,) = [line.removeprefix("transformers==") for line in lines if line.startswith("transformers==")]
+    probe = "import importlib.metadata; print(importlib.metadata.version('transformers'))"
+    done = subprocess.run([python, "-c", probe], capture_output=True, text=True, check=False)
+    if (found := done.stdout.strip() or "no transformers") != version:
+        raise NoTorch(
+            f"PATCHCTL_TORCH_PYTHON={python} has {found}; release set {name} runs on transformers {version}: unset it"
+        )
 
 
 def check_torch(python: str) -> None:
@@ -76,7 +97,7 @@ def check_torch(python: str) -> None:
         raise NoTorch(f"{python} has torch {version} for CUDA {cuda}; a CPU build is needed: set PATCHCTL_TORCH_PYTHON")
 
 
-def make(venv: Path, python: str) -> None:
+def make(venv: Path, python: str, folder: Path) -> None:
     """A new environment. Everything is pinned to the one torch that was chosen, so that nothing can pull another."""
     base = shutil.which(f"python{PYTHON}")
     if base is None or subprocess.run([base, "-c", "import venv, ensurepip"], check=False).returncode != 0:
@@ -86,11 +107,11 @@ def make(venv: Path, python: str) -> None:
     run([base, "-m", "venv", str(venv)])
     run([python, "-m", "pip", "install", "-q", "--upgrade", "pip"])
     requirement, extra = choose_torch(python)
-    run([python, "-m", "pip", "install", "-q", *extra, "-c", str(CONSTRAINTS), requirement])
-    constraints = venv / "constraints.txt"
-    constraints.write_text(f"{CONSTRAINTS.read_text()}{requirement}\n")
-    run([python, "-m", "pip", "install", "-q", *extra, "-c", str(constraints), "-r", str(REQUIREMENTS[0])])
-    run([python, "-m", "pip", "install", "-q", "--no-deps", "-r", str(REQUIREMENTS[1])])
+    of_the_set, constraints = folder / "constraints.txt", venv / "constraints.txt"
+    run([python, "-m", "pip", "install", "-q", *extra, "-c", str(of_the_set), requirement])
+    constraints.write_text(f"{of_the_set.read_text()}{requirement}\n")
+    run([python, "-m", "pip", "install", "-q", *extra, "-c", str(constraints), "-r", str(folder / "requirements.txt")])
+    run([python, "-m", "pip", "install", "-q", "--no-deps", "-r", str(folder / "requirements-no-deps.txt")])
 
 
 def choose_torch(python: str) -> tuple[str, list[str]]:

@@ -1,6 +1,7 @@
 """On which release set a profile is taken: the one that is named, else the newest on which it is proven.
 
-A profile is proven on a set when a record shows it of every feature that it applies there (patchctl.catalog.evidence). One that
+A profile is proven on a set when a record shows it of every feature that it applies there (patchctl.catalog.evidence); a stack that
+is only pinned proves nothing, where another one of its upstream has patches. One that
 is proven on none of its sets is taken on the oldest: whoever adds a set moves nobody to it before it is proven.
 """
 
@@ -48,10 +49,10 @@ class _Proven(Mapping[str, Profile]):
     def _choose(self, variants: tuple[Profile, ...]) -> Profile:
         why = []
         for profile in variants if len(variants) > 1 else ():
-            unproven = unproven_on(self._dist, profile)
-            if not unproven:
+            lacking = lacking_on(self._dist, profile)
+            if lacking is None:
                 break
-            why.append(f"on {profile.set} {len(unproven)} of its features are not proven, {unproven[0]} for one")
+            why.append(f"on {profile.set} {lacking}")
         else:
             profile = variants[-1]
         if why and profile is not variants[0]:
@@ -60,16 +61,24 @@ class _Proven(Mapping[str, Profile]):
         return profile
 
 
-def unproven_on(dist: Distribution, profile: Profile) -> list[str]:
-    """The features, as FEATURE@UPSTREAM, that the profile applies and that no record shows to work on their stack."""
+def lacking_on(dist: Distribution, profile: Profile) -> str | None:
+    """What keeps the profile from its set: features that it applies there and that no record shows to work on their stack, or a
+    stack that nothing was brought over to yet, where others of its upstream have patches. None when it is proven."""
     from patchctl.catalog.evidence import Evidence
     from patchctl.stack.plan import select
 
     chosen, evidence = select(dist, profile, ()), Evidence(dist)
     omitted = {id(one.patch) for one in chosen.omitted}
-    return [
+    unproven = [
         f"{patch.feature}@{upstream}"
         for upstream, stack in chosen.stacks.items()
         for patch in chosen.patches[upstream]
         if id(patch) not in omitted and evidence.unproven(stack, patch) is not None
     ]
+    if unproven:
+        return f"{len(unproven)} of its features are not proven, {unproven[0]} for one"
+    for (upstream, _), other in dist.stacks.items():
+        stack = chosen.stacks.get(upstream)
+        if stack is not None and not chosen.patches[upstream] and stack.comes_from is None and other.patches:
+            return f"nothing is brought over to {upstream}/{stack.name}"
+    return None

@@ -14,6 +14,7 @@ from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
 
 if TYPE_CHECKING:
+    from patchctl.manifest.distribution import Distribution
     from patchctl.manifest.types import Stack
 
 
@@ -65,7 +66,8 @@ def command(
     from patchctl.report.drifting import drift_findings, drift_json, drift_text, exit_code
 
     dist = app.distribution
-    chosen = [find_stack(dist, name) for name in stacks] or list(dist.stacks.values())
+    meant = {f"{s.upstream}/{s.name}": s for name in stacks for s in _meant(dist, name)}
+    chosen = list(meant.values() if stacks else dist.stacks.values())
     named = _named(app, against, chosen, matrix=matrix)
     earlier = Earlier(since) if since is not None else None
     if plan is not None:
@@ -78,6 +80,12 @@ def command(
     shown = Shown(Report(drift_findings(found, broke)), "drift", dist.root)
     print_findings(app, output, shown, drift_json(found, broke), lambda style: drift_text(found, broke, style))
     return exit_code(found) if broke is None else FINDINGS if broke else DONE
+
+
+def _meant(dist: Distribution, name: str) -> list[Stack]:
+    """The stack that UPSTREAM/STACK names, or every one of UPSTREAM. Raises WrongUse."""
+    own = [s for (upstream, _), s in dist.stacks.items() if upstream == name]
+    return own or [find_stack(dist, name)]
 
 
 def _restricts(against: Sequence[str]) -> bool:

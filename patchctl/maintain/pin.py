@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from patchctl.errors import LocalEdits, SourceMismatch, SourceUnavailable, Tried, WrongUse
@@ -186,8 +186,10 @@ def _same_commit(stack: Stack, source: Source) -> list[str]:
     )  # fmt: skip
 
 
-def _tree_line(tree: str | None) -> Iterator[str]:
-    yield f'  tree: "{tree}"' if tree else "  tree: null  # not established: no full copy of the repository was at hand"
+def _tree_line(tree: str | None) -> str:
+    return (
+        f'  tree: "{tree}"' if tree else "  tree: null  # not established: no full copy of the repository was at hand"
+    )
 
 
 def _manifest(dist: Distribution, like: Stack, stack: Stack, generated: str) -> str:
@@ -199,7 +201,7 @@ def _manifest(dist: Distribution, like: Stack, stack: Stack, generated: str) -> 
     lines = [
         "schema: 1", f"upstream: {stack.upstream}", f"name: {stack.name}", f"comes_from: {like.name}", "pin:",
         f'  commit: "{pin.commit}"' if pin.commit else "  commit: null  # the source distribution alone: no repository was asked",
-        *(_tree_line(pin.tree) if pin.commit else ()),
+        *([_tree_line(pin.tree)] if pin.commit else []),
         *([f"  tag: {pin.tag}"] if pin.tag else []),
         *(["  sdist:", f'    version: "{pin.sdist.version}"', f'    sha256: "{pin.sdist.sha256}"'] if pin.sdist else []),
         "patches: []",

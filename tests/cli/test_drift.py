@@ -84,6 +84,15 @@ def test_a_release_that_changes_nothing_of_ours(made: Made) -> None:
     assert "nothing is stale" in made.good("drift", "greeter", "--against", "v2")
 
 
+def test_an_upstream_is_all_of_its_stacks(made: Made) -> None:
+    release(made, "v2", {"other.py": "OTHER = 1\n"})
+    made.good("pin", "greeter", "v2")
+    found = drift(made, "greeter", "greeter/v2", "--against", "v2", code=0)
+    assert [(s["upstream"], s["stack"]) for s in found["stacks"]] == [("greeter", "v1"), ("greeter", "v2")]
+    assert [s["stack"] for s in drift(made, "greeter/v1", "--against", "v2", code=0)["stacks"]] == ["v1"]
+    assert made.patchctl("drift", "greter").returncode == 2
+
+
 def test_moved_says_by_how_many_lines_and_is_not_clean_without_a_proof(made: Made) -> None:
     release(made, "v2", {"greeter/hello.py": MOVED})
     rows = only(made, "v2", 20)

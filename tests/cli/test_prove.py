@@ -362,26 +362,38 @@ def test_a_report_says_what_is_proven_and_what_is_lacking(proven: Made) -> None:
     assert "no record that patchctl wrote" in patch["unproven"] and patch["run"] is None
 
 
-def test_a_profile_is_taken_on_the_newest_set_on_which_it_is_proven(proven: Made, tmp_path: Path) -> None:
-    manifests = proven.root / "manifests"
-    earlier = (manifests / "stacks/greeter/v1.yaml").read_text().replace("name: v1", "name: earlier")
+def two_sets(made: Made, older: str, newer: str, bare: str) -> None:
+    """The profile `full` on two sets with these stacks of the greeter, one of which is v1; `bare` is v1 without patches."""
+    manifests = made.root / "manifests"
+    text = (manifests / "stacks/greeter/v1.yaml").read_text().replace("name: v1", f"name: {bare}")
     sets = {
         f"sets/{name}.yaml": f'schema: 1\nname: "{name}"\nsummary: A set.\nstacks:\n  greeter: {stack}\n'
-        for name, stack in {"2026.02": "earlier", "2026.11": "v1"}.items()
+        for name, stack in {"2026.02": older, "2026.11": newer}.items()
     }
     write(manifests, {
-        **sets, "stacks/greeter/earlier.yaml": "\n".join(without_patches(earlier)) + "\n",
+        **sets, f"stacks/greeter/{bare}.yaml": "\n".join(without_patches(text)) + "\n",
         "profiles/full.yaml": 'schema: 1\nname: full\nsummary: On both.\nsets:\n  "2026.02": {}\n  "2026.11": {}\n',
     })  # fmt: skip
-    proven.good("lock")
+    made.good("lock")
 
-    def taken(workspace: str) -> tuple[str, str]:
-        done = proven.patchctl("apply", "--profile", "full", "--workspace", str(tmp_path / workspace), "--json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)["set"], done.stderr
 
-    assert taken("while proven") == ("2026.11", "")
+def taken(made: Made, workspace: Path) -> tuple[str, str]:
+    done = made.patchctl("apply", "--profile", "full", "--workspace", str(workspace), "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["set"], done.stderr
+
+
+def test_a_profile_is_taken_on_the_newest_set_on_which_it_is_proven(proven: Made, tmp_path: Path) -> None:
+    two_sets(proven, "earlier", "v1", bare="earlier")
+    assert taken(proven, tmp_path / "while proven") == ("2026.11", "")
     (proven.root / TEST).write_text(TESTS + "# another test\n")
-    chosen, why = taken("stale")
+    chosen, why = taken(proven, tmp_path / "stale")
     assert chosen == "2026.02"
     assert "on 2026.11 1 of its features are not proven, typo@greeter for one" in why
+
+
+def test_a_set_that_is_only_pinned_proves_nothing(proven: Made, tmp_path: Path) -> None:
+    two_sets(proven, "v1", "later", bare="later")
+    chosen, why = taken(proven, tmp_path / "ws")
+    assert chosen == "2026.02"
+    assert "on 2026.11 nothing is brought over to greeter/later" in why

@@ -14,7 +14,10 @@ from shrunk import REPO, Shrunk, recipes, shipped, shrunk
 from variants import variant_of
 
 from patchctl.atomic import replace_file
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.lock import LockedForm, read_lock
 from patchctl.training.recipes.read import Key, Recipes
+from patchctl.workspace.state import load_state
 
 State = dict[str, Any]
 """What a run ran: the tips of the patched trees, and a digest of the shrunk recipe's settings. Stand-ins are not in it."""
@@ -66,11 +69,11 @@ def _key(title: str) -> Key:
 
 
 def state_of(trees: Path, one: Shrunk, known: Recipes) -> State:
-    applied = json.loads((trees / ".patchctl" / "state.json").read_text(encoding="utf-8"))["trees"]
-    return {
-        "trees": {name: tree["tip_commit"] for name, tree in sorted(applied.items())},
-        "settings": settings_of(one, known),
-    }
+    applied = load_state(trees)
+    if applied is None:
+        raise SystemExit(f"{trees} is no workspace: `make trees`, or `patchctl apply --workspace {trees}`")
+    tips = {name: tree.tip_commit for name, tree in sorted(applied.trees.items())}
+    return {"trees": tips, "settings": settings_of(one, known)}
 
 
 def settings_of(one: Shrunk, known: Recipes) -> str:
@@ -85,9 +88,9 @@ def _said(values: Mapping[str, Any]) -> dict[str, str]:
 
 def locked_tips() -> set[str]:
     """The tips of every stack, in every form, as the distribution's locks have them."""
-    locks = [json.loads(file.read_text(encoding="utf-8")) for file in (REPO / "manifests/locks").glob("*/*.json")]
-    forms = [form for lock in locks for one in lock["results"] for form in one["forms"].values()]
-    return {form["tip_commit"] for form in forms if isinstance(form, dict)}  # "unknown": nobody could compute it
+    locks = [lock for stack in Distribution.load(REPO).stacks.values() if (lock := read_lock(REPO, stack))]
+    forms = [form for lock in locks for one in lock.results for form in one.forms.values()]
+    return {form.tip_commit for form in forms if isinstance(form, LockedForm)}
 
 
 if __name__ == "__main__":  # what changed beside the runs: patches, recipes, the texts

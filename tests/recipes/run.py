@@ -91,11 +91,16 @@ class Session:
         self.records.keep(title, found | {"compared": found["compared"] | {variant.name: one | {"state": state}}})
 
     def _done(self, key: Key, name: str, state: State) -> None:
-        (self.place.folder / "-".join(key) / name / "state.json").write_text(json.dumps(state))
+        file = self._mark(key, name)
+        file.parent.mkdir(parents=True, exist_ok=True)  # a run that could not begin has made none
+        file.write_text(json.dumps(state))
 
     def _here(self, key: Key, name: str, state: State) -> bool:
-        file = self.place.folder / "-".join(key) / name / "state.json"
+        file = self._mark(key, name)
         return file.is_file() and json.loads(file.read_text()) == state
+
+    def _mark(self, key: Key, name: str) -> Path:
+        return self.place.folder / "-".join(key) / name / "state.json"
 
 
 def well(found: dict[str, Any]) -> bool:

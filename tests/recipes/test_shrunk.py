@@ -79,7 +79,7 @@ def test_the_page_says_what_the_records_do() -> None:
 
 
 def test_a_record_of_other_patches_or_settings_is_told(tmp_path: Path) -> None:
-    key = next(key for key in KEYS if key == ("qwen3-8b", "grpo"))
+    key = ("qwen3-8b", "grpo")
     tips, settings = sorted(locked_tips()), settings_of(shrunk(KNOWN, key, {}), KNOWN)
     found = {"composed": True, "steps": 2, "answers": [], "update": None, "resumed": True, "why": "", "compared": {}}
     records = Records(KNOWN, tmp_path)

@@ -1,11 +1,18 @@
-"""Names that a module may import and a type may be annotated with; to call one fails."""
+"""Names to import, and the interpolations by torchvision's values: transformers makes tables of them when it is imported."""
+
+import enum
+from functools import partial
+
+from torchvision import refusing
+
+__getattr__ = partial(refusing, __name__)
 
 
-def __getattr__(name):
-    if name.startswith("__"):
-        raise AttributeError(name)
-    return type(name, (), {"__init__": _refuse})
-
-
-def _refuse(self, *args, **kwargs):
-    raise NotImplementedError(f"torchvision's {type(self).__name__} has no stand-in")
+class InterpolationMode(enum.Enum):
+    NEAREST = "nearest"
+    NEAREST_EXACT = "nearest-exact"
+    BILINEAR = "bilinear"
+    BICUBIC = "bicubic"
+    BOX = "box"
+    HAMMING = "hamming"
+    LANCZOS = "lanczos"

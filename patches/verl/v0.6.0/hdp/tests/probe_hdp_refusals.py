@@ -9,9 +9,14 @@ import torch
 from hdp_settings import ACCEPTED, PATCHED, RANKS, RANKS_OF_REFERENCE, SWITCH, composed, said
 from verl.utils.hybrid_data_parallel import setup
 
+BY_TIME = f"{SWITCH.removesuffix('=True')}_by_time=True"
+DYNAMIC = "actor_rollout_ref.actor.use_dynamic_bsz=True"
 CONFIGURATIONS = {
     "accepted": ACCEPTED,
     "one rank": [SWITCH],
+    "by time without it": [BY_TIME, DYNAMIC],
+    "by time with rows": [*ACCEPTED, BY_TIME],
+    "by time accepted": [*ACCEPTED, BY_TIME, DYNAMIC],
     "MindSpeed left as it was": [SWITCH, RANKS, RANKS_OF_REFERENCE],
     "fused kernels": [*ACCEPTED, "actor_rollout_ref.model.use_fused_kernels=True"],
     "reference alone": ["actor_rollout_ref.ref.megatron.hybrid_data_parallel=True"],

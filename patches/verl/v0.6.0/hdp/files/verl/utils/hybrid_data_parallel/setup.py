@@ -31,7 +31,14 @@ def check_config(config: Any, mindspeed_is_there: bool) -> None:
     if not megatron.get("hybrid_data_parallel", False):
         if reference.get("hybrid_data_parallel", False):
             raise ValueError(f"actor_rollout_ref.ref.megatron.hybrid_data_parallel=True needs {KEY}=True")
+        if megatron.get("hybrid_data_parallel_by_time", False):
+            raise ValueError(f"{KEY}_by_time=True needs {KEY}=True; or set it to False")
         return
+    if megatron.get("hybrid_data_parallel_by_time", False) and not actor.use_dynamic_bsz:
+        raise ValueError(
+            f"{KEY}_by_time=True needs {ACTOR}.use_dynamic_bsz=True, or micro-batches are rows of a fixed number; "
+            "or set it to False"
+        )
     size = megatron.context_parallel_size
     transformer = megatron.get("override_transformer_config") or {}
     refusals = [
@@ -60,8 +67,9 @@ def check_config(config: Any, mindspeed_is_there: bool) -> None:
 
 def refuse(megatron: Any, who: str) -> None:
     """Raises ValueError where a worker that does not know the switch was given it."""
-    if megatron.get("hybrid_data_parallel", False):
-        raise ValueError(f"hybrid_data_parallel is for the actor and the reference policy; set it to False for {who}")
+    for name in ("hybrid_data_parallel", "hybrid_data_parallel_by_time"):
+        if megatron.get(name, False):
+            raise ValueError(f"{name} is for the actor and the reference policy; set it to False for {who}")
 
 
 def prepare(modules: Any, tf_config: Any) -> bool:

