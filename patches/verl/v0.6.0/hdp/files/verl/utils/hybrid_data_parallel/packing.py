@@ -1,4 +1,4 @@
-# Copyright 2026 The patchctl contributors
+# Copyright 2025 Individual Contributor: patchctl
 #
 # Licensed under the Apache License, Version 2.0 (the "License");
 # you may not use this file except in compliance with the License.
@@ -24,8 +24,8 @@ the whole block. What is left as it was is plain context parallelism. Then seque
 others as long as that helps. In groups of up to eight ranks all ways to cut them are tried too. Everything goes by
 lengths and their order, so every rank finds the same layout.
 
-Micro-batches chosen for time are made from below: each sequence in a bin of the fewest ranks that have room for it, bins
-of about the same time, and then bins of one size, next to each other by time, joined to the next larger size.
+Micro-batches chosen for time are made from below: each sequence in a bin of the fewest ranks that have room for it,
+bins of about the same time, and then bins of one size, next to each other by time, joined to the next larger size.
 """
 
 import heapq
@@ -40,7 +40,7 @@ from functools import cache
 ROUNDS, TARGETS, PAIRS, NEAR = 16, 3, 100, 1.005
 # Sequences times ranks up to which whole sequences on single ranks are tried too: 2 ms; larger ones have no need of it.
 WHOLE = 2048
-# Groups up to this size are laid out by all ways to cut them too, where sequences times ranks are no more than the other.
+# Groups up to this size are laid out by all ways to cut them too, where sequences times ranks are at most the other.
 TILED, TILED_WORK = 8, 1024
 # How many micro-batches are tried, in those that tokens need at least, and what a smaller number may take longer.
 MORE, FEWER = (1.0, 1.1, 1.2, 1.3, 1.5), 1.01
@@ -283,7 +283,7 @@ class _Packer:
         return [sorted(block.sequences) for block in bins[ranks]]
 
     def binned(self, size: int, number: int, order: list[int]) -> list[_Block]:
-        """About `number` blocks of `size` ranks with these sequences, each to the one with least to do; more for room."""
+        """About `number` blocks of `size` ranks with these sequences, each to the one with least to do, or more."""
         costs, tokens = self.table(size)
         number = max(number, 1, -(-sum(tokens[index] for index in order) // self.max_tokens))
         blocks = [_Block(0, size, self.cost.block(size)) for _ in range(min(number, len(order)))]
@@ -393,7 +393,7 @@ def _differencing(weights: Sequence[float], parts: int) -> list[list[int]]:
 
 @cache
 def _tilings(ranks: int, largest: int) -> list[tuple[int, ...]]:
-    """All ways to fill `ranks` with blocks, largest first, each a divisor of the one before and none above `largest`."""
+    """All ways to fill `ranks` with blocks, largest first, each a divisor of the one before, none above `largest`."""
     if not ranks:
         return [()]
     sizes = [size for size in range(min(ranks, largest), 0, -1) if largest % size == 0]
