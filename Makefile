@@ -17,7 +17,7 @@ TREES := build/trees
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
 
-.PHONY: help apply demo test test-tool test-behaviour test-2026.11 test-recipes test-recipes-share test-slow test-suites test-upstream test-mutants test-bombs fuzz torture torture-share image-test image-test-slow lint bench bench-patches config-keys docs clean trees
+.PHONY: help apply demo test test-tool test-behaviour test-2026.11 test-recipes test-recipes-share test-slow test-suites test-upstream test-mutants test-bombs fuzz torture torture-share image-test image-test-slow lint lint-upstream bench bench-patches config-keys docs clean trees
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z0-9.-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 18
@@ -128,6 +128,9 @@ lint: $(VENV)/.ready  ## ruff, mypy, shellcheck, shfmt, hadolint, and the patch 
 	$(VENV)/bin/shfmt -d -i 2 -ci $(SHELL_SCRIPTS)
 	$(VENV)/bin/hadolint Dockerfile Dockerfile.into
 	$(PATCHCTL) verify --static --quiet
+
+lint-upstream: trees  ## upstream's own gates (licences, linters, formatters), unpatched against patched
+	$(RUN) scripts/upstream_gates.py --base $(TREES)/base --patched $(TREES)/patched
 
 bench: $(VENV)/.ready  ## apply beside git am and git apply; REPO=DIR for real history, MIRRORS="NAME=URL ..." for the profile's
 	$(RUN) benchmarks/bench_apply.py $(if $(REPO),--repo $(REPO)) --profile $(PROFILE) $(MIRRORS:%=--mirror %) $(BENCH) --out docs/benchmarks.md
