@@ -269,8 +269,8 @@ def pays_table(packing: Any, seeds: int) -> list[list[object]]:
 
 
 def answer(packing: Any, ranks: int, tokens: int, lengths: list[int], ring_share: float) -> Answer:
-    cost = packing.CostModel(ring_share=ring_share)
-    return simulate(lengths, packing, packing.Packing(ranks, tokens), 64, cost)
+    setting = packing.Packing(ranks, tokens, 1, packing.CostModel(ring_share=ring_share))
+    return simulate(lengths, packing, setting, 64)
 
 
 Scheduler = Callable[[Sequence[int], int, int], list[list[tuple[int, ...]]]]

@@ -245,6 +245,7 @@ def actor_config(job, rows):
         # The reference's follows this one.
         **({f"{ACTOR}.megatron.hybrid_data_parallel": True} if job.get("hdp") else {}),
         **({f"{ACTOR}.megatron.hybrid_data_parallel_by_time": True} if job.get("by_time") else {}),
+        **{f"{ACTOR}.megatron.hybrid_data_parallel_costs.{name}": cost for name, cost in job.get("costs", {}).items()},
     }
     folder = os.path.join(os.path.dirname(verl.__file__), "trainer/config")
     with initialize_config_dir(folder, version_base=None):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -405,3 +405,61 @@ def test_where_whole_sequences_just_fit_it_is_as_fast_as_they_are(upstream: Upst
     whole = [packing.Group(rank, 1, tuple(map(lengths.index, part))) for rank, part in enumerate(parts)]
     found = packing.slowest(packing.layout(lengths, 4, 19768), lengths)
     assert found <= packing.slowest(whole, lengths)
+
+
+def transformer(**sizes: Any) -> SimpleNamespace:
+    """A configuration with the names of Megatron's TransformerConfig; a dense model of these sizes if no more is said."""
+    dense = {"gated_linear_unit": True, "num_moe_experts": None, "moe_layer_freq": 1}
+    return SimpleNamespace(**(dense | sizes))
+
+
+QWEN3_32B = transformer(
+    num_layers=64, hidden_size=5120, num_attention_heads=64, num_query_groups=8, kv_channels=128, ffn_hidden_size=25600
+)
+QWEN3_235B = transformer(
+    num_layers=94, hidden_size=4096, num_attention_heads=64, num_query_groups=4, kv_channels=128, ffn_hidden_size=12288,
+    num_moe_experts=128, moe_router_topk=8, moe_ffn_hidden_size=1536, moe_shared_expert_intermediate_size=None,
+)  # fmt: skip
+
+
+@pytest.mark.on
+@pytest.mark.parametrize(
+    ("config", "weights"),
+    [
+        (QWEN3_32B, 64 * (2 * 5120 * 128 * (64 + 8) + 3 * 5120 * 25600)),
+        (QWEN3_235B, 94 * (2 * 4096 * 128 * (64 + 4) + 8 * 3 * 4096 * 1536 + 4096 * 128)),
+    ],
+    ids=["dense", "experts"],
+)
+def test_the_length_where_attention_costs_as_much_follows_from_the_model(
+    upstream: Upstream, config: SimpleNamespace, weights: int
+) -> None:
+    model = packing_of(upstream).CostModel
+    # Forward: 2 operations a weight; scores and values 2 each, a channel and token, half of which are seen.
+    attention = 2 * 2 * config.num_layers * config.num_attention_heads * config.kv_channels / 2
+    assert model.of(config).quadratic_length == pytest.approx(2 * weights / attention)
+    assert model.of(config, {"ring_share": None}) == model(model.of(config).quadratic_length)
+    assert model.of(config, {"quadratic_length": 9, "ring_share": 0.0, "ring_step": 1}) == model(9.0, 0.0, 1.0)
+
+
+@pytest.mark.on
+def test_layers_without_experts_and_shared_experts_are_counted(upstream: Upstream) -> None:
+    model = packing_of(upstream).CostModel
+    every_other = SimpleNamespace(**(vars(QWEN3_235B) | {"moe_layer_freq": [0, 1] * 47}))
+    assert model.of(SimpleNamespace(**(vars(QWEN3_235B) | {"moe_layer_freq": 2}))) == model.of(every_other)
+    dense, sparse = 3 * 4096 * 12288, 8 * 3 * 4096 * 1536 + 4096 * 128
+    more = model.of(every_other).quadratic_length - model.of(QWEN3_235B).quadratic_length
+    assert more == pytest.approx(47 * (dense - sparse) / (94 * 64 * 128))
+    shared = SimpleNamespace(**(vars(QWEN3_235B) | {"moe_shared_expert_intermediate_size": 1536}))
+    more = model.of(shared).quadratic_length - model.of(QWEN3_235B).quadratic_length
+    assert more == pytest.approx(3 * 4096 * 1536 / (64 * 128))
+
+
+@pytest.mark.misuse
+@pytest.mark.parametrize(
+    "costs",
+    [{"ring": 1}, {"ring_share": -0.1}, {"ring_step": True}, {"quadratic_length": math.inf}, {"ring_step": "1"}],
+)
+def test_what_is_no_cost_is_refused(upstream: Upstream, costs: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(costs))):
+        packing_of(upstream).known_costs(costs)

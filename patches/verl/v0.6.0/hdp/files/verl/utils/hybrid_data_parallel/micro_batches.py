@@ -25,7 +25,7 @@ from megatron.core.packed_seq_params import PackedSeqParams
 from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions
 
 from .groups import BlockGroups, make_groups
-from .packing import Packing, padded_length
+from .packing import CostModel, Packing, padded_length
 
 # A column of each micro-batch: of every sequence the first of its ranks in the context parallel group, and how many.
 RANKS = "hdp_ranks"
@@ -40,20 +40,21 @@ class MicroBatches:
 
     max_token_len: int
     by_time: bool = False
+    cost: CostModel = field(default_factory=CostModel)
     # What was found for the number that this rank needs, which mostly is the one that all agree on.
     _found: dict[int, list[list[int]]] = field(default_factory=dict, init=False, compare=False)
 
     @classmethod
-    def of_rows(cls, count: int, width: int) -> "MicroBatches":
+    def of_rows(cls, count: int, width: int, cost: CostModel) -> "MicroBatches":
         """For micro-batches of `count` rows of `width` tokens, all of which may be filled."""
         ranks, tensor_parallel = mpu.get_context_parallel_world_size(), mpu.get_tensor_model_parallel_world_size()
-        return cls(count * padded_length(width, ranks, tensor_parallel))
+        return cls(count * padded_length(width, ranks, tensor_parallel), cost=cost)
 
     def packing(self) -> Packing:
         ranks, tensor_parallel = mpu.get_context_parallel_world_size(), mpu.get_tensor_model_parallel_world_size()
         # Upstream's maximum does not count padding. Rounded up like this, a sequence of that length still fits.
         align = 2 * tensor_parallel
-        return Packing(ranks, math.ceil(self.max_token_len / ranks / align) * align, tensor_parallel)
+        return Packing(ranks, math.ceil(self.max_token_len / ranks / align) * align, tensor_parallel, self.cost)
 
     def enough(self, lengths: list[int], count: int) -> int:
         """How many micro-batches this data parallel rank needs, `count` or more. `partition` of them comes next."""

@@ -31,9 +31,10 @@ bins of about the same time, and then bins of one size, next to each other by ti
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cache
+from typing import Any
 
 # Bounds on what is tried after the cut, so that a call stays under 10 ms: changes, blocks that a sequence may move to
 # (those with least to do), pairs that may change places, and how near to the mean the slowest block is good enough.
@@ -51,8 +52,8 @@ class CostModel:
     """How long a block is busy, in the time that one token takes for all but attention on one rank.
 
     Args:
-        quadratic_length: length in tokens at which a sequence's attention costs as much as everything else; 28,000 is
-            Qwen3-235B's by its count of operations (22 billion active parameters, 94 layers, 64 heads of 128).
+        quadratic_length: length in tokens at which a sequence's attention costs as much as everything else; `of` counts
+            it for a model, 28,000 is about Qwen3-235B's.
         ring_share: what a token of a rank adds in each step of a ring (its keys and values are sent and received, and
             the step's output is merged). 0.3 follows from a published pair of training times of that model with
             context parallel sizes 8 and 4, 1,654 s and 1,057 s, if nothing but the ring made the difference.
@@ -63,6 +64,20 @@ class CostModel:
     ring_share: float = 0.3
     ring_step: float = 50.0
 
+    @classmethod
+    def of(cls, config: Any, costs: Mapping[str, float | None] | None = None) -> "CostModel":
+        """That of a model, with what is known better in `costs` (see `known_costs`, and what it raises).
+
+        By operations of the forward pass: a token takes 2 for each weight of a layer that it meets, and 2 for each
+        channel of all query heads and each token of its sequence, half of which it attends to. The vocabulary's
+        weights are left out: they are on one pipeline stage.
+
+        Args:
+            config: Megatron's TransformerConfig, or what has its names.
+        """
+        channels = config.num_layers * config.num_attention_heads * config.kv_channels
+        return cls(**({"quadratic_length": _active_weights(config) / channels} | known_costs(costs or {})))
+
     def sequences(self, lengths: Sequence[int], ranks: int) -> list[float]:
         """What each sequence of these lengths (padding included), split over `ranks`, adds to each of them."""
         linear = (1.0 + (ranks - 1) * self.ring_share) / ranks
@@ -72,6 +87,36 @@ class CostModel:
     def block(self, ranks: int) -> float:
         """What the ring of a block of `ranks` costs whatever its sequences are."""
         return (ranks - 1) * self.ring_step
+
+
+def known_costs(costs: Mapping[str, float | None]) -> dict[str, float]:
+    """Those that are set. Raises ValueError for a name that the cost model does not have, or what is no cost."""
+    names = [each.name for each in fields(CostModel)]
+    for name, value in costs.items():
+        if name not in names:
+            raise ValueError(f"{name}: there are {', '.join(names)}")
+        least = "above 0" if name == "quadratic_length" else "0 or more"
+        number = type(value) in (int, float) and 0 <= value < math.inf and (value > 0 or least == "0 or more")
+        if value is not None and not number:
+            raise ValueError(f"{name}={value!r} is no number {least}; null leaves it to the patch")
+    return {name: float(value) for name, value in costs.items() if value is not None}
+
+
+def _active_weights(config: Any) -> int:
+    """Weights of all layers that one token is multiplied with, the experts that it is not sent to left out."""
+    width, experts = config.hidden_size, config.num_moe_experts
+    attention = 2 * width * config.kv_channels * (config.num_attention_heads + config.num_query_groups)
+    matrices = 3 if config.gated_linear_unit else 2
+    sparse = 0
+    if experts:
+        every = config.moe_layer_freq
+        sparse = sum(every) if isinstance(every, list) else -(-config.num_layers // every)
+    found = config.num_layers * attention + (config.num_layers - sparse) * matrices * width * config.ffn_hidden_size
+    if sparse:
+        shared = config.moe_shared_expert_intermediate_size or 0
+        chosen = config.moe_router_topk * config.moe_ffn_hidden_size
+        found += sparse * width * (matrices * (chosen + shared) + experts)
+    return found
 
 
 @dataclass(frozen=True)
