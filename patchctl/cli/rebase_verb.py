@@ -40,11 +40,15 @@ if TYPE_CHECKING:
     "--continue", "action", flag_value="continue", help="Go on: the patch is resolved, or the run was killed."
 )
 @click.option("--skip", "action", flag_value="skip", help="Leave the patch out at which it stopped; with --reason.")
+@click.option("--postpone", "action", flag_value="postpone",
+              help="Leave it out for now; with --reason, which says what it waits for.")  # fmt: skip
 @click.option(
     "--abort", "action", flag_value="abort", help="Give it up: the distribution is as before. Resolutions are kept."
 )
 @click.option("--status", "action", flag_value="status", help="Say where it stands.")
-@click.option("--reason", metavar="TEXT", help="Why the skipped patch is left out; goes into the new stack's manifest.")
+@click.option(
+    "--reason", metavar="TEXT", help="Why the patch is left out, or left for later; goes into the new stack's manifest."
+)
 @click.option("--dir", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
               help="The work tree [default: edit/UPSTREAM-NEW].")  # fmt: skip
 @source_options
@@ -74,6 +78,7 @@ def command(
     patchctl rebase vllm-ascend/v0.14.0rc1 --to v0.15.0rc1
     patchctl rebase --continue                           # after each stop
     patchctl rebase --skip --reason "upstream has it"     # leave the patch out, and say why
+    patchctl rebase --postpone --reason "waits for X"     # leave it for later
     patchctl rebase --abort                              # what was resolved is kept, and found again
 
     The distribution is changed when the last patch has arrived: patches, manifest, lock. A killed run is gone on with by
@@ -94,7 +99,7 @@ def command(
         if plan is not None:
             name, to, expected = _planned(app, plan, name, to, options, as_json)
         if name is None or to is None:
-            hint = "patchctl rebase STACK --to REVISION; --continue, --skip, --abort, --status are for one under way"
+            hint = "patchctl rebase STACK --to REVISION; --continue, --skip, --postpone, --abort, --status are for one under way"
             raise WrongUse("which stack goes where?", hint=hint)
         wish = Wish(find_stack(app.distribution, name), to, via, folder, own, drop_upstreamed, python, expected)
         run, state = begin(app.distribution, wish, options, app.progress(as_json))
@@ -141,7 +146,10 @@ def _act(
         data = rebasing.data(run, state, status="aborted", aside=aside)
         app.emit("rebase", data, lambda style: rebasing.aborted(state, run.store(state).folder, aside), as_json)
         return DONE
-    state = settle(run, state) if action == "continue" else skip(run, state, reason)
+    if action == "continue":
+        state = settle(run, state)
+    else:
+        state = skip(run, state, reason, "dropped" if action == "skip" else "postponed")
     return _go_on(app, run, state, options, as_json)
 
 

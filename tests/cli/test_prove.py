@@ -397,3 +397,13 @@ def test_a_set_that_is_only_pinned_proves_nothing(proven: Made, tmp_path: Path) 
     chosen, why = taken(proven, tmp_path / "ws")
     assert chosen == "2026.02"
     assert "on 2026.11 nothing is brought over to greeter/later" in why
+
+
+def test_a_set_to_which_features_are_still_to_come_is_not_proven(proven: Made, tmp_path: Path) -> None:
+    two_sets(proven, "earlier", "v1", bare="earlier")
+    proven.edit(
+        "manifests/stacks/greeter/v1.yaml", "name: v1\n", "name: v1\ncomes_from: earlier\npostponed: {loud: soon}\n"
+    )
+    chosen, why = taken(proven, tmp_path / "ws")
+    assert chosen == "2026.02"
+    assert "on 2026.11 1 of its features are postponed, loud@greeter for one" in why

@@ -285,7 +285,7 @@ def test_what_upstream_has_is_named_with_its_commit(made: Made) -> None:
     assert found["stopped_at"]["kind"] == "empty" and f"{fixed[:7]} spell it right" in found["stopped_at"]["reason"]
     found = rebase(made, "--skip", code=20)
     assert outcomes(found) == {"typo": "dropped", "polite": "clean", "loud": "clean"}
-    assert found["open"] == ["loud requires typo, which was dropped: take the line `Requires:` out, or drop both"]
+    assert found["open"] == ["loud requires typo, which was dropped: take the line `Requires:` out, or leave both out"]
     manifest = (made.root / "manifests/stacks/greeter/v2.yaml").read_text()
     assert f'  typo: "upstream has it at v2: {fixed[:7]}' in manifest
     assert sorted(p.name for p in (made.root / "patches/greeter/v2").rglob("*.patch")) == [
@@ -315,7 +315,7 @@ def test_what_upstream_has_is_dropped_on_request(made: Made) -> None:
 def test_a_patch_is_left_out_with_a_reason_only(made: Made) -> None:
     goes_on(made, OTHER_WORDS)
     begin(made, code=4)
-    assert "why is typo left out?" in rebase(made, "--skip", code=2)["error"]["what"]
+    assert "why is typo dropped?" in rebase(made, "--skip", code=2)["error"]["what"]
     rebase(made, "--skip", "--reason", 'nobody\n needs it: "so"', code=4)  # polite builds on its line
     found = rebase(made, "--skip", "--reason", "with typo", code=20)
     assert found["dropped"] == {"typo": 'nobody needs it: "so"', "polite": "with typo"}
@@ -329,6 +329,47 @@ def test_a_patch_is_left_out_with_a_reason_only(made: Made) -> None:
     manifest.write_text(manifest.read_text().replace("  polite: ", "  pole: "))
     said = made.patchctl("verify", "--static").stdout
     assert "v1 has polite, and this stack has not" in said and "v1 has no such feature" in said
+
+
+def test_a_patch_is_left_for_later(made: Made) -> None:
+    """What the manifest said of it before is said anew: a stack that was to get it later, and now gets it or not."""
+    goes_on(made, OTHER_WORDS)
+    made.good("pin", "greeter", "v2")
+    manifest = made.root / "manifests/stacks/greeter/v2.yaml"
+    later = "".join(
+        f"  {feature}: {why}\n" for feature, why in (("typo", "to be read"), ("loud", ">-\n    nobody\n    has"))
+    )
+    manifest.write_text(manifest.read_text() + f"postponed:\n{later}  polite: with typo\n")
+    assert not left_findings(made)
+    begin(made, code=4)
+    assert "why is typo postponed?" in rebase(made, "--postpone", code=2)["error"]["what"]
+    rebase(made, "--postpone", "--reason", "waits for v2.1, which says Helo again", code=4)
+    found = rebase(made, "--skip", "--reason", "with typo", code=20)
+    assert found["dropped"] == {"polite": "with typo"} and outcomes(found)["typo"] == "postponed"
+    assert found["postponed"] == {"typo": "waits for v2.1, which says Helo again"}
+    assert manifest.read_text().count("postponed:") == 1 and "loud:" not in manifest.read_text()
+    assert not left_findings(made)
+    drifted = made.patchctl("drift", "greeter/v1", "--against", "v2")
+    assert drifted.returncode == 20 and "postponed there: waits for v2.1" in drifted.stdout
+    assert "left out there: with typo" in drifted.stdout
+    (stack,) = [s for s in report(made)["stacks"] if s["stack"] == "v2"]
+    assert (stack["dropped"], stack["postponed"]) == (found["dropped"], found["postponed"])
+    page = (made.root / "page.html").read_text()
+    assert "Not here yet</h4>" in page and "Dropped on the way here</h4>" in page and "says Helo again" in page
+    manifest.write_text(manifest.read_text().replace("  typo: ", "  loud: "))
+    said = left_findings(made)
+    assert len(said) == 2 and "v1 has typo, and this stack has not" in said[0]
+    assert said[1] == "`postponed:` names loud, and this stack has it"
+
+
+def left_findings(made: Made) -> list[str]:
+    report = json.loads(made.patchctl("verify", "--static", "--json").stdout)
+    return [f["message"] for f in report["findings"] if f["rule"] == "dropped"]
+
+
+def report(made: Made) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(made.good("report", "--out", str(made.root / "page.html"), "--force", "--json"))
+    return found
 
 
 def test_a_carried_file_meets_one_of_upstreams(made: Made) -> None:
