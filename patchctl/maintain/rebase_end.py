@@ -35,7 +35,7 @@ from patchctl.workspace.trees import commit_tree
 class Ended:
     """What a rebase wrote. `same` are the features whose patch is byte for byte as before, `unproven` says why no record holds for
     a feature here; of what somebody has to look at, `broken` are requirements that did not arrive, `calls` by feature the names of
-    upstream's that changed."""
+    upstream's that changed, `red` what proofs that were run here ended with, unless well."""
 
     stack: Stack
     folder: Path
@@ -46,15 +46,16 @@ class Ended:
     unproven: dict[str, str]
     broken: tuple[str, ...]
     calls: tuple[tuple[str, str], ...]
+    red: tuple[str, ...] = ()
 
     @property
     def open(self) -> list[str]:
-        return [*self.broken, *(line for _, line in self.calls)]
+        return [*self.broken, *(line for _, line in self.calls), *self.red]
 
     @property
     def verdict(self) -> int:
         """0 where nothing is stale, 10 where what is stale is proven here, 20 where somebody has to work: as `drift` ends."""
-        if self.broken or self.stack.postponed or self.stale & self.unproven.keys():
+        if self.broken or self.red or self.stack.postponed or self.stale & self.unproven.keys():
             return SOMEBODY_HAS_TO_WORK
         return MOVES_CLEANLY if self.stale or self.stack.dropped else DONE
 
@@ -90,6 +91,12 @@ def end(run: Run, state: State) -> Ended:
     stale = frozenset(p.feature for p in own) - same | {feature for feature, _ in calls}
     return Ended(written, run.place.folder, tuple(e.name for e in exported), ranged, same, stale,
                  _unproven(dist, written, own), tuple(_requirements(own, state)), calls)  # fmt: skip
+
+
+def after_proofs(ended: Ended, dist: Distribution, red: Sequence[str]) -> Ended:
+    """With what the records of the distribution say now."""
+    stack = dist.stack(ended.stack.upstream, ended.stack.name)
+    return replace(ended, unproven=_unproven(dist, stack, load_patches(dist, stack)), red=tuple(red))
 
 
 def take_back(run: Run, state: State) -> None:

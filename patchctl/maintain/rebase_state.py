@@ -84,6 +84,7 @@ class State:
     head: str
     drop_upstreamed: bool
     python: str | None
+    prove: bool = False
     steps: tuple[Step, ...] = ()
     dropped: dict[str, str] = field(default_factory=dict)
     postponed: dict[str, str] = field(default_factory=dict)

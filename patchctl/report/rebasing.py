@@ -59,7 +59,8 @@ def done(run: Run, state: State, ended: Ended) -> Iterator[str]:
         MOVES_CLEANLY: "what is stale is proven here",
         SOMEBODY_HAS_TO_WORK: f"somebody has to work: {', '.join(sorted(work)) or 'see above'}",
     }[ended.verdict]
-    yield f"next: patchctl prove --all --stack {name}, once a profile names it"
+    if ended.unproven:
+        yield f"next: patchctl prove --all --stack {name}"
 
 
 def aborted(state: State, kept: Path, aside: Path | None) -> Iterator[str]:
