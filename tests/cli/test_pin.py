@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distribution import CLOCK, GREETER, Made, git, make_distribution, write_files
+from distribution import CLOCK, GREETER, Made, git, make_distribution, run_patchctl, write_files
 from killing import killed
 from on_disk import snapshot
 
@@ -228,7 +228,13 @@ def test_of_the_source_distribution_alone(made: Made) -> None:
     made.good("export", "greeter/v1.1rc2", "--dir", str(workspace.parent / "edited"))
     drift = made.patchctl("drift", "greeter/v1.1rc2", "--against", "1.1rc2", "--json")
     assert drift.returncode == 0, drift.stdout + drift.stderr
-    made.good("bundle", "create", *profile, "--out", str(workspace.parent / "alone.tar"))
+    bundle = workspace.parent / "alone.tar"
+    made.good("bundle", "create", *profile, "--out", str(bundle))
+    args = ("apply", "--bundle", str(bundle), *profile, "--workspace", str(workspace.parent / "elsewhere"))
+    done = run_patchctl(f"--cache={workspace.parent / 'no cache'}", *args, home=workspace.parent / "no home")
+    assert done.returncode == 0, done.stdout + done.stderr
+    head = ("rev-parse", "HEAD")
+    assert git(Path(args[-1]) / "greeter", *head) == git(workspace / "greeter", *head)
     made.good("revert", "--workspace", str(workspace))
     nothing = made.patchctl("fetch", *profile, "--refresh", "--source", "git")
     assert nothing.returncode == 3 and "of a source distribution alone: it names no commit" in nothing.stderr
