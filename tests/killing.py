@@ -42,3 +42,8 @@ def killed(made: Made, at: int, *args: str) -> tuple[int, int]:
     done = subprocess.run(line, cwd=home, env=env, capture_output=True, text=True, check=False)
     events = done.stderr.rpartition("events ")[2].strip()
     return done.returncode, int(events) if events.isdigit() else 0
+
+
+def points(total: int, about: int) -> list[int]:
+    """Where to kill a run of `total` changes: at `about` so many of them, the first and the last among them."""
+    return [*range(1, total, max(1, total // about)), total]

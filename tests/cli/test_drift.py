@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from distribution import CLOCK, GIT_ENV, GREETER, Made, Patch, git, make_distribution, write_files
-from killing import killed
+from killing import killed, points
 from on_disk import snapshot
 
 # A server has to allow it for commits that no branch names; the large hosts do.
@@ -321,7 +321,7 @@ def test_killed_anywhere_it_is_as_if_it_had_not_run(tmp_path: Path, source: str)
     code, total = killed(made, 0, *line)
     assert code == 20 and total > 10
     whole = plan.read_bytes()
-    for at in [*range(1, total, max(1, total // POINTS)), total]:
+    for at in points(total, POINTS):
         plan.unlink(missing_ok=True)
         shutil.rmtree(made.cache)
         assert killed(made, at, *line)[0] == -9

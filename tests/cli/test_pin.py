@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from distribution import CLOCK, GREETER, Made, git, make_distribution, run_patchctl, write_files
-from killing import killed
+from killing import killed, points
 from on_disk import snapshot
 
 VERSION = "__version__ = version = '{0}'\n__version_tuple__ = version_tuple = {1}\n__commit_id__ = commit_id = '{2}'\n"
@@ -257,7 +257,7 @@ def test_killed_anywhere_it_has_written_all_or_nothing(made: Made) -> None:
     code, total = killed(made, 0, *line)
     assert code == 0 and total > 15
     whole = manifest.read_bytes()
-    for at in [*range(1, total, max(1, total // POINTS)), total]:
+    for at in points(total, POINTS):
         manifest.unlink(missing_ok=True)
         shutil.rmtree(made.cache)
         assert killed(made, at, *line)[0] == -9
