@@ -67,12 +67,12 @@ test-behaviour: trees  ## the patched upstream code on a CPU torch; scripts and 
 
 # Another release set has trees and an environment of its own; in the other targets its tests skip, and say so.
 NEWER := $(TREES)-2026.11
-test-2026.11: $(VENV)/.ready  ## what runs of release set 2026.11 on a CPU (docs/release-2026.11.md): 2 minutes, and as many to make its environment
+test-2026.11: $(VENV)/.ready  ## what runs of release set 2026.11 on a CPU (docs/release-2026.11.md): 10 minutes, and 2 to make its environment
 	$(PATCHCTL) apply --profile upstream-2026.11 --workspace $(NEWER)/patched $(MIRROR_FLAGS)
 	$(PATCHCTL) apply --profile upstream-2026.11 --workspace $(NEWER)/base $(MIRROR_FLAGS)
 	$(PATCHCTL) revert --workspace $(NEWER)/base
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py --set 2026.11)"; export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) -m pytest -q patches tests/behaviour/test_engine_0_23.py --trees $(NEWER)/patched
+	$(RUN) -m pytest -q patches tests/behaviour/test_engine_0_23.py tests/behaviour/test_needs_met_2026_11.py --trees $(NEWER)/patched
 
 test-slow: trees  ## those of them that take minutes: more processes, larger matrices
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \

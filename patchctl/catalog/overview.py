@@ -27,11 +27,12 @@ class LockedTip:
 
 @dataclass(frozen=True)
 class OverviewStack:
-    """A stack: what `list` says of it, what its lock promises, and the features that it dropped, with the reason."""
+    """A stack: what `list` says of it, what its lock promises, and the features that it dropped or postponed, with the reason."""
 
     row: StackRow
     locked: tuple[LockedTip, ...]
     dropped: dict[str, str]
+    postponed: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ def overview(dist: Distribution, profile: str | None) -> Overview:
 def _stack(catalog: Catalog, row: StackRow, without: frozenset[str] | None) -> OverviewStack:
     stack = catalog.dist.stack(row.upstream, row.stack)
     left_out = None if without is None else _left_out(catalog, stack, without)
-    return OverviewStack(row, tuple(_tips(catalog.dist.root, stack, left_out)), dict(stack.dropped))
+    tips = tuple(_tips(catalog.dist.root, stack, left_out))
+    return OverviewStack(row, tips, dict(stack.dropped), dict(stack.postponed))
 
 
 def _left_out(catalog: Catalog, stack: Stack, without: frozenset[str]) -> frozenset[str]:

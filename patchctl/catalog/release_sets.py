@@ -1,7 +1,7 @@
 """On which release set a profile is taken: the one that is named, else the newest on which it is proven.
 
-A profile is proven on a set when a record shows it of every feature that it applies there (patchctl.catalog.evidence); a stack that
-is only pinned proves nothing, where another one of its upstream has patches. One that
+A profile is proven on a set when a record shows it of every feature that it applies there (patchctl.catalog.evidence), and none of
+its stacks has one postponed; a stack that is only pinned proves nothing, where another one of its upstream has patches. One that
 is proven on none of its sets is taken on the oldest: whoever adds a set moves nobody to it before it is proven.
 """
 
@@ -62,13 +62,16 @@ class _Proven(Mapping[str, Profile]):
 
 
 def lacking_on(dist: Distribution, profile: Profile) -> str | None:
-    """What keeps the profile from its set: features that it applies there and that no record shows to work on their stack, or a
-    stack that nothing was brought over to yet, where others of its upstream have patches. None when it is proven."""
+    """What keeps the profile from its set: features that it applies there and that no record shows to work on their stack, or that
+    a stack has not yet, or a stack that nothing was brought over to yet, where others of its upstream have patches. None when it is proven."""
     from patchctl.catalog.evidence import Evidence
     from patchctl.stack.plan import select
 
     chosen, evidence = select(dist, profile, ()), Evidence(dist)
     omitted = {id(one.patch) for one in chosen.omitted}
+    later = [f"{f}@{u}" for u, stack in chosen.stacks.items() for f in stack.postponed]
+    if later:
+        return f"{len(later)} of its features are postponed, {later[0]} for one"
     unproven = [
         f"{patch.feature}@{upstream}"
         for upstream, stack in chosen.stacks.items()

@@ -44,7 +44,8 @@ _OTHERS = (
          "nothing runs it, and the next reader looks for its patch"),
     Rule("generated-missing", "distribution", "a stack has the generated files of the upstream's other stacks (a note)",
          "the package may not start without them, and nothing else shows it"),
-    Rule("dropped", "distribution", "each feature of the stack that a stack comes from is in it, or its manifest says why not; not both",
+    Rule("dropped", "distribution", "each feature of the stack that a stack comes from is in it, or its manifest says why not"
+         " (`dropped:`) or why not yet (`postponed:`); not two of these",
          "a patch that did not arrive at a new revision is missed by nobody until it is needed"),
     Rule("practice-feature", "distribution", "practice.yaml names features that a stack has",
          "a reader of the practice's documents would look for a switch that is not there"),

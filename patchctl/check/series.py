@@ -76,7 +76,7 @@ def check_series(dist: Distribution, series: Series) -> Iterator[Finding]:
         yield from _chain(upstream, patches)
     yield from _selections(dist, series, blamed)
     yield from _carried(dist, series)
-    yield from _dropped(dist, series)
+    yield from _left(dist, series)
     yield from _practice(dist, series)
     for path in dist.unlisted_files():
         shown = path.relative_to(dist.root).as_posix()
@@ -212,22 +212,23 @@ def _files_below(folder: Path) -> list[str]:
     return sorted(n.as_posix() for n in names if "__pycache__" not in n.parts and not n.name.startswith("."))
 
 
-def _dropped(dist: Distribution, series: Series) -> Iterator[Finding]:
+def _left(dist: Distribution, series: Series) -> Iterator[Finding]:
     """A stack that comes from another has its features, or says why not."""
-    for key, stack in sorted(dist.stacks.items()):
+    for name, stack in sorted(dist.stacks.items()):
         followed = (stack.upstream, stack.comes_from or "")
-        if key not in series.stacks or followed not in series.stacks:
+        if name not in series.stacks or followed not in series.stacks:
             continue
-        own, before = ({p.feature for p in series.stacks[k]} for k in (key, followed))
+        own, before = ({p.feature for p in series.stacks[k]} for k in (name, followed))
         file = dist.stack_file(stack)
-        for feature in sorted(before - own - stack.dropped.keys()):
-            what = f"{stack.comes_from} has {feature}, and this stack has not: bring it over, or say why in `dropped:`"
+        for feature in sorted(before - own - stack.dropped.keys() - stack.postponed.keys()):
+            way = "bring it over, or say why in `dropped:`, or in `postponed:` where it is to come"
+            what = f"{stack.comes_from} has {feature}, and this stack has not: {way}"
             yield _of_manifest(dist, stack, what, dist.where(file, "comes_from").line)
-        for feature in stack.dropped:
+        for key, feature in (*(("dropped", f) for f in stack.dropped), *(("postponed", f) for f in stack.postponed)):
             if feature in own or feature not in before:
                 why = "this stack has it" if feature in own else f"{stack.comes_from} has no such feature"
-                what = f"`dropped:` names {feature}, and {why}"
-                yield _of_manifest(dist, stack, what, dist.where(file, "dropped", feature).line)
+                what = f"`{key}:` names {feature}, and {why}"
+                yield _of_manifest(dist, stack, what, dist.where(file, key, feature).line)
 
 
 def _of_manifest(dist: Distribution, stack: Stack, what: str, line: int | None) -> Finding:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from patchctl.errors import DONE, FINDINGS, WrongUse
 if TYPE_CHECKING:
     from patchctl.maintain.prove import Prover, Subject, Trees, Verdict
     from patchctl.manifest.distribution import Distribution
-    from patchctl.manifest.types import Profile
+    from patchctl.manifest.types import Profile, Stack
     from patchctl.source.types import SourceOptions
     from patchctl.terminal.progress import Progress
 
@@ -58,21 +58,16 @@ def command(
     Exit code 0 when all that could be run is proven, 1 when something is not or nothing could be run.
     """
     from patchctl.check.left_over import check_left_over
-    from patchctl.maintain.prove import Prover, subjects_of
+    from patchctl.maintain.prove import subjects_of
     from patchctl.report.proving import prove_json, summary_text
 
-    _refuse_nothing(app, features, everything)
+    if bool(features) == everything:
+        raise WrongUse("name features, or --all", hint="`patchctl list patches` names them")
     dist = app.distribution
+    check_provable(dist)
     stack = find_stack(dist, stack_name) if stack_name else None
-    subjects = subjects_of(dist, features, stack)
-    progress = app.progress(as_json)
-    parts = ("tests", "mutants") if part == "all" else (part,)
-    verdicts: list[Verdict] = []
-    for made_from, some in _by_profile(dist, subjects, profile, folder):
-        with _trees(dist, made_from, folder, sources.options(), progress) as trees:
-            prover = Prover(dist, trees, parts, again=again)
-            for subject in some:
-                verdicts.append(_prove(app, prover, subject, progress, as_json=as_json))
+    groups = _by_profile(dist, subjects_of(dist, features, stack), profile, folder)
+    verdicts = _prove_all(app, groups, folder, sources.options(), part, again=again, as_json=as_json)
     orphans = [f"{f.file}: {f.message}" for f in check_left_over(dist)] if everything and stack is None else []
     proven = sum(v.status == "proven" for v in verdicts)
     failed = bool(orphans) or any(v.status == "not proven" for v in verdicts)
@@ -80,15 +75,43 @@ def command(
     return DONE if proven and not failed else FINDINGS
 
 
-def _refuse_nothing(app: App, features: Sequence[str], everything: bool) -> None:
-    """Raise WrongUse where nothing, or everything and something, is named, and where there is nothing to run tests with."""
+def prove_stack(app: App, stack: Stack, options: SourceOptions, *, as_json: bool) -> list[Verdict]:
+    """Prove every feature of one stack, on trees made for it. Raises what `apply` raises."""
+    from patchctl.maintain.prove import subjects_of
+
+    groups = _by_profile(app.distribution, subjects_of(app.distribution, (), stack), None, None)
+    return _prove_all(app, groups, None, options, "all", again=False, as_json=as_json)
+
+
+def _prove_all(
+    app: App,
+    groups: Iterable[tuple[Profile | None, list[Subject]]],
+    folder: Path | None,
+    options: SourceOptions,
+    part: str,
+    *,
+    again: bool,
+    as_json: bool,
+) -> list[Verdict]:
+    from patchctl.maintain.prove import Prover
+
+    progress = app.progress(as_json)
+    parts = ("tests", "mutants") if part == "all" else (part,)
+    verdicts: list[Verdict] = []
+    for made_from, some in groups:
+        with _trees(app.distribution, made_from, folder, options, progress) as trees:
+            prover = Prover(app.distribution, trees, parts, again=again)
+            verdicts += [_prove(app, prover, subject, progress, as_json=as_json) for subject in some]
+    return verdicts
+
+
+def check_provable(dist: Distribution) -> None:
+    """Raise WrongUse where there is nothing to run tests with."""
     from importlib.util import find_spec
 
     from patchctl.catalog.evidence import keeps_tests
 
-    if bool(features) == everything:
-        raise WrongUse("name features, or --all", hint="`patchctl list patches` names them")
-    if not keeps_tests(app.distribution.root):
+    if not keeps_tests(dist.root):
         raise WrongUse("no feature of the distribution has a folder tests/", hint="it has its tests elsewhere, or none")
     if find_spec("pytest") is None:
         raise WrongUse("pytest is not installed beside patchctl", hint="pip install 'patchctl[test]'")
@@ -103,10 +126,10 @@ def _by_profile(
     if folder is not None and (folder / "patched").exists():
         yield None, list(subjects)
         return
-    groups: dict[tuple[str, str | None], tuple[Profile, list[Subject]]] = {}
+    groups: dict[str, tuple[Profile, list[Subject]]] = {}
     for subject in subjects:
         found = profile_of(dist, subject.stack, profile)
-        groups.setdefault((found.name, found.set), (found, []))[1].append(subject)
+        groups.setdefault(repr(found), (found, []))[1].append(subject)
     if folder is not None and len(groups) > 1:
         raise WrongUse(
             f"these stacks are in {len(groups)} profiles", hint="name one with --profile, or leave --trees out"

@@ -9,11 +9,13 @@ import click
 
 from patchctl.cli.app import App, complete_upstream, find_stack, json_option
 from patchctl.cli.sources import Sources, source_options
-from patchctl.errors import DONE, DoesNotApply, WrongUse
+from patchctl.errors import DONE, DoesNotApply, PatchctlError, WrongUse
 
 if TYPE_CHECKING:
+    from patchctl.maintain.rebase_end import Ended
     from patchctl.maintain.rebase_run import Run
     from patchctl.maintain.rebase_state import State
+    from patchctl.manifest.types import Stack
     from patchctl.source.types import SourceOptions
 
 
@@ -36,15 +38,21 @@ if TYPE_CHECKING:
     metavar="PYTHON",
     help="Runs upstream's script where a file is made anew [default: PATCHCTL_TORCH_PYTHON].",
 )
+@click.option("--prove", "prove", is_flag=True,
+              help="At the end run the proofs of the new stack's features, and end as they do; may take hours.")  # fmt: skip
 @click.option(
     "--continue", "action", flag_value="continue", help="Go on: the patch is resolved, or the run was killed."
 )
 @click.option("--skip", "action", flag_value="skip", help="Leave the patch out at which it stopped; with --reason.")
+@click.option("--postpone", "action", flag_value="postpone",
+              help="Leave it out for now; with --reason, which says what it waits for.")  # fmt: skip
 @click.option(
     "--abort", "action", flag_value="abort", help="Give it up: the distribution is as before. Resolutions are kept."
 )
 @click.option("--status", "action", flag_value="status", help="Say where it stands.")
-@click.option("--reason", metavar="TEXT", help="Why the skipped patch is left out; goes into the new stack's manifest.")
+@click.option(
+    "--reason", metavar="TEXT", help="Why the patch is left out, or left for later; goes into the new stack's manifest."
+)
 @click.option("--dir", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
               help="The work tree [default: edit/UPSTREAM-NEW].")  # fmt: skip
 @source_options
@@ -59,6 +67,7 @@ def command(
     own: str | None,
     drop_upstreamed: bool,
     python: str | None,
+    prove: bool,
     action: str | None,
     reason: str | None,
     folder: Path | None,
@@ -74,19 +83,21 @@ def command(
     patchctl rebase vllm-ascend/v0.14.0rc1 --to v0.15.0rc1
     patchctl rebase --continue                           # after each stop
     patchctl rebase --skip --reason "upstream has it"     # leave the patch out, and say why
+    patchctl rebase --postpone --reason "waits for X"     # leave it for later
     patchctl rebase --abort                              # what was resolved is kept, and found again
 
     The distribution is changed when the last patch has arrived: patches, manifest, lock. A killed run is gone on with by
     --continue, or taken back by --abort. docs/rebase.md has the whole way.
 
-    Exit codes of one that has ended: 0 nothing was stale, 10 what was stale is proven on the new stack by a record, 20
-    somebody has to work, if only to prove it. Else 2 wrong use, 3 no source, 4 a patch needs a person, 5 edits of yours would
+    Exit codes of one that has ended: 0 nothing was stale, 10 what was stale is proven on the new stack by a record, which
+    --prove makes, 20 somebody has to work, if only to prove it. Else 2 wrong use, 3 no source, 4 a patch needs a person, 5 edits of yours would
     be lost, 6 another run is at it.
     """
     from patchctl.maintain.rebase_begin import Wish, begin
     from patchctl.maintain.rebase_run import Run
-    from patchctl.maintain.rebase_state import alone, find_place, read_state
+    from patchctl.maintain.rebase_state import alone, find_place, read_state, write_state
     from patchctl.report import rebasing
+    from patchctl.values import replace
 
     options = sources.options()
     if action is None:
@@ -94,9 +105,12 @@ def command(
         if plan is not None:
             name, to, expected = _planned(app, plan, name, to, options, as_json)
         if name is None or to is None:
-            hint = "patchctl rebase STACK --to REVISION; --continue, --skip, --abort, --status are for one under way"
+            hint = "patchctl rebase STACK --to REVISION; --continue, --skip, --postpone, --abort, --status are for one under way"
             raise WrongUse("which stack goes where?", hint=hint)
-        wish = Wish(find_stack(app.distribution, name), to, via, folder, own, drop_upstreamed, python, expected)
+        old = find_stack(app.distribution, name)
+        if prove:
+            _check_provable(app, old)
+        wish = Wish(old, to, via, folder, own, drop_upstreamed, python, expected, prove)
         run, state = begin(app.distribution, wish, options, app.progress(as_json))
         with alone(run.place.hidden):
             return _go_on(app, run, state, options, as_json)
@@ -110,7 +124,33 @@ def command(
         app.emit("rebase", rebasing.data(run, state), lambda style: rebasing.status(run, state), as_json)
         return DONE
     with alone(place.held):
+        if prove and action != "abort":
+            _check_provable(app, app.distribution.stack(state.upstream, state.old))
+            state = write_state(place.held, replace(state, prove=True))
         return _act(app, run, state, action, reason, options, as_json)
+
+
+def _check_provable(app: App, old: Stack) -> None:
+    """Raise WrongUse where the end could prove nothing."""
+    from patchctl.cli.prove_verb import check_provable
+    from patchctl.maintain.prove_trees import profile_of
+
+    check_provable(app.distribution)
+    profile_of(app.distribution, old, None)
+
+
+def _proven(app: App, ended: Ended, options: SourceOptions, as_json: bool) -> Ended:
+    """The end, with the proofs of the new stack run; what keeps them from it is said, since all is written."""
+    from patchctl.cli.prove_verb import prove_stack
+    from patchctl.maintain.rebase_end import after_proofs
+
+    try:
+        verdicts = prove_stack(app, ended.stack, options, as_json=as_json)
+        failed = [v for v in verdicts if v.status == "not proven"]
+        red = [f"{v.feature} is {'broken' if v.patched.red else 'not proven'}: {v.problems[0]}" for v in failed]
+    except PatchctlError as error:
+        red = [f"nothing could be proven: {error.what}"]
+    return after_proofs(ended, app.distribution, red)
 
 
 def _planned(
@@ -141,7 +181,10 @@ def _act(
         data = rebasing.data(run, state, status="aborted", aside=aside)
         app.emit("rebase", data, lambda style: rebasing.aborted(state, run.store(state).folder, aside), as_json)
         return DONE
-    state = settle(run, state) if action == "continue" else skip(run, state, reason)
+    if action == "continue":
+        state = settle(run, state)
+    else:
+        state = skip(run, state, reason, "dropped" if action == "skip" else "postponed")
     return _go_on(app, run, state, options, as_json)
 
 
@@ -162,6 +205,8 @@ def _go_on(app: App, run: Run, state: State, options: SourceOptions, as_json: bo
         run.progress.finish()
     app.__dict__.pop("distribution", None)  # the manifests are other ones now
     locked = lock_stack(app.distribution, ended.stack, options, app.progress(as_json), check=False)
+    if state.prove:
+        ended = _proven(app, ended, options, as_json)
     data = rebasing.data(run, state, ended, locked=locked.written)
     app.emit("rebase", data, lambda style: rebasing.done(run, state, ended), as_json)
     return ended.verdict

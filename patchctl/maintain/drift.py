@@ -150,7 +150,9 @@ class Drifting:
             lacks = f"{own.upstream}/{own.name} does not have it"
             proof = lacks if there is None else Evidence(self.dist).unproven(own, there)
         since = None if patch.state == UPSTREAM else taken.get(patch.feature, patch.taken)
-        return replace(patch, proof=proof, taken=since, dropped=own.dropped.get(patch.feature) if own else None)
+        left, later = (own.dropped, own.postponed) if own is not None else ({}, {})
+        name = patch.feature
+        return replace(patch, proof=proof, taken=since, dropped=left.get(name), postponed=later.get(name))
 
     def _patches(self, stack: _Prepared, tree: RevisionTree, form: str) -> Iterator[PatchDrift]:
         ours: dict[bytes, bytes | None] = {}

@@ -43,7 +43,7 @@ class PatchDrift:
     """A patch on a release: exact (the stack function takes it), moved, 3way, upstream (nothing is left of it), unknown (this
     source lacks a file of it) or conflict. `taken` is the release in which upstream had it, where a later one wrote that anew;
     `names` what it calls there and is no longer what it was; `proof` None where a record of this release's stack holds, `dropped`
-    why that stack has left it out."""
+    why that stack has left it out, `postponed` why it does not have it yet."""
 
     feature: str
     patch: str
@@ -53,6 +53,7 @@ class PatchDrift:
     taken: str | None = None
     proof: str | None = None
     dropped: str | None = None
+    postponed: str | None = None
 
     @property
     def stale(self) -> bool:

@@ -89,7 +89,7 @@ def find_pin(
         raise SourceUnavailable(f"{like.upstream}: no place has a source distribution of {wanted}", tried, hint=hint)
     pin = Pin(revision.commit, None, revision.tag, sdist) if revision else Pin(None, sdist=sdist)
     stack = replace(like, name=own, pin=pin, patches=[], extends=None, replace={},
-                    comes_from=like.name, dropped={}, note=None)  # fmt: skip
+                    comes_from=like.name, dropped={}, postponed={}, note=None)  # fmt: skip
     bases = _bases(stack, upstream, found is not None, options, progress, tried)
     tree = next((b.tree for b in bases if b.form == "git"), None)
     stack = replace(stack, pin=replace(stack.pin, tree=tree))

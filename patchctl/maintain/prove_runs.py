@@ -24,8 +24,10 @@ from patchctl.maintain.mutants import Mutant
 MARKS = ("on", "off", "misuse")
 RUN_TIMEOUT_S = 3600
 # A fixture that runs the probe fails in the set-up of its tests; pytest calls that an error. These are the harness's
-# words for a probe that ran and failed, which is as red as an assertion; any other error in set-up is a fault.
-PROBE_FAILED = re.compile(r'failed on setup with "AssertionError: \S+ \(rank \d+\) (ended with|was killed after)')
+# words for a probe that ran and failed, which is as red as an assertion; any other error in set-up is a fault. So is a
+# probe that its time limit killed, wherever it ran: on a loaded machine that shows nothing of the code.
+PROBE_FAILED = re.compile(r'failed on setup with "AssertionError: \S+ \(rank \d+\) ended with')
+TIMED_OUT = re.compile(r"AssertionError: \S+ \(rank \d+\) was killed after")
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,9 @@ def _outcome(case: ElementTree.Element) -> Outcome:
         found = case.find(result)
         if found is not None:
             message = found.get("message") or ""
-            if result == "failure" or PROBE_FAILED.search(message):
+            if TIMED_OUT.search(message):
+                result = "error"
+            elif result == "failure" or PROBE_FAILED.search(message):
                 result = "failed"
             return Outcome(name, mark, result, message.strip().partition("\n")[0][:200])
     return Outcome(name, mark, "passed", "")
@@ -149,4 +153,5 @@ def judge_mutant(mutant: Mutant, run: Run) -> list[str]:
     if any(one.result in ("failed", "skipped") for one in run.outcomes):
         return []
     counts = dict(Counter(one.result for one in run.outcomes))
-    return [f"mutant {mutant.name}: no `on` or `misuse` test fails ({counts})"]
+    first = next((f"; {one.test}: {one.message}" for one in run.outcomes if one.result == "error"), "")
+    return [f"mutant {mutant.name}: no `on` or `misuse` test fails ({counts}{first})"]

@@ -11,6 +11,7 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Stack
 from patchctl.source.types import SourceOptions
 from patchctl.terminal.progress import Progress
+from patchctl.values import replace
 from patchctl.workspace.state import State, load_state
 
 MAKE = "patchctl apply --profile NAME --workspace DIR/patched; the same into DIR/base; patchctl revert --workspace DIR/base"
@@ -55,18 +56,20 @@ def _without(state: State) -> dict[tuple[str, str], str]:
 
 
 def profile_of(dist: Distribution, stack: Stack, named: str | None) -> Profile:
-    """The profile whose trees are made: the one named, else the first that has the stack and all of its features.
-    Raises WrongUse."""
+    """The profile whose trees are made: the one named, else the first that has the stack and all of its features; where none has,
+    one with the stack that it comes from, and this one in its place. Raises WrongUse."""
     if named is not None:
         dist.profile(named)
     profiles = dist.every_profile() if named is None else dist.variants[named]
-    found = next((p for p in profiles if p.stacks.get(stack.upstream) == stack.name and not p.without), None)
+    names = [name for name in (stack.name, stack.comes_from) if name]
+    whole = (p for name in names for p in profiles if p.stacks.get(stack.upstream) == name and not p.without)
+    found = next(whole, None)
     if found is None:
         whose = f"profile {named}" if named else "no profile"
         word = "lacks" if named else "has"
         what = f"{whose} {word} the stack {stack.upstream}/{stack.name}, with all of its features"
         raise WrongUse(what, hint="trees of a workspace of yours can be named with --trees")
-    return found
+    return replace(found, stacks={**found.stacks, stack.upstream: stack.name})
 
 
 def make_trees(dist: Distribution, profile: Profile, folder: Path, options: SourceOptions, progress: Progress) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 from patchctl.errors import DoesNotApply, LocalEdits, WrongUse
 from patchctl.git.history import CommitInfo, commits_between
@@ -161,19 +162,19 @@ def settle(run: Run, state: State) -> State:
     return write_state(run.place.take(), advanced(state, step))
 
 
-def skip(run: Run, state: State, reason: str | None) -> State:
-    """Leave the patch at which this stopped out, with a reason. Raises WrongUse without one, LocalEdits."""
+def skip(run: Run, state: State, reason: str | None, outcome: Literal["dropped", "postponed"]) -> State:
+    """Leave the patch at which this stopped out, for good or for now, with a reason. Raises WrongUse without one, LocalEdits."""
     folder = run.place.held
     assert folder is not None
     if state.stop is None or run.place.is_ours:
         raise WrongUse("the rebase has not stopped at a patch", hint="`patchctl rebase --continue` goes on with it")
-    why = reason or (state.stop.reason if state.stop.kind == "empty" else "")
+    why = reason or (state.stop.reason if state.stop.kind == "empty" and outcome == "dropped" else "")
     if not why.strip():
         hint = '`--reason "..."` goes into the new stack\'s manifest: a patch that does not arrive has to be said'
-        raise WrongUse(f"why is {state.stop.feature} left out?", hint=hint)
+        raise WrongUse(f"why is {state.stop.feature} {outcome}?", hint=hint)
     put_aside(run, state)
     feature, original = state.todo[0]
-    step = Step(stage_of(state).name, feature, original, "dropped", None, " ".join(why.split()))
+    step = Step(stage_of(state).name, feature, original, outcome, None, " ".join(why.split()))
     return write_state(run.place.take(), advanced(state, step))
 
 

@@ -39,6 +39,7 @@ class Wish:
     drop_upstreamed: bool
     python: str | None
     commit: str | None = None
+    prove: bool = False
 
 
 def begin(dist: Distribution, wish: Wish, options: SourceOptions, progress: Progress) -> tuple[Run, State]:
@@ -86,7 +87,7 @@ def _made(
     stages = tuple(Stage(s.name, b.commit) for s, b in zip((*between, new), bases[1:], strict=True))
     commits = tuple((p.patch.feature, p.commit) for p in result.steps)
     state = State(old.upstream, old.name, new.name, text, new.pin.identity, bases[0].commit, tuple(c for _, c in commits), stages, 0,
-                  commits, stages[0].base, wish.drop_upstreamed, wish.python)  # fmt: skip
+                  commits, stages[0].base, wish.drop_upstreamed, wish.python, wish.prove)  # fmt: skip
     return write_state(place.hidden, state)
 
 

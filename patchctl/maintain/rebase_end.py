@@ -3,7 +3,6 @@ user's, as `edit` makes one."""
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from patchctl.maintain.rebase_run import Run, new_stack
 from patchctl.maintain.rebase_state import State, Writing, end_state, write_state
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import loads
-from patchctl.manifest.rewrite import rewrite_list
+from patchctl.manifest.rewrite import rewrite_list, rewrite_texts
 from patchctl.manifest.series import place_of
 from patchctl.manifest.turns import one_writer
 from patchctl.manifest.types import Stack
@@ -35,8 +34,8 @@ from patchctl.workspace.trees import commit_tree
 @dataclass(frozen=True)
 class Ended:
     """What a rebase wrote. `same` are the features whose patch is byte for byte as before, `unproven` says why no record holds for
-    a feature here; of what somebody has to look at, `broken` are requirements that were dropped, `calls` by feature the names of
-    upstream's that changed."""
+    a feature here; of what somebody has to look at, `broken` are requirements that did not arrive, `calls` by feature the names of
+    upstream's that changed, `red` what proofs that were run here ended with, unless well."""
 
     stack: Stack
     folder: Path
@@ -47,15 +46,16 @@ class Ended:
     unproven: dict[str, str]
     broken: tuple[str, ...]
     calls: tuple[tuple[str, str], ...]
+    red: tuple[str, ...] = ()
 
     @property
     def open(self) -> list[str]:
-        return [*self.broken, *(line for _, line in self.calls)]
+        return [*self.broken, *(line for _, line in self.calls), *self.red]
 
     @property
     def verdict(self) -> int:
         """0 where nothing is stale, 10 where what is stale is proven here, 20 where somebody has to work: as `drift` ends."""
-        if self.broken or self.stale & self.unproven.keys():
+        if self.broken or self.red or self.stack.postponed or self.stale & self.unproven.keys():
             return SOMEBODY_HAS_TO_WORK
         return MOVES_CLEANLY if self.stale or self.stack.dropped else DONE
 
@@ -85,12 +85,18 @@ def end(run: Run, state: State) -> Ended:
         calls = tuple(changed_calls(reader, state.old_commits[-1], [c.id for c in commits], own))
     mark_exported(folder, series_digest((p.file.name, p.data, p.carried) for p in own))
     end_state(run.place.give())
-    written = replace(stack, patches=[e.name for e in exported], dropped=state.dropped)
+    written = replace(stack, patches=[e.name for e in exported], dropped=state.dropped, postponed=state.postponed)
     before = {p.digest for p in old}
     same = frozenset(p.feature for p in own if p.digest in before)
     stale = frozenset(p.feature for p in own) - same | {feature for feature, _ in calls}
     return Ended(written, run.place.folder, tuple(e.name for e in exported), ranged, same, stale,
                  _unproven(dist, written, own), tuple(_requirements(own, state)), calls)  # fmt: skip
+
+
+def after_proofs(ended: Ended, dist: Distribution, red: Sequence[str]) -> Ended:
+    """With what the records of the distribution say now."""
+    stack = dist.stack(ended.stack.upstream, ended.stack.name)
+    return replace(ended, unproven=_unproven(dist, stack, load_patches(dist, stack)), red=tuple(red))
 
 
 def take_back(run: Run, state: State) -> None:
@@ -154,11 +160,7 @@ def _note_writing(run: Run, state: State, stack: Stack, target: Path, exported: 
 
 def _manifest(state: State, names: Sequence[str]) -> str:
     text = rewrite_list(state.manifest, "patches", names)
-    if not state.dropped:
-        return text
-    lines = "".join(f"  {feature}: {json.dumps(why, ensure_ascii=False)}\n" for feature, why in state.dropped.items())
-    head, found, rest = text.partition("\ngenerated:")
-    return f"{head.rstrip(chr(10))}\ndropped:\n{lines}" + (f"generated:{rest}" if found else "")
+    return rewrite_texts(rewrite_texts(text, "dropped", state.dropped), "postponed", state.postponed)
 
 
 def _range_diff(run: Run, state: State, stack: Stack) -> Path:
@@ -177,8 +179,9 @@ def _unproven(dist: Distribution, stack: Stack, patches: Sequence[StackPatch]) -
 
 def _requirements(patches: Sequence[StackPatch], state: State) -> list[str]:
     return [
-        f"{p.feature} requires {feature}, which was dropped: take the line `Requires:` out, or drop both"
+        f"{p.feature} requires {feature}, which was {how}: take the line `Requires:` out, or leave both out"
         for p in patches
         for feature, other in p.requires
-        if other in (None, state.upstream) and feature in state.dropped
+        for how, left in (("dropped", state.dropped), ("postponed", state.postponed))
+        if other in (None, state.upstream) and feature in left
     ]

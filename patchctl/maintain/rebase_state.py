@@ -22,13 +22,13 @@ from patchctl.values import asdict, dataclass, field, replace
 _FILE = "patchctl-rebase.json"
 _VERSION = 1
 
-Outcome = Literal["clean", "resolved", "replayed", "dropped"]
-"""How a patch came over: by git alone, by a person, by what a person did before, or not at all."""
+Outcome = Literal["clean", "resolved", "replayed", "dropped", "postponed"]
+"""How a patch came over: by git alone, by a person, by what a person did before, or not at all, or not yet."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A patch that was dealt with. `before` is the commit that it was; `commit` what it became, null for a dropped one."""
+    """A patch that was dealt with. `before` is the commit that it was; `commit` what it became, null where it did not arrive."""
 
     stage: str
     feature: str
@@ -84,8 +84,10 @@ class State:
     head: str
     drop_upstreamed: bool
     python: str | None
+    prove: bool = False
     steps: tuple[Step, ...] = ()
     dropped: dict[str, str] = field(default_factory=dict)
+    postponed: dict[str, str] = field(default_factory=dict)
     stop: Stop | None = None
     writing: Writing | None = None
 
@@ -209,6 +211,8 @@ def alone(folder: Path) -> Iterator[None]:
 
 def advanced(state: State, step: Step) -> State:
     """The state after a step: the next patch, its head, and what is not in the stack any more."""
-    dropped = {**state.dropped, step.feature: step.reason} if step.outcome == "dropped" else state.dropped
-    head = step.commit or state.head
-    return replace(state, steps=(*state.steps, step), todo=state.todo[1:], head=head, dropped=dropped, stop=None)
+    own, head = {step.feature: step.reason}, step.commit or state.head
+    state = replace(state, steps=(*state.steps, step), todo=state.todo[1:], head=head, stop=None)
+    if step.outcome == "dropped":
+        return replace(state, dropped=state.dropped | own)
+    return replace(state, postponed=state.postponed | own) if step.outcome == "postponed" else state

@@ -215,10 +215,15 @@ def _comes_from(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Pr
         yield at.problem(("comes_from",), "a circle: it comes from a stack that comes from this one")
 
 
-def _dropped(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problems:
-    """Features are dropped from the stack that this one comes from."""
-    if loaded.value.dropped and loaded.value.comes_from is None:
-        yield loaded.positions.problem(("dropped",), "needs 'comes_from': the stack that had these features", at="key")
+def _left(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problems:
+    """Features are dropped or postponed from the stack that this one comes from, and not both."""
+    stack, at = loaded.value, loaded.positions
+    for key in ("dropped", "postponed"):
+        if getattr(stack, key) and stack.comes_from is None:
+            yield at.problem((key,), "needs 'comes_from': the stack that had these features", at="key")
+    for feature in stack.postponed:
+        if feature in stack.dropped:
+            yield at.problem(("postponed", feature), "is in 'dropped' too: it comes later, or never", at="key")
 
 
 def _replaces(read: Read, loaded: Loaded[Stack], parent: Stack) -> Problems:
@@ -245,7 +250,7 @@ def _generated(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Pro
 
 
 StackCheck = Callable[[Read, Loaded[Stack], str, str], Problems]
-STACK_CHECKS: tuple[StackCheck, ...] = (_names, _sources, _numbers, _files, _extends, _comes_from, _dropped, _generated)
+STACK_CHECKS: tuple[StackCheck, ...] = (_names, _sources, _numbers, _files, _extends, _comes_from, _left, _generated)
 
 
 def _one_stack_at_least(loaded: Loaded[Profile] | Loaded[ReleaseSet]) -> Problems:

@@ -179,6 +179,10 @@ class Stack:
     dropped: Annotated[dict[Feature, Text], Doc("A feature of that stack that this one does not have: why.")] = field(
         default_factory=dict
     )
+    postponed: Annotated[
+        dict[Feature, Text],
+        Doc("A feature of that stack that this one does not have yet: why, and who or what it waits for."),
+    ] = field(default_factory=dict)
     generated: Annotated[list[GeneratedFile], Doc("Files that upstream's build would write.")] = field(
         default_factory=list
     )

@@ -91,6 +91,8 @@ def _proof(patch: PatchDrift) -> str:
         return ""
     if patch.dropped is not None:
         return f"left out there: {one_line(patch.dropped)}"
+    if patch.postponed is not None:
+        return f"postponed there: {one_line(patch.postponed)}"
     if patch.proof is None:
         return "proven there" if patch.state in ARRIVES else "made anew and proven there"
     return f"unproven: {visible_line(patch.proof)}" if patch.state in ARRIVES else ""

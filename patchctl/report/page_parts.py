@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from patchctl.catalog.overview import Overview, OverviewPatch, OverviewStack, RecipeRow, Run
 from patchctl.report.markup import Markup, join, tag, text
@@ -56,11 +56,16 @@ def _stack(names: Names, stack: OverviewStack) -> Markup:
         ("Locked tips", _tips(stack)),
         ("Profiles", ", ".join(row.profiles) or "none"),
     ]
-    dropped = [tag("li", code(feature), ": ", why) for feature, why in stack.dropped.items()]
-    gone = (tag("h4", "Dropped on the way here"), tag("ul", *dropped)) if dropped else ()
+    gone = [*_left("Dropped on the way here", stack.dropped), *_left("Not here yet", stack.postponed)]
     none = tag("p", "It has no patches.", class_="quiet")
     title = tag("h3", row.upstream, " ", tag("span", row.stack, class_="quiet"))
     return tag("article", title, facts(pinned), listed if rows else none, *gone, class_="stack", data_p=keys(numbers))
+
+
+def _left(title: str, reasons: Mapping[str, str]) -> Iterator[Markup]:
+    if reasons:
+        yield tag("h4", title)
+        yield tag("ul", *(tag("li", code(feature), ": ", why) for feature, why in reasons.items()))
 
 
 def _tips(stack: OverviewStack) -> Markup | None:

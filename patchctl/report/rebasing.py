@@ -41,7 +41,7 @@ def stopped(run: Run, state: State) -> Iterator[str]:
     if stop.reason:
         yield visible_line(f"    {stop.reason}, says the patch itself")
     yield f"in {folder}: mend the files, `git add` them (`git rm` what goes); `git diff` shows both sides"
-    yield "next: patchctl rebase --continue, or --skip --reason TEXT, or --abort"
+    yield "next: patchctl rebase --continue, or --skip --reason TEXT, or --postpone --reason TEXT, or --abort"
 
 
 def done(run: Run, state: State, ended: Ended) -> Iterator[str]:
@@ -51,14 +51,16 @@ def done(run: Run, state: State, ended: Ended) -> Iterator[str]:
     yield f"{name}: {patch_count(len(ended.files))} from {state.old}, {len(ended.same)} of them byte for byte as before"
     yield f"work tree {ended.folder}, range-diff {ended.range_diff}"
     yield from (visible_line(one) for one in ended.open)
+    work = ended.stale & ended.unproven.keys() | ended.stack.postponed.keys()
     if ended.unproven:
         yield f"not proven on {name}: {', '.join(ended.unproven)}"
     yield {
         DONE: "nothing is stale",
         MOVES_CLEANLY: "what is stale is proven here",
-        SOMEBODY_HAS_TO_WORK: f"somebody has to work: {', '.join(sorted(ended.stale & ended.unproven.keys())) or 'see above'}",
+        SOMEBODY_HAS_TO_WORK: f"somebody has to work: {', '.join(sorted(work)) or 'see above'}",
     }[ended.verdict]
-    yield f"next: patchctl prove --all --stack {name}, once a profile names it"
+    if ended.unproven:
+        yield f"next: patchctl prove --all --stack {name}"
 
 
 def aborted(state: State, kept: Path, aside: Path | None) -> Iterator[str]:
@@ -104,6 +106,7 @@ def data(
         "steps": [asdict(s) for s in state.steps],
         "to_do": [feature for feature, _ in state.todo],
         "dropped": state.dropped,
+        "postponed": state.postponed,
         "stopped_at": None
         if stop is None
         else {"kind": stop.kind, "feature": stop.feature, "files": stop.paths, "reason": stop.reason},

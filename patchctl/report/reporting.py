@@ -20,7 +20,10 @@ def page_json(seen: Overview, saved: SavedDrift | None) -> dict[str, Any]:
     for patch in seen.patches:
         row = asdict(patch)
         patches.append({**row.pop("row"), **row})
-    stacks = [{**asdict(s.row), "locked": [asdict(t) for t in s.locked], "dropped": s.dropped} for s in seen.stacks]
+    stacks = []
+    for stack in seen.stacks:
+        row = asdict(stack)
+        stacks.append({**row.pop("row"), **row})
     return {
         "profile": seen.profile,
         "profiles": [asdict(p) for p in seen.profiles],

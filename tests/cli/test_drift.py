@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import io
 import json
+import shutil
 import socket
 import subprocess
 import tarfile
@@ -17,9 +18,12 @@ from typing import Any
 
 import pytest
 from distribution import CLOCK, GIT_ENV, GREETER, Made, Patch, git, make_distribution, write_files
+from killing import killed, points
+from on_disk import snapshot
 
 # A server has to allow it for commits that no branch names; the large hosts do.
 ANY_COMMIT = {"GIT_CONFIG_KEY_0": "uploadpack.allowAnySHA1InWant", "GIT_CONFIG_VALUE_0": "true"}
+POINTS = 6
 HELLO = GREETER.files["greeter/hello.py"]
 MOVED = HELLO.replace('"""Says hello."""\n', '"""Says hello."""\n\n# a line\n# and one more\n')
 TALKER = "class Talker:\n    def __init__(self, name):\n        self.name = name\n\n    def say(self, text):\n        return text\n"
@@ -302,6 +306,29 @@ def test_from_a_remote_that_is_no_mirror_here(made: Made) -> None:
         daemon.wait()
     done = made.patchctl("drift", "greeter", "--against", "v2")
     assert done.returncode == 3 and "tried git://127.0.0.1" in done.stderr
+
+
+@pytest.mark.parametrize("source", ["git", "sdist"])
+def test_killed_anywhere_it_is_as_if_it_had_not_run(tmp_path: Path, source: str) -> None:
+    """With nothing in the cache: the distribution is as before, a plan is whole or not there, and the next run says the same."""
+    names = ("README.md", "greeter/__init__.py", "greeter/hello.py", "greeter/talker.py")
+    made = make_distribution(tmp_path / "made", (replace(CALLING, sdist=names),))
+    release(made, "v2", {"greeter/hello.py": MOVED})
+    sdist(made, "2", {"README.md": "greeter\n", "greeter/hello.py": MOVED, "greeter/talker.py": TALKER})
+    plan = tmp_path / "plan.json"
+    line = ("drift", "greeter", "--against", "v2", "--source", source, "--save-plan", str(plan))
+    before = snapshot(made.root)
+    code, total = killed(made, 0, *line)
+    assert code == 20 and total > 10
+    whole = plan.read_bytes()
+    for at in points(total, POINTS):
+        plan.unlink(missing_ok=True)
+        shutil.rmtree(made.cache)
+        assert killed(made, at, *line)[0] == -9
+        assert not plan.exists() or plan.read_bytes() == whole, at
+        assert snapshot(made.root) == before, at
+        again = made.patchctl(*line)
+        assert again.returncode == 20 and plan.read_bytes() == whole, (at, again.stderr)
 
 
 def await_port(port: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import tarfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distribution import CLOCK, GREETER, Made, git, make_distribution, write_files
+from distribution import CLOCK, GREETER, Made, git, make_distribution, run_patchctl, write_files
+from killing import killed, points
 from on_disk import snapshot
 
 VERSION = "__version__ = version = '{0}'\n__version_tuple__ = version_tuple = {1}\n__commit_id__ = commit_id = '{2}'\n"
+POINTS = 8
 SETUP = "from setuptools_scm import get_version\nget_version(write_to='greeter/_version.py')\n"
 
 
@@ -225,7 +228,13 @@ def test_of_the_source_distribution_alone(made: Made) -> None:
     made.good("export", "greeter/v1.1rc2", "--dir", str(workspace.parent / "edited"))
     drift = made.patchctl("drift", "greeter/v1.1rc2", "--against", "1.1rc2", "--json")
     assert drift.returncode == 0, drift.stdout + drift.stderr
-    made.good("bundle", "create", *profile, "--out", str(workspace.parent / "alone.tar"))
+    bundle = workspace.parent / "alone.tar"
+    made.good("bundle", "create", *profile, "--out", str(bundle))
+    args = ("apply", "--bundle", str(bundle), *profile, "--workspace", str(workspace.parent / "elsewhere"))
+    done = run_patchctl(f"--cache={workspace.parent / 'no cache'}", *args, home=workspace.parent / "no home")
+    assert done.returncode == 0, done.stdout + done.stderr
+    head = ("rev-parse", "HEAD")
+    assert git(Path(args[-1]) / "greeter", *head) == git(workspace / "greeter", *head)
     made.good("revert", "--workspace", str(workspace))
     nothing = made.patchctl("fetch", *profile, "--refresh", "--source", "git")
     assert nothing.returncode == 3 and "of a source distribution alone: it names no commit" in nothing.stderr
@@ -237,3 +246,25 @@ def test_an_index_without_it_says_so(made: Made) -> None:
     error = pin(made, "greeter", "1.1rc2", "--source", "sdist", code=3)["error"]
     assert "no place has a source distribution of 1.1rc2" in error["what"] and error["tried"]
     assert snapshot(made.root) == before
+
+
+def test_killed_anywhere_it_has_written_all_or_nothing(made: Made) -> None:
+    """With nothing in the cache, from both places; the next run is hindered by nothing that a killed one left."""
+    commit, _ = goes_on(made, {"README.md": "again\n"})
+    archive(made, "1.1rc2", {"greeter/_version.py": VERSION.format("1.1rc2", "(1, 1, 'rc2')", f"g{commit[:9]}")})
+    line, manifest = ("pin", "greeter", "v1.1rc2"), made.root / "manifests/stacks/greeter/v1.1rc2.yaml"
+    before = snapshot(made.root)
+    code, total = killed(made, 0, *line)
+    assert code == 0 and total > 15
+    whole = manifest.read_bytes()
+    for at in points(total, POINTS):
+        manifest.unlink(missing_ok=True)
+        shutil.rmtree(made.cache)
+        assert killed(made, at, *line)[0] == -9
+        if manifest.exists():
+            assert manifest.read_bytes() == whole, at
+            continue
+        left = {p: s for p, s in snapshot(made.root).items() if not p.endswith("/.v1.1rc2.yaml.new")}
+        assert left == before, at
+        assert pin(made, *line[1:])["manifest"].encode() == manifest.read_bytes() == whole, at
+        made.good("list", "stacks")

@@ -55,6 +55,8 @@ def test_rest(code):
     assert "shout" in code
 """
 MISUSE = '@pytest.mark.misuse\ndef test_refusal(code):\n    assert "environ" in code\n'
+# The harness's words (tests/behaviour/harness.py) for a probe whose time limit ended it: nothing is shown by that.
+LATE = 'raise AssertionError("probe_typo.py (rank 0) was killed after 2 s of 2 s")'
 KEYS = "file: greeter/hello.py\nwhy: the fix goes\n"
 MUTATION = f"{KEYS}replace: Hello\nwith: Helo\n"
 
@@ -195,6 +197,7 @@ def test_what_changed_ends_the_proof(proven: Made, change: Callable[[Made], obje
         (TEST, TESTS + "def test_unmarked(): pass\n", "test_unmarked needs exactly one"),
         (TEST, "import nothing_of_this_name\n", "error"),
         (TEST, TESTS.replace("(code)", "(nothing)"), "base: on test_need error"),
+        (TEST, TESTS.replace('assert "Hello" in code', f'if "Hello" not in code: {LATE}'), "base: on test_need error"),
         (MUTANT, MUTATION.replace("replace: Hello", "replace: absent"), "occurs 0 times in greeter/hello.py"),
         (MUTANT, MUTATION.replace("with: Helo", "with: Hello, too"), "no `on` or `misuse` test fails"),
     ],
@@ -207,6 +210,15 @@ def test_what_is_no_proof_takes_the_record_away(proven: Made, file: str, text: s
     record = json.loads((made.root / RECORD).read_text())
     assert (record["tests"] is None) == (file == TEST)
     assert len(unproven(made)) == 1
+
+
+def test_a_mutation_that_only_the_time_limit_ends_is_not_proven(made: Made) -> None:
+    late = TESTS.replace("    assert", f"    if 'Hola' in code: {LATE}\n    assert", 1)
+    write(made.root, {TEST: late, MUTANT: MUTATION.replace("Helo", "Hola")})
+    reasons = prove(made, code=1)["reasons"]
+    assert any("no `on` or `misuse` test fails" in reason and "was killed after 2 s" in reason for reason in reasons), (
+        reasons
+    )
 
 
 def test_a_mutation_with_a_wrong_key_is_named(made: Made) -> None:
@@ -397,3 +409,13 @@ def test_a_set_that_is_only_pinned_proves_nothing(proven: Made, tmp_path: Path) 
     chosen, why = taken(proven, tmp_path / "ws")
     assert chosen == "2026.02"
     assert "on 2026.11 nothing is brought over to greeter/later" in why
+
+
+def test_a_set_to_which_features_are_still_to_come_is_not_proven(proven: Made, tmp_path: Path) -> None:
+    two_sets(proven, "earlier", "v1", bare="earlier")
+    proven.edit(
+        "manifests/stacks/greeter/v1.yaml", "name: v1\n", "name: v1\ncomes_from: earlier\npostponed: {loud: soon}\n"
+    )
+    chosen, why = taken(proven, tmp_path / "ws")
+    assert chosen == "2026.02"
+    assert "on 2026.11 1 of its features are postponed, loud@greeter for one" in why

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -13,34 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distribution import GIT_ENV, GREETER, REPO, Made, git, make_distribution, write_files
+from distribution import GIT_ENV, GREETER, Made, git, make_distribution, write_files
+from killing import killed
 from on_disk import snapshot
+from test_prove import CONFTEST, MUTATION
 
 HELLO = "greeter/hello.py"
 OLD = GREETER.files[HELLO]
 AGAIN = {"README.md": "greeter, again\n"}
 OTHER_WORDS = {HELLO: OLD.replace('"Helo, "', '"Hallo, "')}
-KILLER = """
-import os, signal, sys
-at, seen = int(sys.argv[1]), 0
-def hook(event, args):
-    global seen
-    if event == "open":
-        counts = isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR) and "patchctl-git-" not in str(args[0])
-    else:
-        counts = event in ("os.rename", "os.remove", "os.symlink", "os.mkdir", "subprocess.Popen", "shutil.rmtree")
-    if counts:
-        seen += 1
-        if seen == at:
-            os.kill(os.getpid(), signal.SIGKILL)
-sys.addaudithook(hook)
-from patchctl.__main__ import main
-sys.argv = ["patchctl", *sys.argv[2:]]
-try:
-    main()
-finally:
-    sys.stderr.write(f"events {seen}\\n")
-"""
 
 
 @pytest.fixture
@@ -180,6 +160,70 @@ def test_what_was_made_anew_there_and_proven_is_settled(made: Made) -> None:
     assert done.returncode == 10 and "made anew and proven there" in done.stdout, done.stdout
 
 
+ON = """
+import pytest
+@pytest.mark.on
+def test_need(code):
+    names = {}
+    exec(code, names)
+    assert names["hello"]("you") == "Hello, you"
+@pytest.mark.off
+def test_rest(code):
+    assert "def shout" in code
+"""
+
+
+@pytest.fixture
+def tested(tmp_path: Path) -> Made:
+    """One feature with its tests, proven where it is."""
+    made = make_distribution(tmp_path / "made", (replace(GREETER, patches=GREETER.patches[:1]),), lock=True)
+    (made.root / "manifests/profiles/plain.yaml").unlink(missing_ok=True)
+    write_files(made.root, {
+        "conftest.py": CONFTEST, "patches/greeter/v1/typo/tests/test_typo.py": ON,
+        "patches/greeter/v1/typo/mutants/typo.yaml": MUTATION,
+    })  # fmt: skip
+    return made
+
+
+def test_proofs_are_run_at_the_end(tested: Made) -> None:
+    """On the new stack, which no profile has yet: the one that has the old stack gives the other trees."""
+    goes_on(tested, {HELLO: OLD.replace('"""Says hello."""\n', '"""Says hello."""\n\n# a line\n')})
+    found = begin(tested, "--prove", code=10)
+    assert found["verdict"] == 10 and outcomes(found) == {"typo": "clean"} and not (found["unproven"] or found["open"])
+    record = json.loads((tested.root / "patches/greeter/v2/typo/evidence.json").read_text())
+    assert record["tests"]["trees"]["greeter"].startswith("v2 git ")
+    assert tested.patchctl("drift", "greeter/v1", "--against", "v2").returncode == 10
+
+
+def test_a_patch_that_arrives_and_does_not_work_is_broken(tested: Made) -> None:
+    goes_on(tested, {HELLO: OLD + "\n\n_hello = hello\n\n\ndef hello(name):\n    return _hello(name).lower()\n"})
+    found = begin(tested, code=20)
+    assert outcomes(found) == {"typo": "clean"} and found["open"] == []
+    shutil.rmtree(tested.root / "patches/greeter/v2")
+    (tested.root / "manifests/stacks/greeter/v2.yaml").unlink()
+    shutil.rmtree(edit_folder(tested))
+    found = begin(tested, "--prove", code=20)
+    (said,) = found["open"]
+    assert said.startswith("typo is broken: patched: on test_need failed: AssertionError"), said
+    assert outcomes(found) == {"typo": "clean"} and found["unproven"].keys() == {"typo"}
+    assert not (tested.root / "patches/greeter/v2/typo/evidence.json").exists()
+
+
+def test_a_conflict_keeps_the_wish_to_prove(tested: Made) -> None:
+    goes_on(tested, OTHER_WORDS)
+    begin(tested, "--prove", code=4)
+    resolve(tested, '"Hello, "')
+    git(tree_of(tested), "add", "--all")
+    found = rebase(tested, "--continue", code=10)
+    assert outcomes(found) == {"typo": "resolved"} and not (found["unproven"] or found["open"])
+
+
+def test_what_no_proof_could_be_made_of_is_not_begun(made: Made) -> None:
+    goes_on(made, AGAIN)
+    assert "has a folder tests/" in begin(made, "--prove", code=2)["error"]["what"]
+    assert not edit_folder(made).exists()
+
+
 def planned(made: Made, file: Path, *args: str) -> dict[str, Any]:
     made.patchctl("drift", "greeter/v1", "--against", "v2", "--save-plan", str(file), *args)
     found: dict[str, Any] = json.loads(file.read_bytes())
@@ -285,7 +329,7 @@ def test_what_upstream_has_is_named_with_its_commit(made: Made) -> None:
     assert found["stopped_at"]["kind"] == "empty" and f"{fixed[:7]} spell it right" in found["stopped_at"]["reason"]
     found = rebase(made, "--skip", code=20)
     assert outcomes(found) == {"typo": "dropped", "polite": "clean", "loud": "clean"}
-    assert found["open"] == ["loud requires typo, which was dropped: take the line `Requires:` out, or drop both"]
+    assert found["open"] == ["loud requires typo, which was dropped: take the line `Requires:` out, or leave both out"]
     manifest = (made.root / "manifests/stacks/greeter/v2.yaml").read_text()
     assert f'  typo: "upstream has it at v2: {fixed[:7]}' in manifest
     assert sorted(p.name for p in (made.root / "patches/greeter/v2").rglob("*.patch")) == [
@@ -315,7 +359,7 @@ def test_what_upstream_has_is_dropped_on_request(made: Made) -> None:
 def test_a_patch_is_left_out_with_a_reason_only(made: Made) -> None:
     goes_on(made, OTHER_WORDS)
     begin(made, code=4)
-    assert "why is typo left out?" in rebase(made, "--skip", code=2)["error"]["what"]
+    assert "why is typo dropped?" in rebase(made, "--skip", code=2)["error"]["what"]
     rebase(made, "--skip", "--reason", 'nobody\n needs it: "so"', code=4)  # polite builds on its line
     found = rebase(made, "--skip", "--reason", "with typo", code=20)
     assert found["dropped"] == {"typo": 'nobody needs it: "so"', "polite": "with typo"}
@@ -329,6 +373,47 @@ def test_a_patch_is_left_out_with_a_reason_only(made: Made) -> None:
     manifest.write_text(manifest.read_text().replace("  polite: ", "  pole: "))
     said = made.patchctl("verify", "--static").stdout
     assert "v1 has polite, and this stack has not" in said and "v1 has no such feature" in said
+
+
+def test_a_patch_is_left_for_later(made: Made) -> None:
+    """What the manifest said of it before is said anew: a stack that was to get it later, and now gets it or not."""
+    goes_on(made, OTHER_WORDS)
+    made.good("pin", "greeter", "v2")
+    manifest = made.root / "manifests/stacks/greeter/v2.yaml"
+    later = "".join(
+        f"  {feature}: {why}\n" for feature, why in (("typo", "to be read"), ("loud", ">-\n    nobody\n    has"))
+    )
+    manifest.write_text(manifest.read_text() + f"postponed:\n{later}  polite: with typo\n")
+    assert not left_findings(made)
+    begin(made, code=4)
+    assert "why is typo postponed?" in rebase(made, "--postpone", code=2)["error"]["what"]
+    rebase(made, "--postpone", "--reason", "waits for v2.1, which says Helo again", code=4)
+    found = rebase(made, "--skip", "--reason", "with typo", code=20)
+    assert found["dropped"] == {"polite": "with typo"} and outcomes(found)["typo"] == "postponed"
+    assert found["postponed"] == {"typo": "waits for v2.1, which says Helo again"}
+    assert manifest.read_text().count("postponed:") == 1 and "loud:" not in manifest.read_text()
+    assert not left_findings(made)
+    drifted = made.patchctl("drift", "greeter/v1", "--against", "v2")
+    assert drifted.returncode == 20 and "postponed there: waits for v2.1" in drifted.stdout
+    assert "left out there: with typo" in drifted.stdout
+    (stack,) = [s for s in report(made)["stacks"] if s["stack"] == "v2"]
+    assert (stack["dropped"], stack["postponed"]) == (found["dropped"], found["postponed"])
+    page = (made.root / "page.html").read_text()
+    assert "Not here yet</h4>" in page and "Dropped on the way here</h4>" in page and "says Helo again" in page
+    manifest.write_text(manifest.read_text().replace("  typo: ", "  loud: "))
+    said = left_findings(made)
+    assert len(said) == 2 and "v1 has typo, and this stack has not" in said[0]
+    assert said[1] == "`postponed:` names loud, and this stack has it"
+
+
+def left_findings(made: Made) -> list[str]:
+    report = json.loads(made.patchctl("verify", "--static", "--json").stdout)
+    return [f["message"] for f in report["findings"] if f["rule"] == "dropped"]
+
+
+def report(made: Made) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(made.good("report", "--out", str(made.root / "page.html"), "--force", "--json"))
+    return found
 
 
 def test_a_carried_file_meets_one_of_upstreams(made: Made) -> None:
@@ -480,33 +565,22 @@ def test_files_in_the_way_of_the_end(made: Made) -> None:
     assert begin(made, code=5)["error"]["kind"] == "local-edits"
 
 
-def killed(made: Made, at: int, *args: str) -> tuple[int, int]:
-    """A run that ends itself with SIGKILL at its `at`th change of a file or start of a program; (exit code, how many it had)."""
-    home = made.cache.parent / "home"
-    env = {**{k: v for k, v in os.environ.items() if not k.startswith(("PATCHCTL_", "PIP_"))}, "HOME": str(home),
-           "PYTHONPATH": str(REPO), "PIP_NO_INDEX": "1", "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
-    line = [sys.executable, "-c", KILLER, str(at), f"--root={made.root}", f"--cache={made.cache}", "rebase", *args]
-    done = subprocess.run(line, cwd=home, env=env, capture_output=True, text=True, check=False)
-    events = done.stderr.rpartition("events ")[2].strip()
-    return done.returncode, int(events) if events.isdigit() else 0
-
-
 def test_killed_while_it_begins(made: Made) -> None:
     goes_on(made, OTHER_WORDS)
     before = distribution(made)
     line = ("greeter/v1", "--to", "v2")
     begin(made, code=4)  # the source is in the cache from here on
     back(made, before)
-    code, total = killed(made, 0, *line)
+    code, total = killed(made, 0, "rebase", *line)
     assert code == 4 and total > 20
     back(made, before)
     for at in range(3, total, total // 5):
-        assert killed(made, at, *line)[0] == -9
+        assert killed(made, at, "rebase", *line)[0] == -9
         if under_way(made):
             rebase(made, "--abort")
         assert distribution(made) == before, at
         assert [p for p in edit_folder(made).glob("*") if not p.name.startswith(".")] == []
-    assert killed(made, total // 2, *line)[0] == -9  # and one that was left as it lay hinders nobody
+    assert killed(made, total // 2, "rebase", *line)[0] == -9  # and one that was left as it lay hinders nobody
     assert rebase(made, *(["--continue"] if under_way(made) else line), code=4)["stopped_at"]["feature"] == "typo"
 
 
@@ -519,7 +593,7 @@ def stopped(made: Made) -> tuple[Made, bytes, int, dict[str, tuple[str, str]]]:
     resolve(made)
     mended = (tree_of(made) / HELLO).read_bytes()
     git(tree_of(made), "add", "--all")
-    code, total = killed(made, 0, "--continue")
+    code, total = killed(made, 0, "rebase", "--continue")
     assert code == 20 and total > 30
     result = distribution(made)
     back(made, before)
@@ -534,7 +608,7 @@ def test_killed_while_it_goes_on(stopped: tuple[Made, bytes, int, dict[str, tupl
         begin(made, code=4)
         (tree_of(made) / HELLO).write_bytes(mended)
         git(tree_of(made), "add", "--all")
-        assert killed(made, at, "--continue")[0] == -9
+        assert killed(made, at, "rebase", "--continue")[0] == -9
         if way == "back" and under_way(made):
             rebase(made, "--abort")
             assert distribution(made) == before, at

@@ -36,7 +36,7 @@ _PAGE = {
 
 def test_changed_runs_of_drift(tmp_path: Path) -> None:
     row = StackRow("greeter", "v1", A, None, None, None, 0, ())
-    names = Names(Overview(None, (), (OverviewStack(row, (), {}),), (), ()))
+    names = Names(Overview(None, (), (OverviewStack(row, (), {}, {}),), (), ()))
     file, taken = tmp_path / "drift.json", 0
     for number in range(CASES):
         data = json_case(random.Random(f"{SEED} report {number}"), SAMPLES)

@@ -93,6 +93,10 @@ ROWS = {
         (SITE, "pin:", "comes_from: v1\npin:"),
         (SITE, 5, "comes_from: not with 'extends', which says it already"),
     ),
+    "postponed_from_nowhere": (
+        (CLOCK, "pin:", "postponed: {second: when the tests are}\npin:"),
+        (CLOCK, 4, "postponed: needs 'comes_from': the stack that had these features"),
+    ),
     "extends_another_commit": (
         (SITE, "1111111111111111111111111111111111111111", "1111111111111111111111111111111111111112"),
         (SITE, 6, "pin.commit: differs from that of v1, which this stack extends"),
@@ -169,6 +173,14 @@ def test_one_fault_between_files(
 
 def test_the_good_one_is_good(root: Path) -> None:
     assert len(Distribution.load(root).stacks) == 3
+
+
+def test_dropped_and_postponed(root: Path, edit: Edit) -> None:
+    left = "comes_from: v1\ndropped: {typo: gone}\npostponed: {polite: soon, typo: soon}\n"
+    text = (root / V1).read_text().partition("patches:")[0].replace("name: v1\n", f"name: v2\n{left}")
+    other = "manifests/stacks/greeter/v2.yaml"
+    (root / other).write_text(text)
+    assert problems(root) == [(other, 6, "postponed.typo: is in 'dropped' too: it comes later, or never")]
 
 
 def test_a_tag_without_a_commit(root: Path, edit: Edit) -> None:
