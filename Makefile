@@ -85,8 +85,7 @@ test-recipes: trees  ## each recipe on CPUs with all its switches: two steps, an
 	$(RUN) tests/recipes/run.py --trees $(TREES)/patched --out build/recipes --records $(EVIDENCE)/recipes --table $(EVIDENCE)/recipes.md $(if $(ONLY),--only $(ONLY)) \
 	  $(if $(COMPARE),--compare $(COMPARE)) $(if $(SIZE),--size $(SIZE)) $(if $(AGAIN),--again)
 
-# FSDP on four ranks, two engines of two. Not in .ci/run: the trees of the package index lack MindSpeed, and without it the stand-ins
-# have no number of a device (`Invalid device string: 'cpu:cpu'` when parameters are loaded back).
+# One whose trees the package index has: FSDP on four ranks, two engines of two.
 test-recipes-share: trees  ## one of them on four ranks, with its switches and without; 3 minutes
 	@PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)" || { echo "recipes skipped: no CPU torch"; exit 0; }; \
 	export PATCHCTL_TORCH_PYTHON; \
