@@ -42,6 +42,7 @@ def answer_for_the_device(torch_npu):
     cpu.mem_get_info = lambda *args: (GIBIBYTE, GIBIBYTE)
     torch.distributed.init_process_group = _each_device_once(torch.distributed.init_process_group)
     torch.distributed.all_gather = _of_any_shape(torch.distributed.all_gather)
+    torch.distributed.all_gather_into_tensor = _flat(torch.distributed.all_gather_into_tensor)
 
 
 def name_the_device(device):
@@ -77,5 +78,15 @@ def _of_any_shape(gather):
     def gathered(tensor_list, tensor, *args, **settings):
         same = all(one.numel() == tensor.numel() for one in tensor_list)
         return gather(tensor_list, tensor.reshape(tensor_list[0].shape) if same else tensor, *args, **settings)
+
+    return gathered
+
+
+def _flat(gather):
+    """The same for a gather into one tensor (vllm-ascend's compute_and_set_moe_load stacks a row of each rank's)."""
+
+    @functools.wraps(gather)
+    def gathered(output_tensor, input_tensor, *args, **settings):
+        return gather(output_tensor.view(-1), input_tensor.view(-1), *args, **settings)
 
     return gathered

@@ -39,4 +39,6 @@ def test_a_standin_is_put_in_place_once_where_it_is_on(upstream: Upstream, tmp_p
 def test_collectives_take_what_hccl_takes(upstream: Upstream) -> None:
     standins = ["torch_npu", "npu_attention", "npu_training"]
     ranks = upstream.run("tests/behaviour/probe_training_groups.py", standins=standins, procs=2)
-    assert ranks == [{"gathered": [[0.0], [1.0]], "sizes": [[1], [1]], "backend": "gloo"}] * 2
+    stacked = [[[0.0], [0.0]], [[1.0], [1.0]]]
+    lists = {"gathered": [[0.0], [1.0]], "sizes": [[1], [1]]}
+    assert ranks == [{**lists, "stacked": stacked, "sent": [1.0], "backend": "gloo"}] * 2

@@ -65,8 +65,12 @@ def shrunk(
     sizes |= {name: "2" for name in TABLE["parallel"] if name in own.sizes and whole(own, name) > 1}
     sizes |= {name: value for name, value in (other or {}).items() if name in own.sizes}
     sizes.setdefault("devices_per_node", str(ranks(own, sizes)))
-    overrides = {bare(k): str(TABLE["amounts"][bare(k)]["value"]) for k in own.overrides if bare(k) in TABLE["amounts"]}
-    overrides |= {name: str(one["value"]) for name, one in TABLE["run"].items()} | dict(more or {})
+    own_keys = [bare(name) for name in own.overrides]
+    overrides = {name: str(TABLE["amounts"][name]["value"]) for name in own_keys if name in TABLE["amounts"]}
+    overrides |= {
+        name: str(one["value"]) for name, one in TABLE["run"].items() if one.get("where") in (None, *own_keys)
+    }
+    overrides |= dict(more or {})
     used = {name: path for name, path in paths.items() if name in own.paths}
     given = {name: value for name, value in overrides.items() if bare(name) not in left_out}
     return Shrunk(own, Given(sizes, given, used), left_out)

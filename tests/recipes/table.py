@@ -160,17 +160,21 @@ def _update(found: Mapping[str, Any] | None) -> str:
     return "yes" if found["as Hugging Face"] else f"yes, {found['behind']:.2g} below"
 
 
+def _where(one: Mapping[str, Any]) -> str:
+    return f", where a recipe sets `{one['where']}`" if "where" in one else ""
+
+
 def sizes_page() -> str:
     """What sizes.yaml replaces, and why."""
     parts = [
         ("Sizes, where a recipe has one", TABLE["sizes"]),
         ("Lengths and amounts, where a recipe sets one", TABLE["amounts"]),
-        ("Set in every run", TABLE["run"]),
+        ("Set by the run", TABLE["run"]),
     ]
     text = SIZES_HEAD.format(parallel=", ".join(f"`{name}`" for name in TABLE["parallel"]), most=TABLE["most_ranks"])
     for title, table in parts:
         text += f"\n## {title}\n\n| what | is | why |\n|---|---|---|\n"
-        text += "".join(f"| `{name}` | {one['value']} | {one['why']} |\n" for name, one in table.items())
+        text += "".join(f"| `{name}`{_where(one)} | {one['value']} | {one['why']} |\n" for name, one in table.items())
     text += "\n## Left out\n\n| what | why |\n|---|---|\n"
     text += "".join(f"| `{name}` | {why.strip()} |\n" for name, why in TABLE["left_out"].items())
     text += "\n## Models, made up, with the architecture of the profile's\n\n| profile | architecture | layers |\n|---|---|---|\n"

@@ -54,6 +54,12 @@ def test_no_switch_of_a_feature_is_replaced(key: tuple[str, str]) -> None:
     }
 
 
+def test_what_goes_with_a_key_is_set_beside_it_alone() -> None:
+    std = "+actor_rollout_ref.actor.megatron.override_transformer_config.init_method_std"
+    found = [key for key in KEYS if std in shrunk(KNOWN, key, {}).run(KNOWN).overrides]
+    assert found == [("qwen3-235b", "grpo-random-init")]
+
+
 @pytest.mark.parametrize("key", KEYS, ids="/".join)
 def test_ranks_are_at_most_eight(key: tuple[str, str]) -> None:
     one = shrunk(KNOWN, key, {})
@@ -66,7 +72,9 @@ def test_every_recipe_but_the_demos_is_run() -> None:
 
 def test_the_table_says_why() -> None:
     entries = [one for part in ("sizes", "amounts", "run") for one in TABLE[part].values()]
-    assert all(one.keys() == {"value", "why"} for one in entries)  # a comma in unquoted YAML makes a further key
+    assert all(
+        one.keys() - {"where"} == {"value", "why"} for one in entries
+    )  # a comma in unquoted YAML makes a further key
 
 
 def test_the_page_says_what_the_table_does() -> None:
