@@ -83,6 +83,10 @@ class RevisionTree:
             return None
         return self._reader.read(entry.id)[1]
 
+    def text(self, path: str) -> bytes | None:
+        """The same by a path as Python has it."""
+        return self.read(path.encode("utf-8", "surrogateescape"))
+
     @cached_property
     def files(self) -> Files:
         """All of them."""
