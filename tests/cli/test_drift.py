@@ -330,7 +330,7 @@ def test_the_cache_gives_the_same_and_asks_for_less(made: Made) -> None:
 
 
 def test_latest_and_the_matrix(made: Made) -> None:
-    for tag in ("v2", "v3", "v10", "v11rc1", "nightly"):
+    for tag in ("v2", "v3", "v10", "v11rc1", "v12.dev3", "nightly"):
         release(made, tag, {"other.py": f"OTHER = {tag!r}\n"})
     found = drift(made, "greeter", code=0)
     assert [r["release"] for r in found["stacks"][0]["releases"]] == ["v10"]
