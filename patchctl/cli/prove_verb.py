@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,12 +75,20 @@ def command(
     return DONE if proven and not failed else FINDINGS
 
 
-def prove_stack(app: App, stack: Stack, options: SourceOptions, *, as_json: bool) -> list[Verdict]:
-    """Prove every feature of one stack, on trees made for it. Raises what `apply` raises."""
+def prove_stack(
+    app: App, stack: Stack, options: SourceOptions, *, as_json: bool, only: Container[tuple[str, str]] | None = None
+) -> list[Verdict]:
+    """Prove every feature of one stack on trees made for it; or those that `only` names, by upstream and feature, of the other
+    stacks of these trees too, and whatever records show. Raises what `apply` raises."""
     from patchctl.maintain.prove import subjects_of
+    from patchctl.maintain.prove_trees import profile_of
 
-    groups = _by_profile(app.distribution, subjects_of(app.distribution, (), stack), None, None)
-    return _prove_all(app, groups, None, options, "all", again=False, as_json=as_json)
+    dist = app.distribution
+    profile = profile_of(dist, stack, None)
+    stacks = dist.stacks_of(profile).values() if only is not None else [stack]
+    subjects = [s for one in stacks for s in subjects_of(dist, (), one)]
+    chosen = [s for s in subjects if only is None or (s.stack.upstream, s.feature) in only]
+    return _prove_all(app, [(profile, chosen)], None, options, "all", again=only is not None, as_json=as_json)
 
 
 def _prove_all(

@@ -43,7 +43,7 @@ class PatchDrift:
     """A patch on a release: exact (the stack function takes it), moved, 3way, upstream (nothing is left of it), unknown (this
     source lacks a file of it) or conflict. `taken` is the release in which upstream had it, where a later one wrote that anew;
     `names` what it calls there and is no longer what it was; `proof` None where a record of this release's stack holds, `dropped`
-    why that stack has left it out, `postponed` why it does not have it yet."""
+    why that stack has left it out, `postponed` why it does not have it yet; `broken` where its tests were run there and are red."""
 
     feature: str
     patch: str
@@ -54,6 +54,7 @@ class PatchDrift:
     proof: str | None = None
     dropped: str | None = None
     postponed: str | None = None
+    broken: bool = False
 
     @property
     def stale(self) -> bool:
@@ -76,6 +77,7 @@ class CallerDrift:
     patch: str
     names: tuple[Changed, ...]
     proof: str | None = None
+    broken: bool = False
 
     @property
     def name(self) -> str:

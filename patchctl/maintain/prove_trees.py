@@ -10,6 +10,7 @@ from patchctl.maintain.prove import Trees
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Stack
 from patchctl.source.types import SourceOptions
+from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
 from patchctl.values import replace
 from patchctl.workspace.state import State, load_state
@@ -57,7 +58,8 @@ def _without(state: State) -> dict[tuple[str, str], str]:
 
 def profile_of(dist: Distribution, stack: Stack, named: str | None) -> Profile:
     """The profile whose trees are made: the one named, else the first that has the stack and all of its features; where none has,
-    one with the stack that it comes from, and this one in its place. Raises WrongUse."""
+    one with the stack that it comes from, and this one in its place, without what requires a feature that this one lacks. Raises
+    WrongUse."""
     if named is not None:
         dist.profile(named)
     profiles = dist.every_profile() if named is None else dist.variants[named]
@@ -69,7 +71,21 @@ def profile_of(dist: Distribution, stack: Stack, named: str | None) -> Profile:
         word = "lacks" if named else "has"
         what = f"{whose} {word} the stack {stack.upstream}/{stack.name}, with all of its features"
         raise WrongUse(what, hint="trees of a workspace of yours can be named with --trees")
-    return replace(found, stacks={**found.stacks, stack.upstream: stack.name})
+    found = replace(found, stacks={**found.stacks, stack.upstream: stack.name})
+    return replace(found, without=[*found.without, *_forlorn(dist, found)])
+
+
+def _forlorn(dist: Distribution, profile: Profile) -> list[str]:
+    """The features, as FEATURE@UPSTREAM, that require what no stack of the profile has."""
+    patches = [(u, p) for u, stack in dist.stacks_of(profile).items() for p in load_patches(dist, stack)]
+    out: list[str] = []
+    while True:
+        there = {(u, p.feature) for u, p in patches}
+        lost = [(u, p) for u, p in patches if any((other or u, f) not in there for f, other in p.requires)]
+        if not lost:
+            return out
+        out += [f"{p.feature}@{u}" for u, p in lost]
+        patches = [one for one in patches if one not in lost]
 
 
 def make_trees(dist: Distribution, profile: Profile, folder: Path, options: SourceOptions, progress: Progress) -> None:

@@ -95,7 +95,7 @@ def _release(release: ReleaseDrift, style: Style) -> Iterator[str]:
             yield from _file(file)
         yield from map(_call, patch.names)
     for caller in release.callers:
-        proof = "settled there" if caller.proof is None else f"unproven: {visible_line(caller.proof)}"
+        proof = "settled there" if caller.proof is None else _lacking(caller)
         yield f"  {style.note('calls   ')}  {visible_line(caller.name)} of {visible_line(caller.stack)}  {proof}"
         yield from map(_call, caller.names)
 
@@ -113,7 +113,11 @@ def _proof(patch: PatchDrift) -> str:
         return f"postponed there: {one_line(patch.postponed)}"
     if patch.proof is None:
         return "proven there" if patch.state in ARRIVES else "made anew and proven there"
-    return f"unproven: {visible_line(patch.proof)}" if patch.state in ARRIVES else ""
+    return _lacking(patch) if patch.state in ARRIVES else ""
+
+
+def _lacking(one: PatchDrift | CallerDrift) -> str:
+    return f"{'broken there' if one.broken else 'unproven'}: {one_line(one.proof or '')}"
 
 
 def _change(one: Changed) -> str:
@@ -197,7 +201,7 @@ def _findings(stack: StackDrift, release: ReleaseDrift, patch: PatchDrift, count
     if patch.state == UPSTREAM:
         yield row("drift-upstream", f"upstream has {patch.feature}: it can be dropped", bad=False)
     elif patch.stale and patch.state in ARRIVES:
-        proof = "proven there" if patch.proof is None else f"unproven ({patch.proof})"
+        proof = "proven there" if patch.proof is None else _lacking(patch)
         yield row("drift-moved", f"{patch.feature} arrives ({patch.state}), {proof}", bad=not patch.clean)
     for one in patch.names:
         message = f"{one.file}:{one.line} calls {one.name}, which {_change(one)}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distribution import GIT_ENV, GREETER, Made, git, make_distribution, write_files
+from distribution import CLOCK, GIT_ENV, GREETER, Made, Patch, git, make_distribution, write_files
 from killing import killed
 from on_disk import snapshot
 from test_prove import CONFTEST, MUTATION
@@ -173,6 +173,31 @@ def test_rest(code):
 """
 
 
+KIND = """
+import pathlib, pytest
+@pytest.mark.on
+def test_need(code, request):
+    names = {}
+    exec(pathlib.Path(request.config.getoption("--trees"), "greeter/greeter/kind.py").read_text(), names)
+    assert names["kind"]("you") == "you, please"
+@pytest.mark.off
+def test_rest(code):
+    assert "def shout" in code
+"""
+CHIME = """
+import pathlib, pytest
+@pytest.mark.on
+def test_need(code, request):
+    file = pathlib.Path(request.config.getoption("--trees"), "clock/clock/chime.py")
+    assert file.is_file() and "kind('you')" in file.read_text()
+@pytest.mark.off
+def test_rest(code):
+    assert "def shout" in code
+"""
+KINDLY = "def kind(text):\n    # Here\n    # people\n    # ask.\n    return text\n"
+LOUD = {HELLO: OLD.replace("Helo", "Hello").replace("return hello(name).upper()", "return 3 * hello(name).upper()")}
+
+
 @pytest.fixture
 def tested(tmp_path: Path) -> Made:
     """One feature with its tests, proven where it is."""
@@ -207,6 +232,58 @@ def test_a_patch_that_arrives_and_does_not_work_is_broken(tested: Made) -> None:
     assert said.startswith("typo is broken: patched: on test_need failed: AssertionError"), said
     assert outcomes(found) == {"typo": "clean"} and found["unproven"].keys() == {"typo"}
     assert not (tested.root / "patches/greeter/v2/typo/evidence.json").exists()
+
+
+def test_drift_proves_what_arrives_and_writes_nothing(tested: Made) -> None:
+    moved = OLD.replace('"""Says hello."""\n', '"""Says hello."""\n\n# a line\n')
+    goes_on(tested, {HELLO: moved})
+    goes_on(
+        tested, {HELLO: moved + "\n\n_hello = hello\n\n\ndef hello(name):\n    return _hello(name).lower()\n"}, tag="v3"
+    )
+    before = snapshot(tested.root)
+    args = ("drift", "greeter", "--prove", "--json", "--against")
+    done = tested.patchctl(*args, "v2")
+    (typo,) = json.loads(done.stdout)["stacks"][0]["releases"][0]["patches"]
+    assert done.returncode == 10 and (typo["state"], typo["proof"], typo["broken"]) == ("moved", None, False), (
+        done.stderr
+    )
+    done = tested.patchctl(*args, "v3")
+    (typo,) = json.loads(done.stdout)["stacks"][0]["releases"][0]["patches"]
+    assert done.returncode == 20 and typo["state"] == "moved" and typo["broken"]
+    assert typo["proof"].startswith("patched: on test_need failed: AssertionError"), typo["proof"]
+    assert (
+        "broken there: patched: on test_need"
+        in tested.patchctl("drift", "greeter", "--prove", "--against", "v3").stdout
+    )
+    assert snapshot(tested.root) == before and not edit_folder(tested).exists()
+
+
+def test_drift_proves_beside_what_is_lost_and_what_requires_it(tmp_path: Path) -> None:
+    """`typo` is lost, so is what requires it here (`loud`) and elsewhere (`step`); `polite` arrives, and a file of clock calls it."""
+    polite = Patch(
+        "polite", {"greeter/kind.py": KINDLY.replace("return text", 'return text + ", please"')}, "kind: say please"
+    )
+    greeter = replace(GREETER, files={**GREETER.files, "greeter/kind.py": KINDLY},
+                      patches=(GREETER.patches[0], polite, replace(GREETER.patches[2], edits=LOUD)))  # fmt: skip
+    calls = {"clock/chime.py": "from greeter.kind import kind\n\n\ndef chime():\n    return kind('you')\n"}
+    chime = Patch("chime", {"clock/__init__.py": "CHIMES = True\n"}, "clock: chime", carries=calls)
+    made = make_distribution(tmp_path / "made", (greeter, replace(CLOCK, patches=(*CLOCK.patches, chime))), lock=True)
+    (made.root / "manifests/profiles/plain.yaml").unlink()
+    kind = "file: greeter/kind.py\nwhy: it asks\nreplace: please\nwith: thanks\n"
+    bell = "file: clock/chime.py\nwhy: it asks\nreplace: kind('you')\nwith: None\n"
+    write_files(made.root, {
+        "conftest.py": CONFTEST, "patches/greeter/v1/polite/tests/test_polite.py": KIND,
+        "patches/greeter/v1/polite/mutants/polite.yaml": kind, "patches/clock/v2/chime/tests/test_chime.py": CHIME,
+        "patches/clock/v2/chime/mutants/chime.yaml": bell,
+    })  # fmt: skip
+    goes_on(made, {**OTHER_WORDS, "greeter/kind.py": KINDLY.replace("(text)", "(text, softly=True)")})
+    done = made.patchctl("drift", "greeter", "--prove", "--json", "--against", "v2")
+    release = json.loads(done.stdout)["stacks"][0]["releases"][0]
+    found = {p["feature"]: (p["state"], p["proof"]) for p in release["patches"]}
+    assert found["typo"][0] == "conflict" and found["polite"] == ("moved", None), (found, done.stderr)
+    assert "requires typo" in found["loud"][1]
+    assert [(c["feature"], c["proof"], c["broken"]) for c in release["callers"]] == [("chime", None, False)]
+    assert done.returncode == 20
 
 
 def test_a_conflict_keeps_the_wish_to_prove(tested: Made) -> None:
