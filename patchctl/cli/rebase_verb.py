@@ -116,17 +116,17 @@ def command(
             return _go_on(app, run, state, options, as_json)
     if name or to or via or plan:
         raise WrongUse(f"--{action} is for the rebase under way", hint="name no stack; --dir names another work tree")
-    place = find_place(folder, Path.cwd())
+    place = find_place(folder, Path.cwd(), given_up=action == "abort")
     run = Run(app.distribution, place, options, app.progress(as_json))
-    assert place.held is not None
-    state = read_state(place.held)
+    tree = place.held or place.gone
+    state = read_state(tree)
     if action == "status":
         app.emit("rebase", rebasing.data(run, state), lambda style: rebasing.status(run, state), as_json)
         return DONE
-    with alone(place.held):
+    with alone(tree):
         if prove and action != "abort":
             _check_provable(app, app.distribution.stack(state.upstream, state.old))
-            state = write_state(place.held, replace(state, prove=True))
+            state = write_state(tree, replace(state, prove=True))
         return _act(app, run, state, action, reason, options, as_json)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from distribution import CLOCK, GIT_ENV, GREETER, Made, Patch, git, make_distribution, write_files
-from killing import killed
+from killing import killed, points
 from on_disk import snapshot
 from test_prove import CONFTEST, MUTATION
 
@@ -699,6 +699,67 @@ def test_killed_while_it_goes_on(stopped: tuple[Made, bytes, int, dict[str, tupl
             made.good("lock", "--upstream", "greeter")
             assert distribution(made) == result, at
         back(made, before)
+
+
+@pytest.fixture
+def half(made: Made) -> Made:
+    """A rebase that has stopped at its second patch, with the first one resolved and the second half mended."""
+    goes_on(made, {**OTHER_WORDS, "greeter/manners.py": "def bow():\n    return 1\n"})
+    begin(made, code=4)
+    resolve(made)
+    git(tree_of(made), "add", "--all")
+    assert rebase(made, "--continue", code=4)["stopped_at"]["feature"] == "polite"
+    (tree_of(made) / "greeter/manners.py").write_text("half done\n")
+    return made
+
+
+@pytest.fixture
+def written(stopped: tuple[Made, bytes, int, dict[str, tuple[str, str]]]) -> Made:
+    """A rebase whose end was killed when it had written a part of the new stack."""
+    made, mended, total, _ = stopped
+    before = distribution(made)
+    for at in range(total, 0, -1):
+        back(made, before)
+        begin(made, code=4)
+        (tree_of(made) / HELLO).write_bytes(mended)
+        git(tree_of(made), "add", "--all")
+        assert killed(made, at, "rebase", "--continue")[0] == -9
+        if under_way(made) and any((made.root / "patches/greeter/v2").rglob("*.patch")):
+            return made
+    raise AssertionError("no point at which patches are written, and the rebase is under way")
+
+
+@pytest.mark.parametrize("stage", ["half", "written"])
+def test_killed_while_it_is_given_up(stage: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Another abort ends it, wherever the first one was killed; what was resolved is found again, what was half mended lies aside."""
+    made: Made = request.getfixturevalue(stage)
+    shutil.copytree(made.root, tmp_path / "root", symlinks=True)
+    shutil.copytree(edit_folder(made), tmp_path / "edit", symlinks=True)
+    tree = snapshot(tree_of(made) / "greeter")
+    at_stop = distribution(made)
+
+    def again() -> None:
+        for place, kept in ((made.root, "root"), (edit_folder(made), "edit")):
+            shutil.rmtree(place)
+            shutil.copytree(tmp_path / kept, place, symlinks=True)
+
+    code, total = killed(made, 0, "rebase", "--abort")
+    before = distribution(made)
+    assert code == 0 and total > 10 and (stage == "written") == (before != at_stop)
+    for at in points(total, 10):
+        again()
+        assert killed(made, at, "rebase", "--abort")[0] == -9
+        if tree_of(made).exists():  # as it was: nothing was given up yet
+            assert snapshot(tree_of(made) / "greeter") == tree and distribution(made) == at_stop, at
+        done = made.patchctl("rebase", "--abort")
+        if done.returncode:  # it had been the end of it
+            assert "no rebase is under way" in done.stderr, at
+        assert distribution(made) == before, at
+        assert [p for p in edit_folder(made).rglob("*") if p.is_file()] == [], at
+        if stage == "half":
+            (aside,) = (made.root / "edit/.resolutions/greeter").glob("aside-*.diff")
+            assert "+half done" in aside.read_text(), at
+    assert outcomes(begin(made, code=4 if stage == "half" else 20))["typo"] == "replayed"
 
 
 def under_way(made: Made) -> bool:
