@@ -160,7 +160,7 @@ def _proven_on(
             said = {(drift.upstream, f): (why, False) for f, why in new.postponed.items()}
             for one in prove_stack(copy, new, options, as_json=as_json, only=wanted):
                 done = one.status == "proven"
-                said[one.upstream, one.feature] = None if done else one.reasons[0], not done and bool(one.patched.red)
+                said[one.upstream, one.feature] = None if done else one.reasons[0], not done and one.broken
         other = "it did not come along"
     except PatchctlError as error:
         other = f"nothing could be proven: {error.what}"

@@ -147,7 +147,7 @@ def _proven(app: App, ended: Ended, options: SourceOptions, as_json: bool) -> En
     try:
         verdicts = prove_stack(app, ended.stack, options, as_json=as_json)
         failed = [v for v in verdicts if v.status == "not proven"]
-        red = [f"{v.feature} is {'broken' if v.patched.red else 'not proven'}: {v.problems[0]}" for v in failed]
+        red = [f"{v.feature} is {'broken' if v.broken else 'not proven'}: {v.problems[0]}" for v in failed]
     except PatchctlError as error:
         red = [f"nothing could be proven: {error.what}"]
     return after_proofs(ended, app.distribution, red)

@@ -99,6 +99,11 @@ class Verdict:
         ]
 
     @property
+    def broken(self) -> bool:
+        """Whether the trees run, as its tests on the unpatched ones show, and it is red on the patched ones."""
+        return bool(self.patched.red) and not judge_base(self.base)
+
+    @property
     def status(self) -> str:
         if self.problems:
             return "not proven"
