@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from patchctl.errors import WrongUse
-from patchctl.maintain.prove import Trees
+from patchctl.maintain.prove import Subject, Trees
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Stack
 from patchctl.source.types import SourceOptions
@@ -73,6 +73,19 @@ def profile_of(dist: Distribution, stack: Stack, named: str | None) -> Profile:
         raise WrongUse(what, hint="trees of a workspace of yours can be named with --trees")
     found = replace(found, stacks={**found.stacks, stack.upstream: stack.name})
     return replace(found, without=[*found.without, *_forlorn(dist, found)])
+
+
+def profile_alone(dist: Distribution, subject: Subject, named: str | None) -> Profile:
+    """The same for one feature: everything is left out but what it requires, in this stack and in others. Raises WrongUse."""
+    profile = profile_of(dist, subject.stack, named)
+    patches = {(u, p.feature): p for u, stack in dist.stacks_of(profile).items() for p in load_patches(dist, stack)}
+    needed, to_see = set[tuple[str, str]](), [(subject.stack.upstream, subject.feature)]
+    while to_see:
+        key = to_see.pop()
+        if key in patches and key not in needed:
+            needed.add(key)
+            to_see += [(other or key[0], feature) for feature, other in patches[key].requires]
+    return replace(profile, without=[f"{feature}@{upstream}" for upstream, feature in sorted(patches.keys() - needed)])
 
 
 def _forlorn(dist: Distribution, profile: Profile) -> list[str]:

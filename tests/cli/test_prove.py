@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distribution import GREETER, Made, Patch, make_distribution
+from distribution import CLOCK, GREETER, Made, Patch, make_distribution
 from test_json import SHAPES, check_shape
 from test_release_sets import without_patches
 
@@ -304,6 +304,35 @@ def test_a_stack_of_a_source_distribution_alone(tmp_path: Path) -> None:
         != f"sdist:{sha256}"
     )
     assert made.patchctl("drift", "greeter/v1", "--against", "2.0").returncode == 10
+
+
+def test_alone_is_with_what_it_requires_and_nothing_else(tmp_path: Path) -> None:
+    """Both are green with all patches, and one of them by what another does, which it does not require. No record is written."""
+    kinds = dict.fromkeys(("greeter/a.py", "greeter/b.py"), "KIND = 0\n")
+    more = [
+        Patch(f, {f"greeter/{f}.py": "KIND = 1\n"}, f"{f}: be kind", requires=r) for f, r in (("a", "typo"), ("b", ""))
+    ]
+    greeter = replace(GREETER, files={**GREETER.files, **kinds}, patches=(GREETER.patches[0], *more))
+    made = make_distribution(tmp_path, (greeter, CLOCK))
+    (made.root / "manifests/profiles/plain.yaml").unlink(missing_ok=True)
+    write(made.root, {"conftest.py": CONFTEST})
+    for name in ("a", "b"):
+        test = TESTS.replace('"Hello" in code', f'"Hello" in code and "1" in (tree / "greeter/{name}.py").read_text()')
+        write(made.root, {
+            f"patches/greeter/v1/{name}/tests/test_{name}.py": test.replace("(code)", "(code, tree)"),
+            f"patches/greeter/v1/{name}/mutants/{name}.yaml": f"file: greeter/{name}.py\nwhy: it goes\nreplace: KIND = 1\nwith: KIND = 0\n",
+        })  # fmt: skip
+    tree = 'TREE = lambda r: pathlib.Path(r.config.getoption("--trees"), "greeter")\n@pytest.fixture\ndef tree(request):\n    return TREE(request)\n'
+    write(made.root, {"conftest.py": CONFTEST + tree})
+    done = made.patchctl("prove", "a", "b", "--alone")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "proven: greeter/v1 a" in done.stdout and "not proven: greeter/v1 b" in done.stdout
+    assert not list((made.root / "patches").rglob("evidence.json"))
+    assert made.patchctl("prove", "b").returncode == 0
+    before = (made.root / "patches/greeter/v1/b/evidence.json").read_bytes()
+    assert made.patchctl("prove", "b", "--alone", "--part", "tests").returncode == 1
+    assert (made.root / "patches/greeter/v1/b/evidence.json").read_bytes() == before
+    assert "--alone makes its trees" in made.patchctl("prove", "b", "--alone", "--trees", str(tmp_path / "t")).stderr
 
 
 @pytest.mark.parametrize(
