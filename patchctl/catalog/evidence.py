@@ -157,14 +157,18 @@ class Evidence:
         self._keeps_tests = keeps_tests(dist.root)
         self._digests: dict[str, str] = {}
 
-    def unproven(self, stack: Stack, patch: StackPatch) -> str | None:
-        """Why the feature is not proven on this stack, in a line that names what is lacking or has changed; None if it is."""
+    def unproven(self, stack: Stack, patch: StackPatch, beside: Stack | None = None) -> str | None:
+        """Why the feature is not proven on this stack, in a line that names what is lacking or has changed; None if it is. With
+        `beside`, on trees that had that stack of another upstream."""
         try:
             record = read_record(self.root, stack.upstream, stack.name, patch.feature)
         except BadManifest as error:
             return error.what
         if record is None:
             return "no record"
+        ran_on = record.tests.trees.get(beside.upstream, "none").partition(" ")[0] if beside and record.tests else None
+        if beside is not None and ran_on != beside.name:
+            return f"its trees had {beside.upstream} {ran_on}, and not {beside.name}"
         mutants = self.mutants_stale(record, stack, patch)
         lacking = None if mutants or not self._keeps_tests else "it has no mutation"
         return next(filter(None, [self.tests_stale(record, stack, patch), lacking, *mutants.values()]), None)

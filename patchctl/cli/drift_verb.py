@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from patchctl.cli.app import App, find_stack
 from patchctl.cli.format_option import format_option, print_findings
 from patchctl.cli.sources import Sources, source_options
-from patchctl.errors import DONE, FINDINGS, WrongUse
+from patchctl.errors import DONE, FINDINGS, PatchctlError, WrongUse
 
 if TYPE_CHECKING:
+    from patchctl.maintain.drift_types import ReleaseDrift, StackDrift
     from patchctl.manifest.distribution import Distribution
     from patchctl.manifest.types import Stack
+    from patchctl.source.types import SourceOptions
 
 
 @click.command("drift")
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
               help="Compare with what an earlier `drift --json` printed; exit code 1 when something newly broke, else 0.")  # fmt: skip
 @click.option("--save-plan", "plan", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Keep what was found of one stack on one revision: `rebase --plan FILE` acts on it, while it holds.")  # fmt: skip
+@click.option("--prove", "prove", is_flag=True,
+              help="Rebase what arrives in a copy of the distribution, and run its proofs on the release; may take hours.")  # fmt: skip
 @click.option("--workspace", "-w", type=click.Path(path_type=Path, file_okay=False, readable=False), metavar="DIR",
               help="Say what differs in the trees of this workspace from what was applied, as a diff, with whose lines"
                    " they are.")  # fmt: skip
@@ -41,6 +45,7 @@ def command(
     matrix: bool,
     since: Path | None,
     plan: Path | None,
+    prove: bool,
     workspace: Path | None,
     sources: Sources,
     output: str,
@@ -52,12 +57,13 @@ def command(
     where they lie; of source distributions what matters is kept in the cache. Releases are walked in the order given.
 
     Exit code 0 when nothing is stale, 10 when all that is stale arrives and is proven there by a record of that release's
-    stack, 20 when somebody has to work; of a workspace 1 when something differs.
+    stack, or with --prove by this run, 20 when somebody has to work; of a workspace 1 when something differs.
     """
     if workspace is not None:
-        if stacks or against or matrix or since is not None or plan is not None:
+        if stacks or against or matrix or prove or since is not None or plan is not None:
             raise WrongUse("--workspace is for the trees of a workspace alone")
         return _workspace(app, workspace.absolute(), output)
+    from patchctl.cli.prove_verb import check_provable
     from patchctl.findings.formats import Shown
     from patchctl.findings.report import Report
     from patchctl.maintain.drift import Drifting
@@ -72,10 +78,14 @@ def command(
     earlier = Earlier(since) if since is not None else None
     if plan is not None:
         check_place(plan)
+    if prove:
+        check_provable(dist)
     drifting = Drifting(dist, sources.options(), app.progress(output == "json"))
     found = [drifting.stack(s, named.get(s.upstream)) for s in chosen if s.upstream in named or not _restricts(against)]
     if plan is not None:
         save_plan(plan, plan_of(dist, found))
+    if prove:
+        found = [_proven(app, one, sources.options(), as_json=output != "text") for one in found]
     broke = None if earlier is None else earlier.broke(found)
     shown = Shown(Report(drift_findings(found, broke)), "drift", dist.root)
     print_findings(app, output, shown, drift_json(found, broke), lambda style: drift_text(found, broke, style))
@@ -111,6 +121,61 @@ def _named(app: App, against: Sequence[str], chosen: Sequence[Stack], *, matrix:
     if not against and not matrix:
         return {name: ["latest"] for name in upstreams}
     return named
+
+
+def _proven(app: App, drift: StackDrift, options: SourceOptions, *, as_json: bool) -> StackDrift:
+    """With what tests say, where something arrives that no record proves."""
+    from patchctl.values import replace
+
+    rows = [_proven_on(app, drift, row, options, as_json=as_json) for row in drift.releases]
+    return replace(drift, releases=tuple(rows))
+
+
+def _proven_on(
+    app: App, drift: StackDrift, release: ReleaseDrift, options: SourceOptions, *, as_json: bool
+) -> ReleaseDrift:
+    """What keeps tests from being run is said of every patch, since the rest of the matrix is there."""
+    from tempfile import TemporaryDirectory
+
+    from patchctl.cli.lock_verb import lock_stack
+    from patchctl.cli.prove_verb import prove_stack
+    from patchctl.maintain.drift_copy import copy_distribution, rebase_alone
+    from patchctl.maintain.drift_types import ARRIVES
+    from patchctl.manifest.distribution import Distribution
+    from patchctl.values import replace
+
+    arriving = {(drift.upstream, p.feature) for p in release.patches if not p.clean and p.state in ARRIVES}
+    wanted = arriving | {(c.upstream, c.feature) for c in release.callers if c.proof is not None}
+    if not wanted:
+        return release
+    progress, said = app.progress(as_json), dict[tuple[str, str], tuple[str | None, bool]]()
+    try:
+        with TemporaryDirectory(prefix="patchctl-drift-") as name:
+            root = copy_distribution(app.distribution.root, Path(name))
+            dist = Distribution.load(root)
+            old = dist.stack(drift.upstream, drift.stack)
+            new = rebase_alone(dist, old, release.release, Path(name), options, progress)
+            copy = App(root, app.cache, app.color, app.release_set)  # which has that stack
+            lock_stack(copy.distribution, new, options, progress, check=False)
+            said = {(drift.upstream, f): (why, False) for f, why in new.postponed.items()}
+            for one in prove_stack(copy, new, options, as_json=as_json, only=wanted):
+                done = one.status == "proven"
+                said[one.upstream, one.feature] = None if done else one.reasons[0], not done and one.broken
+        other = "it did not come along"
+    except PatchctlError as error:
+        other = f"nothing could be proven: {error.what}"
+    finally:
+        progress.finish()
+
+    def told(key: tuple[str, str]) -> dict[str, Any]:
+        proof, broken = said.get(key, (other, False))
+        return {"proof": proof, "broken": broken}
+
+    patches = tuple(
+        replace(p, **told(k)) if (k := (drift.upstream, p.feature)) in wanted else p for p in release.patches
+    )
+    callers = tuple(replace(c, **told(k)) if (k := (c.upstream, c.feature)) in wanted else c for c in release.callers)
+    return replace(release, patches=patches, callers=callers)
 
 
 def _workspace(app: App, workspace: Path, output: str) -> int:

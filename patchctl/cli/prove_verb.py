@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
                    " temporary folder].")  # fmt: skip
 @click.option("--part", type=click.Choice(["all", "tests", "mutants"]), default="all", show_default=True,
               help="Run the tests on both trees, the mutations, or all.")  # fmt: skip
+@click.option("--alone", is_flag=True,
+              help="Each feature on trees with only what it requires; no record is written.")  # fmt: skip
 @click.option("--again", is_flag=True, help="Run what the records show already, too.")
 @source_options
 @json_option
@@ -45,6 +47,7 @@ def command(
     profile: str | None,
     folder: Path | None,
     part: str,
+    alone: bool,
     again: bool,
     sources: Sources,
     as_json: bool,
@@ -59,6 +62,7 @@ def command(
     """
     from patchctl.check.left_over import check_left_over
     from patchctl.maintain.prove import subjects_of
+    from patchctl.maintain.prove_trees import profile_alone
     from patchctl.report.proving import prove_json, summary_text
 
     if bool(features) == everything:
@@ -66,8 +70,15 @@ def command(
     dist = app.distribution
     check_provable(dist)
     stack = find_stack(dist, stack_name) if stack_name else None
-    groups = _by_profile(dist, subjects_of(dist, features, stack), profile, folder)
-    verdicts = _prove_all(app, groups, folder, sources.options(), part, again=again, as_json=as_json)
+    if alone and folder is not None:
+        raise WrongUse("--alone makes its trees, others for each feature", hint="leave --trees out")
+    subjects = subjects_of(dist, features, stack)
+    groups = (
+        ((profile_alone(dist, one, profile), [one]) for one in subjects)
+        if alone
+        else _by_profile(dist, subjects, profile, folder)
+    )
+    verdicts = _prove_all(app, groups, folder, sources.options(), part, again=again, keep=not alone, as_json=as_json)
     orphans = [f"{f.file}: {f.message}" for f in check_left_over(dist)] if everything and stack is None else []
     proven = sum(v.status == "proven" for v in verdicts)
     failed = bool(orphans) or any(v.status == "not proven" for v in verdicts)
@@ -75,12 +86,20 @@ def command(
     return DONE if proven and not failed else FINDINGS
 
 
-def prove_stack(app: App, stack: Stack, options: SourceOptions, *, as_json: bool) -> list[Verdict]:
-    """Prove every feature of one stack, on trees made for it. Raises what `apply` raises."""
+def prove_stack(
+    app: App, stack: Stack, options: SourceOptions, *, as_json: bool, only: Container[tuple[str, str]] | None = None
+) -> list[Verdict]:
+    """Prove every feature of one stack on trees made for it; or those that `only` names, by upstream and feature, of the other
+    stacks of these trees too, and whatever records show. Raises what `apply` raises."""
     from patchctl.maintain.prove import subjects_of
+    from patchctl.maintain.prove_trees import profile_of
 
-    groups = _by_profile(app.distribution, subjects_of(app.distribution, (), stack), None, None)
-    return _prove_all(app, groups, None, options, "all", again=False, as_json=as_json)
+    dist = app.distribution
+    profile = profile_of(dist, stack, None)
+    stacks = dist.stacks_of(profile).values() if only is not None else [stack]
+    subjects = [s for one in stacks for s in subjects_of(dist, (), one)]
+    chosen = [s for s in subjects if only is None or (s.stack.upstream, s.feature) in only]
+    return _prove_all(app, [(profile, chosen)], None, options, "all", again=only is not None, as_json=as_json)
 
 
 def _prove_all(
@@ -91,6 +110,7 @@ def _prove_all(
     part: str,
     *,
     again: bool,
+    keep: bool = True,
     as_json: bool,
 ) -> list[Verdict]:
     from patchctl.maintain.prove import Prover
@@ -100,7 +120,7 @@ def _prove_all(
     verdicts: list[Verdict] = []
     for made_from, some in groups:
         with _trees(app.distribution, made_from, folder, options, progress) as trees:
-            prover = Prover(app.distribution, trees, parts, again=again)
+            prover = Prover(app.distribution, trees, parts, again=again, keep=keep)
             verdicts += [_prove(app, prover, subject, progress, as_json=as_json) for subject in some]
     return verdicts
 

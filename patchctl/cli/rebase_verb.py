@@ -116,17 +116,17 @@ def command(
             return _go_on(app, run, state, options, as_json)
     if name or to or via or plan:
         raise WrongUse(f"--{action} is for the rebase under way", hint="name no stack; --dir names another work tree")
-    place = find_place(folder, Path.cwd())
+    place = find_place(folder, Path.cwd(), given_up=action == "abort")
     run = Run(app.distribution, place, options, app.progress(as_json))
-    assert place.held is not None
-    state = read_state(place.held)
+    tree = place.held or place.gone
+    state = read_state(tree)
     if action == "status":
         app.emit("rebase", rebasing.data(run, state), lambda style: rebasing.status(run, state), as_json)
         return DONE
-    with alone(place.held):
+    with alone(tree):
         if prove and action != "abort":
             _check_provable(app, app.distribution.stack(state.upstream, state.old))
-            state = write_state(place.held, replace(state, prove=True))
+            state = write_state(tree, replace(state, prove=True))
         return _act(app, run, state, action, reason, options, as_json)
 
 
@@ -147,7 +147,7 @@ def _proven(app: App, ended: Ended, options: SourceOptions, as_json: bool) -> En
     try:
         verdicts = prove_stack(app, ended.stack, options, as_json=as_json)
         failed = [v for v in verdicts if v.status == "not proven"]
-        red = [f"{v.feature} is {'broken' if v.patched.red else 'not proven'}: {v.problems[0]}" for v in failed]
+        red = [f"{v.feature} is {'broken' if v.broken else 'not proven'}: {v.problems[0]}" for v in failed]
     except PatchctlError as error:
         red = [f"nothing could be proven: {error.what}"]
     return after_proofs(ended, app.distribution, red)

@@ -13,11 +13,13 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeVar
 
 from patchctl.atomic import make_folder, replace_file
 from patchctl.catalog.evidence import Evidence
-from patchctl.errors import DoesNotApply
+from patchctl.errors import DoesNotApply, SourceUnavailable
 from patchctl.git.catfile import ObjectReader
+from patchctl.maintain.drift_callers import Caller, beside, calls, naming, tops_of, unproven_with
 from patchctl.maintain.drift_files import FileJudge
 from patchctl.maintain.drift_history import known_of, with_commits
 from patchctl.maintain.drift_renames import renamed
@@ -30,10 +32,12 @@ from patchctl.maintain.drift_types import (
     THREE_WAY,
     UNKNOWN,
     UPSTREAM,
+    CallerDrift,
     FileDrift,
     PatchDrift,
     ReleaseDrift,
     StackDrift,
+    caller_from_json,
     patch_from_json,
 )
 from patchctl.maintain.releases import Release, Releases, RevisionTree, wanted_files
@@ -50,8 +54,10 @@ from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
 from patchctl.values import asdict, dataclass, field, replace
 
+_Row = TypeVar("_Row", PatchDrift, CallerDrift)
 # Raise it when the same files give another verdict.
 ENGINE = 2
+NO_STACK = "the distribution has no stack of this revision"
 _WORST = (EXACT, MOVED, THREE_WAY, UPSTREAM, UNKNOWN, GONE, CONFLICT)
 
 
@@ -100,31 +106,69 @@ class Drifting:
     options: SourceOptions
     progress: Progress
     judge: FileJudge = field(default_factory=FileJudge)
+    _callers: dict[tuple[str, str], list[Caller] | str] = field(default_factory=dict)
 
     def stack(self, stack: Stack, against: Sequence[str] | None) -> StackDrift:
         """The stack on these revisions, or on every newer one. Raises SourceUnavailable."""
         patches = load_patches(self.dist, stack)
-        upstream = self.dist.upstream(stack.upstream)
-        wanted = wanted_files(path for p in patches for path in p.paths)
-        places = Releases(stack, upstream, self.options, self.progress, wanted)
+        places = self._places(stack, patches)
         self.progress.start(f"drift of {stack.upstream}/{stack.name}", None)
         releases = places.newer() if against is None else places.named(against)
         base = places.base()
         with ExitStack() as open_:
             reader = open_.enter_context(ObjectReader(base.repo))
             prepared = _prepare(stack, base, RevisionTree(reader, base.tree), patches, _not_in_sdist(self.dist, stack))
+            seen = {f"{s.upstream}/{s.name}": self._calling(s) for s in beside(self.dist, stack)} if releases else {}
+            callers = [one for found in seen.values() if not isinstance(found, str) for one in found]
             rows: list[ReleaseDrift] = []
             walk = _Walked(base, "", [])
             for release in releases:
                 self.progress.note(release.name)
                 walk = self._found(prepared, release, walk)
-                rows.append(self._judged_all(prepared, walk, rows))
+                rows.append(self._judged_all(prepared, walk, rows, self._calls(prepared, release, callers)))
         self.progress.finish()
-        return StackDrift(stack.upstream, stack.name, tuple(rows))
+        unseen = tuple(f"{name}: {why}" for name, why in seen.items() if isinstance(why, str))
+        return StackDrift(stack.upstream, stack.name, tuple(rows), unseen)
+
+    def _places(self, stack: Stack, patches: Sequence[StackPatch]) -> Releases:
+        wanted = wanted_files(path for p in patches for path in p.paths)
+        return Releases(stack, self.dist.upstream(stack.upstream), self.options, self.progress, wanted)
+
+    def _calling(self, stack: Stack) -> list[Caller] | str:
+        """A stack's patches as what they call is sought in; why not, where no place has its pin."""
+        key = stack.upstream, stack.name
+        if key not in self._callers:
+            patches = load_patches(self.dist, stack)
+            try:
+                base = self._places(stack, patches).base()
+                with ObjectReader(base.repo) as reader:
+                    found = _prepare(stack, base, RevisionTree(reader, base.tree), patches, frozenset())
+                rows = zip(patches, found.sources, strict=True)
+                self._callers[key] = [Caller(stack, patch, tuple(sources)) for patch, sources in rows]
+            except SourceUnavailable as error:
+                self._callers[key] = error.what
+        return self._callers[key]
+
+    def _calls(self, stack: _Prepared, release: Release, callers: Sequence[Caller]) -> list[CallerDrift]:
+        tops = tops_of(self.dist.upstream(stack.stack.upstream))
+        callers = naming(callers, tops)
+        if not callers:
+            return []
+        sources = [[c.patch.shown, c.patch.digest, [s.path for s in c.sources]] for c in callers]
+        cache = _Cache(self.options.cache, ["callers", sorted(tops), sources, stack.base.tree, release.tree])
+        found = cache.recall(caller_from_json)
+        if found is None:
+            with ObjectReader(release.repo) as reader:
+                found = list(calls(callers, tops, stack.tree.text, RevisionTree(reader, release.tree).text))
+            cache.keep(found)
+        return found
 
     def _found(self, stack: _Prepared, release: Release, before: _Walked) -> _Walked:
-        cache = _Cache(self.options.cache, stack, release, f"{before.key} {before.release.commit}")
-        found = cache.recall()
+        digests, walked = [p.digest for p in stack.patches], [before.key, before.release.commit, release.commit]
+        history = walked if release.history else []
+        parts = [digests, stack.base.commit, release.tree, release.form, history]
+        cache = _Cache(self.options.cache, parts)
+        found = cache.recall(patch_from_json)
         if found is None:
             with ObjectReader(release.repo) as reader:
                 tree = RevisionTree(reader, release.tree)
@@ -135,16 +179,19 @@ class Drifting:
             cache.keep(found)
         return _Walked(release, cache.key, found)
 
-    def _judged_all(self, stack: _Prepared, walk: _Walked, earlier: Sequence[ReleaseDrift]) -> ReleaseDrift:
+    def _judged_all(
+        self, stack: _Prepared, walk: _Walked, earlier: Sequence[ReleaseDrift], callers: Sequence[CallerDrift]
+    ) -> ReleaseDrift:
         release = walk.release
         taken = {p.feature: r.release for r in reversed(earlier) for p in r.patches if p.state == UPSTREAM}
         own = _stack_at(self.dist, stack.stack.upstream, release)
         done = tuple(self._judged(p, own, taken) for p in walk.found)
-        return ReleaseDrift(release.name, release.form, release.commit, done)
+        called = (replace(c, proof=unproven_with(self.dist, c, own) if own else NO_STACK) for c in callers)
+        return ReleaseDrift(release.name, release.form, release.commit, done, tuple(called))
 
     def _judged(self, patch: PatchDrift, own: Stack | None, taken: Mapping[str, str]) -> PatchDrift:
         """With what the distribution knows: whether it is proven there, whether upstream had it."""
-        proof: str | None = "the distribution has no stack of this revision"
+        proof: str | None = NO_STACK
         if own is not None:
             there = next((p for p in load_patches(self.dist, own) if p.feature == patch.feature), None)
             lacks = f"{own.upstream}/{own.name} does not have it"
@@ -250,11 +297,7 @@ def _steps_of(patch: StackPatch, tree: RevisionTree, contents: Mapping[bytes, by
 
 def _names(stack: _Prepared, tree: RevisionTree) -> Iterator[list[Changed]]:
     for sources in stack.sources:
-        yield changed_names(sources, _text_reader(stack.tree), _text_reader(tree))
-
-
-def _text_reader(tree: RevisionTree) -> Callable[[str], bytes | None]:
-    return lambda path: tree.read(path.encode("utf-8", "surrogateescape"))
+        yield changed_names(sources, stack.tree.text, tree.text)
 
 
 def _not_in_sdist(dist: Distribution, stack: Stack) -> frozenset[str]:
@@ -277,19 +320,17 @@ def _stack_at(dist: Distribution, upstream: str, release: Release) -> Stack | No
 class _Cache:
     """What a release gave, by all that it depends on: patches, base, the release's tree, and how it was come to."""
 
-    def __init__(self, root: Path, stack: _Prepared, release: Release, before: str) -> None:
-        history = [before, release.commit] if release.history else []
-        parts = [ENGINE, [p.digest for p in stack.patches], stack.base.commit, release.tree, release.form, history]
-        self.key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    def __init__(self, root: Path, parts: Sequence[object]) -> None:
+        self.key = hashlib.sha256(json.dumps([ENGINE, *parts]).encode()).hexdigest()
         self._file = root / "drift" / "verdicts" / self.key[:2] / f"{self.key[2:]}.json"
 
-    def recall(self) -> list[PatchDrift] | None:
+    def recall(self, read: Callable[[Mapping[str, object]], _Row]) -> list[_Row] | None:
         try:
-            return [patch_from_json(p) for p in json.loads(self._file.read_bytes())]
+            return [read(row) for row in json.loads(self._file.read_bytes())]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
-    def keep(self, found: Iterable[PatchDrift]) -> None:
+    def keep(self, found: Iterable[PatchDrift | CallerDrift]) -> None:
         """Where the cache cannot be written it is worked out again."""
         with contextlib.suppress(OSError):
             make_folder(self._file.parent)

@@ -11,7 +11,7 @@ from typing import Any
 from patchctl.errors import BadManifest, WrongUse
 from patchctl.maintain.drift_since import SCHEMA
 from patchctl.manifest.shape import Shape, build, fields_of, shape_of
-from patchctl.values import dataclass
+from patchctl.values import dataclass, field
 
 _NO_RUN = "patchctl.error/1"
 
@@ -49,13 +49,28 @@ class SavedPatch:
 
 
 @dataclass(frozen=True)
+class SavedCaller:
+    """A patch of another upstream that calls what changed."""
+
+    upstream: str
+    feature: str
+    names: list[SavedName]
+    proof: str | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.feature}@{self.upstream}"
+
+
+@dataclass(frozen=True)
 class SavedRelease:
-    """A stack on a release."""
+    """A stack on a release. Runs of earlier patchctls have no callers."""
 
     release: str
     form: str
     commit: str
     patches: list[SavedPatch]
+    callers: list[SavedCaller] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -98,7 +113,8 @@ def read_drift(file: Path) -> SavedDrift:
 def _known(shape: Shape, data: Any) -> Any:
     """The data without keys that the classes do not have."""
     if shape.is_record and isinstance(data, Mapping):
-        return {name: _known(field.shape, data[name]) for name, field in fields_of(shape.base).items()}
+        fields = fields_of(shape.base).items()
+        return {name: _known(one.shape, data[name]) for name, one in fields if one.required or name in data}
     if shape.origin is list and isinstance(data, list):
         return [_known(shape_of(shape.args[0]), item) for item in data]
     return data

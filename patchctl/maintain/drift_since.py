@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from patchctl.errors import BadManifest, WrongUse
 from patchctl.maintain.drift_types import ARRIVES, PatchDrift, StackDrift
+from patchctl.maintain.tripwires import Changed
 from patchctl.values import dataclass
 
 SCHEMA = "patchctl.drift/1"
-_Seen = Mapping[str, tuple[bool, frozenset[str]]]
+_Seen = dict[str, tuple[bool, frozenset[str]]]
+_NONE: tuple[bool, frozenset[str]] = (True, frozenset())
+_CALLERS = "@"  # no name of a feature
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,11 @@ class Earlier:
             newest = next(reversed(known.values()), {})
             for release in stack.releases:
                 was = known.get(release.release, newest)
-                for patch in release.patches:
-                    if patch.feature in was and (why := _worse(patch, *was[patch.feature])):
-                        found.append(Broke(stack.upstream, stack.stack, release.release, patch.feature, why))
+                worse = [(p.feature, _worse(p, *was[p.feature])) for p in release.patches if p.feature in was]
+                if _CALLERS in was:  # else that run did not look at them
+                    worse += [(c.name, _fresh(c.names, was.get(c.name, _NONE)[1])) for c in release.callers]
+                rows = ((feature, why) for feature, why in worse if why)
+                found += [Broke(stack.upstream, stack.stack, release.release, *row) for row in rows]
         return found
 
 
@@ -61,15 +66,25 @@ def _worse(patch: PatchDrift, arrived: bool, names: frozenset[str]) -> str | Non
     if arrived and patch.state not in ARRIVES and not patch.clean:
         lost = [f.path for f in patch.files if f.state not in ARRIVES]
         return f"{patch.state}: {', '.join(lost)}"
-    fresh = [c.name for c in patch.names if c.name not in names]
+    return _fresh(patch.names, names)
+
+
+def _fresh(changed: Iterable[Changed], names: frozenset[str]) -> str | None:
+    fresh = [c.name for c in changed if c.name not in names]
     return f"calls what has changed: {', '.join(fresh)}" if fresh else None
 
 
 def _releases(rows: Sequence[Mapping[str, Any]]) -> dict[str, _Seen]:
-    return {
-        str(r["release"]): {
-            str(p["feature"]): (p["state"] in ARRIVES, frozenset(str(c["name"]) for c in p["names"]))
-            for p in r["patches"]
-        }
-        for r in rows
-    }  # fmt: skip
+    return {str(r["release"]): _seen(r) for r in rows}
+
+
+def _seen(release: Mapping[str, Any]) -> _Seen:
+    """By feature of a patch, and by FEATURE@UPSTREAM of a caller."""
+    found = {str(p["feature"]): (p["state"] in ARRIVES, _called(p)) for p in release["patches"]}
+    if "callers" in release:
+        found |= {_CALLERS: _NONE} | {f"{c['feature']}@{c['upstream']}": (True, _called(c)) for c in release["callers"]}
+    return found
+
+
+def _called(row: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(str(c["name"]) for c in row["names"])

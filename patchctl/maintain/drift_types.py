@@ -43,7 +43,7 @@ class PatchDrift:
     """A patch on a release: exact (the stack function takes it), moved, 3way, upstream (nothing is left of it), unknown (this
     source lacks a file of it) or conflict. `taken` is the release in which upstream had it, where a later one wrote that anew;
     `names` what it calls there and is no longer what it was; `proof` None where a record of this release's stack holds, `dropped`
-    why that stack has left it out, `postponed` why it does not have it yet."""
+    why that stack has left it out, `postponed` why it does not have it yet; `broken` where its tests were run there and are red."""
 
     feature: str
     patch: str
@@ -54,6 +54,7 @@ class PatchDrift:
     proof: str | None = None
     dropped: str | None = None
     postponed: str | None = None
+    broken: bool = False
 
     @property
     def stale(self) -> bool:
@@ -66,22 +67,42 @@ class PatchDrift:
 
 
 @dataclass(frozen=True)
+class CallerDrift:
+    """A patch of another upstream's stack that calls what is not here as it was. `proof` is why nothing shows that it works with
+    this release; None where a record of trees with it does, or where it was left out beside it."""
+
+    upstream: str
+    stack: str
+    feature: str
+    patch: str
+    names: tuple[Changed, ...]
+    proof: str | None = None
+    broken: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.feature}@{self.upstream}"
+
+
+@dataclass(frozen=True)
 class ReleaseDrift:
-    """A stack on one release."""
+    """A stack on one release, and what of other stacks calls into it and is stale there."""
 
     release: str
     form: str
     commit: str
     patches: tuple[PatchDrift, ...]
+    callers: tuple[CallerDrift, ...] = ()
 
 
 @dataclass(frozen=True)
 class StackDrift:
-    """A stack on all releases that were asked for."""
+    """A stack on all releases that were asked for. `unseen` names the stacks whose calls were not looked at, and why."""
 
     upstream: str
     stack: str
     releases: tuple[ReleaseDrift, ...]
+    unseen: tuple[str, ...] = ()
 
 
 def patch_from_json(data: Mapping[str, object]) -> PatchDrift:
@@ -91,3 +112,10 @@ def patch_from_json(data: Mapping[str, object]) -> PatchDrift:
     assert isinstance(rows, list) and isinstance(names, list)
     files = tuple(FileDrift(**{**r, "hunks": tuple(HunkDrift(**h) for h in r["hunks"])}) for r in rows)
     return PatchDrift(**{**data, "files": files, "names": tuple(Changed(**n) for n in names)})  # type: ignore[arg-type]
+
+
+def caller_from_json(data: Mapping[str, object]) -> CallerDrift:
+    """The same of a caller."""
+    names = data["names"]
+    assert isinstance(names, list)
+    return CallerDrift(**{**data, "names": tuple(Changed(**n) for n in names)})  # type: ignore[arg-type]

@@ -99,6 +99,11 @@ class Verdict:
         ]
 
     @property
+    def broken(self) -> bool:
+        """Whether the trees run, as its tests on the unpatched ones show, and it is red on the patched ones."""
+        return bool(self.patched.red) and not judge_base(self.base)
+
+    @property
     def status(self) -> str:
         if self.problems:
             return "not proven"
@@ -118,11 +123,14 @@ class Trees:
 
 
 class Prover:
-    """Proves features on one pair of trees. `parts` are of "tests" and "mutants"."""
+    """Proves features on one pair of trees. `parts` are of "tests" and "mutants". Without `keep` records are neither read nor
+    written: the trees are not those of a profile."""
 
-    def __init__(self, dist: Distribution, trees: Trees, parts: Sequence[str], *, again: bool) -> None:
+    def __init__(
+        self, dist: Distribution, trees: Trees, parts: Sequence[str], *, again: bool, keep: bool = True
+    ) -> None:
         self.dist, self.root = dist, dist.root
-        self.trees, self.parts, self.again = trees, parts, again
+        self.trees, self.parts, self.again, self.keep = trees, parts, again, keep
         self.bench = Bench(dist.root, tuple(f"{u}/{s}" for u, s in trees.stacks.items()))
 
     def prove(self, subject: Subject, note: Callable[[str], None]) -> Verdict:
@@ -150,6 +158,8 @@ class Prover:
 
     def _record(self, subject: Subject) -> Record:
         names = subject.stack.upstream, subject.stack.name, subject.feature
+        if not self.keep:
+            return Record(*names)
         try:
             return read_record(self.root, *names) or Record(*names)
         except BadManifest:
@@ -165,8 +175,11 @@ class Prover:
             results = {side: {one.test: f"{one.mark} {one.result}" for one in run.outcomes}
                        for side, run in (("base", verdict.base), ("patched", verdict.patched))}  # fmt: skip
             proof = self._proof(subject, before, verdict.base.used | verdict.patched.used, results)
-        record = with_tests(record, proof)
-        write_record(self.root, record)
+        return self._kept(with_tests(record, proof))
+
+    def _kept(self, record: Record) -> Record:
+        if self.keep:
+            write_record(self.root, record)
         return record
 
     def _mutants(
@@ -189,8 +202,7 @@ class Prover:
                 verdict.kept += 1
                 continue
             note(f"mutation {mutant.name}")
-            record = with_mutant(record, mutant.name, self._mutant(subject, mutant, tests, verdict))
-            write_record(self.root, record)
+            record = self._kept(with_mutant(record, mutant.name, self._mutant(subject, mutant, tests, verdict)))
 
     def _mutant(self, subject: Subject, mutant: Mutant, tests: Sequence[str], verdict: Verdict) -> Proof | None:
         before = digests(self.root, [mutant.source, *tests])

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from patchctl.errors import WrongUse
-from patchctl.maintain.prove import Trees
+from patchctl.maintain.prove import Subject, Trees
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Stack
 from patchctl.source.types import SourceOptions
+from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
 from patchctl.values import replace
 from patchctl.workspace.state import State, load_state
@@ -57,7 +58,8 @@ def _without(state: State) -> dict[tuple[str, str], str]:
 
 def profile_of(dist: Distribution, stack: Stack, named: str | None) -> Profile:
     """The profile whose trees are made: the one named, else the first that has the stack and all of its features; where none has,
-    one with the stack that it comes from, and this one in its place. Raises WrongUse."""
+    one with the stack that it comes from, and this one in its place, without what requires a feature that this one lacks. Raises
+    WrongUse."""
     if named is not None:
         dist.profile(named)
     profiles = dist.every_profile() if named is None else dist.variants[named]
@@ -69,7 +71,34 @@ def profile_of(dist: Distribution, stack: Stack, named: str | None) -> Profile:
         word = "lacks" if named else "has"
         what = f"{whose} {word} the stack {stack.upstream}/{stack.name}, with all of its features"
         raise WrongUse(what, hint="trees of a workspace of yours can be named with --trees")
-    return replace(found, stacks={**found.stacks, stack.upstream: stack.name})
+    found = replace(found, stacks={**found.stacks, stack.upstream: stack.name})
+    return replace(found, without=[*found.without, *_forlorn(dist, found)])
+
+
+def profile_alone(dist: Distribution, subject: Subject, named: str | None) -> Profile:
+    """The same for one feature: everything is left out but what it requires, in this stack and in others. Raises WrongUse."""
+    profile = profile_of(dist, subject.stack, named)
+    patches = {(u, p.feature): p for u, stack in dist.stacks_of(profile).items() for p in load_patches(dist, stack)}
+    needed, to_see = set[tuple[str, str]](), [(subject.stack.upstream, subject.feature)]
+    while to_see:
+        key = to_see.pop()
+        if key in patches and key not in needed:
+            needed.add(key)
+            to_see += [(other or key[0], feature) for feature, other in patches[key].requires]
+    return replace(profile, without=[f"{feature}@{upstream}" for upstream, feature in sorted(patches.keys() - needed)])
+
+
+def _forlorn(dist: Distribution, profile: Profile) -> list[str]:
+    """The features, as FEATURE@UPSTREAM, that require what no stack of the profile has."""
+    patches = [(u, p) for u, stack in dist.stacks_of(profile).items() for p in load_patches(dist, stack)]
+    out: list[str] = []
+    while True:
+        there = {(u, p.feature) for u, p in patches}
+        lost = [(u, p) for u, p in patches if any((other or u, f) not in there for f, other in p.requires)]
+        if not lost:
+            return out
+        out += [f"{p.feature}@{u}" for u, p in lost]
+        patches = [one for one in patches if one not in lost]
 
 
 def make_trees(dist: Distribution, profile: Profile, folder: Path, options: SourceOptions, progress: Progress) -> None:

@@ -182,6 +182,9 @@ def abort(run: Run, state: State) -> Path | None:
     """Give it up: the distribution as it was, no work tree. What was resolved is kept; what was half done lies aside, in the
     file that is returned. Raises LocalEdits for everything else of the user's."""
     aside = None
+    if run.place.given_up:  # by a run that was killed: no more than its tree is left
+        run.place.remove()
+        return None
     if not run.place.is_ours:
         folder = run.place.held
         assert folder is not None

@@ -76,7 +76,8 @@ def _made(
     between, bases, result = found
     old = wish.old
     _check_free(place)
-    shutil.rmtree(place.hidden, ignore_errors=True)  # of a run that was killed before it had begun
+    for left in (place.hidden, place.gone):  # of runs that were killed before one had begun, or when one was given up
+        shutil.rmtree(left, ignore_errors=True)
     make_edit_tree(place.hidden, new, bases[-1], _nothing(bases[-1]))
     git_dir = place.hidden / ".git"
     for base in bases[:-1]:

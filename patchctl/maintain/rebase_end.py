@@ -109,6 +109,7 @@ def take_back(run: Run, state: State) -> None:
             _unlink(file)
         else:
             replace_file(file, state.writing.manifest.encode())
+        _unlink(run.place.range_diff)
         for name in state.writing.files:
             _unlink(dist.root / name)
             _drop_empty((dist.root / name).parent, dist.root / "patches")
@@ -167,9 +168,8 @@ def _range_diff(run: Run, state: State, stack: Stack) -> Path:
     """git's own comparison of both series, kept beside the work tree."""
     spans = [f"{state.old_base}..{state.old_commits[-1]}", f"{state.stages[-1].base}..{state.head}"]
     text = work_of(run.place.hidden).git("range-diff", "--no-color", *spans)
-    file = run.place.folder.with_name(f"{run.place.folder.name}.range-diff")
-    replace_file(file, text)
-    return file
+    replace_file(run.place.range_diff, text)
+    return run.place.range_diff
 
 
 def _unproven(dist: Distribution, stack: Stack, patches: Sequence[StackPatch]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from patchctl.values import asdict, dataclass, field, replace
 
 _FILE = "patchctl-rebase.json"
 _VERSION = 1
+_NAME = re.compile(r"(?P<shown>[^.].*)|\.(?P<hidden>.+)\.rebase(?P<gone>-gone)?")
 
 Outcome = Literal["clean", "resolved", "replayed", "dropped", "postponed"]
 """How a patch came over: by git alone, by a person, by what a person did before, or not at all, or not yet."""
@@ -103,6 +105,21 @@ class Place:
         return self.folder.with_name(f".{self.folder.name}.rebase")
 
     @property
+    def gone(self) -> Path:
+        """Where it goes when it is taken away."""
+        return self.folder.with_name(f".{self.folder.name}.rebase-gone")
+
+    @property
+    def range_diff(self) -> Path:
+        """git's comparison of both series, which the end writes beside it."""
+        return self.folder.with_name(f"{self.folder.name}.range-diff")
+
+    @property
+    def given_up(self) -> Path | None:
+        """What a killed abort left of it."""
+        return self.gone if self.held is None and (self.gone / ".git" / _FILE).is_file() else None
+
+    @property
     def held(self) -> Path | None:
         """The one of both that holds a rebase."""
         return next((f for f in (self.hidden, self.folder) if (f / ".git" / _FILE).is_file()), None)
@@ -124,31 +141,36 @@ class Place:
         return self.folder
 
     def remove(self) -> None:
-        """Take the tree away, under a third name, so that a kill leaves no half of it."""
-        going = self.folder.with_name(f".{self.folder.name}.rebase-gone")
-        shutil.rmtree(going, ignore_errors=True)
-        for one in (self.folder, self.hidden):
-            if (one / ".git" / _FILE).is_file():
-                one.rename(going)
-                shutil.rmtree(going)
+        """Take the tree away, under a third name, so that a kill leaves no half of it; last what it knows of itself, by which
+        another abort finds it."""
+        if self.held is not None:
+            shutil.rmtree(self.gone, ignore_errors=True)
+            self.held.rename(self.gone)
+        git_dir = self.gone / ".git"
+        for one in (*self.gone.iterdir(), *git_dir.iterdir()):
+            if one.is_symlink() or not one.is_dir():
+                one.unlink() if one.name != _FILE else None
+            elif one != git_dir:
+                shutil.rmtree(one)
+        shutil.rmtree(self.gone)
 
 
-def find_place(folder: Path | None, start: Path) -> Place:
-    """The rebase that is meant: of the folder that is named, of the one that somebody stands in, or the only one in edit/.
+def find_place(folder: Path | None, start: Path, *, given_up: bool = False) -> Place:
+    """The rebase that is meant: of the folder that is named, of the one that somebody stands in, or the only one in edit/; with
+    `given_up` one that a killed abort left, too.
 
     Raises WrongUse when there is none, or more than one.
     """
     if folder is not None:
         place = Place(folder.absolute())
-        if place.held is None:
+        if place.held is None and not (given_up and place.given_up):
             raise WrongUse(f"there is no rebase in {folder}", hint="`patchctl rebase STACK --to REVISION` begins one")
         return place
     for above in (start, *start.parents):
         if (above / ".git" / _FILE).is_file():
             return Place(above)
-    files = [*start.glob(f"edit/*/.git/{_FILE}"), *start.glob(f"edit/.*.rebase/.git/{_FILE}")]
-    names = sorted({f.parents[1].name for f in files})
-    places = {n.removeprefix(".").removesuffix(".rebase") if n.startswith(".") else n for n in names}
+    found = (_NAME.fullmatch(file.parents[1].name) for file in start.glob(f"edit/*/.git/{_FILE}"))  # hidden ones too
+    places = {m["shown"] or m["hidden"] for m in found if m and (given_up or not m["gone"])}
     if not places:
         hint = "`patchctl rebase STACK --to REVISION` begins one; --dir DIR names a work tree that lies elsewhere"
         raise WrongUse("no rebase is under way", hint=hint)

@@ -83,6 +83,10 @@ class RevisionTree:
             return None
         return self._reader.read(entry.id)[1]
 
+    def text(self, path: str) -> bytes | None:
+        """The same by a path as Python has it."""
+        return self.read(path.encode("utf-8", "surrogateescape"))
+
     @cached_property
     def files(self) -> Files:
         """All of them."""
@@ -129,11 +133,13 @@ class Releases:
         return [self._find(self._newest() if name == LATEST else name) for name in names]
 
     def newer(self) -> list[Release]:
-        """Every release, and every version of the index without one, that is newer than the pin, oldest first."""
+        """Every release, and every version of the index without one, that is newer than the pin, oldest first. Builds of every
+        night are none: the index has 300 of Megatron-LM 0.16.0rc0."""
         pin = self._stack.pin
         named = [pin.tag, self._stack.name, pin.sdist.version if pin.sdist else None]
         own = next((v for name in named if name and (v := version_of(name, self._prefix)) is not None), None)
-        return [self._find(self._names[v]) for v in sorted(self._names) if own is not None and v > own]
+        later = sorted(v for v in self._names if own is not None and v > own and not v.is_devrelease)
+        return [self._find(self._names[v]) for v in later]
 
     def _newest(self) -> str:
         """The newest final version, or the newest of all where there is no final one."""

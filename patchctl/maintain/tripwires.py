@@ -55,14 +55,16 @@ def written_lines(hunks: Sequence[Hunk]) -> frozenset[int]:
     return frozenset(found)
 
 
-def changed_names(sources: Sequence[Source], old: Reader, new: Reader) -> list[Changed]:
-    """The names that these sources use and that are there in the old tree, and gone or different in the new one. A reader gives
-    the content of a path of its tree, or None."""
+def changed_names(
+    sources: Sequence[Source], old: Reader, new: Reader, tops: frozenset[str] | None = None
+) -> list[Changed]:
+    """The names that these sources use and that are there in the old tree, and gone or different in the new one; with `tops`,
+    of names that begin so. A reader gives the content of a path of its tree, or None."""
     before, after = Modules(old), Modules(new)
     found: dict[str, Changed] = {}
     for source in sources:
         for use in uses(source):
-            was = before.find(use.target)
+            was = before.find(use.target) if tops is None or use.target[0] in tops else None
             if was is None or was.name in found:
                 continue
             now = after.find(use.target)

@@ -13,8 +13,9 @@ from patchctl.terminal.text import one_line, visible_line
 from patchctl.values import asdict
 
 if TYPE_CHECKING:
+    from patchctl.findings.report import Level
     from patchctl.maintain.drift_since import Broke
-    from patchctl.maintain.drift_types import FileDrift, HunkDrift, PatchDrift, ReleaseDrift, StackDrift
+    from patchctl.maintain.drift_types import CallerDrift, FileDrift, HunkDrift, PatchDrift, ReleaseDrift, StackDrift
     from patchctl.maintain.tripwires import Changed
     from patchctl.terminal.style import Style
 
@@ -25,9 +26,15 @@ _LEGEND = "= exact  ~ moved  3 three-way  x conflict  u upstream has it  ? this 
 def exit_code(stacks: Sequence[StackDrift]) -> int:
     """0 where nothing is stale, 10 where nobody has to work, else 20."""
     patches = [p for s in stacks for r in s.releases for p in r.patches]
-    if not any(p.stale for p in patches):
+    callers = _callers(stacks)
+    if not callers and not any(p.stale for p in patches):
         return DONE
-    return MOVES_CLEANLY if all(p.clean for p in patches) else SOMEBODY_HAS_TO_WORK
+    settled = all(p.clean for p in patches) and all(c.proof is None for c in callers)
+    return MOVES_CLEANLY if settled else SOMEBODY_HAS_TO_WORK
+
+
+def _callers(stacks: Sequence[StackDrift]) -> list[CallerDrift]:
+    return [c for s in stacks for r in s.releases for c in r.callers]
 
 
 def drift_json(stacks: Sequence[StackDrift], broke: Sequence[Broke] | None) -> dict[str, Any]:
@@ -51,6 +58,9 @@ def drift_text(stacks: Sequence[StackDrift], broke: Sequence[Broke] | None, styl
             yield from _release(stack.releases[0], style)
         else:
             yield from _table(stack, style)
+        for line in stack.unseen:
+            name, _, why = line.partition(": ")
+            yield style.note(f"  what {visible_line(name)} calls was not looked at: {one_line(why)}")
     if any(len(s.releases) > 1 for s in stacks):
         yield style(_LEGEND, dim=True)
     for one in broke or ():
@@ -69,7 +79,8 @@ def _summary(stacks: Sequence[StackDrift], broke: Sequence[Broke] | None, style:
         SOMEBODY_HAS_TO_WORK: style.bad("somebody has to work"),
     }[exit_code(stacks)]
     new = "" if broke is None else f"; {len(broke)} newly broken"
-    return f"{states}: {said}{new}"
+    called = f", {n} of other upstreams stale" if (n := len(_callers(stacks))) else ""
+    return f"{states}{called}: {said}{new}"
 
 
 def _release(release: ReleaseDrift, style: Style) -> Iterator[str]:
@@ -82,8 +93,15 @@ def _release(release: ReleaseDrift, style: Style) -> Iterator[str]:
             yield f"            upstream had it in {visible_line(patch.taken)}, and has changed it since"
         for file in patch.files:
             yield from _file(file)
-        for one in patch.names:
-            yield f"            calls {visible_line(one.name)}: {_change(one)}  ({visible_line(one.file)}:{one.line})"
+        yield from map(_call, patch.names)
+    for caller in release.callers:
+        proof = "settled there" if caller.proof is None else _lacking(caller)
+        yield f"  {style.note('calls   ')}  {visible_line(caller.name)} of {visible_line(caller.stack)}  {proof}"
+        yield from map(_call, caller.names)
+
+
+def _call(one: Changed) -> str:
+    return f"            calls {visible_line(one.name)}: {_change(one)}  ({visible_line(one.file)}:{one.line})"
 
 
 def _proof(patch: PatchDrift) -> str:
@@ -95,7 +113,11 @@ def _proof(patch: PatchDrift) -> str:
         return f"postponed there: {one_line(patch.postponed)}"
     if patch.proof is None:
         return "proven there" if patch.state in ARRIVES else "made anew and proven there"
-    return f"unproven: {visible_line(patch.proof)}" if patch.state in ARRIVES else ""
+    return _lacking(patch) if patch.state in ARRIVES else ""
+
+
+def _lacking(one: PatchDrift | CallerDrift) -> str:
+    return f"{'broken there' if one.broken else 'unproven'}: {one_line(one.proof or '')}"
 
 
 def _change(one: Changed) -> str:
@@ -121,7 +143,8 @@ def _hunk(hunk: HunkDrift) -> str:
 
 def _table(stack: StackDrift, style: Style) -> Iterator[str]:
     features = [p.feature for p in stack.releases[0].patches]
-    width = max(map(len, features), default=0)
+    callers = list(dict.fromkeys(c.name for r in stack.releases for c in r.callers))
+    width = max(map(len, [*features, *callers]), default=0)
     columns = [max(2, len(r.release)) for r in stack.releases]
     head = "  ".join(f"{visible_line(r.release):<{w}}" for r, w in zip(stack.releases, columns, strict=True))
     yield f"  {'':<{width}}  {head}".rstrip()
@@ -132,6 +155,10 @@ def _table(stack: StackDrift, style: Style) -> Iterator[str]:
             for p in (r.patches[number],)
         ]
         yield f"  {visible_line(feature):<{width}}  {'  '.join(cells)}".rstrip()
+    for name in callers:
+        signs = ("!" if any(c.name == name for c in r.callers) else "=" for r in stack.releases)
+        cells = [f"{sign:<{w}}" for sign, w in zip(signs, columns, strict=True)]
+        yield f"  {visible_line(name):<{width}}  {'  '.join(cells)}".rstrip()
 
 
 def drift_findings(stacks: Sequence[StackDrift], broke: Sequence[Broke] | None) -> list[Finding]:
@@ -139,11 +166,20 @@ def drift_findings(stacks: Sequence[StackDrift], broke: Sequence[Broke] | None) 
     and nothing else fails the run."""
     found = [f for s in stacks for r in s.releases for p in r.patches for f in _findings(s, r, p, broke is None)]
     patches = {(s.upstream, s.stack, p.feature): p.patch for s in stacks for r in s.releases for p in r.patches}
+    patches |= {(s.upstream, s.stack, c.name): c.patch for s in stacks for r in s.releases for c in r.callers}
+    found += [f for s in stacks for r in s.releases for c in r.callers for f in _called(s, r, c, broke is None)]
     for one in broke or ():
         message = f"{one.release}: {one.feature} broke: {one.why}"
         file = patches[one.upstream, one.stack, one.feature]
         found.append(Finding("drift-broke", message, file, upstream=one.upstream, patch=file))
     return found
+
+
+def _called(stack: StackDrift, release: ReleaseDrift, caller: CallerDrift, counts: bool) -> Iterator[Finding]:
+    level: Level = "error" if counts and caller.proof is not None else "note"
+    for one in caller.names:
+        said = f"{stack.upstream} {release.release}: {one.file}:{one.line} calls {one.name}, which {_change(one)}"
+        yield Finding("drift-name", said, caller.patch, None, level, caller.upstream, caller.patch)
 
 
 def _findings(stack: StackDrift, release: ReleaseDrift, patch: PatchDrift, counts: bool) -> Iterator[Finding]:
@@ -165,7 +201,7 @@ def _findings(stack: StackDrift, release: ReleaseDrift, patch: PatchDrift, count
     if patch.state == UPSTREAM:
         yield row("drift-upstream", f"upstream has {patch.feature}: it can be dropped", bad=False)
     elif patch.stale and patch.state in ARRIVES:
-        proof = "proven there" if patch.proof is None else f"unproven ({patch.proof})"
+        proof = "proven there" if patch.proof is None else _lacking(patch)
         yield row("drift-moved", f"{patch.feature} arrives ({patch.state}), {proof}", bad=not patch.clean)
     for one in patch.names:
         message = f"{one.file}:{one.line} calls {one.name}, which {_change(one)}"

@@ -20,7 +20,7 @@ from patchctl.report.markup import Markup, join, tag
 from patchctl.report.page_names import Names, Row, cell, code, grid, keys, section, table
 
 if TYPE_CHECKING:
-    from patchctl.maintain.drift_saved import SavedDrift, SavedPatch, SavedRelease, SavedStack
+    from patchctl.maintain.drift_saved import SavedDrift, SavedName, SavedPatch, SavedRelease, SavedStack
 
 # As the text of `drift` has them, with the word that a reader hears.
 _STATES = {
@@ -77,6 +77,8 @@ def _stack(names: Names, stack: SavedStack) -> Markup:
     features = list(dict.fromkeys(p.feature for r in stack.releases for p in r.patches))
     columns = _columns(stack.releases)
     rows = [_row(names, columns, f"{feature}@{stack.upstream}") for feature in features]
+    callers = list(dict.fromkeys(c.name for r in stack.releases for c in r.callers))
+    rows += [_caller(names, columns, name) for name in callers]
     counts = [str(sum(p.state in ARRIVES for p in column[0].patches)) for column in columns]
     heads = ((_head(c), f"{c[-1].commit[:12]} ({c[-1].form})") for c in columns)
     title = f"{stack.upstream} {stack.stack} on {len(stack.releases)} releases"
@@ -92,7 +94,8 @@ def _columns(releases: Sequence[SavedRelease]) -> list[list[SavedRelease]]:
     """Each release; where there are many, those in a row on which all patches fare alike are one."""
     if len(releases) <= _MANY:
         return [[release] for release in releases]
-    alike = itertools.groupby(releases, key=lambda r: [(p.feature, p.state, bool(p.names)) for p in r.patches])
+    alike = itertools.groupby(releases, key=lambda r: [*((p.feature, p.state, bool(p.names)) for p in r.patches),
+                                                            *(c.name for c in r.callers)])  # fmt: skip
     return [list(found) for _, found in alike]
 
 
@@ -111,6 +114,17 @@ def _row(names: Names, columns: Sequence[Sequence[SavedRelease]], name: str) -> 
     return Row((tag("a", feature, href=f"#{names.place(name)}") if about else feature, *cells), about)
 
 
+def _caller(names: Names, columns: Sequence[Sequence[SavedRelease]], name: str) -> Row:
+    """A patch of another upstream, which is neither lost nor moved here."""
+    about, cells = names.named(name), []
+    for column in columns:
+        changed = any(c.name == name for c in column[0].callers)
+        said = "calls what has changed" if changed else "what it calls is as it was"
+        kind, sign = (_kind(UNKNOWN), "!") if changed else (_kind(EXACT), _STATES[EXACT][0])
+        cells.append(cell(kind, sign, said, f"{name} on {_head(column)}: {said}"))
+    return Row((tag("a", name, href=f"#{names.place(name)}") if about else name, *cells), about)
+
+
 def _verdict(patch: SavedPatch, release: str) -> Markup:
     sign, words = _STATES.get(patch.state, ("?", patch.state))
     said = f"{words}, and a name it calls changed" if patch.names else words
@@ -121,13 +135,19 @@ def _newest(names: Names, stack: SavedStack, by_feature: Mapping[str, Sequence[i
     """What has to be done on the last release that was walked."""
     last = stack.releases[-1]
     stale = [p for p in last.patches if p.stale]
-    if not stale:
+    if not stale and not last.callers:
         return tag("p", f"On {last.release} nothing is stale.")
     rows = []
     for patch in stale:
         link = names.link(f"{patch.feature}@{stack.upstream}", patch.feature)
         rows.append(Row((link, _word(patch.state), _why(patch)), by_feature.get(patch.feature, ())))
-    title = f"On {last.release}: {len(stale)} of {len(last.patches)} are stale, {sum(not p.clean for p in stale)} need somebody"
+    for one in last.callers:
+        lines = [*map(_name, one.names), join([f"unproven there: {one.proof}" if one.proof else "settled there"])]
+        why = tag("ul", *(tag("li", line) for line in lines), class_="plain")
+        rows.append(Row((names.link(one.name), "calls what has changed", why), names.named(one.name)))
+    work = sum(not p.clean for p in stale) + sum(c.proof is not None for c in last.callers)
+    called = f" and {len(last.callers)} of other upstreams" if last.callers else ""
+    title = f"On {last.release}: {len(stale)} of {len(last.patches)}{called} are stale, {work} need somebody"
     listed = table(title, ("Feature", "State", "Why"), rows, "why fixed")
     return tag("details", tag("summary", title), listed, class_="more")
 
@@ -138,19 +158,17 @@ def _why(patch: SavedPatch) -> Markup:
         lines.append(
             join([code(file.path), f": {_word(file.state)}", f", moved to {file.target}" if file.target else ""])
         )
-    for name in patch.names:
-        lines.append(
-            join(
-                [code(name.name), ": is gone"]
-                if name.now is None
-                else [code(name.name), ": was ", code(name.was), ", is ", code(name.now)]
-            )
-        )
+    lines += map(_name, patch.names)
     if patch.taken:
         lines.append(join([f"upstream had it in {patch.taken}, and has changed it since"]))
     if patch.state in ARRIVES and patch.state != UPSTREAM:
         lines.append(join(["proven there" if patch.proof is None else f"unproven there: {patch.proof}"]))
     return tag("ul", *(tag("li", line) for line in lines), class_="plain")
+
+
+def _name(one: SavedName) -> Markup:
+    now = [": is gone"] if one.now is None else [": was ", code(one.was), ", is ", code(one.now)]
+    return join([code(one.name), *now])
 
 
 def _word(state: str) -> str:

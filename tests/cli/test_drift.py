@@ -45,6 +45,21 @@ CALLING = replace(
         ),
     ),
 )
+BELL = (
+    "from greeter.talker import Talker\n\nNAMES = [\n" + "    'ding',\n" * 8 + "]\n\n\ndef bell():\n    return NAMES\n"
+)
+# One whose patches call the other upstream: by an import that no line of the patch has, and in a carried file.
+CALLER = replace(
+    CLOCK,
+    files={**CLOCK.files, "clock/bell.py": BELL},
+    patches=(
+        *CLOCK.patches,
+        Patch("bell", {"clock/bell.py": BELL.replace("return NAMES", "talker = Talker('bell')\n    return talker.say(NAMES)")}, "bell: say it"),
+        Patch("chime", {"clock/__init__.py": "CHIMES = True\n"}, "clock: chime",
+              carries={"clock/chime.py": "import greeter.talker as talker\nimport tools\n\n\n"
+                                         "def chime():\n    return talker.Talker('chime'), tools.use()\n"}),
+    ),
+)  # fmt: skip
 
 
 def release(made: Made, tag: str, files: Mapping[str, str | None], upstream: str = "greeter") -> str:
@@ -158,6 +173,110 @@ def test_a_name_that_a_carried_file_calls_changed_and_no_hunk_did(made: Made) ->
     assert [n["now"] for n in only(made, "v3", 20)["chorus"]["names"]] == [None, None]
 
 
+@pytest.fixture
+def calling(tmp_path: Path) -> Made:
+    """Two upstreams, the second of which calls the first; that has a file of the name of something else, too."""
+    greeter = replace(CALLING, files={**CALLING.files, "tools.py": "def use():\n    return 1\n"})
+    return make_distribution(tmp_path, (greeter, CALLER))
+
+
+def callers(made: Made, code: int, *args: str) -> list[dict[str, Any]]:
+    """What is said of greeter's callers on one release."""
+    found = drift(made, "greeter/v1", *args, code=code)
+    rows: list[dict[str, Any]] = found["stacks"][0]["releases"][-1]["callers"]
+    return rows
+
+
+def test_another_upstream_calls_what_changed(calling: Made) -> None:
+    louder = TALKER.replace("def say(self, text):", "def say(self, text, loudly):")
+    release(calling, "v2", {"greeter/talker.py": louder, "tools.py": "def use(what):\n    return 1\n"})
+    (bell,) = callers(calling, 20, "--against", "v2")
+    assert (bell["upstream"], bell["stack"], bell["feature"]) == ("clock", "v2", "bell")
+    assert (bell["patch"], bell["proof"]) == (
+        "patches/clock/v2/bell/0002-bugfix-bell.patch", "the distribution has no stack of this revision",
+    )  # fmt: skip
+    (name,) = bell["names"]
+    assert (name["name"], name["file"], name["line"]) == ("greeter.talker.Talker.say", "clock/bell.py", 17)
+    assert (name["was"], name["now"]) == ("def say(self, text)", "def say(self, text, loudly)")
+    release(calling, "v3", {"greeter/talker.py": None})
+    gone = {c["feature"]: {n["name"]: n["now"] for n in c["names"]} for c in callers(calling, 20, "--against", "v3")}
+    talker = "greeter.talker.Talker"
+    assert gone == {"bell": {talker: None, f"{talker}.say": None}, "chime": {talker: None}}
+    text = calling.patchctl("drift", "greeter", "--matrix").stdout
+    assert "bell@clock   !   !" in text and "chime@clock  =   !" in text, text
+    text = calling.patchctl("drift", "greeter", "--against", "v2", "--format", "github").stdout
+    assert "clock/bell.py:17 calls greeter.talker.Talker.say" in text and "0002-bugfix-bell.patch" in text
+    assert drift(calling, "clock", "--against", "main", code=0)["stacks"][0]["releases"][0]["callers"] == []
+
+
+def test_only_what_stands_in_a_profile_with_it_is_a_caller(calling: Made) -> None:
+    release(calling, "v2", {"greeter/talker.py": None})
+    assert len(callers(calling, 20, "--against", "v2")) == 2
+    for profile in (calling.root / "manifests/profiles").iterdir():
+        profile.write_text(profile.read_text().replace("  greeter: v1\n", ""))
+    assert callers(calling, 20, "--against", "v2") == []
+
+
+def test_a_caller_is_settled_by_a_record_of_trees_with_the_release(tmp_path: Path) -> None:
+    from patchctl.catalog.evidence import Proof, Record, write_record
+    from patchctl.manifest.distribution import Distribution
+    from patchctl.stack.plan import load_patches
+
+    greeter = replace(GREETER, files={**GREETER.files, "greeter/talker.py": TALKER})  # no patch of its own calls it
+    calling = make_distribution(tmp_path, (greeter, CALLER))
+    release(
+        calling, "v2", {"greeter/talker.py": TALKER.replace("def say(self, text):", "def say(self, text, loudly):")}
+    )
+    calling.good("pin", "greeter", "v2")
+    assert [c["proof"] for c in callers(calling, 20, "--against", "v2")] == ["no record"]
+    clock = Distribution.load(calling.root).stack("clock", "v2")
+    bell = next(p for p in load_patches(Distribution.load(calling.root), clock) if p.feature == "bell")
+
+    def recorded(stack: str) -> None:
+        proof = Proof(clock.pin.identity, bell.digest, {}, {}, {}, {"greeter": f"{stack} git {'1' * 40}"}, "2026-11-23")
+        write_record(calling.root, Record("clock", "v2", "bell", proof))
+
+    recorded("v1")
+    assert [c["proof"] for c in callers(calling, 20, "--against", "v2")] == ["its trees had greeter v1, and not v2"]
+    recorded("v2")
+    assert [(c["feature"], c["proof"]) for c in callers(calling, 10, "--against", "v2")] == [("bell", None)]
+    assert "settled there" in calling.patchctl("drift", "greeter/v1", "--against", "v2").stdout
+
+
+def test_a_caller_that_no_place_has_is_named(calling: Made) -> None:
+    release(calling, "v2", {"greeter/talker.py": None})
+    (calling.origins / "clock").rename(calling.origins / "away")
+    found = drift(calling, "greeter", "--against", "v2", code=20)["stacks"][0]
+    assert found["releases"][0]["callers"] == [] and found["unseen"][0].startswith("clock/v2: ")
+    assert "what clock/v2 calls was not looked at" in calling.patchctl("drift", "greeter", "--against", "v2").stdout
+
+
+def test_a_call_from_elsewhere_that_newly_broke(calling: Made, tmp_path: Path) -> None:
+    release(calling, "v2", {"other.py": "OTHER = 1\n"})
+    last = tmp_path / "last.json"
+    last.write_text(calling.good("drift", "greeter", "--matrix", "--json"))
+    release(calling, "v3", {"greeter/talker.py": TALKER.replace("(self, text)", "(self, text, loudly)")})
+    args = ("drift", "greeter", "--matrix", "--since")
+    found = json.loads(calling.patchctl(*args, str(last), "--json").stdout)["broke"]
+    said = "calls what has changed: greeter.talker.Talker.say"
+    assert [(b["upstream"], b["release"], b["feature"], b["why"]) for b in found] == [
+        ("greeter", "v3", "chorus", said), ("greeter", "v3", "bell@clock", said),
+    ]  # fmt: skip
+    text = calling.patchctl(*args, str(last), "--format", "github").stdout
+    assert "file=patches/clock/v2/bell/0002-bugfix-bell.patch" in text, text
+    data = json.loads(last.read_text())
+    for row in data["stacks"][0]["releases"]:
+        del row["callers"]  # of a patchctl that did not look: nothing is known of them, and nothing newly broken
+    last.write_text(json.dumps(data))
+    assert [b["feature"] for b in json.loads(calling.patchctl(*args, str(last), "--json").stdout)["broke"]] == [
+        "chorus"
+    ]
+    drawn = tmp_path / "drift.json"
+    drawn.write_text(calling.patchctl("drift", "greeter", "--matrix", "--json").stdout)
+    page = calling.good("report", "--drift", str(drawn), "--out", "-")
+    assert "bell@clock on v3: calls what has changed" in page and "bell@clock on v2: what it calls is as it was" in page
+
+
 def proven_at(made: Made, tag: str) -> None:
     """A stack of this release beside the first, with the patches of hello.py made anew, and records that hold for it."""
     from patchctl.catalog.evidence import Proof, Record, write_record
@@ -211,7 +330,7 @@ def test_the_cache_gives_the_same_and_asks_for_less(made: Made) -> None:
 
 
 def test_latest_and_the_matrix(made: Made) -> None:
-    for tag in ("v2", "v3", "v10", "v11rc1", "nightly"):
+    for tag in ("v2", "v3", "v10", "v11rc1", "v12.dev3", "nightly"):
         release(made, tag, {"other.py": f"OTHER = {tag!r}\n"})
     found = drift(made, "greeter", code=0)
     assert [r["release"] for r in found["stacks"][0]["releases"]] == ["v10"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 import pytest
-from distribution import CLOCK, GREETER, REPO, Made, git, make_distribution, write_files
+from distribution import CLOCK, GREETER, REPO, Made, Patch, git, make_distribution, write_files
 from recipes import with_recipes
 
 Shape = dict[str, tuple[str, bool]]
@@ -84,7 +84,10 @@ def checked(made: Made, verb: str, *args: str, code: int = 0) -> dict[str, Any]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     more = {f"greeter/part{i}.py": f"PART = {i}\n" for i in range(4)}
     greeter = replace(GREETER, files={**GREETER.files, **more})
-    return make_distribution(tmp_path_factory.mktemp("json"), (greeter, CLOCK), lock=True)
+    calls = {"clock/chime.py": "from greeter.hello import hello\n\n\ndef chime():\n    return hello('you')\n"}
+    chime = Patch("chime", {"clock/__init__.py": "CHIMES = True\n"}, "clock: chime", carries=calls)
+    clock = replace(CLOCK, patches=(*CLOCK.patches, chime))
+    return make_distribution(tmp_path_factory.mktemp("json"), (greeter, clock), lock=True)
 
 
 def test_every_verb_with_json_is_documented() -> None:
@@ -116,6 +119,7 @@ def test_drift(made: Made, tmp_path: Path) -> None:
     args = ("greeter", "--mirror", f"greeter={repo}", "--against", "v9", "--since", str(last))
     found = checked(made, "drift", *args, code=1)
     assert found["broke"] and found["stacks"][0]["releases"][0]["patches"][0]["files"][0]["hunks"]
+    assert found["stacks"][0]["releases"][0]["callers"][0]["names"]
     last.write_text(json.dumps({"schema": "patchctl.drift/1", **found}))
     drawn = checked(made, "report", "--drift", str(last), "--out", str(tmp_path / "report.html"))
     assert drawn["patches"][0]["requires"] == [] and drawn["stacks"][0]["locked"]

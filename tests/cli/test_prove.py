@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import shutil
+import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from distribution import GREETER, Made, Patch, make_distribution
+from distribution import CLOCK, GREETER, Made, Patch, make_distribution
 from test_json import SHAPES, check_shape
 from test_release_sets import without_patches
 
@@ -261,6 +264,75 @@ def test_trees_are_made_where_none_are_named(made: Made) -> None:
     assert done.startswith(
         "proven: greeter/v1 typo: 1/1 on red unpatched, 1/1 off green unpatched, 1/1 on green patched"
     )
+
+
+def test_a_stack_of_a_source_distribution_alone(tmp_path: Path) -> None:
+    """No repository is there: trees, record, `verify` and a rebase that proves know the pin by the archive's digest."""
+    members = ("greeter/__init__.py", "greeter/hello.py")
+    typo = replace(GREETER, patches=GREETER.patches[:1], sdist=members)
+    made = make_distribution(tmp_path, (typo,))
+    (made.root / "manifests/profiles/plain.yaml").unlink(missing_ok=True)
+    manifest = made.root / "manifests/stacks/greeter/v1.yaml"
+    text = re.sub(r"  tree: .*\n", "", re.sub(r"  commit: .*", "  commit: null", manifest.read_text()))
+    manifest.write_text(text)
+    shutil.rmtree(made.origins / "greeter")
+    write(made.root, {"conftest.py": CONFTEST, TEST: TESTS, PROBE: "", MUTANT: MUTATION})
+    made.good("lock")
+    done = made.good("prove", "--all")
+    assert "1/1 on red unpatched, 1/1 off green unpatched, 1/1 on green patched" in done, done
+    record = json.loads((made.root / RECORD).read_text())
+    sha256 = text.partition("sha256: ")[2].split()[0].strip('"')
+    assert record["tests"]["pin"] == f"sdist:{sha256}" and record["tests"]["trees"]["greeter"].startswith("v1 sdist ")
+    assert unproven(made) == []
+    assert prove(made, "--trees", str(tmp_path / "own"))["kept"] == 2  # trees of one's own, made where none are
+
+    archive = {f"greeter-2.0/{name}": GREETER.files[name] for name in members} | {
+        "greeter-2.0/PKG-INFO": "Name: greeter\n"
+    }
+    archive["greeter-2.0/greeter/hello.py"] += "\n\nLATER = 1\n"
+    with tarfile.open(made.index / "greeter-2.0.tar.gz", "w:gz") as tar:
+        for name, content in archive.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content.encode()))
+    made.good("pin", "greeter", "2.0", "--source", "sdist")
+    (new,) = (f.stem for f in manifest.parent.iterdir() if f != manifest)
+    ended = made.patchctl("rebase", "greeter/v1", "--to", new, "--prove", "--json")
+    assert ended.returncode == 10 and json.loads(ended.stdout)["unproven"] == {}, ended.stdout + ended.stderr
+    assert (
+        json.loads((made.root / f"patches/greeter/{new}/typo/evidence.json").read_text())["tests"]["pin"]
+        != f"sdist:{sha256}"
+    )
+    assert made.patchctl("drift", "greeter/v1", "--against", "2.0").returncode == 10
+
+
+def test_alone_is_with_what_it_requires_and_nothing_else(tmp_path: Path) -> None:
+    """Both are green with all patches, and one of them by what another does, which it does not require. No record is written."""
+    kinds = dict.fromkeys(("greeter/a.py", "greeter/b.py"), "KIND = 0\n")
+    more = [
+        Patch(f, {f"greeter/{f}.py": "KIND = 1\n"}, f"{f}: be kind", requires=r) for f, r in (("a", "typo"), ("b", ""))
+    ]
+    greeter = replace(GREETER, files={**GREETER.files, **kinds}, patches=(GREETER.patches[0], *more))
+    made = make_distribution(tmp_path, (greeter, CLOCK))
+    (made.root / "manifests/profiles/plain.yaml").unlink(missing_ok=True)
+    write(made.root, {"conftest.py": CONFTEST})
+    for name in ("a", "b"):
+        test = TESTS.replace('"Hello" in code', f'"Hello" in code and "1" in (tree / "greeter/{name}.py").read_text()')
+        write(made.root, {
+            f"patches/greeter/v1/{name}/tests/test_{name}.py": test.replace("(code)", "(code, tree)"),
+            f"patches/greeter/v1/{name}/mutants/{name}.yaml": f"file: greeter/{name}.py\nwhy: it goes\nreplace: KIND = 1\nwith: KIND = 0\n",
+        })  # fmt: skip
+    tree = 'TREE = lambda r: pathlib.Path(r.config.getoption("--trees"), "greeter")\n@pytest.fixture\ndef tree(request):\n    return TREE(request)\n'
+    write(made.root, {"conftest.py": CONFTEST + tree})
+    done = made.patchctl("prove", "a", "b", "--alone")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "proven: greeter/v1 a" in done.stdout and "not proven: greeter/v1 b" in done.stdout
+    assert not list((made.root / "patches").rglob("evidence.json"))
+    assert made.patchctl("prove", "b").returncode == 0
+    before = (made.root / "patches/greeter/v1/b/evidence.json").read_bytes()
+    assert made.patchctl("prove", "b", "--alone", "--part", "tests").returncode == 1
+    assert (made.root / "patches/greeter/v1/b/evidence.json").read_bytes() == before
+    assert "--alone makes its trees" in made.patchctl("prove", "b", "--alone", "--trees", str(tmp_path / "t")).stderr
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distribution import GIT_ENV, GREETER, Made, git, make_distribution, write_files
-from killing import killed
+from distribution import CLOCK, GIT_ENV, GREETER, Made, Patch, git, make_distribution, write_files
+from killing import killed, points
 from on_disk import snapshot
 from test_prove import CONFTEST, MUTATION
 
@@ -173,6 +173,31 @@ def test_rest(code):
 """
 
 
+KIND = """
+import pathlib, pytest
+@pytest.mark.on
+def test_need(code, request):
+    names = {}
+    exec(pathlib.Path(request.config.getoption("--trees"), "greeter/greeter/kind.py").read_text(), names)
+    assert names["kind"]("you") == "you, please"
+@pytest.mark.off
+def test_rest(code):
+    assert "def shout" in code
+"""
+CHIME = """
+import pathlib, pytest
+@pytest.mark.on
+def test_need(code, request):
+    file = pathlib.Path(request.config.getoption("--trees"), "clock/clock/chime.py")
+    assert file.is_file() and "kind('you')" in file.read_text()
+@pytest.mark.off
+def test_rest(code):
+    assert "def shout" in code
+"""
+KINDLY = "def kind(text):\n    # Here\n    # people\n    # ask.\n    return text\n"
+LOUD = {HELLO: OLD.replace("Helo", "Hello").replace("return hello(name).upper()", "return 3 * hello(name).upper()")}
+
+
 @pytest.fixture
 def tested(tmp_path: Path) -> Made:
     """One feature with its tests, proven where it is."""
@@ -207,6 +232,58 @@ def test_a_patch_that_arrives_and_does_not_work_is_broken(tested: Made) -> None:
     assert said.startswith("typo is broken: patched: on test_need failed: AssertionError"), said
     assert outcomes(found) == {"typo": "clean"} and found["unproven"].keys() == {"typo"}
     assert not (tested.root / "patches/greeter/v2/typo/evidence.json").exists()
+
+
+def test_drift_proves_what_arrives_and_writes_nothing(tested: Made) -> None:
+    moved = OLD.replace('"""Says hello."""\n', '"""Says hello."""\n\n# a line\n')
+    goes_on(tested, {HELLO: moved})
+    goes_on(
+        tested, {HELLO: moved + "\n\n_hello = hello\n\n\ndef hello(name):\n    return _hello(name).lower()\n"}, tag="v3"
+    )
+    before = snapshot(tested.root)
+    args = ("drift", "greeter", "--prove", "--json", "--against")
+    done = tested.patchctl(*args, "v2")
+    (typo,) = json.loads(done.stdout)["stacks"][0]["releases"][0]["patches"]
+    assert done.returncode == 10 and (typo["state"], typo["proof"], typo["broken"]) == ("moved", None, False), (
+        done.stderr
+    )
+    done = tested.patchctl(*args, "v3")
+    (typo,) = json.loads(done.stdout)["stacks"][0]["releases"][0]["patches"]
+    assert done.returncode == 20 and typo["state"] == "moved" and typo["broken"]
+    assert typo["proof"].startswith("patched: on test_need failed: AssertionError"), typo["proof"]
+    assert (
+        "broken there: patched: on test_need"
+        in tested.patchctl("drift", "greeter", "--prove", "--against", "v3").stdout
+    )
+    assert snapshot(tested.root) == before and not edit_folder(tested).exists()
+
+
+def test_drift_proves_beside_what_is_lost_and_what_requires_it(tmp_path: Path) -> None:
+    """`typo` is lost, so is what requires it here (`loud`) and elsewhere (`step`); `polite` arrives, and a file of clock calls it."""
+    polite = Patch(
+        "polite", {"greeter/kind.py": KINDLY.replace("return text", 'return text + ", please"')}, "kind: say please"
+    )
+    greeter = replace(GREETER, files={**GREETER.files, "greeter/kind.py": KINDLY},
+                      patches=(GREETER.patches[0], polite, replace(GREETER.patches[2], edits=LOUD)))  # fmt: skip
+    calls = {"clock/chime.py": "from greeter.kind import kind\n\n\ndef chime():\n    return kind('you')\n"}
+    chime = Patch("chime", {"clock/__init__.py": "CHIMES = True\n"}, "clock: chime", carries=calls)
+    made = make_distribution(tmp_path / "made", (greeter, replace(CLOCK, patches=(*CLOCK.patches, chime))), lock=True)
+    (made.root / "manifests/profiles/plain.yaml").unlink()
+    kind = "file: greeter/kind.py\nwhy: it asks\nreplace: please\nwith: thanks\n"
+    bell = "file: clock/chime.py\nwhy: it asks\nreplace: kind('you')\nwith: None\n"
+    write_files(made.root, {
+        "conftest.py": CONFTEST, "patches/greeter/v1/polite/tests/test_polite.py": KIND,
+        "patches/greeter/v1/polite/mutants/polite.yaml": kind, "patches/clock/v2/chime/tests/test_chime.py": CHIME,
+        "patches/clock/v2/chime/mutants/chime.yaml": bell,
+    })  # fmt: skip
+    goes_on(made, {**OTHER_WORDS, "greeter/kind.py": KINDLY.replace("(text)", "(text, softly=True)")})
+    done = made.patchctl("drift", "greeter", "--prove", "--json", "--against", "v2")
+    release = json.loads(done.stdout)["stacks"][0]["releases"][0]
+    found = {p["feature"]: (p["state"], p["proof"]) for p in release["patches"]}
+    assert found["typo"][0] == "conflict" and found["polite"] == ("moved", None), (found, done.stderr)
+    assert "requires typo" in found["loud"][1]
+    assert [(c["feature"], c["proof"], c["broken"]) for c in release["callers"]] == [("chime", None, False)]
+    assert done.returncode == 20
 
 
 def test_a_conflict_keeps_the_wish_to_prove(tested: Made) -> None:
@@ -622,6 +699,67 @@ def test_killed_while_it_goes_on(stopped: tuple[Made, bytes, int, dict[str, tupl
             made.good("lock", "--upstream", "greeter")
             assert distribution(made) == result, at
         back(made, before)
+
+
+@pytest.fixture
+def half(made: Made) -> Made:
+    """A rebase that has stopped at its second patch, with the first one resolved and the second half mended."""
+    goes_on(made, {**OTHER_WORDS, "greeter/manners.py": "def bow():\n    return 1\n"})
+    begin(made, code=4)
+    resolve(made)
+    git(tree_of(made), "add", "--all")
+    assert rebase(made, "--continue", code=4)["stopped_at"]["feature"] == "polite"
+    (tree_of(made) / "greeter/manners.py").write_text("half done\n")
+    return made
+
+
+@pytest.fixture
+def written(stopped: tuple[Made, bytes, int, dict[str, tuple[str, str]]]) -> Made:
+    """A rebase whose end was killed when it had written a part of the new stack."""
+    made, mended, total, _ = stopped
+    before = distribution(made)
+    for at in range(total, 0, -1):
+        back(made, before)
+        begin(made, code=4)
+        (tree_of(made) / HELLO).write_bytes(mended)
+        git(tree_of(made), "add", "--all")
+        assert killed(made, at, "rebase", "--continue")[0] == -9
+        if under_way(made) and any((made.root / "patches/greeter/v2").rglob("*.patch")):
+            return made
+    raise AssertionError("no point at which patches are written, and the rebase is under way")
+
+
+@pytest.mark.parametrize("stage", ["half", "written"])
+def test_killed_while_it_is_given_up(stage: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Another abort ends it, wherever the first one was killed; what was resolved is found again, what was half mended lies aside."""
+    made: Made = request.getfixturevalue(stage)
+    shutil.copytree(made.root, tmp_path / "root", symlinks=True)
+    shutil.copytree(edit_folder(made), tmp_path / "edit", symlinks=True)
+    tree = snapshot(tree_of(made) / "greeter")
+    at_stop = distribution(made)
+
+    def again() -> None:
+        for place, kept in ((made.root, "root"), (edit_folder(made), "edit")):
+            shutil.rmtree(place)
+            shutil.copytree(tmp_path / kept, place, symlinks=True)
+
+    code, total = killed(made, 0, "rebase", "--abort")
+    before = distribution(made)
+    assert code == 0 and total > 10 and (stage == "written") == (before != at_stop)
+    for at in points(total, 10):
+        again()
+        assert killed(made, at, "rebase", "--abort")[0] == -9
+        if tree_of(made).exists():  # as it was: nothing was given up yet
+            assert snapshot(tree_of(made) / "greeter") == tree and distribution(made) == at_stop, at
+        done = made.patchctl("rebase", "--abort")
+        if done.returncode:  # it had been the end of it
+            assert "no rebase is under way" in done.stderr, at
+        assert distribution(made) == before, at
+        assert [p for p in edit_folder(made).rglob("*") if p.is_file()] == [], at
+        if stage == "half":
+            (aside,) = (made.root / "edit/.resolutions/greeter").glob("aside-*.diff")
+            assert "+half done" in aside.read_text(), at
+    assert outcomes(begin(made, code=4 if stage == "half" else 20))["typo"] == "replayed"
 
 
 def under_way(made: Made) -> bool:

@@ -23,7 +23,15 @@ _PATCH: dict[str, Any] = {
     "names": [{"name": "a.f", "was": "def f()", "now": None, "file": "a.py", "line": 1}], "taken": "v8", "proof": None,
     "stale": True, "clean": False,
 }  # fmt: skip
-_RELEASES = [{"release": "v9", "form": "git", "commit": A, "patches": [_PATCH]}]
+_CALLER = {
+    "upstream": "clock",
+    "stack": "v2",
+    "feature": "bell",
+    "patch": "p",
+    "names": _PATCH["names"],
+    "proof": "none",
+}
+_RELEASES = [{"release": "v9", "form": "git", "commit": A, "patches": [_PATCH], "callers": [_CALLER]}]
 SAMPLES = [
     {"schema": "patchctl.drift/1", "stacks": [{"upstream": "greeter", "stack": "v1", "releases": _RELEASES}], "verdict": 20},
     {"schema": "patchctl.error/1", "error": {"what": "no source"}},

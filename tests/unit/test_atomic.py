@@ -225,6 +225,7 @@ ALLOWED = {
     "install/submodules.py:write_submodules": _SCRATCH,
     "install/wheel.py:_write": _SCRATCH,
     "maintain/releases.py:_downloaded": _STAGED,
+    "maintain/drift_copy.py:copy_distribution": _SCRATCH,
     "maintain/mutants.py:mutated": _SCRATCH,
     "maintain/mutants.py:_link_tree": _SCRATCH,
     "maintain/mutants.py:_link": _SCRATCH,

@@ -154,6 +154,22 @@ def test_a_function_that_a_carried_file_calls_lost_a_parameter(dist: Distributio
     assert "vllm_ascend/eplb/utils.py" not in [f.path for f in reset.files]
 
 
+def test_a_function_that_a_file_carried_elsewhere_calls_lost_a_parameter(dist: Distribution, tmp_path: Path) -> None:
+    """A file of verl's calls Megatron-LM; what the other stacks call is not looked at where no place has them."""
+    mirrors = {upstream: [str(mirror(upstream))] for upstream in ("megatron-lm", "verl")}
+    drifting = Drifting(dist, SourceOptions(cache=tmp_path / "cache", mirrors=mirrors, offline=True), SilentProgress())
+    found = drifting.stack(dist.stack("megatron-lm", "core_v0.12.1"), ["core_v0.16.0", "core_v0.17.0rc0"])
+    before, after = ({n.name: n for c in r.callers for n in c.names} for r in found.releases)
+    name = "megatron.core.dist_checkpointing.serialization.load_sharded_metadata"
+    assert name not in before
+    assert (after[name].file, after[name].was, after[name].now) == (
+        "verl/models/mcore/grouped_experts.py",
+        "def load_sharded_metadata(checkpoint_dir, sharded_strategy=None, common_strategy=None)",
+        "def load_sharded_metadata(checkpoint_dir, sharded_strategy=None)",
+    )
+    assert {line.partition(":")[0].partition("/")[0] for line in found.unseen} == {"vllm", "vllm-ascend", "mindspeed"}
+
+
 def test_what_upstream_took_and_wrote_anew(dist: Distribution, tmp_path: Path) -> None:
     drifting = Drifting(dist, options(tmp_path, "vllm-ascend"), SilentProgress())
     found = drifting.stack(stack_of(dist, "vllm-ascend"), ["v0.15.0rc1", "v0.19.1rc1", "v0.20.2rc1"])
