@@ -1,6 +1,8 @@
 # One image a profile: the patched trees, installed, with what they run on. docs/images.md explains it; scripts/build_image.sh
 # builds it and labels it with what it holds. It builds with docker 20.10 and buildah 1.28: no heredoc, no COPY --link.
 ARG BASE_IMAGE=quay.io/ascend/cann:8.5.0-a3-openeuler24.03-py3.11
+# build_image.sh --set takes the base of another release set from a line as this:
+# base of 2026.11: quay.io/ascend/cann:9.1.0-a3-openeuler24.03-py3.12 (vllm-ascend v0.23.0, Dockerfile.a3.openEuler)
 
 # The system's packages, and patchctl in an environment of its own.
 FROM ${BASE_IMAGE} AS system
@@ -12,6 +14,9 @@ ENV PATCHCTL_ROOT=/opt/patchctl/distribution \
     PATCHCTL_WORKSPACE=/opt/patched \
     WORKSPACE=/opt/patched \
     PIP_DISABLE_PIP_VERSION_CHECK=1
+# The release set that every patchctl in the image takes the profile on; empty: the newest on which it is proven.
+ARG SET=
+ENV PATCHCTL_SET=${SET}
 # For a package index of one's own. Each stage declares them: podman and buildah 1.28 hand no argument on.
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
