@@ -58,6 +58,8 @@ ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 # The index of torch's CPU build, which x86_64 wants; empty where PIP_INDEX_URL has it.
 ARG CPU_WHEELS=https://download.pytorch.org/whl/cpu/
+# Huawei's index, which has the triton-ascend of release set 2026.11; empty where PIP_INDEX_URL has it.
+ARG ASCEND_WHEELS=https://mirrors.huaweicloud.com/ascend/repos/pypi
 ARG PROFILE=qwen3-235b
 ARG RUNTIME=yes
 # Packages of the lock that cannot be had where this is built.
@@ -67,7 +69,7 @@ ARG COMPILERS=no
 ARG PYTHON=python3
 COPY --from=patched /opt/patched /opt/patched
 RUN --mount=type=cache,target=/root/.cache \
-    RUNTIME="${RUNTIME}" NATIVE="${NATIVE}" COMPILERS="${COMPILERS}" CPU_WHEELS="${CPU_WHEELS}" LEAVE_OUT="${LEAVE_OUT}" \
+    RUNTIME="${RUNTIME}" NATIVE="${NATIVE}" COMPILERS="${COMPILERS}" CPU_WHEELS="${CPU_WHEELS}" ASCEND_WHEELS="${ASCEND_WHEELS}" LEAVE_OUT="${LEAVE_OUT}" \
     /opt/patchctl/image/install.sh "${PROFILE}" "${PYTHON}"
 ENV PATCHCTL_TORCH_PYTHON=${PYTHON}
 LABEL org.opencontainers.image.title="patchctl" \
