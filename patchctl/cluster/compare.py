@@ -108,7 +108,15 @@ def _chosen(facts: Mapping[str, NodeFacts], wanted: Wanted) -> Profile | None:
     """What every node should hold, as it is on its release set: what is asked for, else what most of them hold."""
     if wanted.profile is not None:
         return wanted.dist.profiles.get(wanted.profile)
-    return wanted.dist.held(*(majority({t: (f.profile, f.set) for t, f in facts.items()}) or (None, None)))
+    held = {t: (one.name, one.set) for t, f in facts.items() if (one := wanted.dist.held(f.profile, f.set))}
+    most = majority({t: held.get(t) for t in facts})
+    return wanted.dist.held(*most) if most else None
+
+
+def _named(dist: Distribution, name: str | None, release_set: str | None) -> str:
+    """A profile, with its release set where it stands on several."""
+    one = dist.held(name, release_set)
+    return f"{name} on {one.set}" if one and len(dist.variants[one.name]) > 1 else name or "no profile (reverted)"
 
 
 def _difference(
@@ -168,10 +176,11 @@ def _selection(
 ) -> Iterator[Finding]:
     """Profile, the release set that it is on, and features left out by hand."""
     by = "profile" if wanted.profile else "majority"
-    held = {t: f.profile or "no profile (reverted)" for t, f in facts.items()}
-    if chosen is not None and len(wanted.dist.variants[chosen.name]) > 1:
-        profile = f"{chosen.name} on {chosen.set}"
-        held = {t: f"{f.profile} on {f.set}" if f.profile and f.set else held[t] for t, f in facts.items()}
+    held = {t: _named(wanted.dist, f.profile, f.set) for t, f in facts.items()}
+    if chosen is not None:
+        profile = _named(wanted.dist, chosen.name, chosen.set)
+    elif profile in wanted.dist.variants:
+        profile = None  # its nodes are on several release sets, and none is that of most
     for value, nodes in _groups(held).items():
         if value != profile:
             other = (
