@@ -17,7 +17,7 @@ TREES := build/trees
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
 
-.PHONY: help apply demo test test-tool test-behaviour test-2026.11 test-recipes test-recipes-share test-slow test-suites test-upstream test-mutants test-bombs fuzz torture torture-share image-test image-test-slow lint bench bench-patches config-keys docs clean trees
+.PHONY: help apply demo test test-tool test-behaviour test-2026.11 test-recipes test-recipes-share test-slow test-suites test-upstream test-mutants test-bombs fuzz torture torture-share image-test image-test-slow lint lint-upstream bench bench-patches config-keys docs clean trees
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z0-9.-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 18
@@ -85,8 +85,7 @@ test-recipes: trees  ## each recipe on CPUs with all its switches: two steps, an
 	$(RUN) tests/recipes/run.py --trees $(TREES)/patched --out build/recipes --records $(EVIDENCE)/recipes --table $(EVIDENCE)/recipes.md $(if $(ONLY),--only $(ONLY)) \
 	  $(if $(COMPARE),--compare $(COMPARE)) $(if $(SIZE),--size $(SIZE)) $(if $(AGAIN),--again)
 
-# FSDP on four ranks, two engines of two. Not in .ci/run: the trees of the package index lack MindSpeed, and without it the stand-ins
-# have no number of a device (`Invalid device string: 'cpu:cpu'` when parameters are loaded back).
+# One whose trees the package index has: FSDP on four ranks, two engines of two.
 test-recipes-share: trees  ## one of them on four ranks, with its switches and without; 3 minutes
 	@PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)" || { echo "recipes skipped: no CPU torch"; exit 0; }; \
 	export PATCHCTL_TORCH_PYTHON; \
@@ -128,6 +127,9 @@ lint: $(VENV)/.ready  ## ruff, mypy, shellcheck, shfmt, hadolint, and the patch 
 	$(VENV)/bin/shfmt -d -i 2 -ci $(SHELL_SCRIPTS)
 	$(VENV)/bin/hadolint Dockerfile Dockerfile.into
 	$(PATCHCTL) verify --static --quiet
+
+lint-upstream: trees  ## upstream's own gates (licences, linters, formatters), unpatched against patched
+	$(RUN) scripts/upstream_gates.py --base $(TREES)/base --patched $(TREES)/patched
 
 bench: $(VENV)/.ready  ## apply beside git am and git apply; REPO=DIR for real history, MIRRORS="NAME=URL ..." for the profile's
 	$(RUN) benchmarks/bench_apply.py $(if $(REPO),--repo $(REPO)) --profile $(PROFILE) $(MIRRORS:%=--mirror %) $(BENCH) --out docs/benchmarks.md

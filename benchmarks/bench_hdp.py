@@ -7,12 +7,15 @@ sequences: first-fit (each sequence to the first rank with room) and Karmarkar-K
 rank); both put a sequence on one rank, whole. Lengths are log-normal, or drawn from quantiles of measured ones, one by
 one: that the answers to a prompt are alike, and requests that come together too, is not in them.
 
-Plain Python, seeded, some seconds: `python benchmarks/bench_hdp.py [--out docs/benchmarks.md]`.
+Plain Python, seeded, some minutes: `python benchmarks/bench_hdp.py [--out docs/benchmarks.md] [--mcore-dev TREE]`. TREE is
+a checkout of Megatron-LM's branch dev, whose scheduler of dynamic context parallelism the last table then has beside ours.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import functools
 import json
 import math
 import platform
@@ -248,6 +251,8 @@ CASES: dict[str, tuple[int, int, Callable[[int, int], list[int]]]] = {
     **measured_cases(),
     "GRPO run's means, 4 ranks": (4, 9216, published(7345, 74, 32768)),
     "GRPO run's means, 8 ranks": (8, 9216, published(7345, 74, 32768)),
+    "the same, half the tokens a rank": (8, 4608, published(7345, 74, 32768)),
+    "the recipe grpo-hdp's tokens a rank": (4, 8704, published(7345, 74, 32768)),
     "DAPO run's means, 4 ranks": (4, 9216, published(10119, 133, 34816)),
 }
 
@@ -264,8 +269,104 @@ def pays_table(packing: Any, seeds: int) -> list[list[object]]:
 
 
 def answer(packing: Any, ranks: int, tokens: int, lengths: list[int], ring_share: float) -> Answer:
-    cost = packing.CostModel(ring_share=ring_share)
-    return simulate(lengths, packing, packing.Packing(ranks, tokens), 64, cost)
+    setting = packing.Packing(ranks, tokens, 1, packing.CostModel(ring_share=ring_share))
+    return simulate(lengths, packing, setting, 64)
+
+
+Scheduler = Callable[[Sequence[int], int, int], list[list[tuple[int, ...]]]]
+SCHEDULER = "megatron/core/datasets/data_schedule_utils.py"
+SCHEDULER_NAMES = {"next_hdp_group_packing_aware", "dcp_gpus_needed", "_DYNAMIC_CP_WORKLOAD_CAP_DELTA"}
+
+
+def mcore_scheduler(tree: Path) -> Scheduler:
+    """Megatron-Core dev's `default_dynamic_cp`, read from a checkout; of its module, which needs Transformer Engine, the
+    functions alone. It gives micro-batches, and of each what every rank has: indices of sequences."""
+    found = ast.parse((tree / SCHEDULER).read_text(encoding="utf-8"))
+    found.body = [node for node in found.body if _names(node) & SCHEDULER_NAMES]
+    space: dict[str, Any] = {}
+    exec("from functools import lru_cache\nfrom math import ceil, log2\nfrom typing import *", space)
+    exec(compile(found, SCHEDULER, "exec"), space)
+
+    def schedule(lengths: Sequence[int], ranks: int, tokens: int) -> list[list[tuple[int, ...]]]:
+        left, micro_batches = sorted(enumerate(lengths), key=lambda pair: pair[1], reverse=True), []
+        while left:
+            _, left, _, of_ranks = space["next_hdp_group_packing_aware"](left, ranks, max_seq_len_per_rank=tokens)
+            micro_batches.append([tuple(sorted(one)) for one in of_ranks])
+        return micro_batches
+
+    return schedule
+
+
+def _names(node: ast.stmt) -> set[str]:
+    if isinstance(node, ast.Assign):
+        return {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return {node.name} if isinstance(node, ast.FunctionDef) else set()
+
+
+def mcore_time(packing: Any, scheduler: Scheduler, setting: Any, lengths: Sequence[int]) -> float:
+    """The time of its micro-batches, each with its groups or laid out by the packing, whichever is faster."""
+    total = 0.0
+    for of_ranks in scheduler(lengths, setting.ranks, setting.max_tokens):
+        sizes = {one: of_ranks.count(one) for one in of_ranks}
+        groups = [packing.Group(0, size, one) for one, size in sizes.items()]
+        chosen = [lengths[index] for one in sizes for index in one]
+        ours = packing.find_layout(chosen, setting.ranks, setting.max_tokens, 1, setting.cost)
+        times = [packing.slowest(groups, lengths, 1, setting.cost)]
+        total += min([*times, packing.slowest(ours, chosen, 1, setting.cost)] if ours else times)
+    return total
+
+
+def bound(packing: Any, setting: Any, lengths: Sequence[int]) -> float:
+    """No division takes less: each sequence on the ranks where it costs least in all, and no rank ever waits."""
+    sizes = [size for size in range(1, setting.ranks + 1) if setting.ranks % size == 0]
+    least = [
+        min(
+            size * setting.cost.sequences([packing.padded_length(length, size, 1)], size)[0]
+            for size in sizes
+            if packing.tokens_of_rank([length], size, 1) <= setting.max_tokens
+        )
+        for length in lengths
+    ]
+    return float(sum(least) / setting.ranks)
+
+
+def division(packing: Any, scheduler: Scheduler | None, setting: Any, lengths: list[int], model: Any) -> list[float]:
+    """Times in plain context parallelism's: upstream's division, by time, by time with the patch's costs, Megatron-Core
+    dev's, the bound; then micro-batches of plain and by time, and ms of the processor for the division by time."""
+    count = min(len(lengths), -(-sum(lengths) // (setting.ranks * setting.max_tokens)))
+    parts = [[lengths[index] for index in part] for part in karmarkar_karp(lengths, count)]
+    plain = sum(packing.slowest(packing.plain(part, setting.ranks), part, 1, setting.cost) for part in parts)
+    start = time.process_time()
+    by_time = setting.fastest(lengths, count, karmarkar_karp)
+    spent = (time.process_time() - start) * 1000
+    patch = packing.Packing(setting.ranks, setting.max_tokens, 1, model)
+    as_patched = [[lengths[index] for index in part] for part in patch.fastest(lengths, count, karmarkar_karp)]
+    times = [
+        setting.time(lengths, setting.partition(lengths, count, karmarkar_karp)),
+        setting.time(lengths, by_time),
+        sum(packing.slowest(patch.layout(part), part, 1, setting.cost) for part in as_patched),
+        mcore_time(packing, scheduler, setting, lengths) if scheduler else math.nan,
+        bound(packing, setting, lengths),
+    ]
+    return [*(one / plain for one in times), count, len(by_time), spent]
+
+
+def division_table(packing: Any, scheduler: Scheduler | None, seeds: int) -> list[list[object]]:
+    """Medians over batches; a batch is what one data parallel rank has for one update."""
+    heads = ["upstream's micro-batches", "by time", "by time, laid out for 0.3", "Megatron-Core dev", "bound"]
+    rows: list[list[object]] = [["case", "share", "sequences", *heads, "by time / dev", "micro-batches", "a call"]]
+    for name, (ranks, tokens, draw) in CASES.items():
+        for share in (0.05, 0.3):
+            setting = packing.Packing(ranks, tokens, 1, packing.CostModel(ring_share=share))
+            for count in (64, 256, 1024):
+                found = [
+                    division(packing, scheduler, setting, draw(count, seed), packing.CostModel())
+                    for seed in range(seeds)
+                ]
+                *times, least, made, spent = (statistics.median(column) for column in zip(*found, strict=True))
+                numbers = [f"{one:.3f}" if one == one else "-" for one in (*times, times[1] / times[3])]
+                rows.append([name, share, f"{count:,}", *numbers, f"{made:.0f} for {least:.0f}", f"{spent:.0f} ms"])
+    return rows
 
 
 def markdown(rows: Sequence[Sequence[object]]) -> list[str]:
@@ -285,16 +386,27 @@ TABLES: dict[str, Callable[[Any, int], list[list[object]]]] = {
 }
 
 
+DIVISION = (
+    "Time of a batch's micro-batches in plain context parallelism's, by the cost model (hybrid_data_parallel_by_time; the bound "
+    "knows no waiting; one batch a row; a call is processor time on a busy machine):"
+)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=9, help="batches a row; the tables hold medians")
     parser.add_argument("--packing", type=Path, default=REPO / PACKING, help="the packing module, if not the patch's")
     parser.add_argument("--out", type=Path, help="a markdown file whose part between the markers is replaced")
+    parser.add_argument("--mcore-dev", type=Path, metavar="TREE", help="a checkout of Megatron-LM's branch dev")
+    parser.add_argument("--division-seeds", type=int, default=1, help="batches a row of the last table")
     args = parser.parse_args()
     packing = load_packing(args.packing)
     program = f"Python {platform.python_version()}"
     blocks = [f"Computed, medians of {args.seeds} batches, {program}. Command: `python benchmarks/bench_hdp.py`."]
-    for title, table in TABLES.items():
+    scheduler = mcore_scheduler(args.mcore_dev) if args.mcore_dev else None
+    last = functools.partial(division_table, seeds=args.division_seeds)
+    tables = {**TABLES, DIVISION: lambda packing, seeds: last(packing, scheduler)}
+    for title, table in tables.items():
         blocks.append("\n".join([title, "", *markdown(table(packing, args.seeds))]))
         print(blocks[-1], file=sys.stderr)
     text = "\n\n".join(blocks) + "\n"

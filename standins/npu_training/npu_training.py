@@ -15,6 +15,14 @@ import torch.distributed
 GIBIBYTE = 1 << 30
 
 
+class DeviceIndex(str):
+    """The current device as verl's FSDP workers use it: tensors are sent to it, and it stands behind the device's name
+    (load_fsdp_model_to_gpu). torch's own "cpu" would read `cpu:cpu` there, and torch knows no tensor on device 0 of an NPU."""
+
+    def __format__(self, spec):
+        return "0"
+
+
 def answer_for_the_device(torch_npu):
     """torch.npu says that an NPU is there, torch.cpu answers what verl asks the module of its device, and attention is real."""
     torch.npu.is_available = lambda: True
@@ -25,6 +33,7 @@ def answer_for_the_device(torch_npu):
     # torch.compile traces an accelerator's streams where there is one.
     torch.accelerator.is_available = lambda: False
     cpu = torch.cpu
+    cpu.current_device = lambda: DeviceIndex("cpu")
     cpu.set_device = cpu.empty_cache = cpu.ipc_collect = cpu.reset_peak_memory_stats = lambda *args: None
     cpu.get_rng_state, cpu.set_rng_state = torch.get_rng_state, torch.set_rng_state
     cpu.manual_seed = cpu.manual_seed_all = torch.manual_seed

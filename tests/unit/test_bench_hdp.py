@@ -116,8 +116,37 @@ def test_measured_short_sequences_pay_and_measured_long_ones_on_four_ranks_hardl
     }
     assert {ranks * tokens for ranks, tokens, _ in cases.values()} == {16384, 32768, 131072}
     assert gains["measured: conversation, 8 ranks"] > 0.15
-    assert 0 <= gains["measured: long contexts, 4 ranks"] < 0.05
+    # Laid out for a ring that costs more than this one, as the patch does it: half a per cent may be lost.
+    assert -0.005 <= gains["measured: long contexts, 4 ranks"] < 0.05
     assert all(
         gains[f"measured: {kind}, 8 ranks"] > gains[f"measured: {kind}, 4 ranks"]
         for kind in ("conversation", "DeepSeek-R1's answers", "long contexts")
     )
+
+
+def test_by_time_is_between_the_bound_and_upstreams_division(bench: ModuleType, packing: ModuleType) -> None:
+    setting = packing.Packing(4, 8704, 1, packing.CostModel())
+    lengths = bench.published(7345, 74, 32768)(64, 1)
+    upstream, by_time, as_patched, dev, bound, count, made, _ = bench.division(
+        packing, None, setting, lengths, packing.CostModel()
+    )
+    assert bound <= by_time < upstream < 1 and by_time == as_patched and dev != dev
+    assert count <= made < 1.6 * count
+
+
+def test_a_scheduler_is_read_from_a_tree_without_its_module(
+    bench: ModuleType, packing: ModuleType, tmp_path: Path
+) -> None:
+    """Its module imports what is not there; a scheduler that gives every sequence all ranks is plain."""
+    file = tmp_path / bench.SCHEDULER
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        "import no_such_module\n"
+        "def next_hdp_group_packing_aware(left, ranks, max_seq_len_per_rank):\n"
+        "    return None, left[1:], None, [[left[0][0]]] * ranks\n"
+    )
+    schedule, lengths = bench.mcore_scheduler(tmp_path), [900, 4000]
+    assert schedule(lengths, 2, 3000) == [[(1,), (1,)], [(0,), (0,)]]
+    setting = packing.Packing(2, 3000)
+    plain = sum(packing.slowest(packing.plain([length], 2), [length]) for length in lengths)
+    assert bench.mcore_time(packing, schedule, setting, lengths) == pytest.approx(plain)

@@ -15,6 +15,7 @@ BF16 = 2
 FP32 = 4
 ADAM = 3 * FP32  # the fp32 copy of a parameter and its two moments
 VOCABULARY_MULTIPLE = 64  # vllm pads the vocabulary to it (vocab_parallel_embedding.py, DEFAULT_VOCAB_PADDING_SIZE)
+HCCL_BUFFER = 200 << 20  # CANN's default of HCCL_BUFFSIZE; a communicator has one to send from and one to receive in
 BLOCK = 128  # tokens of a KV block of vllm-ascend
 
 Parts = dict[str, int]
@@ -185,6 +186,13 @@ def layer_input(model: Model, layout: Layout, tokens: int) -> int:
 def logits_bytes(model: Model, layout: Layout, tokens: int) -> int:
     """The logits of a micro-batch in fp32 on a device of the last stage."""
     return FP32 * (tokens // layout.context) * (_padded(model.vocabulary, layout.tensor) // layout.tensor)
+
+
+def hybrid_buffers(context: int, overlap: bool, buffer: int = HCCL_BUFFER) -> int:
+    """HCCL's buffers for the process groups that hybrid data parallelism adds: a device is in one ring of each size that
+    divides the context parallel group's, and with `overlap` in a second one of the same ranks (docs/hdp.md)."""
+    rings = sum(context % size == 0 for size in range(2, context))
+    return rings * (2 if overlap else 1) * 2 * buffer
 
 
 def sharded_training(model: Model, devices: int) -> Parts:

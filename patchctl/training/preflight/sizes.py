@@ -10,10 +10,12 @@ from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.memory import (
     BF16,
     FP32,
+    HCCL_BUFFER,
     Activations,
     Engine,
     Layout,
     gathered_layer,
+    hybrid_buffers,
     layer_activations,
     layer_input,
     logits_bytes,
@@ -35,7 +37,7 @@ _CHUNK = f"{ROLLOUT}.engine_kwargs.vllm.additional_config.moe_chunk_tokens"
 @dataclass(frozen=True)
 class Training:
     """Bytes of an update on the device that needs most. `uneven` comes on top while all tokens of a layer are routed to one
-    device, `elsewhere` is what the host keeps for one device."""
+    device, `elsewhere` is what the host keeps for one device, `buffers` are those of hybrid data parallelism's messages."""
 
     weights: int
     gradients: int
@@ -44,6 +46,7 @@ class Training:
     uneven: int
     elsewhere: int
     how: str
+    buffers: int = 0
 
     @property
     def states(self) -> int:
@@ -52,7 +55,7 @@ class Training:
     @property
     def total(self) -> int:
         """At the worst: one such layer in a step is enough to run out of memory."""
-        return self.states + self.activations + self.uneven
+        return self.states + self.activations + self.uneven + self.buffers
 
 
 class BadSizes(ValueError):
@@ -162,7 +165,16 @@ def _megatron(case: Case, model: Model, layout: Layout, stage: int) -> Training:
         BF16 * parameters, FP32 * parameters, 0 if swapped else optimizer, activations, one.worst - one.mlp,
         2 * BF16 * parameters + optimizer,
         f"stage {stage + 1} of {layout.pipeline}, {layout.stage_layers} layers, micro-batches in flight {in_flight}, {how}",
+        _buffers(case, layout.context),
     )  # fmt: skip
+
+
+def _buffers(case: Case, context: int) -> int:
+    if not case.on(f"{MEGATRON}.hybrid_data_parallel"):
+        return 0
+    given = case.in_effect.get("HCCL_BUFFSIZE", "")
+    size = int(given) << 20 if given.isdigit() else HCCL_BUFFER
+    return hybrid_buffers(context, case.on(f"{OVERRIDES}.use_cp_send_recv_overlap"), size)
 
 
 def _kept(case: Case, one: Activations, layer_input: int, layers: int) -> tuple[int, int, str]:

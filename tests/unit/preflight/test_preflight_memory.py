@@ -19,6 +19,7 @@ from patchctl.training.preflight.memory import (
     Layout,
     engine_weights,
     gathered_layer,
+    hybrid_buffers,
     kv_bytes,
     layer_activations,
     optimizer_bytes,
@@ -181,6 +182,15 @@ def test_less_context_parallelism_needs_more() -> None:
 
 
 ACTOR = "actor_rollout_ref.actor"
+
+
+def test_hybrid_data_parallelism_has_buffers_of_its_own() -> None:
+    """Rings of 2 and of 4 among 8 ranks, of 2 among 4; the recipe sets HCCL_BUFFSIZE=300."""
+    assert hybrid_buffers(8, overlap=False) == 2 * 2 * 200 * MIB and hybrid_buffers(2, overlap=True) == 0
+    plain, hybrid = update("qwen3-235b/grpo"), update("qwen3-235b/grpo-hdp")
+    assert plain.buffers == 0 and hybrid.buffers == 2 * 300 * MIB == hybrid.total - plain.total
+    second = update("qwen3-235b/grpo-hdp", megatron__override_transformer_config__use_cp_send_recv_overlap="True")
+    assert second.buffers == 2 * hybrid.buffers
 
 
 def update(title: str, **overrides: str) -> Training:

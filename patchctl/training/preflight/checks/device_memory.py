@@ -123,6 +123,8 @@ def _training(case: Case, training: Training) -> Iterator[Finding]:
         f"weights {size_text(training.weights)}, gradients {size_text(training.gradients)}, optimizer"
         f" {size_text(training.optimizer)}, activations {size_text(training.activations)} ({training.how})"
     )
+    if training.buffers:
+        what += f", {size_text(training.buffers)} for messages of hybrid data parallelism"
     if training.uneven:
         what += f", {size_text(training.uneven)} more while one device gets all tokens of a layer"
     todo = "larger tensor, pipeline, context or expert parallel sizes, recomputation, or swap_optimizer"

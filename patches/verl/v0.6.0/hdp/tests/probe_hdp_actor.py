@@ -3,12 +3,12 @@
 Usage: probe_hdp_actor.py FOLDER JOBS   (JOBS is a JSON object: name -> job)
 
 A job: `lengths` of the sequences, or a list of them for each data parallel rank; sizes `tp`, `cp`, `pp`, `vpp`, `ep`;
-`hdp`; `tokens` a rank of dynamic micro-batches, or `rows` of fixed ones; `bf16`; `recompute`; `overlap` for a second
-group and `window` for inner rings of so many ranks; `experts`; `mean`, the way a micro-batch's loss is averaged; `kl`
-for a loss with a reference policy, `unclipped` for one that is smooth. `global` keeps `groups` or `all` of the
-micro-batch in a global of the module, as a reference of what must not be done. Results of a job are saved in
-FOLDER/NAME.RANK.pt by the ranks that have the same sequences; printed are the layouts of each job's micro-batches, how
-often attention took which way, and what was sent to gather results.
+`hdp`, `by_time` and `costs` of its settings; `tokens` a rank of dynamic micro-batches, or `rows` of fixed ones; `bf16`;
+`recompute`; `overlap` for a second group and `window` for inner rings of so many ranks; `experts`; `mean`, the way a
+micro-batch's loss is averaged; `kl` for a loss with a reference policy, `unclipped` for one that is smooth. `global`
+keeps `groups` or `all` of the micro-batch in a global of the module, as a reference of what must not be done. Results
+of a job are saved in FOLDER/NAME.RANK.pt by the ranks that have the same sequences; printed are the layouts of each
+job's micro-batches, how often attention took which way, and what was sent to gather results.
 """
 
 import dataclasses

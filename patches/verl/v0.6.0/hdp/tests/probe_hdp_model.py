@@ -244,6 +244,8 @@ def actor_config(job, rows):
         **{f"{who}.megatron.{name}": job.get(key, 1) for key, name in SIZES.items() for who in (ACTOR, REFERENCE)},
         # The reference's follows this one.
         **({f"{ACTOR}.megatron.hybrid_data_parallel": True} if job.get("hdp") else {}),
+        **({f"{ACTOR}.megatron.hybrid_data_parallel_by_time": True} if job.get("by_time") else {}),
+        **{f"{ACTOR}.megatron.hybrid_data_parallel_costs.{name}": cost for name, cost in job.get("costs", {}).items()},
     }
     folder = os.path.join(os.path.dirname(verl.__file__), "trainer/config")
     with initialize_config_dir(folder, version_base=None):

@@ -9,9 +9,19 @@ import torch
 from hdp_settings import ACCEPTED, PATCHED, RANKS, RANKS_OF_REFERENCE, SWITCH, composed, said
 from verl.utils.hybrid_data_parallel import setup
 
+BY_TIME = f"{SWITCH.removesuffix('=True')}_by_time=True"
+COSTS = f"{SWITCH.removesuffix('=True')}_costs"
+DYNAMIC = "actor_rollout_ref.actor.use_dynamic_bsz=True"
 CONFIGURATIONS = {
     "accepted": ACCEPTED,
     "one rank": [SWITCH],
+    "by time without it": [BY_TIME, DYNAMIC],
+    "by time with rows": [*ACCEPTED, BY_TIME],
+    "costs without it": [f"{COSTS}.ring_share=0.1"],
+    "costs": [*ACCEPTED, f"{COSTS}.quadratic_length=0"],
+    "no such cost": [*ACCEPTED, f"+{COSTS}.ring_steps=1"],
+    "costs accepted": [*ACCEPTED, f"{COSTS}.quadratic_length=61000", f"{COSTS}.ring_step=0"],
+    "by time accepted": [*ACCEPTED, BY_TIME, DYNAMIC],
     "MindSpeed left as it was": [SWITCH, RANKS, RANKS_OF_REFERENCE],
     "fused kernels": [*ACCEPTED, "actor_rollout_ref.model.use_fused_kernels=True"],
     "reference alone": ["actor_rollout_ref.ref.megatron.hybrid_data_parallel=True"],

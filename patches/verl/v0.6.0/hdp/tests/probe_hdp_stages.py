@@ -1,11 +1,13 @@
 """Probe: what ranks with attention and ranks without do at the start, as stages of a pipeline have it.
 
 Usage: probe_hdp_stages.py CONTEXT:PIPELINE...   Sizes of the two, for each of which there is a report: how many
-attentions this rank has, what is refused, or what was sent over each of the groups that were made, and over one of all.
+attentions this rank has, what is refused, or what was sent over each of the groups that were made, and over one of all,
+and over which the first messages went.
 """
 
 import json
 import sys
+from contextlib import contextmanager
 from datetime import timedelta
 
 import probe_hdp_model as tiny  # first: it imports MindSpeed's adaptor
@@ -54,8 +56,19 @@ def report(context, pipeline):
     result["said"] = said(lambda: setup.prepare([module], config))
     if result["said"] is not None:
         return result
-    overlap = setup.prepare([module], config)
-    return result | {"overlap": overlap, "counts": counts(overlap)}
+    sent = []
+    with sending(sent):
+        overlap = setup.prepare([module], config)
+    return result | {"overlap": overlap, "counts": counts(overlap), "warmed up": sorted(sent)}
+
+
+@contextmanager
+def sending(sent):
+    """Notes the size of the group that each message of a ring takes."""
+    isend = dist.isend
+    dist.isend = lambda tensor, dst, group: sent.append(dist.get_world_size(group)) or isend(tensor, dst, group)
+    yield
+    dist.isend = isend
 
 
 def main():

@@ -27,8 +27,11 @@ def two_ranks(bf16: bool) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def pair(upstream: Upstream, folder: Path) -> list[Any]:
-    """What two ranks report of all batches, in float32 and bfloat16."""
-    return run(upstream, folder, two_ranks(False)["jobs"] | two_ranks(True)["jobs"], procs=2)
+    """What two ranks report of all batches, in float32 and bfloat16, and of one with other costs."""
+    job = {"lengths": [16, 12, 12], "tokens": 24, "cp": 2, "hdp": True}
+    costs = {"quadratic_length": 1e-3, "ring_share": 0, "ring_step": 0}
+    other = {"dear ring": job, "cheap ring": job | {"costs": costs}}
+    return run(upstream, folder, two_ranks(False)["jobs"] | two_ranks(True)["jobs"] | other, procs=2)
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +71,12 @@ def test_attention_went_the_way_of_each_layout(pair: list[Any]) -> None:
         assert rank["both hybrid"]["ways"].get("alone", 0) > 0
         # With two ranks the only other group is the whole one, which is plain context parallelism.
         assert not {"alone", "part of the ring"} & rank["splits hybrid"]["ways"].keys()
+
+
+@pytest.mark.on
+def test_the_costs_that_are_set_are_those_of_the_layout(pair: list[Any]) -> None:
+    # With a ring that costs nothing, and attention all there is, sequences are split that are whole otherwise.
+    assert sizes(pair, "dear ring") == {1} and sizes(pair, "cheap ring") == {2}
 
 
 @pytest.mark.on

@@ -63,8 +63,8 @@ def started(upstream: Upstream, procs: int, *sizes: str, timeout: float = 120) -
 
 
 def check_groups(found: list[dict[str, Any]], ranks: int) -> None:
-    """A rank has a group of each size, with as many ranks as it should have, and a second one of each ring; then one of
-    all ranks is made, which PyTorch finds by the number of groups before it."""
+    """A rank has a group of each size, with as many ranks as it should have, and a second one of each ring, which has sent a
+    message before any run; then one of all ranks is made, which PyTorch finds by the number of groups before it."""
     for rank, one in enumerate(found):
         assert one["said"] is None and one["overlap"], found
         place, counts = rank % ranks, {"all": len(found)}
@@ -72,6 +72,7 @@ def check_groups(found: list[dict[str, Any]], ranks: int) -> None:
             kinds = ["group"] if size == 1 else ["group", "overlap"]
             counts |= {f"{kind} {place - place % size} {size}": size for kind in kinds}
         assert one["counts"] == counts
+        assert one["warmed up"] == [size for size in range(2, ranks) if ranks % size == 0]
 
 
 @pytest.fixture(scope="module")

@@ -51,6 +51,11 @@ def refusals(upstream: Upstream) -> dict[str, dict[str, str | None]]:
         ("configurations", "one rank", "context_parallel_size of 2 or more"),
         ("configurations", "MindSpeed left as it was", "override_transformer_config.context_parallel_size=2"),
         ("configurations", "fused kernels", "use_fused_kernels=False"),
+        ("configurations", "by time without it", "hybrid_data_parallel_by_time=True needs"),
+        ("configurations", "by time with rows", "actor_rollout_ref.actor.use_dynamic_bsz=True"),
+        ("configurations", "costs without it", "hybrid_data_parallel_costs need"),
+        ("configurations", "costs", "hybrid_data_parallel_costs.quadratic_length=0 is no number above 0"),
+        ("configurations", "no such cost", "there are quadratic_length, ring_share, ring_step"),
         ("configurations", "reference alone", "actor.megatron.hybrid_data_parallel=True"),
         ("configurations", "reference on one rank", "actor_rollout_ref.ref.megatron.context_parallel_size=2"),
         ("models", "attention", "attention PackedAttention, which takes no ranks"),
@@ -77,5 +82,7 @@ def test_what_it_does_not_go_with_is_refused(
 @pytest.mark.misuse
 def test_what_it_goes_with_is_not_refused(refusals: dict[str, dict[str, str | None]]) -> None:
     assert refusals["configurations"]["accepted"] is None
+    assert refusals["configurations"]["by time accepted"] is None
+    assert refusals["configurations"]["costs accepted"] is None
     assert refusals["configurations"]["reference that is plain"] is None
     assert refusals["mindspeed"]["accepted"] is None

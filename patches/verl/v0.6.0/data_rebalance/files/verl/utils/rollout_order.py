@@ -1,4 +1,4 @@
-# Copyright 2026 The patchctl contributors
+# Copyright 2025 Individual Contributor: patchctl
 #
 # Licensed under the Apache License, Version 2.0 (the "License");
 # you may not use this file except in compliance with the License.

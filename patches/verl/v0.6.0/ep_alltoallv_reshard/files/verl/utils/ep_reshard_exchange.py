@@ -1,3 +1,16 @@
+# Copyright 2025 Individual Contributor: patchctl
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
 """Moves expert weights from the ranks that train them to the ranks whose rollout engine keeps them.
 
 `ep_reshard` plans, this executes: for the n-th weight of the MoE layers of all pipeline stages together, rounds of

@@ -1,4 +1,4 @@
-# Part of patchctl's patch skip_old_log_prob; not in upstream verl.
+# Copyright 2025 Individual Contributor: patchctl
 #
 # Licensed under the Apache License, Version 2.0 (the "License");
 # you may not use this file except in compliance with the License.
@@ -110,7 +110,7 @@ def _refuse(reason: str) -> None:
 
 
 def check_actor(actor, expected: type, modules, tf_config=None) -> None:
-    """Refuses an actor whose update is not the patched one, and a model whose two passes would differ by dropout or noise.
+    """Refuses an actor whose update is not the patched one, and a model whose two passes differ by dropout or noise.
 
     Args:
         actor: the object that runs the update. A subclass (recipe/sppo, recipe/spin) has an update of its own.

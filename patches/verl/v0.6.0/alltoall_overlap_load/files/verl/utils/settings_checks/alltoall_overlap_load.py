@@ -1,3 +1,5 @@
+# Copyright 2025 Individual Contributor: patchctl
+#
 # Licensed under the Apache License, Version 2.0 (the "License");
 # you may not use this file except in compliance with the License.
 # You may obtain a copy of the License at
@@ -9,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What grouped_experts refuses of settings, before a run starts and in the workers; see verl/models/mcore/grouped_experts.py.
+"""What grouped_experts refuses of settings, before a run and in the workers; see verl/models/mcore/grouped_experts.py.
 
 Not in that module, because its package imports Megatron, which a driver may not have.
 """

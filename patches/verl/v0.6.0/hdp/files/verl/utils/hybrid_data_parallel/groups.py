@@ -1,4 +1,4 @@
-# Copyright 2026 The patchctl contributors
+# Copyright 2025 Individual Contributor: patchctl
 #
 # Licensed under the Apache License, Version 2.0 (the "License");
 # you may not use this file except in compliance with the License.
@@ -13,16 +13,20 @@
 # limitations under the License.
 """The process groups of all blocks that a layout may have (packing.py).
 
-They are made once, by all ranks in the same order, and kept: what is in here is which groups exist, never which one is
-in use. A micro-batch carries its own (PackedSeqParams.cp_group).
+They are made once, by their ranks in the same order, and kept: what is in here is which groups exist, never which one
+is in use. A micro-batch carries its own (PackedSeqParams.cp_group).
 """
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import NamedTuple
 
+import torch
 import torch.distributed as dist
 from megatron.core import parallel_state as mpu
 from torch.distributed import ProcessGroup
+
+from verl.utils.device import get_device_name
 
 
 class BlockGroups(NamedTuple):
@@ -40,33 +44,39 @@ _TIMEOUT = timedelta(minutes=30)
 
 
 def make_groups(overlap: bool) -> dict[tuple[int, int], BlockGroups]:
-    """The groups that this rank is in. The first call is collective: every rank of the world has to make it.
+    """The groups that this rank is in. In the first call the ranks of a group wait for each other, not for others.
 
     The whole context parallel group is none of them: there Megatron's own groups are used.
     """
     own = tuple(dist.get_process_group_ranks(mpu.get_context_parallel_group()))
     key = (dist.group.WORLD, own, overlap)
     if key not in _MADE:
-        everyone: list = [None] * dist.get_world_size()
-        dist.all_gather_object(everyone, own)
-        made: dict[tuple[int, int], BlockGroups] = {}
-        # Sorted, because ranks that make groups in different orders wait for each other for ever.
-        for ranks in sorted(set(everyone)):
-            made |= _groups_of(ranks, overlap)
-        _MADE[key] = made
+        _MADE[key] = dict(_groups_of(own, overlap))
     return _MADE[key]
 
 
-def _groups_of(ranks: tuple[int, ...], overlap: bool) -> dict[tuple[int, int], BlockGroups]:
-    """Makes the groups of one context parallel group; returns those that this rank is in."""
-    own: dict[tuple[int, int], BlockGroups] = {}
+def warm_up(groups: dict[tuple[int, int], BlockGroups]) -> None:
+    """Sends a number around each ring, as attention does. All ranks of a context parallel group call it.
+
+    HCCL makes a group's communicators, and their buffers, at its first message, which may be in the middle of a run.
+    """
+    from mindspeed.core.context_parallel.utils import RingP2P
+
+    for (_, size), block in sorted(groups.items()):
+        if size > 1:
+            ring = RingP2P(dist.get_process_group_ranks(block.group), block.group, block.overlap)
+            value = torch.ones(1, device=get_device_name())
+            ring.async_send_recv(value, torch.empty_like(value))
+            ring.wait()
+
+
+def _groups_of(ranks: tuple[int, ...], overlap: bool) -> Iterator[tuple[tuple[int, int], BlockGroups]]:
+    """Makes this rank's groups of a context parallel group: one of each size, the smallest first on all of them."""
+    here = ranks.index(dist.get_rank())
     for size in (size for size in range(1, len(ranks)) if len(ranks) % size == 0):
-        for first in range(0, len(ranks), size):
-            members = list(ranks[first : first + size])
-            groups = BlockGroups(_group(members), _group(members) if overlap and size > 1 else None)
-            if dist.get_rank() in members:
-                own[first, size] = groups
-    return own
+        first = here // size * size
+        members = list(ranks[first : first + size])
+        yield (first, size), BlockGroups(_group(members), _group(members) if overlap and size > 1 else None)
 
 
 def _group(members: list[int]) -> ProcessGroup:
@@ -75,7 +85,7 @@ def _group(members: list[int]) -> ProcessGroup:
         members,
         timeout=_TIMEOUT,
         pg_options=mpu.get_nccl_options("cp", {}),
-        # There is one for each rank of the world, which need not wait for each other.
-        use_local_synchronization=len(members) == 1,
+        # Otherwise all ranks of the world would have to make all groups, one after another.
+        use_local_synchronization=True,
         group_desc="HYBRID_DATA_PARALLEL_GROUP",
     )

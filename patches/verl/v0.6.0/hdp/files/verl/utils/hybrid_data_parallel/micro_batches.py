@@ -1,4 +1,4 @@
-# Copyright 2026 The patchctl contributors
+# Copyright 2025 Individual Contributor: patchctl
 #
 # Licensed under the Apache License, Version 2.0 (the "License");
 # you may not use this file except in compliance with the License.
@@ -25,7 +25,7 @@ from megatron.core.packed_seq_params import PackedSeqParams
 from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions
 
 from .groups import BlockGroups, make_groups
-from .packing import Packing, padded_length
+from .packing import CostModel, Packing, padded_length
 
 # A column of each micro-batch: of every sequence the first of its ranks in the context parallel group, and how many.
 RANKS = "hdp_ranks"
@@ -33,33 +33,49 @@ RANKS = "hdp_ranks"
 
 @dataclass(frozen=True)
 class MicroBatches:
-    """Cuts a batch into micro-batches and chooses the ranks of each sequence. `max_token_len` is that of all ranks."""
+    """Cuts a batch into micro-batches and chooses the ranks of each sequence. `max_token_len` is that of all ranks.
+
+    With `by_time` micro-batches are chosen for the time that they take; otherwise they are upstream's where those fit.
+    """
 
     max_token_len: int
+    by_time: bool = False
+    cost: CostModel = field(default_factory=CostModel)
     # What was found for the number that this rank needs, which mostly is the one that all agree on.
     _found: dict[int, list[list[int]]] = field(default_factory=dict, init=False, compare=False)
 
     @classmethod
-    def of_rows(cls, count: int, width: int) -> "MicroBatches":
+    def of_rows(cls, count: int, width: int, cost: CostModel) -> "MicroBatches":
         """For micro-batches of `count` rows of `width` tokens, all of which may be filled."""
         ranks, tensor_parallel = mpu.get_context_parallel_world_size(), mpu.get_tensor_model_parallel_world_size()
-        return cls(count * padded_length(width, ranks, tensor_parallel))
+        return cls(count * padded_length(width, ranks, tensor_parallel), cost=cost)
 
     def packing(self) -> Packing:
         ranks, tensor_parallel = mpu.get_context_parallel_world_size(), mpu.get_tensor_model_parallel_world_size()
         # Upstream's maximum does not count padding. Rounded up like this, a sequence of that length still fits.
         align = 2 * tensor_parallel
-        return Packing(ranks, math.ceil(self.max_token_len / ranks / align) * align, tensor_parallel)
+        return Packing(ranks, math.ceil(self.max_token_len / ranks / align) * align, tensor_parallel, self.cost)
 
     def enough(self, lengths: list[int], count: int) -> int:
         """How many micro-batches this data parallel rank needs, `count` or more. `partition` of them comes next."""
-        found = self.packing().partition(lengths, count, _balanced)
+        packing = self.packing()
+        choose = packing.fastest if self.by_time else packing.partition
+        found = choose(lengths, count, _balanced)
         self._found[len(found)] = found
         return len(found)
 
     def partition(self, lengths: list[int], count: int) -> list[list[int]]:
         """Indices of the sequences of each of `count` micro-batches."""
-        return self._found.pop(count, None) or self.packing().exactly(lengths, count, _balanced)
+        packing = self.packing()
+        choose = packing.fastest_exactly if self.by_time else packing.exactly
+        return self._found.pop(count, None) or choose(lengths, count, _balanced)
+
+    def weight(self, rows: int, all_rows: int, count: int) -> float:
+        """What the loss of one of `count` micro-batches counts, where the mean over them is formed afterwards.
+
+        By time they have very different numbers of sequences, so each counts as many, as verl's dp_actor has it.
+        """
+        return rows * count / all_rows if self.by_time else 1.0
 
     def with_ranks(self, micro_batch):
         """The micro-batch with the column of ranks."""

@@ -1,4 +1,4 @@
-# Copyright 2026 The patchctl contributors
+# Copyright 2025 Individual Contributor: patchctl
 #
 # Licensed under the Apache License, Version 2.0 (the "License");
 # you may not use this file except in compliance with the License.
@@ -21,19 +21,30 @@ block of one rank splits nothing and needs no ring.
 A layout is found by halving (or cutting by another prime factor): the sequences of a block, longest first, go to the
 part that has least to do, each part is laid out in the same way, and the cut is kept if the slowest part is faster than
 the whole block. What is left as it was is plain context parallelism. Then sequences move from the slowest block to
-others as long as that helps. Everything goes by lengths and their order, so every rank finds the same layout.
+others as long as that helps. In groups of up to eight ranks all ways to cut them are tried too. Everything goes by
+lengths and their order, so every rank finds the same layout.
+
+Micro-batches chosen for time are made from below: each sequence in a bin of the fewest ranks that have room for it,
+bins of about the same time, and then bins of one size, next to each other by time, joined to the next larger size.
 """
 
 import heapq
+import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any
 
 # Bounds on what is tried after the cut, so that a call stays under 10 ms: changes, blocks that a sequence may move to
 # (those with least to do), pairs that may change places, and how near to the mean the slowest block is good enough.
 ROUNDS, TARGETS, PAIRS, NEAR = 16, 3, 100, 1.005
 # Sequences times ranks up to which whole sequences on single ranks are tried too: 2 ms; larger ones have no need of it.
 WHOLE = 2048
+# Groups up to this size are laid out by all ways to cut them too, where sequences times ranks are at most the other.
+TILED, TILED_WORK = 8, 1024
+# How many micro-batches are tried, in those that tokens need at least, and what a smaller number may take longer.
+MORE, FEWER = (1.0, 1.1, 1.2, 1.3, 1.5), 1.01
 
 
 @dataclass(frozen=True)
@@ -41,8 +52,8 @@ class CostModel:
     """How long a block is busy, in the time that one token takes for all but attention on one rank.
 
     Args:
-        quadratic_length: length in tokens at which a sequence's attention costs as much as everything else; 28,000 is
-            Qwen3-235B's by its count of operations (22 billion active parameters, 94 layers, 64 heads of 128).
+        quadratic_length: length in tokens at which a sequence's attention costs as much as everything else; `of` counts
+            it for a model, 28,000 is about Qwen3-235B's.
         ring_share: what a token of a rank adds in each step of a ring (its keys and values are sent and received, and
             the step's output is merged). 0.3 follows from a published pair of training times of that model with
             context parallel sizes 8 and 4, 1,654 s and 1,057 s, if nothing but the ring made the difference.
@@ -53,6 +64,20 @@ class CostModel:
     ring_share: float = 0.3
     ring_step: float = 50.0
 
+    @classmethod
+    def of(cls, config: Any, costs: Mapping[str, float | None] | None = None) -> "CostModel":
+        """That of a model, with what is known better in `costs` (see `known_costs`, and what it raises).
+
+        By operations of the forward pass: a token takes 2 for each weight of a layer that it meets, and 2 for each
+        channel of all query heads and each token of its sequence, half of which it attends to. The vocabulary's
+        weights are left out: they are on one pipeline stage.
+
+        Args:
+            config: Megatron's TransformerConfig, or what has its names.
+        """
+        channels = config.num_layers * config.num_attention_heads * config.kv_channels
+        return cls(**({"quadratic_length": _active_weights(config) / channels} | known_costs(costs or {})))
+
     def sequences(self, lengths: Sequence[int], ranks: int) -> list[float]:
         """What each sequence of these lengths (padding included), split over `ranks`, adds to each of them."""
         linear = (1.0 + (ranks - 1) * self.ring_share) / ranks
@@ -62,6 +87,36 @@ class CostModel:
     def block(self, ranks: int) -> float:
         """What the ring of a block of `ranks` costs whatever its sequences are."""
         return (ranks - 1) * self.ring_step
+
+
+def known_costs(costs: Mapping[str, float | None]) -> dict[str, float]:
+    """Those that are set. Raises ValueError for a name that the cost model does not have, or what is no cost."""
+    names = [each.name for each in fields(CostModel)]
+    for name, value in costs.items():
+        if name not in names:
+            raise ValueError(f"{name}: there are {', '.join(names)}")
+        least = "above 0" if name == "quadratic_length" else "0 or more"
+        number = type(value) in (int, float) and 0 <= value < math.inf and (value > 0 or least == "0 or more")
+        if value is not None and not number:
+            raise ValueError(f"{name}={value!r} is no number {least}; null leaves it to the patch")
+    return {name: float(value) for name, value in costs.items() if value is not None}
+
+
+def _active_weights(config: Any) -> int:
+    """Weights of all layers that one token is multiplied with, the experts that it is not sent to left out."""
+    width, experts = config.hidden_size, config.num_moe_experts
+    attention = 2 * width * config.kv_channels * (config.num_attention_heads + config.num_query_groups)
+    matrices = 3 if config.gated_linear_unit else 2
+    sparse = 0
+    if experts:
+        every = config.moe_layer_freq
+        sparse = sum(every) if isinstance(every, list) else -(-config.num_layers // every)
+    found = config.num_layers * attention + (config.num_layers - sparse) * matrices * width * config.ffn_hidden_size
+    if sparse:
+        shared = config.moe_shared_expert_intermediate_size or 0
+        chosen = config.moe_router_topk * config.moe_ffn_hidden_size
+        found += sparse * width * (matrices * (chosen + shared) + experts)
+    return found
 
 
 @dataclass(frozen=True)
@@ -120,6 +175,8 @@ def find_layout(
     order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
     slowest_cost, blocks = packer.cut(0, ranks, order)
     blocks = packer.improved(blocks) if slowest_cost < math.inf else []
+    if ranks <= TILED and len(lengths) * ranks <= TILED_WORK:
+        blocks = packer.tiled(ranks, order, blocks)
     whole = packer.whole(ranks, max((block.cost for block in blocks), default=math.inf))
     if whole:
         blocks = packer.improved(whole)
@@ -222,6 +279,82 @@ class _Packer:
             target.tokens += tokens[index]
         return dealt
 
+    def tiled(self, ranks: int, order: list[int], blocks: list[_Block]) -> list[_Block]:
+        """The fastest of `blocks` and of all ways to cut the ranks, sequences dealt to each, longest first."""
+        beat = max((block.cost for block in blocks), default=math.inf)
+        for sizes in _tilings(ranks, ranks):
+            found = self.placed(sizes, order) if len(sizes) <= len(order) else None
+            found = found and self.improved(found)
+            if found and max(block.cost for block in found) < beat:
+                blocks, beat = found, max(block.cost for block in found)
+        return blocks
+
+    def placed(self, sizes: tuple[int, ...], order: list[int]) -> list[_Block] | None:
+        """Blocks of these sizes, each sequence where it ends first; None if one finds no room or a block has none."""
+        blocks = [_Block(sum(sizes[:place]), size, self.cost.block(size)) for place, size in enumerate(sizes)]
+        tables = [self.table(size) for size in sizes]
+        for index in order:
+            fitting = [
+                (block.cost + costs[index], place)
+                for place, (block, (costs, tokens)) in enumerate(zip(blocks, tables, strict=True))
+                if block.tokens + tokens[index] <= self.max_tokens
+            ]
+            if not fitting:
+                return None
+            _, place = min(fitting)
+            costs, tokens = tables[place]
+            blocks[place].sequences.append(index)
+            blocks[place].add_load(costs[index], tokens[index])
+        return blocks if all(block.sequences for block in blocks) else None
+
+    def composed(self, ranks: int, count: int) -> list[list[int]]:
+        """Indices of about `count` micro-batches of about the same time on every rank; a sequence has to fit on all."""
+        sizes = [1, *itertools.accumulate(_all_prime_factors(ranks), int.__mul__)]
+        levels: dict[int, list[int]] = {size: [] for size in sizes}
+        for index in sorted(range(len(self.lengths)), key=lambda index: (-self.lengths[index], index)):
+            levels[next(size for size in sizes if self.table(size)[1][index] <= self.max_tokens)].append(index)
+        left = ranks * count
+        time = sum(size * self.table(size)[0][index] for size in sizes for index in levels[size]) / left
+        bins: dict[int, list[_Block]] = {size: [] for size in sizes}
+        # What larger bins leave is for bins of one rank, so that their ranks are those of whole micro-batches.
+        for size in reversed(sizes):
+            if levels[size]:
+                busy = sum(self.table(size)[0][index] for index in levels[size])
+                bins[size] = self.binned(size, left if size == 1 else round(busy / time), levels[size])
+                left -= size * len(bins[size])
+        for size, larger in itertools.pairwise(sizes):
+            bins[size].sort(key=lambda block: (-block.cost, block.sequences))
+            bins[larger] += self.joined(bins[size], larger)
+        return [sorted(block.sequences) for block in bins[ranks]]
+
+    def binned(self, size: int, number: int, order: list[int]) -> list[_Block]:
+        """About `number` blocks of `size` ranks with these sequences, each to the one with least to do, or more."""
+        costs, tokens = self.table(size)
+        number = max(number, 1, -(-sum(tokens[index] for index in order) // self.max_tokens))
+        blocks = [_Block(0, size, self.cost.block(size)) for _ in range(min(number, len(order)))]
+        for index in order:
+            fitting = [block for block in blocks if block.tokens + tokens[index] <= self.max_tokens]
+            if not fitting:
+                fitting = [_Block(0, size, self.cost.block(size))]
+                blocks += fitting
+            block = min(fitting, key=lambda block: block.cost)
+            block.sequences.append(index)
+            block.add_load(costs[index], tokens[index])
+        return blocks
+
+    def joined(self, blocks: list[_Block], ranks: int) -> list[_Block]:
+        """Blocks of `ranks` of these smaller ones, slowest first; those that remain are split over all of `ranks`."""
+        found, parts = [], ranks // blocks[0].ranks if blocks else 1
+        costs = self.table(ranks)[0]
+        rest = len(blocks) % parts
+        for start in range(0, len(blocks) - rest, parts):
+            found.append(_Block(0, ranks, blocks[start].cost))
+            found[-1].sequences = [index for block in blocks[start : start + parts] for index in block.sequences]
+        for block in blocks[len(blocks) - rest :]:
+            found.append(_Block(0, ranks, self.cost.block(ranks) + sum(costs[index] for index in block.sequences)))
+            found[-1].sequences = block.sequences
+        return found
+
     def whole(self, ranks: int, beat: float) -> list[_Block] | None:
         """Each sequence whole on a rank, by the largest differencing method, if that fits and is faster than `beat`.
 
@@ -303,16 +436,24 @@ def _differencing(weights: Sequence[float], parts: int) -> list[list[int]]:
     return [indices for _, indices in heap[0][2]]
 
 
+@cache
+def _tilings(ranks: int, largest: int) -> list[tuple[int, ...]]:
+    """All ways to fill `ranks` with blocks, largest first, each a divisor of the one before, none above `largest`."""
+    if not ranks:
+        return [()]
+    sizes = [size for size in range(min(ranks, largest), 0, -1) if largest % size == 0]
+    return [(size, *rest) for size in sizes for rest in _tilings(ranks - size, size)]
+
+
 def _prime_factors(number: int) -> list[int]:
     """The different ones, smallest first."""
-    found, rest, factor = [], number, 2
-    while rest > 1:
-        if rest % factor == 0:
-            found.append(factor)
-            while rest % factor == 0:
-                rest //= factor
-        factor += 1
-    return found
+    return sorted(set(_all_prime_factors(number)))
+
+
+def _all_prime_factors(number: int) -> list[int]:
+    """Smallest first; their product is the number."""
+    factor = next((factor for factor in range(2, number + 1) if number % factor == 0), None)
+    return [factor, *_all_prime_factors(number // factor)] if factor else []
 
 
 Partition = Callable[[list[int], int], list[list[int]]]
@@ -320,15 +461,50 @@ Partition = Callable[[list[int], int], list[list[int]]]
 
 @dataclass(frozen=True)
 class Packing:
-    """What all micro-batches of a run have in common: ranks, the most tokens of one, and the tensor parallel size."""
+    """What all micro-batches of a run have in common: ranks, the most tokens of one, tensor parallel size and costs."""
 
     ranks: int
     max_tokens: int
     tensor_parallel: int = 1
+    cost: CostModel = CostModel()
 
     def layout(self, lengths: Sequence[int]) -> list[Group]:
         """See `layout`."""
-        return layout(lengths, self.ranks, self.max_tokens, self.tensor_parallel)
+        return layout(lengths, self.ranks, self.max_tokens, self.tensor_parallel, self.cost)
+
+    def fastest(self, lengths: Sequence[int], count: int, partition: Partition) -> list[list[int]]:
+        """Indices of `count` micro-batches or more, of those tried the fewest that take 1 % more than the least time.
+
+        Time is that of the slowest group, summed over micro-batches: by the cost model one more costs nothing, so more
+        are made where that balances them. What `partition` gives is tried too; raises ValueError as that method does.
+        """
+        given = self.partition(lengths, count, partition)
+        found = [(self.time(lengths, given), given)]
+        packer = _Packer(lengths, self.max_tokens, self.tensor_parallel, self.cost)
+        for number in sorted({min(len(lengths), math.ceil(count * more)) for more in MORE}):
+            parts = packer.composed(self.ranks, number)
+            if len(parts) >= count and self._all_fit(lengths, parts):
+                found.append((self.time(lengths, parts), parts))
+        least = min(time for time, _ in found)
+        return min((parts for time, parts in found if time <= least * FEWER), key=len)
+
+    def fastest_exactly(self, lengths: Sequence[int], count: int, partition: Partition) -> list[list[int]]:
+        """Indices of exactly `count` micro-batches, `fastest` of this number or fewer, the longest of them divided.
+
+        `count` is what all data parallel ranks agreed on, no less than `fastest` gave this one.
+        """
+        packer = _Packer(lengths, self.max_tokens, self.tensor_parallel, self.cost)
+        tried = (packer.composed(self.ranks, number) for number in range(count, count * 3 // 4, -1))
+        parts = next((parts for parts in tried if len(parts) <= count and self._all_fit(lengths, parts)), None)
+        return self._divided(lengths, parts or self.exactly(lengths, count, partition), count)
+
+    def time(self, lengths: Sequence[int], parts: list[list[int]]) -> float:
+        """The sum over micro-batches of the slowest group's time."""
+        found = 0.0
+        for part in parts:
+            chosen = [lengths[index] for index in part]
+            found += slowest(self.layout(chosen), chosen, self.tensor_parallel, self.cost)
+        return found
 
     def partition(self, lengths: Sequence[int], count: int, partition: Partition) -> list[list[int]]:
         """Indices of `count` micro-batches or, where the tokens need them, of more, each with a layout that fits.
@@ -360,6 +536,9 @@ class Packing:
         found = self._as_many(lengths, count, partition) or self.partition(lengths, 1, _dealt)
         if len(found) > count:
             raise ValueError(f"no {count} micro-batches or fewer of {list(lengths)} tokens fit")
+        return self._divided(lengths, found, count)
+
+    def _divided(self, lengths: Sequence[int], found: list[list[int]], count: int) -> list[list[int]]:
         while len(found) < count:
             largest = max(found, key=lambda part: (len(part) > 1, sum(lengths[index] for index in part), -part[0]))
             found.remove(largest)
@@ -376,7 +555,7 @@ class Packing:
 
     def _fits(self, lengths: Sequence[int], part: list[int]) -> bool:
         chosen = [lengths[index] for index in part]
-        return find_layout(chosen, self.ranks, self.max_tokens, self.tensor_parallel) is not None
+        return find_layout(chosen, self.ranks, self.max_tokens, self.tensor_parallel, self.cost) is not None
 
 
 def _dealt(lengths: Sequence[int], parts: int) -> list[list[int]]:

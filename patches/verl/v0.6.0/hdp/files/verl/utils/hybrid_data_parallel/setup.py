@@ -1,4 +1,4 @@
-# Copyright 2026 The patchctl contributors
+# Copyright 2025 Individual Contributor: patchctl
 #
 # Licensed under the Apache License, Version 2.0 (the "License");
 # you may not use this file except in compliance with the License.
@@ -28,10 +28,26 @@ def check_config(config: Any, mindspeed_is_there: bool) -> None:
     actor = config.actor
     reference = (config.get("ref") or {}).get("megatron") or {}
     megatron = actor.get("megatron") or {}
+    costs = megatron.get("hybrid_data_parallel_costs") or {}
     if not megatron.get("hybrid_data_parallel", False):
         if reference.get("hybrid_data_parallel", False):
             raise ValueError(f"actor_rollout_ref.ref.megatron.hybrid_data_parallel=True needs {KEY}=True")
+        if megatron.get("hybrid_data_parallel_by_time", False):
+            raise ValueError(f"{KEY}_by_time=True needs {KEY}=True; or set it to False")
+        if set(costs.values()) - {None}:
+            raise ValueError(f"{KEY}_costs need {KEY}=True; or leave them out")
         return
+    from .packing import known_costs
+
+    try:
+        known_costs(costs)
+    except ValueError as wrong:
+        raise ValueError(f"{KEY}_costs.{wrong}") from None
+    if megatron.get("hybrid_data_parallel_by_time", False) and not actor.use_dynamic_bsz:
+        raise ValueError(
+            f"{KEY}_by_time=True needs {ACTOR}.use_dynamic_bsz=True, or micro-batches are rows of a fixed number; "
+            "or set it to False"
+        )
     size = megatron.context_parallel_size
     transformer = megatron.get("override_transformer_config") or {}
     refusals = [
@@ -60,8 +76,9 @@ def check_config(config: Any, mindspeed_is_there: bool) -> None:
 
 def refuse(megatron: Any, who: str) -> None:
     """Raises ValueError where a worker that does not know the switch was given it."""
-    if megatron.get("hybrid_data_parallel", False):
-        raise ValueError(f"hybrid_data_parallel is for the actor and the reference policy; set it to False for {who}")
+    for name in ("hybrid_data_parallel", "hybrid_data_parallel_by_time"):
+        if megatron.get(name, False):
+            raise ValueError(f"{name} is for the actor and the reference policy; set it to False for {who}")
 
 
 def prepare(modules: Any, tf_config: Any) -> bool:
@@ -76,11 +93,11 @@ def prepare(modules: Any, tf_config: Any) -> bool:
     reason = next(filter(None, reasons), None)
     if reason is not None:
         raise ValueError(f"{KEY}=True does not go with {reason}")
-    from .groups import make_groups
+    from .groups import make_groups, warm_up
 
     # Of the configuration, because a stage may have no attention to ask, and has to make as many groups.
     overlap = bool(getattr(tf_config, "use_cp_send_recv_overlap", False))
-    make_groups(overlap)
+    warm_up(make_groups(overlap))
     return overlap
 
 

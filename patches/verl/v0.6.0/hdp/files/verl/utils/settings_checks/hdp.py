@@ -1,3 +1,5 @@
+# Copyright 2025 Individual Contributor: patchctl
+#
 # Licensed under the Apache License, Version 2.0 (the "License");
 # you may not use this file except in compliance with the License.
 # You may obtain a copy of the License at
@@ -15,7 +17,9 @@ from . import setting, switch
 
 OTHERS = {"critic": "the critic", "reward_model": "the reward model"}
 SWITCHES = tuple(
-    f"{part}.megatron.hybrid_data_parallel" for part in ("actor_rollout_ref.actor", "actor_rollout_ref.ref", *OTHERS)
+    f"{part}.megatron.{name}"
+    for part in ("actor_rollout_ref.actor", "actor_rollout_ref.ref", *OTHERS)
+    for name in ("hybrid_data_parallel", "hybrid_data_parallel_by_time")
 )
 
 

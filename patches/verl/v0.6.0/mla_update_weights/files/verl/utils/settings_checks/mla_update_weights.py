@@ -1,3 +1,5 @@
+# Copyright 2025 Individual Contributor: patchctl
+#
 # Licensed under the Apache License, Version 2.0 (the "License");
 # you may not use this file except in compliance with the License.
 # You may obtain a copy of the License at
@@ -32,7 +34,7 @@ def check(config) -> None:
         sparse = "index_topk" in json.load(opened)
     if sparse:
         raise ValueError(
-            f"{KEY}=True: {path} has sparse attention (index_topk in its config.json), which vllm-ascend's SFA computes: it "
-            "gives up kv_b_proj when the engine is built, so that no update can be loaded: take a model with plain latent "
-            "attention, as DeepSeek-V3 or R1"
+            f"{KEY}=True: {path} has sparse attention (index_topk in its config.json), which vllm-ascend's SFA "
+            "computes: it gives up kv_b_proj when the engine is built, so that no update can be loaded: take a model "
+            "with plain latent attention, as DeepSeek-V3 or R1"
         )

@@ -1,3 +1,5 @@
+# Copyright 2025 Individual Contributor: patchctl
+#
 # Licensed under the Apache License, Version 2.0 (the "License");
 # you may not use this file except in compliance with the License.
 # You may obtain a copy of the License at
@@ -11,10 +13,10 @@
 # limitations under the License.
 """Latent attention (MLA) of a vllm-ascend engine that gets new weights between generations.
 
-For decoding vllm-ascend multiplies with W_UV and W_UK_T, copies of the two halves of kv_b_proj that it makes once, when the
-engine is built (`AscendMLAImpl.process_weights_after_loading`). vllm's weight loaders write kv_b_proj, and decoding would go on
-with the projections of before the update. Here both are written again, into the memory that they have: captured graphs know
-their addresses, and sleep mode its pool.
+For decoding vllm-ascend multiplies with W_UV and W_UK_T, copies of the two halves of kv_b_proj that it makes once, when
+the engine is built (`AscendMLAImpl.process_weights_after_loading`). vllm's weight loaders write kv_b_proj, and decoding
+would go on with the projections of before the update. Here both are written again, into the memory that they have:
+captured graphs know their addresses, and sleep mode its pool.
 """
 
 KEY = "rollout.moe_update_weights"

@@ -1,3 +1,5 @@
+# Copyright 2025 Individual Contributor: patchctl
+#
 # Licensed under the Apache License, Version 2.0 (the "License");
 # you may not use this file except in compliance with the License.
 # You may obtain a copy of the License at
@@ -18,9 +20,9 @@ and share the experts, so they have to step together. vllm derives the data para
 RANK, which is right for one group only (vllm/config/parallel.py); the variables VLLM_DP_* of its offline SPMD mode say
 it for any number of groups, so those are used.
 
-Address and port are part of these variables. vllm 0.14.1 itself opens neither with the external launcher: its groups are
-made out of torch's world, which exists (`init_distributed_environment`). They are chosen, checked, agreed on and put into
-the engine's configuration (data_parallel_master_ip, data_parallel_master_port), for what reads them there.
+Address and port are part of these variables. vllm 0.14.1 itself opens neither with the external launcher: its groups
+are made out of torch's world, which exists (`init_distributed_environment`). They are chosen, checked, agreed on and
+put into the engine's configuration (data_parallel_master_ip, data_parallel_master_port), for what reads them there.
 """
 
 import functools

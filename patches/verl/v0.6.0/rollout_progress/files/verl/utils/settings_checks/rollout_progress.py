@@ -1,3 +1,5 @@
+# Copyright 2025 Individual Contributor: patchctl
+#
 # Licensed under the Apache License, Version 2.0 (the "License");
 # you may not use this file except in compliance with the License.
 # You may obtain a copy of the License at
@@ -24,7 +26,7 @@ def check(config) -> None:
 
 
 def check_rollout(rollout) -> None:
-    """Refuses a rollout that has no bar; `rollout` is a RolloutConfig, or the configuration's section, with the bar on."""
+    """Refuses a rollout that has no bar; `rollout` is a RolloutConfig, or the configuration's section, with it on."""
     name, mode = rollout.name, rollout.get("mode", "sync")
     if (name, mode) != ("vllm", "sync"):
         raise ValueError(

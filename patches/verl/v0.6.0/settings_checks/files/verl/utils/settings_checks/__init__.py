@@ -1,3 +1,5 @@
+# Copyright 2025 Individual Contributor: patchctl
+#
 # Licensed under the Apache License, Version 2.0 (the "License");
 # you may not use this file except in compliance with the License.
 # You may obtain a copy of the License at
@@ -51,7 +53,7 @@ def check_settings(config: Mapping) -> None:
 
 
 def check_switches(config: Mapping) -> None:
-    """Refuses switches that are neither True nor False; as `check_settings`, and for a part of the configuration too."""
+    """Refuses switches that are neither True nor False; as `check_settings`, also for a part of the configuration."""
     for module in _modules():
         for key in module.SWITCHES:
             switch(config, key)

@@ -1,3 +1,5 @@
+# Copyright 2025 Individual Contributor: patchctl
+#
 # Licensed under the Apache License, Version 2.0 (the "License");
 # you may not use this file except in compliance with the License.
 # You may obtain a copy of the License at

@@ -1,3 +1,5 @@
+# Copyright 2025 Individual Contributor: patchctl
+#
 # Licensed under the Apache License, Version 2.0 (the "License");
 # you may not use this file except in compliance with the License.
 # You may obtain a copy of the License at
@@ -28,6 +30,7 @@ __all__ = ["NpugraphExConfig"]
 
 KEY = "actor_rollout_ref.rollout"
 ENGINE_KEY = f"{KEY}.engine_kwargs.vllm"
+MODE_KEY, SIZES_KEY = (f"{KEY}.{name}" for name in ("cudagraph_mode", "cudagraph_capture_sizes"))
 # vllm-ascend turns npugraph_ex off in every other mode, in the log only (platform.py, check_and_update_config).
 FULL_GRAPHS = ("FULL", "FULL_DECODE_ONLY")
 # Names of vllm's CUDAGraphMode, up to 0.14.1
@@ -61,7 +64,7 @@ def check_engine_settings(config: Mapping) -> None:
     sizes = capture_sizes(config) if config.name == "vllm" else None
     if sizes and config.enforce_eager:
         # Upstream's own field: it goes on being ignored, but no longer without a word.
-        warnings.warn(f"{KEY}.cudagraph_capture_sizes is not used with enforce_eager=True", stacklevel=2)
+        warnings.warn(f"{SIZES_KEY} is not used with enforce_eager=True", stacklevel=2)
         sizes = None
     if not ours and not sizes:
         return
@@ -69,9 +72,7 @@ def check_engine_settings(config: Mapping) -> None:
     if graphs and config.enforce_eager:
         raise ValueError(f"{', '.join(graphs)}: there are no graphs with {KEY}.enforce_eager=True; set it to False")
     if sizes and graph_mode(config) == "NONE":
-        raise ValueError(
-            f"{KEY}.cudagraph_capture_sizes={sizes} is not used with cudagraph_mode=NONE: unset one of them"
-        )
+        raise ValueError(f"{SIZES_KEY}={sizes} is not used with cudagraph_mode=NONE: unset one of them")
     speculative_settings(config)
     _check_npugraph_ex(config)
     _check_given_once(config, sizes)
@@ -79,7 +80,7 @@ def check_engine_settings(config: Mapping) -> None:
 
 def _check_values(config: Mapping) -> None:
     """Refuses values that are none of the setting's, above all text that was meant to be null."""
-    mode, key = config.get("cudagraph_mode"), f"{KEY}.cudagraph_mode"
+    mode, key = config.get("cudagraph_mode"), MODE_KEY
     # NONE is a mode, without graphs; None, as Python spells it, was meant to leave the mode to vllm.
     if mode != "NONE":
         refuse_spelled_null(mode, key)
@@ -121,7 +122,7 @@ def _check_npugraph_ex(config: Mapping) -> None:
     if npugraph_ex and npugraph_ex.enable and graph_mode(config) not in FULL_GRAPHS:
         raise ValueError(
             f"{KEY}.npugraph_ex.enable works with full graphs only, and cudagraph_mode is {graph_mode(config)}: "
-            f"set {KEY}.cudagraph_mode=FULL_DECODE_ONLY"
+            f"set {MODE_KEY}=FULL_DECODE_ONLY"
         )
 
 
@@ -142,16 +143,16 @@ def _check_given_once(config: Mapping, sizes: list[int] | None) -> None:
 def _check_graphs_given_once(config: Mapping, sizes: list[int] | None, engine: Mapping) -> None:
     graphs = given_mapping(engine.get("compilation_config"), f"{ENGINE_KEY}.compilation_config")
     if config.get("cudagraph_mode") is not None and "cudagraph_mode" in graphs:
-        raise _given_twice("cudagraph_mode", "compilation_config.cudagraph_mode")
+        raise _given_twice("cudagraph_mode", "compilation_config", "cudagraph_mode")
     if sizes and "cudagraph_capture_sizes" in graphs:
-        raise _given_twice("cudagraph_capture_sizes", "compilation_config.cudagraph_capture_sizes")
+        raise _given_twice("cudagraph_capture_sizes", "compilation_config", "cudagraph_capture_sizes")
     for name in ("cudagraph_capture_sizes", "cuda_graph_sizes"):  # the engine's own arguments, in new and old vllm
         if sizes and engine.get(name):
             raise _given_twice("cudagraph_capture_sizes", name)
 
 
-def _given_twice(ours: str, engine: str) -> ValueError:
-    return ValueError(f"{KEY}.{ours} and {ENGINE_KEY}.{engine} are both set: remove one")
+def _given_twice(ours: str, *engine: str) -> ValueError:
+    return ValueError(f"{KEY}.{ours} and {'.'.join([ENGINE_KEY, *engine])} are both set: remove one")
 
 
 def speculating(config: Mapping) -> bool:
@@ -168,7 +169,7 @@ def speculative_settings(config: Mapping) -> dict[str, Any]:
 
 
 def graph_mode(config: Mapping) -> str | None:
-    """The name of the graph mode, from rollout.cudagraph_mode or the engine's own arguments; None when left to vllm."""
+    """The name of the graph mode, from cudagraph_mode or the engine's own arguments; None when left to vllm."""
     mode = config.get("cudagraph_mode")
     if mode is None:
         engine = config.get("engine_kwargs", {}).get("vllm") or {}
@@ -209,9 +210,7 @@ def capture_sizes(config: Mapping) -> list[int] | None:
         numbers = [_positive_integer(part) for part in parts]
         if None not in numbers:
             return numbers or None
-    raise ValueError(
-        f"{KEY}.cudagraph_capture_sizes must be positive integers as in [1,2,4], or null, and it is {given!r}"
-    )
+    raise ValueError(f"{SIZES_KEY} must be positive integers as in [1,2,4], or null, and it is {given!r}")
 
 
 def _positive_integer(part: Any) -> int | None:

@@ -1,3 +1,5 @@
+# Copyright 2025 Individual Contributor: patchctl
+#
 # Licensed under the Apache License, Version 2.0 (the "License");
 # you may not use this file except in compliance with the License.
 # You may obtain a copy of the License at
@@ -24,6 +26,7 @@ from typing import Any
 from verl.workers.config.engine_settings import (
     ENGINE_KEY,
     KEY,
+    MODE_KEY,
     capture_sizes,
     given_mapping,
     npugraph_ex_settings,
@@ -79,8 +82,8 @@ def _graph_settings(config: Mapping) -> dict[str, Any]:
     settings = {}
     if sizes := capture_sizes(config):
         settings["cudagraph_capture_sizes"] = sizes
-    if config.get("cudagraph_mode") is not None:
-        settings["cudagraph_mode"] = _known_mode(config.cudagraph_mode)
+    if (mode := config.get("cudagraph_mode")) is not None:
+        settings["cudagraph_mode"] = _known_mode(mode)
     return settings
 
 
@@ -88,9 +91,9 @@ def _known_mode(mode: str) -> str:
     try:
         from vllm.config import CUDAGraphMode
     except ImportError as error:
-        raise ValueError(f"{KEY}.cudagraph_mode={mode}: this vllm has no graph modes; unset it") from error
+        raise ValueError(f"{MODE_KEY}={mode}: this vllm has no graph modes; unset it") from error
     if str(mode).upper() not in CUDAGraphMode.__members__:
-        raise ValueError(f"{KEY}.cudagraph_mode={mode}: this vllm knows {', '.join(CUDAGraphMode.__members__)}")
+        raise ValueError(f"{MODE_KEY}={mode}: this vllm knows {', '.join(CUDAGraphMode.__members__)}")
     return str(mode).upper()
 
 

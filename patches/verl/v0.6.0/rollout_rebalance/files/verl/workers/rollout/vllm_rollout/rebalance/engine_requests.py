@@ -1,3 +1,5 @@
+# Copyright 2025 Individual Contributor: patchctl
+#
 # Licensed under the Apache License, Version 2.0 (the "License");
 # you may not use this file except in compliance with the License.
 # You may obtain a copy of the License at
@@ -217,8 +219,8 @@ class EngineRequests:
     def forget_slots(self) -> None:
         """Lets a dummy step write no KV.
 
-        In a full graph it writes where the last real step did (_build_dummy_attn_metadata leaves the slots as they are),
-        which does no harm to a rank that has ended. This one may still receive requests that share those blocks.
+        In a full graph it writes where the last real step did (_build_dummy_attn_metadata leaves the slots), which
+        does no harm to a rank that has ended. This one may still receive requests that share those blocks.
         """
         self._runner.input_batch.block_table[0].slot_mapping.gpu.fill_(-1)
 

@@ -1,3 +1,5 @@
+# Copyright 2025 Individual Contributor: patchctl
+#
 # Licensed under the Apache License, Version 2.0 (the "License");
 # you may not use this file except in compliance with the License.
 # You may obtain a copy of the License at
@@ -28,6 +30,9 @@ from .hook import EngineHook
 from .kv_blocks import KVLayoutError, cache_tensors
 from .ledger import Ledger
 from .planner import Policy
+
+# vllm's own name of the sizes that it captures graphs for
+CAPTURED = "cudagraph_capture_sizes"
 
 
 def install(engine, config) -> EngineHook:
@@ -70,7 +75,7 @@ def make_policy(settings, vllm_config) -> Policy:
     """
     speculative = vllm_config.speculative_config
     tokens = 1 + (speculative.num_speculative_tokens if speculative else 0)
-    sizes = tuple(settings.graph_sizes) or tuple(vllm_config.compilation_config.cudagraph_capture_sizes or ())
+    sizes = tuple(settings.graph_sizes) or tuple(getattr(vllm_config.compilation_config, CAPTURED) or ())
     if not sizes or min(sizes) < tokens:
         raise ValueError(
             f"{KEY}: the graph sizes are {list(sizes)}, and a request takes {tokens} tokens a step: name sizes of at "
