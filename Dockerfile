@@ -1,6 +1,8 @@
 # One image a profile: the patched trees, installed, with what they run on. docs/images.md explains it; scripts/build_image.sh
 # builds it and labels it with what it holds. It builds with docker 20.10 and buildah 1.28: no heredoc, no COPY --link.
 ARG BASE_IMAGE=quay.io/ascend/cann:8.5.0-a3-openeuler24.03-py3.11
+# build_image.sh --set takes the base of another release set from a line as this:
+# base of 2026.11: quay.io/ascend/cann:9.1.0-a3-openeuler24.03-py3.12 (vllm-ascend v0.23.0, Dockerfile.a3.openEuler)
 
 # The system's packages, and patchctl in an environment of its own.
 FROM ${BASE_IMAGE} AS system
@@ -12,6 +14,9 @@ ENV PATCHCTL_ROOT=/opt/patchctl/distribution \
     PATCHCTL_WORKSPACE=/opt/patched \
     WORKSPACE=/opt/patched \
     PIP_DISABLE_PIP_VERSION_CHECK=1
+# The release set that every patchctl in the image takes the profile on; empty: the newest on which it is proven.
+ARG SET=
+ENV PATCHCTL_SET=${SET}
 # For a package index of one's own. Each stage declares them: podman and buildah 1.28 hand no argument on.
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
@@ -53,6 +58,8 @@ ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 # The index of torch's CPU build, which x86_64 wants; empty where PIP_INDEX_URL has it.
 ARG CPU_WHEELS=https://download.pytorch.org/whl/cpu/
+# Huawei's index, which has the triton-ascend of release set 2026.11; empty where PIP_INDEX_URL has it.
+ARG ASCEND_WHEELS=https://mirrors.huaweicloud.com/ascend/repos/pypi
 ARG PROFILE=qwen3-235b
 ARG RUNTIME=yes
 # Packages of the lock that cannot be had where this is built.
@@ -62,7 +69,7 @@ ARG COMPILERS=no
 ARG PYTHON=python3
 COPY --from=patched /opt/patched /opt/patched
 RUN --mount=type=cache,target=/root/.cache \
-    RUNTIME="${RUNTIME}" NATIVE="${NATIVE}" COMPILERS="${COMPILERS}" CPU_WHEELS="${CPU_WHEELS}" LEAVE_OUT="${LEAVE_OUT}" \
+    RUNTIME="${RUNTIME}" NATIVE="${NATIVE}" COMPILERS="${COMPILERS}" CPU_WHEELS="${CPU_WHEELS}" ASCEND_WHEELS="${ASCEND_WHEELS}" LEAVE_OUT="${LEAVE_OUT}" \
     /opt/patchctl/image/install.sh "${PROFILE}" "${PYTHON}"
 ENV PATCHCTL_TORCH_PYTHON=${PYTHON}
 LABEL org.opencontainers.image.title="patchctl" \

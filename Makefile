@@ -72,7 +72,7 @@ test-2026.11: $(VENV)/.ready  ## what runs of release set 2026.11 on a CPU (docs
 	$(PATCHCTL) apply --profile upstream-2026.11 --workspace $(NEWER)/base $(MIRROR_FLAGS)
 	$(PATCHCTL) revert --workspace $(NEWER)/base
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py --set 2026.11)"; export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) -m pytest -q patches tests/behaviour/test_engine_0_23.py tests/behaviour/test_needs_met_2026_11.py --trees $(NEWER)/patched
+	$(RUN) -m pytest -q patches tests/behaviour/test_engine_0_23.py tests/behaviour/test_needs_met_2026_11.py tests/behaviour/test_recipes_2026_11.py --trees $(NEWER)/patched
 
 test-slow: trees  ## those of them that take minutes: more processes, larger matrices
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
@@ -153,8 +153,8 @@ docs: $(VENV)/.ready  ## generated pages, tables, JSON schemas
 	$(RUN) scripts/log/metrics.py
 	$(RUN) tests/recipes/records.py
 
-config-keys: trees  ## manifests/keys: the keys that an override may have, from the patched verl
-	"$$($(RUN) scripts/torch_env.py)" scripts/config_keys.py $(TREES)/patched/verl --out manifests/keys/verl/$$(sed -n 's/^  verl: //p' manifests/sets/$(SET).yaml).tsv
+config-keys: trees  ## manifests/keys: the keys that an override may have, from the patched verl; SET=2026.11 from the trees of test-2026.11
+	"$$($(RUN) scripts/torch_env.py --set $(SET))" scripts/config_keys.py $(if $(filter 2026.02,$(SET)),$(TREES),$(TREES)-$(SET))/patched/verl --out manifests/keys/verl/$$(sed -n 's/^  verl: //p' manifests/sets/$(SET).yaml).tsv
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .venv-torch .venv-torch-2026.11 build

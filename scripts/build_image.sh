@@ -16,6 +16,7 @@ Builds Dockerfile.into (--into) or Dockerfile for a profile with docker, podman 
 holds (`patchctl labels`) and labels it with that, and with where it came from: revision, base and its digest.
 
   -p, --profile NAME   the profile [default: qwen3-235b]
+  -s, --set NAME       the release set to take it on [default: the newest on which it is proven]; its base is the default
   -t, --tag IMAGE      the image's name [default: patchctl:PROFILE]
   -b, --base IMAGE     BASE_IMAGE, by tag or NAME@sha256:DIGEST [default: what the Dockerfile says]
       --into [NAME=DIR]
@@ -42,7 +43,7 @@ TEXT
 }
 
 main() {
-  local profile=qwen3-235b tag='' base='' file=Dockerfile bundle='' signers='' tool='' value
+  local profile=qwen3-235b set='' tag='' base='' file=Dockerfile bundle='' signers='' tool='' value
   local -a arguments=() into=() left=()
   while [[ $# -gt 0 ]]; do
     case $1 in
@@ -55,10 +56,11 @@ main() {
       --compilers) arguments+=(--build-arg COMPILERS=yes) ;;
       --native) arguments+=(--build-arg NATIVE=yes) ;;
       --) shift && break ;;
-      -p | --profile | -t | --tag | -b | --base | --bundle | --allowed-signers | --apply | --tool | --python | --leave-out)
+      -p | --profile | -s | --set | -t | --tag | -b | --base | --bundle | --allowed-signers | --apply | --tool | --python | --leave-out)
         take value "$@"
         case $1 in
           -p | --profile) profile=$value ;;
+          -s | --set) set=$value ;;
           -t | --tag) tag=$value ;;
           -b | --base) base=$value ;;
           --bundle) bundle=$value ;;
@@ -79,6 +81,11 @@ main() {
   [[ -z $bundle ]] || bundle=$(realpath --no-symlinks -- "$bundle")
   cd "$HERE/.."
   [[ -f manifests/profiles/$profile.yaml ]] || wrong_use "there is no profile $profile" "patchctl list"
+  if [[ -n $set ]]; then
+    [[ -f manifests/sets/$set.yaml ]] || wrong_use "there is no release set $set" "patchctl list sets"
+    arguments+=(--build-arg "SET=$set")
+    base=${base:-$(sed -n "s/^# base of ${set//./\\.}: \([^ ]*\).*/\1/p" "$file")}
+  fi
   tool=$(building "$tool")
   tag=${tag:-patchctl:$profile}
   base=${base:-$(sed -n 's/^ARG BASE_IMAGE=//p' "$file")}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Lists the keys of verl's Hydra configurations, as a tree composes them: manifests/keys/<upstream>/<stack>.tsv.
 
-Usage: config_keys.py TREE [--out FILE | --check FILE]. TREE is verl's, patched, with recipe/ (from git); the interpreter
+Usage: config_keys.py TREE [--out FILE | --check FILE]. TREE is verl's, patched, up to v0.6 with recipe/ (from git); the interpreter
 needs hydra, and what verl's configuration classes import (a CPU torch). `patchctl recipe` and `patchctl env` refuse an
 override that the list does not have, so that a typing error is told before a cluster waits for it, and without the tree.
 `make config-keys` writes it again; tests/behaviour/test_recipes.py compares it with the composition.
@@ -36,6 +36,7 @@ CONFIGS = {
     "dapo_trainer": "recipe.dapo.main_dapo",
     "dapo_megatron_trainer": "recipe.dapo.main_dapo",
 }
+_WITHOUT_RECIPES = (0, 7)  # from this version on DAPO is the trainer's, and recipe/ another repository
 HEAD = (
     "# the keys of verl's configurations, the stack's patches applied; `make config-keys` writes it again\n"
     "# value, mapping, class, field and free: scripts/config_keys.py\n"
@@ -51,7 +52,9 @@ def main() -> int:
     given = parser.parse_args()
     tree = given.tree.resolve()
     lacking = [
-        module for module in CONFIGS.values() if not tree.joinpath(*module.split(".")).with_suffix(".py").is_file()
+        module
+        for module in configs_of(tree).values()
+        if not tree.joinpath(*module.split(".")).with_suffix(".py").is_file()
     ]
     if lacking:
         parser.error(f"{given.tree} has no {lacking[0]}: expected verl's tree from git, with recipe/")
@@ -69,15 +72,23 @@ def main() -> int:
     return 0
 
 
+def configs_of(tree: Path) -> dict[str, str]:
+    """The configurations of a tree of this version, and the modules that compose them."""
+    file = tree / "verl" / "version" / "version"
+    version = tuple(map(int, re.findall(r"\d+", file.read_text(encoding="utf-8"))[:2])) if file.is_file() else (0, 0)
+    return {c: m for c, m in CONFIGS.items() if version < _WITHOUT_RECIPES or not m.startswith("recipe.")}
+
+
 def lines(tree: Path) -> Iterator[str]:
     """KEY, KIND and the configurations, sorted."""
+    configs = configs_of(tree)
     sys.path.insert(0, str(tree))
     found: dict[tuple[str, str], list[str]] = {}
-    for config, module in CONFIGS.items():
+    for config, module in configs.items():
         for key, kind in walked("", composed(tree, module, config), None):
             found.setdefault((key, kind), []).append(config)
-    for (key, kind), configs in sorted(found.items()):
-        yield f"{key}\t{kind}\t{'all' if len(configs) == len(CONFIGS) else ','.join(configs)}"
+    for (key, kind), having in sorted(found.items()):
+        yield f"{key}\t{kind}\t{'all' if len(having) == len(configs) else ','.join(having)}"
 
 
 def composed(tree: Path, module: str, config: str) -> Mapping[str, Any]:

@@ -41,7 +41,7 @@ from patchctl.stack.locking import forms_of
 from patchctl.stack.patches import CARRIED_FOLDER
 from patchctl.stack.plan import Plan, make_plan, select
 from patchctl.terminal.progress import Progress
-from patchctl.values import dataclass
+from patchctl.values import dataclass, replace
 
 # A distribution as it is used: what is applied, the scripts that start a run, the pages, and the tests that pages and
 # `show` name. The tool itself is installed, and is no part of it; nor are Dockerfiles, which copy it from a checkout.
@@ -113,7 +113,7 @@ def create_bundle(
         gone = [(m.upstream, m.form) for m in missing]
         gone += [(s.upstream, f) for s in plan.skipped for f in forms_of(dist.stacks_of(profile)[s.upstream])]
         parts.sort(key=lambda part: part.member.name)
-        index = Index(profile.name, tuple(sources), tuple(sorted(gone)), tuple(p.member for p in parts))
+        index = Index(profile.name, tuple(sources), tuple(sorted(gone)), tuple(p.member for p in parts), profile.set)
         progress.start(f"writing {out.name}", index.size)
         try:
             size, digest, signature = _write(out, index, parts, progress, key)
@@ -204,7 +204,8 @@ def _own_parts(dist: Distribution, plan: Plan, cache_dir: Path) -> list[_Part]:
     for file, data in proven.items():
         if read.get(file) != data:
             raise _edited(file)
-    if Distribution.load(dist.root, cache_dir) != dist:
+    now = Distribution.load(dist.root, cache_dir)
+    if replace(now, profiles=dist.profiles, named_set=dist.named_set) != dist:  # these two are how this run reads it
         raise _edited(dist.root / "manifests")
     return parts
 

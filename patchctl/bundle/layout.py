@@ -78,12 +78,14 @@ class BundledSource:
 
 @dataclass(frozen=True)
 class Index:
-    """What a bundle says of itself. `missing` names (upstream, form) that could not be had when it was made."""
+    """What a bundle says of itself. `missing` names (upstream, form) that could not be had when it was made; `set` is the release
+    set that the profile was taken on, and stands in no bundle of a profile without one."""
 
     profile: str
     sources: tuple[BundledSource, ...]
     missing: tuple[tuple[str, str], ...]
     members: tuple[Member, ...]
+    set: str | None = None
 
     def source(self, upstream: str, form: str) -> BundledSource | None:
         """The source of an upstream in this form, or None."""
@@ -98,6 +100,8 @@ class Index:
 def render_index(index: Index) -> bytes:
     """The index as a member: the same index gives the same bytes."""
     data = {"bundle": VERSION, **asdict(index)}
+    if index.set is None:
+        del data["set"]
     return (json.dumps(data, indent=1, sort_keys=True) + "\n").encode("ascii")
 
 
@@ -127,7 +131,7 @@ def parse_index(data: bytes) -> Index:
 def _index(held: Mapping[str, Any]) -> Index:
     sources = tuple(BundledSource(**s) for s in held["sources"])
     missing = tuple((u, f) for u, f in held["missing"])
-    return Index(held["profile"], sources, missing, tuple(Member(**m) for m in held["members"]))
+    return Index(held["profile"], sources, missing, tuple(Member(**m) for m in held["members"]), held.get("set"))
 
 
 def _check_members(members: Sequence[Member]) -> None:
@@ -182,7 +186,11 @@ class _Names:
 
 
 def _check_sources(index: Index) -> None:
-    texts = [index.profile, *(v for s in index.sources for v in (s.upstream, s.form))]
+    texts = [
+        index.profile,
+        *([] if index.set is None else [index.set]),
+        *(v for s in index.sources for v in (s.upstream, s.form)),
+    ]
     texts += [text for pair in index.missing for text in pair]
     if not all(isinstance(t, str) and _NAME.fullmatch(t) for t in texts):
         raise BadIndex("a profile, an upstream or a form is no name")

@@ -149,15 +149,20 @@ class Catalog:
             )
             for one in self.dist.sets.values()
             if (profile is None or profile in users[one.name]) and (upstream is None or upstream in one.stacks)
+            and self.dist.named_set in (None, one.name)
         ]  # fmt: skip
 
     def profiles(self, only: str | None = None, upstream: str | None = None) -> list[ProfileRow]:
         """All profiles, one, or those that have a stack for an upstream. Raises WrongUse for an unknown name."""
-        chosen = self.dist.every_profile() if only is None else [self.dist.profile(only)]
+        chosen = self._every_profile() if only is None else [self.dist.profile(only)]
         if upstream is not None:
             self.dist.upstream(upstream)
             chosen = [p for p in chosen if upstream in p.stacks]
         return [self._profile_row(profile, self.patches()) for profile in chosen]
+
+    def _every_profile(self) -> list[Profile]:
+        """Every profile on every set, or on the one that the run names."""
+        return [p for p in self.dist.every_profile() if self.dist.named_set in (None, p.set)]
 
     def _profile_row(self, profile: Profile, patches: Sequence[PatchRow]) -> ProfileRow:
         stacks = {u: profile.stacks[u] for u in self.dist.upstreams if u in profile.stacks}
@@ -177,7 +182,10 @@ class Catalog:
             stack
             for name in self.dist.upstreams
             for (owner, _), stack in sorted(self.dist.stacks.items())
-            if owner == name and upstream in (None, owner) and (wanted is None or wanted.get(owner) == stack.name)
+            if owner == name
+            and upstream in (None, owner)
+            and (wanted is None or wanted.get(owner) == stack.name)
+            and self.dist.of_named_set(stack)
         ]
 
     def _stack_row(self, stack: Stack) -> StackRow:
@@ -217,7 +225,7 @@ class Catalog:
     def requirements(self, profile: str | None = None) -> list[RequirementRow]:
         """What profiles run on, or what one does. Raises WrongUse."""
         several = len(self.dist.sets) > 1
-        chosen = self.dist.every_profile() if profile is None else [self.dist.profile(profile)]
+        chosen = self._every_profile() if profile is None else [self.dist.profile(profile)]
         rows = []
         for name, requirement in self.dist.requirements.items():
             versions = {

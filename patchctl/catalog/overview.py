@@ -79,6 +79,7 @@ class RecipeRow:
     module: str
     needs: tuple[str, ...]
     limits: tuple[str, ...]
+    set: str | None = None
 
 
 @dataclass(frozen=True)

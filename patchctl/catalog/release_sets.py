@@ -22,7 +22,7 @@ def on_set(dist: Distribution, name: str | None, tell: Tell) -> Distribution:
     if name is not None:
         dist.release_set(name)
         there = {p.name: p for p in dist.every_profile() if p.set == name}
-        return replace(dist, profiles=there)
+        return replace(dist, profiles=there, named_set=name)
     if all(len(found) == 1 for found in dist.variants.values()):
         return dist  # no record is read where there is nothing to choose
     return replace(dist, profiles=_Proven(dist, tell))

@@ -33,7 +33,7 @@ def verify_distribution(
     """
     report = Report()
     series = read_series(dist, report)
-    report.counts.update(stacks=len(dist.stacks), profiles=len(dist.profiles), patches=len(series.patches))
+    report.counts.update(stacks=len(dist.stacks), profiles=len(dist.variants), patches=len(series.patches))
     report.add(check_series(dist, series))
     report.add(check_locks(dist, series))
     report.add(_counts(dist, series))

@@ -119,7 +119,7 @@ def cli(ctx: click.Context, root: Path | None, cache: Path | None, color: str) -
     Exit codes: 0 done, 1 findings, 2 wrong use, manifest or patch file, 3 source unavailable or not what was pinned,
     4 a patch does not apply, 5 local edits in the way, 6 workspace busy, 70 a fault of patchctl, 130 interrupted.
     """
-    ctx.obj = App(root=root, cache=cache, color=color)
+    ctx.obj = App(root=root, cache=cache, color=color, release_set=os.environ.get("PATCHCTL_SET") or None)
 
 
 def main() -> NoReturn:

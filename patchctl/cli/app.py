@@ -177,7 +177,7 @@ def _named_set(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 set_option = click.option(
     "--set", metavar="NAME", expose_value=False, callback=_named_set, shell_complete=complete_set,
-    help="The release set to take the profile on [default: the newest on which it is proven].",
+    help="The release set to take profiles on [default: PATCHCTL_SET, else the newest on which each is proven].",
 )  # fmt: skip
 
 

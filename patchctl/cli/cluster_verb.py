@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from patchctl import extension
-from patchctl.cli.app import App, complete_profile, json_option, profile_option
+from patchctl.cli.app import App, complete_profile, json_option, profile_option, set_option
 from patchctl.cli.format_option import format_option, print_findings
 from patchctl.cli.sources import Sources, source_or_bundle_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
@@ -46,6 +46,7 @@ _LOOKING = (
     _WORKSPACE,
     click.option("--profile", "-p", metavar="NAME", shell_complete=complete_profile,
                  help="The profile that every node should hold [default: what most of them hold]."),
+    set_option,
     click.option("--recipe", "-r", metavar="NAME", shell_complete=_complete_recipe,
                  help="Hold the environment against this recipe, or PROFILE/RECIPE."),
     click.option("--python", metavar="PY",

@@ -110,7 +110,7 @@ def _distribution(app: App, profile: str | None) -> Distribution | None:
 def _stacks(dist: Distribution, profile: str | None) -> list[Stack]:
     if profile is not None:
         return list(dist.stacks_of(dist.profile(profile)).values())
-    return [s for name in dist.upstreams for s in dist.stacks.values() if s.upstream == name]
+    return [s for name in dist.upstreams for s in dist.stacks.values() if s.upstream == name and dist.of_named_set(s)]
 
 
 def _files(dist: Distribution, stacks: list[Stack]) -> int | None:

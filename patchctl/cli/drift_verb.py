@@ -163,7 +163,7 @@ def _proven_on(
                 said[one.upstream, one.feature] = None if done else one.reasons[0], not done and one.broken
         other = "it did not come along"
     except PatchctlError as error:
-        other = f"nothing could be proven: {error.what}"
+        other = f"nothing could be proven: {error}"
     finally:
         progress.finish()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, complete_profile, find_stack, json_option
+from patchctl.cli.app import App, complete_profile, find_stack, json_option, set_option
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 @click.option("--stack", "stack_name", metavar="UPSTREAM/STACK", help="On this stack only.")
 @click.option("--profile", "-p", metavar="NAME", shell_complete=complete_profile,
               help="Whose trees the tests run on [default: the first profile with these stacks].")  # fmt: skip
+@set_option
 @click.option("--trees", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
               help="Workspaces DIR/base (reverted) and DIR/patched; made there where DIR has none [default: made in a"
                    " temporary folder].")  # fmt: skip

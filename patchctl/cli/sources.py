@@ -107,6 +107,8 @@ def _collected(command: Callable[..., Any]) -> Callable[..., Any]:
             from patchctl.bundle.unpack import cached_distribution
 
             app.root = cached_distribution(bundle, app.cache_folder)
+        if bundle is not None:
+            app.release_set = app.release_set or bundle.index.set
         return command(*args, sources=Sources(app, source, mirrors, offline, bundle), **rest)
 
     return collected

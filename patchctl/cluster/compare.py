@@ -16,6 +16,7 @@ from patchctl.doctor.runtime import fits
 from patchctl.findings.report import Finding, Level, Report
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import lock_digest, read_lock
+from patchctl.manifest.types import Profile
 from patchctl.values import dataclass, field, replace
 
 T = TypeVar("T", bound=Hashable)
@@ -83,8 +84,9 @@ def compare(answers: Mapping[Node, Answer], wanted: Wanted) -> Compared:
     """Hold the nodes against what is wanted and against each other."""
     facts = {n.title: a for n, a in answers.items() if isinstance(a, NodeFacts) and a.failed is None}
     applied = {t: f for t, f in facts.items() if f.applied}
-    profile = wanted.profile or majority({t: f.profile for t, f in applied.items()})
-    selection = list(_selection(applied, profile, wanted))
+    chosen = _chosen(applied, wanted)
+    profile = chosen.name if chosen else wanted.profile or majority({t: f.profile for t, f in applied.items()})
+    selection = list(_selection(applied, profile, chosen, wanted))
     other = {title for d in selection for title in d.nodes}  # of another profile: their trees are others, by that
     found = [
         *_absent(answers, wanted),
@@ -92,14 +94,29 @@ def compare(answers: Mapping[Node, Answer], wanted: Wanted) -> Compared:
             "not-applied", [(t, f"nothing was applied to {f.workspace}") for t, f in facts.items() if not f.applied]
         ),
         *selection,
-        *_trees({t: f for t, f in applied.items() if t not in other}, profile, wanted.dist),
+        *_trees({t: f for t, f in applied.items() if t not in other}, chosen, wanted.dist),
         *_faults(applied),
         *_distributions(applied, wanted),
-        *_packages(facts, profile, wanted.dist),
+        *_packages(facts, chosen),
         *_environment(facts, wanted),
         *_imports(applied),
     ]
     return Compared(answers, tuple(found), profile)
+
+
+def _chosen(facts: Mapping[str, NodeFacts], wanted: Wanted) -> Profile | None:
+    """What every node should hold, as it is on its release set: what is asked for, else what most of them hold."""
+    if wanted.profile is not None:
+        return wanted.dist.profiles.get(wanted.profile)
+    held = {t: (one.name, one.set) for t, f in facts.items() if (one := wanted.dist.held(f.profile, f.set))}
+    most = majority({t: held.get(t) for t in facts})
+    return wanted.dist.held(*most) if most else None
+
+
+def _named(dist: Distribution, name: str | None, release_set: str | None) -> str:
+    """A profile, with its release set where it stands on several."""
+    one = dist.held(name, release_set)
+    return f"{name} on {one.set}" if one and len(dist.variants[one.name]) > 1 else name or "no profile (reverted)"
 
 
 def _difference(
@@ -154,10 +171,16 @@ def _absent(answers: Mapping[Node, Answer], wanted: Wanted) -> Iterator[Finding]
         yield _difference("nodes-missing", f"{alive} of {wanted.nodes} nodes are there", ())
 
 
-def _selection(facts: Mapping[str, NodeFacts], profile: str | None, wanted: Wanted) -> Iterator[Finding]:
-    """Profile and features left out by hand."""
+def _selection(
+    facts: Mapping[str, NodeFacts], profile: str | None, chosen: Profile | None, wanted: Wanted
+) -> Iterator[Finding]:
+    """Profile, the release set that it is on, and features left out by hand."""
     by = "profile" if wanted.profile else "majority"
-    held = {t: f.profile or "no profile (reverted)" for t, f in facts.items()}
+    held = {t: _named(wanted.dist, f.profile, f.set) for t, f in facts.items()}
+    if chosen is not None:
+        profile = _named(wanted.dist, chosen.name, chosen.set)
+    elif profile in wanted.dist.variants:
+        profile = None  # its nodes are on several release sets, and none is that of most
     for value, nodes in _groups(held).items():
         if value != profile:
             other = (
@@ -174,9 +197,9 @@ def _selection(facts: Mapping[str, NodeFacts], profile: str | None, wanted: Want
             yield _difference("other-profile", message, nodes, reference="majority")
 
 
-def _trees(facts: Mapping[str, NodeFacts], profile: str | None, dist: Distribution) -> Iterator[Finding]:
+def _trees(facts: Mapping[str, NodeFacts], profile: Profile | None, dist: Distribution) -> Iterator[Finding]:
     """The id that the files give, against the lock, else among the nodes. Other forms of a source are other trees."""
-    names = list(dist.profiles[profile].stacks) if profile is not None and profile in dist.profiles else []
+    names = list(profile.stacks) if profile else []
     names += sorted({t.upstream for f in facts.values() for t in f.trees} - set(names))
     lacking = {t: tuple(n for n in names if f.tree(n) is None) for t, f in facts.items()}
     for some, nodes in _groups({t: n for t, n in lacking.items() if n}).items():
@@ -263,7 +286,7 @@ def _by_text(rows: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
 def _distributions(facts: Mapping[str, NodeFacts], wanted: Wanted) -> Iterator[Finding]:
     """The distribution that a workspace was made from, where it is on its node: `patchctl verify` there reads that one."""
     for title, f in facts.items():
-        known = wanted.dist.profiles.get(f.profile or "")
+        known = wanted.dist.held(f.profile, f.set)
         ours = lock_digest(wanted.dist.root, wanted.dist.stacks_of(known).values()) if known else None
         if f.lock_digest is not None and ours is not None and f.lock_digest != ours:
             what = f"the distribution on this node, {f.root}, has other locks (digest {f.lock_digest[:12]})"
@@ -273,9 +296,9 @@ def _distributions(facts: Mapping[str, NodeFacts], wanted: Wanted) -> Iterator[F
             yield _difference("other-distribution", what, (title,), "note")
 
 
-def _packages(facts: Mapping[str, NodeFacts], profile: str | None, dist: Distribution) -> Iterator[Finding]:
+def _packages(facts: Mapping[str, NodeFacts], profile: Profile | None) -> Iterator[Finding]:
     """Versions, of what the profile runs on against what it says, and of everything among the nodes."""
-    wanted = dist.profiles[profile].runtime if profile is not None and profile in dist.profiles else {}
+    wanted = profile.runtime if profile else {}
     names = list(dict.fromkeys(n for f in facts.values() for n in f.packages))
     for name in names:
         yield from _versions(name, {t: f.packages.get(name) for t, f in facts.items()}, wanted.get(name))

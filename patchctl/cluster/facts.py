@@ -165,6 +165,7 @@ class NodeFacts:
     failed: Failed | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     machine: MachineFacts | None = None
+    set: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -181,7 +181,7 @@ def _held(facts: NodeFacts, request: Request, dist: Distribution, views: dict[st
         lock_digest=_own_lock(state, dist), distribution_digest=_own_distribution(state),
         faults=list(_faults(report, workspace)),
         not_checked=[f"{n.what}: {'; '.join(f'{t.place} ({t.reason})' for t in n.tried)}" for n in report.not_checked],
-        seconds={"status": read - began, "verify": time.monotonic() - read},
+        seconds={"status": read - began, "verify": time.monotonic() - read}, set=state.set,
     )  # fmt: skip
 
 
@@ -305,7 +305,7 @@ def _applied(facts: NodeFacts, request: Request, dist: Distribution, workspace: 
     skipped = [f"{s.upstream}: {'; '.join(f'{p} ({r})' for p, r in s.tried)}" for s in outcome.state.skipped]
     return replace(
         facts, applied=True, profile=outcome.state.profile, without=list(outcome.state.without), trees=trees,
-        changed=list(outcome.changed), stashed=dict(outcome.stashed), not_checked=skipped,
+        changed=list(outcome.changed), stashed=dict(outcome.stashed), not_checked=skipped, set=outcome.state.set,
     )  # fmt: skip
 
 

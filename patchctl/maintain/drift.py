@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from patchctl.atomic import make_folder, replace_file
 from patchctl.catalog.evidence import Evidence
-from patchctl.errors import DoesNotApply, SourceUnavailable
+from patchctl.errors import DoesNotApply, PatchctlError
 from patchctl.git.catfile import ObjectReader
 from patchctl.maintain.drift_callers import Caller, beside, calls, naming, tops_of, unproven_with
 from patchctl.maintain.drift_files import FileJudge
@@ -135,18 +135,20 @@ class Drifting:
         return Releases(stack, self.dist.upstream(stack.upstream), self.options, self.progress, wanted)
 
     def _calling(self, stack: Stack) -> list[Caller] | str:
-        """A stack's patches as what they call is sought in; why not, where no place has its pin."""
+        """A stack's patches as what they call is sought in; why not, where that cannot be."""
         key = stack.upstream, stack.name
         if key not in self._callers:
-            patches = load_patches(self.dist, stack)
             try:
+                patches = load_patches(self.dist, stack)
                 base = self._places(stack, patches).base()
                 with ObjectReader(base.repo) as reader:
                     found = _prepare(stack, base, RevisionTree(reader, base.tree), patches, frozenset())
                 rows = zip(patches, found.sources, strict=True)
                 self._callers[key] = [Caller(stack, patch, tuple(sources)) for patch, sources in rows]
-            except SourceUnavailable as error:
-                self._callers[key] = error.what
+            except (
+                PatchctlError
+            ) as error:  # a fault of that stack, or no source: this one can be looked at all the same
+                self._callers[key] = str(error)
         return self._callers[key]
 
     def _calls(self, stack: _Prepared, release: Release, callers: Sequence[Caller]) -> list[CallerDrift]:

@@ -249,13 +249,14 @@ def subjects_of(dist: Distribution, features: Sequence[str], stack: Stack | None
     carried = [
         Subject(one, load_patch(file, dist.root))
         for one in stacks
-        if stack in (None, one)
+        if stack in (None, one) and dist.of_named_set(one)
         for file in dist.patch_files(one)
     ]
     wanted = [parse_feature(name) for name in features]
     for feature, upstream in wanted:
         if not any(s.feature == feature and upstream in (None, s.stack.upstream) for s in carried):
             where = f" of {upstream}" if upstream else f" of {stack.upstream}/{stack.name}" if stack else ""
+            where += f" on {dist.named_set}" if dist.named_set else ""
             near = did_you_mean(feature, sorted({s.feature for s in carried}))
             raise WrongUse(f"no feature {quoted(feature)}{where}{near}", hint="`patchctl list patches` names them all")
     return [

@@ -20,7 +20,7 @@ from patchctl.manifest.files import ManifestFiles
 from patchctl.manifest.problems import cleaned, did_you_mean, quoted, shown
 from patchctl.manifest.series import Patch, missing_files, resolve, unlisted
 from patchctl.manifest.types import Practice, Profile, ReleaseSet, Requirement, Stack, Upstream
-from patchctl.values import dataclass, field
+from patchctl.values import dataclass, field, replace
 
 MARKER = Path("manifests") / "upstreams.yaml"
 VARIABLE = "PATCHCTL_ROOT"
@@ -61,8 +61,8 @@ def _checked(folder: Path, origin: str) -> Path:
 class Distribution:
     """Everything that manifests say, checked. Stacks are kept by (upstream, name), sets with the newest first.
 
-    `profiles` has each profile on one set: the newest that it stands on, unless patchctl.catalog.release_sets chose another.
-    `variants` has it on each of its sets, the newest first.
+    `profiles` has each profile on one set: the oldest that it stands on, unless patchctl.catalog.release_sets chose another.
+    `variants` has it on each of its sets, the newest first. `named_set` is the set that the run names, None for none.
     """
 
     root: Path
@@ -73,6 +73,7 @@ class Distribution:
     practice: Practice | None = None
     sets: Mapping[str, ReleaseSet] = field(default_factory=dict)
     variants: Mapping[str, tuple[Profile, ...]] = field(default_factory=dict)
+    named_set: str | None = None
 
     @classmethod
     def load(cls, root: Path, cache_dir: Path | None = None) -> Distribution:
@@ -95,8 +96,8 @@ class Distribution:
             name: tuple(profile.on(one) for one in sets.values() if one.name in profile.sets) or (profile,)
             for name, profile in content.profiles.items()
         }
-        newest = {name: found[0] for name, found in variants.items()}
-        return cls(root, known.upstreams, known.requirements, content.stacks, newest, content.practice, sets, variants)
+        oldest = {name: found[-1] for name, found in variants.items()}
+        return cls(root, known.upstreams, known.requirements, content.stacks, oldest, content.practice, sets, variants)
 
     def upstream(self, name: str) -> Upstream:
         """Raises WrongUse, which names the nearest known one."""
@@ -124,6 +125,21 @@ class Distribution:
     def every_profile(self) -> list[Profile]:
         """Every profile on every set that it stands on."""
         return [profile for found in self.variants.values() for profile in found]
+
+    def of_named_set(self, stack: Stack) -> bool:
+        """Whether a stack is one of the release set that the run names; where it names none, every stack is."""
+        if self.named_set is None:
+            return True
+        users = (self.sets[self.named_set].stacks, *(p.stacks for p in self.profiles.values()))
+        return any(stacks.get(stack.upstream) == stack.name for stacks in users)
+
+    def each_set(self) -> list[Distribution]:
+        """The distribution on the release set that the run names; without one on each of them, the newest first, then with the
+        profiles that stand on none: so every profile is met on every set that it stands on."""
+        if self.named_set is not None:
+            return [self]
+        on = {name: {p.name: p for p in self.every_profile() if p.set == name} for name in (*self.sets, None)}
+        return [replace(self, profiles=profiles) for profiles in on.values() if profiles]
 
     def held(self, name: str | None, release_set: str | None) -> Profile | None:
         """The profile that a workspace's state names, or None where it is gone. A state that names no set was written

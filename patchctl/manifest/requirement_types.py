@@ -64,13 +64,18 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """Packages of which a platform needs another build than the package index has: no digest of it is in the lock."""
+    """Packages of which a platform needs another build than the package index has, or a version that it lacks: no digest of it
+    is in the lock. Either `local` or `version` says which."""
 
     packages: Annotated[list[Distributed], OneOrMore(), Doc("Their names.")]
     platform: Annotated[Platform, Doc("Where.")]
-    local: Annotated[Name, Doc("The build's local version: cpu in 2.9.0+cpu.")]
     index: Annotated[Address, Doc("The index that has the build.")]
     reason: Annotated[Text, Doc("Why the package index's own build does not do.")]
+    local: Annotated[Name | None, Doc("The build's local version: cpu in 2.9.0+cpu.")] = None
+    version: Annotated[
+        Version | None,
+        Doc("The version, where the package index has none for this Python: what it needs is not resolved."),
+    ] = None
 
 
 @dataclass(frozen=True)

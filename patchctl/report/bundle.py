@@ -62,6 +62,8 @@ def bundle_json(bundle: Bundle, *, members: bool) -> dict[str, Any]:
 def show_text(bundle: Bundle, style: Style, *, members: bool) -> Iterator[str]:
     """Profile, sources, what is missing, size and digest; with `members` every file."""
     yield f"profile      {bundle.index.profile}"
+    if bundle.index.set:
+        yield f"set          {bundle.index.set}"
     yield from _sources(bundle.index, style)
     yield from (f"{u:<12} {f:<6} {style.note('not in it')}" for u, f in bundle.index.missing)
     if members:
@@ -98,7 +100,14 @@ def _head(path: Path, size: int, sha256: str, index: Index, signature: Signature
         "file": str(signature.file),
         "signers": [{"principal": signer.principal, "key": signer.key} for signer in signature.signers],
     }
-    head = {"file": str(path), "size": size, "sha256": sha256, "profile": index.profile, "sources": rows}
+    head = {
+        "file": str(path),
+        "size": size,
+        "sha256": sha256,
+        "profile": index.profile,
+        "set": index.set,
+        "sources": rows,
+    }
     return {**head, "signature": signed}
 
 

@@ -53,6 +53,8 @@ def drift(names: Names, saved: SavedDrift | None) -> Markup:
         tag("p", f"Not looked at, or without another release: {', '.join(missing)}.", class_="quiet") if missing else ""
     )
     hint = "How the patches of each stack fare on other releases of their upstream, in the order in which these were walked."
+    if any(r.callers for s in stacks for r in s.releases):
+        hint += " Rows with @ are patches of other upstreams that call into this one."
     return section(
         "drift", "Drift", tag("p", hint, class_="quiet"), legend, *(_stack(names, s) for s in stacks), lacking
     )

@@ -37,7 +37,7 @@ class Inputs:
         """The sha256 of everything that decides what the lock of a platform holds."""
         left_out = sorted(name for one in self.value.left_out for name in one.packages)
         elsewhere = sorted(
-            [name, one.local, one.index]
+            [name, one.local or one.version, one.index]
             for one in self.value.elsewhere
             if one.platform == platform
             for name in one.packages

@@ -52,7 +52,9 @@ def resolve_inputs(inputs: Inputs, platform: Platform) -> Lock:
     could not ask the package index, WrongUse without uv.
     """
     left_out = {name for one in inputs.value.left_out for name in one.packages}
-    excluded = {name for name in left_out if not name.endswith("*")}
+    there = [one for one in inputs.value.elsewhere if one.platform == platform]
+    given = {canonicalize_name(name): one for one in there if one.version for name in one.packages}
+    excluded = {name for name in left_out if not name.endswith("*")} | given.keys()
     while True:
         packages = {p.name: p for p in _compiled(inputs, platform, excluded)}
         # uv takes plain names: a family of them is known once something asked for its members.
@@ -60,13 +62,24 @@ def resolve_inputs(inputs: Inputs, platform: Platform) -> Lock:
         if not more:
             break
         excluded |= more
-    for one in inputs.value.elsewhere:
-        for name in map(canonicalize_name, one.packages if one.platform == platform else ()):
+    for name, one in given.items():
+        packages[name] = Locked(name, one.version or "", (), _who_asks(inputs, name), one.index)
+    for one in there:
+        for name in map(canonicalize_name, one.packages if one.local else ()):
             if name in packages:
                 found = packages[name]
                 version = f"{found.version.partition('+')[0]}+{one.local}"
                 packages[name] = replace(found, version=version, hashes=(), index=one.index)
     return Lock(platform, dict(sorted(packages.items())), inputs.digest(platform), _version())
+
+
+def _who_asks(inputs: Inputs, name: str) -> tuple[str, ...]:
+    asked = [
+        who
+        for who, lines in inputs.by_origin.items()
+        if name in {canonicalize_name(Requirement(x).name) for x in lines}
+    ]
+    return tuple(sorted(asked))
 
 
 def _version() -> str:

@@ -85,6 +85,9 @@ def _faults(dist: Distribution, found: NamedSet) -> Iterator[Problem]:
         if name in seen:
             yield at.problem(("overrides", index, "requirement"), f"{quoted(name)} a second time")
         seen.add(name)
+    for index, place in enumerate(value.elsewhere):
+        if (place.local is None) == (place.version is None):
+            yield at.problem(("elsewhere", index), "expected either local or version")
     stacks = found.profiles[0].stacks if found.profiles else {}
     for index, declared in enumerate(value.declared):
         if declared.upstream not in stacks:

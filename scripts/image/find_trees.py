@@ -9,13 +9,15 @@ revision than the profile's. Runs under patchctl's own interpreter; what it foun
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 from patchctl.__main__ import compose
+from patchctl.cli.app import App
 from patchctl.identify.known import known_trees
 from patchctl.identify.match import Identified, identify
-from patchctl.manifest.distribution import Distribution, find_root
+from patchctl.manifest.distribution import Distribution
 from patchctl.workspace.imports import find_imports
 
 WRONG_USE, NOT_THE_PIN = 2, 3
@@ -23,7 +25,7 @@ WRONG_USE, NOT_THE_PIN = 2, 3
 
 def main(profile_name: str, python: str, *said: str) -> int:
     compose()
-    dist = Distribution.load(find_root(None, Path.cwd()), None)
+    dist = App(root=None, cache=None, release_set=os.environ.get("PATCHCTL_SET") or None).distribution
     stacks = dist.profile(profile_name).stacks
     given = dict(word.partition("=")[::2] for word in said)
     if unknown := sorted(given.keys() - stacks.keys()):

@@ -32,11 +32,13 @@ for tree in json.load(sys.stdin)["trees"]: print(tree["kind"], tree["folder"])'
 }
 
 # The lock of the profile's requirements: nothing is left for pip to resolve. What the package index lacks on a platform comes
-# from CPU_WHEELS, without digests; pip takes all lines of a run with digests or none.
+# from CPU_WHEELS and ASCEND_WHEELS, without digests; pip takes all lines of a run with digests or none.
 runtime() {
-  local profile=$1 python=$2 lock machine
+  local profile=$1 python=$2 lock machine place
   local -a index=()
-  if [[ -n ${CPU_WHEELS-} ]]; then index=(--extra-index-url "$CPU_WHEELS"); fi
+  for place in "${CPU_WHEELS-}" "${ASCEND_WHEELS-}"; do
+    if [[ -n $place ]]; then index+=(--extra-index-url "$place"); fi
+  done
   lock=$(mktemp -d)
   machine=$("$python" -c 'import platform; print(platform.machine())')
   patchctl requirements --profile "$profile" --platform "$machine" >"$lock/hashed.txt"

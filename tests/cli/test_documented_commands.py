@@ -14,6 +14,7 @@ import click
 import pytest
 from distribution import REPO
 
+from patchctl.catalog.release_sets import on_set
 from patchctl.cli import cli
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, read_lock
@@ -51,7 +52,12 @@ ALL = sorted({(page, command) for page in PAGES for command in commands(page)})
 
 @cache
 def recipes() -> set[str]:
-    return {"/".join(key) for key in read_recipes(Distribution.load(REPO)).runnable()}
+    """PROFILE/RECIPE, and PROFILE/RECIPE@SET on each release set."""
+    dist = Distribution.load(REPO)
+    on_sets = {
+        f"{p}/{name}@{read.set_of(p)}" for read in map(read_recipes, dist.each_set()) for p, name in read.runnable()
+    }
+    return {"/".join(key) for key in read_recipes(dist).runnable()} | on_sets
 
 
 @cache
@@ -152,13 +158,14 @@ def run_of(command: str) -> tuple[str, Given] | None:
     train = re.search(r"train\.sh (\S+) ([a-z]\S*)", command)
     shown = re.search(r"recipe (?:show|command) (\S+/\S+)", command)
     title = f"{train[1]}/{train[2]}" if train else shown[1] if shown else named
+    after = [given[i + 1] for i, o in enumerate(given[:-1]) if o == "--set"]
+    title += "".join(f"@{word}" for word in after if "=" not in word)
     if title not in recipes():
         return None
     pairs = [given[i + 1].partition("=") for i, o in enumerate(given[:-1]) if o == "--size"]
     sizes = {name: value for name, _, value in pairs} | ({"nodes": nodes} if nodes and nodes.isdecimal() else {})
-    settings = [
-        w for i, w in enumerate(given) if given[i - 1] == "--set" or (train and re.match(r"\+*[a-z_]+\.\S+=", w))
-    ]
+    settings = [word for word in after if "=" in word]
+    settings += [word for word in given if train and re.match(r"\+*[a-z_]+\.\S+=", word)]
     return title, Given(sizes, {name: value for name, _, value in (word.partition("=") for word in settings)})
 
 
@@ -166,9 +173,10 @@ RUNS = sorted({command for _, command in ALL} | set(examples_of_help()))
 
 
 @cache
-def book() -> tuple[Distribution, Recipes]:
+def book(release_set: str | None) -> tuple[Distribution, Recipes]:
     dist = Distribution.load(REPO)
-    return dist, read_recipes(dist)
+    chosen = dist if release_set is None else on_set(dist, release_set, print)
+    return chosen, read_recipes(chosen)
 
 
 @pytest.mark.parametrize("command", [command for command in RUNS if run_of(command)])
@@ -176,8 +184,9 @@ def test_what_is_shown_keeps_the_rules(command: str) -> None:
     """With the nodes, sizes and overrides that the example has: a reader pastes it as it stands."""
     found = run_of(command)
     assert found is not None
-    dist, all_recipes = book()
-    profile, name = found[0].split("/")
+    title, _, release_set = found[0].partition("@")
+    dist, all_recipes = book(release_set or None)
+    profile, name = title.split("/")
     run = resolve(all_recipes, profile, name, found[1])
     features, switches = features_and_switches(dist, profile)
     broken = [*broken_rules(run, all_recipes.rules), *wrong_needs(run, features, switches, all_recipes.rules)]

@@ -249,6 +249,8 @@ def test_a_caller_that_no_place_has_is_named(calling: Made) -> None:
     found = drift(calling, "greeter", "--against", "v2", code=20)["stacks"][0]
     assert found["releases"][0]["callers"] == [] and found["unseen"][0].startswith("clock/v2: ")
     assert "what clock/v2 calls was not looked at" in calling.patchctl("drift", "greeter", "--against", "v2").stdout
+    calling.patch("bell").write_text("no patch\n")
+    assert "bell.patch" in drift(calling, "greeter", "--against", "v2", code=20)["stacks"][0]["unseen"][0]
 
 
 def test_a_call_from_elsewhere_that_newly_broke(calling: Made, tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.distribution import Made, make_distribution
+from tests.distribution import Made, make_distribution, write_files
+from tests.recipes import BASE, with_recipes
 
 
 @pytest.fixture
@@ -75,10 +76,17 @@ def test_a_state_of_before_there_were_sets_is_of_the_oldest(made: Made, tmp_path
     made.good("verify", "--workspace", str(tmp_path / "ws"))
 
 
-@pytest.mark.parametrize("verb", ["apply", "fetch", "requirements", "doctor", "list", "report"])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "apply", "fetch", "requirements", "doctor", "list", "report", "bisect greet", "bundle create", "prove loud",
+        "recipe list", "recipe show full/loud", "recipe command full/loud", "recipe diff full/loud full/quiet",
+        "env -r loud", "preflight -r loud", "cluster preflight -r loud", "cluster verify", "cluster status", "cluster apply",
+    ],
+)  # fmt: skip
 def test_an_unknown_set_is_told_with_the_nearest_one(made: Made, verb: str, tmp_path: Path) -> None:
     more = ["--out", str(tmp_path / "page.html")] if verb == "report" else []
-    done = made.patchctl(verb, "--profile", "full", "--set", "2026.12", *more)
+    done = made.patchctl(*verb.split(), "--profile", "full", "--set", "2026.12", *more)
     assert done.returncode == 2
     assert "no release set '2026.12'; did you mean '2026.11'?" in done.stderr
 
@@ -103,3 +111,117 @@ def test_what_a_profile_changes_of_a_set_must_be_in_it(made: Made) -> None:
     done = made.patchctl("list")
     assert done.returncode == 2
     assert "the set has no 'clokc'; did you mean 'clock'?" in done.stderr
+
+
+@pytest.fixture
+def trained(made: Made) -> Made:
+    """The same with recipes: `loud` and `quiet` on the older set; the newer one has its own `quiet`, and no other."""
+    with_recipes(made)
+    quiet = "schema: 1\nname: quiet\nsummary: By text.\nextends: shared/base\nsource: 007, 2\noverrides: {greeter.text: later}\n"
+    write_files(
+        made.root,
+        {"manifests/recipes/2026.11/full/quiet.yaml": quiet, "manifests/recipes/2026.11/shared/base.yaml": BASE},
+    )
+    return made
+
+
+def text_of(made: Made, *args: str) -> tuple[str, str]:
+    shown = json.loads(made.good("recipe", "show", *args, "--json"))
+    return shown["set"], shown["overrides"]["greeter.text"]["value"]
+
+
+def test_a_recipe_is_that_of_the_set(trained: Made) -> None:
+    assert text_of(trained, "full/quiet", "--set", "2026.11") == ("2026.11", "later")
+    assert text_of(trained, "full/quiet") == text_of(trained, "full/quiet", "--set", "2026.02")
+    assert text_of(trained, "full/quiet")[0] == "2026.02"
+    assert text_of(trained, "full/quiet", "--set", "2026.11", "--set", "greeter.text=mine") == ("2026.11", "mine")
+    shown = json.loads(trained.good("recipe", "show", "full/quiet", "--set", "2026.11", "--json"))
+    assert shown["extends"] == ["2026.11/shared/base"]
+    script = trained.good("recipe", "command", "full/quiet", "--set", "2026.11")
+    assert script.startswith("# full/quiet, release set 2026.11: By text.") and "later" in script
+    said = json.loads(trained.good("env", "-r", "full/quiet", "--set", "2026.11", "--json"))
+    assert (said["set"], said["environment"]) == ("2026.11", {})
+
+
+def test_a_recipe_that_a_set_has_not_is_no_recipe_there(trained: Made) -> None:
+    done = trained.patchctl("recipe", "show", "full/loud", "--set", "2026.11")
+    assert done.returncode == 2 and "full has no recipe 'loud' on 2026.11" in done.stderr
+    done = trained.patchctl("recipe", "show", "full/quiet", "--set", "2026.11", "--set", "2026.02")
+    assert done.returncode == 2 and "--set names 2 release sets: 2026.11, 2026.02" in done.stderr
+
+
+def test_recipe_list_has_those_of_every_set(trained: Made) -> None:
+    def listed(*args: str) -> list[tuple[str, str]]:
+        return [(r["set"], r["recipe"]) for r in json.loads(trained.good("recipe", "list", *args, "--json"))["recipes"]]
+
+    assert listed() == [("2026.11", "quiet"), ("2026.02", "loud"), ("2026.02", "quiet")]
+    assert listed("--set", "2026.11") == [("2026.11", "quiet")]
+    assert "on 2026.11" in trained.good("recipe", "list")
+
+
+def test_recipe_diff_is_across_sets(trained: Made) -> None:
+    found = json.loads(trained.good("recipe", "diff", "full/quiet@2026.02", "full/quiet@2026.11", "--json"))
+    assert (found["one"], found["other"]) == ("full/quiet@2026.02", "full/quiet@2026.11")
+    assert {"section": "overrides", "name": "greeter.text", "one": "hello, it's me", "other": "later"} in [
+        {key: row[key] for key in ("section", "name", "one", "other")} for row in found["differences"]
+    ]
+
+
+def test_verify_checks_the_recipes_of_every_set(trained: Made) -> None:
+    assert json.loads(trained.patchctl("verify", "--static", "--json").stdout)["checked"]["recipes"] == 3
+    quiet = "manifests/recipes/2026.11/full/quiet.yaml"
+    trained.edit(quiet, "summary: By text.", "summary: By text.\nneeds: [step]")
+    found = json.loads(trained.patchctl("verify", "--static", "--json").stdout)["findings"]
+    assert [(f["rule"], f["file"]) for f in found if f["rule"].startswith("recipe")] == [("recipe-needs", quiet)]
+
+
+def test_a_folder_of_a_profile_that_is_not_on_the_set_is_told(trained: Made) -> None:
+    write_files(trained.root, {"manifests/recipes/2026.11/plain/quiet.yaml": "schema: 1\n"})
+    done = trained.patchctl("recipe", "list")
+    assert done.returncode == 2 and "recipes/2026.11/plain" in done.stderr and "would not be read" in done.stderr
+
+
+def test_preflight_tells_a_workspace_of_another_set(trained: Made, tmp_path: Path) -> None:
+    def workspace(*args: str) -> str:
+        done = trained.patchctl("preflight", "-r", "full/quiet", "-w", str(tmp_path / "ws"), "--json", *args)
+        return next(str(f["what"]) for f in json.loads(done.stdout)["findings"] if f["name"] == "workspace")
+
+    clock_of(trained, tmp_path / "ws", "--set", "2026.02")
+    assert workspace() == f"{tmp_path}/ws holds full"
+    assert "the recipe is for release set 2026.11" in workspace("--set", "2026.11")
+
+
+def test_the_variable_names_the_set_for_every_verb(trained: Made, tmp_path: Path) -> None:
+    env = {"PATCHCTL_SET": "2026.11"}
+    said = json.loads(trained.patchctl("recipe", "show", "full/quiet", "--json", env=env).stdout)
+    assert said["set"] == "2026.11"
+    done = trained.patchctl("recipe", "show", "full/quiet", "--json", "--set", "2026.02", env=env)
+    assert json.loads(done.stdout)["set"] == "2026.02"
+    done = trained.patchctl("apply", "--profile", "full", "--workspace", str(tmp_path / "ws"), "--json", env=env)
+    assert json.loads(done.stdout)["set"] == "2026.11"
+
+
+def test_list_and_report_show_what_a_set_has(trained: Made, tmp_path: Path) -> None:
+    data = json.loads(trained.good("list", "--set", "2026.11", "--json"))
+    assert [one["name"] for one in data["sets"]] == ["2026.11"]
+    assert [(one["name"], one["set"]) for one in data["profiles"]] == [("full", "2026.11")]
+    assert [one["stack"] for one in data["stacks"] if one["upstream"] == "clock"] == ["later"]
+    assert {one["upstream"] for one in data["patches"]} == {"greeter"}
+    trained.good("report", "--set", "2026.11", "--out", str(tmp_path / "page.html"))
+    page = json.loads(trained.good("report", "--set", "2026.11", "--json", "--out", str(tmp_path / "other.html")))
+    assert [(one["recipe"], one["set"]) for one in page["recipes"]] == [("quiet", "2026.11")]
+    assert [one["stack"] for one in page["stacks"] if one["upstream"] == "clock"] == ["later"]
+
+
+def test_a_bundle_is_of_its_set(made: Made, tmp_path: Path) -> None:
+    bundle = tmp_path / "full.tar"
+    made.good("bundle", "create", "--profile", "full", "--set", "2026.11", "--out", str(bundle))
+    assert "set          2026.11" in made.good("bundle", "show", str(bundle))
+    assert clock_of(made, tmp_path / "ws", "--bundle", str(bundle)) == "later"
+    made.good("bundle", "verify", str(bundle))
+
+
+def test_prove_is_of_the_stacks_of_the_set(made: Made) -> None:
+    write_files(made.root, {"patches/greeter/v1/loud/tests/test_loud.py": ""})
+    done = made.patchctl("prove", "step", "--set", "2026.11")
+    assert done.returncode == 2 and "no feature 'step' on 2026.11" in done.stderr

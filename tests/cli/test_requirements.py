@@ -24,7 +24,7 @@ from patchctl.manifest.requirement_types import PLATFORMS, Platform
 from patchctl.requirements.inputs import inputs_of
 from patchctl.requirements.lockfile import read_lock
 from patchctl.requirements.resolver import NoSolution, resolve_inputs
-from patchctl.requirements.sets import all_sets
+from patchctl.requirements.sets import read_set
 
 LOCK = f"manifests/requirements/{NAME}/x86_64.txt"
 
@@ -136,6 +136,25 @@ def test_a_set_is_resolved_from_its_trees(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("index")
+def test_a_version_that_the_index_has_not_is_not_resolved(tmp_path: Path) -> None:
+    """It stands among what comes from elsewhere, with who asks for it, on its platform alone."""
+    made = make(tmp_path / "made", lock=False)
+    elsewhere = """elsewhere:
+  - {packages: six, platform: aarch64, version: "99.1", index: https://example.com/simple, reason: only there}
+"""
+    made.edit(f"manifests/requirements/{NAME}/set.yaml", "left_out:", f"{elsewhere}left_out:")
+    rows = relocked(made, 0)["requirements"]
+    assert [(r["platform"], r["packages"], r["elsewhere"]) for r in rows] == [("x86_64", 3, 0), ("aarch64", 3, 1)]
+    text = made.good("requirements", "--profile", "full", "--platform", "aarch64", "--elsewhere")
+    assert "six==99.1\n    # via clock/needs.txt\n" in text and "--extra-index-url https://example.com/simple" in text
+    assert "\nsix==" not in made.good("requirements", "--profile", "full", "--platform", "aarch64")
+    assert made.patchctl("verify", "--static", "--quiet").returncode == 0
+    made.edit(f"manifests/requirements/{NAME}/set.yaml", 'version: "99.1",', "")
+    done = made.patchctl("requirements", "--profile", "full")
+    assert done.returncode == 2 and "elsewhere[0]: expected either local or version" in done.stderr
+
+
+@pytest.mark.usefixtures("index")
 def test_without_its_override_the_contradiction_is_told(tmp_path: Path) -> None:
     made = make(tmp_path / "made", lock=False)
     override = SET[SET.index("overrides:") : SET.index("left_out:")]
@@ -160,11 +179,15 @@ def test_an_index_that_cannot_be_asked(made: Made) -> None:
 
 @pytest.mark.usefixtures("index")
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_our_locks_are_what_resolving_gives(platform: Platform) -> None:
+@pytest.mark.parametrize("name", ["2026.02", "2026.11"])
+def test_our_locks_are_what_resolving_gives(name: str, platform: Platform) -> None:
     """Every profile of ours that trains on NPUs, by the set that all of them name; about ten seconds."""
     dist = Distribution.load(REPO)
-    (named,) = all_sets(dist)
-    assert {p.name for p in named.profiles} == set(dist.profiles) - {"demo", "upstream-2026.11"}
+    named = read_set(dist, name)
+    assert {p.name for p in named.profiles} == {p.name for p in dist.every_profile() if p.set == name} - {
+        "demo",
+        "upstream-2026.11",
+    }
     lock, have = resolve_inputs(inputs_of(dist, named), platform), read_lock(named, platform)
     assert {n: p.version for n, p in lock.packages.items()} == {n: p.version for n, p in have.packages.items()}
     assert (lock.packages, lock.input) == (have.packages, have.input)
@@ -183,7 +206,7 @@ def test_our_locks_are_what_resolving_gives(platform: Platform) -> None:
 )  # fmt: skip
 def test_without_one_of_our_overrides(override: str, one: str, other: str, platform: Platform) -> None:
     dist = Distribution.load(REPO)
-    (named,) = all_sets(dist)
+    named = read_set(dist, "2026.02")
     with pytest.raises(NoSolution) as told:
         resolve_inputs(inputs_of(dist, named).without(override), platform)
     assert one in told.value.what and other in told.value.what

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no s
 BUILDER = """#!/bin/bash
 [[ $1 == build ]] || exit 0
 printf '%s\\n' "$@" >"$LOG"
-cp *.bundle "$LOG.bundle"
+cp *.bundle "$LOG.bundle" 2>/dev/null
 exit 42
 """
 
@@ -71,3 +71,29 @@ def test_nothing_is_built_of_what_nobody_signed(signed: Path, asked: str) -> Non
 
 def test_signers_without_a_bundle_are_wrong_use(signed: Path) -> None:
     assert build(signed.parent, "--allowed-signers", "allowed").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "base"),
+    [
+        ((), "quay.io/ascend/cann:8.5.0-a3-openeuler24.03-py3.11"),
+        (("--into",), "quay.io/ascend/vllm-ascend:v0.14.0rc1-a3-openeuler"),
+        (("--set", "2026.02"), "quay.io/ascend/cann:8.5.0-a3-openeuler24.03-py3.11"),
+        (("--set", "2026.11"), "quay.io/ascend/cann:9.1.0-a3-openeuler24.03-py3.12"),
+        (("--set", "2026.11", "--into"), "quay.io/ascend/vllm-ascend:v0.23.0-a3-openeuler"),
+        (("--set", "2026.11", "--base", "mine:1"), "mine:1"),
+    ],
+)
+def test_the_base_is_that_of_the_release_set(tmp_path: Path, options: tuple[str, ...], base: str) -> None:
+    done = build(tmp_path, "--profile", "qwen3-32b", *options)
+    assert done.returncode == 42, done.stderr
+    said = (tmp_path / "log").read_text().splitlines()
+    assert f"BASE_IMAGE={base}" in said
+    assert [line for line in said if line.startswith("SET=")] == [
+        f"SET={o}" for o in options[1:2] if options[0] == "--set"
+    ]
+
+
+def test_a_release_set_that_is_not_there_is_wrong_use(tmp_path: Path) -> None:
+    done = build(tmp_path, "--set", "2026.12")
+    assert done.returncode == 2 and "there is no release set 2026.12" in done.stderr

@@ -25,8 +25,8 @@ def read_models(dist: Distribution) -> Models:
     problems: list[Problem] = []
     for name, model in loaded.value.models.items():
         for index, profile in enumerate(model.profiles):
-            if profile not in dist.profiles:
-                what = f"no profile {quoted(profile)}{did_you_mean(profile, dist.profiles)}"
+            if profile not in dist.variants:
+                what = f"no profile {quoted(profile)}{did_you_mean(profile, dist.variants)}"
                 problems.append(loaded.positions.problem(("models", name, "profiles", index), what))
         try:
             read_model(model.config)

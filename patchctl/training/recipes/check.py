@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from patchctl.check.manifests import below, manifest_findings
 from patchctl.check.series import Series, read_series
@@ -29,11 +30,17 @@ def check_recipes(dist: Distribution, series: Series, report: Report) -> None:
     except InvalidManifest as error:
         report.add(manifest_findings(dist.root, error).findings)
         return
-    if recipes.files or recipes.rules:
-        report.counts.update(recipes=len(recipes.runnable()))
     if recipes.rules:
         report.counts["recipe rules"] = len(recipes.rules.value.rules)
         report.add(_samples(dist, recipes.rules))
+    for on_set in dist.each_set():
+        _check_set(on_set, series, replace(recipes, profiles=on_set.profiles), report)
+
+
+def _check_set(dist: Distribution, series: Series, recipes: Recipes, report: Report) -> None:
+    """The recipes of the profiles as they are on one release set."""
+    if recipes.files or recipes.rules:
+        report.counts.update(recipes=len(recipes.runnable()))
     for profile, name in recipes.runnable():
         try:
             run = resolve(recipes, profile, name)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from patchctl.check.manifests import below
 from patchctl.check.series import Series
 from patchctl.errors import BadManifest
 from patchctl.findings.report import Finding, Report, from_error
@@ -27,15 +29,16 @@ _SCRIPT = re.compile(r"scripts/[A-Za-z0-9_/]+\.py")
 def packages_of_recipes(dist: Distribution, named: NamedSet) -> dict[str, tuple[str, ...]]:
     """What the recipes of the set's profiles need, each once and all together: a recipe more that needs the same changes no
     lock. Raises InvalidManifest."""
-    recipes = read_recipes(dist)
-    runs = (resolve(recipes, p.name, name) for p in named.profiles for name in recipes.of(p.name))
+    recipes = replace(read_recipes(dist), profiles={p.name: p for p in named.profiles})
+    runs = (resolve(recipes, *key) for key in recipes.runnable())
     return {RECIPES: tuple(sorted({str(Requirement(text)) for run in runs for text in run.needs_packages}))}
 
 
 def check_packages(dist: Distribution, series: Series, report: Report) -> None:
     """Adds where recipes and rewards do not say what the scripts import that they name."""
     try:
-        report.add(_needs(dist, read_recipes(dist)))
+        for on_set in dist.each_set():
+            report.add(_needs(on_set, read_recipes(on_set)))
         report.add(_rewards(dist))
     except InvalidManifest:
         return  # faults of recipes are told by the check of the recipes
@@ -45,15 +48,15 @@ def check_packages(dist: Distribution, series: Series, report: Report) -> None:
 
 def _needs(dist: Distribution, recipes: Recipes) -> Iterator[Finding]:
     """A recipe that sends its reader to a script of ours needs what that script declares."""
-    for profile, name in recipes.runnable():
-        run = resolve(recipes, profile, name)
+    for key in recipes.runnable():
+        run = resolve(recipes, *key)
         have = {canonicalize_name(Requirement(text).name) for text in run.needs_packages}
         scripts = {found for path in run.paths.values() for found in _SCRIPT.findall(path.what)}
         for script in sorted(s for s in scripts if (dist.root / s).is_file()):
             lacking = [n for n in _names(dist.root / script) if n not in have]
             if lacking:
                 what = f"{run.title} names {script}, which imports {', '.join(lacking)}: say so with needs_packages"
-                yield Finding("recipe-packages", what, f"manifests/recipes/{profile}/{name}.yaml")
+                yield Finding("recipe-packages", what, below(dist.root, run.positions.file))
 
 
 def _rewards(dist: Distribution) -> Iterator[Finding]:

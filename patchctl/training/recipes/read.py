@@ -1,11 +1,12 @@
-"""Reads manifests/recipes/<folder>/<recipe>.yaml and manifests/rules.yaml.
+"""Reads manifests/recipes/[<set>/]<folder>/<recipe>.yaml and manifests/rules.yaml.
 
-A folder has a profile's name and holds its recipes; the folder `shared` holds parts that recipes extend and nobody runs.
+A folder has a profile's name and holds its recipes; the folder `shared` holds parts that recipes extend and nobody runs. A
+release set with a folder of its own has its profiles' recipes there, and no other; what lies beside is of the other sets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from patchctl.errors import WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import Loaded, read
 from patchctl.manifest.problems import InvalidManifest, Problem, did_you_mean, quoted, shown
+from patchctl.manifest.types import Profile
 from patchctl.training.recipes import conditions
 from patchctl.training.recipes.types import Recipe, Rules
 
@@ -21,31 +23,46 @@ RULES = Path("manifests") / "rules.yaml"
 SHARED = "shared"
 
 Key = tuple[str, str]
-"""A recipe's folder and name."""
+"""A recipe's folder, below its set's where that has one, and its name; the same of a profile and its recipe."""
 
 
 @dataclass(frozen=True)
 class Recipes:
-    """The recipes of a distribution, and the rules over them; both empty where it keeps none."""
+    """The recipes of a distribution, and the rules over them; both empty where it keeps none. `profiles` have each profile on
+    the set whose recipes are meant."""
 
     files: Mapping[Key, Loaded[Recipe]]
     rules: Loaded[Rules] | None
-    profiles: tuple[str, ...]
+    profiles: Mapping[str, Profile]
+
+    def key(self, profile: str, name: str) -> Key:
+        """Where the recipe of a profile lies, whether it is there or not."""
+        chosen = self.set_of(profile)
+        own = chosen is not None and any(folder.startswith(f"{chosen}/") for folder, _ in self.files)
+        return (f"{chosen}/{profile}" if own else profile), name
+
+    def set_of(self, profile: str) -> str | None:
+        """The release set whose recipes of a profile are meant; None where it stands on none."""
+        return self.profiles[profile].set if profile in self.profiles else None
 
     def of(self, profile: str) -> list[str]:
         """The names of a profile's recipes."""
-        return [name for folder, name in self.files if folder == profile]
+        own, _ = self.key(profile, "")
+        return [name for folder, name in self.files if folder == own]
 
     def runnable(self) -> list[Key]:
         """Every recipe that can be run, by profile and name."""
-        return [key for key in self.files if key[0] != SHARED]
+        return [(profile, name) for profile in sorted(self.profiles) for name in self.of(profile)]
 
     def recipe(self, profile: str, name: str) -> Loaded[Recipe]:
         """Raises WrongUse, which names the nearest known one."""
-        if (profile, name) not in self.files:
+        found = self.files.get(self.key(profile, name))
+        if found is None:
+            chosen = f" on {set_}" if (set_ := self.set_of(profile)) else ""
             hint = f"`patchctl recipe list --profile {profile}` names them all" if self.of(profile) else None
-            raise WrongUse(f"{profile} has no recipe {quoted(name)}{did_you_mean(name, self.of(profile))}", hint=hint)
-        return self.files[profile, name]
+            near = did_you_mean(name, self.of(profile))
+            raise WrongUse(f"{profile} has no recipe {quoted(name)}{chosen}{near}", hint=hint)
+        return found
 
 
 def read_recipes(dist: Distribution) -> Recipes:
@@ -58,9 +75,9 @@ def read_recipes(dist: Distribution) -> Recipes:
             loaded = read(path, Recipe)
         except InvalidManifest as error:
             problems.extend(error.problems)
-            unread.add((path.parent.name, path.stem))
+            unread.add(_key(dist, path))
             continue
-        files[path.parent.name, path.stem] = loaded
+        files[_key(dist, path)] = loaded
         if loaded.value.name != path.stem:
             what = f"expected {quoted(path.stem)}, as the file's name; found {quoted(loaded.value.name)}"
             problems.append(loaded.positions.problem(("name",), what))
@@ -70,24 +87,37 @@ def read_recipes(dist: Distribution) -> Recipes:
         problems += _parent(key, loaded, files, unread)
     if problems:
         raise InvalidManifest(problems)
-    return Recipes(files, rules, tuple(dist.profiles))
+    return Recipes(files, rules, dist.profiles)
 
 
 def parent_of(key: Key, recipe: Recipe) -> Key | None:
-    """What a recipe extends: a name of its own folder, or FOLDER/NAME."""
+    """What a recipe extends: a name of its own folder, or FOLDER/NAME of the same set."""
     if recipe.extends is None:
         return None
     folder, slash, name = recipe.extends.partition("/")
-    return (folder, name) if slash else (key[0], folder)
+    of_set = key[0].rpartition("/")[0]
+    return (f"{of_set}/{folder}" if of_set else folder, name) if slash else (key[0], folder)
+
+
+def _key(dist: Distribution, path: Path) -> Key:
+    return path.parent.relative_to(dist.root / FOLDER).as_posix(), path.stem
 
 
 def _paths(dist: Distribution, problems: list[Problem]) -> Iterator[Path]:
     folder = dist.root / FOLDER
+    of_sets = {name: [p for p, on in dist.variants.items() if any(one.set == name for one in on)] for name in dist.sets}
+    yield from _below(folder, {SHARED, *dist.variants}, of_sets, problems)
+    for name, profiles in of_sets.items():
+        yield from _below(folder / name, {SHARED, *profiles}, (), problems)
+
+
+def _below(folder: Path, known: Set[str], sets: Collection[str], problems: list[Problem]) -> Iterator[Path]:
     for sub in sorted(_visible(folder)):
-        if not sub.is_dir() or sub.name not in {SHARED, *dist.profiles}:
-            known = did_you_mean(sub.name, {SHARED, *dist.profiles})
-            what = f"would not be read; expected a folder with a profile's name, or {SHARED!r}, here{known}"
-            problems.append(Problem(shown(sub), 1, 1, "", what))
+        if sub.is_dir() and sub.name in sets:
+            continue
+        if not sub.is_dir() or sub.name not in known:
+            what = f"would not be read; expected a folder with a profile's name, or {SHARED!r}, here"
+            problems.append(Problem(shown(sub), 1, 1, "", what + did_you_mean(sub.name, {*known, *sets})))
             continue
         for path in sorted(_visible(sub)):
             if path.suffix == ".yaml":

@@ -48,7 +48,8 @@ class Resolved:
 
 @dataclass(frozen=True)
 class Run:
-    """A recipe ready to be looked at, checked and printed. `overrides` are by the key as written, + included."""
+    """A recipe ready to be looked at, checked and printed. `overrides` are by the key as written, + included; `set` is the
+    release set that the profile is taken on."""
 
     profile: str
     name: str
@@ -67,6 +68,7 @@ class Run:
     note: str | None
     positions: Positions
     packages: tuple[str, ...] = ()
+    set: str | None = None
 
     @property
     def needs_packages(self) -> tuple[str, ...]:
@@ -124,10 +126,9 @@ class _Merged:
 def resolve(recipes: Recipes, profile: str, name: str, given: Given | None = None) -> Run:
     """The recipe as it would run. Raises InvalidManifest for a wrong recipe, WrongUse for a wrong request."""
     given = given or Given()
-    recipes.recipe(profile, name)
-    chain = _chain(recipes, (profile, name))
+    own = recipes.recipe(profile, name)
+    chain = _chain(recipes, recipes.key(profile, name))
     merged = _merge(recipes, chain)
-    own = recipes.files[profile, name]
     _apply(merged, given, own)
     if merged.entry is None:
         raise InvalidManifest([own.positions.problem(("entry",), "missing, here and in what it extends")])
@@ -139,7 +140,7 @@ def resolve(recipes: Recipes, profile: str, name: str, given: Given | None = Non
     return Run(
         profile, name, recipe.summary, tuple("/".join(key) for key in chain[1:]), merged.entry, sizes, environment,
         overrides, merged.of_each_node, tuple(merged.needs), merged.data, merged.paths, dict(given.paths),
-        tuple(merged.limits), recipe.note, own.positions, tuple(merged.packages),
+        tuple(merged.limits), recipe.note, own.positions, tuple(merged.packages), recipes.set_of(profile),
     )  # fmt: skip
 
 

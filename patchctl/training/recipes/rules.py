@@ -101,7 +101,7 @@ def wrong_needs(
             found = f"{feature} is none{did_you_mean(name, set(features))}"
             yield _need(run, "a recipe needs features of its profile", found, "leave it out, or choose another profile")
     needed = {feature.partition("@")[0] for feature in run.needs}
-    acts_on = _acts_on(switches, loaded.value if loaded else None)
+    acts_on = _acts_on(features, switches, loaded.value if loaded else None)
     defaults = defaults_for(loaded.value, run.entry.config) if loaded else {}
     turned_on = {feature: [k for k in keys if _is_on(run, k, defaults)] for feature, keys in acts_on.items()}
     for feature in sorted(needed & acts_on.keys()):
@@ -121,13 +121,15 @@ def wrong_needs(
             yield _need(run, "a recipe needs the features that it switches on", found, hint)
 
 
-def _acts_on(switches: Sequence[Switch], rules: Rules | None) -> dict[str, list[str]]:
-    """The names of facts that turn each feature on: its patch's switch, and what the rules name besides."""
+def _acts_on(features: Sequence[str], switches: Sequence[Switch], rules: Rules | None) -> dict[str, list[str]]:
+    """The names of facts that turn each feature on: its patch's switch, and what the rules name besides. What the profile does not
+    apply is turned on by nothing: on a newer release set the same keys are upstream's own."""
     found: dict[str, list[str]] = {}
     for switch in switches:
         found.setdefault(switch.feature, []).append(switch.name if switch.kind == "config" else f"env.{switch.name}")
     for feature, keys in (rules.switched_by if rules else {}).items():
-        found.setdefault(feature, []).extend(keys)
+        if feature in features:
+            found.setdefault(feature, []).extend(keys)
     return found
 
 

@@ -94,7 +94,8 @@ def _from_variable(name: str, run: Run) -> str:
 
 def _comments(run: Run) -> Iterator[str]:
     """What a recipe says of itself. One line each, whatever the text holds: a shell reads what comes after."""
-    yield f"# {run.title}: {one_line(run.summary)}"
+    on = f", release set {run.set}" if run.set else ""
+    yield f"# {run.title}{on}: {one_line(run.summary)}"
     for limit in run.limits:
         yield f"# limit: {one_line(limit, 1000)}"
 

@@ -10,13 +10,20 @@ from patchctl.training.recipes.resolve import NODES, PER_NODE, resolve
 
 def recipe_rows(dist: Distribution) -> list[RecipeRow]:
     """Every recipe that can be run. Raises InvalidManifest."""
-    recipes = read_recipes(dist)
     rows = []
-    for key in recipes.runnable():
-        run = resolve(recipes, *key)
+    recipes = [read_recipes(one) for one in dist.each_set()]
+    for run in (resolve(of_set, *key) for of_set in recipes for key in of_set.runnable()):
         nodes, per_node = (int(run.sizes[name].value) for name in (NODES, PER_NODE))
         row = RecipeRow(
-            run.profile, run.name, run.summary, nodes, per_node, run.entry.module, run.needs, tuple(run.limits)
+            run.profile,
+            run.name,
+            run.summary,
+            nodes,
+            per_node,
+            run.entry.module,
+            run.needs,
+            tuple(run.limits),
+            run.set,
         )
         rows.append(row)
     return rows

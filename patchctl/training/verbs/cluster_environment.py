@@ -35,7 +35,7 @@ def variable_names(recipes: Recipes, profile: str | None, run: Run | None) -> li
         names.update(dict.fromkeys([*run.environment, *run.of_each_node]))
     else:
         for (folder, _), loaded in recipes.files.items():
-            if folder in (SHARED, profile):
+            if folder.rpartition("/")[2] in (SHARED, profile):
                 names.update(dict.fromkeys(loaded.value.environment))
     for rule in recipes.rules.value.rules.values() if recipes.rules else ():
         for condition in (rule.when, rule.must):

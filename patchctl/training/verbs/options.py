@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from patchctl.cli.app import App, complete_profile, split_pair
+from patchctl.cli.app import App, complete_profile, complete_set, split_pair
 from patchctl.errors import BadManifest, WrongUse
 
 if TYPE_CHECKING:
@@ -151,11 +151,22 @@ def complete_recipe(ctx: click.Context, param: click.Parameter, incomplete: str)
         return []
 
 
+def _settings(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """The overrides. A release set begins with its year, no key does so: it is taken out, for what App.distribution holds."""
+    named = [value for value in values if value[:1].isdigit() and "=" not in value]
+    if len(named) > 1:
+        raise WrongUse(f"--set names {len(named)} release sets: {', '.join(named)}", hint="name one")
+    if named:
+        ctx.ensure_object(App).release_set = named[0]
+    return tuple(value for value in values if value not in named)
+
+
 _OVERRIDES = (
     click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="How many nodes run it [default: the recipe's]."),
     click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="Another size of the recipe. Repeatable."),
-    click.option("--set", "settings", multiple=True, metavar="KEY=VALUE",
-                 help="An override more, or in place of the recipe's; the rules see it. Repeatable."),
+    click.option("--set", "settings", multiple=True, metavar="NAME|KEY=VALUE", callback=_settings, shell_complete=complete_set,
+                 help="A name is the release set whose recipe it is [default: PATCHCTL_SET, else the newest on which the profile"
+                      " is proven]. KEY=VALUE is an override more, or in place of the recipe's; the rules see it. Repeatable."),
     click.option("--path", "paths", multiple=True, metavar="NAME=PATH",
                  help="Where a file of the recipe lies, instead of its variable. Repeatable."),
 )  # fmt: skip

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from patchctl.cli.app import App, complete_profile, json_option
+from patchctl.cli.app import App, complete_profile, json_option, set_option
 from patchctl.errors import DONE, FINDINGS
 from patchctl.training.verbs.options import (
     RecipeArguments,
@@ -14,6 +16,9 @@ from patchctl.training.verbs.options import (
     recipe_argument,
     recipe_overrides,
 )
+
+if TYPE_CHECKING:
+    from patchctl.training.recipes.resolve import Run
 
 
 @click.group("recipe")
@@ -35,17 +40,23 @@ def command() -> None:
 @click.option(
     "--profile", "-p", metavar="NAME", shell_complete=complete_profile, help="Only the recipes of this profile."
 )
+@set_option
 @json_option
 @click.pass_obj
 def list_(app: App, profile: str | None, as_json: bool) -> None:
-    """List the recipes: profile, name, nodes and devices, entry module and what it trains."""
+    """List the recipes: profile, name, release set, nodes and devices, entry module and what it trains.
+
+    Without --set those of every release set, the newest first.
+    """
+    from patchctl.training.recipes.read import read_recipes
+    from patchctl.training.recipes.resolve import resolve
     from patchctl.training.report.recipes import list_json, list_text
 
-    book = RecipeBook(app)
+    dist = app.distribution
     if profile is not None:
-        app.distribution.profile(profile)
-    keys = [key for key in book.recipes.runnable() if profile in (None, key[0])]
-    runs = [book.run(RecipeArguments(*key)) for key in keys]
+        dist.profile(profile)
+    found = [read_recipes(one) for one in dist.each_set()]
+    runs = [resolve(of_set, *key) for of_set in found for key in of_set.runnable() if profile in (None, key[0])]
     app.emit("recipe.list", list_json(runs), lambda style: list_text(runs, style), as_json)
 
 
@@ -96,17 +107,31 @@ def command_(app: App, arguments: RecipeArguments, as_json: bool) -> None:
 
 
 @command.command("diff", short_help="Say what differs between two.")
-@click.argument("one", metavar="[PROFILE/]RECIPE", shell_complete=complete_recipe)
-@click.argument("other", metavar="[PROFILE/]RECIPE", shell_complete=complete_recipe)
+@click.argument("one", metavar="[PROFILE/]RECIPE[@SET]", shell_complete=complete_recipe)
+@click.argument("other", metavar="[PROFILE/]RECIPE[@SET]", shell_complete=complete_recipe)
 @profile_of_recipe
+@set_option
 @json_option
 @click.pass_obj
 def diff(app: App, one: str, other: str, profile: str | None, as_json: bool) -> None:
-    """Say what differs between two recipes, of one profile or of two: computed values, and which of them only one has."""
+    """Say what differs between two recipes: computed values, and which of them only one has.
+
+    They are of one profile or of two, and of one release set or of two: RECIPE@SET names another set than --set.
+
+    \b
+    patchctl recipe diff qwen3-8b/dapo qwen3-8b/grpo
+    patchctl recipe diff qwen3-32b/grpo@2026.02 qwen3-32b/grpo@2026.11
+    """
     from patchctl.training.recipes.compare import differences
     from patchctl.training.report.recipes import diff_json, diff_text
 
-    book = RecipeBook(app)
-    runs = book.run(RecipeArguments(profile, one)), book.run(RecipeArguments(profile, other))
+    runs = _run_on(app, profile, one), _run_on(app, profile, other)
     rows = differences(*runs)
     app.emit("recipe.diff", diff_json(*runs, rows), lambda style: diff_text(*runs, rows, style), as_json)
+
+
+def _run_on(app: App, profile: str | None, named: str) -> Run:
+    """RECIPE, or RECIPE@SET on that release set."""
+    recipe, at, release_set = named.partition("@")
+    chosen = App(app.root, app.cache, app.color, release_set) if at else app
+    return RecipeBook(chosen).run(RecipeArguments(profile, recipe))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from patchctl.catalog.release_sets import on_set
 from patchctl.manifest.distribution import Distribution
 from patchctl.training.models.published import model_of, read_models
 from patchctl.training.recipes.check import features_and_switches
@@ -16,6 +17,7 @@ from patchctl.training.recipes.rules import broken_rules, sample_facts, verdict
 REPOSITORY = Path(__file__).parents[3]
 DIST = Distribution.load(REPOSITORY)
 RECIPES: Recipes = read_recipes(DIST)
+NEWER: Recipes = read_recipes(on_set(DIST, "2026.11", print))
 assert RECIPES.rules is not None
 RULES = RECIPES.rules.value
 # Its model is made by scripts/demo/tiny_model.py, and published nowhere.
@@ -62,19 +64,27 @@ def test_every_recipe_of_the_practice_is_there() -> None:
     assert {profile: set(RECIPES.of(profile)) for profile in RECIPES.profiles} == EXPECTED
 
 
-@pytest.mark.parametrize("key", RECIPES.runnable(), ids="/".join)
-def test_every_value_names_who_gives_it(key: tuple[str, str]) -> None:
-    run = run_of(*key)
+def test_the_newer_set_has_recipes_of_its_own() -> None:
+    assert NEWER.runnable() == [("qwen2.5-1.5b", "grpo"), ("qwen3-32b", "grpo")]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [resolve(recipes, *key) for recipes in (RECIPES, NEWER) for key in recipes.runnable()],
+    ids=lambda run: f"{run.title}@{run.set}",
+)
+def test_every_value_names_who_gives_it(run: Run) -> None:
     values = {**run.sizes, **run.environment, **run.overrides}
     unnamed = [name for name, v in values.items() if not v.source and not v.ours and v.recipe != "computed"]
     assert unnamed == []
 
 
 @pytest.mark.parametrize(
-    "path", sorted((REPOSITORY / FOLDER).glob("*/*.yaml")), ids=lambda p: f"{p.parent.name}-{p.stem}"
+    "path", sorted((REPOSITORY / FOLDER).rglob("*.yaml")), ids=lambda p: p.relative_to(REPOSITORY / FOLDER).as_posix()
 )
 def test_editors_find_the_schema(path: Path) -> None:
-    assert path.read_text().startswith("# yaml-language-server: $schema=../../schema/recipe.schema.json\n")
+    up = "../" * len(path.relative_to(REPOSITORY / FOLDER).parts)
+    assert path.read_text().startswith(f"# yaml-language-server: $schema={up}schema/recipe.schema.json\n")
 
 
 @pytest.mark.parametrize("name", RULES.rules)
@@ -156,6 +166,14 @@ def test_every_feature_is_needed_by_a_recipe_or_by_a_setting_that_none_has() -> 
         "npugraph_ex_static_kernel",  # npugraph_ex with enable_static_kernel
         "spec_decode_logprobs",  # speculation with calculate_log_probs, which a rule asks for
     }
+
+
+def test_what_moves_to_the_newer_set_keeps_its_sizes() -> None:
+    """The practice's figures are of no release; the settings' names are."""
+    for key in NEWER.runnable():
+        older, newer = run_of(*key), resolve(NEWER, *key)
+        assert {n: v.value for n, v in older.sizes.items()} == {n: v.value for n, v in newer.sizes.items()}
+        assert not set(newer.overrides) & {"custom_reward_function.path", "actor_rollout_ref.rollout.data_rebalance"}
 
 
 def test_a_feature_that_graphs_need_is_asked_for() -> None:

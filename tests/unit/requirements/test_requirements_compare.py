@@ -8,9 +8,9 @@ from real_set import REPO
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.requirement_types import PLATFORMS, Platform
 from patchctl.requirements.compare import Wanted, compare
-from patchctl.requirements.sets import all_sets
+from patchctl.requirements.sets import read_set
 
-[SET] = all_sets(Distribution.load(REPO))
+SET = read_set(Distribution.load(REPO), "2026.02")
 
 
 def wanted(platform: Platform = "x86_64") -> Wanted:

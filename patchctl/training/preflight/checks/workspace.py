@@ -15,7 +15,8 @@ from patchctl.training.preflight.read import records
 def check_workspace(case: Case) -> Iterator[Finding]:
     """What `patchctl status` says of the workspace that the recipe is started in."""
     state = case.machine.data(m.WORKSPACE)
-    apply = f"patchctl apply --profile {case.run.profile} --workspace DIR"
+    on = f" --set {case.run.set}" if case.run.set else ""
+    apply = f"patchctl apply --profile {case.run.profile}{on} --workspace DIR"
     if not isinstance(state, dict):
         known = case.machine.known_to_lack(m.WORKSPACE)
         what = case.machine.why_not(m.WORKSPACE)
@@ -24,7 +25,7 @@ def check_workspace(case: Case) -> Iterator[Finding]:
         )
         return
     place = str(state.get("workspace"))
-    apply = f"patchctl apply --profile {case.run.profile} --workspace {shlex.quote(place)}"
+    apply = f"patchctl apply --profile {case.run.profile}{on} --workspace {shlex.quote(place)}"
     yield from _profile(case, state, place, apply)
     trees = records(state.get("trees"))
     for tree in trees:
@@ -52,6 +53,11 @@ def _profile(case: Case, state: Mapping[str, Any], place: str, apply: str) -> It
     elif profile != case.run.profile:
         what = f"{place} holds {profile or 'the unpatched trees'}, not {case.run.profile}"
         yield looked_at("workspace", "workspace", "error", what, apply)
+    elif other := _other_stack(case, state):
+        held = f" (release set {state['set']})" if state.get("set") else ""
+        what = f"{place} holds {profile} with {other}{held}; the recipe is for release set {case.run.set}"
+        todo = f"{apply}, or the recipe with --set of the workspace"
+        yield looked_at("workspace", "workspace", "error", what, todo)
     else:
         yield looked_at("workspace", "workspace", "ok", f"{place} holds {profile}")
     needed = {feature.partition("@")[0] for feature in case.run.needs}
@@ -59,6 +65,13 @@ def _profile(case: Case, state: Mapping[str, Any], place: str, apply: str) -> It
     if lacking:
         what = f"the recipe needs {', '.join(lacking)}, which the workspace leaves out"
         yield looked_at("workspace", "features", "error", what, f"{apply} without --without")
+
+
+def _other_stack(case: Case, state: Mapping[str, Any]) -> str | None:
+    """A tree whose stack is not that of the profile on the recipe's release set."""
+    trees = records(state.get("trees"))
+    stacks = {str(tree.get("upstream")): str(tree.get("stack")) for tree in trees}
+    return next((f"{u} {s}" for u, s in stacks.items() if case.stacks and case.stacks.get(u, s) != s), None)
 
 
 def _stacks(state: Mapping[str, Any]) -> dict[str, str]:

@@ -1,0 +1,105 @@
+"""The recipes of release set 2026.11 against its verl: `make test-2026.11` runs them, in an environment of their own.
+
+Hydra composes every override to the value that the recipe says, verl's own checks before a worker starts take it, and the list of
+keys is that of the tree. No run is tried.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import REPO, Upstream
+
+from patchctl.catalog.release_sets import on_set
+from patchctl.manifest.distribution import Distribution
+from patchctl.training.recipes.conditions import same
+from patchctl.training.recipes.keys import FOLDER
+from patchctl.training.recipes.read import Recipes, read_recipes
+from patchctl.training.recipes.resolve import Run, bare, resolve
+from patchctl.training.recipes.shell import override_text
+
+SET = "2026.11"
+RECIPES: Recipes = read_recipes(on_set(Distribution.load(REPO), SET, print))
+KEYS = RECIPES.runnable()
+# What the trainer of this set refuses, and a key of the older one.
+REFUSED = {
+    "actor_rollout_ref.actor.ppo_mini_batch_size=1": "skip_old_log_prob: ",
+    "actor_rollout_ref.rollout.calculate_log_probs=True": "skip_old_log_prob: ",
+    "actor_rollout_ref.rollout.data_rebalance=True": "hydra: ",
+    "+actor_rollout_ref.actor.no_such_field=1": "verl: ",
+    "+actor_rollout_ref.rollout.no_such_field=1": "rollout: ",
+    "actor_rollout_ref.actor.ppo_micro_batch_size=4": "verl: ",
+}
+
+Of = Callable[[str], Any]
+
+
+@pytest.fixture(scope="module")
+def tree(upstream: Upstream) -> Path:
+    wanted = RECIPES.profiles[KEYS[0][0]].stacks["verl"]
+    if (stack := upstream.stack("verl").name) != wanted:
+        pytest.skip(f"the trees have verl {stack}; `make test-{SET}` has {wanted} and its environment")
+    return upstream.tree("verl")
+
+
+@pytest.fixture(scope="module")
+def looked_at(upstream: Upstream, tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Of:
+    """What verl says of each recipe by its title, and of the first one with what is refused. One process looks at all."""
+    if why := upstream.lacks("verl", "skip_old_log_prob"):
+        pytest.skip(why)
+    jobs = {"/".join(key): job(run_of(key)) for key in KEYS}
+    jobs |= {text: job(run_of(KEYS[0]), text) for text in REFUSED}
+    file = tmp_path_factory.mktemp("recipes") / "jobs.json"
+    file.write_text(json.dumps(list(jobs.values())))
+    probe = "tests/behaviour/verl/probe_recipes_v1.py"
+    said = upstream.run(probe, tree, file, timeout=300, need=["verl"])
+    return dict(zip(jobs, said, strict=True)).__getitem__
+
+
+@cache
+def run_of(key: tuple[str, str]) -> Run:
+    return resolve(RECIPES, *key)
+
+
+def job(run: Run, *more: str) -> dict[str, Any]:
+    overrides = [
+        override_text(key, setting, run).replace("=$", "=/somewhere/") for key, setting in run.overrides.items()
+    ]
+    keys = [bare(key) for key in run.overrides]
+    return {
+        "module": run.entry.module, "folder": ".", "config": run.entry.config, "overrides": [*overrides, *more], "keys": keys,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("key", KEYS, ids="/".join)
+def test_a_recipe_composes_and_verl_takes_it(looked_at: Of, key: tuple[str, str]) -> None:
+    run, found = run_of(key), looked_at("/".join(key))
+    assert found["error"] is None
+    wrong = {
+        name: (setting.value, found["values"][bare(name)])
+        for name, setting in run.overrides.items()
+        if setting.path is None and not arrived(setting.value, found["values"][bare(name)])
+    }
+    assert wrong == {}
+
+
+def arrived(written: str, value: Any) -> bool:
+    if isinstance(value, list):
+        return written.strip("[]").split(",") == [str(item) for item in value]
+    return same(written, "null" if value is None else str(value))
+
+
+@pytest.mark.parametrize("override", REFUSED)
+def test_what_verl_refuses_is_refused_here(looked_at: Of, override: str) -> None:
+    assert (looked_at(override)["error"] or "").startswith(REFUSED[override])
+
+
+def test_the_list_of_keys_is_that_of_the_tree(upstream: Upstream, tree: Path) -> None:
+    listed = (REPO / FOLDER / "verl" / f"{upstream.stack('verl').name}.tsv").read_text().splitlines()
+    found = upstream.run("tests/behaviour/verl/probe_config_keys.py", tree, timeout=300, need=["verl"])
+    assert [line for line in listed if not line.startswith("#")] == found
