@@ -18,11 +18,13 @@ import time
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from in_torch import run_in_torch
 from markers import write_between_markers
 
-ROOT = Path(__file__).resolve().parent.parent
+SCRIPT = Path(__file__).resolve()
+ROOT = SCRIPT.parent.parent
 TESTS = next(ROOT.glob("patches/vllm-ascend/*/sam_proposer/tests"))
 CONTEXTS, BATCHES, STEPS = (1024, 8192, 32768), (1, 64, 256), 20
 DRAFTS = 3  # the practice's number; acceptance is shown for MANY as well
@@ -49,12 +51,12 @@ def main() -> None:
         write_between_markers(args.out, "bench-sam", found + "\n")
 
 
-def run_with_torch(trees: Path, arctic: Path | None) -> dict:
-    """Runs this script under the interpreter that has torch and numba."""
+def run_with_torch(trees: Path, arctic: Path | None, script: Path = SCRIPT) -> Any:
+    """Runs this script, or another, under the interpreter that has torch and numba."""
     path = [trees / "vllm-ascend", trees / "vllm", TESTS, *([arctic.resolve()] if arctic else [])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path)), "VLLM_LOGGING_LEVEL": "ERROR"}
     environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-    return run_in_torch([Path(__file__).resolve(), "--trees", trees, "--in-torch"], environment)
+    return run_in_torch([script, "--trees", trees, "--in-torch"], environment)
 
 
 def measure(trees: Path) -> dict:
@@ -70,6 +72,7 @@ def measure(trees: Path) -> dict:
         "streams": {name: [len(some), sum(map(len, some))] for name, some in streams.items()},
         "accepted": {name: acceptance(some) for name, some in streams.items()},
         "group": in_groups(samples),
+        "whole": whole_calls(text, CONTEXTS[-1], BATCHES[-1]),
         "arctic": suffix_cache() is not None,
     }
 
@@ -319,11 +322,81 @@ def stepped(drafter, token_ids, context: int) -> list[float]:
     return times[1:]
 
 
+def whole_calls(text, context: int, batch: int) -> dict:
+    """Milliseconds of CPU, fastest and median, of the runner's whole call of a proposer, by turns."""
+    import numpy as np
+
+    width = context + (DRAFTS + 1) * STEPS + 8
+    starts = np.random.default_rng(0).integers(0, len(text) - width, batch)
+    streams = np.stack([text[start : start + width] for start in starts])
+    calls = {name: Whole(name, streams, context) for name in ("sam", "ngram")}
+    steps = [{name: call.step() * 1000 for name, call in calls.items()} for _ in range(STEPS)][1:]
+    times = {name: sorted(step[name] for step in steps) for name in calls}
+    return {name: [some[0], some[len(some) // 2]] for name, some in times.items()}
+
+
+class Whole:
+    """vllm-ascend's proposer of this name with what it reads of a runner: a batch of requests that stays the same."""
+
+    def __init__(self, name: str, streams, context: int) -> None:
+        import numpy as np
+        from automaton_reference import load_automaton
+
+        load_automaton()  # so that vllm_ascend's own `__init__` does not run
+        from vllm_ascend.spec_decode import ngram_proposer, sam_proposer
+
+        batch, width = streams.shape
+        self.streams, self.lengths = streams, np.full(batch, context, np.int32)
+        self.batch = SimpleNamespace(
+            req_ids=[str(i) for i in range(batch)],
+            token_ids_cpu=streams.copy(),
+            num_tokens_no_spec=self.lengths,
+            spec_decode_unsupported_reqs=set(),
+            max_model_len=width,
+        )
+        request = {"prompt_token_ids": [0], "mm_features": [], "lora_request": None}
+        runner = SimpleNamespace(
+            input_batch=self.batch, requests={name: SimpleNamespace(**request) for name in self.batch.req_ids}
+        )
+        speculative = {"num_speculative_tokens": DRAFTS, "prompt_lookup_min": 2, "prompt_lookup_max": 5}
+        speculative |= {"sam_min_match_length": 1, "sam_max_drafts_per_match": 2, "sam_max_memory_mb": 1024}
+        config = SimpleNamespace(
+            speculative_config=SimpleNamespace(**speculative, sam_share_in_group=False),
+            model_config=SimpleNamespace(max_model_len=width),
+            scheduler_config=SimpleNamespace(max_num_seqs=max(batch, 1024)),
+            parallel_config=SimpleNamespace(tensor_parallel_size=1),
+        )
+        makers = {"sam": sam_proposer.SamProposer, "ngram": ngram_proposer.NgramProposer}
+        self.proposer = makers[name](config, None, runner)
+        self.new = [[int(row[context - 1])] for row in streams]
+
+    def step(self) -> float:
+        """Seconds of this thread; afterwards every request has what was accepted, and a token."""
+        start = time.thread_time()
+        drafted = self.proposer.generate_token_ids(self.new)
+        seconds = time.thread_time() - start
+        for i, row in enumerate(self.streams):
+            here = self.lengths[i]
+            right = prefix(drafted[i], row[here:])
+            self.new[i] = row[here : here + right + 1].tolist()
+            self.batch.token_ids_cpu[i, here : here + DRAFTS + 1] = row[here : here + DRAFTS + 1]  # n-gram writes there
+            self.lengths[i] += right + 1
+        return seconds
+
+
 def tables(found: dict) -> str:
     missing = "" if found["arctic"] else " arctic-inference is not installed: suffix decoding is left out."
     head = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
     head += f"load {os.getloadavg()[0]:.1f} at the end.{missing}"
-    return "\n\n".join([head, speed_table(found["speed"]), accepted_table(found), group_table(found["group"])])
+    return "\n\n".join(
+        [
+            head,
+            speed_table(found["speed"]),
+            whole_line(found["whole"]),
+            accepted_table(found),
+            group_table(found["group"]),
+        ]
+    )
 
 
 def speed_table(rows) -> str:
@@ -340,6 +413,15 @@ def speed_table(rows) -> str:
             cells += [shown(other), f"**{other['least'] / ours['least']:.1f}**"] if other else ["not run", ""]
         lines.append(f"| {' | '.join(cells)} | {row['bytes']:.1f} |")
     return "\n".join(lines)
+
+
+def whole_line(times: dict) -> str:
+    cells = [f"{name} {least:.3f} ({median:.3f}) ms" for name, (least, median) in times.items()]
+    ratio = times["ngram"][0] / times["sam"][0]
+    return (
+        f"The whole `generate_token_ids`, {BATCHES[-1]} requests of {CONTEXTS[-1]:,} tokens, CPU time of the fastest (median) step, "
+        f"by turns in one process: {', '.join(cells)}, ratio **{ratio:.1f}**."
+    )
 
 
 def shown(times) -> str:
