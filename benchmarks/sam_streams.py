@@ -22,10 +22,11 @@ PROMPTS, SAMPLES, SAMPLE_TOKENS, TEMPERATURE = 4, 8, 2000, 0.8
 
 def trained_tokenizer(texts: Iterable[str], size: int):
     """A byte-level BPE tokenizer."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokenizer.train_from_iterator(
         texts, trainers.BpeTrainer(vocab_size=size, show_progress=False, initial_alphabet=alphabet)
@@ -127,7 +128,7 @@ def sampled() -> list[list[np.ndarray]]:
     return [list(streams[i : i + SAMPLES]) for i in range(0, len(streams), SAMPLES)]
 
 
-def small_model(vocabulary: int):
+def small_model(vocabulary: int, layers: int = LAYERS, width: int = WIDTH, window: int = WINDOW):
     """A decoder with rotary positions and a window, so that it can be sampled for longer than it was trained on."""
     import torch
     from torch import nn
@@ -135,12 +136,12 @@ def small_model(vocabulary: int):
     class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.first, self.second = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
-            self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
-            self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+            self.first, self.second = nn.RMSNorm(width), nn.RMSNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+            self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
         def forward(self, hidden, start, past):
-            """`past` are keys and values from before position `start`, at most WINDOW; returns them with the new ones."""
+            """`past` are keys and values from before position `start`, at most `window`; returns them with the new ones."""
             batch, length, _ = hidden.shape
             q, k, v = self.qkv(self.first(hidden)).view(batch, length, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
             q, k = rotated(q, start), rotated(k, start)
@@ -148,18 +149,18 @@ def small_model(vocabulary: int):
                 k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
             mask = torch.ones(length, k.shape[2], dtype=torch.bool).tril(k.shape[2] - length)
             attended = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-            hidden = hidden + self.out(attended.transpose(1, 2).reshape(batch, length, WIDTH))
-            return hidden + self.mlp(self.second(hidden)), (k[:, :, -WINDOW:], v[:, :, -WINDOW:])
+            hidden = hidden + self.out(attended.transpose(1, 2).reshape(batch, length, width))
+            return hidden + self.mlp(self.second(hidden)), (k[:, :, -window:], v[:, :, -window:])
 
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.embedding = nn.Embedding(vocabulary, WIDTH)
-            self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
-            self.norm, self.head = nn.RMSNorm(WIDTH), nn.Linear(WIDTH, vocabulary, bias=False)
+            self.embedding = nn.Embedding(vocabulary, width)
+            self.blocks = nn.ModuleList(Block() for _ in range(layers))
+            self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, vocabulary, bias=False)
 
         def forward(self, ids):
-            return self.step(ids, 0, [None] * LAYERS)[0]
+            return self.step(ids, 0, [None] * layers)[0]
 
         def step(self, ids, start, past):
             hidden = self.embedding(ids)
@@ -170,13 +171,15 @@ def small_model(vocabulary: int):
             return self.head(self.norm(hidden)), kept
 
         @torch.no_grad()
-        def sample(self, prompts):
-            """SAMPLE_TOKENS more for every row."""
-            ids, new, past = prompts, prompts, [None] * LAYERS
-            for _ in range(SAMPLE_TOKENS):
+        def sample(self, prompts, tokens=SAMPLE_TOKENS, temperature=TEMPERATURE, end=-1):
+            """`tokens` more for every row, or fewer when all have had the token `end`."""
+            ids, new, past = prompts, prompts, [None] * layers
+            for _ in range(tokens):
                 logits, past = self.step(new, ids.shape[1] - new.shape[1], past)
-                new = torch.multinomial((logits[:, -1] / TEMPERATURE).softmax(-1), 1)
+                new = torch.multinomial((logits[:, -1] / temperature).softmax(-1), 1)
                 ids = torch.cat([ids, new], 1)
+                if (ids == end).any(1).all():
+                    break
             return ids
 
     return Model()

@@ -7,6 +7,7 @@ keys is that of the tree. No run is tried.
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -103,3 +104,19 @@ def test_the_list_of_keys_is_that_of_the_tree(upstream: Upstream, tree: Path) ->
     listed = (REPO / FOLDER / "verl" / f"{upstream.stack('verl').name}.tsv").read_text().splitlines()
     found = upstream.run("tests/behaviour/verl/probe_config_keys.py", tree, timeout=300, need=["verl"])
     assert [line for line in listed if not line.startswith("#")] == found
+
+
+@pytest.mark.parametrize("variable", sorted({name for key in KEYS for name in run_of(key).environment}))
+def test_a_variable_of_a_recipe_is_read_or_documented(upstream: Upstream, tree: Path, variable: str) -> None:
+    """What a test, an example or a document sets, nothing reads."""
+    assert RECIPES.rules is not None
+    if variable in RECIPES.rules.value.variables:
+        return
+    code = [":!*test*", ":!*example*", ":!*doc*", ":!*benchmark*", "*.py", "*.cpp", "*.h"]
+    trees = [upstream.tree(name) for name in ("verl", "vllm", "vllm-ascend", "megatron-lm", "mindspeed")]
+    found = [
+        one.name
+        for one in trees
+        if not subprocess.run(["git", "-C", one, "grep", "-qw", variable, "--", *code]).returncode
+    ]
+    assert found, f"no upstream reads {variable}, and manifests/rules.yaml has no address"
