@@ -23,6 +23,8 @@ import bench_sam
 from bench_sam import DRAFTS, MANY, PROMPT_SHARE, STEPS
 
 MOST_BYTES_A_TOKEN = 64
+# By turns each finds the caches as the others left them, alone as it left them itself.
+DRAFTING, BY_TURNS, ALONE = "drafts", "whole call", "whole call, each alone"
 
 
 def main() -> None:
@@ -51,8 +53,8 @@ def measure(recorded: dict, small: list) -> str:
         "",
         "| context | batch | | automaton | tables | ratio | n-gram | tables' bytes a token |",
         "|---|---|---|---|---|---|---|---|",
-        *(speed(text, context, batch, False) for context in contexts for batch in batches),
-        speed(text, contexts[-1], batches[-1], True),
+        *(speed(text, context, batch, DRAFTING) for context in contexts for batch in batches),
+        *(speed(text, contexts[-1], batches[-1], kind) for kind in (BY_TURNS, ALONE)),
         "",
         "Tokens a step with greedy verification (nothing was chosen on the last two streams):",
         "",
@@ -81,7 +83,7 @@ class Tables:
         return self.as_lists(*self.pool.propose(self.slots, token_ids, self.rows, lengths, self.limits))
 
 
-def speed(text, context: int, batch: int, whole: bool) -> str:
+def speed(text, context: int, batch: int, kind: str) -> str:
     """A row: each drafter with its lists, or the whole calls around them."""
     import numpy as np
 
@@ -89,14 +91,17 @@ def speed(text, context: int, batch: int, whole: bool) -> str:
     starts = np.random.default_rng(0).integers(0, len(text) - width, batch)
     streams = np.stack([text[start : start + width] for start in starts])
     tables = Tables(batch, DRAFTS, width)
-    if whole:
+    if kind != DRAFTING:
         calls = {
             name: bench_sam.Whole(name.partition(" ")[0], streams, context) for name in ("sam", "sam tables", "ngram")
         }
         calls["sam tables"].proposer.pool = tables.pool
         for slot in tables.slots.tolist():
             tables.pool.close(slot)
-        steps = [[call.step() for call in calls.values()] for _ in range(STEPS)]
+        if kind == BY_TURNS:
+            steps = [[call.step() for call in calls.values()] for _ in range(STEPS)]
+        else:
+            steps = list(zip(*([call.step() for _ in range(STEPS)] for call in calls.values()), strict=True))
     else:
         drafters = [bench_sam.Automaton(batch, DRAFTS), tables, bench_sam.NGram(batch, DRAFTS, 2, 5, width)]
         lengths = [np.full(batch, context, np.int32) for _ in drafters]
@@ -106,8 +111,7 @@ def speed(text, context: int, batch: int, whole: bool) -> str:
     times = [sorted(some) for some in zip(*steps[1:], strict=True)]
     cells = [f"{some[0] * 1000:.3f} ({some[len(some) // 2] * 1000:.3f})" for some in times]
     used = tables.pool.used_bytes() / tables.pool.known_tokens()
-    print(context, batch, whole, cells, file=sys.stderr, flush=True)
-    kind = "whole call" if whole else "drafts"
+    print(context, batch, kind, cells, file=sys.stderr, flush=True)
     return f"| {context:,} | {batch} | {kind} | {cells[0]} | {cells[1]} | **{times[0][0] / times[1][0]:.1f}** | {cells[2]} | {used:.1f} |"
 
 
