@@ -1,16 +1,21 @@
 """Probe: what Hugging Face's own implementation answers with the weights that an engine was given.
 
-Usage: answers.py MODEL WATCHED UPDATES. For each update the weights of all ranks together, which must be those of the whole
+Usage: answers.py MODEL WATCHED UPDATES LIMIT TIE. For each update the weights of all ranks together, which must be those of the whole
 model, and greedy tokens for the prompts of `watch`. Prints {update: {"missing", "unexpected", "disagreeing" (ranks gave
-different values), "tokens", "nearest" (the largest logit less that of the engine's token, at its worst place)}}.
+different values), "tokens", "behind" (the largest logit less that of the engine's token, at its worst place), "rounded", "turned"}}.
+
+"rounded" is how far an engine with experts that is over LIMIT behind is when near ties of its routers are "turned" (`ties`; their
+margins), and "behind" itself for others.
 """
 
+import copy
 import json
 import sys
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+from ties import behind_at, explained
 from transformers import AutoConfig, AutoModelForCausalLM
 from watch import LENGTH, PROMPTS
 
@@ -25,19 +30,25 @@ def weights_of(folder, update):
     return found, sorted(set(disagreeing))
 
 
-def answers(model, engine):
-    """Greedy tokens, and how far below the best the engine's tokens are at the worst place, given what it wrote before."""
-    tokens, behind = [], 0.0
+def answers(model, engine, limit, tie):
+    """Greedy tokens, and how far below the best the engine's tokens are at the worst place, given what it wrote before: as it
+    is, and with near ties turned."""
+    tokens, behind, rounded, turned = [], 0.0, 0.0, []
+    config = model.config
+    experts = getattr(config, "num_experts", None) or getattr(config, "n_routed_experts", None)
     for prompt, said in zip(PROMPTS, engine, strict=True):
         with torch.no_grad():
             made = model.generate(
                 torch.tensor([prompt]), max_new_tokens=LENGTH, do_sample=False, eos_token_id=None, pad_token_id=0
             )
-            logits = model(torch.tensor([prompt + said])).logits[0, len(prompt) - 1 : -1].float()
         tokens.append(made[0, len(prompt) :].tolist())
-        chosen = logits.gather(-1, torch.tensor(said)[:, None])[:, 0]
-        behind = max(behind, float((logits.max(-1).values - chosen).max()))
-    return tokens, behind
+        found = float(behind_at(model, prompt, said).max())
+        behind = max(behind, found)
+        if experts and found > limit:
+            found, turns = explained(copy.deepcopy(model), prompt, said, limit, tie)
+            turned += [round(turn.margin, 4) for turn in turns]
+        rounded = max(rounded, found)
+    return tokens, behind, rounded, turned
 
 
 def main():
@@ -49,13 +60,15 @@ def main():
         loaded = model.load_state_dict(weights, strict=False)
         tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
         engine = json.loads((folder / f"tokens.{update}.0.json").read_text())
-        tokens, behind = answers(model, engine)
+        tokens, behind, rounded, turned = answers(model, engine, *map(float, sys.argv[4:]))
         results[update] = {
             "missing": sorted(set(loaded.missing_keys) - tied),
             "unexpected": sorted(loaded.unexpected_keys),
             "disagreeing": disagreeing,
             "tokens": tokens,
             "behind": behind,
+            "rounded": rounded,
+            "turned": turned,
         }
     print(json.dumps(results))
 

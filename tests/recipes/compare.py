@@ -59,7 +59,8 @@ def _held(place: Place, folder: Path, variant: Variant, metrics: dict[str, dict[
     engine = update_seen(place, folder, variant.name)
     tokens = [{file.name: file.read_text() for file in one.glob("tokens.*.0.json")} for one in watched]
     found = {"weights": weights["weights"], "direction": weights["direction"], "metrics equal": metrics == beside}
-    found |= differences(beside, metrics) | {"tokens": tokens[0] == tokens[1], "behind": engine["behind"]}
+    found |= differences(beside, metrics) | {"tokens": tokens[0] == tokens[1]}
+    found |= {name: engine[name] for name in ("behind", "rounded", "turned")}
     # one-by-one is only what one-rank is held against: other micro-batches, with the engine as it was.
     return found | {"faults": faults(found, variant) if variant.name != "one-by-one" else []}
 
@@ -85,7 +86,7 @@ def faults(found: dict[str, Any], variant: Variant) -> list[str]:
         wrong += [] if found["direction"] is not None and found["direction"] >= LIMITS["direction"] else ["direction"]
     if variant.training == variant.engine == "equal":
         return wrong + ([] if found["tokens"] else ["tokens"])
-    return wrong + ([] if found["behind"] <= BEHIND else ["behind"])
+    return wrong + ([] if found["rounded"] <= BEHIND else ["behind"])
 
 
 def _within(value: float | None, limit: float) -> bool:

@@ -116,4 +116,5 @@ def main():
     print(json.dumps(str(folder)))
 
 
-main()
+if __name__ == "__main__":
+    main()

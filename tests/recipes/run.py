@@ -113,7 +113,7 @@ def good(found: dict[str, Any]) -> bool:
     update = found["update"] or {}
     seen = all(update.get(name) for name in ("whole", "ranks agree", "changed"))
     drawn = bool(found["answers"]) and all(one["different"] >= DIFFERENT * one["answers"] for one in found["answers"])
-    return found["steps"] == 2 and seen and drawn and update["behind"] <= BEHIND and found["resumed"] is True
+    return found["steps"] == 2 and seen and drawn and update["rounded"] <= BEHIND and found["resumed"] is True
 
 
 def _arguments() -> argparse.Namespace:

@@ -57,9 +57,12 @@ class Variant:
         sizes, left_out = dict(other), {key for name in self.off for key in SWITCHES[name]["keys"]}
         if self.one_rank:
             sizes |= dict.fromkeys([*TABLE["parallel"], "devices_per_node"], "1")
+            if int(shrunk(known, key, {}).given.sizes.get("ep", 1)) > 1:
+                sizes |= dict.fromkeys(["ep", "devices_per_node"], "2")
             left_out |= set(_READ["one_rank"])
+        one_by_one = self.one_by_one or any(SWITCHES[name].get("one_by_one") for name in self.off)
         # What is compared is not resumed.
-        more = {"trainer.save_freq": "-1", **(ONE_BY_ONE if self.one_by_one else {})}
+        more = {"trainer.save_freq": "-1", **(ONE_BY_ONE if one_by_one else {})}
         return shrunk(known, key, paths, sizes, frozenset(left_out), more)
 
 
@@ -82,7 +85,7 @@ def on_in(run: Run) -> frozenset[str]:
 
 def variants(known: Recipes, keys: Sequence[Key], kinds: Sequence[str]) -> Iterator[tuple[Key, Variant]]:
     """Every run of these kinds, those of a recipe together. A set of switches that several recipes have is tried in the one
-    with the fewest ranks."""
+    with the fewest ranks, and for each trainer where it is a whole one or acts on the trainer."""
     runs = {key: shrunk(known, key, {}) for key in keys}
     done: set[tuple[str, frozenset[str], frozenset[str]]] = set()
     for key in sorted(keys, key=lambda key: (runs[key].ranks, keys.index(key))):
@@ -92,9 +95,10 @@ def variants(known: Recipes, keys: Sequence[Key], kinds: Sequence[str]) -> Itera
             if kind == "one-rank" and runs[key].ranks == 1:
                 continue
             for variant in _of(kind, on, dynamic):
-                stack = runs[key].recipe.entry.config  # the trainer and its workers
-                tried = (stack, on if kind == "minus-one" else frozenset(), on - variant.off)
                 if kind in ("minus-one", "pairs"):
+                    whole = on if kind == "minus-one" else frozenset()
+                    with_trainer = kind == "minus-one" or any(in_trainer(name) for name in variant.name.split("-")[1:])
+                    tried = (runs[key].recipe.entry.config if with_trainer else "", whole, on - variant.off)
                     if tried in done:
                         continue
                     done.add(tried)
@@ -107,9 +111,10 @@ def _of(kind: str, on: frozenset[str], dynamic: bool) -> Iterator[Variant]:
         yield Variant("off", may_be_off)
     elif kind == "one-rank":
         several = frozenset(name for name in on if SWITCHES[name].get("several"))
-        if dynamic:
+        beside = "one-by-one" if dynamic and not any(SWITCHES[name].get("one_by_one") for name in on) else "on"
+        if beside != "on":
             yield Variant("one-by-one", one_by_one=True)
-        yield Variant("one-rank", several, one_rank=True, one_by_one=True, beside="one-by-one" if dynamic else "on")
+        yield Variant("one-rank", several, one_rank=True, one_by_one=True, beside=beside)
     elif kind == "minus-one":
         for name in sorted(may_be_off):
             wants_it = {other for other in on if name in SWITCHES[other].get("wants", [])}
@@ -125,6 +130,11 @@ def meet(one: str, other: str) -> bool:
     """Whether two switches act on the same step, or their patches change the same code."""
     same_step = SWITCHES[one]["step"] == SWITCHES[other]["step"]
     return same_step or bool(changed_code(one) & changed_code(other))
+
+
+def in_trainer(switch: str) -> bool:
+    """Whether its patches change a trainer: the other trainers have code of their own in its place."""
+    return any(re.search(r"/(trainer|recipe)/", file) for file in changed_code(switch))
 
 
 def changed_code(switch: str) -> set[str]:
