@@ -165,15 +165,15 @@ def read_record(repo: Path) -> Record | None:
     """What a base of the cache is; None when there is none. SourceMismatch when it is there and cannot be read."""
     path = repo / _RECORD
     try:
-        text = path.read_text(encoding="utf-8")
+        text = _record_text(path)
     except FileNotFoundError:
-        if repo.exists():
-            raise SourceMismatch("the base has no record", where=str(path), hint=REFRESH) from None
-        return None
+        raise SourceMismatch("the base has no record", where=str(path), hint=REFRESH) from None
     except PermissionError as error:
         raise refusal(error, "the cache cannot be read", _OTHER_FOLDER, path) from error
     except (OSError, UnicodeDecodeError) as error:
         raise SourceMismatch(f"the record cannot be read: {error}", where=str(path), hint=REFRESH) from error
+    if text is None:
+        return None
     try:
         held = json.loads(text)
         record = Record(**{**held, "declared": tuple(held["declared"])})
@@ -184,6 +184,19 @@ def read_record(repo: Path) -> Record | None:
     if record.schema != 1 or record.form not in FORMS:
         raise SourceMismatch(f"the record has schema {record.schema!r}, not 1", where=str(path), hint=REFRESH)
     return record
+
+
+def _record_text(path: Path) -> str | None:
+    """The record's file; None when there is no base. FileNotFoundError when there is one without it.
+
+    Other runs put a base there whole, and take it away to renew it, at any moment: so it is asked for before its record is
+    read, and one that went in between is looked for again.
+    """
+    if not path.parent.exists():
+        return None
+    with contextlib.suppress(FileNotFoundError):
+        return path.read_text(encoding="utf-8")
+    return path.read_text(encoding="utf-8") if path.parent.exists() else None
 
 
 def _is_typed(record: Record) -> bool:

@@ -28,7 +28,7 @@ from source_builders import (
 from patchctl.errors import SourceMismatch, WrongUse
 from patchctl.manifest.types import Sdist
 from patchctl.source import pipconfig
-from patchctl.source.cache import entries, staging
+from patchctl.source.cache import Record, entries, new_repository, place, seal, staging
 from patchctl.source.obtain import check_base, obtain
 from patchctl.source.types import Base, SourceOptions
 from patchctl.terminal.progress import SilentProgress
@@ -133,6 +133,29 @@ def test_several_runs_may_fetch_the_same_at_once(big: Repo, options: SourceOptio
     assert len({(b.repo, b.commit, b.tree) for b in bases}) == 1
     assert check_all(options.cache) == 1
     assert not list((options.cache / "tmp").iterdir())
+
+
+def test_a_base_that_another_run_puts_there_while_it_is_looked_for(tmp_path: Path) -> None:
+    """It is there or it is not; nobody sees it without its record."""
+    record = Record("greeter", "git", "1" * 40, "2" * 40, "file:///nowhere")
+    places = [(tmp_path / "staged" / f"{n}.git", tmp_path / "git" / f"{n}.git") for n in range(500)]
+    for staged, _ in places:
+        seal(new_repository(staged), record)
+
+    look = """
+import sys
+from pathlib import Path
+from patchctl.source.cache import read_record
+print(flush=True)
+for n in range(500):
+    while read_record(Path(sys.argv[1], f"{n}.git")) is None:
+        pass
+"""
+    with subprocess.Popen([sys.executable, "-c", look, tmp_path / "git"], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline()
+        for staged, final in places:
+            place(staged, final, replace=False)
+    assert other.returncode == 0
 
 
 def test_what_killed_runs_left_goes_after_a_day(options: SourceOptions) -> None:
