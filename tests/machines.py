@@ -102,10 +102,13 @@ def hccn_conf(devices: int = 16) -> str:
     return "".join(f"address_{n}=10.20.0.{n + 1}\nnetmask_{n}=255.255.255.0\n" for n in range(devices))
 
 
-def operators(*compiled: str, place: str | None = "/ws/vllm-ascend/vllm_ascend") -> str:
+def operators(
+    *compiled: str, place: str | None = "/ws/vllm-ascend/vllm_ascend", compiler: str | None = "/usr/bin/c++"
+) -> str:
     """Where the Python of training finds vllm_ascend; what upstream's build leaves there unless others are named."""
     names = compiled or ("vllm_ascend_C.cpython-311-aarch64-linux-gnu.so",)
-    return json.dumps({"python": "/opt/train/bin/python", "vllm_ascend": place, "compiled": names if place else []})
+    found = {"vllm_ascend": place, "compiled": names if place else [], "compiler": compiler}
+    return json.dumps({"python": "/opt/train/bin/python", **found})
 
 
 def tcp(*ports: int) -> str:

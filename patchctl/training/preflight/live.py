@@ -30,7 +30,7 @@ _OURS = re.compile(
 )
 # Runs in the training environment: its version, and what pip would list. Without pip, which not every environment has.
 _PYTHON_PROBE = """
-import importlib.metadata, importlib.util, json, os, platform, sys
+import importlib.metadata, importlib.util, json, os, platform, shutil, sys
 if not sys.path[0]:
     del sys.path[0]  # the current folder, which -c puts first and a program of the user's does not
 rows = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions() if d.metadata["Name"]}
@@ -41,7 +41,9 @@ except Exception:
 place = list(spec.submodule_search_locations or [None])[0] if spec else None
 compiled = sorted(n for n in os.listdir(place) if n.endswith(".so")) if place else []
 packages = [{"name": n, "version": v} for n, v in sorted(rows.items())]
-print(json.dumps([platform.python_version(), packages, {"vllm_ascend": place, "compiled": compiled}]))
+compiler = shutil.which((os.environ.get("CXX", "").split() or ["c++"])[0])  # as torch.utils.cpp_extension looks for it
+operators = {"vllm_ascend": place, "compiled": compiled, "compiler": compiler}
+print(json.dumps([platform.python_version(), packages, operators]))
 """
 HCCN_TOOL = "/usr/local/Ascend/driver/tools/hccn_tool"
 

@@ -66,7 +66,7 @@ PROBES: Mapping[str, str] = {
     RESERVED_PORTS: "/proc/sys/net/ipv4/ip_local_reserved_ports",
     DEVICE_NETWORK: "hccn_tool -i N -ip -g, -tls -g and -link -g of every device, each after a line `# N ip`",
     DEVICE_ADDRESSES: "/etc/hccn.conf",
-    OPERATORS: "where the training environment finds vllm_ascend, and what is compiled there",
+    OPERATORS: "where the training environment finds vllm_ascend, what is compiled there, and a C++ compiler",
     ENVIRONMENT: "the variables that frameworks, HCCL, CANN and Ray read",
     PATHS: "whether the recipe's files and folders are there, with size and time",
     CACHES: "compile caches, with size and time",

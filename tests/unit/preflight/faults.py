@@ -59,9 +59,12 @@ def _meminfo(huge: int = 0, total: int = 2_097_152_000) -> str:
 def _config(positions: int) -> str:
     from preflight_cases import REPOSITORY
 
+    from patchctl.extension import register
     from patchctl.manifest.distribution import Distribution
     from patchctl.training.models.published import read_models
+    from patchctl.training.registration import EXTENSION
 
+    register(EXTENSION)  # for what training has in manifests/: a script has no other who does
     config: dict[str, Any] = dict(read_models(Distribution.load(REPOSITORY)).models["Qwen3-235B-A22B"].config)
     return json.dumps({**config, "max_position_embeddings": positions})
 
@@ -97,6 +100,8 @@ FAULTS = (
     Fault("no compiled operators, and sleep mode", "compiled operators", True, NOTHING,
           {"operators": operators("libother.so")},
           source="vllm-ascend#556, #1114, #3998"),
+    Fault("no C++ compiler, and MindSpeed", "C++ compiler", False, NOTHING, {"operators": operators(compiler=None)},
+          source="MindSpeed f6688c61, op_builder/builder.py"),
     Fault("CANN's and ATB's set_env.sh were not sourced", "set_env.sh", False, NOTHING,
           {"environment": json.dumps({k: v for k, v in ENVIRONMENT.items() if not k.startswith("A")})},
           source="vllm-ascend#152, #262, #2727"),

@@ -154,7 +154,13 @@ esac"""
 
 
 def test_what_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert look(questions()).data(m.OPERATORS) == {"python": sys.executable, "vllm_ascend": None, "compiled": []}
+    compiler = tmp_path / "my-c++"
+    compiler.touch(0o755)
+    monkeypatch.setenv("CXX", f"{compiler} -std=c++17")
+    nothing = {"python": sys.executable, "vllm_ascend": None, "compiled": [], "compiler": str(compiler)}
+    assert look(questions()).data(m.OPERATORS) == nothing
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert look(questions()).data(m.OPERATORS) == nothing | {"compiler": None}
     folder = tmp_path / "vllm_ascend"
     folder.mkdir()
     (folder / "__init__.py").write_text("raise SystemExit('nothing of the frameworks is imported')\n")

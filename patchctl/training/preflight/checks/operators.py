@@ -1,4 +1,4 @@
-"""What vllm-ascend has to have compiled, and CANN's architecture."""
+"""What vllm-ascend has to have compiled, what MindSpeed compiles with, and CANN's architecture."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _BUILD = (
 
 
 def check_operators(case: Case) -> Iterator[Finding]:
-    """Compiled operators, and whether CANN is for this machine's processor."""
+    """Compiled operators, a compiler, and whether CANN is for this machine's processor."""
     yield _compiled(case)
+    yield from _compiler(case)
     yield from _architecture(case)
 
 
@@ -42,6 +43,23 @@ def _compiled(case: Case) -> Finding:
         return looked_at("software", name, "warning", what, _BUILD, needed=False)
     what = f"no {_MODULE} in {place}: sleep mode ({ROLLOUT}.free_cache_engine) ends at its first use of it"
     return looked_at("software", name, "error", what, _BUILD)
+
+
+def _compiler(case: Case) -> Iterator[Finding]:
+    """MindSpeed's operators are built by torch.utils.cpp_extension where one is used first (mindspeed/op_builder/builder.py)."""
+    found = case.machine.data(m.OPERATORS)
+    if case.text("actor_rollout_ref.actor.strategy") != "megatron" or not isinstance(found, dict):
+        return
+    name = "C++ compiler"
+    if "compiler" not in found:
+        what = f"{m.OPERATORS} in {case.machine.place} does not tell; it was recorded by an older patchctl"
+        yield looked_at("software", name, "unknown", what, "record again", needed=False)
+    elif found["compiler"] is None:
+        what = "none: neither CXX nor c++ is there, and MindSpeed compiles its operators at their first use"
+        todo = "install g++ on every node (an image: scripts/build_image.sh --compilers)"
+        yield looked_at("software", name, "warning", what, todo, needed=False)
+    else:
+        yield looked_at("software", name, "ok", f"{found['compiler']}, for MindSpeed's operators")
 
 
 def _architecture(case: Case) -> Iterator[Finding]:
