@@ -13,7 +13,7 @@ from patchctl.errors import WrongUse
 @click.argument("upstream", metavar="UPSTREAM", shell_complete=complete_upstream)
 @click.argument("wanted", metavar="VERSION|REF")
 @click.option(
-    "--from", "origin", metavar="STACK", help="The stack that it follows [default: the newest of the upstream]."
+    "--from", "origin", metavar="STACK", help="The stack that it follows [default: the newest that is not newer]."
 )
 @click.option("--name", metavar="NAME", help="The new stack's name [default: the tag or the branch].")
 @click.option("--commit", metavar="ID", help="The commit, where no repository can be had that tells it.")
@@ -48,7 +48,7 @@ def command(
     if commit is not None and not re.fullmatch(r"[0-9a-f]{40}", commit):
         raise WrongUse(f"--commit {commit!r} is no full commit id", hint="40 lower-case hexadecimal digits")
     dist = app.distribution
-    like = find_stack(dist, f"{upstream}/{origin}") if origin else newest(dist, upstream)
+    like = find_stack(dist, f"{upstream}/{origin}") if origin else newest(dist, upstream, wanted)
     progress = app.progress(as_json)
     try:
         pinned = find_pin(dist, like, wanted, sources.options(), progress, name=name, commit=commit)

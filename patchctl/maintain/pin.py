@@ -41,8 +41,9 @@ class Pinned:
     runtime: Sequence[Proposal]
 
 
-def newest(dist: Distribution, upstream: str) -> Stack:
-    """The stack of an upstream with the highest version. Raises WrongUse where it has none."""
+def newest(dist: Distribution, upstream: str, wanted: str) -> Stack:
+    """The stack of an upstream that a pin of `wanted` follows: the one with the highest version that is not above it, or the
+    highest of all where `wanted` is no release or older than each. Raises WrongUse where the upstream has none."""
     from packaging.version import Version
 
     described = dist.upstream(upstream)
@@ -51,7 +52,13 @@ def newest(dist: Distribution, upstream: str) -> Stack:
         raise WrongUse(
             f"{upstream} has no stack to begin from", hint="write its first manifest: docs/writing-patches.md"
         )
-    return max(stacks, key=lambda s: version_of(s.pin.tag or s.name, release_prefix(s, described)) or Version("0"))
+
+    def version(stack: Stack) -> Version:
+        return version_of(stack.pin.tag or stack.name, release_prefix(stack, described)) or Version("0")
+
+    last = max(stacks, key=version)
+    release = version_of(wanted, release_prefix(last, described))
+    return max((s for s in stacks if release is not None and version(s) <= release), key=version, default=last)
 
 
 def find_pin(

@@ -128,6 +128,15 @@ def test_a_branch_and_a_commit(made: Made) -> None:
     assert (found["stack"], found["commit"], found["tree"], found["tag"]) == ("today", commit, tree, None)
 
 
+def test_a_release_follows_the_newest_stack_that_is_not_newer(made: Made) -> None:
+    goes_on(made, {"README.md": "again\n"})
+    pin(made, "greeter", "v1.1rc2")
+    goes_on(made, {"README.md": "mended\n"}, tag="v1.0.1")
+    assert "comes_from: v1\n" in pin(made, "greeter", "v1.0.1", "--dry-run")["manifest"]
+    goes_on(made, {"README.md": "anew\n"}, tag="v1.2")
+    assert "comes_from: v1.1rc2\n" in pin(made, "greeter", "v1.2", "--dry-run")["manifest"]
+
+
 def test_it_overwrites_nothing(made: Made) -> None:
     goes_on(made, {"README.md": "again\n"})
     pin(made, "greeter", "v1.1rc2")
