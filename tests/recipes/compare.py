@@ -59,7 +59,9 @@ def _held(place: Place, folder: Path, variant: Variant, metrics: dict[str, dict[
     tokens = [{file.name: file.read_text() for file in one.glob("tokens.*.0.json")} for one in watched]
     found = {"weights": weights["weights"], "direction": weights["direction"], "metrics equal": metrics == beside}
     found |= differences(beside, metrics) | {"tokens": tokens[0] == tokens[1]}
-    if not (found["weights"] and found["tokens"]):  # otherwise they are as near to Hugging Face's as those of the other run
+    if not (
+        found["weights"] and found["tokens"]
+    ):  # otherwise they are as near to Hugging Face's as those of the other run
         engine = update_seen(place, folder, variant.name)
         found |= {name: engine[name] for name in ("behind", "rounded", "turned")}
     # one-by-one is only what one-rank is held against: other micro-batches, with the engine as it was.
