@@ -101,9 +101,12 @@ def _made(work: WorkTree, before: str) -> Picked:
     return Picked(after, {}, trees[0] == trees[1])
 
 
-def touched_by(work: WorkTree, commit: str) -> list[bytes]:
-    """The files that a commit changes."""
-    out = work.git("diff-tree", "--no-commit-id", "--name-only", "--no-renames", "-r", "-z", f"{commit}^", commit)
+def touched_by(work: WorkTree, commit: str, kinds: str = "") -> list[bytes]:
+    """The files that a commit changes; of these kinds alone (git's letters, A for added)."""
+    only = ("--diff-filter", kinds) if kinds else ()
+    out = work.git(
+        "diff-tree", "--no-commit-id", "--name-only", "--no-renames", "-r", "-z", *only, f"{commit}^", commit
+    )
     return [p for p in out.split(b"\0") if p]
 
 

@@ -8,6 +8,7 @@ Nothing of the distribution is changed before the last patch has arrived (`rebas
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -70,6 +71,7 @@ def _step(run: Run, state: State, feature: str, commit: str) -> State:
     if picked.commit is None:
         seen = standing(run.place.hidden, state.head, generated_in(state))
         paths = {os.fsdecode(p): why for p, why in picked.conflicts.items()}
+        paths |= _made_by_absent(state, work, paths)
         message = work.git("cat-file", "commit", commit).decode("utf-8", "replace")
         until = next((line for line in message.splitlines() if line.startswith("Drop-When: ")), "")
         return replace(state, stop=Stop("conflict", feature, paths, seen, until))
@@ -85,6 +87,18 @@ def _step(run: Run, state: State, feature: str, commit: str) -> State:
         stage_of(state).name, feature, commit, "replayed" if outcome else "clean", picked.commit, notes=tuple(notes)
     )
     return advanced(state, step)
+
+
+def _made_by_absent(state: State, work: WorkTree, paths: Iterable[str]) -> dict[str, str]:
+    """Those of the files that a patch adds which was left out before: nothing of upstream's is in the way."""
+    found = {}
+    for step in state.steps:
+        if step.outcome in ("dropped", "postponed") and step.stage == stage_of(state).name:
+            added = map(os.fsdecode, touched_by(work, step.before, "A"))
+            found.update(
+                dict.fromkeys(set(paths).intersection(added), f"made by {step.feature}, which is {step.outcome}")
+            )
+    return found
 
 
 def _picked(run: Run, state: State, work: WorkTree, commit: str) -> tuple[Picked, bool, list[str]]:

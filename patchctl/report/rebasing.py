@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,24 +13,33 @@ from patchctl.values import asdict
 if TYPE_CHECKING:
     from patchctl.maintain.rebase_end import Ended
     from patchctl.maintain.rebase_run import Run
-    from patchctl.maintain.rebase_state import State
+    from patchctl.maintain.rebase_state import State, Step
 
 
 def status(run: Run, state: State) -> Iterator[str]:
     """How far it is, and what to do."""
+    yield from _steps(state, state.steps)
     if state.stop is not None and not run.place.is_ours:
-        yield from stopped(run, state)
+        yield from _stop(run, state)
         return
-    yield from _steps(state)
     yield f"{patch_count(len(state.todo))} to go to {_here(state)}; the run was killed, or is under way"
     yield "next: patchctl rebase --continue, or --abort"
 
 
 def stopped(run: Run, state: State) -> Iterator[str]:
-    """What came over so far, what is in the way, and the commands that go on."""
+    """What became of the patch at which it stopped before and of those after it, and of this one, the way on."""
+    asked = [n for n, step in enumerate(state.steps) if step.outcome in ("resolved", "dropped", "postponed")]
+    before = asked[-1] if asked else 0
+    if before:
+        yield f"{patch_count(before)} before, see patchctl rebase --status"
+    yield from _steps(state, state.steps[before:])
+    yield from _stop(run, state)
+
+
+def _stop(run: Run, state: State) -> Iterator[str]:
+    """What is in the way, and the commands that go on."""
     stop = state.stop
     assert stop is not None
-    yield from _steps(state)
     folder = run.place.folder
     if stop.kind == "empty":
         yield visible_line(f"{stop.feature}: nothing is left of it at {_here(state)}; {stop.reason}")
@@ -47,7 +56,7 @@ def stopped(run: Run, state: State) -> Iterator[str]:
 def done(run: Run, state: State, ended: Ended) -> Iterator[str]:
     """All patches, what was written, what was dropped, and what nobody has proven."""
     name = f"{state.upstream}/{state.new}"
-    yield from _steps(state)
+    yield from _steps(state, state.steps)
     yield f"{name}: {patch_count(len(ended.files))} from {state.old}, {len(ended.same)} of them byte for byte as before"
     yield f"work tree {ended.folder}, range-diff {ended.range_diff}"
     yield from (visible_line(one) for one in ended.open)
@@ -75,9 +84,9 @@ def _here(state: State) -> str:
     return state.stages[state.stage].name
 
 
-def _steps(state: State) -> Iterator[str]:
+def _steps(state: State, steps: Sequence[Step]) -> Iterator[str]:
     several = len(state.stages) > 1
-    for step in state.steps:
+    for step in steps:
         where = f"{step.stage}  " if several else ""
         yield visible_line(f"{where}{step.outcome:<9} {step.feature}{f': {step.reason}' if step.reason else ''}")
         yield from (visible_line(f"    {note}") for note in step.notes)

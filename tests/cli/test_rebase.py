@@ -483,6 +483,27 @@ def test_a_patch_is_left_for_later(made: Made) -> None:
     assert said[1] == "`postponed:` names loud, and this stack has it"
 
 
+def test_a_stop_says_what_is_new_and_what_was_left_out(tmp_path: Path) -> None:
+    typo, polite, loud = GREETER.patches
+    manners = {"greeter/manners.py": "def polite(text):\n    return text.lower()\n"}
+    patches = (
+        typo,
+        replace(polite, edits={**polite.edits, **polite.carries}, carries={}),
+        replace(loud, edits={**loud.edits, **manners}),
+    )
+    made = make_distribution(tmp_path / "made", (replace(GREETER, patches=patches),))
+    goes_on(made, OTHER_WORDS)
+    begin(made, code=4)
+    rebase(made, "--postpone", "--reason", "later", code=4)
+    stopped = made.patchctl("rebase", "--postpone", "--reason", "with typo").stdout
+    assert stopped.startswith("1 patch before, see patchctl rebase --status\npostponed polite: with typo\n")
+    assert "typo: later" not in stopped
+    assert "    greeter/manners.py: made by polite, which is postponed\n" in stopped
+    status = made.good("rebase", "--status")
+    assert status.startswith("postponed typo: later\npostponed polite: with typo\n")
+    assert status.endswith(stopped[stopped.index("loud: git cannot") :])
+
+
 def left_findings(made: Made) -> list[str]:
     report = json.loads(made.patchctl("verify", "--static", "--json").stdout)
     return [f["message"] for f in report["findings"] if f["rule"] == "dropped"]
