@@ -39,7 +39,7 @@ demo: $(VENV)/.ready  ## GRPO on a CPU from nothing to a risen reward and its pi
 test: test-tool test-behaviour test-suites verify  ## all tests that this machine can run; says how many it skipped and why
 
 # Thousands of processes run the tool, in environments that write no bytecode: compiled once, test_apply.py took 9 CPU seconds and not 16.
-test-tool: $(VENV)/.ready  ## the tool alone: no torch, about 11 minutes
+test-tool: $(VENV)/.ready  ## the tool alone: no torch, 9 to 11 minutes
 	$(RUN) -m compileall -q patchctl
 	$(RUN) -m pytest -q -n 2 tests/unit tests/cli tests/hostile tests/upstream tests/fuzz tests/recipes
 
