@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from compare import compared
 from records import Records, State, state_of
-from runs import REPO, Place, paths, train
+from runs import REPO, Ended, Place, paths, train
 from seen import BEHIND, answers_of, chosen, same_again, steps_of, update_seen, updates_of, why
 from shrunk import Shrunk, recipes, shipped, shrunk
 from table import sizes_page
@@ -82,10 +82,11 @@ class Session:
             return
         # A record of another machine left no run here to hold this one against.
         if not self._here(key, "on", found["state"]):
-            self.run(key, again=True)
+            begun(self.place, self.known, key, self.timeout, self.other)
+            self._done(key, "on", found["state"])
         if variant.beside != "on" and not self._here(key, variant.beside, found["compared"][variant.beside]["state"]):
             self.compare(key, variant_of(variant.beside, found["compared"][variant.beside]), again=True)
-        found = self.records.found[title]
+            found = self.records.found[title]
         one = compared(self.place, self.known, key, variant, self.timeout, self.other)
         self._done(key, variant.name, state)
         self.records.keep(title, found | {"compared": found["compared"] | {variant.name: one | {"state": state}}})
@@ -136,20 +137,25 @@ def _arguments() -> argparse.Namespace:
     return asked
 
 
+def begun(place: Place, known: Recipes, key: Key, timeout: float, other: dict[str, str]) -> tuple[Shrunk, Ended]:
+    """A recipe's own run, from its first step; raises RuntimeError when its model or its data cannot be made."""
+    folder = place.folder / "-".join(key)
+    for name in ("checkpoints", "on", "resumed"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    one = shrunk(known, key, paths(place, shrunk(known, key, {}).recipe), other)
+    return one, train(place, one, known, "on", timeout)
+
+
 def look_at(
     place: Place, known: Recipes, key: tuple[str, str], timeout: float, other: dict[str, str]
 ) -> dict[str, Any]:
     """The result of one recipe; what could not be done is said in `why`, and what comes after it is not tried."""
     found: dict[str, Any] = {"composed": False, "steps": 0, "answers": [], "update": None, "resumed": None, "why": ""}
     folder = place.folder / "-".join(key)
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    for name in ("on", "resumed"):
-        shutil.rmtree(folder / name, ignore_errors=True)
     try:
-        one = shrunk(known, key, paths(place, shrunk(known, key, {}).recipe), other)
+        one, ended = begun(place, known, key, timeout, other)
     except RuntimeError as failure:
         return found | {"why": str(failure).strip().splitlines()[-1][:300]}
-    ended = train(place, one, known, "on", timeout)
     log = ended.log.read_text(errors="replace")
     metrics = steps_of(folder / "on")
     found |= {

@@ -48,7 +48,7 @@ held to the limit with such choices of Hugging Face's router turned round, named
 - **one rank** is held against a run on the recipe's ranks with micro-batches of one answer, as it has them itself: a loss is the average of
   its micro-batches', and depends on which answers share one. Hybrid data parallelism, which chooses them itself, is held in its own
   micro-batches against runs with one answer in each. Recipes with experts have two ranks there: MindSpeed's overlapped exchange
-  fails on one.
+  fails on one. A recipe that begins with random weights is not run there: which they are depends on the number of ranks.
 
 | recipe | run | ranks | held to | held | losses | gradient norm | cosine | engine | seconds | GiB | where it stops |
 |---|---|---|---|---|---|---|---|---|---|---|---|

@@ -143,6 +143,11 @@ def test_each_pair_that_meets_is_tried_once() -> None:
     assert not [name for name in pairs if name in ("only-hccl-progress", "only-layout-log_prob")]
 
 
+def test_first_weights_that_depend_on_the_number_of_ranks_are_not_compared_on_one() -> None:
+    tried = {"/".join(key) for key, _ in variants(KNOWN, KEYS, ["one-rank"])}
+    assert {"/".join(key) for key in KEYS} - tried == {"qwen2.5-1.5b/grpo", "qwen3-235b/grpo-random-init"}
+
+
 def test_answers_are_given_prompt_by_prompt() -> None:
     assert same_prompts([[1], [1], [2], [2]], [[2], [1], [2], [1]]) == [1, 3, 0, 2]
     with pytest.raises(KeyError):

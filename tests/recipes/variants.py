@@ -72,6 +72,11 @@ def variant_of(name: str, found: Mapping[str, Any]) -> Variant:
     return Variant(name, frozenset(found["off"]), name == "one-rank", alone, found["beside"])
 
 
+def begins_at_random(run: Run) -> bool:
+    """Whether Megatron draws the first weights: which they are depends on the number of ranks."""
+    return (found := run.override("actor_rollout_ref.actor.load_weight")) is not None and found.value == "False"
+
+
 def on_in(run: Run) -> frozenset[str]:
     """The switches that a recipe has on."""
     keys = {bare(key): value.value for key, value in {**run.overrides, **run.environment}.items()}
@@ -92,7 +97,7 @@ def variants(known: Recipes, keys: Sequence[Key], kinds: Sequence[str]) -> Itera
         run = runs[key].run(known)
         on, dynamic = on_in(run), (found := run.override(DYNAMIC)) is not None and found.value == "True"
         for kind in kinds:
-            if kind == "one-rank" and runs[key].ranks == 1:
+            if kind == "one-rank" and (runs[key].ranks == 1 or begins_at_random(run)):
                 continue
             for variant in _of(kind, on, dynamic):
                 if kind in ("minus-one", "pairs"):
