@@ -61,7 +61,9 @@ def write_locks(root: Path) -> None:
     inputs = inputs_of(dist, named)
     for platform in PLATFORMS:
         packages = {n: Locked(n, v, (f"sha256:{'0' * 64}",), ("greeter/needs.txt",)) for n, v in VERSIONS.items()}
-        for elsewhere, text in render_lock(Lock(platform, packages, inputs.digest(platform), "uv"), named).items():
+        for elsewhere, text in render_lock(
+            Lock(platform, packages, inputs.digest(platform), "uv", inputs.value.exclude_newer), named
+        ).items():
             lock_path(named, platform, elsewhere=elsewhere).write_text(text)
 
 

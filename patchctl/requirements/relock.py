@@ -34,7 +34,8 @@ class LockedSet:
 
 
 def relock(dist: Distribution, options: SourceOptions, progress: Progress, *, check: bool) -> list[LockedSet]:
-    """Every set that a profile names, resolved anew for every platform, and written unless `check` says no.
+    """Every set that a profile names, resolved for every platform with the versions of the lock that is there wherever they
+    are allowed, and written unless `check` says no.
 
     What the trees declare is read from their sources only where declared.txt is not that of the pins. Raises NoSolution,
     SourceUnavailable and WrongUse as `resolve_inputs` and `collect` do; then nothing of that set is written.
@@ -51,8 +52,9 @@ def _set(
     found = []
     for platform in PLATFORMS:
         progress.note(f"resolving {named.name} for {platform}")
-        lock = resolve_inputs(inputs, platform)
-        found.append((lock, tuple(_differences(named, lock))))
+        old = _there(named, platform)
+        lock = resolve_inputs(inputs, platform, old if isinstance(old, Lock) else None)
+        found.append((lock, tuple(_differences(old, lock))))
         if found[-1][1]:
             texts |= {lock_path(named, platform, elsewhere=e): text for e, text in render_lock(lock, named).items()}
     progress.finish()
@@ -74,12 +76,18 @@ def _declared(dist: Distribution, named: NamedSet, options: SourceOptions, progr
     return there if there and not list(stale(dist, named, there)) else collect(dist, named, options, progress)
 
 
-def _differences(named: NamedSet, lock: Lock) -> Iterator[str]:
-    """How a lock differs from the one that is there; who resolved it makes no difference."""
+def _there(named: NamedSet, platform: Platform) -> Lock | str:
+    """The lock that is there, or why it cannot be read."""
     try:
-        old = read_lock(named, lock.platform)
+        return read_lock(named, platform)
     except BadManifest as error:
-        yield error.what
+        return error.what
+
+
+def _differences(old: Lock | str, lock: Lock) -> Iterator[str]:
+    """How a lock differs from the one that is there; who resolved it makes no difference."""
+    if isinstance(old, str):
+        yield old
         return
     if old.input != lock.input:
         yield "it was resolved from other inputs"

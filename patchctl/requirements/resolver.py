@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -47,16 +47,20 @@ def find_uv() -> list[str]:
     return [path]
 
 
-def resolve_inputs(inputs: Inputs, platform: Platform) -> Lock:
-    """The lock of a platform. Raises NoSolution for requirements that contradict each other, SourceUnavailable where uv
-    could not ask the package index, WrongUse without uv.
+def resolve_inputs(inputs: Inputs, platform: Platform, keep: Lock | None = None) -> Lock:
+    """The lock of a platform, with the versions of `keep` wherever the inputs allow them and it was made up to the same time:
+    an index is given releases, with any time of publication, after a lock was made.
+
+    Raises NoSolution for requirements that contradict each other, SourceUnavailable where uv could not ask the package
+    index, WrongUse without uv.
     """
     left_out = {name for one in inputs.value.left_out for name in one.packages}
     there = [one for one in inputs.value.elsewhere if one.platform == platform]
     given = {canonicalize_name(name): one for one in there if one.version for name in one.packages}
     excluded = {name for name in left_out if not name.endswith("*")} | given.keys()
+    kept = keep.packages.values() if keep and keep.exclude_newer == inputs.value.exclude_newer else ()
     while True:
-        packages = {p.name: p for p in _compiled(inputs, platform, excluded)}
+        packages = {p.name: p for p in _compiled(inputs, platform, excluded, kept)}
         # uv takes plain names: a family of them is known once something asked for its members.
         more = {name for name in packages if any(fnmatchcase(name, pattern) for pattern in left_out)}
         if not more:
@@ -70,7 +74,9 @@ def resolve_inputs(inputs: Inputs, platform: Platform) -> Lock:
                 found = packages[name]
                 version = f"{found.version.partition('+')[0]}+{one.local}"
                 packages[name] = replace(found, version=version, hashes=(), index=one.index)
-    return Lock(platform, dict(sorted(packages.items())), inputs.digest(platform), _version())
+    return Lock(
+        platform, dict(sorted(packages.items())), inputs.digest(platform), _version(), inputs.value.exclude_newer
+    )
 
 
 def _who_asks(inputs: Inputs, name: str) -> tuple[str, ...]:
@@ -87,16 +93,19 @@ def _version() -> str:
     return " ".join(said.split()[:2])
 
 
-def _compiled(inputs: Inputs, platform: Platform, excluded: set[str]) -> Iterator[Locked]:
+def _compiled(inputs: Inputs, platform: Platform, excluded: set[str], kept: Collection[Locked]) -> Iterator[Locked]:
     with tempfile.TemporaryDirectory(prefix="patchctl-lock-") as name:
         folder = Path(name)
         named = write_inputs(inputs, folder)
         (folder / "excluded.in").write_text("".join(f"{n}\n" for n in sorted(excluded)), encoding="utf-8")
+        # uv prefers the versions that the file of its output has.
+        (folder / "lock.txt").write_text("".join(f"{p.name}=={p.version}\n" for p in kept), encoding="utf-8")
         command = [
             *find_uv(), "pip", "compile", "--quiet", "--no-config", "--no-header", "--no-progress", "--generate-hashes",
             "--annotation-style", "split", "--python-version", inputs.value.python,
             "--python-platform", f"{platform}-{_TAG}", "--exclude-newer", inputs.value.exclude_newer,
-            "--override", "overrides.in", "--excludes", "excluded.in", *named,
+            "--override", "overrides.in", "--excludes", "excluded.in",
+            "--output-file", "lock.txt", *named,
         ]  # fmt: skip
         try:
             done = subprocess.run(
@@ -105,9 +114,10 @@ def _compiled(inputs: Inputs, platform: Platform, excluded: set[str]) -> Iterato
         except subprocess.TimeoutExpired as error:
             tried = [Tried("the package index", f"uv did not end in {error.timeout:g} seconds")]
             raise SourceUnavailable("the requirements were not resolved", tried) from error
-    if done.returncode != 0:
-        raise _failure(_with_titles(done.stderr, named), inputs, platform)
-    yield from _packages(done.stdout, named)
+        if done.returncode != 0:
+            raise _failure(_with_titles(done.stderr, named), inputs, platform)
+        text = (folder / "lock.txt").read_text(encoding="utf-8")
+    yield from _packages(text, named)
 
 
 def _failure(said: str, inputs: Inputs, platform: Platform) -> PatchctlError:

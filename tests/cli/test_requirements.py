@@ -136,6 +136,20 @@ def test_a_set_is_resolved_from_its_trees(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("index")
+def test_what_is_locked_stays_until_the_time_moves(tmp_path: Path) -> None:
+    """A newer release that the inputs allow as well enters with a new `exclude_newer`, and with nothing else."""
+    made = make(tmp_path / "made", lock=False)
+    file = f"manifests/requirements/{NAME}/set.yaml"
+    made.edit(file, "packaging>=23", "packaging==23.0")
+    relocked(made, 0)
+    made.edit(file, "packaging==23.0", "packaging>=23")
+    assert relocked(made, 0)["requirements"][0]["differences"] == ["it was resolved from other inputs"]
+    assert "\npackaging==23.0 " in (made.root / LOCK).read_text()
+    made.edit(file, "2024-01-01T00:00:00Z", "2024-01-02T00:00:00Z")
+    assert "packaging 23.0 became 23.2" in relocked(made, 0)["requirements"][0]["differences"]
+
+
+@pytest.mark.usefixtures("index")
 def test_a_version_that_the_index_has_not_is_not_resolved(tmp_path: Path) -> None:
     """It stands among what comes from elsewhere, with who asks for it, on its platform alone."""
     made = make(tmp_path / "made", lock=False)
@@ -181,16 +195,24 @@ def test_an_index_that_cannot_be_asked(made: Made) -> None:
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("name", ["2026.02", "2026.11"])
 def test_our_locks_are_what_resolving_gives(name: str, platform: Platform) -> None:
-    """Every profile of ours that trains on NPUs, by the set that all of them name; about ten seconds."""
+    """Every profile of ours that trains on NPUs, by the set that all of them name; about ten seconds.
+
+    An index can gain releases and files, with times before the lock's, so its versions are kept and its digests are among those found.
+    """
     dist = Distribution.load(REPO)
     named = read_set(dist, name)
     assert {p.name for p in named.profiles} == {p.name for p in dist.every_profile() if p.set == name} - {
         "demo",
         "upstream-2026.11",
     }
-    lock, have = resolve_inputs(inputs_of(dist, named), platform), read_lock(named, platform)
+    have = read_lock(named, platform)
+    lock = resolve_inputs(inputs_of(dist, named), platform, have)
     assert {n: p.version for n, p in lock.packages.items()} == {n: p.version for n, p in have.packages.items()}
-    assert (lock.packages, lock.input) == (have.packages, have.input)
+    assert {n: (p.via, p.index) for n, p in lock.packages.items()} == {
+        n: (p.via, p.index) for n, p in have.packages.items()
+    }
+    assert [n for n, p in have.packages.items() if not set(p.hashes) <= set(lock.packages[n].hashes)] == []
+    assert (lock.input, lock.exclude_newer) == (have.input, have.exclude_newer)
 
 
 @pytest.mark.usefixtures("index")
