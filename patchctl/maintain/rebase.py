@@ -103,19 +103,18 @@ def _made_by_absent(state: State, work: WorkTree, paths: Iterable[str]) -> dict[
 
 def _picked(run: Run, state: State, work: WorkTree, commit: str) -> tuple[Picked, bool, list[str]]:
     """What became of a patch, whether an earlier resolution did it, and what to say of it."""
-    store = run.store(state)
+    # The whole patch first: rerere knows conflicts alone, and nothing of what was mended beside them.
+    message = run.store(state).replay(work, commit, state.head)
+    if message is not None:
+        return commit_as(work, commit, state.head, message), True, []
     picked = pick(work, commit)
-    if picked.commit is None:
-        clear(work, state.head)
-        message = store.replay(work, commit, state.head)
-        if message is not None:
-            return commit_as(work, commit, state.head, message), True, []
-        picked = pick(work, commit)
+    notes = ["its conflicts alone: what was mended beside them is not on this tree"] if picked.remembered else []
     made = run.regeneration(state)
     files = made.among({*touched_by(work, commit), *picked.conflicts})
     if not files:
-        return picked, picked.remembered, []
-    return _made_anew(work, made, picked, commit, state.head, files)
+        return picked, picked.remembered, notes
+    made_anew, outcome, more = _made_anew(work, made, picked, commit, state.head, files)
+    return made_anew, outcome, notes + more
 
 
 def _made_anew(

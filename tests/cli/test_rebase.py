@@ -621,6 +621,31 @@ def test_an_abort_leaves_nothing_but_what_was_resolved(made: Made) -> None:
     assert outcomes(found) == {"typo": "replayed"} and found["stopped_at"]["feature"] == "polite"
 
 
+def test_what_was_mended_beside_a_conflict_comes_again(made: Made) -> None:
+    """git remembers conflicts only; the rest of a resolution, and its message, are of the whole patch that was kept."""
+    goes_on(made, OTHER_WORDS)
+    begin(made, code=4)
+    resolve(made)
+    (tree_of(made) / "README.md").write_text("mended too\n")
+    git(tree_of(made), "add", "--all")
+    text = git(tree_of(made), "log", "-1", "--format=%B", "CHERRY_PICK_HEAD").replace("\n\n", " for v2\n\n", 1)
+    git(tree_of(made), "commit", "--quiet", "-m", text)
+    rebase(made, "--continue", code=20)
+    first = patch_of(made, "typo")
+    assert "+mended too" in first and " for v2\n" in first
+    for left in ("manifests/stacks/greeter/v2.yaml", "manifests/locks/greeter/v2.yaml"):
+        (made.root / left).unlink(missing_ok=True)
+    for left in (made.root / "patches/greeter/v2", tree_of(made)):
+        shutil.rmtree(left)
+    found = begin(made, code=20)
+    assert outcomes(found)["typo"] == "replayed" and found["steps"][0]["notes"] == []
+    assert patch_of(made, "typo") == first
+    goes_on(made, {"more.txt": "of upstream's\n"}, "v3")
+    found = rebase(made, "greeter/v1", "--to", "v3", code=20)
+    assert outcomes(found)["typo"] == "replayed"
+    assert found["steps"][0]["notes"] == ["its conflicts alone: what was mended beside them is not on this tree"]
+
+
 def test_edits_elsewhere_are_not_lost(made: Made) -> None:
     goes_on(made, OTHER_WORDS)
     begin(made, code=4)
