@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness import Upstream
+from harness import REPO, Upstream
 from pins import distribution
 
 
@@ -36,3 +36,44 @@ def test_expert_bias_float32(upstream: Upstream) -> None:
     made: Any = upstream.run("probe_expert_bias.py", need=["megatron-lm"], standins=["megatron_cpu"])
     assert made["given away"] == ["torch.float32"]
     assert made["loaded"] == [["torch.float32", made["saved"]]] * 2
+
+
+def test_hdp_of_megatron_lm_is_not_met(upstream: Upstream) -> None:
+    """A micro-batch with a group of its own: attention hands rotary embedding the whole context parallel group all the same.
+
+    The probe is that of the patch for core_v0.12.1, where it is green. With four ranks, and a group of one in the micro-batch,
+    sequences of 14 and 10 tokens are taken for a fourth of themselves.
+    """
+    trees_of_the_set(upstream, "megatron-lm")
+    probe = "patches/megatron-lm/core_v0.12.1/hdp/tests/probe_hdp_rotary.py"
+    with pytest.raises(AssertionError, match=r"sum exactly to 24 .*got split_sizes=\[3, 2\]"):
+        upstream.run(probe, need=["megatron-lm"], standins=["megatron_cpu", "npu_attention"], procs=4, timeout=300)
+
+
+SYNCHRONOUS_ROLLOUT = {
+    "verl/workers/rollout/vllm_rollout/vllm_rollout_spmd.py": ["rollout_progress", "rollout_torch_compile"],
+    "verl/workers/fsdp_workers.py": ["data_rebalance_seeds"],
+    "verl/workers/megatron_workers.py": ["data_rebalance_seeds", "rollout_torch_compile"],
+    "recipe/dapo/dapo_ray_trainer.py": ["data_rebalance_dapo"],
+}
+
+
+@pytest.mark.parametrize("file", SYNCHRONOUS_ROLLOUT)
+def test_what_features_of_the_synchronous_rollout_patched_is_gone(upstream: Upstream, file: str) -> None:
+    trees_of_the_set(upstream, "verl")
+    for feature in SYNCHRONOUS_ROLLOUT[file]:
+        (patch,) = (REPO / "patches/verl/v0.6.0" / feature).glob("*.patch")
+        assert f"diff --git a/{file} " in patch.read_text()
+    tree = upstream.tree("verl")
+    assert (tree / "verl/workers").is_dir()
+    assert not (tree / file).exists()
+
+
+def test_no_trainer_asks_its_workers_for_answers(upstream: Upstream) -> None:
+    """data_rebalance orders what fit hands to `actor_rollout_wg.generate_sequences`: nothing calls that any more."""
+    trees_of_the_set(upstream, "verl")
+    call = "actor_rollout_wg.generate_sequences("
+    assert call in (REPO / "patches/verl/v0.6.0/data_rebalance/0006-feature-data_rebalance.patch").read_text()
+    sources = list((upstream.tree("verl") / "verl").rglob("*.py"))
+    assert len(sources) > 100
+    assert [file for file in sources if call in file.read_text()] == []
