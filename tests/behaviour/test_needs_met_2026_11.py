@@ -38,6 +38,24 @@ def test_expert_bias_float32(upstream: Upstream) -> None:
     assert made["loaded"] == [["torch.float32", made["saved"]]] * 2
 
 
+@pytest.fixture(scope="module")
+def te_layers(upstream: Upstream) -> Any:
+    trees_of_the_set(upstream, "mindspeed")
+    standins = ["torch_npu", "megatron_cpu"]
+    return upstream.run("probe_te_layers.py", need=["megatron-lm", "mindspeed"], standins=standins, timeout=300)
+
+
+def test_te_state_dict(te_layers: Any) -> None:
+    """Norms that stand beside a fused layer stay in state_dict, and the fused layer's weights are there once."""
+    assert "fused.layer_norm_weight" in te_layers["state"]["parameters"]
+    assert te_layers["state"]["state_dict"] == te_layers["state"]["parameters"]
+
+
+def test_mla_attention_sizes(te_layers: Any) -> None:
+    """The operator is given four heads of 24 and 12 numbers, and the scale that the attention was made with."""
+    assert te_layers["attention"] == [[[5, 1, 96], [5, 1, 96], [5, 1, 48], 0.3]]
+
+
 def test_hdp_of_megatron_lm_is_not_met(upstream: Upstream) -> None:
     """A micro-batch with a group of its own: attention hands rotary embedding the whole context parallel group all the same.
 
