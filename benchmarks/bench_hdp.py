@@ -402,7 +402,8 @@ def main() -> int:
     args = parser.parse_args()
     packing = load_packing(args.packing)
     program = f"Python {platform.python_version()}"
-    blocks = [f"Computed, medians of {args.seeds} batches, {program}. Command: `python benchmarks/bench_hdp.py`."]
+    command = f"python benchmarks/bench_hdp.py{' --mcore-dev TREE' if args.mcore_dev else ''}"
+    blocks = [f"Computed, medians of {args.seeds} batches, {program}. Command: `{command}`."]
     scheduler = mcore_scheduler(args.mcore_dev) if args.mcore_dev else None
     last = functools.partial(division_table, seeds=args.division_seeds)
     tables = {**TABLES, DIVISION: lambda packing, seeds: last(packing, scheduler)}

@@ -91,7 +91,7 @@ def test_npugraph_ex_static_kernel(upstream: Upstream, tiny_models: TinyModels, 
     }  # fmt: skip
     if drafts:
         options["speculative_config"] = NGRAM | {"num_speculative_tokens": drafts}
-    folder = REPO / "patches/vllm-ascend/v0.14.0rc1/npugraph_ex_static_kernel/tests"
+    folder = (REPO / "patches/vllm-ascend/v0.14.0rc1/npugraph_ex_static_kernel/tests/recording_torchair.py").parent
     made: Any = upstream.run("probe_static_kernel_0_23.py", folder, tiny_models.qwen3, json.dumps(options), **ENGINE)
     assert made == {"result": [2.0, 2.0], "static_kernel": True, "static_shapes": shapes}
 
@@ -119,8 +119,9 @@ SYNCHRONOUS_ROLLOUT = {
 @pytest.mark.parametrize("file", SYNCHRONOUS_ROLLOUT)
 def test_what_features_of_the_synchronous_rollout_patched_is_gone(upstream: Upstream, file: str) -> None:
     trees_of_the_set(upstream, "verl")
+    before = REPO / "patches" / "verl" / distribution().release_set("2026.02").stacks["verl"]
     for feature in SYNCHRONOUS_ROLLOUT[file]:
-        (patch,) = (REPO / "patches/verl/v0.6.0" / feature).glob("*.patch")
+        (patch,) = (before / feature).glob("*.patch")
         assert f"diff --git a/{file} " in patch.read_text()
     tree = upstream.tree("verl")
     assert (tree / "verl/workers").is_dir()
