@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import table
 from shrunk import REPO, Shrunk, recipes, shipped, shrunk
@@ -15,7 +15,7 @@ from variants import variant_of
 
 from patchctl.atomic import replace_file
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.lock import LockedForm, read_lock
+from patchctl.manifest.lock import Lock, LockedForm, read_lock
 from patchctl.training.recipes.read import Key, Recipes
 from patchctl.workspace.state import load_state
 
@@ -23,18 +23,31 @@ State = dict[str, Any]
 """What a run ran: the tips of the patched trees, and a digest of the shrunk recipe's settings. Stand-ins are not in it."""
 
 
+class Patches(TypedDict):
+    """What a tip was made of: its stack as UPSTREAM/STACK, and the digest of each patch by feature."""
+
+    stack: str
+    patches: dict[str, str]
+
+
 class Records:
-    """The records in `folder`, and the page that is made of them with every one that is kept."""
+    """The records in `folder`, and the page that is made of them with every one that is kept.
+
+    `tips.json` beside them has, of each tip on which something ran, the digests of the patches that made it.
+    """
 
     def __init__(self, known: Recipes, folder: Path, page: Path | None = None) -> None:
         self._known, self._folder, self._page = known, folder, page
         files = {title: self._file(title) for title in map("/".join, shipped(known))}
         self.found = {title: json.loads(file.read_text()) for title, file in files.items() if file.is_file()}
+        self._tips = folder / "tips.json"
+        self.made_of: dict[str, Patches] = json.loads(self._tips.read_text()) if self._tips.is_file() else {}
 
     def keep(self, title: str, found: dict[str, Any]) -> None:
         self.found[title] = found
         self._folder.mkdir(parents=True, exist_ok=True)
         replace_file(self._file(title), (json.dumps(found, indent=1) + "\n").encode())
+        self._keep_tips()
         print(title, json.dumps(found), flush=True)
         self.write()
 
@@ -43,14 +56,46 @@ class Records:
             replace_file(self._page, self.page().encode())
 
     def page(self) -> str:
-        return table.page(self.found, list(map("/".join, shipped(self._known))), self._older())
+        older = self._older()
+        since = sorted({one for run in older for one in self._changed_since(self._run(*run)["state"]["trees"])})
+        return table.page(self.found, list(map("/".join, shipped(self._known))), older, since)
+
+    def _run(self, title: str, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.found[title]
+        return found["compared"][name] if name else found
+
+    def _changed_since(self, trees: Mapping[str, str]) -> set[str]:
+        """The features, as UPSTREAM/STACK/FEATURE, of these trees' stacks that are no more what they were in the trees; what a
+        tip without a note was made of, nobody knows."""
+        changed = set()
+        today = locked_patches()
+        for tip in trees.values():
+            was = self.made_of.get(tip, {"stack": "", "patches": {}})
+            now = today.get(was["stack"], {})
+            changed |= {
+                f"{was['stack']}/{name}"
+                for name in was["patches"].keys() | now.keys()
+                if was["patches"].get(name) != now.get(name)
+            }
+        return changed
+
+    def _keep_tips(self) -> None:
+        """Notes what the tips of today's stacks are made of, where something ran on them; tips of which no run is left go."""
+        runs = [run for found in self.found.values() for run in (found, *found.get("compared", {}).values())]
+        used = {tip for run in runs for tip in run["state"]["trees"].values()}
+        of_today = {tip: stack for stack, tips in locked_tips().items() for tip in tips}
+        patches = locked_patches()
+        for tip in used & of_today.keys() - self.made_of.keys():
+            self.made_of[tip] = {"stack": of_today[tip], "patches": patches[of_today[tip]]}
+        kept = {tip: one for tip, one in sorted(self.made_of.items()) if tip in used}
+        replace_file(self._tips, (json.dumps(kept, indent=1) + "\n").encode())
 
     def _file(self, title: str) -> Path:
         return self._folder / f"{title.replace('/', '-')}.json"
 
     def _older(self) -> set[tuple[str, str]]:
         """The runs, as (title, variant), "" for the recipe's own, that are not of today's patches and recipe."""
-        tips, older = locked_tips(), set()
+        tips, older = set().union(*locked_tips().values()), set()
         for title, found in self.found.items():
             key, other = _key(title), found.get("other sizes", {})
             runs = {"": (shrunk(self._known, key, {}, other), found)}
@@ -86,11 +131,23 @@ def _said(values: Mapping[str, Any]) -> dict[str, str]:
     return {key: f"@{value.path}" if value.path else value.value for key, value in values.items()}
 
 
-def locked_tips() -> set[str]:
-    """The tips of every stack, in every form, as the distribution's locks have them."""
-    locks = [lock for stack in Distribution.load(REPO).stacks.values() if (lock := read_lock(REPO, stack))]
-    forms = [form for lock in locks for one in lock.results for form in one.forms.values()]
-    return {form.tip_commit for form in forms if isinstance(form, LockedForm)}
+def locked_tips() -> dict[str, set[str]]:
+    """The tips of every stack, in every form, as the distribution's locks have them, by UPSTREAM/STACK."""
+    found = {}
+    for stack, lock in _locks().items():
+        forms = [form for result in lock.results for form in result.forms.values()]
+        found[stack] = {form.tip_commit for form in forms if isinstance(form, LockedForm)}
+    return found
+
+
+def locked_patches() -> dict[str, dict[str, str]]:
+    """The digest of every patch, by feature, by UPSTREAM/STACK."""
+    return {stack: {patch.feature: patch.digest for patch in lock.patches} for stack, lock in _locks().items()}
+
+
+def _locks() -> dict[str, Lock]:
+    stacks = Distribution.load(REPO).stacks.values()
+    return {f"{lock.upstream}/{lock.stack}": lock for stack in stacks if (lock := read_lock(REPO, stack))}
 
 
 if __name__ == "__main__":  # what changed beside the runs: patches, recipes, the texts

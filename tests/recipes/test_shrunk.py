@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from compare import LIMITS, differences, faults
 from memory import resident_bytes
-from records import Records, locked_tips, settings_of
+from records import Records, locked_patches, locked_tips, settings_of
 from seen import same_again, updates_of
 from shrunk import REPO, TABLE, recipes, replaced, shipped, shrunk
 from table import sizes_page
@@ -88,16 +88,36 @@ def test_the_page_says_what_the_records_do() -> None:
 
 def test_a_record_of_other_patches_or_settings_is_told(tmp_path: Path) -> None:
     key = ("qwen3-8b", "grpo")
-    tips, settings = sorted(locked_tips()), settings_of(shrunk(KNOWN, key, {}), KNOWN)
+    settings = settings_of(shrunk(KNOWN, key, {}), KNOWN)
+    tip = min(locked_tips()["verl/v0.6.0"])
     found = {"composed": True, "steps": 2, "answers": [], "update": None, "resumed": True, "why": "", "compared": {}}
     records = Records(KNOWN, tmp_path)
     for state, told in (
-        ({"trees": {"verl": tips[0]}, "settings": settings}, False),
+        ({"trees": {"verl": tip}, "settings": settings}, False),
         ({"trees": {"verl": "0" * 40}, "settings": settings}, True),
-        ({"trees": {"verl": tips[0]}, "settings": "others"}, True),
+        ({"trees": {"verl": tip}, "settings": "others"}, True),
     ):
         records.found = {"/".join(key): found | {"state": state}}
         assert ("| qwen3-8b/grpo † |" in records.page()) == told
+        assert "changed since then" not in records.page()
+
+
+def test_what_has_changed_since_a_run_is_named(tmp_path: Path) -> None:
+    """A patch that is another one, one that has come and one that has gone; a later Records reads what was noted."""
+    key, stack = ("qwen3-8b", "grpo"), "verl/v0.6.0"
+    tip, today = min(locked_tips()[stack]), locked_patches()[stack]
+    settings = settings_of(shrunk(KNOWN, key, {}), KNOWN)
+    found = {"composed": True, "steps": 2, "answers": [], "update": None, "resumed": True, "why": "", "compared": {}}
+    Records(KNOWN, tmp_path).keep("/".join(key), found | {"state": {"trees": {"verl": tip}, "settings": settings}})
+    assert Records(KNOWN, tmp_path).made_of == {tip: {"stack": stack, "patches": today}}
+
+    records, (other, gone, *_) = Records(KNOWN, tmp_path), today
+    was = {**today, other: "0" * 64, "of_old": "0" * 64}
+    del was[gone]
+    records.made_of["0" * 40] = {"stack": stack, "patches": was}
+    records.found["/".join(key)]["state"]["trees"]["verl"] = "0" * 40
+    named = ", ".join(sorted(f"{stack}/{name}" for name in (other, gone, "of_old")))
+    assert f"has today; changed since then: {named}. Stand-ins" in records.page()
 
 
 @pytest.mark.parametrize("key", KEYS, ids="/".join)
