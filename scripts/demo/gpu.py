@@ -45,13 +45,14 @@ def main() -> int:
     args = _arguments()
     python, looked = _find(args)
     if python is None:
-        needs = "a torch" if args.device == "cpu" else "a torch that sees a GPU"
-        has_gpu = any("lacks" in one for one in looked)
-        skipped = args.device == "auto" and not has_gpu
-        print(f"demo-gpu{' skipped' if skipped else ''}: no Python with {needs} and with what verl needs; looked at {'; '.join(looked)}."
-              f" Set PATCHCTL_TORCH_PYTHON to one, or run it with --device cpu", file=sys.stdout if skipped else sys.stderr)  # fmt: skip
+        on_cpu = args.device == "cpu"
+        skipped = args.device == "auto" and not any("lacks" in one for one in looked)
+        needs = "a torch" if on_cpu else "a torch that sees a GPU"
+        other = "scripts/torch_env.py makes one" if on_cpu else "--device cpu needs no GPU"
+        print(f"demo-gpu{' skipped' * skipped}: no Python has {needs} and what verl needs; looked at {'; '.join(looked)}."
+              f" PATCHCTL_TORCH_PYTHON names another; {other}", file=sys.stdout if skipped else sys.stderr)  # fmt: skip
         return 0 if skipped else NONE
-    print(f"demo-gpu: {python}, {looked[-1]}", flush=True)
+    print(f"demo-gpu: {looked[-1]}", flush=True)
     try:
         return _run(python, args)
     except subprocess.CalledProcessError as failed:
@@ -95,7 +96,8 @@ def _find(args: argparse.Namespace) -> tuple[str | None, list[str]]:
     for python in dict.fromkeys(filter(None, map(shutil.which, filter(None, named)))):
         done = subprocess.run([python, "-c", PROBE], capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            looked.append(f"{python} ({(done.stderr.strip().splitlines() or ['no word'])[-1]})")
+            lines = done.stderr.strip().splitlines() or ["no word"]
+            looked.append(f"{python} ({lines[-1] if 'Error: ' in lines[-1] else lines[0]})")
             continue
         found = json.loads(done.stdout.splitlines()[-1])
         looked.append(f"{python} (torch {found['torch']}, {found['gpu'] or 'no GPU'}")
@@ -117,7 +119,16 @@ def _run(python: str, args: argparse.Namespace) -> int:
         subprocess.run(
             [*apply, "--profile", "demo", "--skip-unavailable", *mirrors], check=True, stdout=subprocess.DEVNULL
         )
-    data = [python, SCRIPTS / "prepare_data.py", "made-sums", "--out", out / "data", "--seed", str(args.seed)]
+    data = [
+        python,
+        SCRIPTS / "prepare_data.py",
+        "made-sums",
+        "--force",
+        "--out",
+        out / "data",
+        "--seed",
+        str(args.seed),
+    ]
     subprocess.run(data, check=True, stdout=subprocess.DEVNULL)
     settings = vars(args) | {"device": device, "size": size, "columns": SIZES[size], "out": out}
     settings["lr"] = args.lr or 0.2 / SIZES[size]["hidden_size"]

@@ -32,6 +32,8 @@ def demo(*words: object, **variables: str) -> subprocess.CompletedProcess[str]:
 
 def test_both_ways_train_alike(scripts: Scripts, tmp_path: Path) -> None:
     tree, out = scripts.upstream.tree("verl"), tmp_path / "out"
+    (out / "data").mkdir(parents=True)
+    (out / "data" / "train.parquet").write_text("of an earlier run")
     ended = demo(*SMALL, "--tree", tree, "--out", out, PATCHCTL_TORCH_PYTHON=str(scripts.python))
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
     found: dict[str, Any] = json.loads((out / "result.json").read_text())
