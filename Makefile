@@ -17,7 +17,7 @@ TREES := build/trees
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
 
-.PHONY: help apply demo test test-tool test-behaviour test-2026.11 test-recipes test-recipes-share test-slow test-suites test-upstream test-mutants test-bombs fuzz torture torture-share image-test image-test-slow lint lint-upstream bench bench-patches config-keys docs clean trees
+.PHONY: help apply demo demo-gpu test test-tool test-behaviour test-2026.11 test-recipes test-recipes-share test-slow test-suites test-upstream test-mutants test-bombs fuzz torture torture-share image-test image-test-slow lint lint-upstream bench bench-patches config-keys docs clean trees
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z0-9.-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 18
@@ -35,6 +35,9 @@ apply: $(VENV)/.ready  ## apply PROFILE into WORKSPACE: what can be had, naming 
 DEMO ?=
 demo: $(VENV)/.ready  ## GRPO on a CPU from nothing to a risen reward and its picture, minutes (docs/demo.md); DEMO="--seed 1"
 	$(RUN) scripts/demo/run.py $(MIRROR_FLAGS) $(DEMO)
+
+demo-gpu: $(VENV)/.ready  ## the trainer's half on a GPU, where one is at hand (docs/demo.md); DEMO="--device cpu" without
+	$(RUN) scripts/demo/gpu.py $(MIRROR_FLAGS) $(DEMO)
 
 test: test-tool test-behaviour test-suites verify  ## all tests that this machine can run; says how many it skipped and why
 
