@@ -96,16 +96,78 @@ def test_npugraph_ex_static_kernel(upstream: Upstream, tiny_models: TinyModels, 
     assert made == {"result": [2.0, 2.0], "static_kernel": True, "static_shapes": shapes}
 
 
-def test_hdp_of_megatron_lm_is_not_met(upstream: Upstream) -> None:
-    """A micro-batch with a group of its own: attention hands rotary embedding the whole context parallel group all the same.
+def test_hf_to_mcore_dense_cpu_is_not_needed(upstream: Upstream) -> None:
+    """verl v0.6.0 needed a converted checkpoint where there was no bridge; v0.9.0 has its weights from the bridge, and refuses to be without."""
+    trees_of_the_set(upstream, "verl")
+    made: Any = upstream.run(
+        "verl/probe_bridge_v1.py", need=["verl", "megatron-lm"], standins=["torch_npu", "megatron_cpu"], timeout=300
+    )
+    assert made["default"] == {"bridge": True, "checkpoint": False}
+    assert made["refused"]["False"] == "use_mbridge must be True"
+    assert "use_mbridge" not in made["refused"]["True"]
 
-    The probe is that of the patch for core_v0.12.1, where it is green. With four ranks, and a group of one in the micro-batch,
-    sequences of 14 and 10 tokens are taken for a fourth of themselves.
+
+def test_fia_tnd_padding(upstream: Upstream) -> None:
+    """Where a full graph pads the query its last cumulated length is the graph's number of tokens, and running requests keep theirs.
+
+    The runner's own function, for every batch of up to four requests, all places taken too; no graph is captured here.
     """
+    trees_of_the_set(upstream, "vllm-ascend")
+    made: Any = upstream.run("probe_fia_lengths_0_23.py", **ENGINE)
+    for kind in ("mixed", "mixed, with drafts", "decode", "decode, with drafts"):
+        assert made[kind]["padded"] > 0
+        assert made[kind]["wrong"] == []
+
+
+def test_groups_that_verl_packs_for_are_not_in_megatron_lm(upstream: Upstream) -> None:
+    """What hdp waits for besides packed_cp_group_rope: verl asks for groups by a name that core_v0.16.0 does not have."""
     trees_of_the_set(upstream, "megatron-lm")
-    probe = "patches/megatron-lm/core_v0.12.1/hdp/tests/probe_hdp_rotary.py"
-    with pytest.raises(AssertionError, match=r"sum exactly to 24 .*got split_sizes=\[3, 2\]"):
-        upstream.run(probe, need=["megatron-lm"], standins=["megatron_cpu", "npu_attention"], procs=4, timeout=300)
+    asked = "get_dynamic_data_context_parallel_groups"
+    assert f"mpu.{asked}(" in (upstream.tree("verl") / "verl/models/mcore/util.py").read_text()
+    groups = (upstream.tree("megatron-lm") / "megatron/core/parallel_state.py").read_text()
+    assert "def get_hybrid_data_context_parallel_groups(" in groups
+    assert asked not in groups
+
+
+ROLLOUT = "actor_rollout_ref.rollout"
+GRAPHS = [
+    f"{ROLLOUT}.cudagraph_capture_sizes=[4,8]",
+    f"+{ROLLOUT}.engine_kwargs.vllm.compilation_config.cudagraph_mode=FULL_DECODE_ONLY",
+    f"+{ROLLOUT}.engine_kwargs.vllm.speculative_config={{method:ngram,num_speculative_tokens:3,prompt_lookup_max:2,prompt_lookup_min:1}}",
+    f"+{ROLLOUT}.engine_kwargs.vllm.additional_config.ascend_compilation_config={{enable_npugraph_ex:True,enable_static_kernel:True}}",
+]
+PARALLEL = [f"{ROLLOUT}.{kind}_parallel_size=2" for kind in ("data", "expert")]
+
+
+@pytest.fixture(scope="module")
+def would_start(upstream: Upstream, tiny_models: TinyModels) -> Any:
+    """What verl's vllm server would start its engine with: as it comes, with GRAPHS, and with PARALLEL.
+
+    Its module imports under vllm 0.23 without vllm_import_compat.
+    """
+    trees_of_the_set(upstream, "verl")
+    settings = {**ENGINE, "need": ["verl", *ENGINE["need"]], "timeout": 600}
+    common = [f"{ROLLOUT}.{key}" for key in ("name=vllm", "max_model_len=256", "tensor_model_parallel_size=1")]
+    runs = [json.dumps([*common, *more]) for more in ([], GRAPHS, PARALLEL)]
+    return upstream.run("verl/probe_server_settings_v1.py", tiny_models.qwen3_moe, *runs, **settings)
+
+
+def test_spec_and_graph_config(would_start: Any) -> None:
+    """Graph mode, capture sizes, speculation and vllm-ascend's own settings get to the engine's configuration as they are written."""
+    made = would_start[1]
+    assert made["cudagraph_mode"] == "FULL_DECODE_ONLY"
+    assert made["cudagraph_capture_sizes"] == [4, 8]
+    assert made["speculative"] == ["ngram", 3, 2]
+    assert made["ascend"]["enable_npugraph_ex"] is made["ascend"]["enable_static_kernel"] is True
+    assert would_start[0]["cudagraph_mode"] != "FULL_DECODE_ONLY"
+    assert would_start[0]["speculative"] is None
+
+
+def test_rollout_data_parallel(would_start: Any) -> None:
+    """The engine of a replica is one of two data parallel ranks, its experts over both of them; without the settings it is one alone."""
+    plain, _, made = would_start
+    assert (made["parallel"], made["expert_parallel"]) == ([2, 2, 1], True)
+    assert (plain["parallel"], plain["expert_parallel"]) == ([1, 1, 1], False)
 
 
 SYNCHRONOUS_ROLLOUT = {
