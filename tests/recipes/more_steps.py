@@ -81,7 +81,9 @@ MEMORY = """
 
 Bytes of CPU tensors that operators made between the first and the last tensor of an update, the exchange of experts, the gathering of the
 other weights and the loading included; what gloo makes inside is not seen. **Most** is what there was at a time, beyond the weights of
-trainer and engine, which have their memory before and keep it: no address of a held tensor changed in any update.
+trainer and engine, which have their memory before and keep it: no address of a held tensor changed in any update. It was {times:.2f}
+times the largest tensor at most: a gathered tensor, and the parts that it is made of. In a larger model the rounds of the experts'
+exchange come beside that, which are smaller here: 64 MiB to send and to receive (`ROUND_BYTES` of ep_reshard_exchange.py), or one expert.
 
 | update | rank | given, bytes | largest tensor given | made in all | most at a time | of the given | engine's weights |
 |---|---|---|---|---|---|---|---|"""
@@ -90,7 +92,9 @@ trainer and engine, which have their memory before and keep it: no address of a 
 def page_of(title: str, page: str, found: dict[str, Any]) -> str:
     numbers = {"steps": len(found["steps"]), "ranks": found["ranks"], "seconds": found["seconds"]}
     head = HEAD.format(title=title, page=page, today=date.today(), **numbers)
-    return "\n".join([head, *_tensors(found), *_answers(found), MEMORY, *_memory(found), ""])
+    ranks = [rank for update in found["updates"].values() for rank in update["ranks"]]
+    memory = MEMORY.format(times=max(rank["most"] / rank["largest"] for rank in ranks))
+    return "\n".join([head, *_tensors(found), *_answers(found), memory, *_memory(found), ""])
 
 
 def _tensors(found: dict[str, Any]) -> Iterator[str]:
@@ -98,10 +102,10 @@ def _tensors(found: dict[str, Any]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|"
     for number, update in found["updates"].items():
         for name, one in update["groups"].items():
-            yield (
-                f"| {number} | {name} | {one['given']} | {one['numbers']:,} | {one['held']} | {one['differs']:.3g} "
-                f"| {one['changed']:.3g} |"
-            )
+            given = [f"{one['given']}", f"{one['numbers']:,}"] if one["given"] else ["derived", ""]
+            changed = f"{one['changed']:.3g}" if one["given"] else ""
+            cells = [number, name, *given, f"{one['held']}", f"{one['differs']:.3g}", changed]
+            yield f"| {' | '.join(cells)} |"
 
 
 def _answers(found: dict[str, Any]) -> Iterator[str]:
