@@ -3,6 +3,7 @@ checkpoint, and its load. Writes one JSON file a recipe, and the table of docs/e
 
 Usage: run.py --trees DIR [--only PROFILE/RECIPE ...] [--compare off,one-rank,minus-one,pairs] [--out build/recipes]
               [--records docs/evidence/recipes] [--table docs/evidence/recipes.md] [--timeout S]
+       run.py --trees DIR --only PROFILE/RECIPE --steps N [--page FILE]      each update looked into, and no record
 The interpreter with torch is PATCHCTL_TORCH_PYTHON. What has a record of these trees and settings is not run again (--again): a
 run that was stopped goes on, on another machine too.
 """
@@ -22,6 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from compare import compared
+from more_steps import more_steps
 from records import Records, State, state_of
 from runs import REPO, Ended, Place, paths, train
 from seen import BEHIND, answers_of, chosen, same_again, steps_of, update_seen, updates_of, why
@@ -37,10 +39,13 @@ DIFFERENT = 0.75
 
 
 def main() -> int:
-    asked = _arguments()
+    asked = arguments(sys.argv[1:])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what it started is ended on the way out
     place = Place(asked.trees.resolve(), Path(os.environ["PATCHCTL_TORCH_PYTHON"]).absolute(), asked.out.resolve())
     known, other = recipes(), dict(one.split("=") for one in asked.size)
+    if asked.steps:
+        profile, _, name = asked.only[0].partition("/")
+        return 0 if more_steps(place, known, (profile, name), asked.steps, asked.timeout, asked.page) else 1
     records = Records(known, asked.records or place.folder, asked.table)
     if asked.table:
         replace_file(asked.table.with_name("recipes-sizes.md"), sizes_page().encode())
@@ -117,7 +122,7 @@ def good(found: dict[str, Any]) -> bool:
     return found["steps"] == 2 and seen and drawn and update["rounded"] <= BEHIND and found["resumed"] is True
 
 
-def _arguments() -> argparse.Namespace:
+def arguments(given: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trees", type=Path, required=True)
     parser.add_argument("--only", nargs="*", default=[])
@@ -131,7 +136,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--size", nargs="*", default=[], metavar="NAME=N", help="in place of the table's, to look closer"
     )
-    asked = parser.parse_args()
+    parser.add_argument("--steps", type=int, metavar="N", help="of one recipe, which then has no record")
+    parser.add_argument(
+        "--page", type=Path, help="with --steps: what each update gave the engine, and what memory it took"
+    )
+    asked = parser.parse_args(given)
+    if asked.steps and (asked.records or asked.table or asked.compare or asked.size or len(asked.only) != 1):
+        parser.error("--steps is for one recipe (--only), and goes with none of --records, --table, --compare, --size")
     if unknown := set(asked.compare) - set(KINDS):
         parser.error(f"--compare: no {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
     return asked

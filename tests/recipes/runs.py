@@ -156,9 +156,17 @@ def finished(place: Place, arguments: Sequence[str], log: Path, timeout: float) 
     return text.strip().splitlines()[-1] if text.strip() else ""
 
 
-def train(place: Place, one: Shrunk, known: Recipes, name: str, timeout: float, samples: Path | None = None) -> Ended:
+def train(
+    place: Place,
+    one: Shrunk,
+    known: Recipes,
+    name: str,
+    timeout: float,
+    samples: Path | None = None,
+    looked_into: bool = False,
+) -> Ended:
     """One run of the entry module; the recipe's environment, the table's sizes, and what watches. Training is given the answers
-    in `samples`, where they are named."""
+    in `samples`, where they are named; updates are `looked_into` by `held`."""
     run = one.run(known)
     folder = place.folder / run.title.replace("/", "-") / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -171,6 +179,8 @@ def train(place: Place, one: Shrunk, known: Recipes, name: str, timeout: float, 
     }
     if samples:
         watched["RECIPE_SAMPLES"] = str(samples)
+    if looked_into:
+        watched["RECIPE_LOOKED_INTO"] = "1"
     overrides = [f"{key}={hydra_value(_path_or(run, value))}" for key, value in run.overrides.items()]
     command = [str(place.python), "-m", run.entry.module, f"--config-name={run.entry.config}", *overrides]
     command.append(f"hydra.run.dir={folder / 'hydra'}")

@@ -7,13 +7,15 @@ In the folder RECIPE_WATCHED: `weights.UPDATE.RANK.safetensors`, what training g
 `samples.CALL.pt`, what all engines together generated for training, and in `samples.CALL.json` how many different answers
 that is; `metrics.jsonl`, what the trainer logged of each step (Ray may lose the last lines that its driver wrote).
 With RECIPE_SAMPLES, such a folder of another run, training is given that run's answers in place of those that were generated:
-prompt by prompt, the first answer for the first.
+prompt by prompt, the first answer for the first. With RECIPE_LOOKED_INTO, what the engine holds after an update is kept as well, and
+what memory that took (`held`).
 """
 
 import itertools
 import json
 import os
 import time
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 PROMPTS = [[10, 11, 12, 13, 14, 10, 11, 12], [20, 21, 22, 23, 24, 25], [30, 31], [40, 10, 20, 30, 40, 10, 20]]
@@ -30,20 +32,34 @@ def watch(module):
 
 def _kept(update):
     async def kept(self, weights, **settings):
-        given = {}
-
-        def passed_on():
-            for name, weight in weights:
-                given[name] = weight.detach().clone().contiguous()
-                yield name, weight
-
-        await update(self, passed_on(), **settings)
-        self.watched = getattr(self, "watched", 0) + 1
         from safetensors.torch import save_file
 
+        given = {}
+        self.watched = getattr(self, "watched", 0) + 1
+        with _looked_into(self) as aside:
+
+            def passed_on():
+                for name, weight in weights:
+                    with aside():
+                        given[name] = weight.detach().clone().contiguous()
+                    yield name, weight
+
+            await update(self, passed_on(), **settings)
         save_file(given, _file("weights", self.watched, "safetensors"))
 
     return kept
+
+
+@contextmanager
+def _looked_into(rollout):
+    """Around an update; what it yields is around what is not of the update."""
+    if "RECIPE_LOOKED_INTO" not in os.environ:
+        yield nullcontext
+        return
+    from held import looked_into
+
+    with looked_into(rollout.inference_engine, lambda ending: _file("held", rollout.watched, ending)) as taken:
+        yield taken.aside
 
 
 def _asked(generate):
