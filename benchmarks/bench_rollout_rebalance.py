@@ -155,13 +155,13 @@ class Row:
 METHODS = ("one size", "several", "greedy", "planner", "planner with times")
 
 
-def compare(planner: Any, one: Case, seed: int, methods: Sequence[str] = METHODS) -> Row:
+def compare(planner: Any, one: Case, seed: int, methods: Sequence[str] = METHODS, spread: bool = False) -> Row:
     machine = one.machine
     results = {}
     for method in methods:
         group = replace(machine, sizes=(max(machine.sizes),)) if method == "one size" else machine
-        results[method] = rollout(one.parts(seed), group, balances(planner, machine).get(method), planner)
-    parts = one.parts(seed)
+        results[method] = rollout(one.parts(seed, spread), group, balances(planner, machine).get(method), planner)
+    parts = one.parts(seed, spread)
     return Row(results, even_loads(parts, machine), bound(parts, machine))
 
 
@@ -202,6 +202,16 @@ def what_moves(planner: Any, seeds: int) -> list[list[object]]:
     for method in METHODS[1:]:
         exchanges = f"{median(results, method, 'exchanges'):.0f}"
         rows.append([method, f"{median(results, method):,.0f}", *moving_line(results, method), exchanges])
+    return rows
+
+
+def as_shipped(planner: Any, seeds: int) -> list[list[object]]:
+    """The recipe qwen3-235b/grpo-rebalance: data_rebalance spreads a prompt's answers first."""
+    methods = METHODS[1:]
+    rows: list[list[object]] = [["clock", *SECONDS[1:]]]
+    for name, clock in (("60, 125 + 75", Clock()), ("60, 200", Clock(large=200.0, cache=0.0))):
+        results = [compare(planner, case(0.5, clock=clock), seed, methods, spread=True) for seed in range(seeds)]
+        rows.append([name, *seconds_line(results, methods)])
     return rows
 
 
@@ -301,6 +311,7 @@ def agreement(planner: Any, seeds: int) -> list[list[object]]:
 TABLES: dict[str, Callable[[Any, int], list[list[object]]]] = {
     "235B: 32 engines, 256 answers each, mean 7,345 of at most 32,768 tokens, in seconds (share of one size):": published_235b,
     "The same at correlation 0.5 with the first clock, what moves (several sizes):": what_moves,
+    "The recipe qwen3-235b/grpo-rebalance, with data_rebalance on, correlation 0.5 (share of several):": as_shipped,
     "DeepSeek-V3: 64 engines, 64 answers each, sizes 4 to 64, clock 60, 200 (share of one size):": published_deepseek,
     "Where requests wait, correlation 0.5, first clock (share of several):": waiting,
     "How often to plan, and how fast KV moves, correlation 0.5, first clock:": settings,

@@ -290,6 +290,48 @@ def group_size() -> list[int]:
     return used
 
 
+class Counted:
+    """The pool's memory, which counts how often an element is read."""
+
+    def __init__(self, memory: np.ndarray) -> None:
+        self.memory, self.reads = memory, 0
+
+    def __getitem__(self, at: int) -> int:
+        self.reads += 1
+        return int(self.memory[at])
+
+
+def reads() -> dict[str, Any]:
+    """The most reads that one token's place takes at a root that has an edge for each of 1,024 tokens, by kind of token.
+
+    Tokens of 18 bits, as those of vocabularies of 152,000. All of a kind share their 9 lowest bits, or their highest.
+    """
+    kernels = sys.modules["vllm_ascend.spec_decode.suffix_automaton_kernels"]
+    find = kernels.place.py_func  # what is compiled, as Python: the same reads, one at a time
+    kinds = {
+        "same low bits": np.arange(512) << 9,
+        "other low bits": (np.arange(512) << 9) + 257,
+        "same high bits": np.arange(512) + (255 << 9),
+        "random": np.random.default_rng(10).choice(1 << 18, 512, replace=False),
+    }
+    found: dict[str, Any] = {"missing": 0}
+    for kind, tokens in kinds.items():
+        pool = AUTOMATON.SuffixAutomatonPool(DRAFTS, 1, 1 << 24)
+        slot = pool.open()
+        pool.sync(slot, np.concatenate([tokens, tokens[::-1]]).astype(np.int32))
+        root = int(pool._trees[pool._slots[slot, kernels.TREE], kernels.ROOT])
+        counts = []
+        for token in tokens.tolist():
+            memory = Counted(pool._memory)
+            edge = pool._memory[find(memory, root, token)]
+            # The edge taken last is in the state itself, and in the tree only if another was taken after it.
+            there = edge and pool._memory[edge + kernels.EDGE_TOKEN] == token
+            found["missing"] += not (there or pool._memory[root + kernels.TOKEN] == token)
+            counts.append(memory.reads)
+        found[kind] = max(counts)
+    return found
+
+
 def misuse() -> dict[str, str]:
     wrong: list[dict[str, int]] = [
         {"num_draft_tokens": 0},
@@ -308,7 +350,7 @@ def misuse() -> dict[str, str]:
     return said
 
 
-CASES = [single, settings, together, synced, capped, grouped, size, group_size, misuse]
+CASES = [single, settings, together, synced, capped, grouped, size, group_size, reads, misuse]
 
 if __name__ == "__main__":
     results = {case.__name__: case() for case in CASES}

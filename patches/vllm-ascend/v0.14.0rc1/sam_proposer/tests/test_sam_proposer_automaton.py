@@ -13,6 +13,9 @@ from harness import Upstream
 
 PROBE = "probe_sam_automaton.py"
 BYTES_A_TOKEN = 64
+# At a root, of a token of 18 bits: the root's length and the tree of its 9 lowest bits, two reads for each edge on the way
+# (its token, the edge behind it), of which the other 9 bits tell 10 apart at most, the last edge's token alone.
+READS_AT_A_ROOT = 2 + 2 * 10 - 1
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +85,13 @@ def test_bytes_and_time_a_token_are_bounded(seen: Any) -> None:
     seconds = sizes.pop("seconds")
     assert {name: size for name, size in sizes.items() if not 20 < size <= BYTES_A_TOKEN} == {}
     assert seconds < 2  # 60,000 equal tokens; visiting all suffixes each step takes far longer
+
+
+@pytest.mark.on
+def test_a_lookup_has_a_bound_in_reads(seen: Any) -> None:
+    most = dict(seen["reads"])
+    assert most.pop("missing") == 0
+    assert {kind: reads for kind, reads in most.items() if reads > READS_AT_A_ROOT} == {}
 
 
 @pytest.mark.on
