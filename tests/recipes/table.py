@@ -25,8 +25,8 @@ recipe's trainer and its engine, on the patched trees with the stand-ins of `sta
 - **resumed**: begun again from the checkpoint of the first step, the engine is given the very weights that it was given then.
 - **seconds** are of the first of the two runs, its start included, on two cores with other work beside it (**load**: of the last five
   minutes); **GiB**: the most that its processes took together, pages that they share counted in each.
-- **†**: run on other patches, or with other settings, than the distribution has today{since}. Stand-ins may have changed in any
-  row. The records, with the tips of the trees, are in [recipes](recipes/).
+- **†**: run on other patches, or with other settings, than the distribution has today. Stand-ins may have changed in any row. The
+  records, with the tips of the trees, are in [recipes](recipes/).{since}
 
 | recipe | ranks | composed | two steps | answers | update seen | resumed | off | one rank | seconds | load | GiB | where it stops |
 |---|---|---|---|---|---|---|---|---|---|---|---|---|
@@ -94,7 +94,7 @@ def page(
 ) -> str:
     """`older` are the runs, as (title, variant), that are not of today's patches and recipes; the variant is "" for a recipe's own.
     `since` names the patches that have changed, come or gone after the oldest of them."""
-    changed = f"; changed since then: {', '.join(since)}" if since else ""
+    changed = f" Changed since then:\n  {', '.join(since)}." if since else ""
     text = HEAD.format(since=changed) + "".join(
         _row(title, results.get(title), (title, "") in older) for title in titles
     )

@@ -99,7 +99,7 @@ def test_a_record_of_other_patches_or_settings_is_told(tmp_path: Path) -> None:
     ):
         records.found = {"/".join(key): found | {"state": state}}
         assert ("| qwen3-8b/grpo † |" in records.page()) == told
-        assert "changed since then" not in records.page()
+        assert "Changed since then" not in records.page()
 
 
 def test_what_has_changed_since_a_run_is_named(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_what_has_changed_since_a_run_is_named(tmp_path: Path) -> None:
     records.made_of["0" * 40] = {"stack": stack, "patches": was}
     records.found["/".join(key)]["state"]["trees"]["verl"] = "0" * 40
     named = ", ".join(sorted(f"{stack}/{name}" for name in (other, gone, "of_old")))
-    assert f"has today; changed since then: {named}. Stand-ins" in records.page()
+    assert f"Changed since then:\n  {named}." in records.page()
 
 
 @pytest.mark.parametrize("key", KEYS, ids="/".join)
