@@ -22,6 +22,14 @@ def results(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> lis
     return list(upstream.run(PROBE, folder, need=need, standins=standins, procs=RANKS, timeout=240))
 
 
+@pytest.fixture(scope="module")
+def offloaded(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The same on Megatron's HybridDeviceOptimizer, one process: its states have `step` and `master_param` too."""
+    folder: Path = tmp_path_factory.mktemp("offloaded")
+    need, standins = ["megatron-lm"], ["megatron_cpu"]
+    return dict(upstream.run("probe_offloaded_optimizer.py", folder, need=need, standins=standins, timeout=240))
+
+
 def check_loaded(results: list[dict[str, Any]], scenario: str, tensors: list[str], none: str) -> None:
     """Every rank holds what was saved: `tensors` with equal values, `none` as None, the fp32 master among them."""
     for rank in results:
@@ -94,3 +102,21 @@ def test_state_that_only_some_layers_of_one_tensor_have_is_refused(upstream: Ups
 @pytest.mark.off
 def test_without_none_everything_is_saved_and_loaded_as_upstream_does(results: list[dict[str, Any]]) -> None:
     check_loaded(results, "there on both sides", sorted([*TENSORS, UNUSED]), none="")
+
+
+@pytest.mark.on
+def test_offloaded_optimizer_keeps_its_step_where_a_state_is_none(offloaded: dict[str, Any]) -> None:
+    result = offloaded["one is None"]
+    assert "error" not in result, result
+    assert result["before"]["differ"] == ["exp_avg", "exp_avg_sq", "master_param", "param", "step"]
+    assert result["before"]["none"] == [1, 0]
+    assert result["after"] == {"differ": [], "none": [1, 1], "steps": [[2.0], [2.0]]}
+
+
+@pytest.mark.off
+def test_offloaded_optimizer_with_all_states_is_saved_and_loaded_as_upstream_does(offloaded: dict[str, Any]) -> None:
+    result = offloaded["all there"]
+    assert "error" not in result, result
+    assert result["before"]["steps"] == [[2.0], [1.0]]
+    assert result["after"] == {"differ": [], "none": [0, 0], "steps": [[2.0], [2.0]]}
+    assert result["next"] == {"differ": [], "none": [0, 0], "steps": [[3.0], [3.0]]}

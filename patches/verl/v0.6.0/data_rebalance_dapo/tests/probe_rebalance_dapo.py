@@ -52,6 +52,22 @@ def refused():
     }
 
 
+def spin():
+    """What recipe/spin, whose trainer spreads nothing, says of the switch, and whether it goes on to Ray without."""
+    import recipe.spin.main_spin as main_spin
+
+    def came_to_ray(*args, **kwargs):
+        raise ConnectionError("came to Ray")
+
+    folder = os.path.join(os.path.dirname(os.path.dirname(verl.__file__)), "recipe", "spin", "config")
+    main_spin.ray.init = came_to_ray
+
+    def begun(*overrides):
+        main_spin.run_ppo(tip.compose_config(MODEL, *overrides, name="spin_trainer", folder=folder))
+
+    return {"on": attempt(lambda: begun(ON)), "off": attempt(begun)}
+
+
 def megatron_config():
     """The field in the recipe's other configuration."""
     folder = os.path.join(os.path.dirname(os.path.dirname(verl.__file__)), "recipe", "dapo", "config")
@@ -66,6 +82,7 @@ CASES = {
     "dynamic_on": lambda: fitted(ON, *DYNAMIC),
     "remax": lambda: fitted("algorithm.adv_estimator=remax"),
     "refused": refused,
+    "spin": spin,
     "megatron_config": megatron_config,
 }
 print(json.dumps({name: attempt(case) for name, case in CASES.items()}))

@@ -67,3 +67,18 @@ def test_refused_before_any_worker_starts(results: Any, setting: str) -> None:
     refused = results["refused"][setting]
     assert refused["refused"] == "ValueError"
     assert refused["message"].startswith("actor_rollout_ref.rollout.data_rebalance")
+
+
+@pytest.mark.misuse
+def test_a_trainer_that_spreads_nothing_refuses_the_switch_before_ray(results: Any) -> None:
+    said = results["spin"]["on"]
+    assert said["refused"] == "ValueError", said
+    assert said["message"] == (
+        "RaySPINTrainer.fit_dpo (recipe.spin.spin_trainer) does not spread samples; "
+        "set actor_rollout_ref.rollout.data_rebalance=False"
+    )
+
+
+@pytest.mark.off
+def test_a_trainer_that_spreads_nothing_starts_as_before(results: Any) -> None:
+    assert results["spin"]["off"] == {"refused": "ConnectionError", "message": "came to Ray"}
