@@ -53,7 +53,11 @@ def main():
         found = fused_rope.apply_rotary_pos_emb(tensor[tokens], angles, CONFIG, cu_seqlens=bounds, cp_group=group)
         return (found - whole[tokens]).abs().max().item()
 
-    result = {"shared": far(own, dist.new_group([0, 1])), "alone": far(torch.arange(len(tensor)), alone), "calls": len(CALLS)}
+    result = {
+        "shared": far(own, dist.new_group([0, 1])),
+        "alone": far(torch.arange(len(tensor)), alone),
+        "calls": len(CALLS),
+    }
     result |= {"without a group": far(torch.arange(len(tensor)), None), "its calls": len(CALLS)}
     dist.barrier()
     dist.destroy_process_group()
