@@ -272,14 +272,12 @@ def test_ports(look: Look) -> None:
 
 
 def test_engine_groups(look: Look) -> None:
-    """16 nodes make two engines of 128 devices, with a port each."""
+    """16 nodes make two engines of 128 devices, and a port that 004 gives them is nobody's concern: vllm opens none."""
     two = Given(sizes={"nodes": "16"})
     told = one(look(given=two), "engine groups").message
     assert told.startswith("2 (256 devices, tensor parallel 4 x data parallel 32)")
-    assert "VLLM_DP_SIZE, which is left unset here, would be 64" in told and "a port each, from 29500" in told
-    assert "29501 in use, the next free ones are taken" in one(look(given=two, tcp=tcp(29501)), "engine groups").message
-    given_port = environment(VLLM_DP_MASTER_PORT="31000")
-    assert one(look(given=two, tcp=tcp(31001), environment=given_port), "engine groups").blocks
+    assert told.endswith("VLLM_DP_SIZE, which is left unset here, would be 64")
+    assert one(look(given=two, tcp=tcp(29500, 29501)), "engine groups").message == told
 
 
 def test_the_interface(look: Look) -> None:

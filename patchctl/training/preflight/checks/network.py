@@ -15,8 +15,6 @@ RAY_PORTS = (6766, 8260)  # head and dashboard: 003, 4.5; 002
 # CANN 8.5.0, HCCL_IF_BASE_PORT: 32 ports from 60000 on, unless one of two variables says others.
 HCCL_PORT, HCCL_PORTS = 60000, 32
 HCCL_BASE, HCCL_RANGE = "HCCL_IF_BASE_PORT", "HCCL_HOST_SOCKET_PORT_RANGE"
-# rollout_data_parallel: a port an engine group, 29500 + group (004).
-GROUP_PORT, GROUP_BASE = 29500, "VLLM_DP_MASTER_PORT"
 IFNAMES = ("HCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _ROLLOUT = "actor_rollout_ref.rollout"
 
@@ -34,7 +32,7 @@ def check_network(case: Case) -> Iterator[Finding]:
     ports, _ = _hccl_wanted(case.in_effect)
     if ports and (told := reserved(case, ports[0], ports[-1])) is not None:
         yield told
-    yield from _engine_groups(case, listening(text) if text is not None else None)
+    yield from _engine_groups(case)
     yield from _interfaces(case)
     yield from check_hccl(case)
 
@@ -96,8 +94,8 @@ def _ports(text: str) -> list[int] | None:
     return found
 
 
-def _engine_groups(case: Case, taken: set[int] | None) -> Iterator[Finding]:
-    """How many copies of the model the devices make, and a port for each where they are data parallel."""
+def _engine_groups(case: Case) -> Iterator[Finding]:
+    """How many copies of the model the devices make."""
     tensor, data = case.number(f"{_ROLLOUT}.tensor_model_parallel_size"), case.number(f"{_ROLLOUT}.data_parallel_size")
     if not tensor or not data or tensor < 1 or data < 1:
         return  # not said, or refused with the other sizes
@@ -109,21 +107,7 @@ def _engine_groups(case: Case, taken: set[int] | None) -> Iterator[Finding]:
         return
     groups = devices // size
     spmd = f"{groups} ({what}); 002's VLLM_DP_SIZE, which is left unset here, would be {devices // tensor}"
-    if data == 1:
-        yield looked_at("network", name, "ok", spmd)
-        return
-    base = case.in_effect.get(GROUP_BASE)
-    first = int(base) if base and base.isdigit() else GROUP_PORT
-    ports = range(first, first + groups)
-    what = f"{spmd}; a port each, from {ports[0]}"
-    used = [port for port in ports if port in (taken or ())]
-    if used and base is not None:
-        todo = f"another {GROUP_BASE}, the first of {groups} free ports; or unset it"
-        yield looked_at("network", name, "error", f"{what}: {_listed(used)} in use", todo)
-    elif used:
-        yield looked_at("network", name, "ok", f"{what}: {_listed(used)} in use, the next free ones are taken")
-    else:
-        yield looked_at("network", name, "ok", what)
+    yield looked_at("network", name, "ok", spmd)
 
 
 def _interfaces(case: Case) -> Iterator[Finding]:

@@ -32,6 +32,12 @@ REFUSED = {
     "vllm-ascend's EPLB": [f"{VLLM}.additional_config.dynamic_eplb=True"],
     "vllm-ascend's map": [f"{VLLM}.additional_config.eplb_config.expert_map_path=map.json"],
     "redundant experts": [f"{VLLM}.additional_config.eplb_config.num_redundant_experts=16"],
+    "vllm-ascend's EPLB as text": [f"{VLLM}.additional_config='{{\"dynamic_eplb\": true}}'"],
+}
+# What the driver says of the switch where nothing goes to a rollout, whatever the actor has.
+ELSEWHERE = {
+    "critic": "critic.megatron.ep_alltoallv_reshard=True",
+    "reward model": "+reward_model.megatron.ep_alltoallv_reshard=True",
 }
 # With these the worker goes on.
 ACCEPTED = {
@@ -107,6 +113,23 @@ def refusal(config, role="actor_rollout"):
     return "not refused"
 
 
+def engine_worker():
+    """What verl/workers/roles, whose rollout takes upstream's generator, says of an engine with the switch."""
+    from verl.workers.config import McoreEngineConfig
+    from verl.workers.roles.actor import ActorWorker
+
+    config = SimpleNamespace(
+        engine=McoreEngineConfig(ep_alltoallv_reshard=True), model_config=None, optim=None, checkpoint=None, strategy=""
+    )
+    return message_of(lambda: ActorWorker._build_engine(SimpleNamespace(config=config)))
+
+
+def on_the_driver(*overrides):
+    from verl.utils.settings_checks import ep_alltoallv_reshard
+
+    return message_of(lambda: ep_alltoallv_reshard.check(compose_config(*overrides)))
+
+
 def declared():
     from verl.utils.config import omega_conf_to_dataclass
 
@@ -165,9 +188,12 @@ def switched_on():
     refused["reference"] = refusal(compose_config("actor_rollout_ref.ref.megatron.ep_alltoallv_reshard=True"))
     accepted = {case: refusal(compose_config(ON, *overrides)) for case, overrides in ACCEPTED.items()}
     accepted["reference of the same configuration"] = refusal(compose_config(ON), role="ref")
+    elsewhere = {part: on_the_driver(override) for part, override in ELSEWHERE.items()}
+    accepted["driver"], accepted["driver, off"] = on_the_driver(ON), on_the_driver()
     return {
         "declared": declared(),
         "refused": refused,
+        "elsewhere": elsewhere | {"engine worker": engine_worker()},
         "wrongly refused": [case for case, answer in accepted.items() if answer != "not refused"],
         "dense": dense(),
         "rollout mode": rollout_mode(),

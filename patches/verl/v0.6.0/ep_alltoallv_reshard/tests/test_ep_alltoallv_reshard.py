@@ -213,6 +213,7 @@ REFUSED = {
     "vllm's EPLB": "no expert load balancing",
     "vllm-ascend's EPLB": "no expert load balancing",
     "vllm-ascend's map": "no expert load balancing",
+    "vllm-ascend's EPLB as text": "no expert load balancing",
     "redundant experts": "no expert load balancing",
 }
 
@@ -224,6 +225,17 @@ def test_settings_that_it_cannot_serve_are_refused_at_start(settings_probe: Any,
     assert message.startswith("ValueError: "), message
     assert "ep_alltoallv_reshard" in message
     assert REFUSED[case] in message
+
+
+@pytest.mark.misuse
+@pytest.mark.parametrize(
+    ("part", "section"),
+    [("critic", "critic.megatron"), ("reward model", "reward_model.megatron"), ("engine worker", "actor.engine")],
+)
+def test_workers_that_send_nothing_to_a_rollout_refuse_it(settings_probe: Any, part: str, section: str) -> None:
+    message = settings_probe["elsewhere"][part]
+    assert message.startswith(f"{section}.ep_alltoallv_reshard has no meaning"), message
+    assert "set it to False, and actor_rollout_ref.actor.megatron.ep_alltoallv_reshard if you mean that" in message
 
 
 @pytest.mark.misuse

@@ -1,4 +1,4 @@
-"""Probe: settings that data parallel rollout refuses, and ports it chooses. Usage: probe_rollout_dp_misuse.py DENSE MOE
+"""Probe: settings that data parallel rollout refuses. Usage: probe_rollout_dp_misuse.py DENSE MOE
 
 Two processes try to build verl's vLLMRollout; each prints, by case, what it was told. Of settings that are accepted it
 prints what `LLM` would be given for them.
@@ -7,7 +7,6 @@ prints what `LLM` would be given for them.
 import json
 import logging
 import os
-import socket
 import sys
 
 import npu_engine
@@ -22,7 +21,6 @@ from verl.workers.rollout import data_parallel  # noqa: E402
 from verl.workers.rollout.vllm_rollout.vllm_rollout_spmd import vLLMRollout  # noqa: E402
 
 DENSE, MOE = sys.argv[1:]
-NOT_HERE = "192.0.2.77"  # reserved for documentation (RFC 5737)
 DP2 = {"data_parallel_size": 2}
 EP2 = {"tensor_model_parallel_size": 2, "expert_parallel_size": 2}
 GIVEN = "+engine_kwargs.vllm.enable_expert_parallel"
@@ -40,18 +38,6 @@ def refused(model=MOE, environment=(), **settings):
             os.environ.pop(key, None)
 
 
-def without_ray(rank):
-    """What is said when the first process, which serves the group's address, cannot import Ray."""
-    import ray
-
-    if rank == 0:
-        sys.modules["ray"] = None
-    try:
-        return refused(**DP2)
-    finally:
-        sys.modules["ray"] = ray
-
-
 def accepted(model, **settings):
     """Arguments for `LLM`, and what was logged as a warning."""
     said = []
@@ -64,32 +50,8 @@ def accepted(model, **settings):
     return [arguments, said]
 
 
-def taken_port(rank):
-    """A port that rank 0 listens on, known to both."""
-    listener = socket.create_server(("127.0.0.1", 0)) if rank == 0 else None
-    port = [listener.getsockname()[1] if listener else None]
-    dist.broadcast_object_list(port, 0)
-    return port[0], listener
-
-
-def chosen_ports():
-    """Ports of two groups while the first default port is in use, and with a base of the user's."""
-    try:
-        listener = socket.create_server(("", data_parallel.DEFAULT_PORT))
-    except OSError:  # somebody else uses it, which does as well
-        listener = None
-    default = [data_parallel.served_address(index, 2)[1] for index in (0, 1)]
-    if listener:
-        listener.close()
-    os.environ["VLLM_DP_MASTER_PORT"] = "29800"
-    given = [data_parallel.served_address(index, 2)[1] for index in (0, 1)]
-    del os.environ["VLLM_DP_MASTER_PORT"]
-    return {"default": default, "given": given}
-
-
 def tried(rank):
     dist.init_process_group("gloo")
-    port, listener = taken_port(rank)
     result = {
         "dense": refused(DENSE, **DP2),
         "world": refused(data_parallel_size=3),
@@ -100,19 +62,12 @@ def tried(rank):
         "asynchronous": refused(**DP2, **{"+engine_kwargs.vllm.async_scheduling": True}),
         "size": refused(environment={"VLLM_DP_SIZE": "4"}, **DP2),
         "size_of_one": refused(environment={"VLLM_DP_SIZE": "4"} if rank == 1 else (), **DP2),
-        "ray": without_ray(rank),
-        "number": refused(environment={"VLLM_DP_MASTER_PORT": "29500a"}, **DP2),
-        "port": refused(environment={"VLLM_DP_MASTER_PORT": str(port)}, **DP2),
-        "address": refused(environment={"VLLM_DP_MASTER_IP": NOT_HERE}, **DP2),
         "accepted": {
             "experts": accepted(MOE),
             "agreeing": accepted(MOE, **{GIVEN: True}),
             "dense": accepted(DENSE),
         },
     }
-    if listener:
-        listener.close()
-        result["ports"] = chosen_ports()
     dist.barrier()
     dist.destroy_process_group()
     return result

@@ -141,7 +141,6 @@ def test_argument_into_which_nothing_is_merged_is_left_alone(upstream: Upstream,
 
 
 @pytest.mark.off
-@pytest.mark.slow
 def test_without_the_settings_llm_is_called_as_before(
     upstream: Upstream, tiny_models: TinyModels, tmp_path: Any
 ) -> None:
@@ -173,7 +172,6 @@ def test_without_the_settings_llm_is_called_as_before(
 
 
 @pytest.mark.misuse
-@pytest.mark.slow
 def test_what_cannot_work_is_refused_at_start(upstream: Upstream, tiny_models: TinyModels) -> None:
     out = upstream.run("probe_spec_graph_config.py", tiny_models.qwen3, "misuse", timeout=300, **NPU)
     assert set(out) == REFUSED.keys() | LEFT_TO_OTHERS.keys()

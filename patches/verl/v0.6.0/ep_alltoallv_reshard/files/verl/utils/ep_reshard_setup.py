@@ -13,6 +13,7 @@
 # limitations under the License.
 """actor_rollout_ref.actor.megatron.ep_alltoallv_reshard: what it refuses, and how ranks learn each other's layout."""
 
+import json
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -35,15 +36,22 @@ def check_config(config: Any, role: str) -> None:
     Raises:
         ValueError: naming what to set instead; never while the switch is off.
     """
-    ref_megatron = (config.get("ref") or {}).get("megatron") or {}
-    if ref_megatron.get("ep_alltoallv_reshard", False):
-        raise ValueError(f"actor_rollout_ref.ref.megatron.ep_alltoallv_reshard has no meaning: set {KEY}")
+    refuse_without_rollout((config.get("ref") or {}).get("megatron") or {}, "actor_rollout_ref.ref.megatron")
     megatron = config.actor.get("megatron") or {}
     if not megatron.get("ep_alltoallv_reshard", False):
         return
     for wrong, instead in _refusals(config, megatron, role):
         if wrong:
             raise ValueError(f"{KEY}=True {instead}, or set it to False")
+
+
+def refuse_without_rollout(megatron: Any, section: str) -> None:
+    """Raises ValueError where the switch is on for workers that send no weights to a rollout."""
+    if megatron.get("ep_alltoallv_reshard", False):
+        raise ValueError(
+            f"{section}.ep_alltoallv_reshard has no meaning, only the actor's weights go to the rollout: set it to "
+            f"False, and {KEY} if you mean that"
+        )
 
 
 def _refusals(config: Any, megatron: Any, role: str) -> list[tuple[bool, str]]:
@@ -75,6 +83,8 @@ def _moves_experts(rollout: Any) -> bool:
         return True
     engine = (rollout.get("engine_kwargs") or {}).get("vllm") or {}
     additional = engine.get("additional_config") or {}
+    if isinstance(additional, str):  # as JSON text, which vllm takes as well
+        additional = json.loads(additional)
     sections = [engine, additional, engine.get("eplb_config") or {}, additional.get("eplb_config") or {}]
     keys = ("enable_eplb", "dynamic_eplb", "expert_map_path", "num_redundant_experts")
     return any(section.get(key) for section in sections for key in keys)

@@ -15,12 +15,15 @@
 
 from . import setting, switch
 
-PARTS = ("actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic")
+PARTS = ("actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic", "reward_model")
 SWITCHES = tuple(f"{part}.megatron.ep_alltoallv_reshard" for part in PARTS)
 
 
 def check(config) -> None:
-    if any(switch(config, key) for key in SWITCHES[:2]):
-        from verl.utils.ep_reshard_setup import check_config
+    if not any(switch(config, key) for key in SWITCHES):
+        return
+    from verl.utils.ep_reshard_setup import check_config, refuse_without_rollout
 
-        check_config(setting(config, "actor_rollout_ref"), "actor_rollout_ref")
+    for part in PARTS[1:]:
+        refuse_without_rollout(setting(config, f"{part}.megatron") or {}, f"{part}.megatron")
+    check_config(setting(config, "actor_rollout_ref"), "actor_rollout_ref")

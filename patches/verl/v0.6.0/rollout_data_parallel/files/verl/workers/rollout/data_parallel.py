@@ -17,29 +17,22 @@ vllm runs here as SPMD: every rank of the torch world builds an `LLM` with the e
 world into (engine groups, data parallel, tensor parallel) in this order (vllm/distributed/parallel_state.py,
 `initialize_model_parallel`). One engine group is one copy of the model: its data parallel ranks hold different requests
 and share the experts, so they have to step together. vllm derives the data parallel rank of an external launcher from
-RANK, which is right for one group only (vllm/config/parallel.py); the variables VLLM_DP_* of its offline SPMD mode say
-it for any number of groups, so those are used.
-
-Address and port are part of these variables. vllm 0.14.1 itself opens neither with the external launcher: its groups
-are made out of torch's world, which exists (`init_distributed_environment`). They are chosen, checked, agreed on and
-put into the engine's configuration (data_parallel_master_ip, data_parallel_master_port), for what reads them there.
+RANK, which is right for one group only (vllm/config/parallel.py); the variables VLLM_DP_SIZE and VLLM_DP_RANK of its
+offline SPMD mode say it for any number of groups, so those are used. That mode's address and port are left alone: with
+the external launcher vllm's groups are made out of torch's world, which exists (`init_distributed_environment`).
 """
 
 import functools
 import logging
 import os
-import socket
 from contextlib import contextmanager
 from dataclasses import dataclass
+
+import torch.distributed as dist
 
 logger = logging.getLogger(__file__)
 logger.setLevel(os.getenv("VERL_LOGGING_LEVEL", "WARN"))
 
-DEFAULT_PORT = 29500
-# How many ports a group looks at before it gives up
-PORT_TRIES = 64
-MASTER_IP = "VLLM_DP_MASTER_IP"
-MASTER_PORT = "VLLM_DP_MASTER_PORT"
 # Where vllm looks for the number of experts (vllm/transformers_utils/model_arch_config_convertor.py)
 EXPERT_KEYS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
 
@@ -232,8 +225,6 @@ def in_data_parallel_environment(init):
             init(self, config, model_config, device_mesh)
             return
         engine_arguments(config, model_config.hf_config)  # refuses before anything is built
-        import torch.distributed as dist
-
         group = engine_group(config, dist.get_rank(), dist.get_world_size())
         with data_parallel_environment(group):
             init(self, config, model_config, device_mesh)
@@ -246,20 +237,13 @@ def in_data_parallel_environment(init):
 def data_parallel_environment(group: EngineGroup):
     """Sets VLLM_DP_* for this process, as vllm's offline SPMD mode reads them, and puts back what was there.
 
-    A collective call: the first process of each group chooses address and port for all of it.
+    A collective call over the torch world.
 
     Raises:
-        ValueError: a VLLM_DP_* that was set before, on any process, does not fit.
-        OSError: no port is free.
-        RuntimeError: something else went wrong on one of the processes.
+        ValueError: on every process, when one of them has a VLLM_DP_SIZE that says something else.
     """
-    ip, port = agreed_address(group)
-    wanted = {
-        "VLLM_DP_SIZE": str(group.dp_size),
-        "VLLM_DP_RANK": str(group.dp_rank),
-        MASTER_IP: ip,
-        MASTER_PORT: str(port),
-    }
+    _check_size_variables(group)
+    wanted = {"VLLM_DP_SIZE": str(group.dp_size), "VLLM_DP_RANK": str(group.dp_rank)}
     before = {key: os.environ.get(key) for key in wanted}
     os.environ.update(wanted)
     _forget_cached_variables()
@@ -283,98 +267,16 @@ def _forget_cached_variables() -> None:
         envs.enable_envs_cache()
 
 
-def agreed_address(group: EngineGroup) -> tuple[str, int]:
-    """Address and port of this process' group, the same on all its ranks. A collective call over the torch world.
-
-    What any process finds wrong is raised by every process of the world, so that none waits for it.
-
-    Raises:
-        ValueError, OSError: as `served_address`; VLLM_DP_SIZE is not the group's.
-        RuntimeError: any other error of a process.
-    """
-    import torch.distributed as dist
-
-    mine, cause = None, None
-    try:
-        _check_size_variable(group)
-        if dist.get_rank() == group.ranks[0]:
-            mine = served_address(group.index, group.count)
-    except Exception as error:
-        mine, cause = _sendable(error), error
-    answers = [None] * dist.get_world_size()
-    dist.all_gather_object(answers, mine)
-    for rank, answer in enumerate(answers):
-        if isinstance(answer, Exception):
-            raise type(answer)(f"data parallel rollout, process {rank}: {answer}") from cause
-    return answers[group.ranks[0]]
-
-
-def _check_size_variable(group: EngineGroup) -> None:
-    size = os.environ.get("VLLM_DP_SIZE")
-    if size is not None and size != str(group.dp_size):
-        raise ValueError(
-            f"VLLM_DP_SIZE={size}, but rollout.data_parallel_size={group.dp_size}: unset VLLM_DP_SIZE, it is derived"
-        )
-
-
-def _sendable(error: Exception) -> Exception:
-    """The error with its text only: not every exception can be pickled, or made again of its message."""
-    for kind in (ValueError, OSError):
-        if isinstance(error, kind):
-            return kind(str(error))
-    return RuntimeError(f"{type(error).__name__}: {error}")
-
-
-def served_address(index: int, count: int) -> tuple[str, int]:
-    """Address and port for group `index` of `count`, on this machine, which holds the group's first process.
-
-    VLLM_DP_MASTER_PORT + index when that is set: somebody may have opened just these ports. Otherwise 29500 + index,
-    and where that is taken (29500 is also torchrun's own port) the next ports that no other group looks at.
-
-    Raises:
-        ValueError: VLLM_DP_MASTER_IP or VLLM_DP_MASTER_PORT cannot be used.
-        OSError: no port is free.
-    """
-    ip, base = os.environ.get(MASTER_IP), os.environ.get(MASTER_PORT)
-    if ip is None:
-        import ray
-
-        ip = ray.util.get_node_ip_address().strip("[]")
-    elif not _can_bind(ip, 0):
-        raise ValueError(
-            f"{MASTER_IP}={ip} is no address of the machine that serves engine group {index}: unset it (with groups "
-            "on several machines no single address fits)"
-        )
-    if base is not None:
-        return ip, _given_port(base, index, count)
-    ports = range(DEFAULT_PORT + index, min(DEFAULT_PORT + index + PORT_TRIES * count, 2**16), count)
-    for port in ports:
-        if _can_bind("", port):
-            return ip, port
-    raise OSError(f"no port is free in {ports}: set {MASTER_PORT} to the first of {count} free ports")
-
-
-def _given_port(base: str, index: int, count: int) -> int:
-    """Port `base` + `index`, checked to be free."""
-    if not base.isascii() or not base.isdigit() or not 0 < int(base) <= 2**16 - count:
-        raise ValueError(f"{MASTER_PORT}={base}: set it to the first of {count} free ports, one an engine group")
-    port = int(base) + index
-    if not _can_bind("", port):
-        raise ValueError(f"{MASTER_PORT}={base}: port {port}, for engine group {index}, is in use: set another one")
-    return port
-
-
-def _can_bind(ip: str, port: int) -> bool:
-    """Whether a server could listen there now. `ip` "" means all interfaces; `port` 0 asks about the address only."""
-    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # As servers do: a connection that has been closed a minute ago does not occupy the port.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((ip, port))
-        except OSError:
-            return False
-    return True
+def _check_size_variables(group: EngineGroup) -> None:
+    """What one process has wrong all of them raise, so that none waits for it."""
+    sizes = [None] * dist.get_world_size()
+    dist.all_gather_object(sizes, os.environ.get("VLLM_DP_SIZE"))
+    for rank, size in enumerate(sizes):
+        if size is not None and size != str(group.dp_size):
+            raise ValueError(
+                f"data parallel rollout, process {rank}: VLLM_DP_SIZE={size}, but rollout.data_parallel_size="
+                f"{group.dp_size}: unset VLLM_DP_SIZE, it is derived"
+            )
 
 
 def check_engine(engine, group: EngineGroup) -> None:
