@@ -35,7 +35,8 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Stack
 from patchctl.patch.names import why_refused
 from patchctl.source import cache
-from patchctl.source.obtain import check_base, obtain_form
+from patchctl.source.intact import check_base
+from patchctl.source.obtain import obtain_form
 from patchctl.source.types import Base, Form, SourceOptions
 from patchctl.stack.locking import forms_of
 from patchctl.stack.patches import CARRIED_FOLDER

@@ -16,7 +16,11 @@ from patchctl.terminal.style import Style
 @click.command("fetch")
 @profile_option
 @source_or_bundle_options
-@click.option("--refresh", is_flag=True, help="Pass the cache by, and put what is fetched in its place.")
+@click.option(
+    "--refresh",
+    is_flag=True,
+    help="Pass the cache by, and put what is fetched in its place; a base that proves intact stays.",
+)
 @click.option(
     "--skip-unavailable",
     is_flag=True,
@@ -40,7 +44,8 @@ def command(
 
     With --bundle the sources come from there, and its distribution is put beside them: the last line says where.
     """
-    from patchctl.source.obtain import BUNDLE_HINT, check_base, obtain
+    from patchctl.source.intact import check_base
+    from patchctl.source.obtain import BUNDLE_HINT, obtain
     from patchctl.source.types import SeveralUnavailable
     from patchctl.terminal.progress import size_text
 

@@ -28,7 +28,7 @@ from patchctl.source.types import FORMS, Form
 from patchctl.values import asdict, dataclass
 
 REPOSITORY_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
-_RECORD = "patchctl.json"
+RECORD = "patchctl.json"
 _REF = "refs/heads/base"
 _ID = re.compile(r"[0-9a-f]{40}")
 _ABANDONED_SECONDS = 24 * 3600.0
@@ -139,7 +139,7 @@ def seal(repo: Path, record: Record) -> None:
     for left in (repo / "objects" / "pack").glob("tmp_*"):
         left.unlink()  # git only warns when it cannot remove its own
     (repo / _REF).write_text(record.commit + "\n", encoding="ascii")
-    (repo / _RECORD).write_text(json.dumps(asdict(record), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    (repo / RECORD).write_text(json.dumps(asdict(record), indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def place(staged: Path, final: Path, *, replace: bool) -> None:
@@ -163,7 +163,7 @@ def place(staged: Path, final: Path, *, replace: bool) -> None:
 
 def read_record(repo: Path) -> Record | None:
     """What a base of the cache is; None when there is none. SourceMismatch when it is there and cannot be read."""
-    path = repo / _RECORD
+    path = repo / RECORD
     try:
         text = _record_text(path)
     except FileNotFoundError:

@@ -12,6 +12,7 @@ from patchctl.git.run import GitFailed
 from patchctl.manifest.types import Pin, Upstream
 from patchctl.source import cache
 from patchctl.source.cached import check_tree
+from patchctl.source.intact import is_intact
 from patchctl.source.places import (
     Place,
     has_proxy,
@@ -138,7 +139,7 @@ def _proven(repo: Path, name: str, pin: Pin, options: SourceOptions, origin: str
     check_tree(tree, pin, origin)
     cache.seal(repo, cache.Record(name, "git", pin.commit, tree, origin))
     final = cache.git_place(options.cache, name, pin.commit)
-    cache.place(repo, final, replace=options.refresh)
+    cache.place(repo, final, replace=options.refresh and not is_intact(final, repo))
     return Base(name, "git", final, pin.commit, tree, origin, size)
 
 

@@ -1,18 +1,14 @@
-"""The way to a base: cache, git, package indexes, in that order; and the proof that a cached one is unchanged."""
+"""The way to a base: cache, git, package indexes, in that order."""
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
-from patchctl.errors import SourceMismatch, SourceUnavailable, Tried
-from patchctl.git.catfile import ObjectReader
+from patchctl.errors import SourceUnavailable, Tried
 from patchctl.manifest.types import Stack, Upstream
-from patchctl.source.cache import REFRESH, REPOSITORY_CONFIG
 from patchctl.source.cached import cached_git, cached_sdist
 from patchctl.source.types import FORMS, Base, Form, SourceOptions
 from patchctl.terminal.progress import Progress
-from patchctl.terminal.text import visible_line
 
 BUNDLE_HINT = "with --bundle no other place is asked but local mirrors: make a bundle of this profile, at these pins"
 
@@ -102,55 +98,3 @@ def _hint(stack: Stack, forms: tuple[Form, ...], options: SourceOptions) -> str:
     if "git" in forms and stack.pin.commit is not None:
         return f"`--mirror {stack.upstream}=URL` names another place, which may be the path of a local clone"
     return "PIP_INDEX_URL, PIP_FIND_LINKS or pip's configuration name other package indexes"
-
-
-def check_base(base: Base) -> int:
-    """Read every object of a base again and compute its id, and the digests of its pack; returns how many objects.
-
-    In form sdist the tree is also made again from the archive. SourceMismatch names the file or object that changed.
-    """
-    _check_layout(base)
-    for file in _pack_files(base):
-        _check_trailer(file)
-    with ObjectReader(base.repo) as reader:
-        kind, data = reader.read(base.commit)
-        if kind != "commit" or not data.startswith(b"tree " + base.tree.encode() + b"\n"):
-            what = f"{base.commit} is no commit of tree {base.tree}"
-            raise SourceMismatch(what, where=str(base.repo), hint=REFRESH)
-        files = reader.files(base.tree)
-        count = sum(1 for _ in reader.blobs(files, files))
-    if base.form == "sdist":
-        from patchctl.source import sdist
-
-        sdist.check_against_archive(base)
-    return count
-
-
-def _check_layout(base: Base) -> None:
-    """A repository's own settings count when git reads it: these must be what was written."""
-    config = base.repo / "config"
-    if not config.is_file() or config.read_text(encoding="utf-8", errors="replace") != REPOSITORY_CONFIG:
-        raise SourceMismatch("the repository's settings were changed", where=str(config), hint=REFRESH)
-    if not (base.repo / "HEAD").is_file():  # without it no git takes the folder for a repository
-        raise SourceMismatch("the repository's HEAD is gone", where=str(base.repo / "HEAD"), hint=REFRESH)
-    for extra in ("hooks", "objects/info", "info"):
-        if (base.repo / extra).exists():
-            raise SourceMismatch("this was added to the repository", where=str(base.repo / extra), hint=REFRESH)
-
-
-def _pack_files(base: Base) -> list[Path]:
-    folder = base.repo / "objects" / "pack"
-    files = sorted(folder.iterdir()) if folder.is_dir() else []
-    if [file.suffix for file in files] != [".idx", ".pack"]:
-        names = ", ".join(visible_line(file.name) for file in files) or "nothing"
-        raise SourceMismatch(
-            f"one pack and its index belong here, and {names} is there", where=str(folder), hint=REFRESH
-        )
-    return files
-
-
-def _check_trailer(file: Path) -> None:
-    """A pack and its index end with the SHA-1 of all that goes before; git compares it only in `git fsck`."""
-    content = file.read_bytes()
-    if hashlib.sha1(content[:-20], usedforsecurity=False).digest() != content[-20:]:
-        raise SourceMismatch("the file was changed: its digest is another one", where=str(file), hint=REFRESH)

@@ -17,6 +17,7 @@ from patchctl.source import cache
 from patchctl.source.archive import ArchivedFile, read_archive
 from patchctl.source.cached import sdist_place
 from patchctl.source.config import archive_limits
+from patchctl.source.intact import is_intact
 from patchctl.source.types import Base, Download, SourceOptions
 from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import visible_line
@@ -126,7 +127,8 @@ def _make_base(
     declared = tuple(sorted(g.path for g in stack.generated))
     record = cache.Record(name, "sdist", commit, tree, found.origin, kept.name, sdist.sha256, declared)
     cache.seal(repo, record)
-    cache.place(repo, final, replace=options.refresh or _is_other(final, record))
+    replaced = not is_intact(final, repo) if options.refresh else _is_other(final, record)
+    cache.place(repo, final, replace=replaced)
     return Base(name, "sdist", final, commit, tree, found.origin, found.size)
 
 

@@ -16,7 +16,8 @@ from patchctl.git.objects import Entry, TreeBuilder
 from patchctl.git.pack import PackWriter
 from patchctl.manifest.types import Sdist
 from patchctl.source import pipconfig
-from patchctl.source.obtain import check_base, obtain
+from patchctl.source.intact import check_base
+from patchctl.source.obtain import obtain
 from patchctl.source.types import Base, SourceOptions
 from patchctl.terminal.progress import SilentProgress
 

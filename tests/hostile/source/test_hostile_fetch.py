@@ -16,7 +16,8 @@ from source_builders import GIT_ENV, Answer, IndexServer, Repo, demo_stack, demo
 
 from patchctl.errors import SourceUnavailable, WrongUse
 from patchctl.git import run as git_run
-from patchctl.source.obtain import check_base, obtain
+from patchctl.source.intact import check_base
+from patchctl.source.obtain import obtain
 from patchctl.source.types import Base, SourceOptions
 from patchctl.terminal.progress import SilentProgress
 

@@ -29,7 +29,8 @@ from patchctl.errors import SourceMismatch, WrongUse
 from patchctl.manifest.types import Sdist
 from patchctl.source import pipconfig
 from patchctl.source.cache import Record, entries, new_repository, place, seal, staging
-from patchctl.source.obtain import check_base, obtain
+from patchctl.source.intact import check_base
+from patchctl.source.obtain import obtain
 from patchctl.source.types import Base, SourceOptions
 from patchctl.terminal.progress import SilentProgress
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import time
@@ -17,7 +18,8 @@ from patchctl.errors import SourceMismatch, SourceUnavailable, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import GITLINK
 from patchctl.source.cache import entries
-from patchctl.source.obtain import check_base, obtain, obtain_form
+from patchctl.source.intact import check_base
+from patchctl.source.obtain import obtain, obtain_form
 from patchctl.source.types import Base, SourceOptions
 from patchctl.terminal.progress import SilentProgress
 
@@ -265,6 +267,33 @@ def test_refresh_replaces_what_the_cache_has(repo: Repo, options: SourceOptions)
     assert again.fetched_bytes > 0
     check_base(again)
     assert not list((options.cache / "tmp").iterdir())
+
+
+def test_refresh_leaves_a_base_that_is_intact(repo: Repo, options: SourceOptions, tmp_path: Path) -> None:
+    """Another run reads it: whatever it opens next must still be there, and the same."""
+    base = get(repo, options)
+    before = {file: file.stat().st_ino for file in base.repo.rglob("*")}
+    elsewhere = shutil.copytree(repo.path, tmp_path / "elsewhere")
+    again = get(repo, replace(options, refresh=True), address=str(elsewhere))
+    assert again.fetched_bytes > 0 and again.origin == str(elsewhere)
+    assert {file: file.stat().st_ino for file in base.repo.rglob("*")} == before
+    assert not list((options.cache / "tmp").iterdir())
+
+
+@pytest.mark.parametrize(
+    "name", ["HEAD", "refs/heads/base", "patchctl.json", "objects/pack/*.idx", "objects/pack/*.pack"]
+)
+def test_refresh_mends_every_file(repo: Repo, options: SourceOptions, name: str) -> None:
+    base = get(repo, options)
+    [file] = base.repo.glob(name)
+    whole = file.read_bytes()
+    file.chmod(0o644)
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    get(repo, replace(options, refresh=True))
+    assert file.read_bytes() == whole
+    file.unlink()
+    get(repo, replace(options, refresh=True))
+    assert file.read_bytes() == whole
 
 
 def test_progress_tells_bytes(options: SourceOptions, tmp_path: Path) -> None:

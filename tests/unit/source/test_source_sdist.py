@@ -23,7 +23,8 @@ from patchctl.errors import BadManifest, SourceMismatch, SourceUnavailable
 from patchctl.manifest.types import Sdist
 from patchctl.source import pipconfig
 from patchctl.source.cache import entries, kept_archive
-from patchctl.source.obtain import check_base, obtain, obtain_form
+from patchctl.source.intact import check_base
+from patchctl.source.obtain import obtain, obtain_form
 from patchctl.source.types import Base, SourceOptions
 from patchctl.terminal.progress import SilentProgress
 
@@ -152,6 +153,18 @@ def test_a_changed_archive_in_the_cache_is_found(index: IndexServer, options: So
     with pytest.raises(SourceMismatch, match="sha256") as caught:
         check_base(base)
     assert str(archive) in str(caught.value) and "--refresh" in (caught.value.hint or "")
+
+
+def test_refresh_leaves_a_base_that_is_intact(index: IndexServer, options: SourceOptions) -> None:
+    """Another run reads it; only the archive is another file, put there in one step."""
+    index.offer("demo-1.0.tar.gz", ARCHIVE)
+    base = get(options)
+    before = {file: file.stat().st_ino for file in base.repo.rglob("*")}
+    assert get(replace(options, refresh=True)).fetched_bytes > 0
+    assert {file: file.stat().st_ino for file in base.repo.rglob("*")} == before
+    (base.repo / "config").write_text("[core]\n\tfsmonitor = touch pwned\n")
+    get(replace(options, refresh=True))
+    assert check_base(base) == 3
 
 
 def test_a_zip_archive_gives_the_same_tree(index: IndexServer, options: SourceOptions, tmp_path: Path) -> None:
