@@ -6,7 +6,6 @@ Usage: probe_reshard_engine.py MODEL, on data parallel ranks over which experts 
 import json
 import os
 import sys
-from types import SimpleNamespace
 
 import npu_engine
 
@@ -94,9 +93,9 @@ def placement():
 def main():
     dist.init_process_group("gloo")
     llm = npu_engine.small_llm(MODEL, dtype="bfloat16", data_parallel_size=RANKS, enable_expert_parallel=True)
-    from verl.utils.ep_reshard_setup import engine_experts, engine_model
+    from verl.utils.ep_reshard_setup import engine_experts
 
-    model = engine_model(SimpleNamespace(inference_engine=llm))
+    model = llm.llm_engine.model_executor.driver_worker.worker.model_runner.get_model()
     held, ranks = engine_experts(model)
     result = {
         "held": held,

@@ -115,10 +115,12 @@ def main():
         "none": merged(None),
         "plain": merged(own),
         "omega": merged(OmegaConf.create(own)),
+        "text": merged(json.dumps(own)),
         "same": merged({"eplb_config": {"dynamic_eplb": True, "on_demand": True}}),
         "opposite": merged({"eplb_config": {"dynamic_eplb": False}}),
         "from_the_start": merged({"eplb_config": {"on_demand": False}}),
         "no_mapping": merged(["on_demand"]),
+        "no_json": merged("on_demand"),
     }
     print(json.dumps(result))
 

@@ -87,7 +87,8 @@ def test_additional_config_is_merged(configured: Any) -> None:
     switched_on = {"dynamic_eplb": True, "on_demand": True}
     merged = configured["merged"]
     own = {"enable_cpu_binding": False, "eplb_config": {"eplb_policy_type": 2} | switched_on}
-    wanted = {"none": {"eplb_config": switched_on}, "plain": own, "omega": own, "same": {"eplb_config": switched_on}}
+    wanted = {"none": {"eplb_config": switched_on}, "same": {"eplb_config": switched_on}}
+    wanted |= dict.fromkeys(("plain", "omega", "text"), own)
     for case, additional_config in wanted.items():
         assert merged[case]["after"] == {"additional_config": additional_config, "seed": 7}, case
     assert not any(merged[case]["given_changed"] for case in ("none", "plain", "omega"))
@@ -100,6 +101,7 @@ def test_a_contradiction_is_refused(configured: Any) -> None:
         assert merged[case].startswith(KEY), case
         assert f"additional_config.eplb_config.{setting}: leave one of them out" in merged[case]
     assert "additional_config must be a mapping" in merged["no_mapping"]
+    assert "additional_config is no JSON object" in merged["no_json"]
 
 
 @pytest.mark.misuse

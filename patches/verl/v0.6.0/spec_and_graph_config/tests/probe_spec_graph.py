@@ -74,12 +74,8 @@ def speculative():
 
 
 def speculative_log_probs():
-    """Greedy, or the refusal. Sampling of drafts pins memory, which no stand-in has."""
-    try:
-        rollout = build(calculate_log_probs=True, **NGRAM)
-    except ValueError as error:
-        return {"refused": str(error)}
-    return generate(rollout)
+    """Greedy: sampling of drafts pins memory, which no stand-in has."""
+    return generate(build(calculate_log_probs=True, **NGRAM))
 
 
 def graphs():

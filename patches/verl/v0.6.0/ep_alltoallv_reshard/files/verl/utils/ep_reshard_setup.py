@@ -13,7 +13,6 @@
 # limitations under the License.
 """actor_rollout_ref.actor.megatron.ep_alltoallv_reshard: what it refuses, and how ranks learn each other's layout."""
 
-import json
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from verl.utils.ep_reshard import RankLayout
+from verl.utils.settings_checks import given_mapping
 
 KEY = "actor_rollout_ref.actor.megatron.ep_alltoallv_reshard"
 
@@ -81,11 +81,13 @@ def _moves_experts(rollout: Any) -> bool:
     """Whether the engine is configured to balance experts (EPLB of vllm, or of vllm-ascend) or to keep some twice."""
     if rollout.get("eplb_lifecycle"):
         return True
+    place = "actor_rollout_ref.rollout.engine_kwargs.vllm"
     engine = (rollout.get("engine_kwargs") or {}).get("vllm") or {}
-    additional = engine.get("additional_config") or {}
-    if isinstance(additional, str):  # as JSON text, which vllm takes as well
-        additional = json.loads(additional)
-    sections = [engine, additional, engine.get("eplb_config") or {}, additional.get("eplb_config") or {}]
+    sections = [engine, additional := given_mapping(engine.get("additional_config"), f"{place}.additional_config")]
+    sections += [
+        given_mapping(engine.get("eplb_config"), f"{place}.eplb_config"),
+        given_mapping(additional.get("eplb_config"), f"{place}.additional_config.eplb_config"),
+    ]
     keys = ("enable_eplb", "dynamic_eplb", "expert_map_path", "num_redundant_experts")
     return any(section.get(key) for section in sections for key in keys)
 
@@ -113,7 +115,8 @@ def build_expert_reshard(tf_config: Any, megatron: Any, rollout: Any, actor_modu
         weights = expert_weights(actor_module, tf_config)
         if any(weight.grouped for weight in weights):
             _check_grouped(megatron)
-        held, engine = engine_experts(engine_model(rollout))
+        worker = rollout.inference_engine.llm_engine.model_executor.driver_worker.worker
+        held, engine = engine_experts(worker.model_runner.get_model())
         return rank_layout(tf_config.num_moe_experts, held, engine), weights
 
     return ExpertReshard(gather_records(record), tf_config.num_moe_experts)
@@ -169,11 +172,6 @@ def rank_layout(num_experts: int, holds: tuple[int, ...], engine: tuple[int, ...
         engine=engine,
         node=socket.gethostname(),
     )
-
-
-def engine_model(rollout: Any) -> torch.nn.Module:
-    """The model of a vLLMRollout's engine, without the wrapper that graph modes put around it."""
-    return rollout.inference_engine.llm_engine.model_executor.driver_worker.worker.model_runner.get_model()
 
 
 def engine_experts(model: torch.nn.Module) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -27,8 +27,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 
+from verl.utils.settings_checks import given_mapping
 from verl.workers.rollout.data_parallel import number_of_experts
 
 KEY = "actor_rollout_ref.rollout.eplb_lifecycle"
@@ -136,21 +136,12 @@ def given_settings(engine_kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         ValueError: one of them is no mapping, or the opposite of what balancing on demand needs is set
     """
     place = "actor_rollout_ref.rollout.engine_kwargs.vllm.additional_config"
-    additional = _plain(engine_kwargs.get("additional_config"), place)
-    eplb = _plain(additional.get("eplb_config"), f"{place}.eplb_config")
+    additional = given_mapping(engine_kwargs.get("additional_config"), place)
+    eplb = given_mapping(additional.get("eplb_config"), f"{place}.eplb_config")
     for name, value in ON.items():
         if eplb.get(name, value) is not value:
             raise ValueError(f"{KEY}=True, but {place}.eplb_config.{name}={eplb[name]}: leave one of them out")
     return additional, eplb
-
-
-def _plain(value: Any, place: str) -> dict[str, Any]:
-    value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise ValueError(f"{place} must be a mapping, not {value!r}")
-    return dict(value)
 
 
 @contextmanager

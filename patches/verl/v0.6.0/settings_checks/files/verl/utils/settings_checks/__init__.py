@@ -26,11 +26,14 @@ is text or a number (off, no, None, "false", 0), and Python takes any text but a
 """
 
 import importlib
+import json
 import os
 import pkgutil
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
+
+from omegaconf import OmegaConf
 
 # Text that was meant to be nothing, in small letters
 SPELLED_NOTHING = ("", "none", "null", "off", "no", "false", "0")
@@ -105,6 +108,26 @@ def setting(config: Mapping, key: str, default: Any = None) -> Any:
             above = ".".join(sections[: depth + 1])
             raise ValueError(f"{above}={config!r} is no section: leave it out, and set {key} if you mean that")
     return config.get(name, default)
+
+
+def given_mapping(value: Any, key: str) -> dict[str, Any]:
+    """A copy of a mapping among the engine's arguments, given as such, as JSON text, or not at all.
+
+    Raises:
+        ValueError: it is something else, with which nothing can be merged.
+    """
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{key} is no JSON object: {error}") from error
+    value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        # compilation_config=3 stands for a mode, but only the engine can say which
+        raise ValueError(f"{key} must be a mapping, and it is {value!r}")
+    return dict(value)
 
 
 def _modules() -> Iterator[ModuleType]:

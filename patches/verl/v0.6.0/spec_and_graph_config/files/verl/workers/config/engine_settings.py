@@ -17,14 +17,13 @@ Importing this needs no engine, so that the driver can read a configuration. `en
 rollout makes the engine's arguments of it.
 """
 
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from verl.base_config import BaseConfig
-from verl.utils.settings_checks import refuse_spelled_null
+from verl.utils.settings_checks import given_mapping, refuse_spelled_null
 
 __all__ = ["NpugraphExConfig"]
 
@@ -175,25 +174,6 @@ def graph_mode(config: Mapping) -> str | None:
         engine = config.get("engine_kwargs", {}).get("vllm") or {}
         mode = given_mapping(engine.get("compilation_config"), f"{ENGINE_KEY}.compilation_config").get("cudagraph_mode")
     return mode.upper() if isinstance(mode, str) else mode
-
-
-def given_mapping(value: Any, key: str) -> dict[str, Any]:
-    """A mapping of the engine's arguments, given as such, as JSON text, or not at all.
-
-    Raises:
-        ValueError: it is something else, with which nothing can be merged.
-    """
-    if value is None:
-        return {}
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{key} is no JSON object: {error}") from error
-    if not isinstance(value, Mapping):
-        # compilation_config=3 stands for a mode, but only the engine can say which
-        raise ValueError(f"{key} must be a mapping, and it is {value!r}")
-    return dict(value)
 
 
 def capture_sizes(config: Mapping) -> list[int] | None:

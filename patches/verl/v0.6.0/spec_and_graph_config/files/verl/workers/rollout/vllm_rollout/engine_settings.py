@@ -17,18 +17,17 @@ Both rollouts use it: the synchronous one hands the arguments to vllm's LLM, the
 `vllm serve`. What needs no engine has been checked before, in verl/workers/config/engine_settings.py.
 """
 
-import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from verl.utils.settings_checks import given_mapping
 from verl.workers.config.engine_settings import (
     ENGINE_KEY,
     KEY,
     MODE_KEY,
     capture_sizes,
-    given_mapping,
     npugraph_ex_settings,
     speculating,
     speculative_settings,
@@ -52,7 +51,6 @@ def engine_settings(config: Mapping, engine_kwargs: dict[str, Any]) -> dict[str,
     if graphs := _graph_settings(config):
         settings["compilation_config"] = _merged("compilation_config", engine_kwargs, graphs)
     if speculating(config):
-        _check_log_probs(config)
         settings["speculative_config"] = _known_keys(speculative_settings(config))
     npugraph_ex = npugraph_ex_settings(config)
     if npugraph_ex and npugraph_ex.enable:
@@ -70,8 +68,7 @@ def server_options(config: Mapping, engine_kwargs: dict[str, Any]) -> dict[str, 
 def requested_logprobs(config: Mapping) -> int | None:
     """SamplingParams.logprobs of the synchronous rollout: 0 asks for those of the sampled tokens, as upstream does.
 
-    With speculation they are asked for only when read: vllm then sorts out a row of logits for each drafted token, and
-    vllm-ascend v0.14.0rc1 fails (see _check_log_probs).
+    With speculation they are asked for only when read: vllm then sorts out a row of logits for each drafted token.
     """
     return None if speculating(config) and not config.calculate_log_probs else 0
 
@@ -123,28 +120,3 @@ def _known_keys(settings: dict[str, Any]) -> dict[str, Any]:
             f"it knows {', '.join(sorted(known))}"
         )
     return settings
-
-
-def _check_log_probs(config: Mapping) -> None:
-    """Refuses log-probabilities where the engine mixes them up when drafts are accepted or rejected."""
-    if config.get("calculate_log_probs") and not _returns_log_probs_of_drafts():
-        raise ValueError(
-            f"{KEY}.calculate_log_probs=True: this engine does not return log-probabilities with speculative decoding; "
-            f"set it to False, or unset {KEY}.speculative_config"
-        )
-
-
-def _returns_log_probs_of_drafts() -> bool:
-    from vllm.platforms import current_platform
-    from vllm.v1.sample.rejection_sampler import RejectionSampler
-
-    # vllm sorts them out where the rejected tokens are (its pull request 26060).
-    if "logprobs_tensors" not in inspect.signature(RejectionSampler.parse_output).parameters:
-        return False
-    if current_platform.device_type != "npu":
-        return True
-    from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
-
-    # vllm-ascend before its pull request 7861 takes what parse_output returns for counts of tokens, and keeps it in a
-    # variable of this name; the scheduler then raises a TypeError.
-    return "cu_num_tokens" not in NPUModelRunner._bookkeeping_sync.__code__.co_varnames
