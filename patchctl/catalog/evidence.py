@@ -7,8 +7,8 @@ green.
     tests/behaviour/                                        what serves several features: harness, probes, stand-ins
 
 A feature without tests, or without mutations, has those that it has in the stack which its own extends or `comes_from`.
-A record says what was run (pin, digest of the patch with its carried files, sha256 of every test, probe and mutation), on
-what, and what came of it. It holds as long as all of that is as it was; whatever changed makes the feature unproven here.
+A record says what was run (pin, what the patch and its carried files change, by digest, sha256 of every test, probe and
+mutation), on what, and what came of it. It holds as long as all of that is as it was; whatever changed makes the feature unproven here.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class Evidence:
     def _stale(self, proof: Proof, stack: Stack, patch: StackPatch, wanted: Iterable[str]) -> str | None:
         if proof.pin != stack.pin.identity:
             return "the record is of another pin"
-        if proof.patch != patch.digest:
+        if proof.patch != patch.change_digest:
             return "the patch or a file that it carries has changed"
         if not self._keeps_tests:
             return None  # the tests are where the distribution was made

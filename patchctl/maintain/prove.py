@@ -227,7 +227,7 @@ class Prover:
         # A test that was changed while it ran is recorded as it was before: the record is stale at once.
         files |= {name: digest for name, digest in before.items() if name in files}
         return Proof(
-            pin=subject.stack.pin.identity, patch=subject.patch.digest, files=files, results=results,
+            pin=subject.stack.pin.identity, patch=subject.patch.change_digest, files=files, results=results,
             environment=dict(environment()), trees=dict(self.trees.ids), date=datetime.date.today().isoformat(),
         )  # fmt: skip
 

@@ -47,7 +47,21 @@ class StackPatch:
     @cached_property
     def digest(self) -> str:
         """sha256 over the patch's bytes and each carried file's path and bytes."""
-        total = hashlib.sha256(hashlib.sha256(self.data).digest())
+        return self._with_carried(hashlib.sha256(hashlib.sha256(self.data).digest()))
+
+    @cached_property
+    def change_digest(self) -> str:
+        """sha256 over what is changed, with the lines around it, and the carried files and switch. Where in a file the lines
+        are does not count, nor what else the file holds, nor the words of the header: other patches, and a better sentence,
+        leave what was proven as it is."""
+        total = hashlib.sha256(repr(self.header.listed("Switch")).encode())
+        for c in self.patch.changes:
+            hunks = [(h.marks, h.old, h.new) for h in c.hunks]
+            binary = (c.old_id, c.new_id) if c.binary else None
+            total.update(repr((c.kind, c.old_path, c.new_path, c.old_mode, c.new_mode, hunks, binary)).encode())
+        return self._with_carried(total)
+
+    def _with_carried(self, total: hashlib._Hash) -> str:
         for path in sorted(self.carried):
             total.update(path.encode() + b"\0" + hashlib.sha256(self.carried[path]).digest())
         return total.hexdigest()

@@ -233,7 +233,9 @@ def test_a_caller_is_settled_by_a_record_of_trees_with_the_release(tmp_path: Pat
     bell = next(p for p in load_patches(Distribution.load(calling.root), clock) if p.feature == "bell")
 
     def recorded(stack: str) -> None:
-        proof = Proof(clock.pin.identity, bell.digest, {}, {}, {}, {"greeter": f"{stack} git {'1' * 40}"}, "2026-11-23")
+        proof = Proof(
+            clock.pin.identity, bell.change_digest, {}, {}, {}, {"greeter": f"{stack} git {'1' * 40}"}, "2026-11-23"
+        )
         write_record(calling.root, Record("clock", "v2", "bell", proof))
 
     recorded("v1")
@@ -303,7 +305,7 @@ def proven_at(made: Made, tag: str) -> None:
     dist = Distribution.load(made.root)
     stack = dist.stack("greeter", tag)
     for patch in load_patches(dist, stack):
-        proof = Proof(commit, patch.digest, {}, {}, {}, {}, "2026-11-23")
+        proof = Proof(commit, patch.change_digest, {}, {}, {}, {}, "2026-11-23")
         write_record(made.root, Record("greeter", tag, patch.feature, proof))
 
 

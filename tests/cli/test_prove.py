@@ -179,7 +179,8 @@ PATCH = "patches/greeter/v1/typo/0001-bugfix-typo.patch"
         (lambda made: made.edit(MUTANT, "Helo", "Hallo"), f"{MUTANT} has changed"),
         (lambda made: write(made.root, {f"{FEATURE}/tests/test_typo_more.py": TESTS}), "typo_more.py was not run"),
         (lambda made: write(made.root, {f"{FEATURE}/mutants/typo.x.yaml": MUTATION}), "mutation typo.x was not run"),
-        (lambda made: made.edit(PATCH, "Subject: [PATCH] hello", "Subject: [PATCH] hallo"), "the patch or a file that"),
+        (lambda made: made.edit(PATCH, "Hello", "Hallo"), "the patch or a file that"),
+        (lambda made: made.edit(PATCH, "\n def ", "\n async def "), "the patch or a file that"),
         (lambda made: made.edit(RECORD, '"schema": "patchctl.evidence/1"', '"schema": "mine"'), "no record that patchctl"),
         (lambda made: (made.root / RECORD).write_text("{"), "no record that patchctl wrote"),
         (lambda made: made.edit(RECORD, '"feature": "typo"', '"feature": "loud"'), "it is of loud on greeter/v1"),
@@ -189,6 +190,22 @@ def test_what_changed_ends_the_proof(proven: Made, change: Callable[[Made], obje
     change(proven)
     (said,) = unproven(proven)
     assert why in said
+
+
+@pytest.mark.parametrize(
+    ("pattern", "other"),
+    [
+        (r"@@ -(\d+)(.*) \+(\d+)", r"@@ -9\1\2 +9\3"),  # another patch makes the file longer
+        (r"index \w", "index 0"),
+        (r"Subject: \[PATCH\] hello", "Subject: [PATCH] the greeting"),
+    ],
+)  # fmt: skip
+def test_where_the_lines_are_and_what_the_header_says_do_not_end_it(proven: Made, pattern: str, other: str) -> None:
+    file = proven.root / PATCH
+    text, count = re.subn(pattern, other, file.read_text())
+    assert count == 1
+    file.write_text(text)
+    assert unproven(proven) == []
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_it_ends_as_what_is_stale_is_proven(made: Made) -> None:
     )
     dist = Distribution.load(made.root)
     for patch in load_patches(dist, dist.stack("greeter", "v2")):
-        proof = Proof(commit, patch.digest, {}, {}, {}, {}, "2026-11-23")
+        proof = Proof(commit, patch.change_digest, {}, {}, {}, {}, "2026-11-23")
         write_record(made.root, Record("greeter", "v2", patch.feature, proof))
     assert made.patchctl("drift", "greeter/v1", "--against", "v2").returncode == 10
     (made.root / "manifests/stacks/greeter/v2.yaml").unlink()
@@ -154,7 +154,8 @@ def test_what_was_made_anew_there_and_proven_is_settled(made: Made) -> None:
     dist = Distribution.load(made.root)
     for patch in load_patches(dist, dist.stack("greeter", "v2")):
         write_record(
-            made.root, Record("greeter", "v2", patch.feature, Proof(commit, patch.digest, {}, {}, {}, {}, "2026"))
+            made.root,
+            Record("greeter", "v2", patch.feature, Proof(commit, patch.change_digest, {}, {}, {}, {}, "2026")),
         )
     done = made.patchctl("drift", "greeter/v1", "--against", "v2")
     assert done.returncode == 10 and "made anew and proven there" in done.stdout, done.stdout
