@@ -22,7 +22,6 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from vllm.config import CUDAGraphMode, SpeculativeConfig
 from vllm.platforms import current_platform
 
 from verl.utils.settings_checks import given_mapping
@@ -88,6 +87,10 @@ def _graph_settings(config: Mapping) -> dict[str, Any]:
 
 
 def _known_mode(mode: str) -> str:
+    try:
+        from vllm.config import CUDAGraphMode
+    except ImportError as error:
+        raise ValueError(f"{MODE_KEY}={mode}: this vllm has no graph modes; unset it") from error
     if str(mode).upper() not in CUDAGraphMode.__members__:
         raise ValueError(f"{MODE_KEY}={mode}: this vllm knows {', '.join(CUDAGraphMode.__members__)}")
     return str(mode).upper()
@@ -108,6 +111,8 @@ def _check_ascend() -> None:
 
 def _known_keys(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings again. vllm would leave out a key that it does not know without a word."""
+    from vllm.config import SpeculativeConfig
+
     known = {field.name for field in fields(SpeculativeConfig)}
     if unknown := settings.keys() - known:
         raise ValueError(
