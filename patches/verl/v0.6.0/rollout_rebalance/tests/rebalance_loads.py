@@ -123,8 +123,9 @@ class Recorder:
         # This vllm-ascend returns no log-probabilities with speculation.
         asked = None if self.engine.vllm_config.speculative_config else 0
         self.defaults = {"logprobs": asked, "ignore_eos": True, "detokenize": False}
-        self.taken = 0
+        self.taken, self.plans = 0, []
         self.restart()
+        self.note_plans()
         schedule, preempt = self.scheduler.schedule, self.scheduler._preempt_request
         dummy = self.core.execute_dummy_batch
 
@@ -147,6 +148,20 @@ class Recorder:
         self.scheduler.schedule, self.core.execute_dummy_batch = scheduled, counted_dummy
         self.scheduler._preempt_request = counted_preempt
 
+    def note_plans(self):
+        """What each plan counts: whether drafts are used, tokens a request and step, and room in tokens."""
+        import verl.workers.rollout.vllm_rollout.rebalance.executor as executor
+
+        plan, runner = executor.plan, self.engine.model_executor.driver_worker.worker.model_runner
+
+        def noted(states, policy):
+            threshold = getattr(runner, "batch_threshold", None)
+            drafting = threshold is None or threshold.drafting
+            self.plans.append([drafting, policy.tokens_per_request, policy.growth_tokens])
+            return plan(states, policy)
+
+        executor.plan = noted
+
     def restart(self):
         self.running, self.tokens, self.preemptions = [], 0, 0
         self.dummies_would_write = []
@@ -166,6 +181,7 @@ def generate(recorder, load, aborted=()):
 
     recorder.restart()
     before = dataclasses.asdict(recorder.hook.counts)
+    recorder.plans = []
     params = [SamplingParams(**(recorder.defaults | one)) for _, one in load]
     outputs = recorder.llm.generate([{"prompt_token_ids": ids} for ids, _ in load], params, use_tqdm=False)
     after = dataclasses.asdict(recorder.hook.counts)
@@ -180,6 +196,7 @@ def generate(recorder, load, aborted=()):
         "computed": recorder.tokens,
         "preemptions": recorder.preemptions,
         "counts": {name: after[name] - before[name] for name in after},
+        "plans": recorder.plans,
         "clean": is_clean(recorder),
     }
 

@@ -46,6 +46,11 @@ SPECULATING = {
     },
     "loads": ["greedy", "shuffled", "aborted"],
 }
+PAUSING = {
+    "procs": 2,
+    "settings": SPECULATING["settings"] | {"engine_kwargs.vllm.additional_config.spec_batch_threshold": "{upper: 4, lower: 3}"},
+    "loads": ["greedy"],
+}
 
 
 def run(upstream: Upstream, model: object, *cases: dict[str, Any]) -> Any:
@@ -195,6 +200,18 @@ def test_drafts_from_a_requests_own_tokens_do_not_hinder(upstream: Upstream, tin
     assert total(ranks, "aborted", "running_in") > 0
     # The longest answer has 40 tokens, so drafts have been accepted.
     assert len(graph_steps(ranks, "greedy", "with")) < 40
+
+
+@pytest.mark.on
+@pytest.mark.slow
+def test_plans_count_one_token_a_request_while_drafts_are_paused(upstream: Upstream, tiny_models: TinyModels) -> None:
+    """The runner of every rank drafts, or does not, in the steps between two plans: what each plan counted, beside it."""
+    [ranks] = run(upstream, tiny_models.qwen3_moe, PAUSING)
+    assert_same_results(ranks, "greedy")
+    plans = ranks[0]["loads"]["greedy"]["with"]["plans"]
+    assert plans == ranks[1]["loads"]["greedy"]["with"]["plans"]
+    assert {tuple(one) for one in plans} == {(False, 1, 4), (True, 4, 16)}
+    assert total(ranks, "greedy", "running_in") > 0
 
 
 @pytest.fixture(scope="module")

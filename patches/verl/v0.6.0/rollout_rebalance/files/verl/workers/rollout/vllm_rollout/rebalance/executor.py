@@ -66,6 +66,7 @@ class _Message:
 @dataclass
 class _Report:
     state: RankState | None
+    drafting: bool
     results: list = field(default_factory=list)
     aborts: list[int] = field(default_factory=list)
 
@@ -81,7 +82,7 @@ class Rebalancer:
         column: Column of this process.
         engine: EngineRequests of this process.
         ledger: Ledger of this rank.
-        policy: the planner's, the same on every rank.
+        policy: the planner's while drafts are used, the same on every rank.
         tensors: of the KV cache.
         staging_bytes: limit of a buffer of KV blocks.
         agree: called with the plan, raises when another tensor-parallel rank has another one.
@@ -129,7 +130,8 @@ class Rebalancer:
         results = [self._renamed(one) for report in reports for one in report.results]
         self.counts.results_home += len(results)
         if planning:
-            moves = plan([report.state for report in reports], self._policy)
+            drafting = any(report.drafting for report in reports)  # ranks of a dense model pause each by itself
+            moves = plan([report.state for report in reports], self._policy if drafting else self._policy.paused())
             self._agree(moves)  # an empty plan too: a rank with another one waits for the answer
             if moves:
                 self.counts.plans += 1
@@ -152,7 +154,7 @@ class Rebalancer:
 
     def _reports(self, planning: bool) -> list[_Report]:
         state = self._state() if planning else None
-        reports = [_Report(state, *mail) for mail in zip(self.outbox, self.aborts, strict=True)]
+        reports = [_Report(state, self._engine.is_drafting(), *mail) for mail in zip(self.outbox, self.aborts, strict=True)]
         self.forget()
         return reports
 
