@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import datetime
 import itertools
 import os
 import random
@@ -172,7 +173,8 @@ def rebalancing(hook, on):
     if on:
         hook.install()
         return
-    del hook._engine.has_unfinished_requests, hook._client.get_output, hook._client.abort_requests
+    del hook._engine.has_unfinished_requests, hook._engine.step
+    del hook._client.get_output, hook._client.abort_requests
 
 
 def generate(recorder, load, aborted=()):
@@ -286,13 +288,13 @@ def aborting(recorder, name):
     if not what or what["rank"] != recorder.rank:
         return ()
     engine, first = recorder.engine, recorder.llm.request_counter.counter
-    step, steps = type(engine).step, itertools.count(1)
+    step, steps = engine.step, itertools.count(1)
 
     def step_and_abort():
-        outputs = step(engine)
+        outputs = step()
         if next(steps) == what["after_step"]:
             engine.abort_request([str(first + index) for index in what["indices"]])
-            del engine.step
+            engine.step = step
         return outputs
 
     engine.step = step_and_abort
@@ -319,15 +321,28 @@ def as_verl_does(rollout, recorder):
     }
 
 
-def broken(rollout, recorder):
-    """What each rank raises when rank 1 fails while it prepares a message. Nothing can be generated afterwards."""
-    rebalancing(recorder.hook, True)
-    if recorder.rank == 1:
+def broken(rollout, recorder, where):
+    """What each rank raises when the last one fails. Nothing can be generated afterwards."""
+    from verl.workers.rollout.vllm_rollout.rebalance import channel, kv_blocks
 
-        def fails(*args):
+    rebalancing(recorder.hook, True)
+    channel.PATIENCE = datetime.timedelta(seconds=2 if where == "model" else 60)
+    rebalancer = recorder.hook._rebalancer
+    rebalancer._staging_bytes = SMALL_BUFFER
+    failing = {
+        "message": (rebalancer._engine, "receive"),
+        "blocks": (kv_blocks, "_scatter"),
+        "arrival": (rebalancer._engine, "insert"),
+        "step": (recorder.scheduler, "update_from_output"),
+        "outputs": (recorder.engine.output_processor, "process_outputs"),
+        "model": (recorder.engine.model_executor.driver_worker.worker.model_runner, "execute_model"),
+    }
+    if dist.get_rank() == dist.get_world_size() - 1:
+
+        def fails(*args, **kwargs):
             raise OSError("no memory is left")
 
-        recorder.hook._rebalancer._engine.receive = fails
+        setattr(*failing[where], fails)
     try:
         generate(recorder, greedy(recorder.rank))
     except Exception as error:

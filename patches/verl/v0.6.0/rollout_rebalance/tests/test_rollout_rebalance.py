@@ -21,6 +21,9 @@ NPU: dict[str, Any] = {
 }
 GRAPHS = (1, 2, 4, 8)
 KEY = "actor_rollout_ref.rollout.rollout_rebalance"
+# Where a rank fails: before a message, when blocks are on their way, when a request goes on there, in and after a step.
+BROKEN = ("message", "blocks", "arrival", "step", "outputs", "model")
+SAID = "RebalanceError: rebalance, data-parallel rank 1: OSError: no memory is left"
 TWO: dict[str, Any] = {
     "procs": 2,
     "settings": {},
@@ -48,7 +51,8 @@ SPECULATING = {
 }
 PAUSING = {
     "procs": 2,
-    "settings": SPECULATING["settings"] | {"engine_kwargs.vllm.additional_config.spec_batch_threshold": "{upper: 4, lower: 3}"},
+    "settings": SPECULATING["settings"]
+    | {"engine_kwargs.vllm.additional_config.spec_batch_threshold": "{upper: 4, lower: 3}"},
     "loads": ["greedy"],
 }
 
@@ -170,10 +174,32 @@ def test_generate_sequences_gives_the_same(two: Any) -> None:
     assert two[0]["as_verl_does"]["last"] != two[1]["as_verl_does"]["last"]
 
 
+@pytest.fixture(scope="module")
+def broken(upstream: Upstream, tiny_models: TinyModels) -> Any:
+    """What the ranks raise, by where the last of them fails."""
+    cases = [{"procs": 2, "settings": {}, "loads": [], "broken": where} for where in BROKEN]
+    found = run(upstream, tiny_models.qwen3_moe, *cases)
+    return {where: [rank["broken"] for rank in ranks] for where, ranks in zip(BROKEN, found, strict=True)}
+
+
 @pytest.mark.on
-def test_what_one_rank_cannot_prepare_every_rank_raises(two: Any) -> None:
-    for rank in two:
-        assert rank["broken"] == "RebalanceError: rebalance, data-parallel rank 1: OSError: no memory is left"
+@pytest.mark.parametrize("where", BROKEN[:-1])
+def test_what_one_rank_raises_every_rank_raises(broken: Any, where: str) -> None:
+    assert broken[where] == [SAID] * 2
+
+
+@pytest.mark.on
+def test_a_rank_that_fails_before_the_models_collectives_does_not_wait_long(broken: Any) -> None:
+    """The other one is in a collective of the model, where nobody can tell it anything."""
+    assert broken["model"][1] == f"{SAID}; the others were not told, they did not come"
+
+
+@pytest.mark.on
+@pytest.mark.slow
+def test_the_other_tensor_parallel_ranks_raise_it_too(upstream: Upstream, tiny_models: TinyModels) -> None:
+    cases = [TENSOR_PARALLEL | {"loads": [], "broken": where} for where in ("message", "blocks", "step")]
+    for ranks in run(upstream, tiny_models.qwen3_moe, *cases):
+        assert [rank["broken"] for rank in ranks] == [SAID] * 4
 
 
 @pytest.mark.on

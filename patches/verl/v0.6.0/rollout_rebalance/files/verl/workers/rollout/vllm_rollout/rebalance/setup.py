@@ -13,9 +13,6 @@
 # limitations under the License.
 """Builds the rebalancing of one rollout's engine."""
 
-import hashlib
-import json
-
 import torch
 import torch.distributed as dist
 
@@ -25,7 +22,7 @@ from verl.workers.rollout.data_parallel import engine_group
 from .channel import Column
 from .checks import check_engine
 from .engine_requests import EngineRequests
-from .executor import RebalanceError, Rebalancer
+from .executor import Rebalancer
 from .hook import EngineHook
 from .kv_blocks import KVLayoutError, cache_tensors
 from .ledger import Ledger
@@ -61,7 +58,7 @@ def install(engine, config) -> EngineHook:
     ledger = Ledger(column.rank)
     staging = settings.staging_megabytes << 20
     requests = EngineRequests(core, runner)
-    rebalancer = Rebalancer(column, requests, ledger, policy, tensors, staging, same_plan(group.tp_size))
+    rebalancer = Rebalancer(column, requests, ledger, policy, tensors, staging)
     hook = EngineHook(engine.llm_engine, rebalancer, column, ledger, settings.interval)
     hook.install()
     return hook
@@ -99,20 +96,3 @@ def kv_tensors(core, runner) -> list[torch.Tensor]:
         return cache_tensors(runner, core.scheduler.kv_cache_config.num_blocks, core.scheduler.block_size)
     except KVLayoutError as error:
         raise ValueError(f"{KEY}.enable=True: {error}; set {KEY}.enable=False") from error
-
-
-def same_plan(tp_size: int):
-    """A check that all tensor-parallel ranks have made the same plan: each moves its shard of a request's blocks."""
-
-    def check(moves) -> None:
-        if tp_size == 1:
-            return
-        from vllm.distributed import get_tp_group
-
-        digest = int.from_bytes(hashlib.sha256(json.dumps(moves).encode()).digest()[:7], "big")
-        found = torch.tensor([digest, -digest])
-        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=get_tp_group().cpu_group)
-        if found.tolist() != [digest, -digest]:
-            raise RebalanceError("the tensor-parallel ranks of an engine have planned different moves")
-
-    return check
