@@ -26,9 +26,10 @@ CASES = json.loads(sys.argv[2])
 
 def run_case(case):
     rollout = loads.make_rollout(MODEL, case["settings"])
+    order = list(loads.ORDER)
     recorder = loads.Recorder(rollout)
     found = {name: loads.with_and_without(rollout, recorder, name) for name in case["loads"]}
-    result = {"loads": found, "rank": recorder.rank, "tensor_parallel": recorder.tensor_parallel}
+    result = {"loads": found, "rank": recorder.rank, "tensor_parallel": recorder.tensor_parallel, "order": order}
     if case.get("whole"):
         result["as_verl_does"] = loads.as_verl_does(rollout, recorder)
     if where := case.get("broken"):

@@ -89,8 +89,22 @@ def make_rollout(model, settings):
     from verl.workers.rollout.base import get_rollout_class
 
     quiet_padding()
+    note_order()
     config = rollout_config.rollout_config(model, **plain(SETTINGS | settings))
     return get_rollout_class("vllm", "sync")(config, rollout_config.model_config(model), device_mesh=None)
+
+
+ORDER = []
+
+
+def note_order():
+    """Notes in ORDER when the engine sizes its KV cache, and when something is sent between the devices."""
+    from verl.workers.rollout.vllm_rollout.rebalance.channel import Column
+    from vllm_ascend.worker.worker import NPUWorker
+
+    size, send = NPUWorker.determine_available_memory, Column.exchange_elements
+    NPUWorker.determine_available_memory = lambda self: ORDER.append("cache is sized") or size(self)
+    Column.exchange_elements = lambda self, *args: ORDER.append("sent") or send(self, *args)
 
 
 def plain(settings):

@@ -166,6 +166,11 @@ def test_a_dummy_step_has_nowhere_to_write(two: Any) -> None:
 
 
 @pytest.mark.on
+def test_the_communicator_is_there_before_the_cache_is_sized(two: Any) -> None:
+    assert [rank["order"] for rank in two] == [["sent", "cache is sized"]] * 2
+
+
+@pytest.mark.on
 def test_generate_sequences_gives_the_same(two: Any) -> None:
     for rank in two:
         assert rank["as_verl_does"]["same"]

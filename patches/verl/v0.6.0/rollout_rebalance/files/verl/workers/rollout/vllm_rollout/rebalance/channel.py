@@ -53,10 +53,9 @@ class Column:
 
     Args:
         group: verl.workers.rollout.data_parallel.EngineGroup of this process.
-        backend: of device tensors, as the engine's own data-parallel group has it (hccl; gloo on a CPU).
     """
 
-    def __init__(self, group, backend: str) -> None:
+    def __init__(self, group) -> None:
         self.rank, self.size = group.dp_rank, group.dp_size
         for index in range(group.count):
             first = index * group.size
@@ -67,7 +66,8 @@ class Column:
                 first = index * group.size + tp_rank
                 ranks = list(range(first, first + group.size, group.tp_size))
                 control = dist.new_group(ranks, backend="gloo")
-                blocks = control if backend == "gloo" else dist.new_group(ranks, backend=backend)
+                # The world's backend is that of device tensors, alone or beside gloo.
+                blocks = control if dist.get_backend() == "gloo" else dist.new_group(ranks)
                 if ranks == group.dp_ranks:
                     self._control, self._blocks = control, blocks
 

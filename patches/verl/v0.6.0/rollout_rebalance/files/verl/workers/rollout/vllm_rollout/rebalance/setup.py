@@ -16,6 +16,7 @@
 import torch
 import torch.distributed as dist
 
+from verl.utils.device import get_torch_device
 from verl.workers.config.rollout_rebalance import KEY, check_settings
 from verl.workers.rollout.data_parallel import engine_group
 
@@ -32,29 +33,38 @@ from .planner import Policy
 CAPTURED = "cudagraph_capture_sizes"
 
 
-def install(engine, config) -> EngineHook:
-    """Lets the engine take part in rebalancing. A collective call of the torch world.
+def make_column(config) -> Column:
+    """The groups of the moves, with their communicator. A collective call of the torch world, before there is an engine:
+    that takes what is left of the device's memory for its KV cache.
+
+    Raises:
+        ValueError: the configuration cannot be served; the message says what to set instead.
+    """
+    check_settings(config)
+    column = Column(engine_group(config, dist.get_rank(), dist.get_world_size()))
+    # Makes the communicator now; what fails in that is seen at start as well, not during a generation.
+    nothing = torch.zeros(1, device=get_torch_device().current_device())
+    column.exchange_elements([nothing] * column.size, [1] * column.size)
+    return column
+
+
+def install(engine, config, column: Column) -> EngineHook:
+    """Lets the engine take part in rebalancing.
 
     Args:
         engine: vllm's LLM, of a rollout with data_parallel_size > 1.
         config: RolloutConfig.
+        column: of `make_column`.
 
     Raises:
-        ValueError: the configuration or the engine cannot be served; the message says what to set instead.
+        ValueError: the engine cannot be served; the message says what to set instead.
     """
-    from vllm.distributed import get_dp_group
-
-    check_settings(config)
     check_engine(engine)
     core = engine.llm_engine.engine_core.engine_core
     runner = engine.llm_engine.model_executor.driver_worker.worker.model_runner
     settings = config.rollout_rebalance
     policy = make_policy(settings, engine.llm_engine.vllm_config)
     tensors = kv_tensors(core, runner)
-    group = engine_group(config, dist.get_rank(), dist.get_world_size())
-    column = Column(group, dist.get_backend(get_dp_group().device_group))
-    # Makes the communicator of device tensors now: what fails in that is seen at start, not during a generation.
-    column.exchange_elements([tensors[0].new_zeros(1)] * column.size, [1] * column.size)
     ledger = Ledger(column.rank)
     staging = settings.staging_megabytes << 20
     requests = EngineRequests(core, runner)
