@@ -31,6 +31,7 @@ def run_case(case):
     found = {name: loads.with_and_without(rollout, recorder, name) for name in case["loads"]}
     result = {"loads": found, "rank": recorder.rank, "tensor_parallel": recorder.tensor_parallel, "order": order}
     if case.get("whole"):
+        result["timed"] = loads.timed(rollout, recorder)
         result["as_verl_does"] = loads.as_verl_does(rollout, recorder)
     if where := case.get("broken"):
         result["broken"] = loads.broken(rollout, recorder, where)

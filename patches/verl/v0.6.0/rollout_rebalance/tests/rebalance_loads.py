@@ -6,6 +6,7 @@ import datetime
 import itertools
 import os
 import random
+import time
 from contextlib import contextmanager, nullcontext
 
 import rollout_config
@@ -27,6 +28,8 @@ SETTINGS = {
 SEED = 12345
 # A block of one tensor has 16 KiB: with this limit blocks go in many rounds.
 SMALL_BUFFER = 40_000
+# Seconds a token of a dummy step
+SLOWER = 0.02
 
 
 def prompt(rank, index, length=9):
@@ -333,6 +336,39 @@ def as_verl_does(rollout, recorder):
         "results_home": found["results_home"],
         "last": tokens[-1].tolist()[:4],
     }
+
+
+def timed(rollout, recorder):
+    """What is measured of an engine that says it has graphs, with rank 1 slower in each dummy step by its tokens; and what
+    moves with these times, and with a pause that nothing pays for.
+
+    The engine has no graphs here: a step of a size is one without.
+    """
+    from verl.workers.rollout.vllm_rollout.rebalance import setup
+
+    runner = recorder.engine.model_executor.driver_worker.worker.model_runner
+    dummy_run, first, tokens = runner._dummy_run, recorder.hook, []
+
+    def slower(size, *args, **kwargs):
+        tokens.append(size)
+        time.sleep(recorder.rank * size * SLOWER)
+        return dummy_run(size, *args, **kwargs)
+
+    rebalancing(first, False)
+    found = {"without graphs": first._rebalancer._policy.times is None}
+    runner.use_aclgraph, runner._dummy_run = True, slower
+    recorder.hook = setup.install(recorder.llm, rollout.config, first._column)
+    runner.use_aclgraph, runner._dummy_run = False, dummy_run
+    rebalancer = recorder.hook._rebalancer
+    policy = rebalancer._policy
+    found |= {"tokens": tokens, "times": dataclasses.asdict(policy.times)}
+    for name, pause in (("free", 0.0), ("dear", 1e6)):
+        rebalancer._policy = dataclasses.replace(policy, times=dataclasses.replace(policy.times, pause=pause))
+        found[name] = generate(recorder, greedy(recorder.rank))
+    rebalancing(recorder.hook, False)
+    recorder.hook = first
+    rebalancing(first, True)
+    return found
 
 
 def broken(rollout, recorder, where):

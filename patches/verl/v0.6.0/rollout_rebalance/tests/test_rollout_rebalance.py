@@ -179,6 +179,33 @@ def test_generate_sequences_gives_the_same(two: Any) -> None:
     assert two[0]["as_verl_does"]["last"] != two[1]["as_verl_does"]["last"]
 
 
+@pytest.mark.on
+def test_steps_and_moves_are_timed_on_the_slowest_rank(two: Any) -> None:
+    """Rank 1 takes 20 ms a token more."""
+    first, second = (rank["timed"] for rank in two)
+    assert first["without graphs"] and second["without graphs"]
+    assert first["times"] == second["times"]
+    assert first["tokens"] == second["tokens"] == [size for size in GRAPHS[:3] for _ in range(4)] + [6] * 4
+    steps = first["times"]["step"]
+    assert [step >= 0.02 * size for size, step in zip((1, 2, 4, 6), steps, strict=True)] == [True] * 4
+    assert steps == sorted(steps)
+    assert first["times"]["pause"] > 0 <= first["times"]["block"]
+
+
+@pytest.mark.on
+def test_only_moves_that_pay_are_made(two: Any) -> None:
+    def moved(kind: str, what: str) -> int:
+        return sum(rank["timed"][kind]["counts"][what] for rank in two)
+
+    assert moved("free", "running_in") > 0
+    assert moved("dear", "running_in") == 0
+    assert moved("dear", "waiting_in") > 0, "what waits has no KV to send"
+    for rank in two:
+        for kind in ("free", "dear"):
+            assert rank["timed"][kind]["tokens"] == rank["loads"]["greedy"]["without"]["tokens"]
+            assert rank["timed"][kind]["clean"]
+
+
 @pytest.fixture(scope="module")
 def broken(upstream: Upstream, tiny_models: TinyModels) -> Any:
     """What the ranks raise, by where the last of them fails."""

@@ -13,6 +13,8 @@
 # limitations under the License.
 """Builds the rebalancing of one rollout's engine."""
 
+from dataclasses import replace
+
 import torch
 import torch.distributed as dist
 
@@ -28,6 +30,7 @@ from .hook import EngineHook
 from .kv_blocks import KVLayoutError, cache_tensors
 from .ledger import Ledger
 from .planner import Policy
+from .step_times import measured
 
 # vllm's own name of the sizes that it captures graphs for
 CAPTURED = "cudagraph_capture_sizes"
@@ -49,7 +52,7 @@ def make_column(config) -> Column:
 
 
 def install(engine, config, column: Column) -> EngineHook:
-    """Lets the engine take part in rebalancing.
+    """Lets the engine take part in rebalancing. A collective call of the engine group, before the first request.
 
     Args:
         engine: vllm's LLM, of a rollout with data_parallel_size > 1.
@@ -67,6 +70,7 @@ def install(engine, config, column: Column) -> EngineHook:
     tensors = kv_tensors(core, runner)
     ledger = Ledger(column.rank)
     staging = settings.staging_megabytes << 20
+    policy = replace(policy, times=measured(runner, column, policy.graph_sizes, tensors, staging))
     requests = EngineRequests(core, runner)
     rebalancer = Rebalancer(column, requests, ledger, policy, tensors, staging)
     hook = EngineHook(engine.llm_engine, rebalancer, column, ledger, settings.interval)
