@@ -172,9 +172,17 @@ def _megatron(case: Case, model: Model, layout: Layout, stage: int) -> Training:
 def _buffers(case: Case, context: int) -> int:
     if not case.on(f"{MEGATRON}.hybrid_data_parallel"):
         return 0
+    return hybrid_buffers(context, case.on(f"{OVERRIDES}.use_cp_send_recv_overlap"), _hccl_buffer(case))
+
+
+def moving_buffers(case: Case) -> int:
+    """HCCL's buffers of the process group that rollout_rebalance moves requests with: the engine has less for its cache."""
+    return 2 * _hccl_buffer(case) if case.on(f"{ROLLOUT}.rollout_rebalance.enable") else 0
+
+
+def _hccl_buffer(case: Case) -> int:
     given = case.in_effect.get("HCCL_BUFFSIZE", "")
-    size = int(given) << 20 if given.isdigit() else HCCL_BUFFER
-    return hybrid_buffers(context, case.on(f"{OVERRIDES}.use_cp_send_recv_overlap"), size)
+    return int(given) << 20 if given.isdigit() else HCCL_BUFFER
 
 
 def _kept(case: Case, one: Activations, layer_input: int, layers: int) -> tuple[int, int, str]:

@@ -29,7 +29,7 @@ from patchctl.training.preflight.memory import (
     stage_weights,
     worst_imbalance,
 )
-from patchctl.training.preflight.sizes import BadSizes, Training, engine_of, training_of
+from patchctl.training.preflight.sizes import BadSizes, Training, engine_of, moving_buffers, training_of
 from patchctl.training.recipes.resolve import Given
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -191,6 +191,12 @@ def test_hybrid_data_parallelism_has_buffers_of_its_own() -> None:
     assert plain.buffers == 0 and hybrid.buffers == 2 * 300 * MIB == hybrid.total - plain.total
     second = update("qwen3-235b/grpo-hdp", megatron__override_transformer_config__use_cp_send_recv_overlap="True")
     assert second.buffers == 2 * hybrid.buffers
+
+
+def test_moving_requests_has_buffers_of_its_own() -> None:
+    """One communicator, with HCCL_BUFFSIZE=300 of the recipe."""
+    assert moving_buffers(case_of("qwen3-235b/grpo-rebalance")) == 2 * 300 * MIB
+    assert moving_buffers(case_of("qwen3-235b/grpo")) == 0
 
 
 def update(title: str, **overrides: str) -> Training:

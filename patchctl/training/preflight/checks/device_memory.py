@@ -16,6 +16,7 @@ from patchctl.training.preflight.sizes import (
     Training,
     engine_of,
     longest,
+    moving_buffers,
     prefill_tokens,
     sequences_of_a_rank,
     training_of,
@@ -82,7 +83,7 @@ def _rollout(case: Case, model: Model, engine: Engine, total: int | None) -> Ite
         yield looked_at(_AREA, "sequences at once", "unknown", "how long sequences are is not said", needed=False)
         return
     tokens, chunk = prefill_tokens(case)
-    working = prefill_bytes(model, engine, tokens, chunk)
+    working = prefill_bytes(model, engine, tokens, chunk) + moving_buffers(case)
     yield _sequences(case, model, engine, taken - weights - working, working)
 
 

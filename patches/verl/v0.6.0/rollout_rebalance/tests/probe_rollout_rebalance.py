@@ -1,8 +1,8 @@
 """Probe: requests move between the data-parallel engines of verl's vLLMRollout. Usage: probe_rollout_rebalance.py MODEL CASES
 
-CASES is a JSON list of {"procs", "settings", "loads", "whole"}: a world of that many processes, each with a real
+CASES is a JSON list of {"procs", "settings", "loads", "whole", "broken"}: a world of that many processes, each with a real
 vLLMRollout, and names of LOADS, which are generated one after the other, each first without rebalancing and then with it;
-with "whole" also verl's own generate_sequences, and a rank that fails. Prints a list, by case, of lists by rank.
+with "whole" also verl's own generate_sequences, with "broken" a rank that fails there. Prints a list, by case, of lists by rank.
 """
 
 import json
@@ -26,13 +26,17 @@ CASES = json.loads(sys.argv[2])
 
 def run_case(case):
     rollout = loads.make_rollout(MODEL, case["settings"])
+    order = list(loads.ORDER)
     recorder = loads.Recorder(rollout)
     found = {name: loads.with_and_without(rollout, recorder, name) for name in case["loads"]}
-    result = {"loads": found, "rank": recorder.rank, "tensor_parallel": recorder.tensor_parallel}
-    if case.get("whole"):  # once, the last of them leaves the engines unusable
+    result = {"loads": found, "rank": recorder.rank, "tensor_parallel": recorder.tensor_parallel, "order": order}
+    if case.get("whole"):
+        result["timed"] = loads.timed(rollout, recorder)
         result["as_verl_does"] = loads.as_verl_does(rollout, recorder)
-        result["broken"] = loads.broken(rollout, recorder)
-    loads.leave()
+    if where := case.get("broken"):
+        result["broken"] = loads.broken(rollout, recorder, where)
+    if where != "model":  # there the others are told by the connection that ends
+        loads.leave()
     return result
 
 

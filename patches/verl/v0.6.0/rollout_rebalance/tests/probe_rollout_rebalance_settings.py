@@ -22,7 +22,7 @@ from rollout_config import compose_config, hf_greedy, model_config, padded_promp
 
 DENSE, MOE = sys.argv[1:]
 ON = {"rollout_rebalance.enable": True, "data_parallel_size": 2, "rollout_rebalance.graph_sizes": "[1,2,4]"}
-METHODS = ("has_unfinished_requests", "get_output", "abort_requests")
+METHODS = ("has_unfinished_requests", "step", "get_output", "abort_requests")
 
 
 def off():

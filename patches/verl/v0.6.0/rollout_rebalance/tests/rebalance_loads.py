@@ -2,9 +2,11 @@
 
 import asyncio
 import dataclasses
+import datetime
 import itertools
 import os
 import random
+import time
 from contextlib import contextmanager, nullcontext
 
 import rollout_config
@@ -26,6 +28,8 @@ SETTINGS = {
 SEED = 12345
 # A block of one tensor has 16 KiB: with this limit blocks go in many rounds.
 SMALL_BUFFER = 40_000
+# Seconds a token of a dummy step
+SLOWER = 0.02
 
 
 def prompt(rank, index, length=9):
@@ -88,8 +92,22 @@ def make_rollout(model, settings):
     from verl.workers.rollout.base import get_rollout_class
 
     quiet_padding()
+    note_order()
     config = rollout_config.rollout_config(model, **plain(SETTINGS | settings))
     return get_rollout_class("vllm", "sync")(config, rollout_config.model_config(model), device_mesh=None)
+
+
+ORDER = []
+
+
+def note_order():
+    """Notes in ORDER when the engine sizes its KV cache, and when something is sent between the devices."""
+    from verl.workers.rollout.vllm_rollout.rebalance.channel import Column
+    from vllm_ascend.worker.worker import NPUWorker
+
+    size, send = NPUWorker.determine_available_memory, Column.exchange_elements
+    NPUWorker.determine_available_memory = lambda self: ORDER.append("cache is sized") or size(self)
+    Column.exchange_elements = lambda self, *args: ORDER.append("sent") or send(self, *args)
 
 
 def plain(settings):
@@ -123,8 +141,9 @@ class Recorder:
         # This vllm-ascend returns no log-probabilities with speculation.
         asked = None if self.engine.vllm_config.speculative_config else 0
         self.defaults = {"logprobs": asked, "ignore_eos": True, "detokenize": False}
-        self.taken = 0
+        self.taken, self.plans = 0, []
         self.restart()
+        self.note_plans()
         schedule, preempt = self.scheduler.schedule, self.scheduler._preempt_request
         dummy = self.core.execute_dummy_batch
 
@@ -147,6 +166,20 @@ class Recorder:
         self.scheduler.schedule, self.core.execute_dummy_batch = scheduled, counted_dummy
         self.scheduler._preempt_request = counted_preempt
 
+    def note_plans(self):
+        """What each plan counts: whether drafts are used, tokens a request and step, and room in tokens."""
+        import verl.workers.rollout.vllm_rollout.rebalance.executor as executor
+
+        plan, runner = executor.plan, self.engine.model_executor.driver_worker.worker.model_runner
+
+        def noted(states, policy):
+            threshold = getattr(runner, "batch_threshold", None)
+            drafting = threshold is None or threshold.drafting
+            self.plans.append([drafting, policy.tokens_per_request, policy.growth_tokens])
+            return plan(states, policy)
+
+        executor.plan = noted
+
     def restart(self):
         self.running, self.tokens, self.preemptions = [], 0, 0
         self.dummies_would_write = []
@@ -157,7 +190,8 @@ def rebalancing(hook, on):
     if on:
         hook.install()
         return
-    del hook._engine.has_unfinished_requests, hook._client.get_output, hook._client.abort_requests
+    del hook._engine.has_unfinished_requests, hook._engine.step
+    del hook._client.get_output, hook._client.abort_requests
 
 
 def generate(recorder, load, aborted=()):
@@ -166,6 +200,7 @@ def generate(recorder, load, aborted=()):
 
     recorder.restart()
     before = dataclasses.asdict(recorder.hook.counts)
+    recorder.plans = []
     params = [SamplingParams(**(recorder.defaults | one)) for _, one in load]
     outputs = recorder.llm.generate([{"prompt_token_ids": ids} for ids, _ in load], params, use_tqdm=False)
     after = dataclasses.asdict(recorder.hook.counts)
@@ -180,6 +215,7 @@ def generate(recorder, load, aborted=()):
         "computed": recorder.tokens,
         "preemptions": recorder.preemptions,
         "counts": {name: after[name] - before[name] for name in after},
+        "plans": recorder.plans,
         "clean": is_clean(recorder),
     }
 
@@ -269,13 +305,13 @@ def aborting(recorder, name):
     if not what or what["rank"] != recorder.rank:
         return ()
     engine, first = recorder.engine, recorder.llm.request_counter.counter
-    step, steps = type(engine).step, itertools.count(1)
+    step, steps = engine.step, itertools.count(1)
 
     def step_and_abort():
-        outputs = step(engine)
+        outputs = step()
         if next(steps) == what["after_step"]:
             engine.abort_request([str(first + index) for index in what["indices"]])
-            del engine.step
+            engine.step = step
         return outputs
 
     engine.step = step_and_abort
@@ -302,15 +338,61 @@ def as_verl_does(rollout, recorder):
     }
 
 
-def broken(rollout, recorder):
-    """What each rank raises when rank 1 fails while it prepares a message. Nothing can be generated afterwards."""
-    rebalancing(recorder.hook, True)
-    if recorder.rank == 1:
+def timed(rollout, recorder):
+    """What is measured of an engine that says it has graphs, with rank 1 slower in each dummy step by its tokens; and what
+    moves with these times, and with a pause that nothing pays for.
 
-        def fails(*args):
+    The engine has no graphs here: a step of a size is one without.
+    """
+    from verl.workers.rollout.vllm_rollout.rebalance import setup
+
+    runner = recorder.engine.model_executor.driver_worker.worker.model_runner
+    dummy_run, first, tokens = runner._dummy_run, recorder.hook, []
+
+    def slower(size, *args, **kwargs):
+        tokens.append(size)
+        time.sleep(recorder.rank * size * SLOWER)
+        return dummy_run(size, *args, **kwargs)
+
+    rebalancing(first, False)
+    found = {"without graphs": first._rebalancer._policy.times is None}
+    runner.use_aclgraph, runner._dummy_run = True, slower
+    recorder.hook = setup.install(recorder.llm, rollout.config, first._column)
+    runner.use_aclgraph, runner._dummy_run = False, dummy_run
+    rebalancer = recorder.hook._rebalancer
+    policy = rebalancer._policy
+    found |= {"tokens": tokens, "times": dataclasses.asdict(policy.times)}
+    for name, pause in (("free", 0.0), ("dear", 1e6)):
+        rebalancer._policy = dataclasses.replace(policy, times=dataclasses.replace(policy.times, pause=pause))
+        found[name] = generate(recorder, greedy(recorder.rank))
+    rebalancing(recorder.hook, False)
+    recorder.hook = first
+    rebalancing(first, True)
+    return found
+
+
+def broken(rollout, recorder, where):
+    """What each rank raises when the last one fails. Nothing can be generated afterwards."""
+    from verl.workers.rollout.vllm_rollout.rebalance import channel, kv_blocks
+
+    rebalancing(recorder.hook, True)
+    channel.PATIENCE = datetime.timedelta(seconds=2 if where == "model" else 60)
+    rebalancer = recorder.hook._rebalancer
+    rebalancer._staging_bytes = SMALL_BUFFER
+    failing = {
+        "message": (rebalancer._engine, "receive"),
+        "blocks": (kv_blocks, "_scatter"),
+        "arrival": (rebalancer._engine, "insert"),
+        "step": (recorder.scheduler, "update_from_output"),
+        "outputs": (recorder.engine.output_processor, "process_outputs"),
+        "model": (recorder.engine.model_executor.driver_worker.worker.model_runner, "execute_model"),
+    }
+    if dist.get_rank() == dist.get_world_size() - 1:
+
+        def fails(*args, **kwargs):
             raise OSError("no memory is left")
 
-        recorder.hook._rebalancer._engine.receive = fails
+        setattr(*failing[where], fails)
     try:
         generate(recorder, greedy(recorder.rank))
     except Exception as error:

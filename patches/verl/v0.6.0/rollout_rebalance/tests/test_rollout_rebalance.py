@@ -21,6 +21,9 @@ NPU: dict[str, Any] = {
 }
 GRAPHS = (1, 2, 4, 8)
 KEY = "actor_rollout_ref.rollout.rollout_rebalance"
+# Where a rank fails: before a message, when blocks are on their way, when a request goes on there, in and after a step.
+BROKEN = ("message", "blocks", "arrival", "step", "outputs", "model")
+SAID = "RebalanceError: rebalance, data-parallel rank 1: OSError: no memory is left"
 TWO: dict[str, Any] = {
     "procs": 2,
     "settings": {},
@@ -45,6 +48,12 @@ SPECULATING = {
         "rollout_rebalance.graph_sizes": "[4,8,16,32]",
     },
     "loads": ["greedy", "shuffled", "aborted"],
+}
+PAUSING = {
+    "procs": 2,
+    "settings": SPECULATING["settings"]
+    | {"engine_kwargs.vllm.additional_config.spec_batch_threshold": "{upper: 4, lower: 3}"},
+    "loads": ["greedy"],
 }
 
 
@@ -157,6 +166,11 @@ def test_a_dummy_step_has_nowhere_to_write(two: Any) -> None:
 
 
 @pytest.mark.on
+def test_the_communicator_is_there_before_the_cache_is_sized(two: Any) -> None:
+    assert [rank["order"] for rank in two] == [["sent", "cache is sized"]] * 2
+
+
+@pytest.mark.on
 def test_generate_sequences_gives_the_same(two: Any) -> None:
     for rank in two:
         assert rank["as_verl_does"]["same"]
@@ -166,9 +180,58 @@ def test_generate_sequences_gives_the_same(two: Any) -> None:
 
 
 @pytest.mark.on
-def test_what_one_rank_cannot_prepare_every_rank_raises(two: Any) -> None:
+def test_steps_and_moves_are_timed_on_the_slowest_rank(two: Any) -> None:
+    """Rank 1 takes 20 ms a token more."""
+    first, second = (rank["timed"] for rank in two)
+    assert first["without graphs"] and second["without graphs"]
+    assert first["times"] == second["times"]
+    assert first["tokens"] == second["tokens"] == [size for size in GRAPHS[:3] for _ in range(4)] + [6] * 4
+    steps = first["times"]["step"]
+    assert [step >= 0.02 * size for size, step in zip((1, 2, 4, 6), steps, strict=True)] == [True] * 4
+    assert steps == sorted(steps)
+    assert first["times"]["pause"] > 0 <= first["times"]["block"]
+
+
+@pytest.mark.on
+def test_only_moves_that_pay_are_made(two: Any) -> None:
+    def moved(kind: str, what: str) -> int:
+        return sum(rank["timed"][kind]["counts"][what] for rank in two)
+
+    assert moved("free", "running_in") > 0
+    assert moved("dear", "running_in") == 0
+    assert moved("dear", "waiting_in") > 0, "what waits has no KV to send"
     for rank in two:
-        assert rank["broken"] == "RebalanceError: rebalance, data-parallel rank 1: OSError: no memory is left"
+        for kind in ("free", "dear"):
+            assert rank["timed"][kind]["tokens"] == rank["loads"]["greedy"]["without"]["tokens"]
+            assert rank["timed"][kind]["clean"]
+
+
+@pytest.fixture(scope="module")
+def broken(upstream: Upstream, tiny_models: TinyModels) -> Any:
+    """What the ranks raise, by where the last of them fails."""
+    cases = [{"procs": 2, "settings": {}, "loads": [], "broken": where} for where in BROKEN]
+    found = run(upstream, tiny_models.qwen3_moe, *cases)
+    return {where: [rank["broken"] for rank in ranks] for where, ranks in zip(BROKEN, found, strict=True)}
+
+
+@pytest.mark.on
+@pytest.mark.parametrize("where", BROKEN[:-1])
+def test_what_one_rank_raises_every_rank_raises(broken: Any, where: str) -> None:
+    assert broken[where] == [SAID] * 2
+
+
+@pytest.mark.on
+def test_a_rank_that_fails_before_the_models_collectives_does_not_wait_long(broken: Any) -> None:
+    """The other one is in a collective of the model, where nobody can tell it anything."""
+    assert broken["model"][1] == f"{SAID}; the others were not told, they did not come"
+
+
+@pytest.mark.on
+@pytest.mark.slow
+def test_the_other_tensor_parallel_ranks_raise_it_too(upstream: Upstream, tiny_models: TinyModels) -> None:
+    cases = [TENSOR_PARALLEL | {"loads": [], "broken": where} for where in ("message", "blocks", "step")]
+    for ranks in run(upstream, tiny_models.qwen3_moe, *cases):
+        assert [rank["broken"] for rank in ranks] == [SAID] * 4
 
 
 @pytest.mark.on
@@ -195,6 +258,18 @@ def test_drafts_from_a_requests_own_tokens_do_not_hinder(upstream: Upstream, tin
     assert total(ranks, "aborted", "running_in") > 0
     # The longest answer has 40 tokens, so drafts have been accepted.
     assert len(graph_steps(ranks, "greedy", "with")) < 40
+
+
+@pytest.mark.on
+@pytest.mark.slow
+def test_plans_count_one_token_a_request_while_drafts_are_paused(upstream: Upstream, tiny_models: TinyModels) -> None:
+    """The runner of every rank drafts, or does not, in the steps between two plans: what each plan counted, beside it."""
+    [ranks] = run(upstream, tiny_models.qwen3_moe, PAUSING)
+    assert_same_results(ranks, "greedy")
+    plans = ranks[0]["loads"]["greedy"]["with"]["plans"]
+    assert plans == ranks[1]["loads"]["greedy"]["with"]["plans"]
+    assert {tuple(one) for one in plans} == {(False, 1, 4), (True, 4, 16)}
+    assert total(ranks, "greedy", "running_in") > 0
 
 
 @pytest.fixture(scope="module")

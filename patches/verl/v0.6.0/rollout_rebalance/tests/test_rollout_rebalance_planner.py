@@ -238,6 +238,17 @@ def test_graph_sizes_count_tokens_of_a_step(upstream: Upstream) -> None:
 
 
 @pytest.mark.on
+def test_while_drafts_are_paused_a_request_is_one_token(upstream: Upstream) -> None:
+    """Without the fifth both ranks could use a smaller graph; the other has room for it only if no drafts are counted."""
+    planner = planner_of(upstream)
+    states = states_of(planner, {"running": [128] * 5}, {"running": [128] * 3, "blocks": 12})
+    drafting = planner.Policy((4, 8, 16), growth_tokens=512, tokens_per_request=4)
+    assert planner.plan(states, drafting) == [], "each of four requests may grow by four blocks"
+    assert len(planner.plan(states, drafting.paused())) == 1
+    assert (drafting.paused().tokens_per_request, drafting.paused().growth_tokens) == (1, 128)
+
+
+@pytest.mark.on
 def test_load_above_all_graphs_is_worse_than_any(upstream: Upstream) -> None:
     planner = planner_of(upstream)
     states = states_of(planner, {"running": [100] * 9}, {"running": [100] * 2})

@@ -93,6 +93,11 @@ class EngineRequests:
         # Running requests that have been received and are not inserted yet
         self._expected = 0
 
+    def is_drafting(self) -> bool:
+        """Whether the next step may verify drafts: spec_batch_threshold of vllm-ascend, where it is there, pauses them."""
+        threshold = getattr(self._runner, "batch_threshold", None)
+        return threshold is None or threshold.drafting
+
     def is_movable(self, request: Request) -> bool:
         """Whether everything that the request needs can go along.
 

@@ -20,16 +20,17 @@ All ranks of a column come here after the same number of steps. Three messages, 
 3. which of those there was room for, and how many blocks each still needs; then the blocks themselves.
 
 A request leaves its engine only after its blocks have been sent, and one that finds no room stays where it is: nothing
-is lost and nothing is recomputed. What a rank raises while it prepares a message goes out in it, and every rank of the
-column raises. What it raises elsewhere (in a step of the model, or while blocks are on their way) leaves the others
-waiting in their next collective until its time-out, as it does without this feature.
+is lost and nothing is recomputed. Before each message, each round of blocks and the step that follows all ranks of the
+engine group meet (channel.py), and what one has raised since they met before all of them raise.
 """
 
-from collections.abc import Callable, Sequence
+import hashlib
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .channel import Column
+from .channel import Column, RebalanceError
 from .engine_requests import Arrival, EngineRequests, Parcel
 from .kv_blocks import copy_blocks
 from .ledger import Key, Ledger
@@ -56,22 +57,11 @@ class Counts:
 
 
 @dataclass
-class _Message:
-    """What a rank tells another; `error` is why it could not prepare it."""
-
-    error: str | None = None
-    content: Any = None
-
-
-@dataclass
 class _Report:
     state: RankState | None
+    drafting: bool
     results: list = field(default_factory=list)
     aborts: list[int] = field(default_factory=list)
-
-
-class RebalanceError(RuntimeError):
-    """A rank of the engine group could not take part in a rebalance."""
 
 
 class Rebalancer:
@@ -81,10 +71,9 @@ class Rebalancer:
         column: Column of this process.
         engine: EngineRequests of this process.
         ledger: Ledger of this rank.
-        policy: the planner's, the same on every rank.
+        policy: the planner's while drafts are used, the same on every rank.
         tensors: of the KV cache.
         staging_bytes: limit of a buffer of KV blocks.
-        agree: called with the plan, raises when another tensor-parallel rank has another one.
     """
 
     def __init__(
@@ -95,10 +84,9 @@ class Rebalancer:
         policy: Policy,
         tensors: Sequence,
         staging_bytes: int,
-        agree: Callable[[Sequence[Move]], None],
     ) -> None:
         self._column, self._engine, self._ledger = column, engine, ledger
-        self._policy, self._tensors, self._staging_bytes, self._agree = policy, tensors, staging_bytes, agree
+        self._policy, self._tensors, self._staging_bytes = policy, tensors, staging_bytes
         self.counts = Counts()
         # By rank: outputs of its requests that ran here, and serials of requests of ours that we have aborted there.
         self.outbox: list[list] = []
@@ -121,38 +109,35 @@ class Rebalancer:
             planning: whether requests may move; otherwise only results and aborts are delivered.
 
         Raises:
-            RebalanceError: on every rank of the column, when one could not prepare what it sends.
+            RebalanceError: on every rank of the engine group, when one has failed or has another plan. What else this
+                rank raises the others wait for, until the caller has told them (Column.fail).
         """
         self.counts.exchanges += 1
-        reports = self._tell(lambda: self._reports(planning))
+        reports = self._column.exchange(self._reports(planning))
         self._end_aborted(reports)
         results = [self._renamed(one) for report in reports for one in report.results]
         self.counts.results_home += len(results)
         if planning:
-            moves = plan([report.state for report in reports], self._policy)
-            self._agree(moves)  # an empty plan too: a rank with another one waits for the answer
+            drafting = any(report.drafting for report in reports)  # ranks of a dense model pause each by itself
+            moves = plan([report.state for report in reports], self._policy if drafting else self._policy.paused())
+            self._check_same(moves)
             if moves:
                 self.counts.plans += 1
                 self._move(moves)
+                self._column.largest()  # before the step: a rank that has failed would not come to the model's collectives
         return results
 
-    def _tell(self, prepare: Callable[[], Sequence[Any]]) -> list[Any]:
-        """Sends each rank its part of what `prepare` returns; returns what came. Raises on all ranks if one did."""
-        cause = None
-        try:
-            messages = [_Message(content=content) for content in prepare()]
-        except Exception as error:
-            cause = error
-            messages = [_Message(error=f"{type(error).__name__}: {error}")] * self._column.size
-        answers = self._column.exchange(messages)
-        for rank, answer in enumerate(answers):
-            if answer.error is not None:
-                raise RebalanceError(f"rebalance, data-parallel rank {rank}: {answer.error}") from cause
-        return [answer.content for answer in answers]
+    def _check_same(self, moves: Sequence[Move]) -> None:
+        """Each tensor-parallel rank moves its shard of a request's blocks, so all have to have the same plan."""
+        digest = int.from_bytes(hashlib.sha256(json.dumps(moves).encode()).digest()[:7], "big")
+        if self._column.largest([digest, -digest]) != [digest, -digest]:
+            raise RebalanceError("the ranks of an engine group have planned different moves")
 
     def _reports(self, planning: bool) -> list[_Report]:
         state = self._state() if planning else None
-        reports = [_Report(state, *mail) for mail in zip(self.outbox, self.aborts, strict=True)]
+        reports = [
+            _Report(state, self._engine.is_drafting(), *mail) for mail in zip(self.outbox, self.aborts, strict=True)
+        ]
         self.forget()
         return reports
 
@@ -203,10 +188,10 @@ class Rebalancer:
     def _move(self, moves: Sequence[Move]) -> None:
         me = self._column.rank
         leaving = [[move for move in moves if (move.source, move.destination) == (me, rank)] for rank in self._ranks()]
-        parcels = self._tell(lambda: [self._parcels(some) for some in leaving])
+        parcels = self._column.exchange([self._parcels(some) for some in leaving])
         arrivals: list[list[Arrival | None]] = []
         # What a rank has room for is told to all: the origin of a request may be a third rank.
-        answers = self._tell(lambda: [self._receive(parcels, arrivals)] * self._column.size)
+        answers = self._column.exchange([self._receive(parcels, arrivals)] * self._column.size)
         self._copy(leaving, arrivals, answers)
         for rank, some in enumerate(leaving):
             self._leave(some, answers[rank][me])

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Where a rebalance happens: three methods of one rollout's engine, replaced on that instance.
+"""Where a rebalance happens: four methods of one rollout's engine, replaced on that instance.
 
 `LLM.generate` asks `LLMEngine.has_unfinished_requests`, which the data-parallel ranks answer together, and calls
 `step`, until nobody has anything left. So every rank makes the same number of steps, those that are done make dummy
@@ -20,6 +20,8 @@ ones, and the ranks agree on the number of a step without a word. Replaced are
 - `LLMEngine.has_unfinished_requests`: a rank also goes on as long as it has guests, or has requests elsewhere, whose
   results its output processor waits for. The collective that upstream makes here says one thing more: whether any rank
   still has something to compute, and whether an abort must not wait.
+- `LLMEngine.step`: what a rank raises in it the other ranks raise too, when they meet next. A rank that fails before the
+  model's own collectives of the step leaves the others in those, where nothing reaches them.
 - `InprocClient.get_output`: before a step that is due, the rebalance; then the step, or a dummy one. What came out of
   guests is kept for their origin, and what came home is put before what came out of the step, so that
   `LLMEngine.step` treats it as its own.
@@ -31,7 +33,8 @@ import os
 
 from vllm.v1.engine import EngineCoreOutputs
 
-from .executor import RebalanceError, Rebalancer
+from .channel import RebalanceError
+from .executor import Rebalancer
 
 logger = logging.getLogger(__file__)
 logger.setLevel(os.getenv("VERL_LOGGING_LEVEL", "WARN"))
@@ -51,6 +54,7 @@ class EngineHook:
         self._engine, self._client = engine, engine.engine_core
         self._core = self._client.engine_core
         self._rebalancer, self._column, self._ledger, self._interval = rebalancer, column, ledger, interval
+        self._step_engine = engine.step
         self._step_output, self._abort_here = self._client.get_output, self._client.abort_requests
         self._steps = 0
         self._computing = self._urgent = self._idle = False
@@ -61,7 +65,7 @@ class EngineHook:
         return self._rebalancer.counts
 
     def install(self) -> None:
-        self._engine.has_unfinished_requests = self.has_unfinished_requests
+        self._engine.has_unfinished_requests, self._engine.step = self.has_unfinished_requests, self.step
         self._client.get_output = self.get_output
         self._client.abort_requests = self.abort_requests
 
@@ -92,6 +96,15 @@ class EngineHook:
         # A request can end elsewhere in the step after which its origin aborts it.
         self._rebalancer.forget()
         self._steps = 0
+
+    def step(self) -> list:
+        """LLMEngine's; what it raises is raised on every rank."""
+        try:
+            return self._step_engine()
+        except RebalanceError:
+            raise
+        except Exception as error:
+            self._column.fail(error)
 
     def get_output(self) -> EngineCoreOutputs:
         """One step, in place of InprocClient's; the ranks of the column make it together."""

@@ -13,55 +13,66 @@
 # limitations under the License.
 """Builds the rebalancing of one rollout's engine."""
 
-import hashlib
-import json
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
 
+from verl.utils.device import get_torch_device
 from verl.workers.config.rollout_rebalance import KEY, check_settings
 from verl.workers.rollout.data_parallel import engine_group
 
 from .channel import Column
 from .checks import check_engine
 from .engine_requests import EngineRequests
-from .executor import RebalanceError, Rebalancer
+from .executor import Rebalancer
 from .hook import EngineHook
 from .kv_blocks import KVLayoutError, cache_tensors
 from .ledger import Ledger
 from .planner import Policy
+from .step_times import measured
 
 # vllm's own name of the sizes that it captures graphs for
 CAPTURED = "cudagraph_capture_sizes"
 
 
-def install(engine, config) -> EngineHook:
-    """Lets the engine take part in rebalancing. A collective call of the torch world.
+def make_column(config) -> Column:
+    """The groups of the moves, with their communicator. A collective call of the torch world, before there is an engine:
+    that takes what is left of the device's memory for its KV cache.
+
+    Raises:
+        ValueError: the configuration cannot be served; the message says what to set instead.
+    """
+    check_settings(config)
+    column = Column(engine_group(config, dist.get_rank(), dist.get_world_size()))
+    # Makes the communicator now; what fails in that is seen at start as well, not during a generation.
+    nothing = torch.zeros(1, device=get_torch_device().current_device())
+    column.exchange_elements([nothing] * column.size, [1] * column.size)
+    return column
+
+
+def install(engine, config, column: Column) -> EngineHook:
+    """Lets the engine take part in rebalancing. A collective call of the engine group, before the first request.
 
     Args:
         engine: vllm's LLM, of a rollout with data_parallel_size > 1.
         config: RolloutConfig.
+        column: of `make_column`.
 
     Raises:
-        ValueError: the configuration or the engine cannot be served; the message says what to set instead.
+        ValueError: the engine cannot be served; the message says what to set instead.
     """
-    from vllm.distributed import get_dp_group
-
-    check_settings(config)
     check_engine(engine)
     core = engine.llm_engine.engine_core.engine_core
     runner = engine.llm_engine.model_executor.driver_worker.worker.model_runner
     settings = config.rollout_rebalance
     policy = make_policy(settings, engine.llm_engine.vllm_config)
     tensors = kv_tensors(core, runner)
-    group = engine_group(config, dist.get_rank(), dist.get_world_size())
-    column = Column(group, dist.get_backend(get_dp_group().device_group))
-    # Makes the communicator of device tensors now: what fails in that is seen at start, not during a generation.
-    column.exchange_elements([tensors[0].new_zeros(1)] * column.size, [1] * column.size)
     ledger = Ledger(column.rank)
     staging = settings.staging_megabytes << 20
+    policy = replace(policy, times=measured(runner, column, policy.graph_sizes, tensors, staging))
     requests = EngineRequests(core, runner)
-    rebalancer = Rebalancer(column, requests, ledger, policy, tensors, staging, same_plan(group.tp_size))
+    rebalancer = Rebalancer(column, requests, ledger, policy, tensors, staging)
     hook = EngineHook(engine.llm_engine, rebalancer, column, ledger, settings.interval)
     hook.install()
     return hook
@@ -99,20 +110,3 @@ def kv_tensors(core, runner) -> list[torch.Tensor]:
         return cache_tensors(runner, core.scheduler.kv_cache_config.num_blocks, core.scheduler.block_size)
     except KVLayoutError as error:
         raise ValueError(f"{KEY}.enable=True: {error}; set {KEY}.enable=False") from error
-
-
-def same_plan(tp_size: int):
-    """A check that all tensor-parallel ranks have made the same plan: each moves its shard of a request's blocks."""
-
-    def check(moves) -> None:
-        if tp_size == 1:
-            return
-        from vllm.distributed import get_tp_group
-
-        digest = int.from_bytes(hashlib.sha256(json.dumps(moves).encode()).digest()[:7], "big")
-        found = torch.tensor([digest, -digest])
-        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=get_tp_group().cpu_group)
-        if found.tolist() != [digest, -digest]:
-            raise RebalanceError("the tensor-parallel ranks of an engine have planned different moves")
-
-    return check

@@ -21,7 +21,7 @@ requests that do not fit, in the order of the queue, are *stranded*, and their r
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 # A load above the largest captured graph runs without one; larger than any size, so that any graph is better.
@@ -118,6 +118,10 @@ class Policy:
             raise ValueError("times.step must have one time for each graph size")
         if self.times and self.times.horizon_steps < 1:
             raise ValueError("times.horizon_steps must be positive")
+
+    def paused(self) -> "Policy":
+        """While no drafts are used: a request takes one token a step."""
+        return replace(self, growth_tokens=self.growth_tokens // self.tokens_per_request, tokens_per_request=1)
 
     def captured(self, load: int) -> int:
         """The graph that a load of so many requests needs, in tokens; UNCAPTURED above the largest, 0 for none."""
