@@ -48,7 +48,7 @@ WINDOW = 64  # tokens at the end of a request that are looked for first; what is
 # Bytes a token for which room is asked before a request is added: the most that an automaton takes (2 states and 2 edges)
 # and two pages begun. One state can be split into many edges, so that room can end nevertheless; see `add`.
 TOKEN_BYTES = 72
-COUNTED = 64  # states of a token, from the longest on, that count it: a repeated token would have one for each time
+COUNTED = 16  # states of a token, from the longest on, that count it: a repeated token would have one for each time
 VISITED = 32  # edges of a state that are compared, the older ones first
 NO_ADAPTER, NOT_SHARED = 0, -1
 
@@ -172,7 +172,7 @@ class SharedHistory:
 
     Args:
         own: the pool of the requests' own automata, whose slots and settings are taken.
-        max_bytes: what both generations may take; a fifth of it comes on top for counts.
+        max_bytes: what both generations may take, counts included.
         updates: a generation ends with so many updates of the weights.
 
     Raises:
@@ -183,9 +183,10 @@ class SharedHistory:
         if updates < 1:
             raise ValueError(f"updates ({updates}) must be at least 1")
         self._own, self._updates = own, updates
-        self._pool = SuffixAutomatonPool(own.num_draft_tokens, max_bytes=max_bytes, num_slots=4)
+        room = max_bytes * STATE // (STATE + 1)  # a count for each place of a state
+        self._pool = SuffixAutomatonPool(own.num_draft_tokens, max_bytes=room, num_slots=4)
         self._counts = np.empty(len(self._pool._memory) // STATE, np.int32)
-        self._room = max_bytes // PAGE_BYTES * PAGE_BYTES
+        self._room = room // PAGE_BYTES * PAGE_BYTES
         # By adapter the slot that keeps an automaton: of the present generation, and of the one before.
         self._generations: list[dict[int, int]] = [{}, {}]
         self._age, self._is_newer = 0, False
@@ -210,9 +211,9 @@ class SharedHistory:
         """Adds an ended request to the present generation; returns False when there is no room for it."""
         tokens = np.array(token_ids, np.int32)
         needed = TOKEN_BYTES * len(tokens) + 2 * PAGE_BYTES
-        if needed > self._room - self.used_bytes():
+        if needed > self._room - self._pool.used_bytes():
             self._drop(1)
-        if needed > self._room - self.used_bytes():
+        if needed > self._room - self._pool.used_bytes():
             self.num_left_out += 1
             return False
         present, pool = self._generations[0], self._pool
@@ -266,8 +267,8 @@ class SharedHistory:
         self._is_newer = False
 
     def used_bytes(self) -> int:
-        """Bytes of the pages that both generations take."""
-        return self._pool.used_bytes()
+        """Bytes of the pages that both generations take, and of their counts."""
+        return self._pool.used_bytes() * (STATE + 1) // STATE
 
     def _drop(self, generation: int) -> None:
         automata = self._generations[generation]
