@@ -24,6 +24,7 @@ from markers import write_between_markers
 MOST_BYTES = 1 << 30  # of all automata
 SHARED = 10_000  # responses in suffix decoding's global tree: vllm's default
 ALL, LAST = "all run", "the last of each group"
+SHARES = {1: "", 2: ", of half the answers", 4: ", of a quarter"}  # by engines that divide the answers
 
 
 def main() -> None:
@@ -67,6 +68,43 @@ class Automata(bench_sam.Automaton):
                 self.pool.sync(self.pool.open(group), stream)
         self.slots = np.array([self.pool.open(group) for group in groups], np.int32)
         self.rows, self.limits = np.arange(len(groups), dtype=np.int32), np.full(len(groups), drafts, np.int32)
+
+
+class SharedHistory(Automata):
+    """An automaton each, and sam_shared_history beside it: every `shares`-th request and answer has one of its own.
+
+    `old` are in the older generation, `ended` in the present one, to which those that run are added when they end.
+    """
+
+    def __init__(self, drafts: int, count: int, shares: int, old: list, ended: list) -> None:
+        super().__init__(drafts, list(range(count)), {})
+        import numpy as np
+        from vllm_ascend.spec_decode.suffix_shared import SharedHistory as History
+
+        self.histories = [History(self.pool, MOST_BYTES, 1) for _ in range(shares)]
+        self.known, self.ended = np.zeros(len(self.pool._slots), np.int32), np.zeros(count, bool)
+        for i, slot in enumerate(self.slots):
+            self.histories[i % shares].open(int(slot))
+        for i, one in enumerate(old):
+            self.histories[i % shares].add(one)
+        for history in self.histories:
+            history.weights_updated()
+        for i, one in enumerate(ended):
+            self.histories[i % shares].add(one)
+
+    def step(self, token_ids, lengths, new) -> list[list[int]]:
+        shares = len(self.histories)
+        for i, some in enumerate(new):
+            if not some and not self.ended[i]:
+                self.ended[i] = True
+                self.histories[i % shares].add(token_ids[i, : lengths[i]])
+        drafts, counts = self.pool.propose(self.slots, token_ids, self.rows, lengths, self.limits)
+        for i, history in enumerate(self.histories):
+            mine = slice(i, None, shares)
+            rows = self.slots[mine], token_ids, self.rows[mine], lengths[mine], self.limits[mine]
+            history.improve(*rows, self.known, drafts[mine], counts[mine])
+        self.known[self.slots] = lengths
+        return self.module.as_lists(drafts, counts)
 
 
 class Suffix(bench_sam.Suffix):
@@ -129,6 +167,8 @@ def drafters(drafts: int, running: list, ended: list, before: list, prompt: int)
         "automaton: all prompts": partial(automata, [0] * len(groups), {0: others}),
         "automaton: all prompts and epoch before": partial(automata, [0] * len(groups), {0: old + others}),
     }
+    for shares, name in SHARES.items():
+        found[f"automaton: sam_shared_history{name}"] = partial(SharedHistory, drafts, len(groups), shares, old, others)
     if bench_sam.suffix_cache():
         width = max(len(one) for group in running for one in group) + 1
         suffix = partial(Suffix, drafts, len(groups), width, prompt)

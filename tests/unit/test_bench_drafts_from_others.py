@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 SAM = next(ROOT.glob("patches/vllm-ascend/*/sam_proposer"))
+SHARED = SAM.parent / "sam_shared_history"
 # Random answers, so that nothing repeats but what is put there: `same` was answered before, `copied` in its own group.
 PROBE = """
 import json, random
@@ -40,7 +41,7 @@ def seen() -> Any:
     python = os.environ.get("PATCHCTL_TORCH_PYTHON")
     if not python:
         pytest.skip("PATCHCTL_TORCH_PYTHON is not set")
-    path = os.pathsep.join(map(str, (BENCHMARKS, SAM / "files", SAM / "tests")))
+    path = os.pathsep.join(map(str, (BENCHMARKS, SAM / "files", SAM / "tests", SHARED / "files")))
     environment = os.environ | {"PYTHONPATH": path}
     done = subprocess.run(
         [python, "-c", PROBE], env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=300
@@ -59,12 +60,15 @@ def test_all_that_run(seen: Any) -> None:
     assert tokens(seen, "all run | automaton: itself and epoch before") > 1.15
     assert tokens(seen, "all run | automaton: itself and epoch before of another prompt") < 1.05
     assert tokens(seen, "all run | automaton: all prompts and epoch before") > 1.15
+    for share in ("", ", of half the answers", ", of a quarter"):
+        assert tokens(seen, f"all run | automaton: sam_shared_history{share}") > 1.15
 
 
 def test_the_last_of_each_group(seen: Any) -> None:
     # The longest of the second group copies one that has ended.
     assert tokens(seen, "the last of each group | automaton: itself") < 1.05
     assert tokens(seen, "the last of each group | automaton: group") > 1.5
+    assert tokens(seen, "the last of each group | automaton: sam_shared_history") > 1.5
     assert tokens(seen, "the last of each group | automaton: itself and epoch before of another prompt") < 1.05
 
 

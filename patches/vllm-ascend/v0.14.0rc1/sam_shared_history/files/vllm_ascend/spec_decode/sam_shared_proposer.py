@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Method `sam` with additional_config's sam_shared_history: drafts from ended requests too, see `suffix_shared`.
+
+Ended requests are taken where the runner is told of them, and not where it asks for drafts: with spec_batch_threshold
+most of a rollout ends while it does not ask. The last ones of a rollout are told of in the first step of the next.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from vllm.logger import logger
+
+from vllm_ascend.ascend_config import get_sam_shared_history
+from vllm_ascend.spec_decode.sam_proposer import SamProposer
+from vllm_ascend.spec_decode.suffix_automaton_kernels import taken_back
+from vllm_ascend.spec_decode.suffix_shared import NO_ADAPTER, NOT_SHARED, SharedHistory
+
+
+class SharedSamProposer(SamProposer):
+    """SamProposer, and one history of ended requests for all that run.
+
+    Raises:
+        ValueError: as SamProposer, and where sam_shared_history is not what `get_sam_shared_history` takes.
+    """
+
+    def __init__(self, vllm_config, device, runner):
+        super().__init__(vllm_config, device, runner)
+        megabytes, updates = get_sam_shared_history(vllm_config)
+        self.shared = SharedHistory(self.pool, megabytes << 20, updates)
+        self.shared.warm_up()
+
+    def load_model(self, model, *args, **kwargs):
+        """Hears of weight updates: verl calls the model's own load_weights for each, with and without sleep mode."""
+        load = model.load_weights
+
+        def load_weights(*args, **kwargs):
+            self.shared.weights_updated()
+            return load(*args, **kwargs)
+
+        model.load_weights = load_weights
+
+    def take_ended(self, ended: set[str]) -> None:
+        """Adds those of the runner's requests that have ended, before it forgets them.
+
+        In the runner's order: that of a set of names is another one on each rank, and ranks must draft the same.
+        """
+        if not ended:
+            return
+        for req_id, request in self.runner.requests.items():
+            adapter = _adapter_of(request)
+            if req_id not in ended or adapter == NOT_SHARED:
+                continue
+            if not self.shared.add([*request.prompt_token_ids, *request.output_token_ids], adapter):
+                logger.warning_once(
+                    "Ended requests are not drafted from: there is no room for them. Raise max_memory_mb of "
+                    "additional_config's sam_shared_history."
+                )
+
+    def _follow(self, request):
+        followed = super()._follow(request)
+        self.shared.open(followed.slot, _adapter_of(request))
+        return followed
+
+    def _propose(self, histories, limits):
+        drafts, counts = super()._propose(histories, limits)
+        self.shared.improve(*histories, limits, self._known, drafts, counts)
+        return drafts, counts
+
+    def _forget_what_was_taken_back(self, slots, token_ids, rows, lengths) -> None:
+        found = np.empty(len(slots), np.bool_)
+        if taken_back(slots, token_ids, rows, lengths, self._known, self._tails, found):
+            self.shared.look_again(slots[found])
+        super()._forget_what_was_taken_back(slots, token_ids, rows, lengths)
+
+
+def _adapter_of(request) -> int:
+    """Whose history a request shares: its LoRA adapter's. With images equal tokens can stand for different ones."""
+    if request.mm_features or request.prompt_token_ids is None:
+        return NOT_SHARED
+    return request.lora_request.lora_int_id if request.lora_request else NO_ADAPTER
