@@ -102,7 +102,7 @@ def follow(memory, roots, places, known, slots, token_ids, rows, lengths, best):
             state, length, first = root, 0, max(0, lengths[i] - WINDOW)
         for token in token_ids[rows[i], first : lengths[i]]:
             target = lookup(memory, state, token)
-            while target == 0 and state != root:
+            while target == 0 and memory[state + LENGTH]:  # up to the root
                 state = memory[state + LINK]
                 length = memory[state + LENGTH]
                 target = lookup(memory, state, token)
