@@ -13,10 +13,9 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import GITLINK, Files
 from patchctl.manifest.load import loads
 from patchctl.manifest.types import Stack
-from patchctl.source.archive import ArchivedFile, read_archive
+from patchctl.source.archive import ArchivedFile, is_generated, read_archive
 from patchctl.source.cache import read_record
 from patchctl.source.config import archive_limits
-from patchctl.source.sdist import is_generated
 from patchctl.source.types import Base
 from patchctl.terminal.text import visible_line
 

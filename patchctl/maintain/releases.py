@@ -26,11 +26,10 @@ from patchctl.git.objects import (
 from patchctl.git.pack import PackWriter
 from patchctl.manifest.types import Pin, Sdist, Stack, Upstream
 from patchctl.source import cache
-from patchctl.source.archive import ArchivedFile, read_archive
+from patchctl.source.archive import ArchivedFile, is_generated, read_archive
 from patchctl.source.config import archive_limits
 from patchctl.source.obtain import obtain, obtain_form
 from patchctl.source.refs import Revisions, release_prefix, version_of
-from patchctl.source.sdist import is_generated
 from patchctl.source.types import SourceOptions
 from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import one_line

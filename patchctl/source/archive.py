@@ -7,11 +7,11 @@ import io
 import os
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from patchctl.errors import SourceMismatch
-from patchctl.git.objects import EXECUTABLE, REGULAR
+from patchctl.git.objects import EXECUTABLE, REGULAR, Entry, TreeBuilder, object_id
 from patchctl.patch.names import collision_key, why_refused
 from patchctl.source.cache import REFRESH
 from patchctl.source.tarball import BadArchive, Member, members
@@ -31,6 +31,8 @@ _MIB = 1 << 20
 _CENTRAL = b"PK\x01\x02"
 _CENTRAL_END = b"PK\x05\x06"
 _CENTRAL_END_SIZE = 22
+# The text that setuptools appends when it writes an archive (setuptools/command/egg_info.py, save_version_info).
+SETUPTOOLS_SETUP_CFG = b"[egg_info]\ntag_build = \ntag_date = 0\n\n"
 
 
 @dataclass(frozen=True)
@@ -234,3 +236,18 @@ class _Names:
         if other != path:
             shown = visible_line(other.decode("utf-8", "backslashreplace"))
             raise BadArchive(f"it is one file with {shown} where case or Unicode form is ignored", member)
+
+
+def is_generated(file: ArchivedFile, declared: Collection[bytes]) -> bool:
+    """Whether upstream's build wrote this file of the archive, so that no commit of upstream's has it."""
+    parts = file.path.split(b"/")
+    if file.path == b"PKG-INFO" or any(part.endswith(b".egg-info") for part in parts[:-1]):
+        return True
+    if file.path == b"setup.cfg":
+        return file.data == SETUPTOOLS_SETUP_CFG
+    return file.path in declared
+
+
+def tree_of(files: Iterable[ArchivedFile]) -> str:
+    """The id of the tree that these files make."""
+    return TreeBuilder({f.path: Entry(f.mode, object_id("blob", f.data)) for f in files}).write()

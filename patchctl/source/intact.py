@@ -7,7 +7,9 @@ from pathlib import Path
 
 from patchctl.errors import GitKilled, SourceMismatch
 from patchctl.git.catfile import ObjectReader
+from patchctl.source.archive import is_generated, read_archive, tree_of
 from patchctl.source.cache import RECORD, REFRESH, REPOSITORY_CONFIG, read_record
+from patchctl.source.config import archive_limits
 from patchctl.source.types import Base
 from patchctl.terminal.text import visible_line
 from patchctl.values import replace
@@ -52,9 +54,7 @@ def check_base(base: Base) -> int:
         files = reader.files(base.tree)
         count = sum(1 for _ in reader.blobs(files, files))
     if base.form == "sdist":
-        from patchctl.source import sdist
-
-        sdist.check_against_archive(base)
+        _check_against_archive(base)
     return count
 
 
@@ -86,3 +86,20 @@ def _check_trailer(file: Path) -> None:
     content = file.read_bytes()
     if hashlib.sha1(content[:-20], usedforsecurity=False).digest() != content[-20:]:
         raise SourceMismatch("the file was changed: its digest is another one", where=str(file), hint=REFRESH)
+
+
+def _check_against_archive(base: Base) -> None:
+    """Make the tree again from the archive in the cache. SourceMismatch when archive, record and tree do not agree."""
+    record = read_record(base.repo)
+    if record is None or record.archive is None or record.sha256 is None or "/" in record.archive:
+        raise SourceMismatch("the record of the base is missing", where=str(base.repo), hint=REFRESH)
+    archive = base.repo.with_name(record.archive)
+    if not archive.is_file():
+        raise SourceMismatch("the archive of the base is gone", where=str(archive), hint=REFRESH)
+    declared = {path.encode() for path in record.declared}
+    archived = read_archive(archive, record.sha256, archive_limits())
+    tree = tree_of(f for f in archived if not is_generated(f, declared))
+    if (tree, base.commit) != (base.tree, record.commit):
+        raise SourceMismatch(
+            f"the archive makes tree {tree}, and the base has {base.tree}", where=str(base.repo), hint=REFRESH
+        )

@@ -6,15 +6,15 @@ build wrote. The latter are left out, so that the tree holds upstream's own byte
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
-from patchctl.errors import SourceMismatch, Tried
-from patchctl.git.objects import Entry, Files, Person, TreeBuilder, object_id, render_commit
+from patchctl.errors import Tried
+from patchctl.git.objects import Entry, Files, Person, TreeBuilder, render_commit
 from patchctl.git.pack import PackWriter
 from patchctl.manifest.types import Sdist, Stack, Upstream
 from patchctl.source import cache
-from patchctl.source.archive import ArchivedFile, read_archive
+from patchctl.source.archive import ArchivedFile, is_generated, read_archive
 from patchctl.source.cached import sdist_place
 from patchctl.source.config import archive_limits
 from patchctl.source.intact import is_intact
@@ -22,24 +22,7 @@ from patchctl.source.types import Base, Download, SourceOptions
 from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import visible_line
 
-# The text that setuptools appends when it writes an archive (setuptools/command/egg_info.py, save_version_info).
-SETUPTOOLS_SETUP_CFG = b"[egg_info]\ntag_build = \ntag_date = 0\n\n"
 _AUTHOR = Person("patchctl", "patchctl@localhost", "0 +0000")
-
-
-def is_generated(file: ArchivedFile, declared: Collection[bytes]) -> bool:
-    """Whether upstream's build wrote this file of the archive, so that no commit of upstream's has it."""
-    parts = file.path.split(b"/")
-    if file.path == b"PKG-INFO" or any(part.endswith(b".egg-info") for part in parts[:-1]):
-        return True
-    if file.path == b"setup.cfg":
-        return file.data == SETUPTOOLS_SETUP_CFG
-    return file.path in declared
-
-
-def tree_of(files: Iterable[ArchivedFile]) -> str:
-    """The id of the tree that these files make."""
-    return TreeBuilder({f.path: Entry(f.mode, object_id("blob", f.data)) for f in files}).write()
 
 
 def write_commit(repo: Path, files: Iterable[ArchivedFile], distribution: str, sdist: Sdist) -> tuple[str, str]:
@@ -142,20 +125,3 @@ def _is_other(final: Path, record: cache.Record) -> bool:
 
 def _suffix(archive: Path) -> str:
     return ".zip" if archive.name.endswith(".zip") else ".tar.gz"
-
-
-def check_against_archive(base: Base) -> None:
-    """Make the tree again from the archive in the cache. SourceMismatch when archive, record and tree do not agree."""
-    record = cache.read_record(base.repo)
-    if record is None or record.archive is None or record.sha256 is None or "/" in record.archive:
-        raise SourceMismatch("the record of the base is missing", where=str(base.repo), hint=cache.REFRESH)
-    archive = base.repo.with_name(record.archive)
-    if not archive.is_file():
-        raise SourceMismatch("the archive of the base is gone", where=str(archive), hint=cache.REFRESH)
-    declared = {path.encode() for path in record.declared}
-    archived = read_archive(archive, record.sha256, archive_limits())
-    tree = tree_of(f for f in archived if not is_generated(f, declared))
-    if (tree, base.commit) != (base.tree, record.commit):
-        raise SourceMismatch(
-            f"the archive makes tree {tree}, and the base has {base.tree}", where=str(base.repo), hint=cache.REFRESH
-        )

@@ -18,11 +18,10 @@ from patchctl.errors import SourceUnavailable
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import GITLINK, Entry, Files, TreeBuilder
 from patchctl.manifest.types import GeneratedFile, Pin, Sdist, Stack, Upstream
-from patchctl.source.archive import ArchivedFile, read_archive
+from patchctl.source.archive import ArchivedFile, is_generated, read_archive
 from patchctl.source.cache import cache_root, kept_archive
 from patchctl.source.intact import check_base
 from patchctl.source.obtain import obtain_form
-from patchctl.source.sdist import is_generated
 from patchctl.source.types import Base, SourceOptions
 from patchctl.terminal.progress import SilentProgress
 
