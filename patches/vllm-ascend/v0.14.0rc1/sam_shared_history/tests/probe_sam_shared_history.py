@@ -42,8 +42,10 @@ def proposer(shortest=1, megabytes=4):
         scheduler_config=SimpleNamespace(max_num_seqs=ROWS),
         additional_config={"sam_shared_history": {"max_memory_mb": megabytes, "updates": 1}},
     )
-    made = SharedSamProposer(config, None, SimpleNamespace(input_batch=batch, requests={}))
-    made.load_model(SimpleNamespace(load_weights=lambda weights: weights))
+    runner = SimpleNamespace(input_batch=batch, requests={}, add_lora=lambda lora: ("added", lora))
+    made = SharedSamProposer(config, None, runner)
+    made.model = SimpleNamespace(load_weights=lambda weights: ("loaded", weights))
+    made.load_model(made.model)
     return made
 
 
@@ -116,7 +118,10 @@ class Course:
         if any(self.generations[0].values()):
             self.generations = [{0: [], 1: []}, self.generations[0]]
             self.seen["updates"] += 1
-        self.made.shared.weights_updated()
+        if self.random.random() < 0.5:
+            assert self.made.model.load_weights("all") == ("loaded", "all")
+        else:
+            assert self.made.runner.add_lora("one") == ("added", "one")
 
     def change(self, name, one):
         if len(one.output_token_ids) > 2 and self.random.random() < 0.1:

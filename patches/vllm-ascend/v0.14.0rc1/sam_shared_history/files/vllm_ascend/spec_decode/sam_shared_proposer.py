@@ -30,14 +30,16 @@ class SharedSamProposer(SamProposer):
         self.shared.warm_up()
 
     def load_model(self, model, *args, **kwargs):
-        """Hears of weight updates: verl calls the model's own load_weights for each, with and without sleep mode."""
-        load = model.load_weights
+        """Hears of weight updates: for each verl calls the model's own load_weights, or of an adapter add_lora."""
+        model.load_weights = self._tells_first(model.load_weights)
+        self.runner.add_lora = self._tells_first(self.runner.add_lora)
 
-        def load_weights(*args, **kwargs):
+    def _tells_first(self, update):
+        def told(*args, **kwargs):
             self.shared.weights_updated()
-            return load(*args, **kwargs)
+            return update(*args, **kwargs)
 
-        model.load_weights = load_weights
+        return told
 
     def take_ended(self, ended: set[str]) -> None:
         """Adds those of the runner's requests that have ended, before it forgets them.
