@@ -55,8 +55,8 @@ torture-share: $(VENV)/.ready  ## the tool killed and refused by the disk at a f
 torture: $(VENV)/.ready  ## the same at every one of them; hours on two cores, --resume goes on; writes the counts into docs/reliability.md
 	$(RUN) tests/torture/run.py --table docs/reliability.md
 
-verify: $(VENV)/.ready  ## the distribution itself, in every form that can be had
-	$(PATCHCTL) verify --skip-unavailable $(MIRROR_FLAGS)
+verify: $(VENV)/.ready  ## the distribution itself, in every form that can be had, and each feature without the others
+	$(PATCHCTL) verify --alone --skip-unavailable $(MIRROR_FLAGS)
 
 # The unpatched and the patched trees, from the same sources, for everything that compares them.
 trees: $(VENV)/.ready
