@@ -76,7 +76,7 @@ class Column:
         return self._meet([0, *values])[: len(values)]
 
     def fail(self, cause: Exception) -> NoReturn:
-        """Lets every rank raise RebalanceError with this rank and the cause; this one alone if the others do not come."""
+        """Lets every rank raise RebalanceError with this rank and the cause; this one alone if nobody else comes."""
         logger.error("rollout_rebalance: this rank has failed and tells the others", exc_info=cause)
         self._meet([1], cause)
         raise cause  # not reached
@@ -116,7 +116,7 @@ class Column:
         return [pickle.loads(part.numpy().tobytes()) for part in received.split(coming.tolist())]
 
     def exchange_elements(self, sent: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
-        """Sends flat tensors of one dtype and device, one to each rank; `sizes` are those that come. Raises as `exchange`."""
+        """Sends flat tensors of one dtype and device, one to each rank; `sizes` are those that come. As `exchange`."""
         flat = torch.cat(list(sent))
         received = flat.new_empty(sum(sizes))
         self.largest()

@@ -94,7 +94,7 @@ class EngineRequests:
         self._expected = 0
 
     def is_drafting(self) -> bool:
-        """Whether the next step may verify drafts: spec_batch_threshold of vllm-ascend, where it is there, pauses them."""
+        """Whether the next step may verify drafts: vllm-ascend's spec_batch_threshold, if it is there, pauses them."""
         threshold = getattr(self._runner, "batch_threshold", None)
         return threshold is None or threshold.drafting
 

@@ -124,7 +124,7 @@ class Rebalancer:
             if moves:
                 self.counts.plans += 1
                 self._move(moves)
-                self._column.largest()  # before the step: a rank that has failed would not come to the model's collectives
+                self._column.largest()  # before the step: who has failed does not come to the model's collectives
         return results
 
     def _check_same(self, moves: Sequence[Move]) -> None:

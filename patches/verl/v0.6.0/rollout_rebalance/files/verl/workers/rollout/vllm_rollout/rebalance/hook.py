@@ -20,7 +20,7 @@ ones, and the ranks agree on the number of a step without a word. Replaced are
 - `LLMEngine.has_unfinished_requests`: a rank also goes on as long as it has guests, or has requests elsewhere, whose
   results its output processor waits for. The collective that upstream makes here says one thing more: whether any rank
   still has something to compute, and whether an abort must not wait.
-- `LLMEngine.step`: what a rank raises in it the other ranks raise too, when they meet next. A rank that fails before the
+- `LLMEngine.step`: what a rank raises in it the others raise too, when they meet next. A rank that fails before the
   model's own collectives of the step leaves the others in those, where nothing reaches them.
 - `InprocClient.get_output`: before a step that is due, the rebalance; then the step, or a dummy one. What came out of
   guests is kept for their origin, and what came home is put before what came out of the step, so that

@@ -37,7 +37,7 @@ CAPTURED = "cudagraph_capture_sizes"
 
 
 def make_column(config) -> Column:
-    """The groups of the moves, with their communicator. A collective call of the torch world, before there is an engine:
+    """The groups of the moves, with their communicator. A collective call of the torch world, before an engine is made:
     that takes what is left of the device's memory for its KV cache.
 
     Raises:

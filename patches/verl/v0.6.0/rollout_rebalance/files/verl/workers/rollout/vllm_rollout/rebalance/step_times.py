@@ -13,8 +13,8 @@
 # limitations under the License.
 """How long a step takes by graph size, and what a move costs: measured once, when the engine has captured its graphs.
 
-With these the planner makes a move only if it pays. Not measured are the attention over long caches, which no graph size
-changes, and what else than KV blocks and messages a move costs: its destination builds a request's drafts anew.
+With these the planner makes a move only if it pays. Not measured are the attention over long caches, which no graph
+size changes, and what else than KV blocks and messages a move costs: its destination builds a request's drafts anew.
 """
 
 import logging
