@@ -168,7 +168,7 @@ def test_every_feature_is_needed_by_a_recipe_or_by_a_setting_that_none_has() -> 
         "npugraph_ex_static_kernel",  # npugraph_ex with enable_static_kernel
         "packed_cp_group_rope",  # packed batches with a group of their own, which no verl of the sets makes yet
         "sam_shared_history",  # sam with additional_config.sam_shared_history, measured with small models only
-        "spec_decode_logprobs",  # speculation with calculate_log_probs, which a rule asks for
+        "spec_decode_logprobs",  # speculation with calculate_log_probs; spec_and_graph_config requires it
     }
 
 
