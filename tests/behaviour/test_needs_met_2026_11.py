@@ -235,3 +235,18 @@ def test_no_trainer_asks_its_workers_for_answers(upstream: Upstream) -> None:
     sources = list((upstream.tree("verl") / "verl").rglob("*.py"))
     assert len(sources) > 100
     assert [file for file in sources if call in file.read_text()] == []
+
+
+def test_no_cache_is_older_than_the_weights(upstream: Upstream, tiny_models: TinyModels) -> None:
+    """vllm alone answers from keys and values of weights that are gone; what verl calls after an update, and vllm's sleep, forget them."""
+    trees_of_the_set(upstream, "vllm-ascend")
+    settings = {**ENGINE, "need": ["verl", *ENGINE["need"]], "timeout": 600}
+    made: Any = upstream.run("verl/probe_stale_caches_v1.py", tiny_models.qwen3, **settings)
+    cached = {step: found[0] for step, found in made.items()}
+    block = 128
+    assert cached == {
+        "first": 0, "again": block, "loaded": block, "loaded, and cleared by verl": 0, "loaded asleep": 0,
+    }  # fmt: skip
+    fresh = [step for step, (_, tokens, hugging_faces) in made.items() if tokens == hugging_faces]
+    assert fresh == ["first", "again", "loaded, and cleared by verl", "loaded asleep"]
+    assert len({tuple(made[step][2]) for step in ("first", "loaded", "loaded asleep")}) == 3
