@@ -37,6 +37,8 @@ CONFIGS = {
     "dapo_megatron_trainer": "recipe.dapo.main_dapo",
 }
 _WITHOUT_RECIPES = (0, 7)  # from this version on DAPO is the trainer's, and recipe/ another repository
+# What verl reads of a section although the section's class has no such field: the reward managers, which get the mapping.
+READ_BESIDES = {"reward": ("reward_kwargs",)}
 HEAD = (
     "# the keys of verl's configurations, the stack's patches applied; `make config-keys` writes it again\n"
     "# value, mapping, class, field and free: scripts/config_keys.py\n"
@@ -128,7 +130,7 @@ def walked(at: str, mapping: Mapping[str, Any], fields: Mapping[str, Any] | None
         free = not value or (fields is not None and own is None and is_mapping(fields.get(name)))
         yield key, "free" if free else "mapping" if own is None else "class"
         yield from walked(key, value, own)
-    for name in (fields or {}).keys() - mapping.keys():
+    for name in {*(fields or {}), *READ_BESIDES.get(at, ())} - mapping.keys():
         if not name.startswith("_"):
             yield f"{at}.{name}", "field"
 

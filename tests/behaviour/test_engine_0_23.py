@@ -34,7 +34,8 @@ def test_greedy_tokens_are_hugging_faces(upstream: Upstream, tiny_models: TinyMo
     assert len({tuple(one) for one in made["tokens"]}) == len(made["tokens"]), "prompts that are not told apart"
 
 
-def test_experts_have_no_stand_in(upstream: Upstream, tiny_models: TinyModels) -> None:
+def test_experts_are_refused_without_npu_experts_0_23(upstream: Upstream, tiny_models: TinyModels) -> None:
+    """Else vllm's own would be taken, which are for other devices; test_experts_0_23.py has them."""
     with pytest.raises(AssertionError, match=r"vllm-ascend 0\.23's experts have no stand-in"):
         upstream.run("probe_engine.py", tiny_models.qwen3_moe, **ENGINE)
 

@@ -6,6 +6,7 @@ The trees may be patched or not: nothing of these features is in either.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,6 +78,42 @@ def test_spec_decode_logprobs(upstream: Upstream, tiny_models: TinyModels) -> No
     assert made["accepted"] > 0
     assert [answer["tokens"] for answer in made["answers"]] == [40, 24, 32]
     assert max(answer["difference"] for answer in made["answers"]) < CLOSE
+
+
+def updated(upstream: Upstream, standin: str, model: object, *ways: str) -> Any:
+    """What an engine answers before and after updates by verl's own transfer, for each way."""
+    trees_of_the_set(upstream, "verl")
+    standins = [*ENGINE["standins"], "npu_experts_0_23", "npu_latent_0_23"]
+    settings = {**ENGINE, "need": ["verl", *ENGINE["need"]], "standins": standins, "timeout": 600}
+    return upstream.run("verl/probe_weight_update_v1.py", standin, model, *ways, **settings)
+
+
+def test_moe_update_weights(upstream: Upstream, tiny_models: TinyModels, tmp_path: Path) -> None:
+    """New weights of experts give Hugging Face's tokens, whether the engine has slept or not, and stay where graphs read them."""
+    model = "patches/verl/v0.6.0/moe_update_weights/tests/probe_moe_update_model.py"
+    assert upstream.run(model, tiny_models.qwen3_moe, tmp_path / "oblong") == [96, 64]  # of w13
+    made = updated(upstream, "npu_experts_0_23", tmp_path / "oblong", "awake", "asleep")
+    assert len({str(answers) for answers in made["hf"]}) == 3  # the fourth are those of the second again
+    for way in ("awake", "asleep"):
+        assert made[way] == {"tokens": made["hf"], "kept": 4, "in place": True}
+
+
+def test_mla_update_weights(upstream: Upstream, tiny_models: TinyModels, tmp_path: Path) -> None:
+    """New weights of a DeepSeek-V3 too: decoding goes on with projections made of the new kv_b_proj, where the old ones were."""
+    model = "patches/verl/v0.6.0/mla_update_weights/tests/probe_mla_model.py"
+    upstream.run(model, tiny_models.qwen3, tmp_path / "deepseek")
+    made = updated(upstream, "npu_latent_0_23", tmp_path / "deepseek", "awake", "asleep")
+    assert len({str(answers) for answers in made["hf"]}) == 3
+    for way in ("awake", "asleep"):  # of three layers, two of which have experts
+        assert made[way] == {"tokens": made["hf"], "kept": 2 * 2 + 3 * 2, "in place": True}
+
+
+def test_moe_update_weights_of_a_square_w13_is_not_met(upstream: Upstream, tiny_models: TinyModels) -> None:
+    """verl's loader tells by a side's length which way a weight lies. Where both are as long it turns it for every expert, and already what
+    the engine loads at its start is wrong. Without verl it is right: test_experts_0_23.py has the same model."""
+    made = updated(upstream, "npu_experts_0_23", tiny_models.qwen3_moe, "awake")
+    right = [tokens == hf for tokens, hf in zip(made["awake"]["tokens"], made["hf"], strict=True)]
+    assert right == [False] * 4
 
 
 @pytest.mark.parametrize(("drafts", "shapes"), [(0, [1, 2, 4]), (3, [4, 8, 16])])

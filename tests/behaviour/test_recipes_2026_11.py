@@ -27,6 +27,7 @@ from patchctl.training.recipes.shell import override_text
 SET = "2026.11"
 RECIPES: Recipes = read_recipes(on_set(Distribution.load(REPO), SET, print))
 KEYS = RECIPES.runnable()
+PLAIN = ("qwen2.5-1.5b", "grpo")
 # What the trainer of this set refuses, and a key of the older one.
 REFUSED = {
     "actor_rollout_ref.actor.ppo_mini_batch_size=1": "skip_old_log_prob: ",
@@ -35,6 +36,7 @@ REFUSED = {
     "+actor_rollout_ref.actor.no_such_field=1": "verl: ",
     "+actor_rollout_ref.rollout.no_such_field=1": "rollout: ",
     "actor_rollout_ref.actor.ppo_micro_batch_size=4": "verl: ",
+    "reward.reward_manager.name=dapo +reward.reward_kwargs.overlong_buffer_cfg={enable:True,len:4096}": "reward: ",
 }
 
 Of = Callable[[str], Any]
@@ -50,11 +52,11 @@ def tree(upstream: Upstream) -> Path:
 
 @pytest.fixture(scope="module")
 def looked_at(upstream: Upstream, tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Of:
-    """What verl says of each recipe by its title, and of the first one with what is refused. One process looks at all."""
+    """What verl says of each recipe by its title, and of PLAIN with what is refused. One process looks at all."""
     if why := upstream.lacks("verl", "skip_old_log_prob"):
         pytest.skip(why)
     jobs = {"/".join(key): job(run_of(key)) for key in KEYS}
-    jobs |= {text: job(run_of(KEYS[0]), text) for text in REFUSED}
+    jobs |= {text: job(run_of(PLAIN), *text.split()) for text in REFUSED}
     file = tmp_path_factory.mktemp("recipes") / "jobs.json"
     file.write_text(json.dumps(list(jobs.values())))
     probe = "tests/behaviour/verl/probe_recipes_v1.py"

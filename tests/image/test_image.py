@@ -233,7 +233,8 @@ def test_a_tree_of_another_revision_stops_the_build(image_into: Image) -> None:
         and "vllm/envs.py" in refused.stderr
     )
     left_alone = image_into.run(*find, "vllm=", changed=changed)
-    assert left_alone.returncode == 0 and "vllm-ascend=/vllm-workspace/vllm-ascend" in left_alone.stdout.splitlines()
+    assert left_alone.returncode == 0, left_alone.stderr
+    assert "vllm-ascend=/vllm-workspace/vllm-ascend" in left_alone.stdout.splitlines()
     assert "vllm=" not in left_alone.stdout.splitlines()
 
 

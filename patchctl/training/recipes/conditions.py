@@ -14,7 +14,7 @@ from patchctl.manifest.problems import Problem, did_you_mean, quoted
 from patchctl.training.recipes.arithmetic import BadExpression, compared, holds, number, sides
 from patchctl.training.recipes.types import Condition, Rule, Rules
 
-RECIPE_FACTS = ("recipe.needs", "recipe.module", "recipe.config", "recipe.folder", "recipe.data_sources")
+RECIPE_FACTS = ("recipe.needs", "recipe.module", "recipe.config", "recipe.folder", "recipe.data_sources", "recipe.set")
 SIZES = ("nodes", "devices_per_node", "devices")
 ALL = "all"
 _NULL = ("null", "None", "~")

@@ -52,6 +52,7 @@ def facts_of(run: Run, rules: Rules) -> Facts:
         "recipe.config": run.entry.config,
         "recipe.folder": run.entry.folder or ".",
         "recipe.data_sources": _listed([source for data in run.data.values() for source in data.data_source]),
+        "recipe.set": run.set or "null",
     }
     return Facts(values, defaults_for(rules, run.entry.config))
 

@@ -1,7 +1,7 @@
 """Probe: what verl from v0.9.0 on checks of a recipe's configuration before any worker starts, and the keys that it has.
 
 Usage: probe_recipes_v1.py VERL JOBS, as probe_recipes.py. For each job what main_ppo's main checks (skip_old_log_prob, and
-validate_config, which makes the actor's class), and the rollout's class with the checks in its constructor. Prints
+validate_config, which makes the actor's class), the rollout's class, and the reward manager with the checks in their constructors. Prints
 {"error": null or who refused what, "values": {key: value}} for each.
 """
 
@@ -12,6 +12,7 @@ import sys
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from recipe_compose import composed
+from verl.experimental.reward_loop.reward_manager import get_reward_manager_cls
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 from verl.utils.skip_old_log_prob import check_configuration
@@ -47,6 +48,12 @@ def of_the_rollout(config):
     omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
 
 
-CHECKS = {"skip_old_log_prob": check_configuration, "verl": of_verl, "rollout": of_the_rollout}
+def of_the_reward(config):
+    get_reward_manager_cls(config.reward.reward_manager.name)(config, tokenizer=None, compute_score=None)
+
+
+CHECKS = {
+    "skip_old_log_prob": check_configuration, "verl": of_verl, "rollout": of_the_rollout, "reward": of_the_reward,
+}  # fmt: skip
 
 main()

@@ -65,7 +65,9 @@ def test_every_recipe_of_the_practice_is_there() -> None:
 
 
 def test_the_newer_set_has_recipes_of_its_own() -> None:
-    assert NEWER.runnable() == [("qwen2.5-1.5b", "grpo"), ("qwen3-32b", "grpo"), ("qwen3-32b", "gspo")]
+    assert {"/".join(key) for key in NEWER.runnable()} == {
+        "deepseek-r1/grpo", "qwen2.5-1.5b/grpo", "qwen3-235b/grpo", "qwen3-32b/dapo", "qwen3-32b/grpo", "qwen3-32b/gspo",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -173,10 +175,11 @@ def test_every_feature_is_needed_by_a_recipe_or_by_a_setting_that_none_has() -> 
 
 
 def test_what_moves_to_the_newer_set_keeps_its_sizes() -> None:
-    """The practice's figures are of no release; the settings' names are."""
+    """The practice's figures are of no release; the settings' names are. The v1 trainer asks for prompts one at a time."""
     for key in NEWER.runnable():
         older, newer = run_of(*key), resolve(NEWER, *key)
-        assert {n: v.value for n, v in older.sizes.items()} == {n: v.value for n, v in newer.sizes.items()}
+        sizes = {n: v.value for n, v in older.sizes.items() if n != "gen_batch"}
+        assert sizes == {n: v.value for n, v in newer.sizes.items()}
         assert not set(newer.overrides) & {"custom_reward_function.path", "actor_rollout_ref.rollout.data_rebalance"}
 
 
