@@ -65,7 +65,8 @@ def test_every_recipe_of_the_practice_is_there() -> None:
 
 
 def test_the_newer_set_has_recipes_of_its_own() -> None:
-    assert NEWER.runnable() == [("qwen2.5-1.5b", "grpo"), ("qwen3-32b", "grpo"), ("qwen3-32b", "gspo")]
+    shipped = [("demo", "grpo"), ("qwen2.5-1.5b", "grpo"), ("qwen3-32b", "grpo"), ("qwen3-32b", "gspo")]
+    assert NEWER.runnable() == shipped
 
 
 @pytest.mark.parametrize(
