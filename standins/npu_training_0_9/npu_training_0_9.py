@@ -6,7 +6,11 @@ import os
 def name_the_device(platform_npu):
     """verl.plugin.platform.platform_npu: the NPU's tensors are the CPU's, its backend is gloo, and its memory is no other process's."""
     import torch
+    import torch.utils._device
 
+    # Lists the functions that `with torch.device(...)` answers for, once a process: before npu_attention, which MindSpeed's adaptor
+    # brings, wraps them. Otherwise transformers 5 takes itself not to be on the meta device, and leaves rotary positions unset.
+    torch.utils._device._device_constructors()
     os.environ.setdefault("VERL_ENGINE_DEVICE", "npu")  # the engine that an NPU has, by verl's own variable
     torch.npu.get_device_capability = lambda device=None: None  # as torch_npu has it: an NPU has none
     npu = platform_npu.PlatformNPU

@@ -3,7 +3,7 @@
 import json
 
 import patchctl_standins.at_start  # noqa: F401  (as patchctl_standins.pth has it)
-import torch  # noqa: F401
+import torch
 import torch_npu  # noqa: F401
 from verl.utils import device
 from verl.workers.engine import EngineRegistry
@@ -16,4 +16,6 @@ found = {
     "engine": EngineRegistry.get_engine_cls("language_model", "fsdp2").__name__,
 }
 found["ipc"] = device.is_support_ipc() if found["device"] == "cpu" else None  # it asks npu-smi otherwise
+with torch.device("meta"):
+    found["context"] = str(torch.tensor([]).device)
 print(json.dumps(found))
