@@ -29,17 +29,21 @@ ENVIRONMENT = {"VLLM_TARGET_DEVICE": "empty"}
 _FOR_METADATA = {"SOC_VERSION": "910c"}
 
 # Runs in the user's interpreter, in the copy. vllm's setup.py imports torch to find out whether there is CUDA or ROCm.
-# For no device it then uses neither, so that any torch gives the same metadata; this one stands for a torch without both.
+# For no device it then uses neither, so that any torch gives the same metadata; this one stands for a torch without both. From 0.23
+# on it imports setuptools_rust as well, of whose binary the metadata says nothing.
 _DRIVER = """
 import sys, types
 if not sys.path[0]:
     del sys.path[0]
 if sys.argv[3] == "torch stands in":
+    from setuptools import Command
     torch, utils, extension = map(types.ModuleType, ("torch", "torch.utils", "torch.utils.cpp_extension"))
     torch.version = types.SimpleNamespace(cuda=None, hip=None)
     extension.CUDA_HOME = extension.ROCM_HOME = None
     torch.utils, utils.cpp_extension = utils, extension
-    sys.modules.update({m.__name__: m for m in (torch, utils, extension)})
+    rust, build = map(types.ModuleType, ("setuptools_rust", "setuptools_rust.build"))
+    rust.Binding, rust.RustExtension, build.build_rust = types.SimpleNamespace(Exec=None), lambda *args, **settings: None, Command
+    sys.modules.update({m.__name__: m for m in (torch, utils, extension, rust, build)})
 from setuptools import build_meta
 backend = build_meta.__legacy__ if sys.argv[2] == "legacy" else build_meta
 with open(sys.argv[1] + "/name", "w", encoding="utf-8") as out:

@@ -28,6 +28,9 @@ SCRIPTS = HERE / "scripts"
 # Beside the interpreter that runs this: make's own environment.
 PATCHCTL = Path(sys.executable).with_name("patchctl")
 REWARD = "critic/score/mean"
+# The release set of its first curve, whose folder has no name of a set.
+FIRST = "2026.02"
+SETS = (FIRST, "2026.11")
 LIMIT_S = 1800
 # The mean of the last steps has to be above that of the first by this much; the score is between 0 and 1.
 RISE = 0.3
@@ -44,6 +47,7 @@ class Failed(Exception):
 
 def main() -> int:
     args = _arguments()
+    os.environ["PATCHCTL_SET"] = args.set  # for every patchctl that is started, train.sh's too
     # `kill` ends it as Ctrl-C does: what it started is ended on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     demo = Demo(args.out.resolve(), args)
@@ -57,7 +61,8 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=HERE / "build" / "demo", help="[build/demo]")
+    parser.add_argument("--set", choices=SETS, default=FIRST, help="the release set [%(default)s]")
+    parser.add_argument("--out", type=Path, help="[build/demo, build/demo-SET for another set than the first]")
     parser.add_argument("--steps", type=int, default=60, help="of training [%(default)s]")
     parser.add_argument(
         "--stop", type=int, default=30, metavar="N", help="stop it after so many, and resume [%(default)s]"
@@ -66,6 +71,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of weights and data [%(default)s]")
     parser.add_argument("--mirror", action="append", default=[], metavar="NAME=PATH", help="as for patchctl apply")
     args = parser.parse_args()
+    args.out = args.out or HERE / "build" / ("demo" if args.set == FIRST else f"demo-{args.set}")
     if not 0 < args.save <= args.stop < args.steps:
         parser.error("--save is at most --stop, and --stop less than --steps: there has to be something to resume from")
     return args
@@ -84,7 +90,7 @@ class Demo:
     def run(self) -> None:
         shutil.rmtree(self.run_folder, ignore_errors=True)
         self.run_folder.mkdir(parents=True)
-        self._say("trees: patchctl apply --profile demo")
+        self._say(f"trees: patchctl apply --profile demo --set {self.args.set}")
         mirrors = [word for one in self.args.mirror for word in ("--mirror", one)]
         self._patchctl("apply", "--profile", "demo", "--workspace", self.workspace, "--skip-unavailable", *mirrors)
         before = self._verified()
@@ -127,7 +133,7 @@ class Demo:
         """Packages are lent by the environment of the behaviour tests. The trees are installed as they lie there, so that what
         is verified is what runs; they stay installed for the next time, and the stand-ins are installed anew."""
         self._say("environment: scripts/torch_env.py, patchctl install, pip install ./standins")
-        find = [sys.executable, str(SCRIPTS / "torch_env.py")]
+        find = [sys.executable, str(SCRIPTS / "torch_env.py"), "--set", self.args.set]
         found = subprocess.run(find, stdout=subprocess.PIPE, text=True, check=False)
         if found.returncode != 0:
             raise Failed("there is no CPU torch, see above", found.returncode)
@@ -142,7 +148,9 @@ class Demo:
         self._ended([self.python, *pip, HERE / "standins"])
         # After the installs: with these packages in sight pip would build with them.
         (site,) = self.venv.glob("lib/python3*/site-packages")
-        (site / "zz_lent.pth").write_text(f"{lent}\n", encoding="utf-8")
+        # transformers 5 and vllm from 0.16 on import torchvision, whose stand-in is not installed (standins/README.md).
+        folders = [lent] if self.args.set == FIRST else [lent, str(HERE / "standins" / "torchvision")]
+        (site / "zz_lent.pth").write_text("".join(f"{one}\n" for one in folders), encoding="utf-8")
         mark.write_text(made_of, encoding="utf-8")
 
     def _train(self, name: str, stop_after: int | None = None) -> Path:
@@ -191,6 +199,7 @@ class Demo:
         return kept | {
             "PATH": f"{self.venv / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "PATCHCTL": str(PATCHCTL),
+            "PATCHCTL_SET": self.args.set,
             "PATCHCTL_NPUS": "2",
             "WORKSPACE": str(self.workspace),
             "MODEL_PATH": str(folder / "model"),

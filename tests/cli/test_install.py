@@ -353,6 +353,30 @@ def test_setup_py_that_fails_is_quoted(tools: Env, wheels: Path, tmp_path: Path)
     assert "no compiler today" in Case(ws, tools, wheels, ("--no-build-isolation",)).refused(2)
 
 
+@pytest.mark.parametrize("stands_in", [True, False])
+def test_a_setup_py_that_imports_torch_and_rust_as_vllms(tools: Env, tmp_path: Path, stands_in: bool) -> None:
+    """vllm 0.23: what only its build needs is imported for its metadata as well."""
+    extension = 'RustExtension(target="vllm.vllm-rs", path="Cargo.toml", binding=Binding.Exec)'
+    setup = f"""import torch
+from setuptools import setup
+from setuptools_rust import Binding, RustExtension
+from setuptools_rust.build import build_rust
+from torch.utils.cpp_extension import CUDA_HOME
+class Own(build_rust): pass
+setup(name="vllm", version="0.23.0", cmdclass={{"build_rust": Own}}, rust_extensions=[{extension}])
+"""
+    write_files(tmp_path / "tree", {"setup.py": setup})
+    (tmp_path / "out").mkdir()
+    command = [tools.python, "-c", metadata._DRIVER, str(tmp_path / "out"), "legacy"]
+    command.append("torch stands in" if stands_in else "no")
+    done = subprocess.run(command, cwd=tmp_path / "tree", capture_output=True, text=True, check=False)
+    if stands_in:
+        assert done.returncode == 0, done.stderr
+        assert "Version: 0.23.0" in (tmp_path / "out" / "vllm-0.23.0.dist-info" / "METADATA").read_text()
+    else:
+        assert "No module named 'torch'" in done.stderr
+
+
 def test_a_tree_that_calls_itself_another_version(tools: Env, wheels: Path, tmp_path: Path) -> None:
     project = f'{PROJECT}[project]\nname = "greeter"\nversion = "9.9"\n'
     odd = replace(GREETER, files={**GREETER.files, "pyproject.toml": project}, sdist=("greeter/__init__.py",))

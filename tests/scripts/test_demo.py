@@ -28,10 +28,21 @@ def demo(out: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
+FEATURES = {"2026.02": ("skip_old_log_prob", "data_rebalance", "sam_proposer"), "2026.11": ("skip_old_log_prob",)}
+
+
 @pytest.mark.slow
-def test_a_few_steps_a_stop_and_a_resume(scripts: Scripts, tmp_path: Path) -> None:
-    assert scripts.python  # skipped, with the reason, where there is no CPU torch
-    ended = demo(tmp_path / "demo", "--steps", "12", "--stop", "2", "--save", "2")
+@pytest.mark.parametrize("name", FEATURES)
+def test_a_few_steps_a_stop_and_a_resume(
+    scripts: Scripts, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "2026.02":
+        assert scripts.python  # skipped, with the reason, where there is no CPU torch
+    elif python := os.environ.get(f"PATCHCTL_TORCH_PYTHON_{name.replace('.', '_')}"):
+        monkeypatch.setenv("PATCHCTL_TORCH_PYTHON", python)
+    else:
+        pytest.skip("PATCHCTL_TORCH_PYTHON_2026_11 names no Python with the packages of release set 2026.11")
+    ended = demo(tmp_path / "demo", "--set", name, "--steps", "12", "--stop", "2", "--save", "2")
     assert ended.returncode == 0, ended.stderr[-3000:] + ended.stdout[-3000:]
     (run,) = (tmp_path / "demo").glob("run-*")
     log = (run / "whole.log").read_text(encoding="utf-8", errors="replace")
@@ -43,7 +54,7 @@ def test_a_few_steps_a_stop_and_a_resume(scripts: Scripts, tmp_path: Path) -> No
     validated, trained = map(int, re.findall(r"step:(\d+) - ", resumed)[:2])
     assert validated >= 2 and validated % 2 == 0 and trained == validated + 1
     assert "equal to the lock before and after" in ended.stdout
-    for feature in ("skip_old_log_prob", "data_rebalance", "sam_proposer"):
+    for feature in FEATURES[name]:
         assert feature in ended.stdout
 
 

@@ -20,8 +20,9 @@ AFTER = {
     "mindspeed.megatron_adaptor": "mindspeed_on_cpu:after_adaptor",
     "torch.distributed.fsdp._init_utils": "npu_training:synchronise_modules_of_the_device",
     "torch_npu": "npu_training:answer_for_the_device",
+    "verl.plugin.platform.platform_npu": "npu_training_0_9:name_the_device",
     "verl.utils.device": "npu_training:name_the_device",
-    "vllm": "npu_engine:prepare_on_import",
+    "vllm": "patchctl_standins.engine:prepare_on_import",
 }
 AFTER.update(one.split("=", 1) for one in os.environ.get("PATCHCTL_STANDINS_WATCH", "").split(",") if "=" in one)
 

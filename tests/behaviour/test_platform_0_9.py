@@ -1,0 +1,26 @@
+"""verl v0.9.0's platform with stand-ins, as Ray's workers meet it in `make demo DEMO="--set 2026.11"`."""
+
+from __future__ import annotations
+
+import pytest
+from harness import Upstream
+from pins import distribution
+
+STANDINS = [
+    "torch_npu", "megatron_cpu", "npu_attention", "npu_training", "npu_training_0_9", "patchctl_standins", "torchvision",
+]  # fmt: skip
+# transformers 5 asks whether it is on the meta device: off it, it takes rotary positions for set, which then are not.
+ANYHOW = {"resource": "NPU", "engine": "FSDPEngineWithLMHead", "context": "meta"}
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_an_npu_whose_tensors_are_on_the_cpu(upstream: Upstream, on: bool) -> None:
+    wanted = distribution().release_set("2026.11").stacks["verl"]
+    if (stack := upstream.stack("verl").name) != wanted:
+        pytest.skip(f"the trees have verl {stack}; `make test-2026.11` has {wanted} and its environment")
+    # With MindSpeed's adaptor, whose stand-ins wrap torch's own functions.
+    need = ["verl", "megatron-lm", "mindspeed"] if on else ["verl"]
+    env = {"PATCHCTL_STANDINS": str(int(on)), "PATCHCTL_NPUS": "1"}
+    found = upstream.run("tests/behaviour/probe_platform_0_9.py", need=need, standins=STANDINS, env=env)
+    device = {"device": "cpu", "backend": "gloo", "npu": True, "ipc": False}
+    assert found == ANYHOW | (device if on else {"device": "npu", "backend": "hccl", "npu": False, "ipc": None})
