@@ -117,7 +117,9 @@ def test_where_nothing_can_be_kept_a_worker_compiles_for_itself(upstream: Upstre
 
 
 def compiled(upstream: Upstream, cache: Path) -> Any:
-    return upstream.run(f"{EARLIER}/probe_sam_compiled.py", need=["vllm-ascend"], env={"VLLM_CACHE_ROOT": str(cache)}, timeout=300)
+    return upstream.run(
+        f"{EARLIER}/probe_sam_compiled.py", need=["vllm-ascend"], env={"VLLM_CACHE_ROOT": str(cache)}, timeout=300
+    )
 
 
 @pytest.mark.misuse

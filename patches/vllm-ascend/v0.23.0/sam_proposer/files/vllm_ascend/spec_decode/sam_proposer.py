@@ -58,6 +58,8 @@ class SamProposer:
         ValueError: additional_config's sam_config is wrong.
     """
 
+    may_miss_steps = True  # what it has not been shown in a step, it takes in a later one
+
     def __init__(self, vllm_config):
         config = get_sam_config(vllm_config)
         self.runner: Any = None
