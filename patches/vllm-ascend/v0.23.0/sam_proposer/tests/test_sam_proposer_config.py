@@ -42,86 +42,77 @@ def given(speculative: Any, settings: Any = None, **more: Any) -> dict[str, Any]
     return {"speculative_config": speculative} | additional | more
 
 
-def outcomes(upstream: Upstream, models: TinyModels, cases: dict[str, dict[str, Any]]) -> Any:
-    return upstream.run(PROBE, models.qwen3, json.dumps(cases), **NPU)
-
-
 @pytest.fixture(scope="module")
-def taken(upstream: Upstream, tiny_models: TinyModels) -> Any:
-    cases = {
+def seen(upstream: Upstream, tiny_models: TinyModels) -> Any:
+    taken = {
         "plain": given(SAM),
         "no words": given(SAM, {}),
         "all set": given(SAM, SET),
         "command line": given(SAM, SET) | {"on the command line": True},
         "without": given(None),
-        "ngram": given(NGRAM),
-        "other": given(OTHER),
+        "ngram alone": given(NGRAM),
+        "other class": given(OTHER),
     }
-    return outcomes(upstream, tiny_models, cases)
-
-
-@pytest.fixture(scope="module")
-def refused(upstream: Upstream, tiny_models: TinyModels) -> Any:
-    cases = {f"{name} {value!r}": given(SAM, {name: value}) for name, values in WRONG.items() for value in values}
-    cases |= {repr(settings): given(SAM, settings) for settings in NO_SETTINGS}
-    cases |= {name: given(speculative, SET) for name, speculative in ELSEWHERE.items()}
-    cases |= {"async": given(SAM, async_scheduling=True), "method sam": given(SAM | {"method": "sam"})}
-    cases["no number"] = given({name: SAM[name] for name in ("method", "model")})
-    return outcomes(upstream, tiny_models, cases)
+    refused = {f"{name} {value!r}": given(SAM, {name: value}) for name, values in WRONG.items() for value in values}
+    refused |= {repr(settings): given(SAM, settings) for settings in NO_SETTINGS}
+    refused |= {name: given(speculative, SET) for name, speculative in ELSEWHERE.items()}
+    refused |= {"async": given(SAM, async_scheduling=True), "method sam": given(SAM | {"method": "sam"})}
+    refused["no number"] = given({name: SAM[name] for name in ("method", "model")})
+    return upstream.run(PROBE, tiny_models.qwen3, json.dumps(taken | refused), **NPU)
 
 
 @pytest.mark.on
-def test_settings_are_those_of_additional_config(taken: Any) -> None:
-    assert taken["plain"]["sam"] == taken["no words"]["sam"] == DEFAULTS
-    assert taken["all set"]["sam"] == SET
-    assert taken["command line"] == taken["all set"]
+def test_settings_are_those_of_additional_config(seen: Any) -> None:
+    assert seen["plain"]["sam"] == seen["no words"]["sam"] == DEFAULTS
+    assert seen["all set"]["sam"] == SET
+    assert seen["command line"] == seen["all set"]
 
 
 @pytest.mark.on
-def test_experts_keep_their_fused_dispatch(taken: Any) -> None:
-    assert {name: taken[name]["fused dispatch"] for name in ("without", "ngram", "plain", "other")} == {
-        "without": True, "ngram": True, "plain": True, "other": False,
+def test_experts_keep_their_fused_dispatch(seen: Any) -> None:
+    assert {name: seen[name]["fused dispatch"] for name in ("without", "ngram alone", "plain", "other class")} == {
+        "without": True, "ngram alone": True, "plain": True, "other class": False,
     }  # fmt: skip
 
 
 @pytest.mark.off
-def test_others_are_as_before(taken: Any) -> None:
-    assert (taken["without"]["method"], taken["without"]["async"]) == (None, True)
-    assert (taken["ngram"]["method"], taken["ngram"]["async"]) == ("ngram", False)
-    for name in ("without", "ngram", "other"):
-        assert taken[name].get("sam") is None
+def test_others_are_as_before(seen: Any) -> None:
+    assert (seen["without"]["method"], seen["without"]["async"]) == (None, True)
+    assert (seen["ngram alone"]["method"], seen["ngram alone"]["async"]) == ("ngram", False)
+    for name in ("without", "ngram alone", "other class"):
+        assert seen[name].get("sam") is None
 
 
 @pytest.mark.misuse
-def test_a_wrong_value_is_refused(refused: Any) -> None:
+def test_a_wrong_value_is_refused(seen: Any) -> None:
     for name, values in WRONG.items():
         for value in values:
-            answer = refused[f"{name} {value!r}"]
+            answer = seen[f"{name} {value!r}"]
             assert answer.get("value_error"), (name, value)
             assert f"sam_config's {name} must be of type" in answer["error"]
             assert f"not {value!r}" in answer["error"]
 
 
 @pytest.mark.misuse
-def test_what_is_no_dictionary_of_settings_is_refused(refused: Any) -> None:
+def test_what_is_no_dictionary_of_settings_is_refused(seen: Any) -> None:
     for settings in NO_SETTINGS:
-        answer = refused[repr(settings)]
+        answer = seen[repr(settings)]
         assert answer.get("value_error"), settings
         assert "sam_config must be a dictionary with some of ['min_match_length'" in answer["error"]
 
 
 @pytest.mark.misuse
-def test_settings_are_refused_where_it_does_not_draft(refused: Any) -> None:
+def test_settings_are_refused_where_it_does_not_draft(seen: Any) -> None:
     for name in ELSEWHERE:
-        answer = refused[name]
+        answer = seen[name]
         assert answer.get("value_error"), name
         assert f"sam_config belongs to speculative_config's model {SAM['model']!r}" in answer["error"]
 
 
 @pytest.mark.misuse
-def test_what_vllm_refuses_of_it(taken: Any, refused: Any) -> None:
-    assert taken["plain"]["method"] == "custom_class"
-    assert taken["plain"]["async"] is False
-    assert "async scheduling is only supported" in refused["async"]["error"]
-    assert "num_speculative_tokens must be provided" in refused["no number"]["error"]
-    assert "Input should be 'ngram'" in refused["method sam"]["error"]
+def test_what_vllm_refuses_of_it(seen: Any) -> None:
+    assert seen["plain"]["method"] == "custom_class"
+    assert seen["plain"]["async"] is False
+    assert "async scheduling is only supported" in seen["async"]["error"]
+    assert "num_speculative_tokens must be provided" in seen["no number"]["error"]
+    assert "Input should be 'ngram'" in seen["method sam"]["error"]
