@@ -30,7 +30,7 @@ def literals(tree: ast.AST) -> Iterator[ast.Constant]:
 
 
 def _is_ours(text: str) -> bool:
-    return text.startswith("patches/") and (REPO / text).is_file()
+    return text.startswith("patches/") and (REPO / text).exists()
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -38,7 +38,7 @@ def test_no_version_is_written_outside_manifests(folder: str) -> None:
     pattern, found, files = pins(), [], [*REPO.glob(f"{folder}/**/*.py")]
     for file in files:
         for node in literals(ast.parse(file.read_text(encoding="utf-8"))):
-            # The path of another stack's probe is no version: what is not there any more fails by itself.
+            # The path of another stack's probes is no version: what is not there any more fails by itself.
             if pattern.search(str(node.value)) and not _is_ours(str(node.value)):
                 found.append(f"{file.relative_to(REPO)}:{node.lineno}: {str(node.value)[:60]!r}")
     assert files and found == []
