@@ -1,7 +1,7 @@
 """The recipes of release set 2026.11 against its verl: `make test-2026.11` runs them, in an environment of their own.
 
 Hydra composes every override to the value that the recipe says, verl's own checks before a worker starts take it, and the list of
-keys is that of the tree. No run is tried.
+keys is that of the tree. Those of Megatron make a configuration of Megatron-LM with the model's own, through mbridge. No run is tried.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from harness import REPO, Upstream
 
 from patchctl.catalog.release_sets import on_set
@@ -38,6 +39,13 @@ REFUSED = {
     "actor_rollout_ref.actor.ppo_micro_batch_size=4": "verl: ",
     "reward.reward_manager.name=dapo +reward.reward_kwargs.overlong_buffer_cfg={enable:True,len:4096}": "reward: ",
 }
+
+MEGATRON = [key for key in KEYS if resolve(RECIPES, *key).entry.config == "ppo_megatron_trainer"]
+# Settings of MindSpeed's adaptor.
+MINDSPEEDS = {
+    "context_parallel_algo", "use_flash_attn", "use_fused_ring_attention_update", "use_fused_rotary_pos_emb", "use_fused_swiglu",
+}  # fmt: skip
+DEEPSEEK = "DeepSeek-R1"
 
 Of = Callable[[str], Any]
 
@@ -95,6 +103,34 @@ def arrived(written: str, value: Any) -> bool:
     if isinstance(value, list):
         return written.strip("[]").split(",") == [str(item) for item in value]
     return same(written, "null" if value is None else str(value))
+
+
+@pytest.fixture(scope="module")
+def megatron(upstream: Upstream, tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Of:
+    """What Megatron-LM is told for each recipe's model, by the recipe's title; and for a DeepSeek-V3 with one's settings."""
+    models = yaml.safe_load((REPO / "manifests/models.yaml").read_text())["models"]
+    of_profile = {profile: model["config"] for model in reversed(models.values()) for profile in model["profiles"]}
+    jobs = {"/".join(key): job(run_of(key)) | {"model": of_profile[key[0]]} for key in MEGATRON}
+    jobs[DEEPSEEK] = jobs["qwen3-235b/grpo"] | {"model": models[DEEPSEEK]["config"]}
+    file = tmp_path_factory.mktemp("megatron") / "jobs.json"
+    file.write_text(json.dumps(list(jobs.values())))
+    standins = ["megatron_cpu", "torchvision"]
+    probe = "tests/behaviour/verl/probe_megatron_config_v1.py"
+    said = upstream.run(probe, tree, file, timeout=300, need=["verl", "megatron-lm"], standins=standins)
+    return dict(zip(jobs, said, strict=True)).__getitem__
+
+
+@pytest.mark.parametrize("key", MEGATRON, ids="/".join)
+def test_megatron_takes_what_mbridge_makes_of_a_recipes_model(megatron: Of, key: tuple[str, str]) -> None:
+    found = megatron("/".join(key))
+    assert found["error"] is None
+    assert set(found["left out"]) <= MINDSPEEDS
+    assert found["made"]["pipeline_model_parallel_size"] == int(run_of(key).sizes["pp"].value)
+
+
+def test_mbridge_does_not_make_a_deepseek_for_this_megatron(megatron: Of) -> None:
+    """Why the set has no recipe of DeepSeek-R1: mbridge 0.15.1 asks transformers 5 for a field that it no longer has."""
+    assert megatron(DEEPSEEK)["error"] == "AttributeError: 'DeepseekV3Config' object has no attribute 'rope_theta'"
 
 
 @pytest.mark.parametrize("override", REFUSED)
