@@ -10,15 +10,17 @@ import sys
 import types
 
 import torch
-import verl.utils.torch_functional as verl_F
 from omegaconf import open_dict
 from recipe_compose import composed
 from transformers import Qwen3Config
+from verl.utils import torch_functional
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 # Without which the classes are not made.
-MICRO = [f"actor_rollout_ref.{one}_micro_batch_size_per_gpu=1" for one in ("actor.ppo", "ref.log_prob", "rollout.log_prob")]
+MICRO = [
+    f"actor_rollout_ref.{one}_micro_batch_size_per_gpu=1" for one in ("actor.ppo", "ref.log_prob", "rollout.log_prob")
+]
 
 
 def reference(config):
@@ -34,10 +36,12 @@ def reference(config):
 def compiles(config):
     """config is a DictConfig of an actor or a reference."""
     made = omega_conf_to_dataclass(config)
-    model = types.SimpleNamespace(use_remove_padding=True, lora_rank=0, hf_config=Qwen3Config(), model_type="language_model")
+    model = types.SimpleNamespace(
+        use_remove_padding=True, lora_rank=0, hf_config=Qwen3Config(), model_type="language_model"
+    )
     engine = FSDPEngineWithLMHead(model, made.engine, made.optim, made.checkpoint)
     assert engine.engine_config is made.engine
-    return engine.compute_entropy_from_logits is not verl_F.entropy_from_logits
+    return engine.compute_entropy_from_logits is not torch_functional.entropy_from_logits
 
 
 def main():
@@ -47,7 +51,12 @@ def main():
     torch.distributed.init_process_group("gloo", rank=0, world_size=1)
     found = {}
     for name, overrides in json.loads(sys.argv[2]).items():
-        job = {"module": "verl.trainer.main_ppo", "folder": ".", "config": "ppo_trainer", "overrides": [*MICRO, *overrides]}
+        job = {
+            "module": "verl.trainer.main_ppo",
+            "folder": ".",
+            "config": "ppo_trainer",
+            "overrides": [*MICRO, *overrides],
+        }
         config = composed(verl, job).actor_rollout_ref
         found[name] = [compiles(config.actor), compiles(reference(config))]
     print(json.dumps(found))

@@ -18,7 +18,11 @@ AS_BEFORE = {
     "nothing said": ([], [True, True]),
     "the engine's own": ([f"{ACTOR}.fsdp_config.use_torch_compile=False"], [False, True]),
     "the engine's own comes last": (
-        [f"{ACTOR}.use_torch_compile=False", f"{ACTOR}.fsdp_config.use_torch_compile=True", f"{REF}.use_torch_compile=True"],
+        [
+            f"{ACTOR}.use_torch_compile=False",
+            f"{ACTOR}.fsdp_config.use_torch_compile=True",
+            f"{REF}.use_torch_compile=True",
+        ],
         [True, True],
     ),
 }
@@ -28,7 +32,9 @@ AS_BEFORE = {
 def found(upstream: Upstream) -> dict[str, list[bool]]:
     cases = json.dumps({name: overrides for name, (overrides, _) in (HEEDED | AS_BEFORE).items()})
     standins = ["torchvision"]
-    return dict(upstream.run("probe_fsdp_torch_compile.py", upstream.tree("verl"), cases, need=["verl"], standins=standins))
+    return dict(
+        upstream.run("probe_fsdp_torch_compile.py", upstream.tree("verl"), cases, need=["verl"], standins=standins)
+    )
 
 
 @pytest.mark.on
