@@ -9,7 +9,6 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-import yaml
 from bases import BARE, COMPILED, VERL, VLLM_ASCEND, Layout
 from differences import differences
 from images import CERTIFICATES, PROFILE, REPO, Image, build, buildah, digest
@@ -35,9 +34,7 @@ print(json.dumps(found))
 
 def locked_tree(upstream: str, form: str, lacking: set[str]) -> str:
     """The tip tree that the lock file promises for a form of a source, less these features."""
-    profile = yaml.safe_load((REPO / f"manifests/profiles/{PROFILE}.yaml").read_text())
-    stacks = yaml.safe_load((REPO / f"manifests/sets/{max(profile['sets'])}.yaml").read_text())["stacks"]
-    lock = json.loads((REPO / f"manifests/locks/{upstream}/{stacks[upstream]}.json").read_text())
+    lock = json.loads((REPO / f"manifests/locks/{upstream}/{stack_of(upstream).name}.json").read_text())
     found = [one for result in lock["results"] if isinstance(one := result["forms"].get(form), dict)
              and {*result["without"], *one["unavailable"]} == lacking]  # fmt: skip
     (promised,) = found
