@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from environment import NOBODYS
+from pins import distribution
 from processes import Finished, free_port, run_group
 from trees import Trees
 
@@ -61,6 +62,12 @@ class Upstream:
     def stack(self, name: str) -> Stack:
         """The stack that the upstream's tree is of."""
         return self._trees.stack(name)
+
+    def skip_unless_of(self, release_set: str, name: str) -> None:
+        """Skips the test where the upstream's tree is not of that release set, whose trees have a target and an environment of their own."""
+        wanted = distribution().release_set(release_set).stacks[name]
+        if (stack := self.stack(name).name) != wanted:
+            pytest.skip(f"the trees have {name} {stack}; `make test-{release_set}` has {wanted} and its environment")
 
     def lacks(self, upstream: str, feature: str) -> str | None:
         """Why a feature is not in the upstream's tree, None if it is; for tests of what several features make."""

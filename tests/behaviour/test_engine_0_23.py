@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from harness import Upstream
 from models import TinyModels
-from pins import distribution, index_version
+from pins import index_version
 
 ENGINE: dict[str, Any] = {
     "need": ["vllm", "vllm-ascend"],
@@ -21,9 +21,7 @@ PADDING = -1
 
 @pytest.fixture(scope="module", autouse=True)
 def _trees_of_the_set(upstream: Upstream) -> None:
-    wanted = distribution().release_set("2026.11").stacks["vllm-ascend"]
-    if (stack := upstream.stack("vllm-ascend").name) != wanted:
-        pytest.skip(f"the trees have vllm-ascend {stack}; `make test-2026.11` has {wanted} and its environment")
+    upstream.skip_unless_of("2026.11", "vllm-ascend")
 
 
 def test_greedy_tokens_are_hugging_faces(upstream: Upstream, tiny_models: TinyModels) -> None:

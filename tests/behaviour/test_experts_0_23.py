@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from harness import REPO, Upstream
 from models import TinyModels
-from pins import distribution
 
 EXPERTS: dict[str, Any] = {
     "need": ["vllm", "vllm-ascend"],
@@ -27,9 +26,7 @@ HALF_A_STEP = 0.5
 
 @pytest.fixture(scope="module", autouse=True)
 def _trees_of_the_set(upstream: Upstream) -> None:
-    wanted = distribution().release_set("2026.11").stacks["vllm-ascend"]
-    if (stack := upstream.stack("vllm-ascend").name) != wanted:
-        pytest.skip(f"the trees have vllm-ascend {stack}; `make test-2026.11` has {wanted} and its environment")
+    upstream.skip_unless_of("2026.11", "vllm-ascend")
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from harness import REPO, Upstream
 from models import TinyModels
 from pins import distribution
 
+SET = "2026.11"
 ENGINE: dict[str, Any] = {
     "need": ["vllm", "vllm-ascend"],
     "standins": [
@@ -26,15 +27,9 @@ NGRAM: dict[str, Any] = {"method": "ngram", "prompt_lookup_max": 2, "prompt_look
 CLOSE = 1e-5  # float32, against Hugging Face's implementation
 
 
-def trees_of_the_set(upstream: Upstream, name: str) -> None:
-    wanted = distribution().release_set("2026.11").stacks[name]
-    if (stack := upstream.stack(name).name) != wanted:
-        pytest.skip(f"the trees have {name} {stack}; `make test-2026.11` has {wanted} and its environment")
-
-
 def test_npu_expandable_segments(upstream: Upstream) -> None:
     """verl tells torch_npu's allocator what it tells CUDA's."""
-    trees_of_the_set(upstream, "verl")
+    upstream.skip_unless_of(SET, "verl")
     probe = "patches/verl/v0.6.0/npu_expandable_segments/tests/probe_expandable_segments.py"
     made: Any = upstream.run(probe, "npu", need=["verl"], standins=["torch_npu"])
     assert made["device"] == "npu"
@@ -46,7 +41,7 @@ def test_npu_expandable_segments(upstream: Upstream) -> None:
 
 def test_expert_bias_float32(upstream: Upstream) -> None:
     """Megatron-LM loads and gives away a router's bias in float32, also before the model goes forward."""
-    trees_of_the_set(upstream, "megatron-lm")
+    upstream.skip_unless_of(SET, "megatron-lm")
     made: Any = upstream.run("probe_expert_bias.py", need=["megatron-lm"], standins=["megatron_cpu"])
     assert made["given away"] == ["torch.float32"]
     assert made["loaded"] == [["torch.float32", made["saved"]]] * 2
@@ -54,7 +49,7 @@ def test_expert_bias_float32(upstream: Upstream) -> None:
 
 @pytest.fixture(scope="module")
 def te_layers(upstream: Upstream) -> Any:
-    trees_of_the_set(upstream, "mindspeed")
+    upstream.skip_unless_of(SET, "mindspeed")
     standins = ["torch_npu", "megatron_cpu"]
     return upstream.run("probe_te_layers.py", need=["megatron-lm", "mindspeed"], standins=standins, timeout=300)
 
@@ -72,7 +67,7 @@ def test_mla_attention_sizes(te_layers: Any) -> None:
 
 def test_spec_decode_logprobs(upstream: Upstream, tiny_models: TinyModels) -> None:
     """Each speculated token comes with its own log-probability, from vllm-ascend's own runner."""
-    trees_of_the_set(upstream, "vllm-ascend")
+    upstream.skip_unless_of(SET, "vllm-ascend")
     probe = REPO / "patches/vllm-ascend/v0.14.0rc1/spec_decode_logprobs/tests/probe_spec_decode_logprobs.py"
     made: Any = upstream.run("probe_on_0_23.py", probe, tiny_models.qwen3, **ENGINE)
     assert made["accepted"] > 0
@@ -82,7 +77,7 @@ def test_spec_decode_logprobs(upstream: Upstream, tiny_models: TinyModels) -> No
 
 def updated(upstream: Upstream, standin: str, model: object, *ways: str) -> Any:
     """What an engine answers before and after updates by verl's own transfer, for each way."""
-    trees_of_the_set(upstream, "verl")
+    upstream.skip_unless_of(SET, "verl")
     standins = [*ENGINE["standins"], "npu_experts_0_23", "npu_latent_0_23"]
     settings = {**ENGINE, "need": ["verl", *ENGINE["need"]], "standins": standins, "timeout": 600}
     return upstream.run("verl/probe_weight_update_v1.py", standin, model, *ways, **settings)
@@ -119,7 +114,7 @@ def test_moe_update_weights_of_a_square_w13_is_not_met(upstream: Upstream, tiny_
 @pytest.mark.parametrize(("drafts", "shapes"), [(0, [1, 2, 4]), (3, [4, 8, 16])])
 def test_npugraph_ex_static_kernel(upstream: Upstream, tiny_models: TinyModels, drafts: int, shapes: list[int]) -> None:
     """Static kernels are asked for at the sizes of decode: up to four requests of one token and its drafts."""
-    trees_of_the_set(upstream, "vllm-ascend")
+    upstream.skip_unless_of(SET, "vllm-ascend")
     options: dict[str, Any] = {
         "additional_config": {"ascend_compilation_config": {"enable_npugraph_ex": True, "enable_static_kernel": True}},
         "compilation_config": {
@@ -135,7 +130,7 @@ def test_npugraph_ex_static_kernel(upstream: Upstream, tiny_models: TinyModels, 
 
 def test_hf_to_mcore_dense_cpu_is_not_needed(upstream: Upstream) -> None:
     """verl v0.6.0 needed a converted checkpoint where there was no bridge; v0.9.0 has its weights from the bridge, and refuses to be without."""
-    trees_of_the_set(upstream, "verl")
+    upstream.skip_unless_of(SET, "verl")
     made: Any = upstream.run(
         "verl/probe_bridge_v1.py", need=["verl", "megatron-lm"], standins=["torch_npu", "megatron_cpu"], timeout=300
     )
@@ -149,7 +144,7 @@ def test_fia_tnd_padding(upstream: Upstream) -> None:
 
     The runner's own function, for every batch of up to four requests, all places taken too; no graph is captured here.
     """
-    trees_of_the_set(upstream, "vllm-ascend")
+    upstream.skip_unless_of(SET, "vllm-ascend")
     made: Any = upstream.run("probe_fia_lengths_0_23.py", **ENGINE)
     for kind in ("mixed", "mixed, with drafts", "decode", "decode, with drafts"):
         assert made[kind]["padded"] > 0
@@ -158,7 +153,7 @@ def test_fia_tnd_padding(upstream: Upstream) -> None:
 
 def test_groups_that_verl_packs_for_are_not_in_megatron_lm(upstream: Upstream) -> None:
     """What hdp waits for besides packed_cp_group_rope: verl asks for groups by a name that core_v0.16.0 does not have."""
-    trees_of_the_set(upstream, "megatron-lm")
+    upstream.skip_unless_of(SET, "megatron-lm")
     asked = "get_dynamic_data_context_parallel_groups"
     assert f"mpu.{asked}(" in (upstream.tree("verl") / "verl/models/mcore/util.py").read_text()
     groups = (upstream.tree("megatron-lm") / "megatron/core/parallel_state.py").read_text()
@@ -182,7 +177,7 @@ def would_start(upstream: Upstream, tiny_models: TinyModels) -> Any:
 
     Its module imports under vllm 0.23 without vllm_import_compat.
     """
-    trees_of_the_set(upstream, "verl")
+    upstream.skip_unless_of(SET, "verl")
     settings = {**ENGINE, "need": ["verl", *ENGINE["need"]], "timeout": 600}
     common = [f"{ROLLOUT}.{key}" for key in ("name=vllm", "max_model_len=256", "tensor_model_parallel_size=1")]
     runs = [json.dumps([*common, *more]) for more in ([], GRAPHS, PARALLEL)]
@@ -217,7 +212,7 @@ SYNCHRONOUS_ROLLOUT = {
 
 @pytest.mark.parametrize("file", SYNCHRONOUS_ROLLOUT)
 def test_what_features_of_the_synchronous_rollout_patched_is_gone(upstream: Upstream, file: str) -> None:
-    trees_of_the_set(upstream, "verl")
+    upstream.skip_unless_of(SET, "verl")
     before = REPO / "patches" / "verl" / distribution().release_set("2026.02").stacks["verl"]
     for feature in SYNCHRONOUS_ROLLOUT[file]:
         (patch,) = (before / feature).glob("*.patch")
@@ -229,7 +224,7 @@ def test_what_features_of_the_synchronous_rollout_patched_is_gone(upstream: Upst
 
 def test_no_trainer_asks_its_workers_for_answers(upstream: Upstream) -> None:
     """data_rebalance orders what fit hands to `actor_rollout_wg.generate_sequences`: nothing calls that any more."""
-    trees_of_the_set(upstream, "verl")
+    upstream.skip_unless_of(SET, "verl")
     call = "actor_rollout_wg.generate_sequences("
     assert call in (REPO / "patches/verl/v0.6.0/data_rebalance/0006-feature-data_rebalance.patch").read_text()
     sources = list((upstream.tree("verl") / "verl").rglob("*.py"))
@@ -239,7 +234,7 @@ def test_no_trainer_asks_its_workers_for_answers(upstream: Upstream) -> None:
 
 def test_no_cache_is_older_than_the_weights(upstream: Upstream, tiny_models: TinyModels) -> None:
     """vllm alone answers from keys and values of weights that are gone; what verl calls after an update, and vllm's sleep, forget them."""
-    trees_of_the_set(upstream, "vllm-ascend")
+    upstream.skip_unless_of(SET, "vllm-ascend")
     settings = {**ENGINE, "need": ["verl", *ENGINE["need"]], "timeout": 600}
     made: Any = upstream.run("verl/probe_stale_caches_v1.py", tiny_models.qwen3, **settings)
     cached = {step: found[0] for step, found in made.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from harness import Upstream
-from pins import distribution
 
 STANDINS = [
     "torch_npu", "megatron_cpu", "npu_attention", "npu_training", "npu_training_0_9", "patchctl_standins", "torchvision",
@@ -15,9 +14,7 @@ ANYHOW = {"resource": "NPU", "engine": "FSDPEngineWithLMHead", "context": "meta"
 
 @pytest.mark.parametrize("on", [True, False])
 def test_an_npu_whose_tensors_are_on_the_cpu(upstream: Upstream, on: bool) -> None:
-    wanted = distribution().release_set("2026.11").stacks["verl"]
-    if (stack := upstream.stack("verl").name) != wanted:
-        pytest.skip(f"the trees have verl {stack}; `make test-2026.11` has {wanted} and its environment")
+    upstream.skip_unless_of("2026.11", "verl")
     # With MindSpeed's adaptor, whose stand-ins wrap torch's own functions.
     need = ["verl", "megatron-lm", "mindspeed"] if on else ["verl"]
     env = {"PATCHCTL_STANDINS": str(int(on)), "PATCHCTL_NPUS": "1"}

@@ -40,7 +40,6 @@ REFUSED = {
     "reward.reward_manager.name=dapo +reward.reward_kwargs.overlong_buffer_cfg={enable:True,len:4096}": "reward: ",
 }
 
-MEGATRON = [key for key in KEYS if resolve(RECIPES, *key).entry.config == "ppo_megatron_trainer"]
 # Settings of MindSpeed's adaptor.
 MINDSPEEDS = {
     "context_parallel_algo", "use_flash_attn", "use_fused_ring_attention_update", "use_fused_rotary_pos_emb", "use_fused_swiglu",
@@ -52,9 +51,7 @@ Of = Callable[[str], Any]
 
 @pytest.fixture(scope="module")
 def tree(upstream: Upstream) -> Path:
-    wanted = RECIPES.profiles[KEYS[0][0]].stacks["verl"]
-    if (stack := upstream.stack("verl").name) != wanted:
-        pytest.skip(f"the trees have verl {stack}; `make test-{SET}` has {wanted} and its environment")
+    upstream.skip_unless_of(SET, "verl")
     return upstream.tree("verl")
 
 
@@ -65,16 +62,23 @@ def looked_at(upstream: Upstream, tree: Path, tmp_path_factory: pytest.TempPathF
         pytest.skip(why)
     jobs = {"/".join(key): job(run_of(key)) for key in KEYS}
     jobs |= {text: job(run_of(PLAIN), *text.split()) for text in REFUSED}
-    file = tmp_path_factory.mktemp("recipes") / "jobs.json"
+    return asked("probe_recipes_v1.py", jobs, upstream, tree, tmp_path_factory.mktemp("recipes"), need=["verl"])
+
+
+def asked(probe: str, jobs: dict[str, Any], upstream: Upstream, tree: Path, folder: Path, **where: Any) -> Of:
+    """What a probe prints of each job, by the job's name. `where` is `upstream.run`'s."""
+    file = folder / "jobs.json"
     file.write_text(json.dumps(list(jobs.values())))
-    probe = "tests/behaviour/verl/probe_recipes_v1.py"
-    said = upstream.run(probe, tree, file, timeout=300, need=["verl"])
+    said = upstream.run(f"tests/behaviour/verl/{probe}", tree, file, timeout=300, **where)
     return dict(zip(jobs, said, strict=True)).__getitem__
 
 
 @cache
 def run_of(key: tuple[str, str]) -> Run:
     return resolve(RECIPES, *key)
+
+
+MEGATRON = [key for key in KEYS if run_of(key).entry.config == "ppo_megatron_trainer"]
 
 
 def job(run: Run, *more: str) -> dict[str, Any]:
@@ -112,12 +116,8 @@ def megatron(upstream: Upstream, tree: Path, tmp_path_factory: pytest.TempPathFa
     of_profile = {profile: model["config"] for model in reversed(models.values()) for profile in model["profiles"]}
     jobs = {"/".join(key): job(run_of(key)) | {"model": of_profile[key[0]]} for key in MEGATRON}
     jobs[DEEPSEEK] = jobs["qwen3-235b/grpo"] | {"model": models[DEEPSEEK]["config"]}
-    file = tmp_path_factory.mktemp("megatron") / "jobs.json"
-    file.write_text(json.dumps(list(jobs.values())))
-    standins = ["megatron_cpu", "torchvision"]
-    probe = "tests/behaviour/verl/probe_megatron_config_v1.py"
-    said = upstream.run(probe, tree, file, timeout=300, need=["verl", "megatron-lm"], standins=standins)
-    return dict(zip(jobs, said, strict=True)).__getitem__
+    where = {"need": ["verl", "megatron-lm"], "standins": ["megatron_cpu", "torchvision"]}
+    return asked("probe_megatron_config_v1.py", jobs, upstream, tree, tmp_path_factory.mktemp("megatron"), **where)
 
 
 @pytest.mark.parametrize("key", MEGATRON, ids="/".join)
