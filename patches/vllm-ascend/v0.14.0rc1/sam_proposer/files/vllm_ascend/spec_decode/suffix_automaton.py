@@ -132,6 +132,10 @@ class SuffixAutomatonPool:
         release(self._pages, self._trees[tree])
         self._free_trees.append(tree)
 
+    def forget(self, slot: int) -> None:
+        """Makes the slot's history empty; in a group what it had remains for the others."""
+        self.sync(slot, np.zeros(0, np.int32))
+
     def sync(self, slot: int, token_ids: np.ndarray) -> bool:
         """Makes the slot's history equal `token_ids` (int32, one dimension), whatever it was.
 
