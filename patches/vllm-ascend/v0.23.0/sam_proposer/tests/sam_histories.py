@@ -9,6 +9,7 @@ import random
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 from sam_watch import follows, made_at_once, settings_of
 
@@ -18,14 +19,27 @@ DRAFTS, SHORTEST, ROWS = 3, 2, 5
 def history():
     plays = [Play(seed) for seed in range(12)]
     groups = [Play(seed, share=True) for seed in range(12)]
-    # One MiB has room for some 20,000 tokens, and five histories of about 7,000 and those that wait are played.
+    # One MiB has room for some 50,000 tokens, and five histories of about 8,000 and those that wait are played.
     full = Play(0, width=8192, first=7900, vocabulary=400, megabytes=1)
     return {
+        "pools": {
+            name: type(Play(0, **how).drafter.pool).__name__
+            for name, how in {"alone": {}, "shared": {"share": True}, "long": {"width": 1 << 18}}.items()
+        },
+        "bound": bound(plays[0].drafter),
         "alone": merged([play.course(120) for play in plays]),
         "shared": merged([play.course(120) for play in groups]),
-        "full": full.course(60),
+        "full": full.course(200),
         "adapters": merged([Apart(seed).course(120) for seed in range(6)]),
     }
+
+
+def bound(drafter):
+    """Lengths and limits of a step with histories of which nothing is known, one that is a step on, and one of two steps."""
+    lengths, known = np.array([10_000, 5, 3_000, 6], np.int32), np.array([0, 4, 0, 0], np.int32)
+    limits = np.full(4, DRAFTS, np.int32)
+    drafter._bound(lengths, limits, known)
+    return [lengths.tolist(), limits.tolist()]
 
 
 def merged(courses):
@@ -66,7 +80,16 @@ class Play:
         self.settings = settings_of(config)
         self.prompts = [self._tokens(self.random.randint(self.shortest, first)) for _ in range(2)] if share else None
         self.latest, self.group, self.next_id = {}, {}, 0
-        self.seen = {"compared": 0, "drafted": 0, "taken_back": 0, "same_id": 0, "resumed": 0, "capped": 0, "wrong": []}
+        self.seen = {
+            "compared": 0,
+            "drafted": 0,
+            "taken_back": 0,
+            "same_id": 0,
+            "resumed": 0,
+            "capped": 0,
+            "waited": 0,
+            "wrong": [],
+        }
 
     def course(self, steps):
         for _ in range(steps):
@@ -187,10 +210,11 @@ class Play:
         if self.drafter.pool.is_capped(slot):
             self.seen["capped"] += 1
             return draft != []
-        if self.drafter.pool.known_length(slot) != len(history):
-            return True
+        if self.drafter.pool.known_length(slot) != len(history):  # more than a step learns
+            self.seen["waited"] += 1
+            return draft != []
         if not self.share:
-            return draft != made_at_once(history, limit, self.settings)
+            return draft != made_at_once(history, limit, self.settings, self.drafter)
         group = self.group[tuple(history[: len(self.runner.requests[name].prompt_token_ids)])]
         return len(draft) > limit or not follows(history, draft, group, SHORTEST)
 

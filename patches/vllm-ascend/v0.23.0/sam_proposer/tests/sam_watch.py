@@ -2,7 +2,7 @@
 
 
 class Watched:
-    """Counts, and compares the drafts of sam with those of an automaton made of the scheduler's tokens at once.
+    """Counts, and compares the drafts of sam with those of tables made of the scheduler's tokens at once.
 
     In a group a request may follow what another one has generated; then it is checked that the first draft followed
     the end of the request's tokens somewhere in the group.
@@ -111,7 +111,7 @@ class Watched:
             # What it has not had itself after a token or two, another one has.
             self.counts["followed"] += bool(draft) and not follows(history, draft, [history], 2)
         else:
-            wrong = draft != made_at_once(history, limit, self.settings)
+            wrong = draft != made_at_once(history, limit, self.settings, self.drafter)
         if wrong:
             self.wrong.append([name, len(history), draft])
 
@@ -123,17 +123,20 @@ def settings_of(vllm_config):
     return vllm_config.speculative_config.num_speculative_tokens, get_sam_config(vllm_config)
 
 
-def made_at_once(history, limit, settings):
-    """The drafts of an automaton that is given the whole history in one call."""
+def made_at_once(history, limit, settings, drafter):
+    """The drafts of tables, or of an automaton as the drafter has it, that are given the whole history in one call."""
     import numpy as np
-    from vllm_ascend.spec_decode.suffix_automaton import SuffixAutomatonPool, as_lists
+    from vllm_ascend.spec_decode.context_tables import ContextTables
+    from vllm_ascend.spec_decode.suffix_automaton import as_lists
 
-    pool = SuffixAutomatonPool(
+    kind = type(drafter.pool)
+    pool = kind(
         num_draft_tokens=settings[0],
         min_match_length=settings[1].min_match_length,
         drafts_per_match=settings[1].max_drafts_per_match,
         max_bytes=1 << 20,
         num_slots=1,
+        **({"max_length": drafter.max_model_len} if kind is ContextTables else {}),
     )
     one = np.ones(1, np.int32)
     tokens = np.array([history], np.int32)

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts from what a request itself has generated, through a suffix automaton.
+"""Drafts from what a request itself has generated, by the end of it that occurred before.
 
 Used by speculative_config={"method": "custom_class", "model": "vllm_ascend.spec_decode.sam_proposer.SamProposer",
 "num_speculative_tokens": 3}, with settings in additional_config's sam_config (SamConfig).
 
-The longest suffix of a request's tokens that occurred before is followed. There is no draft model, and any draft is
-verified by the model, so that a poor one costs time and never changes a result.
+What followed there is drafted. There is no draft model, and any draft is verified by the model, so that a poor one
+costs time and never changes a result.
 
-The automata are in `suffix_automaton.py`. Here is what they are fed and when: the tokens that the runner holds for a
-request at the end of a step, after those of this step have been accepted. They are taken by length and not step by
-step, so that a step that asks for no drafts loses nothing: the next one adds all that is new.
+The ends are found in tables of hashed contexts (`context_tables.py`), or in suffix automata (`suffix_automaton.py`),
+from which it has its name: they take twice the time and the memory, and samples of a prompt can share one. Here is what
+either is fed and when: the tokens that the runner holds for a request at the end of a step, after those of this step
+have been accepted. They are taken by length and not step by step, so that a step that asks for no drafts loses nothing:
+the next ones add all that is new.
 """
 
 from __future__ import annotations
@@ -22,13 +24,18 @@ import numpy as np
 from vllm.logger import logger
 
 from vllm_ascend.ascend_config import get_sam_config
+from vllm_ascend.spec_decode.context_tables import MAX_LENGTH, ContextTables
 from vllm_ascend.spec_decode.suffix_automaton import SuffixAutomatonPool, as_lists
 from vllm_ascend.spec_decode.suffix_automaton_kernels import remember, taken_back
+
+# Tokens that a step learns beside those that it has generated: of prompts, of requests that were moved here, after
+# steps without drafts. A request whose tokens wait for a later step gets no drafts so long.
+LEARNT_A_STEP = 4096
 
 
 @dataclass(slots=True)
 class _Followed:
-    """A request and its place in the automata.
+    """A request and its slot in the pool.
 
     `request` is the runner's own state of it. The object is compared and not the id, which can come back with another
     request in the step in which the first one ends.
@@ -49,7 +56,7 @@ class _Batch:
 
 
 class SamProposer:
-    """Suffix automaton proposer, which vllm makes by its path and NPUModelRunner asks (AscendCustomClassProposer).
+    """Proposer which vllm makes by its path and NPUModelRunner asks (AscendCustomClassProposer).
 
     Every rank of a tensor parallel group proposes, as with ngram, and from the same tokens the same: with an external
     launcher each rank has a scheduler of its own, and they must agree.
@@ -66,13 +73,18 @@ class SamProposer:
         self.num_drafts = vllm_config.speculative_config.num_speculative_tokens
         self.max_model_len = vllm_config.model_config.max_model_len
         self.share_in_group = config.share_in_group
-        self.pool = SuffixAutomatonPool(
-            num_draft_tokens=self.num_drafts,
-            min_match_length=config.min_match_length,
-            drafts_per_match=config.max_drafts_per_match,
-            max_bytes=config.max_memory_mb << 20,
-            num_slots=vllm_config.scheduler_config.max_num_seqs,
-        )
+        settings = {
+            "num_draft_tokens": self.num_drafts,
+            "min_match_length": config.min_match_length,
+            "drafts_per_match": config.max_drafts_per_match,
+            "max_bytes": config.max_memory_mb << 20,
+            "num_slots": vllm_config.scheduler_config.max_num_seqs,
+        }
+        # A table is of one request, and its places have 18 bits. What is derived from this class reads automata.
+        if self.share_in_group or self.max_model_len > MAX_LENGTH or type(self) is not SamProposer:
+            self.pool = SuffixAutomatonPool(**settings)
+        else:
+            self.pool = ContextTables(max_length=self.max_model_len, **settings)
         self._followed: dict[str, _Followed] = {}
         # The batch of the last call, while all of it got drafts: its requests, their rows and slots.
         self._same = _Batch([], [], np.zeros(0, np.int32), np.zeros(0, np.int32))
@@ -105,12 +117,13 @@ class SamProposer:
         lengths = num_tokens_no_spec[rows].astype(np.int32)
         limits = np.clip(self.max_model_len - lengths - 1, 0, self.num_drafts).astype(np.int32)
         lost = self.pool.num_capped
+        self._forget_what_was_taken_back(slots, token_ids_cpu, rows, lengths)
+        self._bound(lengths, limits, self._known[slots])
         histories = (slots, token_ids_cpu, rows, lengths)
-        self._forget_what_was_taken_back(*histories)
         proposed = as_lists(*self.pool.propose(*histories, limits))
         if self.pool.num_capped > lost:
             logger.warning_once(
-                "Requests get no drafts any more: their automata have no room. Raise max_memory_mb in "
+                "Requests get no drafts any more: their histories have no room. Raise max_memory_mb in "
                 "additional_config's sam_config, or lower max_num_seqs."
             )
         remember(*histories, self._known, self._tails)
@@ -190,6 +203,18 @@ class SamProposer:
         lora = request.lora_request.lora_int_id if request.lora_request else 0
         return np.array(request.prompt_token_ids, np.int32).tobytes(), lora
 
+    def _bound(self, lengths: np.ndarray, limits: np.ndarray, known: np.ndarray) -> None:
+        """Lowers lengths, int32 [n], so that a step learns LEARNT_A_STEP tokens beside its own; limits to 0 with them.
+
+        Each step's own tokens, the accepted drafts and one more, are learnt at once.
+        """
+        waiting = lengths - known - (self.num_drafts + 1)
+        if waiting.max() > 0:
+            waiting = waiting.clip(0)
+            later = (waiting.cumsum() - LEARNT_A_STEP).clip(0, waiting)
+            lengths -= later.astype(np.int32)
+            limits[later > 0] = 0
+
     def _warm_up(self) -> None:
         """Compiles, or loads, what a step calls, so that none of a request waits for it."""
         self.pool.warm_up()
@@ -199,7 +224,7 @@ class SamProposer:
         remember(*histories, self._known, self._tails)
 
     def _forget_what_was_taken_back(self, slots, token_ids, rows, lengths) -> None:
-        """Takes a history anew when tokens of it have been replaced.
+        """Forgets a history, which is then taken anew, when tokens of it have been replaced.
 
         Tokens of a step whose KV cache could not be loaded are taken back, and computed again
         (GPUModelRunner._update_states). These are the last ones that a slot knows, at most drafts + 1, and others can
@@ -207,5 +232,6 @@ class SamProposer:
         """
         found = np.empty(len(slots), np.bool_)
         if taken_back(slots, token_ids, rows, lengths, self._known, self._tails, found):
-            for i in np.flatnonzero(found):
-                self.pool.sync(int(slots[i]), token_ids[rows[i], : lengths[i]])
+            for slot in slots[found].tolist():
+                self.pool.forget(slot)
+                self._known[slot] = 0

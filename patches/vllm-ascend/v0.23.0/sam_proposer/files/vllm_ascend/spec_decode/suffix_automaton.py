@@ -19,7 +19,7 @@ gets no drafts any more, while others go on.
 A group (Seer, arXiv 2511.14617) is one automaton over the histories of several requests, such as the samples of a
 prompt: each keeps its own place in it, and what one has generated serves all. What they have in common is stored once.
 
-This module and `suffix_automaton_kernels` need numpy and numba, and are imported only where sam_proposer is.
+This module and `suffix_automaton_kernels` need numpy and numba, and are imported only where the method is `sam`.
 """
 
 from __future__ import annotations
@@ -131,6 +131,10 @@ class SuffixAutomatonPool:
         tree = int(self._slots[slot, TREE])
         release(self._pages, self._trees[tree])
         self._free_trees.append(tree)
+
+    def forget(self, slot: int) -> None:
+        """Makes the slot's history empty; in a group what it had remains for the others."""
+        self.sync(slot, np.zeros(0, np.int32))
 
     def sync(self, slot: int, token_ids: np.ndarray) -> bool:
         """Makes the slot's history equal `token_ids` (int32, one dimension), whatever it was.
