@@ -1,0 +1,131 @@
+"""Probe: saves and loads Megatron's distributed optimizer with MindSpeed's swap_optimizer, real checkpoints on disk.
+
+Usage: probe_swap_optimizer_state.py SETTINGS FORMAT...   (what MindSpeed is told, as JSON; formats of the distributed optimizer)
+
+For each format two models with other weights take other steps; then the second loads what the first saved, and both take the same
+step. The checkpoint is read into the state of a third: Megatron reads into the very tensors that it is given, so that those of the
+second would have the right values without a load. All parameters are in bfloat16 but one norm, which is in float32.
+Prints for each format the error of saving or loading, of which tensors the first had no memory before and after, and in how many
+parameters both differ after the load and after that step.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import triton_names
+
+triton_names.install()
+
+import mindspeed_on_cpu  # noqa: E402
+
+ADAPTOR = mindspeed_on_cpu.install()
+
+import mindspeed_ops  # noqa: E402
+import tiny_megatron  # noqa: E402
+import torch  # noqa: E402
+from megatron.core import dist_checkpointing  # noqa: E402
+
+
+class Side:
+    def __init__(self, seed, sharding, swapped):
+        self.model = tiny_megatron.gpt(tiny_megatron.config(bf16=True, params_dtype=torch.bfloat16), seed).bfloat16()
+        if swapped:
+            self.model.decoder.final_layernorm.float()
+        self.ddp, self.optimizer = tiny_megatron.distributed(self.model)
+        (self.sharded,) = self.optimizer.chained_optimizers
+        # As verl's checkpoint manager has it.
+        self.metadata = {
+            "distrib_optim_sharding_type": sharding,
+            "singleton_local_shards": False,
+            "chained_optim_avoid_prefix": True,
+        }
+
+    def step(self, seed):
+        """A step with made-up gradients: what is shown is the optimizer's."""
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in self.ddp.parameters():
+            parameter.main_grad.copy_(torch.randn(parameter.shape, generator=generator))
+        succeeded, *_ = self.optimizer.step()
+        assert succeeded
+
+    def state_dict(self, **options):
+        model = self.model.sharded_state_dict(metadata=self.metadata)
+        states = self.optimizer.sharded_state_dict(model, metadata=self.metadata, **options)
+        return {"model": model, "optimizer": states}
+
+    def save(self, folder):
+        dist_checkpointing.save(self.state_dict(), folder)
+
+    def load(self, folder, into):
+        loaded = dist_checkpointing.load(into.state_dict(is_loading=True), folder)
+        self.model.load_state_dict(loaded["model"])
+        self.optimizer.load_state_dict(loaded["optimizer"])
+
+    def tensors(self):
+        """Of each parameter of the optimizer the tensors that it has on the device, as upstream keeps them."""
+        inner = self.sharded.optimizer
+        return [{"param": p, **inner.state[p]} for group in inner.param_groups for p in group["params"]]
+
+    def without_memory(self):
+        """How many parameters have no memory for a tensor of that name."""
+        counts = {"param": 0, "exp_avg": 0, "exp_avg_sq": 0}
+        for tensors in self.tensors():
+            for name in counts:
+                counts[name] += tensors[name].untyped_storage().size() == 0
+        return counts
+
+    def values(self):
+        """The same, from the host where the device has no memory, and the model's own parameters."""
+        on_host = getattr(self.sharded, "param_to_cpu_states_map", {})
+        optimizer = [
+            value if value.untyped_storage().size() else on_host[tensors["param"]][name]
+            for tensors in self.tensors()
+            for name, value in tensors.items()
+            if value is not None
+        ]
+        return [value.detach().clone() for value in [*optimizer, *self.model.parameters()]]
+
+
+def different(one, other):
+    return sum(not torch.equal(*pair) for pair in zip(one.values(), other.values(), strict=True))
+
+
+def round_trip(sharding, swapped):
+    saved, loaded, other = (Side(seed, sharding, swapped) for seed in range(3))
+    folder = Path(sharding)
+    folder.mkdir()
+    saved.step(10)
+    saved.step(11)
+    loaded.step(12)
+    result = {"parameters": len(saved.tensors()), "before": saved.without_memory(), "error": None}
+    result["apart"] = different(saved, loaded) > 0
+    try:
+        saved.save(folder)
+        loaded.load(folder, other)
+    except Exception as error:
+        return result | {"error": f"{type(error).__name__}: {error}"}
+    result |= {"after": loaded.without_memory(), "different": [different(saved, loaded)]}
+    for side in (saved, loaded):
+        side.step(13)
+    result["different"].append(different(saved, loaded))
+    return result
+
+
+def main():
+    settings, *formats = sys.argv[1:]
+    mindspeed_ops.install()
+    tiny_megatron.initialise()
+    settings = json.loads(settings)
+    ADAPTOR.repatch(settings)
+    try:
+        tiny_megatron.config()
+    except AssertionError as error:
+        return {"refused": str(error)}
+    return {sharding: round_trip(sharding, settings["swap_optimizer"]) for sharding in formats}
+
+
+# Megatron writes checkpoints in processes that it spawns, which import this file.
+if __name__ == "__main__":
+    print(json.dumps(main()))
+    torch.distributed.destroy_process_group()
