@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from harness import Upstream
+from models import TinyModels
 
 PROBE = "probe_swap_optimizer_state.py"
 TREES: dict[str, Any] = {
@@ -49,7 +50,24 @@ def test_mindspeed_loads_no_fully_reshardable_checkpoint(unswapped: Any) -> None
     assert unswapped["fully_reshardable"]["error"] == "NotImplementedError: Unknown sharding_type: fully_reshardable"
 
 
+def verl(upstream: Upstream, models: TinyModels, **settings: bool) -> Any:
+    standins = [*TREES["standins"], "npu_attention", "npu_training", "npu_training_0_9", "torchvision"]
+    trees = TREES | {"need": ["verl", *TREES["need"]], "standins": standins}
+    return upstream.run("probe_swap_optimizer_verl.py", models.qwen3, json.dumps(settings), **trees)
+
+
+@pytest.mark.on
+def test_verls_engine_goes_on_from_its_checkpoint(upstream: Upstream, tiny_models: TinyModels) -> None:
+    """Of two engines in one process, as an actor and its reference are, one loads what the other saved."""
+    made = verl(upstream, tiny_models, **SWAPPED)
+    assert made["optimizer"] == "SwapDistributedOptimizer"
+    assert made["without memory"] == {"param": 19, "exp_avg": 19, "exp_avg_sq": 19}
+    assert made["different"] == [True, 0, 0, 0]
+    assert made["rates"] == [0.005, 0.005]
+
+
 @pytest.mark.misuse
-def test_mindspeed_wants_to_know_of_the_distributed_optimizer(upstream: Upstream) -> None:
+def test_verls_engine_has_to_tell_of_the_distributed_optimizer(upstream: Upstream, tiny_models: TinyModels) -> None:
     """Upstream's own refusal, before a model is made. verl tells MindSpeed what override_transformer_config has, and nothing else."""
-    assert run(upstream, {"swap_optimizer": True}) == {"refused": "swap_optimizer requires use_distributed_optimizer."}
+    refused = verl(upstream, tiny_models, swap_optimizer=True)
+    assert refused == {"refused": "swap_optimizer requires use_distributed_optimizer."}
