@@ -245,3 +245,59 @@ def test_no_cache_is_older_than_the_weights(upstream: Upstream, tiny_models: Tin
     fresh = [step for step, (_, tokens, hugging_faces) in made.items() if tokens == hugging_faces]
     assert fresh == ["first", "again", "loaded, and cleared by verl", "loaded asleep"]
     assert len({tuple(made[step][2]) for step in ("first", "loaded", "loaded asleep")}) == 3
+
+
+@pytest.fixture(scope="module")
+def experts(upstream: Upstream, tiny_models: TinyModels) -> Any:
+    """Experts of verl's Megatron engine on two ranks that share them, from a Hugging Face model to what an update sends."""
+    upstream.skip_unless_of(SET, "verl")
+    standins = ["torch_npu", "megatron_cpu", "npu_attention", "npu_training", "npu_training_0_9", "torchvision"]
+    need = ["verl", "megatron-lm", "mindspeed"]
+    return upstream.run(
+        "verl/probe_experts_v1.py", tiny_models.qwen3_moe, need=need, standins=standins, procs=2, timeout=400
+    )
+
+
+def test_no_experts_are_grouped(experts: Any) -> None:
+    """alltoall_overlap_load, hf_to_mcore_grouped and grouped_weight_names are for weight1 and weight2, which MindSpeed's all-to-all overlap
+    makes of a layer's experts: its layer gives them one argument more than they take, and no model is made with it."""
+    for rank in experts:
+        assert rank["trained"] == [
+            "linear_fc1.weight0",
+            "linear_fc1.weight1",
+            "linear_fc2.weight0",
+            "linear_fc2.weight1",
+        ]
+        assert rank["overlap"].startswith(
+            "TypeError: AlltoAllOverLapGmmExpertsImpl.__init__() takes from 2 to 3 positional arguments but 4 were given"
+        )
+
+
+def test_experts_come_and_go_through_the_bridge(experts: Any) -> None:
+    """None of what dpskv3_group_routing, grouped_weight_names and ep_alltoallv_reshard patch is asked; each weight is the model's."""
+    for rank in experts:
+        assert (rank["asked"], rank["wrong"], rank["sent"]) == ([], [], 45)
+
+
+def test_ep_alltoallv_reshard_is_not_met(experts: Any) -> None:
+    """A rank that trains two of four experts is given all of them, three matrices in each of two layers, for its update."""
+    assert [rank["experts sent"] for rank in experts] == [4 * 3 * 2] * 2
+
+
+CONVERTS = {
+    "verl/model_merger/megatron_model_merger.py",
+    "scripts/converter_hf_to_mcore.py",
+    "verl/models/mcore/registry.py",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [("hf_to_mcore_config", CONVERTS), ("per_tensor_generator", {"verl/utils/megatron_utils.py"})],
+)
+def test_no_engine_calls_what_was_patched(upstream: Upstream, name: str, files: set[str]) -> None:
+    """DeepSeek's groups of experts are left out of what converts checkpoints alone, which routes nothing."""
+    upstream.skip_unless_of(SET, "verl")
+    tree = upstream.tree("verl")
+    sources = [*(tree / "verl").rglob("*.py"), *(tree / "scripts").rglob("*.py")]
+    assert {str(file.relative_to(tree)) for file in sources if f"{name}(" in file.read_text()} == files

@@ -1,4 +1,4 @@
-"""verl v0.9.0's platform with stand-ins, as Ray's workers meet it in `make demo DEMO="--set 2026.11"`."""
+"""verl v0.9.0's platform with stand-ins, as Ray's workers meet it in `make demo DEMO="--set 2026.11"`; triton's names beside it."""
 
 from __future__ import annotations
 
@@ -21,3 +21,16 @@ def test_an_npu_whose_tensors_are_on_the_cpu(upstream: Upstream, on: bool) -> No
     found = upstream.run("tests/behaviour/probe_platform_0_9.py", need=need, standins=STANDINS, env=env)
     device = {"device": "cpu", "backend": "gloo", "npu": True, "ipc": False}
     assert found == ANYHOW | (device if on else {"device": "npu", "backend": "hccl", "npu": False, "ipc": None})
+
+
+def test_mindspeeds_triton_kernels_are_refused(upstream: Upstream) -> None:
+    """They are declared where its adaptor is imported, and torch goes on without triton."""
+    upstream.skip_unless_of("2026.11", "mindspeed")
+    found = upstream.run(
+        "probe_triton_names.py", need=["megatron-lm", "mindspeed"], standins=["torch_npu", "megatron_cpu"]
+    )
+    assert found == {
+        "kernel": "the Triton kernel l2norm_fwd_kernel1 has no stand-in",
+        "name": "triton.language.load has no stand-in",
+        "torch has triton": False,
+    }
