@@ -150,8 +150,7 @@ bench-patches: trees  ## what patches gain, as far as a CPU can tell: a simulati
 	$(RUN) benchmarks/bench_chunked_moe.py --trees $(TREES)/patched --out docs/benchmarks.md && \
 	$(RUN) benchmarks/bench_gc.py --trees $(TREES)/patched --out docs/benchmarks.md && \
 	$(RUN) benchmarks/bench_sam.py --trees $(TREES)/patched $(if $(ARCTIC),--arctic $(ARCTIC)) --out docs/benchmarks.md && \
-	$(RUN) benchmarks/bench_drafts_from_others.py --trees $(TREES)/patched $(if $(ARCTIC),--arctic $(ARCTIC)) --out docs/benchmarks.md && \
-	$(RUN) benchmarks/bench_context_table.py --trees $(TREES)/patched $(if $(ARCTIC),--arctic $(ARCTIC))
+	$(RUN) benchmarks/bench_drafts_from_others.py --trees $(TREES)/patched $(if $(ARCTIC),--arctic $(ARCTIC)) --out docs/benchmarks.md
 
 docs: $(VENV)/.ready  ## generated pages, tables, JSON schemas
 	$(PATCHCTL) docs

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What sam_proposer's suffix automaton costs and how many of its drafts are accepted, against vllm's own drafters.
+"""What sam_proposer's tables and automata cost and how many of their drafts are accepted, against vllm's own drafters.
 
     PATCHCTL_TORCH_PYTHON=... benchmarks/bench_sam.py --trees build/trees/patched [--arctic DIR]
 
-In one run, by turns: the automaton (vllm_ascend.spec_decode.suffix_automaton), vllm's n-gram proposer and vllm's suffix
-proposer, which needs arctic-inference (DIR holds an installed copy; without it its columns say so). Streams: sam_streams.py.
+In one run, by turns: the tables of hashed contexts and the suffix automaton (vllm_ascend.spec_decode.context_tables,
+suffix_automaton), vllm's n-gram proposer and vllm's suffix proposer, which needs arctic-inference (DIR holds an installed
+copy; without it its columns say so). Times are CPU time. Streams: sam_streams.py, and `unseen` here.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ import argparse
 import json
 import os
 import platform
+import random
+import re
 import sys
+import sysconfig
 import time
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -67,6 +72,7 @@ def measure(trees: Path) -> dict:
     streams = sam_streams.recorded(trees)
     text = np.concatenate([one for some in streams.values() for one in some])
     streams["small model"] = [one for prompt in samples for one in prompt[:4]]
+    streams |= unseen()
     return {
         "speed": [speed(text, context, batch) for context in CONTEXTS for batch in BATCHES],
         "streams": {name: [len(some), sum(map(len, some))] for name, some in streams.items()},
@@ -77,22 +83,32 @@ def measure(trees: Path) -> dict:
     }
 
 
-class Automaton:
+class Tables:
     """Ours. Like every drafter here: `step` is told all histories and returns a list of drafts for each."""
 
-    def __init__(self, batch: int, drafts: int, group: object = None, **settings: int) -> None:
+    def __init__(self, batch: int, drafts: int, width: int, group: object = None, **settings: int) -> None:
         from automaton_reference import load_automaton
 
         self.module = load_automaton()
-        self.pool = self.module.SuffixAutomatonPool(drafts, max_bytes=7 << 30, num_slots=batch, **settings)
+        self.pool = self.made(drafts, width, {"max_bytes": 7 << 30, "num_slots": batch} | settings)
         self.pool.warm_up()
         import numpy as np
 
         self.slots = np.array([self.pool.open(group) for _ in range(batch)], np.int32)
         self.rows, self.limits = np.arange(batch, dtype=np.int32), np.full(batch, drafts, np.int32)
 
+    def made(self, drafts: int, width: int, settings: dict) -> Any:
+        return import_module("vllm_ascend.spec_decode.context_tables").ContextTables(drafts, width, **settings)
+
     def step(self, token_ids, lengths, new) -> list[list[int]]:
         return self.module.as_lists(*self.pool.propose(self.slots, token_ids, self.rows, lengths, self.limits))
+
+
+class Automaton(Tables):
+    """Ours too."""
+
+    def made(self, drafts: int, width: int, settings: dict) -> Any:
+        return self.module.SuffixAutomatonPool(drafts, **settings)
 
 
 class NGram:
@@ -148,6 +164,26 @@ class Suffix:
         return self.proposer.propose(batch, new)
 
 
+def unseen() -> dict:
+    """The Fibonacci word, whose matches are longer than any context; then two streams on which nothing was ever chosen."""
+    import numpy as np
+    import sam_streams
+
+    order = random.Random(5)
+    problems = ["".join(sam_streams.worked_problem(order) for _ in range(16)) for _ in range(4)]
+    headers = sorted(Path(sysconfig.get_path("include")).glob("*.h"), key=lambda file: file.stat().st_size)[-8:]
+    words = [re.findall(r"\w+|[^\w\s]|\n *", file.read_text(encoding="utf-8")) for file in headers]
+    word, following = "a", "ab"
+    while len(following) < 8000:
+        word, following = following, following + word
+    numbers: dict[str, int] = {}
+    as_tokens = {"Fibonacci word": [following[:8000]], "problems, characters": problems, "C headers, words": words}
+    return {
+        name: [np.array([numbers.setdefault(token, len(numbers)) for token in one], np.int32) for one in some]
+        for name, some in as_tokens.items()
+    }
+
+
 def suffix_cache():
     """arctic-inference's cache, None where it is not installed."""
     try:
@@ -192,9 +228,10 @@ class Chosen:
 def drafters(drafts: int, width: int) -> dict:
     """By name: a drafter for one request."""
     found = {
-        "automaton": lambda: Automaton(1, drafts),
-        "automaton, 1 a matched token": lambda: Automaton(1, drafts, drafts_per_match=1),
-        "automaton, no such limit": lambda: Automaton(1, drafts, drafts_per_match=0),
+        "tables": lambda: Tables(1, drafts, width),
+        "tables, 1 a matched token": lambda: Tables(1, drafts, width, drafts_per_match=1),
+        "tables, no such limit": lambda: Tables(1, drafts, width, drafts_per_match=0),
+        "automaton": lambda: Automaton(1, drafts, width),
         "n-gram 1 to 5": lambda: NGram(1, drafts, 1, 5, width),
         "n-gram 2 to 5": lambda: NGram(1, drafts, 2, 5, width),
     }
@@ -261,8 +298,9 @@ def in_groups(samples) -> dict:
     count = len(samples[0])
     prompt_length = min(prefix(one, samples[0][0]) for one in samples[0][1:])
     makers = {
-        "automaton, each alone": lambda: Automaton(count, DRAFTS),
-        "automaton, a group": lambda: Automaton(count, DRAFTS, group="prompt"),
+        "tables, each alone": lambda: Tables(count, DRAFTS, width),
+        "automaton, each alone": lambda: Automaton(count, DRAFTS, width),
+        "automaton, a group": lambda: Automaton(count, DRAFTS, width, group="prompt"),
     }
     if suffix_cache():
         makers["suffix decoding, each alone"] = lambda: Suffix(count, DRAFTS, width)
@@ -273,7 +311,7 @@ def in_groups(samples) -> dict:
         for prompt in samples:
             drafter = make()
             runs.append(replay(drafter, prompt, [min(prompt_length, len(one) // 2) for one in prompt]))
-            if isinstance(drafter, Automaton):
+            if isinstance(drafter, Tables):
                 used.append(drafter.pool.used_bytes() / sum(map(len, prompt)))
         found[name] = [*rates(runs), sum(used) / len(used) if used else None]
     return found | {"samples": [len(samples), count, prompt_length]}
@@ -288,7 +326,8 @@ def speed(text, context: int, batch: int) -> dict:
     token_ids = np.stack([text[start : start + width] for start in starts])
     found: dict = {"context": context, "batch": batch}
     makers = {
-        "automaton": lambda: Automaton(batch, DRAFTS),
+        "tables": lambda: Tables(batch, DRAFTS, width),
+        "automaton": lambda: Automaton(batch, DRAFTS, width),
         "n-gram": lambda: NGram(batch, DRAFTS, 2, 5, width),
     }
     if suffix_cache() and context * batch <= SUFFIX_LIMIT:
@@ -298,13 +337,13 @@ def speed(text, context: int, batch: int) -> dict:
         times = stepped(drafter, token_ids, context)
         print(f"{name}, {context} tokens, {batch} requests: {min(times) * 1e6:.0f} us", file=sys.stderr, flush=True)
         found[name] = {"least": min(times) / batch * 1e6, "median": sorted(times)[len(times) // 2] / batch * 1e6}
-        if isinstance(drafter, Automaton):
-            found["bytes"] = drafter.pool.used_bytes() / (batch * (context + STEPS))
+        if isinstance(drafter, Tables):
+            found[name]["bytes"] = drafter.pool.used_bytes() / (batch * (context + STEPS))
     return found
 
 
 def stepped(drafter, token_ids, context: int) -> list[float]:
-    """Seconds of each step; the first, which takes the prompts in, is not among them."""
+    """Seconds of this thread in each step; the first, which takes the prompts in, is not among them."""
     import numpy as np
 
     batch = len(token_ids)
@@ -312,9 +351,9 @@ def stepped(drafter, token_ids, context: int) -> list[float]:
     new = [[int(row[context - 1])] for row in token_ids]
     times = []
     for _ in range(STEPS):
-        start = time.perf_counter()
+        start = time.thread_time()
         drafted = drafter.step(token_ids, lengths, new)
-        times.append(time.perf_counter() - start)
+        times.append(time.thread_time() - start)
         for i, row in enumerate(token_ids):
             right = prefix(drafted[i], row[lengths[i] :])
             new[i] = row[lengths[i] : lengths[i] + right + 1].tolist()
@@ -323,16 +362,27 @@ def stepped(drafter, token_ids, context: int) -> list[float]:
 
 
 def whole_calls(text, context: int, batch: int) -> dict:
-    """Milliseconds of CPU, fastest and median, of the runner's whole call of a proposer, by turns."""
+    """Milliseconds of CPU, fastest and median, of the runner's whole call of a proposer, by turns and each alone.
+
+    By turns each finds the caches as the others left them, and n-gram reads every history; alone, as it left them itself.
+    """
     import numpy as np
 
     width = context + (DRAFTS + 1) * STEPS + 8
     starts = np.random.default_rng(0).integers(0, len(text) - width, batch)
     streams = np.stack([text[start : start + width] for start in starts])
-    calls = {name: Whole(name, streams, context) for name in ("sam", "ngram")}
-    steps = [{name: call.step() * 1000 for name, call in calls.items()} for _ in range(STEPS)][1:]
-    times = {name: sorted(step[name] for step in steps) for name in calls}
-    return {name: [some[0], some[len(some) // 2]] for name, some in times.items()}
+    found = {}
+    for order in ("by turns", "each alone"):
+        calls = {name: Whole(name, streams, context) for name in ("sam", "sam with automata", "ngram")}
+        if order == "by turns":
+            steps = [[call.step() for call in calls.values()] for _ in range(STEPS)]
+        else:
+            steps = list(zip(*([call.step() for _ in range(STEPS)] for call in calls.values()), strict=True))
+        times = [sorted(some) for some in zip(*steps[1:], strict=True)]
+        found[order] = {
+            name: [some[0] * 1000, some[len(some) // 2] * 1000] for name, some in zip(calls, times, strict=True)
+        }
+    return found
 
 
 class Whole:
@@ -366,8 +416,11 @@ class Whole:
             scheduler_config=SimpleNamespace(max_num_seqs=max(batch, 1024)),
             parallel_config=SimpleNamespace(tensor_parallel_size=1),
         )
+        sam_proposer.LEARNT_A_STEP = batch * width  # a run has learnt its histories as they came
         makers = {"sam": sam_proposer.SamProposer, "ngram": ngram_proposer.NgramProposer}
-        self.proposer = makers[name](config, None, runner)
+        self.proposer = makers[name.partition(" ")[0]](config, None, runner)
+        if name == "sam with automata":
+            self.proposer.pool = sam_proposer.SuffixAutomatonPool(DRAFTS, max_bytes=7 << 30, num_slots=batch)
         self.new = [[int(row[context - 1])] for row in streams]
 
     def step(self) -> float:
@@ -401,27 +454,28 @@ def tables(found: dict) -> str:
 
 def speed_table(rows) -> str:
     lines = [
-        f"Microseconds a request and step, fastest (median) of {STEPS - 1} steps, {DRAFTS} drafts, on code and prose:",
+        f"Microseconds of CPU a request and step, fastest (median) of {STEPS - 1} steps, {DRAFTS} drafts, on code and prose:",
         "",
-        "| context | batch | automaton | a step | n-gram | ratio | suffix decoding | ratio | bytes a token |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| context | batch | tables | a step | automaton | ratio | n-gram | ratio | suffix decoding | ratio | bytes a token, tables | automaton |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        ours, others = row["automaton"], [row.get("n-gram"), row.get("suffix decoding")]
+        ours, others = row["tables"], [row.get(name) for name in ("automaton", "n-gram", "suffix decoding")]
         cells = [f"{row['context']:,}", str(row["batch"]), shown(ours), f"{ours['least'] * row['batch'] / 1000:.3f} ms"]
         for other in others:
             cells += [shown(other), f"**{other['least'] / ours['least']:.1f}**"] if other else ["not run", ""]
-        lines.append(f"| {' | '.join(cells)} | {row['bytes']:.1f} |")
+        lines.append(f"| {' | '.join(cells)} | {ours['bytes']:.1f} | {row['automaton']['bytes']:.1f} |")
     return "\n".join(lines)
 
 
-def whole_line(times: dict) -> str:
-    cells = [f"{name} {least:.3f} ({median:.3f}) ms" for name, (least, median) in times.items()]
-    ratio = times["ngram"][0] / times["sam"][0]
-    return (
-        f"The whole `generate_token_ids`, {BATCHES[-1]} requests of {CONTEXTS[-1]:,} tokens, CPU time of the fastest (median) step, "
-        f"by turns in one process: {', '.join(cells)}, ratio **{ratio:.1f}**."
-    )
+def whole_line(found: dict) -> str:
+    said = [
+        f"The whole `generate_token_ids`, {BATCHES[-1]} requests of {CONTEXTS[-1]:,} tokens, milliseconds of CPU of the fastest (median) step:"
+    ]
+    for order, times in found.items():
+        cells = [f"{name} {least:.3f} ({median:.3f})" for name, (least, median) in times.items()]
+        said.append(f"{order} {', '.join(cells)}, ratio to ngram **{times['ngram'][0] / times['sam'][0]:.1f}**;")
+    return " ".join(said).removesuffix(";") + "."
 
 
 def shown(times) -> str:
