@@ -21,7 +21,7 @@ from typing import Any
 from markers import write_between_markers
 
 REPO = Path(__file__).resolve().parents[1]
-PROBE = next(REPO.glob("patches/vllm-ascend/*/chunked_moe/tests/probe_chunked_memory.py")).relative_to(REPO)
+PROBE = min(REPO.glob("patches/vllm-ascend/*/chunked_moe/tests/probe_chunked_memory.py")).relative_to(REPO)
 RANKS = 4
 SETTINGS: dict[str, Any] = {
     "tokens": 1024,

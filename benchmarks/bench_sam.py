@@ -30,7 +30,7 @@ from markers import write_between_markers
 
 SCRIPT = Path(__file__).resolve()
 ROOT = SCRIPT.parent.parent
-TESTS = next(ROOT.glob("patches/vllm-ascend/*/sam_proposer/tests"))
+TESTS = next(ROOT.glob("patches/vllm-ascend/*/sam_proposer/tests/automaton_reference.py")).parent
 CONTEXTS, BATCHES, STEPS = (1024, 8192, 32768), (1, 64, 256), 20
 DRAFTS = 3  # the practice's number; acceptance is shown for MANY as well
 MANY = 8

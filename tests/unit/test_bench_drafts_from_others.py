@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
-SAM = next(ROOT.glob("patches/vllm-ascend/*/sam_proposer"))
+SAM = next(ROOT.glob("patches/vllm-ascend/*/sam_proposer/tests/automaton_reference.py")).parents[1]
 SHARED = SAM.parent / "sam_shared_history"
 # Random answers, so that nothing repeats but what is put there: `same` was answered before, `copied` in its own group.
 PROBE = """
