@@ -7,12 +7,10 @@ most of a rollout ends while it does not ask. The last ones of a rollout are tol
 
 from __future__ import annotations
 
-import numpy as np
 from vllm.logger import logger
 
 from vllm_ascend.ascend_config import get_sam_shared_history
 from vllm_ascend.spec_decode.sam_proposer import SamProposer
-from vllm_ascend.spec_decode.suffix_automaton_kernels import taken_back
 from vllm_ascend.spec_decode.suffix_shared import NO_ADAPTER, NOT_SHARED, SharedHistory
 
 
@@ -67,12 +65,6 @@ class SharedSamProposer(SamProposer):
         drafts, counts = super()._propose(histories, limits)
         self.shared.improve(*histories, limits, self._known, drafts, counts)
         return drafts, counts
-
-    def _forget_what_was_taken_back(self, slots, token_ids, rows, lengths) -> None:
-        found = np.empty(len(slots), np.bool_)
-        if taken_back(slots, token_ids, rows, lengths, self._known, self._tails, found):
-            self.shared.look_again(slots[found])
-        super()._forget_what_was_taken_back(slots, token_ids, rows, lengths)
 
 
 def _adapter_of(request) -> int:

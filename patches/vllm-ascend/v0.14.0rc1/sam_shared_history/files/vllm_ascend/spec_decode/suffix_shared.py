@@ -201,11 +201,7 @@ class SharedHistory:
             self._adapters = np.pad(self._adapters, (0, more))
             self._places = np.pad(self._places, ((0, 0), (0, more), (0, 0)))
         self._adapters[slot] = adapter
-        self.look_again(slot)
-
-    def look_again(self, slots: int | np.ndarray) -> None:
-        """Takes places anew from the ends of the histories, of which tokens have been replaced."""
-        self._places[:, slots] = 0
+        self._places[:, slot] = 0
 
     def add(self, token_ids: Sequence[int], adapter: int = NO_ADAPTER) -> bool:
         """Adds an ended request to the present generation; returns False when there is no room for it."""
