@@ -163,10 +163,12 @@ def anew() -> dict[str, Any]:
     slot = pool.open()
     first = rng.integers(0, 4, 900).astype(np.int32)
     told(pool, slot, first)
-    for keep, said in ((300, False), (880, True), (900, True)):
+    for keep, said in ((300, False), (0, False), (880, True), (900, True)):
         other = np.concatenate([first[:keep], rng.integers(0, 4, 200 if said else 20)]).astype(np.int32)
         if said:
             pool.forget(slot)
+        if keep == 0:
+            told(pool, slot, first[:0])
         fresh = pool.open()
         if told(pool, slot, other) != told(pool, fresh, other):
             wrong.append([keep, said])
@@ -183,8 +185,13 @@ def settings() -> dict[str, Any]:
     for per_match in (0, 1, 2):
         pool = tables(drafts_per_match=per_match)
         found[str(per_match)] = told(pool, pool.open(), history)
-    pool = tables(min_match_length=3)
-    return found | {"shortest": told(pool, pool.open(), history)}
+    for name, drafts, known in (
+        ("shortest", DRAFTS, history),
+        ("fewer than the match", 1, np.tile(history[:6], 2)[:9]),
+    ):
+        pool = tables(num_draft_tokens=drafts, min_match_length=3)
+        found[name] = told(pool, pool.open(), known)
+    return found
 
 
 def capped() -> dict[str, Any]:
@@ -259,6 +266,11 @@ def misuse() -> dict[str, str]:
             tables(**change)
         except ValueError as error:
             said[str(change)] = str(error)
+    try:
+        pool = tables(10)
+        told(pool, pool.open(), np.ones(11, np.int32))
+    except ValueError as error:
+        said["'max_length'"] = str(error)
     return said
 
 

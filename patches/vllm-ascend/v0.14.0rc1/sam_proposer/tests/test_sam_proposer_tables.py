@@ -65,6 +65,7 @@ def test_settings_limit_drafts(seen: Any) -> None:
         "1": followed[:2],
         "2": followed,
         "shortest": [],
+        "fewer than the match": [3],
     }
 
 
@@ -105,6 +106,6 @@ def test_neither_torch_nor_vllm_is_imported(seen: Any) -> None:
 
 @pytest.mark.misuse
 def test_settings_out_of_range_are_refused(seen: Any) -> None:
-    assert len(seen["misuse"]) == 7
+    assert len(seen["misuse"]) == 8
     for change, said in seen["misuse"].items():
         assert change.split("'")[1] in said

@@ -209,7 +209,7 @@ class Play:
         slot = self.drafter._followed[name].slot
         if self.drafter.pool.is_capped(slot):
             self.seen["capped"] += 1
-            return draft != []
+            return draft != [] or self.drafter._known[slot] != len(history)  # else it would take the others' turn
         if self.drafter.pool.known_length(slot) != len(history):  # more than a step learns
             self.seen["waited"] += 1
             return draft != []

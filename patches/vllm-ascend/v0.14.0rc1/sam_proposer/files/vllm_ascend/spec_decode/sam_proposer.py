@@ -84,7 +84,7 @@ class SamProposer(Proposer):
             self.pool = ContextTables(max_length=self.max_model_len, **settings)
         self._followed: dict[str, _Followed] = {}
         # The batch of the last call, while all of it got drafts: its requests, their rows and slots.
-        self._same = _Batch([], [], np.zeros(0, np.int32), np.zeros(0, np.int32))
+        self._same: _Batch | None = None
         # Of each slot how many tokens it knows, and the last of them (the latest first).
         self._known = np.zeros(0, np.int32)
         self._tails = np.zeros((0, self.num_drafts + 1), np.int32)
@@ -136,6 +136,9 @@ class SamProposer(Proposer):
                 "Requests get no drafts any more: their histories have no room. Raise speculative_config's "
                 "sam_max_memory_mb, or lower max_num_seqs."
             )
+            # What was given up has nothing to learn, and takes nobody's turn.
+            capped = [self.pool.is_capped(slot) for slot in slots.tolist()]
+            lengths[capped] = batch.num_tokens_no_spec[rows][capped]
         remember(*histories, self._known, self._tails)
         if len(rows) == len(valid_sampled_token_ids):
             return proposed
@@ -164,7 +167,8 @@ class SamProposer(Proposer):
         """
         batch, requests, same = self.runner.input_batch, self.runner.requests, self._same
         if (
-            batch.req_ids == same.names
+            same is not None
+            and batch.req_ids == same.names
             and all(map(is_, map(requests.get, same.names), same.requests))
             and self._followed.keys() <= requests.keys()
             and all(valid_sampled_token_ids)
@@ -174,8 +178,11 @@ class SamProposer(Proposer):
         self.release_ended()
         rows, slots = self._rows_and_slots(valid_sampled_token_ids)
         arrays = np.array(rows, np.int32), np.array(slots, np.int32)
-        names = batch.req_ids.copy() if len(rows) == len(valid_sampled_token_ids) else []
-        self._same = _Batch(names, [requests[name] for name in names], *arrays)
+        if len(rows) == len(valid_sampled_token_ids):
+            names = batch.req_ids.copy()
+            self._same = _Batch(names, [requests[name] for name in names], *arrays)
+        else:
+            self._same = None
         return arrays
 
     def _rows_and_slots(self, valid_sampled_token_ids) -> tuple[list[int], list[int]]:
@@ -217,12 +224,15 @@ class SamProposer(Proposer):
     def _bound(self, lengths: np.ndarray, limits: np.ndarray, known: np.ndarray) -> None:
         """Lowers lengths, int32 [n], so that a step learns LEARNT_A_STEP tokens beside its own; limits to 0 with them.
 
-        Each step's own tokens, the accepted drafts and one more, are learnt at once.
+        Each step's own tokens, the accepted drafts and one more, are learnt at once. Those with least to learn come
+        first, so that one long prompt does not keep all others waiting.
         """
         waiting = lengths - known - (self.num_drafts + 1)
         if waiting.max() > 0:
             waiting = waiting.clip(0)
-            later = (waiting.cumsum() - LEARNT_A_STEP).clip(0, waiting)
+            order = waiting.argsort(kind="stable")
+            later = np.empty_like(waiting)
+            later[order] = (waiting[order].cumsum() - LEARNT_A_STEP).clip(0, waiting[order])
             lengths -= later.astype(np.int32)
             limits[later > 0] = 0
 
@@ -244,5 +254,6 @@ class SamProposer(Proposer):
         found = np.empty(len(slots), np.bool_)
         if taken_back(slots, token_ids, rows, lengths, self._known, self._tails, found):
             for slot in slots[found].tolist():
-                self.pool.forget(slot)
-                self._known[slot] = 0
+                if not self.pool.is_capped(slot):
+                    self.pool.forget(slot)
+                    self._known[slot] = 0

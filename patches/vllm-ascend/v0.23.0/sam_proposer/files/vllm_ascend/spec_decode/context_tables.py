@@ -260,10 +260,12 @@ def propose(
         lines, places, slot = line_pages[slots[i]], place_pages[slots[i]], states[slots[i]]
         tokens, end = token_ids[rows[i]], np.int64(lengths[i])
         counts[i] = 0
-        if slot[LOST] or end == 0:
+        if slot[LOST]:
             continue
         if slot[KNOWN] > end:
             release(free, lines, places, slot)
+        if end == 0:
+            continue
         start = max(slot[KNOWN], end - together, end // GROWTH * GROWTH - 1)
         if not learn(memory, free, lines, places, slot, tokens, start, many, many_tags) or (
             start < end and not grow(memory, free, lines, places, slot, start + 1)
@@ -347,6 +349,7 @@ class ContextTables:
                 f"max_length ({max_length}) 1 to {MAX_LENGTH}"
             )
         self.num_draft_tokens = num_draft_tokens
+        self.max_length = max_length
         self.num_capped = 0  # histories given up so far because no page was free
         self._settings = (min_match_length, drafts_per_match)
         room = np.empty((num_pages + 1) * PAGE + WAYS, np.uint32)
@@ -395,7 +398,12 @@ class ContextTables:
         Returns:
             drafts int32 [n, num_draft_tokens] and counts int32 [n]: row i holds counts[i] drafts, what is behind them
             is undefined.
+
+        Raises:
+            ValueError: a history is longer than max_length.
         """
+        if lengths.max(initial=0) > self.max_length:
+            raise ValueError(f"a history has {lengths.max()} tokens, and max_length is {self.max_length}")
         drafts = np.empty((len(slots), self.num_draft_tokens), np.int32)
         counts = np.empty(len(slots), np.int32)
         pages = (self._memory, self._free, self._line_pages, self._place_pages)

@@ -65,8 +65,6 @@ class SamProposer:
         ValueError: additional_config's sam_config is wrong.
     """
 
-    may_miss_steps = True  # what it has not been shown in a step, it takes in a later one
-
     def __init__(self, vllm_config):
         config = get_sam_config(vllm_config)
         self.runner: Any = None
@@ -80,14 +78,14 @@ class SamProposer:
             "max_bytes": config.max_memory_mb << 20,
             "num_slots": vllm_config.scheduler_config.max_num_seqs,
         }
-        # A table is of one request, and its places have 18 bits. What is derived from this class reads automata.
-        if self.share_in_group or self.max_model_len > MAX_LENGTH or type(self) is not SamProposer:
+        # A table is of one request, and its places have 18 bits.
+        if self.share_in_group or self.max_model_len > MAX_LENGTH:
             self.pool = SuffixAutomatonPool(**settings)
         else:
             self.pool = ContextTables(max_length=self.max_model_len, **settings)
         self._followed: dict[str, _Followed] = {}
         # The batch of the last call, while all of it got drafts: its requests, their rows and slots.
-        self._same = _Batch([], [], np.zeros(0, np.int32), np.zeros(0, np.int32))
+        self._same: _Batch | None = None
         # Of each slot how many tokens it knows, and the last of them (the latest first).
         self._known = np.zeros(0, np.int32)
         self._tails = np.zeros((0, self.num_drafts + 1), np.int32)
@@ -126,6 +124,9 @@ class SamProposer:
                 "Requests get no drafts any more: their histories have no room. Raise max_memory_mb in "
                 "additional_config's sam_config, or lower max_num_seqs."
             )
+            # What was given up has nothing to learn, and takes nobody's turn.
+            capped = [self.pool.is_capped(slot) for slot in slots.tolist()]
+            lengths[capped] = num_tokens_no_spec[rows][capped]
         remember(*histories, self._known, self._tails)
         if len(rows) == len(sampled_token_ids):
             return proposed
@@ -154,7 +155,8 @@ class SamProposer:
         """
         batch, requests, same = self.runner.input_batch, self.runner.requests, self._same
         if (
-            batch.req_ids == same.names
+            same is not None
+            and batch.req_ids == same.names
             and all(map(is_, map(requests.get, same.names), same.requests))
             and self._followed.keys() <= requests.keys()
             and all(sampled_token_ids)
@@ -163,8 +165,11 @@ class SamProposer:
         self.release_ended()
         rows, slots = self._rows_and_slots(sampled_token_ids)
         arrays = np.array(rows, np.int32), np.array(slots, np.int32)
-        names = batch.req_ids.copy() if len(rows) == len(sampled_token_ids) else []
-        self._same = _Batch(names, [requests[name] for name in names], *arrays)
+        if len(rows) == len(sampled_token_ids):
+            names = batch.req_ids.copy()
+            self._same = _Batch(names, [requests[name] for name in names], *arrays)
+        else:
+            self._same = None
         return arrays
 
     def _rows_and_slots(self, sampled_token_ids) -> tuple[list[int], list[int]]:
@@ -206,12 +211,15 @@ class SamProposer:
     def _bound(self, lengths: np.ndarray, limits: np.ndarray, known: np.ndarray) -> None:
         """Lowers lengths, int32 [n], so that a step learns LEARNT_A_STEP tokens beside its own; limits to 0 with them.
 
-        Each step's own tokens, the accepted drafts and one more, are learnt at once.
+        Each step's own tokens, the accepted drafts and one more, are learnt at once. Those with least to learn come
+        first, so that one long prompt does not keep all others waiting.
         """
         waiting = lengths - known - (self.num_drafts + 1)
         if waiting.max() > 0:
             waiting = waiting.clip(0)
-            later = (waiting.cumsum() - LEARNT_A_STEP).clip(0, waiting)
+            order = waiting.argsort(kind="stable")
+            later = np.empty_like(waiting)
+            later[order] = (waiting[order].cumsum() - LEARNT_A_STEP).clip(0, waiting[order])
             lengths -= later.astype(np.int32)
             limits[later > 0] = 0
 
@@ -233,5 +241,6 @@ class SamProposer:
         found = np.empty(len(slots), np.bool_)
         if taken_back(slots, token_ids, rows, lengths, self._known, self._tails, found):
             for slot in slots[found].tolist():
-                self.pool.forget(slot)
-                self._known[slot] = 0
+                if not self.pool.is_capped(slot):
+                    self.pool.forget(slot)
+                    self._known[slot] = 0
