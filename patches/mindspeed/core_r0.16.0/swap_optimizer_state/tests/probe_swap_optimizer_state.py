@@ -1,6 +1,7 @@
 """Probe: saves and loads Megatron's distributed optimizer with MindSpeed's swap_optimizer, real checkpoints on disk.
 
-Usage: probe_swap_optimizer_state.py SETTINGS FORMAT...   (what MindSpeed is told, as JSON; formats of the distributed optimizer)
+Usage: probe_swap_optimizer_state.py SETTINGS FORMAT...   (what MindSpeed is told, as JSON; formats of the distributed optimizer,
+"late FORMAT" with copies to the host that are late)
 
 For each format two models with other weights take other steps; then the second loads what the first saved, and both take the same
 step. The checkpoint is read into the state of a third: Megatron reads into the very tensors that it is given, so that those of the
@@ -26,6 +27,42 @@ import tiny_megatron  # noqa: E402
 import torch  # noqa: E402
 from megatron.core import dist_checkpointing  # noqa: E402
 from optimizer_tensors import different, tensors, values, without_memory  # noqa: E402
+
+
+class LateCopies:
+    """Copies into MindSpeed's memory on the host arrive when somebody waits for the device, and not before: its stream is another."""
+
+    def __init__(self):
+        from mindspeed.core.optimizer.swap_optimizer.swap_optimizer import SwapDistributedOptimizer
+
+        self.on_host = SwapDistributedOptimizer.param_to_cpu_states_map
+        self.waiting, self.copied = [], 0
+        self.copy, self.synchronize = torch.Tensor.copy_, torch.cuda.synchronize
+
+    def install(self):
+        torch.Tensor.copy_ = lambda tensor, source, non_blocking=False: self.enqueue(tensor, source, non_blocking)
+        torch.cuda.synchronize = self.wait
+
+    def enqueue(self, tensor, source, non_blocking):
+        if non_blocking and self.is_on_host(tensor):
+            self.waiting.append((tensor, source.detach().clone()))
+            return tensor
+        if self.is_on_host(source):  # the way back waits for the way there
+            self.arrive()
+        return self.copy(tensor, source, non_blocking)
+
+    def is_on_host(self, tensor):
+        return any(tensor is held for states in self.on_host.values() for held in states.values())
+
+    def arrive(self):
+        for tensor, source in self.waiting:
+            self.copy(tensor, source)
+        self.copied += len(self.waiting)
+        self.waiting.clear()
+
+    def wait(self, *device):
+        self.arrive()
+        return self.synchronize(*device)
 
 
 class Side:
@@ -64,6 +101,7 @@ class Side:
         self.optimizer.load_state_dict(loaded["optimizer"])
 
     def values(self):
+        torch.cuda.synchronize()
         return [*values(self.sharded), *(parameter.detach().clone() for parameter in self.model.parameters())]
 
 
@@ -72,10 +110,10 @@ def round_trip(sharding, swapped):
     folder = Path(sharding)
     folder.mkdir()
     saved.step(10)
-    saved.step(11)
     loaded.step(12)
     result = {"parameters": len(tensors(saved.sharded)), "before": without_memory(saved.sharded), "error": None}
     result["apart"] = different(saved.values(), loaded.values()) > 0
+    saved.step(11)
     try:
         saved.save(folder)
         loaded.load(folder, other)
@@ -94,7 +132,16 @@ def main():
     tiny_megatron.initialise()
     settings = json.loads(settings)
     ADAPTOR.repatch(settings)
-    return {sharding: round_trip(sharding, settings["swap_optimizer"]) for sharding in formats}
+    seen = {}
+    for name in formats:
+        late, _, sharding = name.rpartition(" ")
+        if late:
+            copies = LateCopies()
+            copies.install()
+        seen[name] = round_trip(sharding, settings["swap_optimizer"])
+        if late:
+            seen[name]["late"] = copies.copied
+    return seen
 
 
 # Megatron writes checkpoints in processes that it spawns, which import this file.

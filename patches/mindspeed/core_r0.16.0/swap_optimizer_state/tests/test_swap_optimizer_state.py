@@ -31,6 +31,14 @@ def test_states_on_the_host_are_saved_and_loaded(upstream: Upstream) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.on
+def test_a_save_right_behind_a_step_waits_for_its_copies_to_the_host(upstream: Upstream) -> None:
+    saved = run(upstream, SWAPPED, "late dp_reshardable")["late dp_reshardable"]
+    assert saved["late"] > 100
+    assert saved["error"] is None
+    assert saved["different"] == [0, 0]
+
+
 @pytest.fixture(scope="module")
 def unswapped(upstream: Upstream) -> Any:
     return run(upstream, {"swap_optimizer": False}, "dp_reshardable", "fully_reshardable")
