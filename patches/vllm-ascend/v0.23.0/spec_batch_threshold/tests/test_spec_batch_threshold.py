@@ -98,6 +98,10 @@ def test_wrong_values_and_engines_are_refused(upstream: Upstream, tiny_models: T
         ({"threshold": good, "speculative_config": own | {"model": SAM}}, None),
         ({"threshold": good, "speculative_config": own}, here + "it has been tried with eagle, ngram, vllm_ascend."),
         ({"threshold": good, **gpu}, "SamProposer alone, not with ngram_gpu: leave it out"),
+        (  # a model's name is no method
+            {"threshold": good, "speculative_config": gpu["speculative_config"] | {"model": "ngram"}},
+            "not with ngram_gpu: leave it out",
+        ),
         ({"threshold": good, "pipeline_parallel_size": 2, **speculation}, here + "it has not been tried with pipeline"),
         ({"threshold": good, "recurrent": True, **speculation}, here + "the model has recurrent layers"),
         (
