@@ -266,6 +266,7 @@ def misuse() -> dict[str, str]:
             tables(**change)
         except ValueError as error:
             said[str(change)] = str(error)
+    tables(1).warm_up()
     try:
         pool = tables(10)
         told(pool, pool.open(), np.ones(11, np.int32))

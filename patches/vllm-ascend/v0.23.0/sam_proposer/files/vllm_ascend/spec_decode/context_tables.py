@@ -414,7 +414,7 @@ class ContextTables:
     def warm_up(self) -> None:
         """Compiles what the other methods call, so that no step of a request waits for it."""
         slot, one = self.open(), np.ones(1, np.int32)
-        self.propose(one * slot, np.array([[1, 2, 1, 2]], np.int32), one * 0, one * 4, one)
+        self.propose(one * slot, np.array([[1, 2, 1, 2]], np.int32), one * 0, one * min(4, self.max_length), one)
         self.close(slot)
 
     def known_length(self, slot: int) -> int:
