@@ -168,16 +168,15 @@ def unseen() -> dict:
     """The Fibonacci word, whose matches are longer than any context; then two streams on which nothing was ever chosen."""
     import numpy as np
     import sam_streams
+    from automaton_reference import fibonacci
 
     order = random.Random(5)
     problems = ["".join(sam_streams.worked_problem(order) for _ in range(16)) for _ in range(4)]
     headers = sorted(Path(sysconfig.get_path("include")).glob("*.h"), key=lambda file: file.stat().st_size)[-8:]
     words = [re.findall(r"\w+|[^\w\s]|\n *", file.read_text(encoding="utf-8")) for file in headers]
-    word, following = "a", "ab"
-    while len(following) < 8000:
-        word, following = following, following + word
+    word = "".join("ab"[one] for one in fibonacci(8000))
     numbers: dict[str, int] = {}
-    as_tokens = {"Fibonacci word": [following[:8000]], "problems, characters": problems, "C headers, words": words}
+    as_tokens = {"Fibonacci word": [word], "problems, characters": problems, "C headers, words": words}
     return {
         name: [np.array([numbers.setdefault(token, len(numbers)) for token in one], np.int32) for one in some]
         for name, some in as_tokens.items()
