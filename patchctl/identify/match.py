@@ -78,17 +78,23 @@ class Identification:
 def identify(path: Path, known: Sequence[KnownTree]) -> Identification:
     """Compare a folder with every known tree. Writes nothing; what cannot be read is named, not raised."""
     names = {name for tree in known for name in tree.folder_names}
-    submodules = {path for tree in known for path in tree.submodules}
-    folder = scan(path, names, submodules)
+    folder = scan(path, names, _everywhere_submodules(known))
     chosen = _chosen(_comparisons(folder, known))
     trees = tuple(_identified(group, folder) for group in chosen)
     claimed = {n for group in chosen for c in group for n in (*c.present, *c.extra)}
     generated = {g[len(c.at) :] for c, *_ in chosen for g in c.known.generated if g.startswith(c.at)}
-    rest = [n for n in folder.files if n not in claimed | generated]
+    others = tuple(s[len(c.at) :] + b"/" for c, *_ in chosen for s in c.known.submodules if s.startswith(c.at))
+    rest = [n for n in folder.files if n not in claimed | generated and not n.startswith(others)]
     outputs = sum(1 for n in rest if is_build_output(n))
     links = sum(1 for n in rest if folder.files[n] == 0o120000)
     unreadable = tuple(show(p) for p in sorted(folder.unreadable))
     return Identification(str(path), trees, len(rest) - outputs, outputs, links, folder.passed_by, unreadable)
+
+
+def _everywhere_submodules(known: Sequence[KnownTree]) -> set[bytes]:
+    """The folders that are submodules in some tree and nobody's own: verl's `recipe` became one after v0.6.0."""
+    own = {f + b"/" for tree in known for f in tree.folders}
+    return {s for tree in known for s in tree.submodules if not any(f.startswith(s + b"/") for f in own)}
 
 
 def _comparisons(folder: Folder, known: Iterable[KnownTree]) -> list[Comparison]:

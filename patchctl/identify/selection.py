@@ -7,9 +7,9 @@ which is no fuzz here: the blob id at the end proves that every line was right.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from itertools import combinations
+from itertools import islice
 from pathlib import Path
 
 from patchctl.errors import PatchctlError
@@ -20,30 +20,37 @@ from patchctl.patch.apply import split_lines
 from patchctl.patch.parse import Hunk
 from patchctl.stack.patches import load_patch
 
-# 2 to this power combinations, each a search in the file; no file of a stack has been touched by more patches.
-_MOST_PATCHES = 8
+# So many ways to take patches out of a file are looked at. The first is nearly always right; a file that is neither the pin's nor
+# patched would else cost twice as much with each patch.
+_MOST_WAYS = 256
 
 
 def applied_patches(known: KnownTree, path: bytes, data: bytes) -> frozenset[int] | None:
-    """The patches whose removal leaves the pin's file, as numbers; None when no combination does."""
+    """The patches whose removal leaves the pin's file, as numbers; None when no way was found."""
     entry = known.files.get(path)
     numbers = known.touched.get(path, ())
-    if entry is None or not 1 <= len(numbers) <= _MOST_PATCHES:
+    if entry is None or not numbers:
         return None
     hunks = {n: _hunks(known, known.patches[n], path) for n in numbers}
-    for chosen in _combinations(numbers):
-        lines: list[bytes] | None = split_lines(data)
-        for number in reversed(chosen):
-            lines = _without(lines, hunks[number]) if lines is not None else None
-        if lines is not None and object_id("blob", b"".join(lines)) == entry.id:
+    for lines, chosen in islice(_ways(split_lines(data), numbers, hunks), _MOST_WAYS):
+        if object_id("blob", b"".join(lines)) == entry.id:
             return frozenset(chosen)
     return None
 
 
-def _combinations(numbers: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """The larger ones first: a profile leaves out a few."""
-    for size in range(len(numbers), 0, -1):
-        yield from combinations(numbers, size)
+def _ways(
+    lines: list[bytes], numbers: Sequence[int], hunks: Mapping[int, list[Hunk] | None]
+) -> Iterator[tuple[list[bytes], tuple[int, ...]]]:
+    """What is left of a file without patches, and without which; first without all that can be taken out."""
+    if not numbers:
+        yield lines, ()
+        return
+    *earlier, last = numbers
+    without = _without(lines, hunks[last])
+    if without is not None:
+        for left, chosen in _ways(without, earlier, hunks):
+            yield left, (*chosen, last)
+    yield from _ways(lines, earlier, hunks)
 
 
 def _without(lines: list[bytes], hunks: list[Hunk] | None) -> list[bytes] | None:

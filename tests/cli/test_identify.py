@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distribution import CLOCK, GREETER, Made, git, make_distribution, write_files
+from distribution import CLOCK, GREETER, Made, Patch, git, make_distribution, write_files
 
 TALK = 'def talk(topic):\n    return f"let us talk about {topic}"\n'
 NAMES = 'NAMES = ["Ada", "Alan", "Grace"]\n'
@@ -126,6 +126,24 @@ def test_patches_that_were_left_out_are_not_named(
     options = [word for feature in without for word in ("--without", feature)]
     found = only(identify(made, apply(made, tmp_path / "ws", *options), 0))
     assert states(found) == dict.fromkeys(kept, "wholly")
+
+
+def test_patches_of_a_file_that_many_touch_may_be_left_out(tmp_path: Path) -> None:
+    """Twelve patches of one file: nine of verl's touch its Megatron workers, and an image without MindSpeed lacks one of those."""
+    hours = [f"HOUR_{n} = {n}\n\n\n\n\n" for n in range(12)]
+    day = "".join(hours)
+    patches = []
+    for n in range(12):
+        day = day.replace(f"HOUR_{n} = {n}\n", f"HOUR_{n} = {n + 100}\n")
+        patches.append(Patch(f"hour_{n}", {"greeter/day.py": day}, f"day: move hour {n}"))
+    many = replace(BIG, files={**BIG.files, "greeter/day.py": "".join(hours)}, patches=tuple(patches))
+    made = make_distribution(tmp_path / "made", (many,), lock=True)
+    for without in (("hour_7",), ("hour_0", "hour_5", "hour_11"), tuple(f"hour_{n}" for n in range(0, 12, 2))):
+        tree = apply(made, tmp_path / without[0], *(word for name in without for word in ("--without", name)))
+        found = only(identify(made, tree, 0))
+        assert states(found) == {p.feature: "wholly" for p in patches if p.feature not in without}
+    (tree / "greeter" / "day.py").write_text(day + "# and one line\n")
+    assert [one["path"] for one in only(identify(made, tree, 1))["differing"]] == ["greeter/day.py"]
 
 
 def test_half_a_patch_is_named_and_is_no_pin(made: Made, tmp_path: Path) -> None:
@@ -348,6 +366,21 @@ def test_of_two_near_pins_the_right_one_is_named(tmp_path: Path) -> None:
     assert {*either["stacks"], *(r.split()[1] for r in either["rivals"])} == {"v1", "v3"}
 
 
+def test_a_folder_that_another_pin_has_as_a_submodule_is_compared(tmp_path: Path) -> None:
+    """As verl's `recipe`: v0.6.0 has its files, later pins another project's. What lies in a submodule is not looked at."""
+    made = make_distribution(tmp_path / "made", (replace(BIG, patches=()),), lock=True)
+    second = _second_pin(made, submodule="greeter/words")
+    tree = Path(shutil.copytree(made.origins / "greeter", tmp_path / "old"))
+    found = only(identify(made, tree, 0))
+    assert (found["stacks"], found["form"], found["present"]) == (["v1"], "complete", len(BIG.files))
+    (tree / "greeter" / "words" / "talk.py").write_text("# changed\n")
+    assert [one["path"] for one in only(identify(made, tree, 1))["differing"]] == ["greeter/words/talk.py"]
+    git(tree, "checkout", "--quiet", "--force", second)
+    write_files(tree, {"greeter/words/theirs.txt": "another project\n"})
+    whole = identify(made, tree, 0)
+    assert (only(whole)["stacks"], whole["others"]) == (["v3"], 0)
+
+
 def test_stacks_of_one_pin_are_named_together(tmp_path: Path) -> None:
     made = make_distribution(tmp_path / "made", (BIG,))
     stack = (made.root / "manifests/stacks/greeter/v1.yaml").read_text()
@@ -359,13 +392,17 @@ def test_stacks_of_one_pin_are_named_together(tmp_path: Path) -> None:
     assert states(found) == {"typo": "wholly", "polite": "wholly", "loud": "wholly"}
 
 
-def _second_pin(made: Made) -> str:
-    """Commit a change to the upstream and make a stack v3 of it; returns the commit."""
+def _second_pin(made: Made, submodule: str = "") -> str:
+    """Commit a change to the upstream, with a folder that becomes a submodule, and make a stack v3 of it; returns the commit."""
     repo = made.origins / "greeter"
     first = git(repo, "rev-parse", "HEAD").strip()
     trees = [git(repo, "rev-parse", "HEAD^{tree}").strip()]
     write_files(repo, {"greeter/names.py": NAMES.replace("Ada", "Barbara")})
-    git(repo, "commit", "--quiet", "--all", "-m", "the next")
+    git(repo, "add", "--all")
+    if submodule:
+        git(repo, "rm", "-r", "--quiet", submodule)
+        git(repo, "update-index", "--add", "--cacheinfo", f"160000,{first},{submodule}")
+    git(repo, "commit", "--quiet", "-m", "the next")
     second, tree = git(repo, "rev-parse", "HEAD", "HEAD^{tree}").split()
     git(repo, "branch", "next")
     git(repo, "reset", "--quiet", "--hard", first)
