@@ -275,6 +275,38 @@ def misuse() -> dict[str, str]:
     return said
 
 
+def scanned(memory: np.ndarray, line: int, tag: int) -> tuple[int, int]:
+    """What TABLES.scan finds in a line, entry by entry."""
+    entries = [int(memory[line + way]) for way in range(TABLES.WAYS)]
+    keys = [(entry & TABLES.PLACE) * TABLES.WAYS + way for way, entry in enumerate(entries)]
+    same = [key for key, entry in zip(keys, entries, strict=True) if entry & ~TABLES.PLACE == tag]
+    return max(same, default=0), min(keys)
+
+
+def copy_page(memory: np.ndarray, source: int, target: int) -> None:
+    memory[target : target + TABLES.PAGE] = memory[source : source + TABLES.PAGE]
+
+
+def scans() -> dict[str, int]:
+    """Lines of chance, some with a tag that is asked for, once or several times: what is found is what a loop finds."""
+    rng = np.random.default_rng(5)
+    memory = rng.integers(0, 1 << 32, 2000 * TABLES.WAYS, dtype=np.uint32)
+    memory[rng.random(len(memory)) < 0.2] = 0
+    counted = {"known": 0, "unknown": 0, "wrong": 0}
+    for line in range(0, len(memory), TABLES.WAYS):
+        tag = int(memory[line + rng.integers(TABLES.WAYS)]) & ~TABLES.PLACE
+        if line % 64 == 0:
+            tag ^= 1 << 31
+        elif line % 32 == 0:
+            memory[line + 3] = memory[line + 9] = tag | int(rng.integers(1, TABLES.PLACE))
+        same, oldest = scanned(memory, line, tag)
+        key = same if same >= TABLES.WAYS else oldest
+        right = (same // TABLES.WAYS, line + key % TABLES.WAYS)
+        counted["known" if right[0] else "unknown"] += 1
+        counted["wrong"] += TABLES.look(memory, line, np.uint32(tag)) != right
+    return counted
+
+
 class Counted(np.ndarray):
     """An array that counts the reads of single elements."""
 
@@ -291,6 +323,8 @@ class Counted(np.ndarray):
 def reads() -> dict[str, Any]:
     """The most reads of a step of one token, of the tables' memory and of the history."""
     TABLES.prefetch = lambda array, at: None  # asks the processor, which Python cannot; it changes nothing
+    TABLES.scan = lambda memory, line, tag: map(np.uint32, scanned(memory, line, int(tag)))  # `scans` holds them equal
+    TABLES.copy = copy_page  # no lookup: a table that grows
     found = {}
     with np.errstate(over="ignore"):
         for name, stream in (("source", source_tokens(700)), ("one symbol", [7] * 400)):
@@ -306,7 +340,7 @@ def reads() -> dict[str, Any]:
     return found
 
 
-CASES = [searched, parts, followed, together, anew, settings, capped, sizes, steps, misuse]
+CASES = [searched, parts, followed, together, anew, settings, capped, sizes, steps, scans, misuse]
 
 if __name__ == "__main__":
     cases = [reads] if os.environ.get("NUMBA_DISABLE_JIT") == "1" else CASES

@@ -91,6 +91,13 @@ def test_drafts_are_as_good_as_those_of_the_automaton(seen: Any) -> None:
 
 
 @pytest.mark.on
+def test_a_line_is_read_as_a_loop_would_read_it(seen: Any) -> None:
+    found = seen["scans"]
+    assert found["known"] > 500 and found["unknown"] > 400
+    assert found["wrong"] == 0
+
+
+@pytest.mark.on
 def test_a_step_has_a_bound_in_reads(upstream: Upstream) -> None:
     counted = upstream.run(PROBE, need=["vllm-ascend"], env={"NUMBA_DISABLE_JIT": "1"}, timeout=300)["reads"]
     assert set(counted) == {"source", "one symbol"}

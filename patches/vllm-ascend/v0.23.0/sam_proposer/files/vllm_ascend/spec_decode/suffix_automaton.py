@@ -51,9 +51,10 @@ LIMIT_BYTES = 1 << 33  # offsets are int32
 
 def as_lists(drafts: np.ndarray, counts: np.ndarray) -> list[list[int]]:
     """The drafts that `SuffixAutomatonPool.propose` returned, one list a request."""
-    rows = drafts.tolist()
-    for i in np.flatnonzero(counts < drafts.shape[1]).tolist():
-        del rows[i][counts[i] :]
+    rows, most = drafts.tolist(), drafts.shape[1]
+    for row, count in zip(rows, counts.tolist(), strict=True):
+        if count < most:
+            del row[count:]
     return rows
 
 
@@ -218,7 +219,8 @@ class SuffixAutomatonPool:
     def _propose(self, slots, token_ids, rows, lengths, limits, drafts, counts) -> int:
         """The compiled call; returns how many histories are shorter than their slot's."""
         arrays = (self._memory, self._pages, self._trees, self._slots, slots, token_ids, rows, lengths, limits)
-        lost, shorter = propose(*arrays, self._settings, self._stack, drafts, counts)
+        at = np.empty((len(slots), 3), np.int32)
+        lost, shorter = propose(*arrays, self._settings, self._stack, at, drafts, counts)
         self.num_capped += lost
         return shorter
 

@@ -8,7 +8,6 @@ what it left half done is never read.
 
 import os
 
-import numpy as np
 from numba import config, njit
 
 # Fields of a state: the length of its longest string; the state of that string's longest suffix that also ends
@@ -44,18 +43,21 @@ CACHE = os.path.join(os.environ.get("VLLM_CACHE_ROOT") or os.path.expanduser("~/
 def compiled(function):
     """numba's njit, with a cache that all workers of a machine share: some 5 s at the first start, 0.4 s at any other.
 
+    Without numba's counts of references, which every slice of an array would raise and lower: a third of a step's time.
+    So nothing compiled here makes an array; the caller's arguments live as long as the call.
+
     numba tells entries apart by this file's path, size and time, by processor and by its own version. Where the folder
     cannot be written each worker compiles for itself.
     """
     try:
         os.makedirs(CACHE, exist_ok=True)
     except OSError:
-        return njit(function)
+        return njit(_nrt=False)(function)
     if not os.access(CACHE, os.W_OK):
-        return njit(function)
+        return njit(_nrt=False)(function)
     others, config.CACHE_DIR = config.CACHE_DIR, CACHE
     try:
-        return njit(cache=True)(function)
+        return njit(_nrt=False, cache=True)(function)
     finally:
         config.CACHE_DIR = others
 
@@ -362,14 +364,13 @@ def draft(memory, limits, settings, drafts, counts, at):
 
 
 @compiled
-def propose(memory, pages, trees, states, slots, token_ids, rows, lengths, limits, settings, stack, drafts, counts):
+def propose(memory, pages, trees, states, slots, token_ids, rows, lengths, limits, settings, stack, at, drafts, counts):
     """Does what `SuffixAutomatonPool.propose` says; a count is -1 where the history is shorter than the slot's.
 
-    `settings` are the shortest match and the drafts a token of the match. Returns how many automata were given up, and
-    how many counts are -1.
+    `settings` are the shortest match and the drafts a token of the match, `at` is room, int32 [n, 3]. Returns how many
+    automata were given up, and how many counts are -1.
     """
     lost, shorter = 0, 0
-    at = np.empty((len(slots), 3), np.int32)
     if len(slots):
         at[0, 0] = fetch(memory, trees, states, slots, token_ids, rows, lengths, at)
     for i in range(len(slots)):
