@@ -111,21 +111,6 @@ def test_moe_update_weights_of_a_square_w13_is_not_met(upstream: Upstream, tiny_
     assert right == [False] * 4
 
 
-def test_eplb_reset_is_not_met(upstream: Upstream, tiny_models: TinyModels) -> None:
-    """Balanced experts answer right by now, without quantization too. New weights are still loaded where experts were at the start, and
-    tokens go where they have moved to; sleep at level 2 still loses the map, which is no buffer."""
-    upstream.skip_unless_of(SET, "vllm-ascend")
-    standins, env = [*ENGINE["standins"], "npu_experts_0_23"], ENGINE["env"] | {"DYNAMIC_EPLB": "true"}
-    options = ENGINE | {"standins": standins, "env": env, "timeout": 600}
-    ranks: Any = upstream.run("probe_eplb_update_0_23.py", tiny_models.qwen3_moe, procs=2, **options)
-    for made in ranks:
-        assert made["moved"] != made["first"]
-        assert made["tokens"] == made["hf"]
-        assert made["updated"] != made["updated hf"]
-        assert made["map of the start"] == made["updated hf"] != made["hf"]
-        assert not [name for name in made["buffers"] if "log2phy" in name]
-
-
 @pytest.mark.parametrize(("drafts", "shapes"), [(0, [1, 2, 4]), (3, [4, 8, 16])])
 def test_npugraph_ex_static_kernel(upstream: Upstream, tiny_models: TinyModels, drafts: int, shapes: list[int]) -> None:
     """Static kernels are asked for at the sizes of decode: up to four requests of one token and its drafts."""
