@@ -17,7 +17,7 @@ TREES := build/trees
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
 
-.PHONY: help apply demo demo-gpu test test-tool test-behaviour test-2026.11 test-recipes test-recipes-share test-slow test-suites test-upstream test-mutants test-bombs fuzz torture torture-share image-test image-test-slow lint lint-upstream bench bench-patches config-keys docs clean trees
+.PHONY: help apply demo demo-gpu test test-tool test-behaviour test-2026.11 test-recipes test-recipes-share test-slow test-suites test-upstream test-mutants test-bombs fuzz torture torture-share image-test image-test-slow lint lint-upstream bench bench-patches config-keys docs clean trees trees-2026.11
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z0-9.-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 18
@@ -70,10 +70,12 @@ test-behaviour: trees  ## the patched upstream code on a CPU torch; scripts and 
 
 # Another release set has trees and an environment of its own; in the other targets its tests skip, and say so.
 NEWER := $(TREES)-2026.11
-test-2026.11: $(VENV)/.ready  ## what runs of release set 2026.11 on a CPU (docs/release-2026.11.md): 10 minutes, and 2 to make its environment
+trees-2026.11: $(VENV)/.ready
 	$(PATCHCTL) apply --profile upstream-2026.11 --workspace $(NEWER)/patched $(MIRROR_FLAGS)
 	$(PATCHCTL) apply --profile upstream-2026.11 --workspace $(NEWER)/base $(MIRROR_FLAGS)
 	$(PATCHCTL) revert --workspace $(NEWER)/base
+
+test-2026.11: trees-2026.11  ## what runs of release set 2026.11 on a CPU (docs/release-2026.11.md): 10 minutes, and 2 to make its environment
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py --set 2026.11)"; export PATCHCTL_TORCH_PYTHON; \
 	$(RUN) -m pytest -q patches tests/behaviour/test_engine_0_23.py tests/behaviour/test_experts_0_23.py tests/behaviour/test_latent_0_23.py tests/behaviour/test_platform_0_9.py tests/behaviour/test_needs_met_2026_11.py tests/behaviour/test_recipes_2026_11.py --trees $(NEWER)/patched
 
@@ -99,9 +101,11 @@ test-suites: trees  ## upstream's own suites that source distributions carry, un
 	export PATCHCTL_TORCH_PYTHON; \
 	$(RUN) scripts/compare_upstream_suites.py --base $(TREES)/base --patched $(TREES)/patched --off-only --quick --out build/suites
 
-test-upstream: trees  ## all of upstream's listed suites, both trees in one run; MIRRORS=DIR; writes docs/evidence
-	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) scripts/compare_upstream_suites.py --base $(TREES)/base --patched $(TREES)/patched --out $(EVIDENCE)
+# The trees that SET is of: those of the first set, or of the newer one.
+OF_SET = $(if $(filter 2026.02,$(SET)),$(TREES),$(NEWER))
+test-upstream: $(if $(filter 2026.02,$(SET)),trees,trees-2026.11)  ## all of upstream's listed suites, both trees in one run; MIRRORS=DIR, SET=2026.11; writes docs/evidence
+	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py --set $(SET))"; export PATCHCTL_TORCH_PYTHON; \
+	$(RUN) scripts/compare_upstream_suites.py --set $(SET) --base $(OF_SET)/base --patched $(OF_SET)/patched --out $(EVIDENCE)
 
 test-mutants: trees  ## each patch: red on the unpatched tree, green on the patched, red on its mutants; goes on where it was stopped
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
@@ -158,7 +162,7 @@ docs: $(VENV)/.ready  ## generated pages, tables, JSON schemas
 	$(RUN) tests/recipes/records.py
 
 config-keys: trees  ## manifests/keys: the keys that an override may have, from the patched verl; SET=2026.11 from the trees of test-2026.11
-	"$$($(RUN) scripts/torch_env.py --set $(SET))" scripts/config_keys.py $(if $(filter 2026.02,$(SET)),$(TREES),$(TREES)-$(SET))/patched/verl --out manifests/keys/verl/$$(sed -n 's/^  verl: //p' manifests/sets/$(SET).yaml).tsv
+	"$$($(RUN) scripts/torch_env.py --set $(SET))" scripts/config_keys.py $(OF_SET)/patched/verl --out manifests/keys/verl/$$(sed -n 's/^  verl: //p' manifests/sets/$(SET).yaml).tsv
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .venv-torch .venv-torch-2026.11 build

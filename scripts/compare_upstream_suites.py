@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Runs upstream's own test suites on the unpatched and on the patched trees, and compares the outcome of each test id.
 
-The suites are listed in tests/upstream_suites/suites.yaml. PATCHCTL_TORCH_PYTHON names the interpreter that runs them.
+The suites are listed in tests/upstream_suites/suites.yaml, those of another release set than 2026.02 in suites-SET.yaml.
+PATCHCTL_TORCH_PYTHON names the interpreter that runs them, of the same set as the trees.
 A test id whose outcome is not the same is run by itself three times on each side, and is called flaky only if it also
 differs within one tree; when many differ none is run again. After the comparison with every switch off, each suite is run
 again with each feature on that it lists, by a variable or by another default in a copy of the tree, against the unpatched
@@ -29,6 +30,7 @@ sys.path.insert(0, str(SUITES))
 from evidence import Comparison, Difference, count, programs, revisions, write  # noqa: E402  (see the line above)
 from suite_runs import Run, Suite, Switch, load_suites, missing, run_suite, switched_on  # noqa: E402
 
+FIRST_SET = "2026.02"  # whose files have no set in their names
 RERUNS = 3
 MANY = 12  # more that differ have one cause, and are not rerun
 ABSENT = "absent"
@@ -43,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("PATCHCTL_TORCH_PYTHON is not set: it names a Python 3.11 that has a CPU torch", file=sys.stderr)
         return 1
     sides = {"base": options.base.resolve(), "patched": options.patched.resolve()}
-    suites = load_suites(SUITES / "suites.yaml")
+    suites = load_suites(SUITES / named("suites.yaml", options.set))
     if unknown := set(options.only) - {suite.name for suite in suites}:
         print(f"no suite {', '.join(sorted(unknown))}; there are: {', '.join(s.name for s in suites)}", file=sys.stderr)
         return 1
@@ -70,11 +72,17 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", type=Path, required=True, metavar="DIR", help="unpatched trees: DIR/verl, ...")
     parser.add_argument("--patched", type=Path, required=True, metavar="DIR", help="patched trees: DIR/verl, ...")
+    parser.add_argument("--set", default=FIRST_SET, metavar="SET", help=f"the trees' release set (default {FIRST_SET})")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this suite only (repeatable)")
     parser.add_argument("--off-only", action="store_true", help="leave out the runs with a feature on")
     parser.add_argument("--quick", action="store_true", help="leave out the suites that are marked slow")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write upstream-suites.md and .json there")
     return parser.parse_args(arguments)
+
+
+def named(file: str, release_set: str) -> str:
+    """The name of a set's own file: with the set before its ending, unless it is the first."""
+    return file if release_set == FIRST_SET else f"-{release_set}.".join(file.rsplit(".", 1))
 
 
 def compare(
@@ -160,14 +168,15 @@ def _write_evidence(
 ) -> None:
     names = {name for suite in suites for name in suite.upstreams}
     present = sorted(name for name in names if all((trees / name).is_dir() for trees in sides.values()))
-    only = "".join(f" --only {name}" for name in options.only) + (" --off-only" if options.off_only else "")
-    command = f"scripts/compare_upstream_suites.py --base BASE --patched PATCHED{only} --out DIR"
+    more = f" --set {options.set}" if options.set != FIRST_SET else ""
+    more += "".join(f" --only {name}" for name in options.only) + (" --off-only" if options.off_only else "")
+    command = f"scripts/compare_upstream_suites.py --base BASE --patched PATCHED{more} --out DIR"
     facts = {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "programs": programs(python),
         "revisions": revisions(present, sides["base"], sides["patched"]),
     }
-    write(options.out, command, facts, comparisons)
+    write(options.out / named("upstream-suites.md", options.set), command, facts, comparisons)
 
 
 if __name__ == "__main__":

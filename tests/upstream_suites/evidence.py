@@ -123,13 +123,13 @@ def programs(python: Path) -> dict[str, str]:
     return dict(json.loads(done.stdout))
 
 
-def write(out: Path, command: str, facts: dict[str, Any], comparisons: list[Comparison]) -> None:
-    """Writes upstream-suites.json and upstream-suites.md into the folder `out`."""
-    out.mkdir(parents=True, exist_ok=True)
+def write(page: Path, command: str, facts: dict[str, Any], comparisons: list[Comparison]) -> None:
+    """Writes the page and, beside it, the same as JSON."""
+    page.parent.mkdir(parents=True, exist_ok=True)
     suites = [{**asdict(one), "status": one.status} for one in comparisons]
     report = {"version": REPORT_VERSION, "command": command, **facts, "suites": suites}
-    (out / "upstream-suites.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    (out / "upstream-suites.md").write_text(_markdown(command, facts, comparisons), encoding="utf-8")
+    page.with_name(f"{page.name.removesuffix('.md')}.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    page.write_text(_markdown(command, facts, comparisons), encoding="utf-8")
 
 
 def _markdown(command: str, facts: dict[str, Any], comparisons: list[Comparison]) -> str:
