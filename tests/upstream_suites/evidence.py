@@ -128,7 +128,7 @@ def write(page: Path, command: str, facts: dict[str, Any], comparisons: list[Com
     page.parent.mkdir(parents=True, exist_ok=True)
     suites = [{**asdict(one), "status": one.status} for one in comparisons]
     report = {"version": REPORT_VERSION, "command": command, **facts, "suites": suites}
-    page.with_name(f"{page.name.removesuffix('.md')}.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    page.with_suffix(".json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     page.write_text(_markdown(command, facts, comparisons), encoding="utf-8")
 
 
