@@ -72,7 +72,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", type=Path, required=True, metavar="DIR", help="unpatched trees: DIR/verl, ...")
     parser.add_argument("--patched", type=Path, required=True, metavar="DIR", help="patched trees: DIR/verl, ...")
-    parser.add_argument("--set", default=FIRST_SET, metavar="SET", help=f"the trees' release set (default {FIRST_SET})")
+    others = [path.stem.removeprefix("suites-") for path in sorted(SUITES.glob("suites-*.yaml"))]
+    parser.add_argument(
+        "--set", choices=[FIRST_SET, *others], default=FIRST_SET, help="the trees' release set (default %(default)s)"
+    )
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this suite only (repeatable)")
     parser.add_argument("--off-only", action="store_true", help="leave out the runs with a feature on")
     parser.add_argument("--quick", action="store_true", help="leave out the suites that are marked slow")
