@@ -75,6 +75,10 @@ trees-2026.11: $(VENV)/.ready
 	$(PATCHCTL) apply --profile upstream-2026.11 --workspace $(NEWER)/base $(MIRROR_FLAGS)
 	$(PATCHCTL) revert --workspace $(NEWER)/base
 
+# The trees that SET is of, and the target that makes them: those of the first set, or of the newer one.
+OF_SET = $(if $(filter 2026.02,$(SET)),$(TREES),$(NEWER))
+TREES_OF_SET = $(if $(filter 2026.02,$(SET)),trees,trees-2026.11)
+
 test-2026.11: trees-2026.11  ## what runs of release set 2026.11 on a CPU (docs/release-2026.11.md): 20 minutes, and 2 to make its environment
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py --set 2026.11)"; export PATCHCTL_TORCH_PYTHON; \
 	$(RUN) -m pytest -q patches tests/behaviour/test_engine_0_23.py tests/behaviour/test_experts_0_23.py tests/behaviour/test_latent_0_23.py tests/behaviour/test_platform_0_9.py tests/behaviour/test_needs_met_2026_11.py tests/behaviour/test_recipes_2026_11.py --trees $(NEWER)/patched
@@ -85,9 +89,11 @@ test-slow: trees  ## those of them that take minutes: more processes, larger mat
 
 # Every shipped recipe, shrunk, through verl's own entry module; what is on record for these trees and settings does not run again;
 # AGAIN=1 runs all anew. ONLY="qwen3-8b/grpo ..."; SIZE="tp=1 cp=1" for fewer ranks; COMPARE=off,one-rank,minus-one,pairs holds further runs against each recipe's own.
-test-recipes: trees  ## each recipe on CPUs with all its switches: two steps, an update, a checkpoint and its load; hours; COMPARE=off,...
-	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) tests/recipes/run.py --trees $(TREES)/patched --out build/recipes --records $(EVIDENCE)/recipes --table $(EVIDENCE)/recipes.md $(if $(ONLY),--only $(ONLY)) \
+# SET=2026.11 is that set's, with trees, environment and records of its own.
+RECIPES_OF_SET = recipes$(if $(filter 2026.02,$(SET)),,-$(SET))
+test-recipes: $(TREES_OF_SET)  ## each recipe on CPUs with all its switches: two steps, an update, a checkpoint and its load; hours; COMPARE=off,... SET=2026.11
+	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py --set $(SET))"; export PATCHCTL_TORCH_PYTHON; \
+	$(RUN) tests/recipes/run.py --set $(SET) --trees $(OF_SET)/patched --out build/$(RECIPES_OF_SET) --records $(EVIDENCE)/$(RECIPES_OF_SET) --table $(EVIDENCE)/$(RECIPES_OF_SET).md $(if $(ONLY),--only $(ONLY)) \
 	  $(if $(COMPARE),--compare $(COMPARE)) $(if $(SIZE),--size $(SIZE)) $(if $(AGAIN),--again)
 
 # One whose trees the package index has: FSDP on four ranks, two engines of two.
@@ -101,9 +107,7 @@ test-suites: trees  ## upstream's own suites that source distributions carry, un
 	export PATCHCTL_TORCH_PYTHON; \
 	$(RUN) scripts/compare_upstream_suites.py --base $(TREES)/base --patched $(TREES)/patched --off-only --quick --out build/suites
 
-# The trees that SET is of: those of the first set, or of the newer one.
-OF_SET = $(if $(filter 2026.02,$(SET)),$(TREES),$(NEWER))
-test-upstream: $(if $(filter 2026.02,$(SET)),trees,trees-2026.11)  ## all of upstream's listed suites, both trees in one run; MIRRORS=DIR, SET=2026.11; writes docs/evidence
+test-upstream: $(TREES_OF_SET)  ## all of upstream's listed suites, both trees in one run; MIRRORS=DIR, SET=2026.11; writes docs/evidence
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py --set $(SET))"; export PATCHCTL_TORCH_PYTHON; \
 	$(RUN) scripts/compare_upstream_suites.py --set $(SET) --base $(OF_SET)/base --patched $(OF_SET)/patched --out $(EVIDENCE)
 

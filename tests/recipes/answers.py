@@ -12,9 +12,11 @@ import copy
 import json
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
-from safetensors.torch import load_file
+import transformers
+from safetensors.torch import load_file, save_file
 from ties import behind_at, explained
 from transformers import AutoConfig, AutoModelForCausalLM
 from watch import LENGTH, PROMPTS
@@ -51,19 +53,32 @@ def answers(model, engine, limit, tie):
     return tokens, behind, rounded, turned
 
 
+def model_of(config, weights):
+    """Hugging Face's model in float32 with these weights, by a checkpoint's names; those that it misses, and those that it has not."""
+    if int(transformers.__version__.partition(".")[0]) < 5:
+        model = AutoModelForCausalLM.from_config(config, torch_dtype=torch.float32).eval()
+        loaded = model.load_state_dict(weights, strict=False)
+        return model, loaded.missing_keys, loaded.unexpected_keys
+    # It has the experts of a layer in one tensor, and lays a checkpoint's out anew when it reads one.
+    with TemporaryDirectory() as folder:
+        config.save_pretrained(folder)
+        save_file(weights, Path(folder) / "model.safetensors", metadata={"format": "pt"})
+        model, found = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    return model.eval(), found["missing_keys"], found["unexpected_keys"]
+
+
 def main():
     config, folder = AutoConfig.from_pretrained(sys.argv[1]), Path(sys.argv[2])
     results = {}
     for update in json.loads(sys.argv[3]):
         weights, disagreeing = weights_of(folder, update)
-        model = AutoModelForCausalLM.from_config(config, torch_dtype=torch.float32).eval()
-        loaded = model.load_state_dict(weights, strict=False)
+        model, missing, unexpected = model_of(config, weights)
         tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
         engine = json.loads((folder / f"tokens.{update}.0.json").read_text())
         tokens, behind, rounded, turned = answers(model, engine, *map(float, sys.argv[4:]))
         results[update] = {
-            "missing": sorted(set(loaded.missing_keys) - tied),
-            "unexpected": sorted(loaded.unexpected_keys),
+            "missing": sorted(set(missing) - tied),
+            "unexpected": sorted(unexpected),
             "disagreeing": disagreeing,
             "tokens": tokens,
             "behind": behind,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import table
+from sets import FIRST, SETS, OfSet
 from shrunk import REPO, Shrunk, recipes, shipped, shrunk
 from variants import variant_of
 
@@ -36,8 +37,8 @@ class Records:
     `tips.json` beside them has, of each tip on which something ran, the digests of the patches that made it.
     """
 
-    def __init__(self, known: Recipes, folder: Path, page: Path | None = None) -> None:
-        self._known, self._folder, self._page = known, folder, page
+    def __init__(self, known: Recipes, folder: Path, page: Path | None = None, of: OfSet = FIRST) -> None:
+        self._known, self._folder, self._page, self._of = known, folder, page, of
         files = {title: self._file(title) for title in map("/".join, shipped(known))}
         self.found = {title: json.loads(file.read_text()) for title, file in files.items() if file.is_file()}
         self._tips = folder / "tips.json"
@@ -58,7 +59,7 @@ class Records:
     def page(self) -> str:
         older = self._older()
         since = sorted({one for run in older for one in self._changed_since(self._run(*run)["state"]["trees"])})
-        return table.page(self.found, list(map("/".join, shipped(self._known))), older, since)
+        return table.page(self.found, list(map("/".join, shipped(self._known))), older, since, self._of)
 
     def _run(self, title: str, name: str) -> dict[str, Any]:
         found: dict[str, Any] = self.found[title]
@@ -151,4 +152,6 @@ def _locks() -> dict[str, Lock]:
 
 
 if __name__ == "__main__":  # what changed beside the runs: patches, recipes, the texts
-    Records(recipes(), REPO / "docs/evidence/recipes", REPO / "docs/evidence/recipes.md").write()
+    for one in SETS.values():
+        place = REPO / "docs/evidence" / one.page
+        Records(recipes(one.name), place, place.with_name(f"{one.page}.md"), one).write()

@@ -1,11 +1,12 @@
 """Every shipped recipe, shrunk, through verl's own entry module on CPUs: two training steps, updates of the engine, a
 checkpoint, and its load. Writes one JSON file a recipe, and the table of docs/evidence/recipes.md.
 
-Usage: run.py --trees DIR [--only PROFILE/RECIPE ...] [--compare off,one-rank,minus-one,pairs] [--out build/recipes]
+Usage: run.py --trees DIR [--set 2026.11] [--only PROFILE/RECIPE ...] [--compare off,one-rank,minus-one,pairs] [--out build/recipes]
               [--records docs/evidence/recipes] [--table docs/evidence/recipes.md] [--timeout S]
        run.py --trees DIR --only PROFILE/RECIPE --steps N [--page FILE]      each update looked into, and no record
 The interpreter with torch is PATCHCTL_TORCH_PYTHON. What has a record of these trees and settings is not run again (--again): a
-run that was stopped goes on, on another machine too.
+run that was stopped goes on, on another machine too. Exit status: 0; 1 where a recipe did not run to its end and known.yaml does not
+say that it stops so.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from more_steps import more_steps
 from records import Records, State, state_of
 from runs import REPO, Ended, Place, paths, train
 from seen import BEHIND, answers_of, chosen, same_again, steps_of, update_seen, updates_of, why
+from sets import FIRST_SET, SETS, OfSet
 from shrunk import Shrunk, recipes, shipped, shrunk
 from table import sizes_page
 from variants import KINDS, Variant, variant_of, variants
@@ -41,12 +43,13 @@ DIFFERENT = 0.75
 def main() -> int:
     asked = arguments(sys.argv[1:])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what it started is ended on the way out
-    place = Place(asked.trees.resolve(), Path(os.environ["PATCHCTL_TORCH_PYTHON"]).absolute(), asked.out.resolve())
-    known, other = recipes(), dict(one.split("=") for one in asked.size)
+    python, of = Path(os.environ["PATCHCTL_TORCH_PYTHON"]).absolute(), SETS[asked.set]
+    place = Place(asked.trees.resolve(), python, asked.out.resolve(), of)
+    known, other = recipes(of.name), dict(one.split("=") for one in asked.size)
     if asked.steps:
         profile, _, name = asked.only[0].partition("/")
         return 0 if more_steps(place, known, (profile, name), asked.steps, asked.timeout, asked.page) else 1
-    records = Records(known, asked.records or place.folder, asked.table)
+    records = Records(known, asked.records or place.folder, asked.table, of)
     if asked.table:
         replace_file(asked.table.with_name("recipes-sizes.md"), sizes_page().encode())
     keys = [key for key in shipped(known) if not asked.only or "/".join(key) in asked.only]
@@ -57,7 +60,10 @@ def main() -> int:
         if key in keys and good(records.found["/".join(key)]):
             session.compare(key, variant, asked.again)
     records.write()
-    return 0 if all(well(records.found["/".join(key)]) for key in keys) else 1
+    for title in map("/".join, keys):
+        if reason := None if good(records.found[title]) else of.known_stop(title, records.found[title]["why"]):
+            print(f"{title} stops, as known.yaml says: {reason}")
+    return 0 if all(as_expected(of, "/".join(key), records.found["/".join(key)]) for key in keys) else 1
 
 
 @dataclass
@@ -109,6 +115,11 @@ class Session:
         return self.place.folder / "-".join(key) / name / "state.json"
 
 
+def as_expected(of: OfSet, title: str, found: dict[str, Any]) -> bool:
+    """Whether all is well with a recipe, or it stops as known.yaml says of it."""
+    return well(found) or of.known_stop(title, found["why"]) is not None
+
+
 def well(found: dict[str, Any]) -> bool:
     """As `good`, and so is every run that it was compared with."""
     return good(found) and all(one["held"] for one in found.get("compared", {}).values())
@@ -125,6 +136,7 @@ def good(found: dict[str, Any]) -> bool:
 def arguments(given: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trees", type=Path, required=True)
+    parser.add_argument("--set", choices=list(SETS), default=FIRST_SET, help="the trees' release set [%(default)s]")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--out", type=Path, default=REPO / "build/recipes")
     parser.add_argument("--records", type=Path, help="a folder for the results, a file a recipe; OUT without it")
@@ -143,6 +155,8 @@ def arguments(given: list[str]) -> argparse.Namespace:
     asked = parser.parse_args(given)
     if asked.steps and (asked.records or asked.table or asked.compare or asked.size or len(asked.only) != 1):
         parser.error("--steps is for one recipe (--only), and goes with none of --records, --table, --compare, --size")
+    if (asked.steps or asked.compare) and not SETS[asked.set].looks_closer:
+        parser.error(f"--steps and --compare are not for {asked.set}: its trainer cannot be given answers yet")
     if unknown := set(asked.compare) - set(KINDS):
         parser.error(f"--compare: no {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
     return asked
@@ -170,7 +184,7 @@ def look_at(
     log = ended.log.read_text(errors="replace")
     metrics = steps_of(folder / "on")
     found |= {
-        "composed": "TaskRunner hostname" in log,
+        "composed": place.of.begun in log,
         "ranks": one.ranks,
         "other sizes": other,
         "seconds": round(ended.seconds),

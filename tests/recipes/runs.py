@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memory import resident_bytes
+from sets import FIRST, OfSet
 from shrunk import REPO, TABLE, Shrunk
 
 from patchctl.training.recipes.read import Recipes
@@ -22,13 +23,11 @@ from patchctl.training.recipes.shell import hydra_value
 sys.path.insert(0, str(REPO / "tests"))
 
 from environment import NOBODYS
-from pins import version_of
+from pins import distribution, index_version
 
 HERE = Path(__file__).parent
 STANDINS = REPO / "standins"
 UPSTREAMS = ("verl", "vllm", "vllm-ascend", "megatron-lm", "mindspeed")
-# What goes on the path beside the trees, as an environment with ./standins installed has it.
-PACKAGES = ("torch_npu", "megatron_cpu", "npu_attention", "npu_engine", "npu_training", "patchctl_standins")
 # Python's collector takes a fifth of the time of the imports, which are half of a run, six processes at once.
 SITE = "import gc\ngc.set_threshold(50_000, 20, 20)\nimport patchctl_standins.at_start\n"
 # Ray starts no worker before it is asked for one, and waits for those that are slow to start on a busy machine.
@@ -42,29 +41,24 @@ FIXED = NOBODYS | {
     "RAY_health_check_failure_threshold": "60",
     "RAY_gcs_server_request_timeout_seconds": "300",
 }
-WATCHED = (
-    "verl.workers.rollout.vllm_rollout.vllm_rollout_spmd=watch:watch",
-    "verl.trainer.ppo.ray_trainer=watch:watch_trainer",
-    "verl.utils.tracking=watch:watch_metrics",
-    "ray._private.services=watch:wait_for_ray",
-)
 LOOK_S = 0.5
 GRACE_S = 10.0
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a session of runs keeps its things: trees, an interpreter with torch, and a folder of its own."""
+    """Where a session of runs keeps its things: trees of a release set, an interpreter with torch, and a folder of its own."""
 
     trees: Path
     python: Path
     folder: Path
+    of: OfSet = FIRST
 
     def environment(self, **more: str) -> dict[str, str]:
         site = self.folder / "site"
         if not site.is_dir():
-            _make_site(site, self.trees)
-        path = [site, HERE, *(self.trees / name for name in UPSTREAMS), *(STANDINS / name for name in PACKAGES)]
+            _make_site(site, self.trees, self.of)
+        path = [site, HERE, *(self.trees / name for name in UPSTREAMS), *(STANDINS / name for name in self.of.standins)]
         return {
             **FIXED,
             "PATH": f"{self.python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
@@ -74,6 +68,7 @@ class Place:
             "WORKSPACE": str(self.trees),
             # Below 16 devices vllm-ascend exchanges experts' tokens there by operators that gloo has.
             "PATCHCTL_NPU": "A2",
+            **self.of.variables,
             **more,
         }
 
@@ -98,26 +93,28 @@ def _names_error(line: str) -> bool:
     return head.endswith(("Error", "Exception")) and " " not in head
 
 
-def _make_site(site: Path, trees: Path) -> None:
+def _make_site(site: Path, trees: Path, of: OfSet) -> None:
     """What `pip install ./standins` would put into the environment, and metadata of vllm and vllm-ascend."""
     sys.path.insert(0, str(STANDINS / "patchctl_standins"))
     from patchctl_standins.made import entry_points
 
     site.mkdir(parents=True)
     (site / "sitecustomize.py").write_text(SITE)
+    stacks = distribution().release_set(of.name).stacks
+    version = {name: index_version(distribution().stack(name, stacks[name])) for name in ("vllm", "vllm-ascend")}
     versions = {
-        "vllm": f"{version_of('vllm')}+cpu",
-        "vllm_ascend": version_of("vllm-ascend"),
+        "vllm": f"{version['vllm']}+cpu",
+        "vllm_ascend": version["vllm-ascend"],
         "patchctl_standins": "1",
     }
     points = {
         "vllm_ascend": entry_points(trees / "vllm-ascend" / "setup.py"),
         "patchctl_standins": "[torch.backends]\ntorch_npu = torch_npu:_autoload\n",
     }
-    for name, version in versions.items():
-        info = site / f"{name}-{version}.dist-info"
+    for name, one in versions.items():
+        info = site / f"{name}-{one}.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {one}\n")
         if name in points:
             (info / "entry_points.txt").write_text(points[name])
 
@@ -174,7 +171,7 @@ def train(
     watched = {
         "PATCHCTL_NPUS": str(one.ranks),
         "RECIPE_WATCHED": str(folder / "watched"),
-        "PATCHCTL_STANDINS_WATCH": ",".join(WATCHED),
+        "PATCHCTL_STANDINS_WATCH": ",".join(place.of.watched),
         "RAY_TMPDIR": "/tmp",
     }
     if samples:

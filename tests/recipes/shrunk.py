@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from sets import FIRST_SET
 
 from patchctl.__main__ import compose
+from patchctl.catalog.release_sets import on_set
 from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.read import Key, Recipes, read_recipes
 from patchctl.training.recipes.resolve import Given, Run, bare, resolve
@@ -20,9 +22,10 @@ TABLE: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "sizes.yaml").re
 TRAINED_IN_PARALLEL = ("tp", "pp", "cp", "sp")
 
 
-def recipes() -> Recipes:
+def recipes(release_set: str = FIRST_SET) -> Recipes:
+    """Those of a release set."""
     compose()  # a script comes here too, which no conftest.py has prepared
-    return read_recipes(Distribution.load(REPO))
+    return read_recipes(on_set(Distribution.load(REPO), release_set, print))
 
 
 def shipped(known: Recipes) -> list[Key]:

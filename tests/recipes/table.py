@@ -8,14 +8,15 @@ from typing import Any
 
 from compare import LIMITS
 from seen import BEHIND, TIE
+from sets import FIRST, OfSet
 from shrunk import TABLE
 
 HEAD = """\
-# Recipes, run
+# Recipes{on_set}, run
 
 Every shipped recipe, shrunk (`tests/recipes/sizes.yaml`), through verl's own entry module on CPUs: Ray workers, gloo, the
 recipe's trainer and its engine, on the patched trees with the stand-ins of `standins/`. What shrinking replaces, and why, is in
-[recipes-sizes.md](recipes-sizes.md). Written by `make test-recipes`, after each run.
+[recipes-sizes.md](recipes-sizes.md). Written by `make test-recipes{set}`, after each run.
 
 - **composed**: the entry module took the overrides and started its task runner.
 - **two steps**: generation, reward, reference, update and checkpoint, twice.
@@ -26,7 +27,7 @@ recipe's trainer and its engine, on the patched trees with the stand-ins of `sta
 - **seconds** are of the first of the two runs, its start included, on two cores with other work beside it (**load**: of the last five
   minutes); **GiB**: the most that its processes took together, pages that they share counted in each.
 - **†**: run on other patches, or with other settings, than the distribution has today. Stand-ins may have changed in any row. The
-  records, with the tips of the trees, are in [recipes](recipes/).{since}
+  records, with the tips of the trees, are in [{folder}]({folder}/).{since}
 
 | recipe | ranks | composed | two steps | answers | update seen | resumed | off | one rank | seconds | load | GiB | where it stops |
 |---|---|---|---|---|---|---|---|---|---|---|---|---|
@@ -75,6 +76,15 @@ returns one value | rule `overlap-expert-ranks` |
 """
 
 
+KNOWN = """
+## Known to stop
+
+What `tests/recipes/known.yaml` lists, and no other stop, leaves the exit status at 0.
+
+| recipe | with | why it is so |
+|---|---|---|
+"""
+
 SIZES_HEAD = """\
 # What shrinking a recipe replaces
 
@@ -91,11 +101,13 @@ def page(
     titles: Sequence[str],
     older: Set[tuple[str, str]],
     since: Sequence[str],
+    of: OfSet = FIRST,
 ) -> str:
     """`older` are the runs, as (title, variant), that are not of today's patches and recipes; the variant is "" for a recipe's own.
     `since` names the patches that have changed, come or gone after the oldest of them."""
     changed = f" Changed since then:\n  {', '.join(since)}." if since else ""
-    text = HEAD.format(since=changed) + "".join(
+    other = {"on_set": "", "set": ""} if of == FIRST else {"on_set": f" of {of.name}", "set": f" SET={of.name}"}
+    text = HEAD.format(since=changed, folder=of.page, **other) + "".join(
         _row(title, results.get(title), (title, "") in older) for title in titles
     )
     rows = [
@@ -106,7 +118,13 @@ def page(
     ]
     if rows:
         text += COMPARED.format(**LIMITS, behind=BEHIND, tie=TIE) + "".join(rows)
-    return text + FOUND
+    return text + (FOUND if of == FIRST else _known(of))
+
+
+def _known(of: OfSet) -> str:
+    """The recipes that known.yaml says to stop."""
+    rows = [f"| {title} | `{one['stops']}` | {one['why'].strip()} |\n" for title, one in of.known_stops.items()]
+    return KNOWN + "".join(rows) if rows else ""
 
 
 def _row(title: str, found: Mapping[str, Any] | None, older: bool) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,24 +15,35 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from compare import LIMITS, differences, faults
 from memory import resident_bytes
 from records import Records, locked_patches, locked_tips, settings_of
+from run import as_expected, good
 from seen import same_again, updates_of
+from sets import SETS, OfSet
 from shrunk import REPO, TABLE, recipes, replaced, shipped, shrunk
 from table import sizes_page
 from variants import DYNAMIC, KINDS, SWITCHES, Variant, changed_code, on_in, variants
 from watch import same_prompts
 
+from patchctl.catalog.release_sets import on_set
 from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.check import features_and_switches
 from patchctl.training.recipes.resolve import bare
 
 KNOWN = recipes()
 KEYS = shipped(KNOWN)
+OF_SET = {name: recipes(name) for name in SETS}
+# Those of every set, for what holds on each.
+of_every_set = pytest.mark.parametrize(
+    ("release_set", "key"),
+    [(name, key) for name, known in OF_SET.items() for key in shipped(known)],
+    ids=lambda one: one if isinstance(one, str) else "/".join(one),
+)
 
 
-@pytest.mark.parametrize("key", KEYS, ids="/".join)
-def test_nothing_but_sizes_is_replaced(key: tuple[str, str]) -> None:
-    one = shrunk(KNOWN, key, {})
-    changed = replaced(KNOWN, one)
+@of_every_set
+def test_nothing_but_sizes_is_replaced(release_set: str, key: tuple[str, str]) -> None:
+    known = OF_SET[release_set]
+    one = shrunk(known, key, {})
+    changed = replaced(known, one)
     computed = {name for name, value in one.recipe.overrides.items() if value.written.startswith("= ")}
     left_out = {name for name in one.recipe.overrides if bare(name) in TABLE["left_out"]}
     assert all(changed[name][1] == "" for name in left_out)
@@ -41,11 +53,13 @@ def test_nothing_but_sizes_is_replaced(key: tuple[str, str]) -> None:
     assert set(changed) <= allowed
 
 
-@pytest.mark.parametrize("key", KEYS, ids="/".join)
-def test_no_switch_of_a_feature_is_replaced(key: tuple[str, str]) -> None:
-    switches = {switch.name for switch in features_and_switches(Distribution.load(REPO), key[0])[1]}
+@of_every_set
+def test_no_switch_of_a_feature_is_replaced(release_set: str, key: tuple[str, str]) -> None:
+    dist = on_set(Distribution.load(REPO), release_set, print)
+    switches = {switch.name for switch in features_and_switches(dist, key[0])[1]}
     amounts = {"actor_rollout_ref.rollout.data_parallel_size"}  # a switch by its number, which follows the sizes
-    changed = {bare(name) for name in replaced(KNOWN, shrunk(KNOWN, key, {}))}
+    known = OF_SET[release_set]
+    changed = {bare(name) for name in replaced(known, shrunk(known, key, {}))}
     lengths = {name for name in TABLE["amounts"] if name in switches}
     assert changed & switches <= amounts | lengths
     assert lengths <= {
@@ -60,14 +74,17 @@ def test_what_goes_with_a_key_is_set_beside_it_alone() -> None:
     assert found == [("qwen3-235b", "grpo-random-init")]
 
 
-@pytest.mark.parametrize("key", KEYS, ids="/".join)
-def test_ranks_are_at_most_eight(key: tuple[str, str]) -> None:
-    one = shrunk(KNOWN, key, {})
+@of_every_set
+def test_ranks_are_at_most_eight(release_set: str, key: tuple[str, str]) -> None:
+    one = shrunk(OF_SET[release_set], key, {})
     assert 1 <= one.ranks <= TABLE["most_ranks"]
 
 
-def test_every_recipe_but_the_demos_is_run() -> None:
-    assert {key[0] for key in KNOWN.runnable()} - {key[0] for key in KEYS} <= {"demo"}
+@pytest.mark.parametrize("release_set", SETS)
+def test_every_recipe_but_the_demos_is_run(release_set: str) -> None:
+    known = OF_SET[release_set]
+    assert shipped(known)
+    assert {key[0] for key in known.runnable()} - {key[0] for key in shipped(known)} <= {"demo"}
 
 
 def test_the_table_says_why() -> None:
@@ -81,9 +98,29 @@ def test_the_page_says_what_the_table_does() -> None:
     assert (REPO / "docs/evidence/recipes-sizes.md").read_text(encoding="utf-8") == sizes_page()
 
 
-def test_the_page_says_what_the_records_do() -> None:
-    page = (REPO / "docs/evidence/recipes.md").read_text(encoding="utf-8")
-    assert page == Records(KNOWN, REPO / "docs/evidence/recipes").page()
+@pytest.mark.parametrize("of", SETS.values(), ids=SETS)
+def test_the_page_says_what_the_records_do(of: OfSet) -> None:
+    folder = REPO / "docs/evidence" / of.page
+    assert (
+        folder.with_name(f"{of.page}.md").read_text(encoding="utf-8") == Records(OF_SET[of.name], folder, of=of).page()
+    )
+
+
+@pytest.mark.parametrize("of", SETS.values(), ids=SETS)
+def test_what_is_known_to_stop_was_seen_to(of: OfSet) -> None:
+    """No reason stands for a recipe that has run, or that has stopped otherwise."""
+    found = Records(OF_SET[of.name], REPO / "docs/evidence" / of.page, of=of).found
+    for title, one in of.known_stops.items():
+        assert not good(found[title])
+        assert of.known_stop(title, found[title]["why"]) == one["why"]
+
+
+def test_only_the_stop_that_is_known_is_as_expected() -> None:
+    of, stopped = SETS["2026.11"], {"steps": 0, "update": None, "answers": [], "resumed": None}
+    known = replace(of, known_stops={"a/b": {"stops": "TypeError: one", "why": "it is so"}})
+    assert as_expected(known, "a/b", stopped | {"why": "TypeError: one thing"})
+    assert not as_expected(known, "a/b", stopped | {"why": "TypeError: another"})
+    assert not as_expected(known, "a/c", stopped | {"why": "TypeError: one thing"})
 
 
 def test_a_record_of_other_patches_or_settings_is_told(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import sys
 
 # Before this module is imported, this function of a stand-in is called.
 BEFORE = {
-    "mindspeed.megatron_adaptor": "mindspeed_on_cpu:before_adaptor",
+    "mindspeed.megatron_adaptor": "patchctl_standins.training:before_adaptor",
 }
 # After this module was imported, this function of a stand-in is called with it.
 AFTER = {

@@ -1,0 +1,20 @@
+"""The stand-in for MindSpeed's adaptor, of whichever release is about to be imported."""
+
+import sys
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+
+
+def before_adaptor():
+    """What has to be in place when MindSpeed's adaptor is imported; from core_r0.16.0 on it imports kernels of triton."""
+    import mindspeed_on_cpu
+
+    kernels = Path(find_spec("mindspeed").origin).parent / "ops" / "triton"
+    if kernels.is_dir() and find_spec("triton") is None:
+        import triton_names
+
+        triton_names.install()
+        # vllm looks for it in the same process, finds no backends below it, and goes without.
+        sys.modules["triton"].__spec__ = ModuleSpec("triton", None)
+    mindspeed_on_cpu.before_adaptor()
