@@ -4,6 +4,7 @@ checkpoint, and its load. Writes one JSON file a recipe, and the table of docs/e
 Usage: run.py --trees DIR [--set 2026.11] [--only PROFILE/RECIPE ...] [--compare off,one-rank,minus-one,pairs] [--out build/recipes]
               [--records docs/evidence/recipes] [--table docs/evidence/recipes.md] [--timeout S]
        run.py --trees DIR --only PROFILE/RECIPE --steps N [--page FILE]      each update looked into, and no record
+       run.py --trees DIR --only PROFILE/RECIPE --out DIR --with KEY=VALUE ... [--model PROFILE]   other settings, and no record
 The interpreter with torch is PATCHCTL_TORCH_PYTHON. What has a record of these trees and settings is not run again (--again): a
 run that was stopped goes on, on another machine too. Exit status: 0; 1 where a recipe did not run to its end and known.yaml does not
 say that it stops so.
@@ -17,7 +18,7 @@ import os
 import shutil
 import signal
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,13 @@ from records import Records, State, state_of
 from runs import REPO, Ended, Place, paths, train
 from seen import BEHIND, answers_of, chosen, same_again, steps_of, update_seen, updates_of, why
 from sets import FIRST_SET, SETS, OfSet
-from shrunk import Shrunk, recipes, shipped, shrunk
+from shrunk import NOTHING, TABLE, Beside, Shrunk, recipes, shipped, shrunk, smaller
 from table import sizes_page
 from variants import KINDS, Variant, variant_of, variants
 
 from patchctl.atomic import replace_file
 from patchctl.training.recipes.read import Key, Recipes
+from patchctl.training.recipes.resolve import resolve
 
 # Of a call's answers: two may be the same by chance, half of them never.
 DIFFERENT = 0.75
@@ -49,6 +51,12 @@ def main() -> int:
     if asked.steps:
         profile, _, name = asked.only[0].partition("/")
         return 0 if more_steps(place, known, (profile, name), asked.steps, asked.timeout, asked.page) else 1
+    if asked.beside or asked.model:
+        profile, _, name = asked.only[0].partition("/")
+        sizes = smaller(resolve(known, profile, name), of.sizes, other)
+        found = look_at(place, known, (profile, name), asked.timeout, sizes, beside(asked))
+        print(asked.only[0], json.dumps(found), flush=True)
+        return 0 if good(found) else 1
     records = Records(known, asked.records or place.folder, asked.table, of)
     if asked.table:
         replace_file(asked.table.with_name("recipes-sizes.md"), sizes_page().encode())
@@ -73,32 +81,37 @@ class Session:
     place: Place
     known: Recipes
     records: Records
-    other: dict[str, str]
+    asked: dict[str, str]
     timeout: float
+
+    def _other(self, key: Key) -> dict[str, str]:
+        """Sizes in place of the table's."""
+        return smaller(resolve(self.known, *key), self.place.of.sizes, self.asked)
 
     def run(self, key: Key, again: bool = False) -> None:
         title = "/".join(key)
         before = self.records.found.get(title, {})
-        state = state_of(self.place.trees, shrunk(self.known, key, {}, self.other), self.known)
+        other = self._other(key)
+        state = state_of(self.place.trees, shrunk(self.known, key, {}, other), self.known)
         if again or before.get("state") != state:
-            found = look_at(self.place, self.known, key, self.timeout, self.other)
+            found = look_at(self.place, self.known, key, self.timeout, other)
             self._done(key, "on", state)
             self.records.keep(title, found | {"state": state, "compared": before.get("compared", {})})
 
     def compare(self, key: Key, variant: Variant, again: bool = False) -> None:
         title = "/".join(key)
-        found = self.records.found[title]
-        state = state_of(self.place.trees, variant.made(self.known, key, {}, self.other), self.known)
+        found, other = self.records.found[title], self._other(key)
+        state = state_of(self.place.trees, variant.made(self.known, key, {}, other), self.known)
         if not again and found["compared"].get(variant.name, {}).get("state") == state:
             return
         # A record of another machine left no run here to hold this one against.
         if not self._here(key, "on", found["state"]):
-            begun(self.place, self.known, key, self.timeout, self.other)
+            begun(self.place, self.known, key, self.timeout, other)
             self._done(key, "on", found["state"])
         if variant.beside != "on" and not self._here(key, variant.beside, found["compared"][variant.beside]["state"]):
             self.compare(key, variant_of(variant.beside, found["compared"][variant.beside]), again=True)
             found = self.records.found[title]
-        one = compared(self.place, self.known, key, variant, self.timeout, self.other)
+        one = compared(self.place, self.known, key, variant, self.timeout, other)
         self._done(key, variant.name, state)
         self.records.keep(title, found | {"compared": found["compared"] | {variant.name: one | {"state": state}}})
 
@@ -148,6 +161,9 @@ def arguments(given: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--size", nargs="*", default=[], metavar="NAME=N", help="in place of the table's, to look closer"
     )
+    parser.add_argument("--with", nargs="*", default=[], dest="beside", metavar="KEY=VALUE",
+                        help="overrides and variables beside those of one recipe, which then has no record")  # fmt: skip
+    parser.add_argument("--model", choices=list(TABLE["models"]), metavar="PROFILE", help="whose model, as --with")
     parser.add_argument("--steps", type=int, metavar="N", help="of one recipe, which then has no record")
     parser.add_argument(
         "--page", type=Path, help="with --steps: what each update gave the engine, and what memory it took"
@@ -155,6 +171,12 @@ def arguments(given: list[str]) -> argparse.Namespace:
     asked = parser.parse_args(given)
     if asked.steps and (asked.records or asked.table or asked.compare or asked.size or len(asked.only) != 1):
         parser.error("--steps is for one recipe (--only), and goes with none of --records, --table, --compare, --size")
+    if (asked.beside or asked.model) and (
+        asked.records or asked.table or asked.compare or asked.steps or len(asked.only) != 1
+    ):
+        parser.error(
+            "--with and --model are for one recipe (--only), and go with none of --records, --table, --compare, --steps"
+        )
     if (asked.steps or asked.compare) and not SETS[asked.set].looks_closer:
         parser.error(f"--steps and --compare are not for {asked.set}: its trainer cannot be given answers yet")
     if unknown := set(asked.compare) - set(KINDS):
@@ -162,23 +184,33 @@ def arguments(given: list[str]) -> argparse.Namespace:
     return asked
 
 
-def begun(place: Place, known: Recipes, key: Key, timeout: float, other: dict[str, str]) -> tuple[Shrunk, Ended]:
+def beside(asked: argparse.Namespace) -> Beside:
+    """Overrides have a dot in their keys, variables none."""
+    given = dict(one.split("=", 1) for one in asked.beside)
+    overrides = {key: value for key, value in given.items() if "." in key}
+    return Beside(overrides, {key: value for key, value in given.items() if "." not in key}, asked.model)
+
+
+def begun(
+    place: Place, known: Recipes, key: Key, timeout: float, other: dict[str, str], more: Beside = NOTHING
+) -> tuple[Shrunk, Ended]:
     """A recipe's own run, from its first step; raises RuntimeError when its model or its data cannot be made."""
     folder = place.folder / "-".join(key)
     for name in ("checkpoints", "on", "resumed"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    one = shrunk(known, key, paths(place, shrunk(known, key, {}).recipe), other)
+    files = paths(place, shrunk(known, key, {}).recipe, more.model)
+    one = replace(shrunk(known, key, files, other, more=more.overrides), variables=more.variables)
     return one, train(place, one, known, "on", timeout)
 
 
 def look_at(
-    place: Place, known: Recipes, key: tuple[str, str], timeout: float, other: dict[str, str]
+    place: Place, known: Recipes, key: Key, timeout: float, other: dict[str, str], more: Beside = NOTHING
 ) -> dict[str, Any]:
     """The result of one recipe; what could not be done is said in `why`, and what comes after it is not tried."""
     found: dict[str, Any] = {"composed": False, "steps": 0, "answers": [], "update": None, "resumed": None, "why": ""}
     folder = place.folder / "-".join(key)
     try:
-        one, ended = begun(place, known, key, timeout, other)
+        one, ended = begun(place, known, key, timeout, other, more)
     except RuntimeError as failure:
         return found | {"why": str(failure).strip().splitlines()[-1][:300]}
     log = ended.log.read_text(errors="replace")

@@ -119,15 +119,16 @@ def _make_site(site: Path, trees: Path, of: OfSet) -> None:
             (info / "entry_points.txt").write_text(points[name])
 
 
-def paths(place: Place, run: Run) -> dict[str, str]:
-    """The files of a recipe: a tiny model, made-up data, a converted checkpoint where it wants one, and a reward."""
+def paths(place: Place, run: Run, model: str | None = None) -> dict[str, str]:
+    """The files of a recipe: a tiny model, of its own profile or another one's, made-up data, a converted checkpoint where it wants
+    one, and a reward."""
     folder = place.folder / run.title.replace("/", "-")
     source = run.data["train"].data_source[0]
     answer = "A" if source == "cflue_mcq" else "1"
     made = folder / "made"
     if not (made / "train.parquet").is_file():
         made.mkdir(parents=True, exist_ok=True)
-        job = TABLE["models"][run.profile] | {"data_source": source, "answer": answer}
+        job = TABLE["models"][model or run.profile] | {"data_source": source, "answer": answer}
         finished(place, [str(HERE / "made_model.py"), str(made), json.dumps(job)], folder / "made.log", 120)
     found = {
         "model": str(made / "model"),
@@ -173,6 +174,7 @@ def train(
         "RECIPE_WATCHED": str(folder / "watched"),
         "PATCHCTL_STANDINS_WATCH": ",".join(place.of.watched),
         "RAY_TMPDIR": "/tmp",
+        **one.variables,
     }
     if samples:
         watched["RECIPE_SAMPLES"] = str(samples)

@@ -22,6 +22,8 @@ class OfSet:
     watched: tuple[str, ...]
     begun: str
     variables: Mapping[str, str] = field(default_factory=dict)
+    # In place of the table's, where a recipe has more.
+    sizes: Mapping[str, str] = field(default_factory=dict)
     # Whether a run can be given the answers of another one, and what its engine holds be kept.
     looks_closer: bool = True
     # Of known.yaml: by PROFILE/RECIPE, what it `stops` with and `why`.
@@ -66,6 +68,10 @@ SETS = {
                 "ray._private.services=watch:wait_for_ray",
             ),
             "TaskRunnerV1 pid=",
+            # MindSpeed asks every module of transformers 5, and each says so: fifty thousand lines.
+            {"TRANSFORMERS_VERBOSITY": "error"},
+            # An engine has processes of its own: eight ranks with theirs are more than 24 GiB, and two took minutes.
+            sizes={"pp": "1", "cp": "1", "devices_per_node": "2"},
             looks_closer=False,
             known_stops=_KNOWN.get("2026.11", {}),
         ),

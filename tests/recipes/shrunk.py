@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,25 @@ def shipped(known: Recipes) -> list[Key]:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """What a run is given beside a recipe that is not the recipe's: overrides, variables, and the model of another profile."""
+
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    model: str | None = None
+
+
+NOTHING = Beside()
+
+
+@dataclass(frozen=True)
 class Shrunk:
     """A recipe and what a shrunk run of it is given instead of its own."""
 
     recipe: Run
     given: Given
     left_out: frozenset[str] = frozenset()
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ranks(self) -> int:
@@ -74,9 +87,18 @@ def shrunk(
         name: str(one["value"]) for name, one in TABLE["run"].items() if one.get("where") in (None, *own_keys)
     }
     overrides |= dict(more or {})
+    if sizes.get("pp") == "1":
+        left_out |= TABLE["one_stage"].keys()
     used = {name: path for name, path in paths.items() if name in own.paths}
     given = {name: value for name, value in overrides.items() if bare(name) not in left_out}
     return Shrunk(own, Given(sizes, given, used), left_out)
+
+
+def smaller(own: Run, sizes: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
+    """Of a release set's `sizes` those that make a recipe smaller, and those that somebody asks for."""
+    return {name: size for name, size in sizes.items() if name in own.sizes and whole(own, name) > int(size)} | dict(
+        asked
+    )
 
 
 def ranks(own: Run, sizes: Mapping[str, str]) -> int:

@@ -217,6 +217,7 @@ def sizes_page() -> str:
         text += "".join(f"| `{name}`{_where(one)} | {one['value']} | {one['why']} |\n" for name, one in table.items())
     text += "\n## Left out\n\n| what | why |\n|---|---|\n"
     text += "".join(f"| `{name}` | {why.strip()} |\n" for name, why in TABLE["left_out"].items())
+    text += "".join(f"| `{name}`, with one pipeline stage | {why} |\n" for name, why in TABLE["one_stage"].items())
     text += "\n## Models, made up, with the architecture of the profile's\n\n| profile | architecture | layers |\n|---|---|---|\n"
     models = TABLE["models"].items()
     return text + "".join(f"| {name} | {one['architecture']} | {one['num_hidden_layers']} |\n" for name, one in models)

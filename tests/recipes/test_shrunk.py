@@ -15,10 +15,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from compare import LIMITS, differences, faults
 from memory import resident_bytes
 from records import Records, locked_patches, locked_tips, settings_of
-from run import as_expected, good
+from run import arguments, as_expected, beside, good
 from seen import same_again, updates_of
 from sets import SETS, OfSet
-from shrunk import REPO, TABLE, recipes, replaced, shipped, shrunk
+from shrunk import REPO, TABLE, Beside, recipes, replaced, shipped, shrunk, smaller
 from table import sizes_page
 from variants import DYNAMIC, KINDS, SWITCHES, Variant, changed_code, on_in, variants
 from watch import same_prompts
@@ -26,7 +26,7 @@ from watch import same_prompts
 from patchctl.catalog.release_sets import on_set
 from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.check import features_and_switches
-from patchctl.training.recipes.resolve import bare
+from patchctl.training.recipes.resolve import bare, resolve
 
 KNOWN = recipes()
 KEYS = shipped(KNOWN)
@@ -104,6 +104,39 @@ def test_the_page_says_what_the_records_do(of: OfSet) -> None:
     assert (
         folder.with_name(f"{of.page}.md").read_text(encoding="utf-8") == Records(OF_SET[of.name], folder, of=of).page()
     )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--set 2026.11 --compare off",
+        "--set 2026.11 --only qwen2.5-1.5b/grpo --steps 3",
+        "--only a/b --with A=1 --records kept",
+        "--with A=1",
+        "--set 2026.12",
+    ],
+)
+def test_what_a_run_cannot_do_is_refused_before_anything_starts(words: str) -> None:
+    with pytest.raises(SystemExit) as refused:
+        arguments(["--trees", "nowhere", *words.split()])
+    assert refused.value.code == 2
+
+
+def test_what_is_given_beside_a_recipe_is_an_override_or_a_variable() -> None:
+    asked = arguments(
+        ["--trees", "nowhere", "--only", "a/b", "--model", "qwen3-235b", "--with", "+a.b={c:1}", "D=true"]
+    )
+    assert beside(asked) == Beside({"+a.b": "{c:1}"}, {"D": "true"}, "qwen3-235b")
+
+
+def test_sizes_of_a_set_make_a_recipe_smaller_only() -> None:
+    def sizes(*key: str) -> dict[str, str]:
+        return smaller(resolve(OF_SET["2026.11"], *key), SETS["2026.11"].sizes, {})
+
+    assert sizes("qwen2.5-1.5b", "grpo") == {}
+    one = shrunk(OF_SET["2026.11"], ("qwen3-235b", "grpo"), {}, sizes("qwen3-235b", "grpo"))
+    assert (one.ranks, one.given.sizes["tp"], one.given.sizes["pp"]) == (2, "2", "1")
+    assert not [key for key in one.run(OF_SET["2026.11"]).overrides if "pipeline_stage" in key]
 
 
 @pytest.mark.parametrize("of", SETS.values(), ids=SETS)
