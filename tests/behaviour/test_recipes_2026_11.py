@@ -1,7 +1,8 @@
 """The recipes of release set 2026.11 against its verl: `make test-2026.11` runs them, in an environment of their own.
 
 Hydra composes every override to the value that the recipe says, verl's own checks before a worker starts take it, and the list of
-keys is that of the tree. Those of Megatron make a configuration of Megatron-LM with the model's own, through mbridge. No run is tried.
+keys is that of the tree. Those of Megatron make a configuration of Megatron-LM with the model's own, through mbridge, and tiny models
+step with their settings. Whole runs: `make test-recipes SET=2026.11`.
 """
 
 from __future__ import annotations
@@ -42,9 +43,16 @@ REFUSED = {
 
 # Settings of MindSpeed's adaptor.
 MINDSPEEDS = {
-    "context_parallel_algo", "use_flash_attn", "use_fused_ring_attention_update", "use_fused_rotary_pos_emb", "use_fused_swiglu",
+    "context_parallel_algo", "position_embedding_type", "use_flash_attn", "use_fused_ring_attention_update", "use_fused_rotary_pos_emb",
+    "use_fused_swiglu",
 }  # fmt: skip
 DEEPSEEK = "DeepSeek-R1"
+TOLD = "actor_rollout_ref.actor.megatron.override_transformer_config."
+TINY = {
+    "qwen3-32b": {"architecture": "Qwen3", "num_hidden_layers": 4},
+    "qwen3-235b": {"architecture": "Qwen3Moe", "num_hidden_layers": 3},
+}
+APART = 0.05  # of log-probabilities; 0.02 were seen
 
 Of = Callable[[str], Any]
 
@@ -86,7 +94,11 @@ def job(run: Run, *more: str) -> dict[str, Any]:
         override_text(key, setting, run).replace("=$", "=/somewhere/") for key, setting in run.overrides.items()
     ]
     keys = [bare(key) for key in run.overrides]
+    told = {
+        bare(key).removeprefix(TOLD): yaml.safe_load(one.value) for key, one in run.overrides.items() if TOLD in key
+    }
     return {
+        "told": told,
         "module": run.entry.module, "folder": ".", "config": run.entry.config, "overrides": [*overrides, *more], "keys": keys,
     }  # fmt: skip
 
@@ -126,6 +138,51 @@ def test_megatron_takes_what_mbridge_makes_of_a_recipes_model(megatron: Of, key:
     assert found["error"] is None
     assert set(found["left out"]) <= MINDSPEEDS
     assert found["made"]["pipeline_model_parallel_size"] == int(run_of(key).sizes["pp"].value)
+
+
+@pytest.fixture(scope="module")
+def stepped(upstream: Upstream, tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """What verl's engine makes of a tiny model of a recipe's kind, with what the recipe tells Megatron-LM and MindSpeed."""
+    standins = [
+        "torch_npu",
+        "megatron_cpu",
+        "npu_attention",
+        "npu_training",
+        "npu_training_0_9",
+        "patchctl_standins",
+        "torchvision",
+    ]
+
+    def found(key: tuple[str, str], *without: str) -> Any:
+        kind = TINY[key[0]] | {"data_source": "none", "answer": "1"}
+        folder = tmp_path_factory.mktemp(key[0])
+        upstream.run("tests/recipes/made_model.py", folder, json.dumps(kind), standins=["torchvision"])
+        told = job(run_of(key))["told"] | {"context_parallel_size": 1}
+        settings = {name: value for name, value in told.items() if name not in without and "pipeline_stage" not in name}
+        return upstream.run(
+            "tests/behaviour/verl/probe_megatron_step_v1.py", folder / "model", json.dumps(settings),
+            need=["verl", "megatron-lm", "mindspeed"], standins=standins, env={"PATCHCTL_STANDINS": "0"}, timeout=300,
+        )  # fmt: skip
+
+    return found
+
+
+@pytest.mark.parametrize("key", [("qwen3-32b", "grpo"), ("qwen3-235b", "grpo")], ids="/".join)
+def test_verls_engine_computes_as_hugging_face_with_a_recipes_settings(stepped: Any, key: tuple[str, str]) -> None:
+    """bf16 beside float32; the last bound says that attention and positions matter in these models."""
+    found = stepped(key)
+    assert found["error"] is None
+    assert found["engine"] == "MindspeedEngineWithLMHead"
+    assert found["apart"] < APART < 0.1 * found["depends"]
+    assert found["norm"] > 1
+    assert found["names"] == []
+    assert found["changed"] > 0.9 * found["sent"]  # not of experts to which no token went
+
+
+def test_the_fused_rotary_embedding_has_to_be_told_of_its_kind(stepped: Any) -> None:
+    """Rule fused-rope-type: upstream's own check ends so, and verl's examples leave the fused embedding out."""
+    found = stepped(("qwen3-32b", "grpo"), "position_embedding_type")
+    assert found["error"] == "AttributeError: 'TransformerConfig' object has no attribute 'position_embedding_type'"
 
 
 def test_mbridge_does_not_make_a_deepseek_for_this_megatron(megatron: Of) -> None:

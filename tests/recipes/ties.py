@@ -28,7 +28,8 @@ class Turn:
 
 
 class Routers:
-    """The routers of Hugging Face's Qwen3Moe (a linear layer) or DeepseekV3 (sigmoids, groups), with `turns` in effect."""
+    """The routers of Hugging Face's Qwen3Moe (a linear layer, in transformers 5 with what follows it) or DeepseekV3 (sigmoids, groups),
+    with `turns` in effect."""
 
     def __init__(self, model: Any) -> None:
         self.turns: list[Turn] = []
@@ -38,8 +39,10 @@ class Routers:
         for layer, gate in enumerate(self._gates):
             if isinstance(gate, torch.nn.Linear):
                 gate.register_forward_hook(lambda _, __, logits, layer=layer: self._turned(layer, logits))
-            else:
+            elif _has_groups(gate):
                 gate.get_topk_indices = partial(self._chosen, layer, gate.get_topk_indices)
+            else:
+                gate.forward = partial(self._top, layer, gate)
 
     def near(self, tie: float) -> list[Turn]:
         """What is within `tie` in the last run, the nearest first."""
@@ -52,7 +55,7 @@ class Routers:
     def _of(self, layer: int, position: int, row: torch.Tensor) -> list[Turn]:
         count, slope = len(row), 1.0
         groups, kept = 1, 1
-        if not isinstance(self._gates[layer], torch.nn.Linear):
+        if _has_groups(self._gates[layer]):
             groups, kept, slope = self._config.n_group, self._config.topk_group, SLOPE
         by_group = row.view(groups, -1)
         order = by_group.topk(min(2, by_group.shape[1])).values.sum(-1).sort(descending=True)
@@ -81,6 +84,14 @@ class Routers:
     def _chosen(self, layer: int, choose: Any, scores: torch.Tensor) -> torch.Tensor:
         return choose(self._turned(layer, scores))
 
+    def _top(self, layer: int, gate: Any, hidden: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """A Qwen3MoeTopKRouter's forward."""
+        logits = self._turned(layer, torch.nn.functional.linear(hidden.reshape(-1, gate.hidden_dim), gate.weight))
+        weights, chosen = logits.softmax(-1, dtype=torch.float).topk(gate.top_k)
+        if gate.norm_topk_prob:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return logits, weights.to(logits.dtype), chosen
+
     def _turned(self, layer: int, scores: torch.Tensor) -> torch.Tensor:
         """The scores with the turns in them; in place, since a sigmoid's are read again for the weights."""
         self._scores[layer] = scores.detach().clone()
@@ -89,6 +100,10 @@ class Routers:
                 scores[turn.position, list(turn.better)] -= turn.shift
                 scores[turn.position, list(turn.worse)] += turn.shift
         return scores
+
+
+def _has_groups(gate: Any) -> bool:
+    return hasattr(gate, "get_topk_indices")
 
 
 def explained(model: Any, prompt: list[int], said: list[int], limit: float, tie: float) -> tuple[float, list[Turn]]:

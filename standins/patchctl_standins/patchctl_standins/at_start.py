@@ -17,7 +17,7 @@ BEFORE = {
 }
 # After this module was imported, this function of a stand-in is called with it.
 AFTER = {
-    "mindspeed.megatron_adaptor": "mindspeed_on_cpu:after_adaptor",
+    "mindspeed.megatron_adaptor": "patchctl_standins.training:after_adaptor",
     "torch.distributed.fsdp._init_utils": "npu_training:synchronise_modules_of_the_device",
     "torch_npu": "npu_training:answer_for_the_device",
     "verl.plugin.platform.platform_npu": "npu_training_0_9:name_the_device",

@@ -18,3 +18,12 @@ def before_adaptor():
         # vllm looks for it in the same process, finds no backends below it, and goes without.
         sys.modules["triton"].__spec__ = ModuleSpec("triton", None)
     mindspeed_on_cpu.before_adaptor()
+
+
+def after_adaptor(adaptor):
+    """It was imported. A whole training step runs, with reference operators."""
+    import grouped_linear_ops
+    import mindspeed_on_cpu
+
+    mindspeed_on_cpu.after_adaptor(adaptor)
+    grouped_linear_ops.install()
