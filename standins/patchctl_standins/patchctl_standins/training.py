@@ -7,11 +7,10 @@ from pathlib import Path
 
 
 def before_adaptor():
-    """What has to be in place when MindSpeed's adaptor is imported; from core_r0.16.0 on it imports kernels of triton."""
+    """What has to be in place when MindSpeed's adaptor is imported."""
     import mindspeed_on_cpu
 
-    kernels = Path(find_spec("mindspeed").origin).parent / "ops" / "triton"
-    if kernels.is_dir() and find_spec("triton") is None:
+    if _has_kernels() and find_spec("triton") is None:
         import triton_names
 
         triton_names.install()
@@ -22,8 +21,15 @@ def before_adaptor():
 
 def after_adaptor(adaptor):
     """It was imported. A whole training step runs, with reference operators."""
-    import grouped_linear_ops
     import mindspeed_on_cpu
 
     mindspeed_on_cpu.after_adaptor(adaptor)
-    grouped_linear_ops.install()
+    if _has_kernels():
+        import grouped_linear_ops
+
+        grouped_linear_ops.install()
+
+
+def _has_kernels():
+    """Whether MindSpeed has kernels of triton, which its adaptor imports: from core_r0.16.0 on."""
+    return (Path(find_spec("mindspeed").origin).parent / "ops" / "triton").is_dir()

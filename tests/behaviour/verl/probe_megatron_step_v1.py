@@ -5,7 +5,7 @@ Usage: probe_megatron_step_v1.py MODEL SETTINGS   (a Hugging Face model's folder
 Real: the engine with its bridge, optimizer and offload, MindSpeed's layers, Megatron-LM. NPU operators are reference implementations in plain
 PyTorch. Two sequences, each a micro-batch, packed as verl packs them.
 Prints how far the log-probabilities are from those of Hugging Face's model in float32, and how far those are from what another first token
-gives; the gradient's norm, and the names that are sent and not the model's, or the other way round; how many of them the update changed.
+gives; the gradient's norm, and that of Hugging Face's model; the names that are sent and not the model's, or the other way round; how many of them the update changed.
 "error" is what the engine ended with before it had a model, else null.
 """
 
@@ -73,9 +73,13 @@ def engine(model, told):
 
 def log_probs(model, row):
     """Of each token but the first."""
-    with torch.no_grad():
-        logits = model(torch.tensor([row])).logits[0, :-1]
+    logits = model(torch.tensor([row])).logits[0, :-1]
     return logits.log_softmax(-1).gather(-1, torch.tensor(row[1:])[:, None])[:, 0]
+
+
+def loss(model_output, **_):
+    """Of a micro-batch, whose last place has no token to predict."""
+    return -torch.cat([row[:-1] for row in model_output["log_probs"].unbind()]).mean(), {}
 
 
 def main(folder, settings):
@@ -90,8 +94,10 @@ def main(folder, settings):
     rows = batch()["input_ids"].unbind()
     wanted = [log_probs(hf, row.tolist()) for row in rows]
     others = [log_probs(hf, [30, *row.tolist()[1:]]) for row in rows]
+    sum(-one.mean() for one in wanted).backward()
+    gradients = [parameter.grad.flatten() for parameter in hf.parameters() if parameter.grad is not None]
     with made.train_mode():
-        trained = made.train_batch(batch(), lambda model_output, **_: (-model_output["log_probs"].values().mean(), {}))
+        trained = made.train_batch(batch(), loss)
     sent, own = dict(made.get_per_tensor_param()[0]), load_file(f"{folder}/model.safetensors")
     return {
         "error": None,
@@ -99,6 +105,7 @@ def main(folder, settings):
         "apart": max(float((one[: len(two)] - two).abs().max()) for one, two in zip(found, wanted, strict=True)),
         "depends": max(float((one[1:] - two[1:]).abs().max()) for one, two in zip(others, wanted, strict=True)),
         "norm": float(trained["metrics"]["grad_norm"]),
+        "hf norm": float(torch.cat(gradients).norm()),
         "names": sorted(sent.keys() ^ own.keys()),
         "changed": sum(not torch.equal(weight.bfloat16(), own[name].bfloat16()) for name, weight in sent.items()),
         "sent": len(sent),
