@@ -5,7 +5,8 @@ Usage: probe_megatron_step_v1.py MODEL SETTINGS   (a Hugging Face model's folder
 Real: the engine with its bridge, optimizer and offload, MindSpeed's layers, Megatron-LM. NPU operators are reference implementations in plain
 PyTorch. Two sequences, each a micro-batch, packed as verl packs them.
 Prints how far the log-probabilities are from those of Hugging Face's model in float32, and how far those are from what another first token
-gives; the gradient's norm, and that of Hugging Face's model; the names that are sent and not the model's, or the other way round; how many of them the update changed.
+gives; the gradient's norm, and that of Hugging Face's model; the names that are sent and not the model's, or the other way round; how many
+of them the update changed.
 "error" is what the engine ended with before it had a model, else null.
 """
 
