@@ -75,12 +75,12 @@ def test_spec_decode_logprobs(upstream: Upstream, tiny_models: TinyModels) -> No
     assert max(answer["difference"] for answer in made["answers"]) < CLOSE
 
 
-def updated(upstream: Upstream, standin: str, model: object, *ways: str) -> Any:
+def updated(upstream: Upstream, standin: str, model: object, *ways: str, **more: Any) -> Any:
     """What an engine answers before and after updates by verl's own transfer, for each way."""
     upstream.skip_unless_of(SET, "verl")
     standins = [*ENGINE["standins"], "npu_experts_0_23", "npu_latent_0_23"]
     settings = {**ENGINE, "need": ["verl", *ENGINE["need"]], "standins": standins, "timeout": 600}
-    return upstream.run("verl/probe_weight_update_v1.py", standin, model, *ways, **settings)
+    return upstream.run("verl/probe_weight_update_v1.py", standin, model, *ways, **(settings | more))
 
 
 def test_moe_update_weights(upstream: Upstream, tiny_models: TinyModels, tmp_path: Path) -> None:
@@ -91,6 +91,25 @@ def test_moe_update_weights(upstream: Upstream, tiny_models: TinyModels, tmp_pat
     assert len({str(answers) for answers in made["hf"]}) == 3  # the fourth are those of the second again
     for way in ("awake", "asleep"):
         assert made[way] == {"tokens": made["hf"], "kept": 4, "in place": True}
+
+
+def test_experts_that_are_balanced_are_updated_by_verl(
+    upstream: Upstream, tiny_models: TinyModels, tmp_path: Path
+) -> None:
+    """eplb_reset around verl's own transfer, as its workers sleep, wake and update, on two ranks: experts have moved before each sleep but
+    the first, and after each update the tokens are Hugging Face's, before experts move and after."""
+    if why := upstream.lacks("vllm-ascend", "eplb_reset"):
+        pytest.skip(why)
+    model = "patches/verl/v0.6.0/moe_update_weights/tests/probe_moe_update_model.py"
+    upstream.run(model, tiny_models.qwen3_moe, tmp_path / "oblong")
+    env = {"VLLM_ASCEND_ENABLE_NZ": "0", "DYNAMIC_EPLB": "true"}
+    for made in updated(upstream, "npu_experts_0_23", tmp_path / "oblong", "balanced", procs=2, env=env):
+        found, (first, *rest) = made["balanced"], made["hf"]
+        assert found["tokens"] == [first, *([one, one] for one in rest)]
+        assert found["moved"][0] == 0
+        assert len(found["moved"]) == 4
+        assert all(found["moved"][1:])
+        assert found["in place"]
 
 
 def test_mla_update_weights(upstream: Upstream, tiny_models: TinyModels, tmp_path: Path) -> None:
