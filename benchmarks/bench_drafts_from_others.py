@@ -98,13 +98,13 @@ class SharedHistory(Automata):
             if not some and not self.ended[i]:
                 self.ended[i] = True
                 self.histories[i % shares].add(token_ids[i, : lengths[i]])
-        drafts, counts = self.pool.propose(self.slots, token_ids, self.rows, lengths, self.limits)
+        found = self.pool.propose(self.slots, token_ids, self.rows, lengths, self.limits)
         for i, history in enumerate(self.histories):
             mine = slice(i, None, shares)
             rows = self.slots[mine], token_ids, self.rows[mine], lengths[mine], self.limits[mine]
-            history.improve(*rows, self.known, drafts[mine], counts[mine])
+            history.improve(*rows, self.known, found[mine])
         self.known[self.slots] = lengths
-        return self.module.as_lists(drafts, counts)
+        return self.module.as_lists(found)
 
 
 class Suffix(bench_sam.Suffix):

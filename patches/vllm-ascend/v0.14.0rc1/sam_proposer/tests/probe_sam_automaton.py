@@ -47,8 +47,8 @@ class Driver:
     def compare(self, slots: list[int]) -> dict[int, list[int]]:
         numbers = np.array(slots, np.int32)
         lengths = np.array([len(self.history(slot)) for slot in slots], np.int32)
-        drafts, counts = self.pool.propose(numbers, self.rows, numbers, lengths, np.full(len(slots), DRAFTS, np.int32))
-        lists = AUTOMATON.as_lists(drafts, counts)
+        found = self.pool.propose(numbers, self.rows, numbers, lengths, np.full(len(slots), DRAFTS, np.int32))
+        lists = AUTOMATON.as_lists(found)
         for slot, drafted in zip(slots, lists, strict=True):
             self.check(slot, drafted)
         return dict(zip(slots, lists, strict=True))
@@ -128,7 +128,7 @@ def settings() -> dict[str, Any]:
     driver.step({slot: [1, 2, 1, 2, 1]})
     one = np.ones(1, np.int32)
     limits = [
-        driver.pool.propose(one * slot, driver.rows, one * slot, one * 5, one * n)[1][0] for n in (-3, 0, 1, 3, 99)
+        driver.pool.propose(one * slot, driver.rows, one * slot, one * 5, one * n)[0, -1] for n in (-3, 0, 1, 3, 99)
     ]
     return found | {"limits": [int(n) for n in limits]}
 
@@ -182,7 +182,7 @@ def capped() -> dict[str, Any]:
     small, large = driver.open(), driver.open()
     driver.step({small: rng.integers(0, 3, 200).tolist()})
     pool, rows, one = driver.pool, rng.integers(0, 2, (1, 4000)).astype(np.int32), np.ones(1, np.int32)
-    told = [int(pool.propose(one * large, rows, one * 0, one * n, one)[1][0]) for n in (500, 600, 3900, 3950, 4000)]
+    told = [int(pool.propose(one * large, rows, one * 0, one * n, one)[0, -1]) for n in (500, 600, 3900, 3950, 4000)]
     state = [pool.is_capped(large), pool.is_capped(small), pool.num_capped, pool.match_length(large)]
     driver.step({small: rng.integers(0, 3, 50).tolist()})
     refused = pool.sync(large, rows[0])
@@ -202,9 +202,9 @@ def capped_group() -> list[Any]:
     rows = np.random.default_rng(6).integers(0, 2, (3, 4000)).astype(np.int32)
     slots = np.array([pool.open("prompt"), pool.open("prompt"), pool.open()], np.int32)
     every, limits = np.arange(3, dtype=np.int32), np.full(3, DRAFTS, np.int32)
-    before = pool.propose(slots, rows, every, np.array([100, 50, 60], np.int32), limits)[1]
-    counts = pool.propose(slots, rows, every, np.array([120, 3000, 70], np.int32), limits)[1]
-    after = pool.propose(slots, rows, every, np.array([130, 3100, 80], np.int32), limits)[1]
+    before = pool.propose(slots, rows, every, np.array([100, 50, 60], np.int32), limits)[:, -1]
+    counts = pool.propose(slots, rows, every, np.array([120, 3000, 70], np.int32), limits)[:, -1]
+    after = pool.propose(slots, rows, every, np.array([130, 3100, 80], np.int32), limits)[:, -1]
     for slot in slots:
         pool.close(int(slot))
     return [before.tolist(), counts.tolist(), after.tolist(), pool.num_capped, pool.used_bytes()]

@@ -29,7 +29,7 @@ def tables(max_length: int = 40_000, **settings: int) -> Any:
 def told(pool: Any, slot: int, history: np.ndarray, limit: int = DRAFTS) -> list[int]:
     """The drafts for one slot, whose history is this one now."""
     found = pool.propose(ONE * slot, history[None, :], ONE * 0, ONE * len(history), ONE * limit)
-    return AUTOMATON.as_lists(*found)[0]
+    return AUTOMATON.as_lists(found)[0]
 
 
 def in_parts(rng: np.random.Generator, length: int) -> list[int]:
@@ -140,7 +140,7 @@ def together() -> dict[str, Any]:
         some = np.flatnonzero(rng.random(len(rows)) < 0.7).astype(np.int32)
         lengths[some] += rng.choice([1, 1, 2, 5], len(some)).astype(np.int32)
         limits = rng.choice([DRAFTS, 2, 0], len(some)).astype(np.int32)
-        found = AUTOMATON.as_lists(*pool.propose(slots[some], rows, some, lengths[some], limits))
+        found = AUTOMATON.as_lists(pool.propose(slots[some], rows, some, lengths[some], limits))
         for row, limit, drafted in zip(some, limits, found, strict=True):
             slot = single.open()
             compared += 1

@@ -255,9 +255,9 @@ def ages(updates):
     shared.add([5, 6, 7, 8])
     one, known, found = np.ones(1, np.int32), np.zeros(64, np.int32), []
     for update in range(6):
-        drafts, counts = np.zeros((1, DRAFTS), np.int32), one * 0
-        shared.improve(one * slot, np.array([[5, 6]], np.int32), one * 0, one * 2, one * 2, known, drafts, counts)
-        found.append(int(counts[0]))
+        drafted = np.zeros((1, DRAFTS + 1), np.int32)
+        shared.improve(one * slot, np.array([[5, 6]], np.int32), one * 0, one * 2, one * 2, known, drafted)
+        found.append(int(drafted[0, -1]))
         shared.add([100 + update, 50])
         shared.weights_updated()
     return found

@@ -140,7 +140,7 @@ def made_at_once(history, limit, settings, drafter):
     )
     one = np.ones(1, np.int32)
     tokens = np.array([history], np.int32)
-    return as_lists(*pool.propose(one * pool.open(), tokens, one * 0, one * len(history), one * limit))[0]
+    return as_lists(pool.propose(one * pool.open(), tokens, one * 0, one * len(history), one * limit))[0]
 
 
 def follows(history, draft, group, shortest):

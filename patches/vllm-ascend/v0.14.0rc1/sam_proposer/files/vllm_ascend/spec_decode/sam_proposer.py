@@ -130,7 +130,7 @@ class SamProposer(Proposer):
         self._forget_what_was_taken_back(slots, batch.token_ids_cpu, rows, lengths)
         self._bound(lengths, limits, self._known[slots])
         histories = (slots, batch.token_ids_cpu, rows, lengths)
-        proposed = as_lists(*self.pool.propose(*histories, limits))
+        proposed = as_lists(self.pool.propose(*histories, limits))
         if self.pool.num_capped > lost:
             logger.warning_once(
                 "Requests get no drafts any more: their histories have no room. Raise speculative_config's "

@@ -364,13 +364,14 @@ def draft(memory, limits, settings, drafts, counts, at):
 
 
 @compiled
-def propose(memory, pages, trees, states, slots, token_ids, rows, lengths, limits, settings, stack, at, drafts, counts):
+def propose(memory, pages, trees, states, slots, token_ids, rows, lengths, limits, settings, stack, at, found):
     """Does what `SuffixAutomatonPool.propose` says; a count is -1 where the history is shorter than the slot's.
 
     `settings` are the shortest match and the drafts a token of the match, `at` is room, int32 [n, 3]. Returns how many
     automata were given up, and how many counts are -1.
     """
     lost, shorter = 0, 0
+    drafts, counts = found[:, :-1], found[:, -1]
     if len(slots):
         at[0, 0] = fetch(memory, trees, states, slots, token_ids, rows, lengths, at)
     for i in range(len(slots)):

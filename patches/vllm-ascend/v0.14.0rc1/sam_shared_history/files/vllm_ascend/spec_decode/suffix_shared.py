@@ -235,8 +235,8 @@ class SharedHistory:
             self._drop(1)
             self._generations.reverse()
 
-    def improve(self, slots, token_ids, rows, lengths, limits, known, drafts, counts) -> None:
-        """Overwrites drafts of `own`'s propose, for the same arguments, where the match here is longer.
+    def improve(self, slots, token_ids, rows, lengths, limits, known, found) -> None:
+        """Overwrites drafts of what `own`'s propose `found`, for the same arguments, where the match here is longer.
 
         `known` [slots] are the lengths at the call before, 0 for a new request.
         """
@@ -248,7 +248,7 @@ class SharedHistory:
             for adapter, keeper in automata.items():
                 roots[self._adapters[slots] == adapter] = pool._trees[pool._slots[keeper, TREE], ROOT]
             follow(pool._memory, roots, places, known, slots, token_ids, rows, lengths, best)
-        draft(pool._memory, self._counts, best, limits, own._settings, pool._stack, drafts, counts)
+        draft(pool._memory, self._counts, best, limits, own._settings, pool._stack, found[:, :-1], found[:, -1])
 
     def warm_up(self) -> None:
         """Compiles, or loads, what the other methods call, so that no request waits for it."""
@@ -256,8 +256,8 @@ class SharedHistory:
         self.open(slot)
         self.add([1, 2, 1, 2])
         row, known = np.array([[1, 2]], np.int32), np.zeros(slot + 1, np.int32)
-        drafts, counts = np.zeros((1, self._own.num_draft_tokens), np.int32), one * 0
-        self.improve(one * slot, row, one * 0, one * 2, one, known, drafts, counts)
+        found = np.zeros((1, self._own.num_draft_tokens + 1), np.int32)
+        self.improve(one * slot, row, one * 0, one * 2, one, known, found)
         self._own.close(slot)
         self._drop(0)
         self._is_newer = False

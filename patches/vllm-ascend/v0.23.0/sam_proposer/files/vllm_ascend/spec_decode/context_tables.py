@@ -284,16 +284,16 @@ def propose(
     settings,
     at,
     tags,
-    drafts,
-    counts,
+    found,
 ):
     """What `ContextTables.propose` says, one kind of read of all requests at a time.
 
     `settings` are the longest history, the shortest match and the drafts a token of the match; `at` and `tags` are room
-    for a step's own tokens of each request and TOGETHER more. Returns how many were given up; -1, with nothing done, where a
-    history is too long.
+    for a step's own tokens of each request and TOGETHER more; `found` is what is returned there. Returns how many were
+    given up; -1, with nothing done, where a history is too long.
     """
-    longest_history, shortest, per_match = settings
+    longest_history, shortest, per_match = settings[0], settings[1], settings[2]
+    drafts, counts = found[:, :-1], found[:, -1]
     for length in lengths:
         if length > longest_history:
             return -1
@@ -406,8 +406,7 @@ class ContextTables:
         self.num_draft_tokens = num_draft_tokens
         self.max_length = max_length
         self.num_capped = 0  # histories given up so far because no page was free
-        self._settings = (max_length, min_match_length, drafts_per_match)
-        self._at, self._tags = np.empty((0, len(ORDERS)), np.int64), np.empty((0, len(ORDERS)), np.uint32)
+        self._settings = np.array([max_length, min_match_length, drafts_per_match])
         room = np.empty((num_pages + 1) * PAGE + WAYS, np.uint32)
         skipped = -(room.ctypes.data // 4) % WAYS  # so that a line is one of the cache's
         self._memory = room[skipped : skipped + (num_pages + 1) * PAGE]  # page 0 is none
@@ -416,6 +415,7 @@ class ContextTables:
         self._place_pages = np.zeros((num_slots, max_length // PAGE + 1), np.int32)
         self._slots = np.zeros((num_slots, LOST + 1), np.int64)
         self._free_slots = list(range(num_slots - 1, -1, -1))
+        self._make_room(1)
 
     def open(self, group: None = None) -> int:
         """A new slot with an empty history."""
@@ -440,7 +440,7 @@ class ContextTables:
         rows: np.ndarray,
         lengths: np.ndarray,
         limits: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> np.ndarray:
         """Adds what is new of each history and returns its drafts.
 
         Args:
@@ -452,24 +452,35 @@ class ContextTables:
             limits: int32 [n], at most so many drafts; 0 only adds.
 
         Returns:
-            drafts int32 [n, num_draft_tokens] and counts int32 [n]: row i holds counts[i] drafts, what is behind them
-            is undefined.
+            int32 [n, num_draft_tokens + 1]: of each row its drafts, what is behind them is undefined, and in its last
+            place how many they are. The next call writes over it.
 
         Raises:
             ValueError: a history is longer than max_length.
         """
-        drafts = np.empty((len(slots), self.num_draft_tokens), np.int32)
-        counts = np.empty(len(slots), np.int32)
-        tokens = len(slots) * (self.num_draft_tokens + 1) + TOGETHER
-        if len(self._at) < tokens:
-            self._at, self._tags = (np.empty((tokens, len(ORDERS)), one.dtype) for one in (self._at, self._tags))
-        pages = (self._memory, self._free, self._line_pages, self._place_pages)
-        histories = (slots, token_ids, rows, lengths, limits)
-        lost = propose(*pages, self._slots, *histories, self._settings, self._at, self._tags, drafts, counts)
+        # At one request, Python's part is most of a call: room is kept, and an array is handed over faster than a tuple.
+        if len(slots) != len(self._found):
+            self._make_room(len(slots))
+        lost = propose(
+            self._memory,
+            self._free,
+            self._line_pages,
+            self._place_pages,
+            self._slots,
+            slots,
+            token_ids,
+            rows,
+            lengths,
+            limits,
+            self._settings,
+            self._at,
+            self._tags,
+            self._found,
+        )
         if lost < 0:
             raise ValueError(f"a history has {lengths.max()} tokens, and max_length is {self.max_length}")
         self.num_capped += lost
-        return drafts, counts
+        return self._found
 
     def warm_up(self) -> None:
         """Compiles what the other methods call, so that no step of a request waits for it."""
@@ -491,6 +502,12 @@ class ContextTables:
 
     def _release(self, slot: int) -> None:
         release(self._free, self._line_pages[slot], self._place_pages[slot], self._slots[slot])
+
+    def _make_room(self, count: int) -> None:
+        """Makes what a call for so many requests writes to."""
+        tokens = count * (self.num_draft_tokens + 1) + TOGETHER
+        self._at, self._tags = np.empty((tokens, len(ORDERS)), np.int64), np.empty((tokens, len(ORDERS)), np.uint32)
+        self._found = np.empty((count, self.num_draft_tokens + 1), np.int32)
 
     def _double(self) -> None:
         """Makes as many slots as there are."""

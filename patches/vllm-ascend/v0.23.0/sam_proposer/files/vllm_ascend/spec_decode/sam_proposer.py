@@ -118,7 +118,7 @@ class SamProposer:
         self._forget_what_was_taken_back(slots, token_ids_cpu, rows, lengths)
         self._bound(lengths, limits, self._known[slots])
         histories = (slots, token_ids_cpu, rows, lengths)
-        proposed = as_lists(*self.pool.propose(*histories, limits))
+        proposed = as_lists(self.pool.propose(*histories, limits))
         if self.pool.num_capped > lost:
             logger.warning_once(
                 "Requests get no drafts any more: their histories have no room. Raise max_memory_mb in "

@@ -49,12 +49,11 @@ PAGE_BYTES = 4 * PAGE
 LIMIT_BYTES = 1 << 33  # offsets are int32
 
 
-def as_lists(drafts: np.ndarray, counts: np.ndarray) -> list[list[int]]:
-    """The drafts that `SuffixAutomatonPool.propose` returned, one list a request."""
-    rows, most = drafts.tolist(), drafts.shape[1]
-    for row, count in zip(rows, counts.tolist(), strict=True):
-        if count < most:
-            del row[count:]
+def as_lists(found: np.ndarray) -> list[list[int]]:
+    """The drafts that a pool's `propose` returned, one list a request."""
+    rows = found.tolist()
+    for row in rows:
+        del row[row.pop() :]
     return rows
 
 
@@ -163,7 +162,7 @@ class SuffixAutomatonPool:
         rows: np.ndarray,
         lengths: np.ndarray,
         limits: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> np.ndarray:
         """Adds what is new of each history and returns its drafts.
 
         Args:
@@ -175,18 +174,17 @@ class SuffixAutomatonPool:
             limits: int32 [n], at most so many drafts; 0 only adds.
 
         Returns:
-            drafts int32 [n, num_draft_tokens] and counts int32 [n]: row i holds counts[i] drafts, what is behind them
-            is undefined.
+            int32 [n, num_draft_tokens + 1]: of each row its drafts, what is behind them is undefined, and in its last
+            place how many they are.
         """
-        drafts = np.empty((len(slots), self.num_draft_tokens), np.int32)
-        counts = np.empty(len(slots), np.int32)
-        if not self._propose(slots, token_ids, rows, lengths, limits, drafts, counts):
-            return drafts, counts
-        for i in np.flatnonzero(counts < 0):
+        found = np.empty((len(slots), self.num_draft_tokens + 1), np.int32)
+        if not self._propose(slots, token_ids, rows, lengths, limits, found):
+            return found
+        for i in np.flatnonzero(found[:, -1] < 0):
             one = slice(i, i + 1)
             self.sync(int(slots[i]), token_ids[rows[i], : lengths[i]])
-            self._propose(slots[one], token_ids, rows[one], lengths[one], limits[one], drafts[one], counts[one])
-        return drafts, counts
+            self._propose(slots[one], token_ids, rows[one], lengths[one], limits[one], found[one])
+        return found
 
     def warm_up(self) -> None:
         """Compiles what the other methods call, so that no step of a request waits for it."""
@@ -216,11 +214,11 @@ class SuffixAutomatonPool:
         """Bytes of the pages that are taken."""
         return int(self._trees[:, TAKEN].sum()) * PAGE_BYTES
 
-    def _propose(self, slots, token_ids, rows, lengths, limits, drafts, counts) -> int:
+    def _propose(self, slots, token_ids, rows, lengths, limits, found) -> int:
         """The compiled call; returns how many histories are shorter than their slot's."""
         arrays = (self._memory, self._pages, self._trees, self._slots, slots, token_ids, rows, lengths, limits)
         at = np.empty((len(slots), 3), np.int32)
-        lost, shorter = propose(*arrays, self._settings, self._stack, at, drafts, counts)
+        lost, shorter = propose(*arrays, self._settings, self._stack, at, found)
         self.num_capped += lost
         return shorter
 

@@ -73,9 +73,9 @@ class SharedSamProposer(SamProposer):
         return followed
 
     def _propose(self, histories, limits):
-        drafts, counts = super()._propose(histories, limits)
-        self.shared.improve(*histories, limits, self._known, drafts, counts)
-        return drafts, counts
+        found = super()._propose(histories, limits)
+        self.shared.improve(*histories, limits, self._known, found)
+        return found
 
 
 def _adapter_of(request) -> int:
