@@ -143,11 +143,20 @@ def test_a_recipe_is_that_of_the_set(trained: Made) -> None:
     assert (said["set"], said["environment"]) == ("2026.11", {})
 
 
+@pytest.mark.parametrize("words", [("recipe", "show"), ("recipe", "command"), ("env", "-r")], ids=" ".join)
+def test_a_recipe_can_be_named_with_its_set(trained: Made, words: tuple[str, ...]) -> None:
+    assert trained.good(*words, "full/quiet@2026.11") == trained.good(*words, "full/quiet", "--set", "2026.11")
+    done = trained.patchctl(*words, "full/quiet@2026.11", "--set", "2026.02")
+    assert done.returncode == 2 and "two release sets are named" in done.stderr
+    done = trained.patchctl(*words, "full/quiet@2025.01")
+    assert done.returncode == 2 and "no release set '2025.01'" in done.stderr
+
+
 def test_a_recipe_that_a_set_has_not_is_no_recipe_there(trained: Made) -> None:
     done = trained.patchctl("recipe", "show", "full/loud", "--set", "2026.11")
     assert done.returncode == 2 and "full has no recipe 'loud' on 2026.11" in done.stderr
     done = trained.patchctl("recipe", "show", "full/quiet", "--set", "2026.11", "--set", "2026.02")
-    assert done.returncode == 2 and "--set names 2 release sets: 2026.11, 2026.02" in done.stderr
+    assert done.returncode == 2 and "two release sets are named: 2026.11 and 2026.02" in done.stderr
 
 
 def test_recipe_list_has_those_of_every_set(trained: Made) -> None:

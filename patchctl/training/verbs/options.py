@@ -152,12 +152,10 @@ def complete_recipe(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def _settings(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """The overrides. A release set begins with its year, no key does so: it is taken out, for what App.distribution holds."""
+    """The overrides. A release set begins with its year, no key does so: it is taken out."""
     named = [value for value in values if value[:1].isdigit() and "=" not in value]
-    if len(named) > 1:
-        raise WrongUse(f"--set names {len(named)} release sets: {', '.join(named)}", hint="name one")
-    if named:
-        ctx.ensure_object(App).release_set = named[0]
+    for name in named:
+        _take_set(ctx, name)
     return tuple(value for value in values if value not in named)
 
 
@@ -193,6 +191,22 @@ def recipe_overrides(command: Callable[..., Any]) -> Callable[..., Any]:
     return gathered
 
 
+def _of_set(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """The recipe of RECIPE@SET; the set is taken out."""
+    recipe, at, release_set = value.partition("@")
+    if at:
+        _take_set(ctx, release_set)
+    return recipe
+
+
+def _take_set(ctx: click.Context, name: str) -> None:
+    """Makes it the release set of the whole command, for what App.distribution holds. Raises WrongUse for a second one."""
+    first = ctx.meta.setdefault(__name__, name)
+    if first != name:
+        raise WrongUse(f"two release sets are named: {first} and {name}", hint="name one")
+    ctx.ensure_object(App).release_set = name
+
+
 profile_of_recipe = click.option(
     "--profile", "-p", metavar="NAME", shell_complete=complete_profile, help="The profile, see `patchctl list`."
 )
@@ -201,7 +215,10 @@ recipe_option = click.option(
     "-r",
     required=True,
     metavar="NAME",
+    callback=_of_set,
     shell_complete=complete_recipe,
-    help="The recipe, or PROFILE/RECIPE.",
+    help="The recipe, or PROFILE/RECIPE, or with @SET that of a release set.",
 )
-recipe_argument = click.argument("recipe", metavar="[PROFILE/]RECIPE", shell_complete=complete_recipe)
+recipe_argument = click.argument(
+    "recipe", metavar="[PROFILE/]RECIPE[@SET]", callback=_of_set, shell_complete=complete_recipe
+)
