@@ -81,7 +81,7 @@ TREES_OF_SET = $(if $(filter 2026.02,$(SET)),trees,trees-2026.11)
 
 test-2026.11: trees-2026.11  ## what runs of release set 2026.11 on a CPU (docs/release-2026.11.md): 20 minutes, and 2 to make its environment
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py --set 2026.11)"; export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) -m pytest -q patches tests/behaviour/test_engine_0_23.py tests/behaviour/test_experts_0_23.py tests/behaviour/test_latent_0_23.py tests/behaviour/test_platform_0_9.py tests/behaviour/test_needs_met_2026_11.py tests/behaviour/test_recipes_2026_11.py --trees $(NEWER)/patched
+	$(RUN) -m pytest -q patches $(wildcard tests/behaviour/test_*_0_23.py) tests/behaviour/test_platform_0_9.py tests/behaviour/test_needs_met_2026_11.py tests/behaviour/test_recipes_2026_11.py --trees $(NEWER)/patched
 
 test-slow: trees  ## those of them that take minutes: more processes, larger matrices
 	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \

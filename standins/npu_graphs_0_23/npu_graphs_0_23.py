@@ -1,0 +1,30 @@
+"""npu_engine_0_23 with graphs: what vllm-ascend 0.23 asks for besides when it captures them and runs them."""
+
+import npu_engine
+import npu_engine_0_23
+
+
+def prepare(engine=npu_engine_0_23):
+    """Makes NPUWorker capture graphs on the CPU (torch_npu's stand-in has them), beside what `engine`, npu_experts_0_23 for a model
+    with experts, prepares. Call it before anything of vllm is imported."""
+    engine.prepare()
+    npu_engine.leave_compilation_out()
+    import torch
+    import torch_npu._C  # else the engine imports it, and what is set here is gone
+
+    torch.accelerator.synchronize = lambda device=None: None
+    torch_npu._C._weak_ref_tensor = torch.ops._C_ascend.weak_ref_tensor
+
+
+def noted(steps):
+    """From here on each replay is noted in `steps` by the tokens that its graph was captured for."""
+    from vllm.forward_context import get_forward_context
+    from vllm_ascend.compilation import acl_graph
+
+    replay = acl_graph.torch.npu.NPUGraph.replay
+
+    def noting(self):
+        steps.append(get_forward_context().batch_descriptor.num_tokens)
+        replay(self)
+
+    acl_graph.torch.npu.NPUGraph.replay = noting
