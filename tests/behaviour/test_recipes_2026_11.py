@@ -8,8 +8,10 @@ step with their settings. Whole runs: `make test-recipes SET=2026.11`.
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 from harness import REPO, Upstream
+from trees import MIRRORS
 
 from patchctl.catalog.release_sets import on_set
 from patchctl.manifest.distribution import Distribution
@@ -46,12 +49,22 @@ MINDSPEEDS = {
     "context_parallel_algo", "position_embedding_type", "use_flash_attn", "use_fused_ring_attention_update", "use_fused_rotary_pos_emb",
     "use_fused_swiglu",
 }  # fmt: skip
-DEEPSEEK = "DeepSeek-R1"
+DEEPSEEK = ("deepseek-r1", "grpo")
+# Of DeepSeek-R1's config.json, beside the shape in manifests/models.yaml.
+PUBLISHED = {
+    "n_group": 8, "topk_group": 4, "num_nextn_predict_layers": 1, "rope_theta": 10000,
+    "rope_scaling": {
+        "type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 32, "beta_slow": 1,
+        "mscale": 1.0, "mscale_all_dim": 1.0,
+    },
+}  # fmt: skip
 TOLD = "actor_rollout_ref.actor.megatron.override_transformer_config."
 TINY = {
     "qwen3-32b": {"architecture": "Qwen3", "num_hidden_layers": 4},
     "qwen3-235b": {"architecture": "Qwen3Moe", "num_hidden_layers": 3},
+    "deepseek-r1": {"architecture": "DeepseekV3", "num_hidden_layers": 3},
 }
+GROUPS = {"moe_router_num_groups": 2, "moe_router_group_topk": 1}  # of the tiny one's eight experts
 APART = 0.05  # of log-probabilities; 0.02 were seen
 
 Of = Callable[[str], Any]
@@ -123,16 +136,22 @@ def arrived(written: str, value: Any) -> bool:
 
 @pytest.fixture(scope="module")
 def megatron(upstream: Upstream, tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Of:
-    """What Megatron-LM is told for each recipe's model, by the recipe's title; and for a DeepSeek-V3 with one's settings."""
+    """What Megatron-LM is told for each recipe's model, by the recipe's title."""
+    return configured(MEGATRON, upstream, tree, tmp_path_factory.mktemp("megatron"))
+
+
+def configured(keys: list[tuple[str, str]], upstream: Upstream, tree: Path, folder: Path, *packages: str) -> Of:
+    """`packages` are folders of packages that come before the environment's."""
     models = yaml.safe_load((REPO / "manifests/models.yaml").read_text())["models"]
     of_profile = {profile: model["config"] for model in reversed(models.values()) for profile in model["profiles"]}
-    jobs = {"/".join(key): job(run_of(key)) | {"model": of_profile[key[0]]} for key in MEGATRON}
-    jobs[DEEPSEEK] = jobs["qwen3-235b/grpo"] | {"model": models[DEEPSEEK]["config"]}
-    where = {"need": ["verl", "megatron-lm"], "standins": ["megatron_cpu", "torchvision"]}
-    return asked("probe_megatron_config_v1.py", jobs, upstream, tree, tmp_path_factory.mktemp("megatron"), **where)
+    jobs = {"/".join(key): job(run_of(key)) | {"model": of_profile[key[0]]} for key in keys}
+    if DEEPSEEK in keys:
+        jobs["/".join(DEEPSEEK)]["model"] |= PUBLISHED
+    where = {"need": ["verl", "megatron-lm"], "standins": ["megatron_cpu", "torchvision", *packages]}
+    return asked("probe_megatron_config_v1.py", jobs, upstream, tree, folder, **where)
 
 
-@pytest.mark.parametrize("key", MEGATRON, ids="/".join)
+@pytest.mark.parametrize("key", [key for key in MEGATRON if key != DEEPSEEK], ids="/".join)
 def test_megatron_takes_what_mbridge_makes_of_a_recipes_model(megatron: Of, key: tuple[str, str]) -> None:
     found = megatron("/".join(key))
     assert found["error"] is None
@@ -153,15 +172,15 @@ def stepped(upstream: Upstream, tree: Path, tmp_path_factory: pytest.TempPathFac
         "torchvision",
     ]
 
-    def found(key: tuple[str, str], *without: str) -> Any:
+    def found(key: tuple[str, str], *without: str, packages: Sequence[str] = (), **shrunk: int) -> Any:
         kind = TINY[key[0]] | {"data_source": "none", "answer": "1"}
         folder = tmp_path_factory.mktemp(key[0])
         upstream.run("tests/recipes/made_model.py", folder, json.dumps(kind), standins=["torchvision"])
-        told = job(run_of(key))["told"] | {"context_parallel_size": 1}
+        told = job(run_of(key))["told"] | {"context_parallel_size": 1, **shrunk}
         settings = {name: value for name, value in told.items() if name not in without and "pipeline_stage" not in name}
         return upstream.run(
             "tests/behaviour/verl/probe_megatron_step_v1.py", folder / "model", json.dumps(settings),
-            need=["verl", "megatron-lm", "mindspeed"], standins=standins, env={"PATCHCTL_STANDINS": "0"}, timeout=300,
+            need=["verl", "megatron-lm", "mindspeed"], standins=[*standins, *packages], env={"PATCHCTL_STANDINS": "0"}, timeout=300,
         )  # fmt: skip
 
     return found
@@ -169,8 +188,11 @@ def stepped(upstream: Upstream, tree: Path, tmp_path_factory: pytest.TempPathFac
 
 @pytest.mark.parametrize("key", [("qwen3-32b", "grpo"), ("qwen3-235b", "grpo")], ids="/".join)
 def test_verls_engine_computes_as_hugging_face_with_a_recipes_settings(stepped: Any, key: tuple[str, str]) -> None:
-    """bf16 beside float32; the last bound says that attention and positions matter in these models."""
-    found = stepped(key)
+    computes_as_hugging_face(stepped(key))
+
+
+def computes_as_hugging_face(found: Any) -> None:
+    """bf16 beside float32; the second bound of APART says that attention and positions matter in these models."""
     assert found["error"] is None
     assert found["engine"] == "MindspeedEngineWithLMHead"
     assert found["apart"] < APART < 0.1 * found["depends"]
@@ -185,9 +207,39 @@ def test_the_fused_rotary_embedding_has_to_be_told_of_its_kind(stepped: Any) -> 
     assert found["error"] == "AttributeError: 'TransformerConfig' object has no attribute 'position_embedding_type'"
 
 
-def test_mbridge_does_not_make_a_deepseek_for_this_megatron(megatron: Of) -> None:
-    """Why the set has no recipe of DeepSeek-R1: mbridge 0.15.1 asks transformers 5 for a field that it no longer has."""
-    assert megatron(DEEPSEEK)["error"] == "AttributeError: 'DeepseekV3Config' object has no attribute 'rope_theta'"
+def test_mbridge_of_the_package_index_does_not_make_a_deepseek(megatron: Of) -> None:
+    """Why the recipe wants mbridge's repository: 0.15.1 asks transformers 5 for a field that it no longer has."""
+    error = megatron("/".join(DEEPSEEK))["error"]
+    assert error == "AttributeError: 'DeepseekV3Config' object has no attribute 'rope_theta'"
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with mbridge as DeepSeek-R1's recipe names it."""
+    folder = tmp_path_factory.mktemp("mbridge")
+    (commit,) = re.findall(r"ISEEKYAN/mbridge@([0-9a-f]{40})", " ".join(run_of(DEEPSEEK).limits))
+    mirror = Path(os.environ.get(MIRRORS, ""), "mbridge")
+    git = ["git", f"--git-dir={mirror}", f"--work-tree={folder}", "checkout", "-q", commit, "--", "mbridge"]
+    if subprocess.run(git, env=os.environ | {"GIT_INDEX_FILE": str(folder / "index")}, capture_output=True).returncode:
+        pytest.skip(f"{MIRRORS} has no mbridge with commit {commit[:12]}")
+    return str(folder)
+
+
+def test_verls_engine_computes_a_deepseek_as_hugging_face(stepped: Any, repository: str) -> None:
+    computes_as_hugging_face(stepped(DEEPSEEK, packages=[repository], **GROUPS))
+
+
+def test_megatron_takes_what_mbridges_repository_makes(
+    upstream: Upstream, tree: Path, tmp_path: Path, repository: str
+) -> None:
+    """Of DeepSeek-R1's recipe, and of the others, which share an environment with it."""
+    made = configured(MEGATRON, upstream, tree, tmp_path, repository)
+    assert {key: made("/".join(key))["error"] for key in MEGATRON} == dict.fromkeys(MEGATRON)
+    deepseek = made("/".join(DEEPSEEK))["made"]
+    rope = ("rope_type", "rotary_base", "rotary_scaling_factor", "original_max_position_embeddings", "mscale_all_dim")
+    assert [deepseek[name] for name in rope] == ["yarn", 10000, 40, 4096, 1.0]
+    assert [deepseek[f"moe_router_{name}"] for name in ("num_groups", "group_topk", "topk")] == [8, 4, 8]
+    assert (deepseek["moe_shared_expert_overlap"], deepseek["mtp_num_layers"]) == (False, None)
 
 
 @pytest.mark.parametrize("override", REFUSED)

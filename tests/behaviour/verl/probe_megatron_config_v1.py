@@ -23,6 +23,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.engine.megatron.transformer_impl import MegatronEngineWithLMHead
 
 FIELDS = {field.name for field in dataclasses.fields(MLATransformerConfig)}
+LATENT = ("rope_type", "rotary_base", "rotary_scaling_factor", "original_max_position_embeddings", "mscale_all_dim")
 MADE = (
     "num_layers",
     "hidden_size",
@@ -30,6 +31,11 @@ MADE = (
     "moe_router_topk",
     "pipeline_model_parallel_size",
     "recompute_granularity",
+    "moe_router_num_groups",
+    "moe_router_group_topk",
+    "moe_shared_expert_overlap",
+    "mtp_num_layers",
+    *LATENT,
 )
 
 
@@ -57,7 +63,7 @@ def looked_at(verl, job):
         config = configuration(omega_conf_to_dataclass(megatron), hf)
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}", "left out": left_out, "made": {}}
-    return {"error": None, "left out": left_out, "made": {name: getattr(config, name) for name in MADE}}
+    return {"error": None, "left out": left_out, "made": {name: getattr(config, name, None) for name in MADE}}
 
 
 def configuration(engine_config, hf):

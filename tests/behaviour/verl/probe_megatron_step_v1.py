@@ -10,6 +10,7 @@ of them the update changed.
 "error" is what the engine ended with before it had a model, else null.
 """
 
+import importlib.util
 import json
 import sys
 
@@ -83,7 +84,15 @@ def loss(model_output, **_):
     return -torch.cat([row[:-1] for row in model_output["log_probs"].unbind()]).mean(), {}
 
 
+def load_to_the_cpu():
+    """mbridge's repository reads a DeepSeek's weights to the device; 0.15.1 has no such module."""
+    if importlib.util.find_spec("mbridge.utils.device"):
+        device = importlib.import_module("mbridge.utils.device")
+        device.is_npu_available = device.is_cuda_available = False
+
+
 def main(folder, settings):
+    load_to_the_cpu()
     torch.distributed.init_process_group("gloo")
     try:
         made = engine(folder, json.loads(settings))
