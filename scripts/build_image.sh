@@ -16,7 +16,8 @@ Builds Dockerfile.into (--into) or Dockerfile for a profile with docker, podman 
 holds (`patchctl labels`) and labels it with that, and with where it came from: revision, base and its digest.
 
   -p, --profile NAME   the profile [default: qwen3-235b]
-  -s, --set NAME       the release set to take it on [default: the newest on which it is proven]; its base is the default
+  -s, --set NAME       the release set to take it on, whose base is then the default [default: PATCHCTL_SET, else the newest on which
+                       the profile is proven]
   -t, --tag IMAGE      the image's name [default: patchctl:PROFILE]
   -b, --base IMAGE     BASE_IMAGE, by tag or NAME@sha256:DIGEST [default: what the Dockerfile says]
       --into [NAME=DIR]
@@ -43,7 +44,7 @@ TEXT
 }
 
 main() {
-  local profile=qwen3-235b set='' tag='' base='' file=Dockerfile bundle='' signers='' tool='' value
+  local profile=qwen3-235b set=${PATCHCTL_SET-} tag='' base='' file=Dockerfile bundle='' signers='' tool='' value
   local -a arguments=() into=() left=()
   while [[ $# -gt 0 ]]; do
     case $1 in

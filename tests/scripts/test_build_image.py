@@ -37,12 +37,13 @@ def signed(made: Made, tmp_path: Path) -> Path:
     return tmp_path / "full.tar"
 
 
-def build(folder: Path, *options: str, config: str = "") -> subprocess.CompletedProcess[str]:
+def build(folder: Path, *options: str, config: str = "", release_set: str = "") -> subprocess.CompletedProcess[str]:
     tool = folder / "docker"
     tool.write_text(BUILDER)
     tool.chmod(0o755)
     (folder / "config.yaml").write_text(config or "cache: /nowhere\n")
     env = {**os.environ, "LOG": str(folder / "log"), "PATCHCTL_CONFIG": str(folder / "config.yaml")}
+    env["PATCHCTL_SET"] = release_set
     line = [str(REPO / "scripts/build_image.sh"), "--tool", str(tool), *options]
     return subprocess.run(line, env=env, cwd=folder, capture_output=True, text=True, check=False)
 
@@ -92,6 +93,17 @@ def test_the_base_is_that_of_the_release_set(tmp_path: Path, options: tuple[str,
     assert [line for line in said if line.startswith("SET=")] == [
         f"SET={o}" for o in options[1:2] if options[0] == "--set"
     ]
+
+
+def test_the_release_set_of_the_shell_is_that_of_the_image(tmp_path: Path) -> None:
+    """PATCHCTL_SET, as every verb of patchctl takes it; --set goes before it."""
+    base = "BASE_IMAGE=quay.io/ascend/vllm-ascend:"
+    assert build(tmp_path, "--profile", "qwen3-32b", "--into", release_set="2026.11").returncode == 42
+    assert {"SET=2026.11", f"{base}v0.23.0-a3-openeuler"} <= set((tmp_path / "log").read_text().splitlines())
+    assert (
+        build(tmp_path, "--profile", "qwen3-32b", "--into", "--set", "2026.02", release_set="2026.11").returncode == 42
+    )
+    assert {"SET=2026.02", f"{base}v0.14.0rc1-a3-openeuler"} <= set((tmp_path / "log").read_text().splitlines())
 
 
 def test_a_release_set_that_is_not_there_is_wrong_use(tmp_path: Path) -> None:
