@@ -48,8 +48,10 @@ ARG PIP_EXTRA_INDEX_URL
 ARG PROFILE=qwen3-235b
 ARG BUNDLE=
 ARG APPLY_OPTIONS=
+ARG RUNTIME=yes
+ARG PYTHON=python3
 RUN --mount=type=cache,target=/root/.cache/patchctl --mount=type=bind,target=/context \
-    /opt/patchctl/image/apply.sh "${PROFILE}" "${BUNDLE}" "${APPLY_OPTIONS}"
+    RUNTIME="${RUNTIME}" /opt/patchctl/image/apply.sh "${PROFILE}" "${BUNDLE}" "${APPLY_OPTIONS}" "${PYTHON}"
 
 # What the trees run on, then the trees themselves. RUNTIME=no leaves the former out, for a base that has it; NATIVE=yes builds
 # vllm-ascend's operators, which needs CANN's compilers and what docs/images.md says.

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# apply.sh PROFILE BUNDLE OPTIONS [PYTHON INTO]: applies the profile into PATCHCTL_WORKSPACE and verifies what is there.
-# BUNDLE is a file of the build context, which is at /context, or empty; OPTIONS are words for `patchctl apply`. With PYTHON, the
-# trees that this interpreter imports are patched where they are; INTO holds words NAME=DIR that say where one is.
+# apply.sh PROFILE BUNDLE OPTIONS PYTHON [INTO]: applies the profile into PATCHCTL_WORKSPACE and verifies what is there.
+# BUNDLE is a file of the build context, which is at /context, or empty; OPTIONS are words for `patchctl apply`. PYTHON is the interpreter
+# that trains, and has to be of the version that the release set wants. With INTO, the trees that it imports are patched where they are;
+# INTO holds words NAME=DIR that say where one is. RUNTIME as in install.sh.
 set -euo pipefail
 
 main() {
   local profile=$1 bundle=$2 found place
   # --root: a bundle's own distribution would lie in the build's cache, which the image has not.
   local -a tool=(patchctl --root "$PATCHCTL_ROOT") options=() said=()
+  /opt/patchctl/venv/bin/python /opt/patchctl/image/check_python.py "$profile" "$4"
   read -ra options <<<"${3:-}"
   if [[ -n $bundle ]]; then
     options+=(--bundle "/context/$bundle")
@@ -18,8 +20,8 @@ main() {
     trap 'rm -rf "$CACHE"' EXIT
     tool+=(--cache "$CACHE")
   fi
-  if [[ $# -gt 3 ]]; then
-    read -ra said <<<"${5:-}"
+  if [[ $# -gt 4 ]]; then
+    read -ra said <<<"$5"
     found=$(/opt/patchctl/venv/bin/python /opt/patchctl/image/find_trees.py "$profile" "$4" "${said[@]}")
     while read -r place; do
       if [[ -n $place ]]; then options+=(--into "$place"); fi

@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+"""check_python.py PROFILE PYTHON: whether an interpreter is of the Python that the profile's release set wants.
+
+The lock of its requirements holds for that Python alone: in another, pip would end at the first package that has no wheel for it, after
+everything was fetched. Ends with 2 where it is another. With RUNTIME=no, which installs nothing of the lock, it is said, and no more.
+Runs under patchctl's own interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from patchctl.__main__ import compose
+from patchctl.cli.app import App
+from patchctl.doctor.runtime import Interpreter, fits
+
+WRONG_USE = 2
+
+
+def main(profile_name: str, python: str) -> int:
+    compose()
+    dist = App(root=None, cache=None, release_set=os.environ.get("PATCHCTL_SET") or None).distribution
+    profile = dist.profile(profile_name)
+    wanted, asked = profile.runtime.get("python"), Interpreter(python, [])
+    if wanted is None or (asked.version and fits(asked.version, wanted)):
+        return 0
+    found = f"is Python {asked.version}" if asked.version else f"cannot be asked: {asked.problem}"
+    say(
+        f"{python} of the base {found}; {profile_name} wants {wanted}{f' on release set {profile.set}' if profile.set else ''}"
+    )
+    if os.environ.get("RUNTIME") == "no" and asked.version:
+        say(
+            "RUNTIME=no: what the trees run on is the base's own, and so is this; `patchctl preflight` counts it as an error"
+        )
+        return 0
+    say(
+        "try: a base of that Python (docs/images.md lists them by release set); --python PY for another one of the base; or --set"
+    )
+    return WRONG_USE
+
+
+def say(text: str) -> None:
+    print(f"check_python.py: {text}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
