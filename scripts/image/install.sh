@@ -7,8 +7,9 @@
 set -euo pipefail
 
 readonly ASCEND=/usr/local/Ascend
-# What upstream's builds import, which `install --build-native` does not fetch by itself.
-readonly BUILD=('setuptools>=77.0.3,<81' 'setuptools-scm>=8' wheel 'packaging>=24.2' pybind11)
+# What upstream's builds import, which `install --build-native` does not fetch by itself; setuptools-rust is vllm 0.23's, which builds
+# without cargo too, and then has no Rust front end.
+readonly BUILD=('setuptools>=77.0.3,<81' 'setuptools-scm>=8' 'setuptools-rust>=1.9' wheel 'packaging>=24.2' pybind11)
 
 main() {
   local profile=$1 python=$2 kind folder ours=no
