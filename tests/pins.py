@@ -6,8 +6,9 @@ from functools import cache
 from pathlib import Path
 
 from patchctl.__main__ import compose
+from patchctl.catalog.release_sets import on_set
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.types import Stack
+from patchctl.manifest.types import Profile, Stack
 
 REPO = Path(__file__).resolve().parents[1]
 PROFILE = "qwen3-235b"
@@ -20,14 +21,20 @@ def distribution() -> Distribution:
     return Distribution.load(REPO)
 
 
-def stack_of(upstream: str, profile: str = PROFILE) -> Stack:
+def profile_on(release_set: str | None, profile: str = PROFILE) -> Profile:
+    """A profile on a release set; without one on the oldest that it stands on. Raises WrongUse where it does not stand there."""
+    dist = distribution() if release_set is None else on_set(distribution(), release_set, print)
+    return dist.profile(profile)
+
+
+def stack_of(upstream: str, profile: str = PROFILE, release_set: str | None = None) -> Stack:
     """The stack that a profile has of an upstream."""
-    return distribution().stacks_of(distribution().profile(profile))[upstream]
+    return distribution().stacks_of(profile_on(release_set, profile))[upstream]
 
 
-def version_of(upstream: str, profile: str = PROFILE) -> str:
+def version_of(upstream: str, profile: str = PROFILE, release_set: str | None = None) -> str:
     """The version that the package index has the pin of a profile's stack by."""
-    return index_version(stack_of(upstream, profile))
+    return index_version(stack_of(upstream, profile, release_set))
 
 
 def index_version(stack: Stack) -> str:

@@ -13,13 +13,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from bases import BARE, VERL, VLLM_ASCEND, Layout, make, make_bare, make_tar
-from images import PROFILE, REPO, Image, build, buildah, digest
+from bases import BARE, SYSTEM, VERL, VLLM_ASCEND, Layout, make, make_bare, make_tar
+from images import PROFILE, REPO, SET, Image, build, buildah, digest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--base-trees", type=Path, help="unpatched trees, for bases that hold some (make trees)")
-    parser.addoption("--base-tar", type=Path, help="where the stand-in base is kept, or made")
+    parser.addoption("--bases", type=Path, help="the folder where the bare stand-in bases are kept, or made")
 
 
 def cannot_build() -> str:
@@ -44,10 +44,10 @@ def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         pytest.skip("not root: buildah's chroot isolation and mmdebstrap need it here")
     if reason := cannot_build():
         pytest.skip(f"no image can be built here: {reason}")
-    given: Path | None = request.config.getoption("--base-tar")
-    tar = given or tmp_path_factory.mktemp("base") / "base.tar"
+    given: Path | None = request.config.getoption("--bases")
+    tar = (given or tmp_path_factory.mktemp("bases")) / f"{SYSTEM.suite}.tar"
     if not tar.exists() and (reason := make_tar(tar)):
-        pytest.skip(f"Debian's packages cannot be had: {reason}")
+        pytest.skip(f"{SYSTEM.name}, which has Python {SYSTEM.python}, cannot be had: {reason}")
     make_bare(tar)
     yield BARE.image
     buildah("rmi", "-f", BARE.image, check=False)
@@ -71,6 +71,7 @@ def bundle(base: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "-o",
         out,
         "--skip-unavailable",
+        *(["--set", SET] if SET else []),
         *options,
     ]
     done = subprocess.run(command, cwd=REPO, check=False, capture_output=True, text=True)
@@ -88,13 +89,13 @@ def image(base: str, bundle: Path) -> Iterator[Image]:
 
 @pytest.fixture(scope="session")
 def image_again(image: Image, base: str, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
-    """The same once more; buildah is no word on PATH, but named by its path."""
+    """The same once more; buildah is no word on PATH, but named by its path, and the release set is that of the shell."""
     name, tool = "localhost/patchctl-test-again", tmp_path_factory.mktemp("tool") / "buildah"
     log = tool.with_name("log")
     tool.write_text(f'#!/bin/sh\necho "$1" >>{log}\nexec {shutil.which("buildah")} "$@"\n')
     tool.chmod(0o755)
     options = ("--base", base, "--bundle", str(bundle), "--apply", "--skip-unavailable", "--no-runtime")
-    built = build(name, *options, tool=str(tool))
+    built = build(name, *options, tool=str(tool), release_set=None)
     yield Image(name, log.read_text() + built.build_log)
     buildah("rmi", "-f", name, check=False)
 

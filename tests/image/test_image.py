@@ -9,14 +9,15 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from bases import BARE, COMPILED, VERL, VLLM_ASCEND, Layout
+from bases import BARE, COMPILED, SYSTEM, VERL, VLLM_ASCEND, Layout
 from differences import differences
-from images import CERTIFICATES, PROFILE, REPO, Image, build, buildah, digest
-from pins import distribution, import_name, stack_of, version_of
+from images import CERTIFICATES, PROFILE, REPO, SET, SETS_PROFILE, Image, build, buildah, digest, stack
+from pins import distribution, import_name, index_version, stack_of
 
 from patchctl import __version__
 
 DISTRIBUTIONS = {"verl": "verl", "vllm": "vllm", "vllm_ascend": "vllm-ascend", "megatron.core": "megatron-core"}
+REFUSED = "localhost/patchctl-test-refused"
 PROFILES_TREES = ("verl", "vllm", "vllm-ascend", "megatron-lm", "mindspeed")
 WHERE = """
 import importlib.metadata, importlib.util, json, sys
@@ -34,7 +35,7 @@ print(json.dumps(found))
 
 def locked_tree(upstream: str, form: str, lacking: set[str]) -> str:
     """The tip tree that the lock file promises for a form of a source, less these features."""
-    lock = json.loads((REPO / f"manifests/locks/{upstream}/{stack_of(upstream).name}.json").read_text())
+    lock = json.loads((REPO / f"manifests/locks/{upstream}/{stack(upstream).name}.json").read_text())
     found = [one for result in lock["results"] if isinstance(one := result["forms"].get(form), dict)
              and {*result["without"], *one["unavailable"]} == lacking]  # fmt: skip
     (promised,) = found
@@ -56,6 +57,7 @@ def check_labels(image: Image) -> None:
         assert tree == locked_tree(upstream, form, lacking[upstream]), upstream
     assert image.labels["patchctl.without"] == ",".join(sorted(set().union(*lacking.values())))
     assert image.labels["patchctl.profile"] == PROFILE and len(image.labels["patchctl.lock"]) == 64
+    assert image.labels["patchctl.set"] == SETS_PROFILE.set and f"PATCHCTL_SET={SET or ''}" in image.config["Env"]
 
 
 def test_labels_say_what_the_image_holds(image: Image) -> None:
@@ -107,8 +109,8 @@ def test_the_environment_imports_the_patched_trees(image: Image) -> None:
     done = image.run("python3", "-c", WHERE, json.dumps(DISTRIBUTIONS))
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    on_index = [upstream for upstream in distribution().upstreams if stack_of(upstream).pin.sdist]
-    versions = {import_name(upstream): version_of(upstream) for upstream in on_index}
+    on_index = [upstream for upstream in distribution().upstreams if stack(upstream).pin.sdist]
+    versions = {import_name(upstream): index_version(stack(upstream)) for upstream in on_index}
     for module, (version, folder) in found.items():
         assert version.partition("+")[0] == versions[module], module
         assert folder.startswith("/opt/patched/"), module
@@ -193,8 +195,8 @@ def check_patched_in_place(image: Image, layout: Layout) -> None:
     status = json.loads(image.run("patchctl", "status", "--json").stdout)
     into = {tree["upstream"]: tree["folder"] for tree in status["trees"] if tree["kind"] == "into"}
     assert into == dict(layout.folders)
-    compiled = f"cd {layout.folders['vllm-ascend']} && sha256sum {COMPILED} vllm_ascend/_build_info.py"
-    site = "ls -A /opt/python/lib/python3.11/site-packages | grep '^__editable___.*_finder.py'"
+    compiled = f"cd {layout.folders['vllm-ascend']} && sha256sum {' '.join(COMPILED)} vllm_ascend/_build_info.py"
+    site = f"ls -A {SYSTEM.site} | grep '^__editable___.*_finder.py'"
     owner = f"stat -c %u:%g {' '.join(f'{folder}/README.md' for folder in into.values())}"
     for question in (compiled, site, owner):
         now, before = (one.run("/bin/sh", "-c", question) for one in (image, Image(layout.image)))
@@ -215,7 +217,7 @@ def test_a_base_like_vllm_ascends_is_patched_in_place(image_into: Image) -> None
 def test_a_base_like_verls_has_all_trees_patched_in_place(image_verl: Image) -> None:
     check_patched_in_place(image_verl, VERL)
     assert image_verl.labels["patchctl.skipped"] == ""
-    assert "PYTHONPATH=/Megatron-LM" in image_verl.config["Env"]
+    assert {f"{key}={value}" for key, value in VERL.environment.items()} <= set(image_verl.config["Env"])
     changed = image_verl.health(changed="echo '#' >> /Megatron-LM/megatron/core/packed_seq_params.py")
     assert changed.returncode == 1 and "packed_seq_params.py" in changed.stdout
 
@@ -226,7 +228,7 @@ def test_a_tree_of_another_revision_stops_the_build(image_into: Image) -> None:
     refused = image_into.run(*find, changed=changed)
     assert refused.returncode == 3
     assert (
-        f"/vllm-workspace/vllm, which is not the profile's {stack_of('vllm').name}" in refused.stderr
+        f"/vllm-workspace/vllm, which is not the profile's {stack('vllm').name}" in refused.stderr
         and "vllm/envs.py" in refused.stderr
     )
     left_alone = image_into.run(*find, "vllm=", changed=changed)
@@ -235,10 +237,33 @@ def test_a_tree_of_another_revision_stops_the_build(image_into: Image) -> None:
     assert "vllm=" not in left_alone.stdout.splitlines()
 
 
+OTHERS = next(one for one in distribution().variants[PROFILE] if one.set != SETS_PROFILE.set)
+
+
+def test_a_base_of_another_release_set_stops_the_build(image_into: Image) -> None:
+    """Its trees are named, and its Python is, which a base that brings its own runtime may have."""
+    with pytest.raises(AssertionError) as refused:
+        build(REFUSED, "--into", "--base", VLLM_ASCEND.image, "--no-runtime", release_set=OTHERS.set)
+    said, pin = str(refused.value), stack_of("vllm", PROFILE, OTHERS.set).name
+    assert f"{PROFILE} wants {OTHERS.runtime['python']} on release set {OTHERS.set}" in said
+    assert f"/vllm-workspace/vllm, which is not the profile's {pin}" in said
+    assert buildah("inspect", "--type", "image", REFUSED, check=False).returncode != 0
+
+
+def test_a_python_that_the_lock_is_not_for_stops_the_build(base: str) -> None:
+    """Before anything is fetched."""
+    with pytest.raises(AssertionError) as refused:
+        build(REFUSED, "--base", base, release_set=OTHERS.set)
+    said = str(refused.value)
+    assert f"is Python {SYSTEM.python}." in said and f"{PROFILE} wants {OTHERS.runtime['python']}" in said
+    assert "applied" not in said and "install.sh" not in said
+
+
 @pytest.mark.slow
 def test_every_wheel_of_the_lock_is_installed(base: str, bundle: Path) -> None:
-    """But torch's CPU builds, which another index has: they are left out by name, and the image says so."""
-    name, left_out = "localhost/patchctl-test-wheels", ("torch", "torchvision")
+    """But those that another index has, as torch's CPU builds: they are left out by name, and the image says so."""
+    elsewhere = REPO / "manifests/requirements" / str(SETS_PROFILE.requirements) / "x86_64-elsewhere.txt"
+    name, left_out = "localhost/patchctl-test-wheels", re.findall(r"(?m)^([a-z0-9-]+)==", elsewhere.read_text())
     options = [word for one in left_out for word in ("--leave-out", one)]
     image = build(name, "--base", base, "--bundle", str(bundle), "--apply", "--skip-unavailable", *options)
     try:
