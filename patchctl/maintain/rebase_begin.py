@@ -15,7 +15,7 @@ from patchctl.maintain.resolutions import Resolutions
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.turns import one_writer
 from patchctl.manifest.types import Pin, Stack
-from patchctl.source.obtain import obtain_form
+from patchctl.source.obtain import obtain, obtain_form
 from patchctl.source.refs import Revisions, release_prefix, version_of
 from patchctl.source.types import FORMS, Base, SourceOptions
 from patchctl.stack.memo import StackResult
@@ -158,25 +158,31 @@ def _bases(
     options: SourceOptions,
     progress: Progress,
 ) -> list[Base]:
-    """The bases of all of them in one form: git, else the source distributions. Raises SourceUnavailable."""
-    upstream = dist.upstream(stacks[0].upstream)
+    """The bases of all of them in one form, git, else the source distributions; where no form has all of them, each in the
+    form that it can be had in: what is picked is what the patches change, and not what else one form lacks.
+
+    Raises SourceUnavailable."""
+    name, upstream = stacks[0].upstream, dist.upstream(stacks[0].upstream)
     lost: list[Tried] = []
-    for form in FORMS if options.source == "auto" else (options.source,):
+    for form in (*FORMS, None) if options.source == "auto" else (options.source,):
         try:
-            bases = [obtain_form(form, stacks[0].upstream, upstream, stack, options, progress) for stack in stacks]
+            if form is None:
+                bases = [obtain(name, upstream, stack, options, progress) for stack in stacks]
+            else:
+                bases = [obtain_form(form, name, upstream, stack, options, progress) for stack in stacks]
         except SourceUnavailable as failure:
-            lost += failure.tried
+            lost += failure.tried if form else []  # the last way asks the same places
             continue
         lacking = missing_files(bases[0], patches)
         if not lacking:
             progress.finish()
             return bases
         named = ", ".join(p.feature for p, _ in lacking)
-        raise SourceUnavailable(f"the {form} of {stacks[0].upstream} lacks files of {named}", lost,
-                                hint=f"--mirror {stacks[0].upstream}=URL names a git repository, which has every file")  # fmt: skip
+        raise SourceUnavailable(f"the {bases[0].form} of {name} lacks files of {named}", lost,
+                                hint=f"--mirror {name}=URL names a git repository, which has every file")  # fmt: skip
     names = ", ".join(s.name for s in stacks)
-    raise SourceUnavailable(f"{stacks[0].upstream}: no form has all of {names}", lost,
-                            hint=f"`--mirror {stacks[0].upstream}=URL` names another place")  # fmt: skip
+    raise SourceUnavailable(f"{name}: no form has all of {names}", lost,
+                            hint=f"`--mirror {name}=URL` names another place")  # fmt: skip
 
 
 def _nothing(base: Base) -> StackResult:

@@ -353,6 +353,19 @@ def test_a_plan_that_is_none(made: Made, tmp_path: Path) -> None:
     assert done.returncode == 2 and "one stack on one revision" in done.stderr
 
 
+def test_releases_that_no_form_has_all_of(tmp_path: Path) -> None:
+    """The old one is on the package index alone, the new one in a repository alone."""
+    made = make_distribution(tmp_path / "made", (replace(GREETER, sdist=(HELLO, "README.md")),), lock=True)
+    shutil.rmtree(made.cache)  # which has the old one from its repository
+    shutil.rmtree(made.origins / "greeter" / ".git")
+    git(made.origins / "greeter", "init", "--quiet", "--initial-branch=main")
+    goes_on(made, AGAIN)
+    assert "has all of v1, v2" in begin(made, "--source", "git", code=3)["error"]["what"]
+    found = begin(made)
+    assert found["status"] == "done" and outcomes(found) == {"typo": "clean", "polite": "clean", "loud": "clean"}
+    assert "LOUD" in builds(made)
+
+
 def test_an_empty_stack_that_pin_made(made: Made) -> None:
     goes_on(made, AGAIN)
     made.good("pin", "greeter", "v2")
