@@ -38,9 +38,11 @@ def version_of(upstream: str, profile: str = PROFILE, release_set: str | None = 
 
 
 def index_version(stack: Stack) -> str:
-    """The version that the package index has a stack's pin by."""
-    assert stack.pin.sdist is not None, f"{stack.upstream} {stack.name} is not on the package index"
-    return stack.pin.sdist.version
+    """The version that the package index has a stack's pin by; its tag's, where a repository alone has it."""
+    if stack.pin.sdist is not None:
+        return stack.pin.sdist.version
+    assert stack.pin.tag is not None, f"{stack.upstream} {stack.name} is neither on the package index nor tagged"
+    return stack.pin.tag.removeprefix("v")
 
 
 def import_name(upstream: str) -> str:
