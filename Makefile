@@ -13,11 +13,14 @@ UPSTREAMS := verl vllm vllm-ascend megatron-lm mindspeed
 MIRROR_FLAGS := $(if $(MIRRORS),$(foreach u,$(UPSTREAMS),$(foreach d,$(wildcard $(MIRRORS)/$(u) $(MIRRORS)/$(u).git),--mirror $(u)=$(abspath $(d)))))
 export PATCHCTL_MIRRORS := $(if $(MIRRORS),$(abspath $(MIRRORS)))
 export PYTHONDONTWRITEBYTECODE := 1
-TREES := build/trees
+# Each release set has trees, an environment and records of its own; those of the first one have no ending.
+OF_SET := $(if $(filter-out 2026.02,$(SET)),-$(SET))
+TREES := build/trees$(OF_SET)
+TORCH_PYTHON = PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py --set $(SET))"
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
 
-.PHONY: help apply demo demo-gpu test test-tool test-behaviour test-2026.11 test-recipes test-recipes-share test-slow test-suites test-upstream test-mutants test-bombs fuzz torture torture-share image-test image-test-slow lint lint-upstream bench bench-patches config-keys docs clean trees trees-2026.11
+.PHONY: help apply demo demo-gpu test test-tool test-behaviour test-2026.11 test-of-set test-recipes test-recipes-share test-slow test-suites test-upstream test-mutants test-bombs fuzz torture torture-share image-test image-test-slow lint lint-upstream bench bench-patches config-keys docs clean trees
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z0-9.-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 18
@@ -29,7 +32,7 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 apply: $(VENV)/.ready  ## apply PROFILE into WORKSPACE: what can be had, naming what cannot
-	$(PATCHCTL) apply --profile $(PROFILE) --workspace $(WORKSPACE) --skip-unavailable $(MIRROR_FLAGS)
+	$(PATCHCTL) apply --profile $(PROFILE)$(if $(filter file,$(origin SET)),, --set $(SET)) --workspace $(WORKSPACE) --skip-unavailable $(MIRROR_FLAGS)
 	$(PATCHCTL) status --workspace $(WORKSPACE)
 
 DEMO ?=
@@ -58,62 +61,54 @@ torture: $(VENV)/.ready  ## the same at every one of them; hours on two cores, -
 verify: $(VENV)/.ready  ## the distribution itself, in every form that can be had, and each feature without the others
 	$(PATCHCTL) verify --alone --skip-unavailable $(MIRROR_FLAGS)
 
-# The unpatched and the patched trees, from the same sources, for everything that compares them.
+# The unpatched and the patched trees, from the same sources, for everything that compares them: of a newer set by the profile for that.
+APPLY_TREES = $(PATCHCTL) apply --profile $(if $(OF_SET),upstream-$(SET),$(PROFILE)) --set $(SET) --skip-unavailable $(MIRROR_FLAGS)
 trees: $(VENV)/.ready
-	$(PATCHCTL) apply --profile $(PROFILE) --workspace $(TREES)/patched --skip-unavailable $(MIRROR_FLAGS)
-	$(PATCHCTL) apply --profile $(PROFILE) --workspace $(TREES)/base --skip-unavailable $(MIRROR_FLAGS)
+	$(APPLY_TREES) --workspace $(TREES)/patched
+	$(APPLY_TREES) --workspace $(TREES)/base
 	$(PATCHCTL) revert --workspace $(TREES)/base
 
 test-behaviour: trees  ## the patched upstream code on a CPU torch; scripts and clusters with its ray
-	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
+	$(TORCH_PYTHON); export PATCHCTL_TORCH_PYTHON; \
 	$(RUN) -m pytest -q -n 2 --dist loadfile patches tests/behaviour tests/scripts tests/cluster --trees $(TREES)/patched
 
-# Another release set has trees and an environment of its own; in the other targets its tests skip, and say so.
-NEWER := $(TREES)-2026.11
-trees-2026.11: $(VENV)/.ready
-	$(PATCHCTL) apply --profile upstream-2026.11 --workspace $(NEWER)/patched $(SKIP) $(MIRROR_FLAGS)
-	$(PATCHCTL) apply --profile upstream-2026.11 --workspace $(NEWER)/base $(SKIP) $(MIRROR_FLAGS)
-	$(PATCHCTL) revert --workspace $(NEWER)/base
+# In test-behaviour the tests of another release set skip, and say so.
+test-2026.11:  ## what runs of release set 2026.11 on a CPU (docs/release-2026.11.md): 20 minutes, and 2 to make its environment
+	$(MAKE) test-of-set SET=2026.11
 
-# The trees that SET is of, and the target that makes them: those of the first set, or of the newer one.
-OF_SET = $(if $(filter 2026.02,$(SET)),$(TREES),$(NEWER))
-TREES_OF_SET = $(if $(filter 2026.02,$(SET)),trees,trees-2026.11)
-
-test-2026.11: trees-2026.11  ## what runs of release set 2026.11 on a CPU (docs/release-2026.11.md): 20 minutes, and 2 to make its environment
-	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py --set 2026.11)"; export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) -m pytest -q patches $(wildcard tests/behaviour/test_*_0_23.py) tests/behaviour/test_platform_0_9.py tests/behaviour/test_needs_met_2026_11.py tests/behaviour/test_recipes_2026_11.py --trees $(NEWER)/patched
+test-of-set: trees
+	$(TORCH_PYTHON); export PATCHCTL_TORCH_PYTHON; \
+	$(RUN) -m pytest -q -n 2 --dist loadfile patches $(wildcard tests/behaviour/test_*_0_23.py) tests/behaviour/test_platform_0_9.py tests/behaviour/test_needs_met_2026_11.py tests/behaviour/test_recipes_2026_11.py --trees $(TREES)/patched
 
 test-slow: trees  ## those of them that take minutes: more processes, larger matrices
-	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
+	$(TORCH_PYTHON); export PATCHCTL_TORCH_PYTHON; \
 	$(RUN) -m pytest -q patches tests/behaviour tests/scripts tests/cluster -m slow --slow --trees $(TREES)/patched
 
 # Every shipped recipe, shrunk, through verl's own entry module; what is on record for these trees and settings does not run again;
 # AGAIN=1 runs all anew. ONLY="qwen3-8b/grpo ..."; SIZE="tp=1 cp=1" for fewer ranks; COMPARE=off,one-rank,minus-one,pairs holds further runs against each recipe's own.
-# SET=2026.11 is that set's, with trees, environment and records of its own.
-RECIPES_OF_SET = recipes$(if $(filter 2026.02,$(SET)),,-$(SET))
-test-recipes: $(TREES_OF_SET)  ## each recipe on CPUs with all its switches: two steps, an update, a checkpoint and its load; hours; COMPARE=off,... SET=2026.11
-	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py --set $(SET))"; export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) tests/recipes/run.py --set $(SET) --trees $(OF_SET)/patched --out build/$(RECIPES_OF_SET) --records $(EVIDENCE)/$(RECIPES_OF_SET) --table $(EVIDENCE)/$(RECIPES_OF_SET).md $(if $(ONLY),--only $(ONLY)) \
+test-recipes: trees  ## each recipe on CPUs with all its switches: two steps, an update, a checkpoint and its load; hours; COMPARE=off,... SET=2026.11
+	$(TORCH_PYTHON); export PATCHCTL_TORCH_PYTHON; \
+	$(RUN) tests/recipes/run.py --set $(SET) --trees $(TREES)/patched --out build/recipes$(OF_SET) --records $(EVIDENCE)/recipes$(OF_SET) --table $(EVIDENCE)/recipes$(OF_SET).md $(if $(ONLY),--only $(ONLY)) \
 	  $(if $(COMPARE),--compare $(COMPARE)) $(if $(SIZE),--size $(SIZE)) $(if $(AGAIN),--again)
 
 # One whose trees the package index has: FSDP on four ranks, two engines of two.
 test-recipes-share: trees  ## one of them on four ranks, with its switches and without; 3 minutes
-	@PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)" || { echo "recipes skipped: no CPU torch"; exit 0; }; \
+	@$(TORCH_PYTHON) || { echo "recipes skipped: no CPU torch"; exit 0; }; \
 	export PATCHCTL_TORCH_PYTHON; \
 	$(RUN) tests/recipes/run.py --trees $(TREES)/patched --out build/recipes-share --only qwen3-8b/grpo --compare off --again
 
 test-suites: trees  ## upstream's own suites that source distributions carry, unpatched against patched
-	@PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)" || { echo "upstream's suites skipped: no CPU torch"; exit 0; }; \
+	@$(TORCH_PYTHON) || { echo "upstream's suites skipped: no CPU torch"; exit 0; }; \
 	export PATCHCTL_TORCH_PYTHON; \
 	$(RUN) scripts/compare_upstream_suites.py --base $(TREES)/base --patched $(TREES)/patched --off-only --quick --out build/suites
 
-test-upstream: $(TREES_OF_SET)  ## all of upstream's listed suites, both trees in one run; MIRRORS=DIR, SET=2026.11; writes docs/evidence
-	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py --set $(SET))"; export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) scripts/compare_upstream_suites.py --set $(SET) --base $(OF_SET)/base --patched $(OF_SET)/patched --out $(EVIDENCE)
+test-upstream: trees  ## all of upstream's listed suites, both trees in one run; MIRRORS=DIR, SET=2026.11; writes docs/evidence
+	$(TORCH_PYTHON); export PATCHCTL_TORCH_PYTHON; \
+	$(RUN) scripts/compare_upstream_suites.py --set $(SET) --base $(TREES)/base --patched $(TREES)/patched --out $(EVIDENCE)
 
-test-mutants: trees  ## each patch: red on the unpatched tree, green on the patched, red on its mutants; goes on where it was stopped
-	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
-	$(PATCHCTL) prove --all --trees $(TREES)
+test-mutants: trees  ## each patch: red on the unpatched tree, green on the patched, red on its mutants; goes on where it was stopped; SET=2026.11
+	$(TORCH_PYTHON); export PATCHCTL_TORCH_PYTHON; \
+	$(PATCHCTL) prove --all --set $(SET) --trees $(TREES)
 
 # CASES, SEED and FIRST (of each reader's cases) go on where a run was stopped; what is at fault is kept in build/fuzz.
 CASES ?= 1000000
@@ -124,12 +119,11 @@ fuzz: $(VENV)/.ready  ## the readers and the parser against changed bytes, a mil
 	PATCHCTL_FUZZ_VERBS=100 PATCHCTL_FUZZ_FIRST=$(FIRST) $(RUN) -m pytest -q tests/fuzz/test_fuzz_verbs.py
 
 # The bare stand-in bases are kept in build/. A tree that cannot be had is skipped by what needs it. Of the first set no build is told.
-IMAGES = $(if $(filter-out 2026.02,$(SET)),PATCHCTL_SET=$(SET)) $(RUN) -m pytest -q tests/image --base-trees $(OF_SET)/base --bases build/image
-image-test image-test-slow: SKIP := --skip-unavailable
-image-test: $(if $(filter 2026.02,$(SET)),trees,trees-2026.11)  ## both images on stand-in bases of three layouts, built with buildah and run; SET=2026.11; root, about 5 minutes
+IMAGES = $(if $(OF_SET),PATCHCTL_SET=$(SET)) $(RUN) -m pytest -q tests/image --base-trees $(TREES)/base --bases build/image
+image-test: trees  ## both images on stand-in bases of three layouts, built with buildah and run; SET=2026.11; root, about 5 minutes
 	$(IMAGES)
 
-image-test-slow: $(if $(filter 2026.02,$(SET)),trees,trees-2026.11)  ## the image with the wheels of the requirements' lock, 1 GB to fetch; SET=2026.11; root
+image-test-slow: trees  ## the image with the wheels of the requirements' lock, 1 GB to fetch; SET=2026.11; root
 	$(IMAGES) -m slow --slow
 
 lint: $(VENV)/.ready  ## ruff, mypy, shellcheck, shfmt, hadolint, and the patch lint
@@ -154,7 +148,7 @@ bench-patches: trees  ## what patches gain, as far as a CPU can tell: a simulati
 	$(RUN) benchmarks/bench_data_rebalance.py --out docs/benchmarks.md
 	$(RUN) benchmarks/bench_rollout_rebalance.py --out docs/benchmarks.md
 	$(RUN) benchmarks/bench_hdp.py --out docs/benchmarks.md
-	PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py)"; export PATCHCTL_TORCH_PYTHON; \
+	$(TORCH_PYTHON); export PATCHCTL_TORCH_PYTHON; \
 	$(RUN) benchmarks/bench_skip_old_log_prob.py --tree $(TREES)/patched/verl --out docs/benchmarks.md && \
 	$(RUN) benchmarks/bench_ep_reshard.py --trees $(TREES)/patched --out docs/benchmarks.md && \
 	$(RUN) benchmarks/bench_chunked_moe.py --trees $(TREES)/patched --out docs/benchmarks.md && \
@@ -168,7 +162,7 @@ docs: $(VENV)/.ready  ## generated pages, tables, JSON schemas
 	$(RUN) tests/recipes/records.py
 
 config-keys: trees  ## manifests/keys: the keys that an override may have, from the patched verl; SET=2026.11 from the trees of test-2026.11
-	"$$($(RUN) scripts/torch_env.py --set $(SET))" scripts/config_keys.py $(OF_SET)/patched/verl --out manifests/keys/verl/$$(sed -n 's/^  verl: //p' manifests/sets/$(SET).yaml).tsv
+	"$$($(RUN) scripts/torch_env.py --set $(SET))" scripts/config_keys.py $(TREES)/patched/verl --out manifests/keys/verl/$$(sed -n 's/^  verl: //p' manifests/sets/$(SET).yaml).tsv
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .venv-torch .venv-torch-2026.11 build
