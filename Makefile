@@ -9,8 +9,11 @@ RUN := $(VENV)/bin/python
 PATCHCTL := $(VENV)/bin/patchctl
 # MIRRORS=DIR holds one local git repository an upstream: DIR/verl, DIR/mindspeed.git, ...
 MIRRORS ?=
+# MBRIDGE=DIR is a git directory of mbridge's repository, for two tests of test-2026.11.
+MBRIDGE ?=
 UPSTREAMS := verl vllm vllm-ascend megatron-lm mindspeed
 MIRROR_FLAGS := $(if $(MIRRORS),$(foreach u,$(UPSTREAMS),$(foreach d,$(wildcard $(MIRRORS)/$(u) $(MIRRORS)/$(u).git),--mirror $(u)=$(abspath $(d)))))
+export PATCHCTL_MBRIDGE := $(if $(MBRIDGE),$(abspath $(MBRIDGE)))
 export PATCHCTL_MIRRORS := $(if $(MIRRORS),$(abspath $(MIRRORS)))
 export PYTHONDONTWRITEBYTECODE := 1
 # Each release set has trees, an environment and records of its own; those of the first one have no ending.

@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 import yaml
 from harness import REPO, Upstream
-from trees import MIRRORS
 
 from patchctl.catalog.release_sets import on_set
 from patchctl.manifest.distribution import Distribution
@@ -50,6 +49,7 @@ MINDSPEEDS = {
     "use_fused_swiglu",
 }  # fmt: skip
 DEEPSEEK = ("deepseek-r1", "grpo")
+MBRIDGE = "PATCHCTL_MBRIDGE"
 # Of DeepSeek-R1's config.json, beside the shape in manifests/models.yaml.
 PUBLISHED = {
     "n_group": 8, "topk_group": 4, "num_nextn_predict_layers": 1, "rope_theta": 10000,
@@ -218,10 +218,18 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A folder with mbridge as DeepSeek-R1's recipe names it."""
     folder = tmp_path_factory.mktemp("mbridge")
     (commit,) = re.findall(r"ISEEKYAN/mbridge@([0-9a-f]{40})", " ".join(run_of(DEEPSEEK).limits))
-    mirror = Path(os.environ.get(MIRRORS, ""), "mbridge")
-    git = ["git", f"--git-dir={mirror}", f"--work-tree={folder}", "checkout", "-q", commit, "--", "mbridge"]
+    git = [
+        "git",
+        f"--git-dir={os.environ.get(MBRIDGE)}",
+        f"--work-tree={folder}",
+        "checkout",
+        "-q",
+        commit,
+        "--",
+        "mbridge",
+    ]
     if subprocess.run(git, env=os.environ | {"GIT_INDEX_FILE": str(folder / "index")}, capture_output=True).returncode:
-        pytest.skip(f"{MIRRORS} has no mbridge with commit {commit[:12]}")
+        pytest.skip(f"{MBRIDGE} names no git repository of mbridge with commit {commit[:12]}")
     return str(folder)
 
 
