@@ -1,6 +1,7 @@
 """Probe: a tiny model's greedy tokens with captured graphs, and how large a graph each step replayed.
 
-Usage: probe_graphs_0_23.py MODEL SETTINGS ENGINE, SETTINGS (JSON) for vllm's LLM, ENGINE the stand-in that prepares it.
+Usage: probe_graphs_0_23.py MODEL SETTINGS ENGINE REQUESTS, SETTINGS (JSON) for vllm's LLM, ENGINE the stand-in that prepares it, up
+to 8 requests, which are as many as the engine takes.
 """
 
 import importlib
@@ -19,7 +20,17 @@ import vllm  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 MODEL, SETTINGS, TOKENS = sys.argv[1], json.loads(sys.argv[2]), 12
-PROMPTS = [[10, 11, 12, 13, 14], [20, 21, 22], [7, 8] * 20]
+PROMPTS = [
+    [10, 11, 12, 13, 14],
+    [20, 21, 22],
+    [7, 8] * 20,
+    [9, 10] * 3,
+    [3, 4, 5],
+    [50, 51, 50, 51, 50],
+    [60, 61],
+    [70, 71] * 2,
+]
+PROMPTS = PROMPTS[: int(sys.argv[4])]
 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 
 

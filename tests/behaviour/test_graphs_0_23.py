@@ -10,7 +10,7 @@ from harness import Upstream
 from models import TinyModels
 from test_experts_0_23 import EXPERTS
 
-SIZES = [1, 2, 3, 4, 6, 8, 12, 16]
+SIZES = [1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 28, 32]
 DRAFTS = 3
 NGRAM = {"method": "ngram", "num_speculative_tokens": DRAFTS, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 SAM = {
@@ -26,12 +26,14 @@ def _trees_of_the_set(upstream: Upstream) -> None:
     upstream.skip_unless_of("2026.11", "vllm-ascend")
 
 
-def run(upstream: Upstream, model: Any, mode: str, **settings: Any) -> tuple[list[list[int]], list[int]]:
+def run(
+    upstream: Upstream, model: Any, mode: str, requests: int = 3, **settings: Any
+) -> tuple[list[list[int]], list[int]]:
     """Of each step behind the prompts its requests' tokens, and of each replay its graph's tokens; the engine's are compared."""
     settings["compilation_config"] = {"cudagraph_mode": mode, "cudagraph_capture_sizes": SIZES}
     options = EXPERTS | {"standins": [*EXPERTS["standins"], "npu_graphs_0_23"]}
     engine = "npu_experts_0_23" if model.name.endswith("moe") else "npu_engine_0_23"
-    made = upstream.run("probe_graphs_0_23.py", model, json.dumps(settings), engine, **options)
+    made = upstream.run("probe_graphs_0_23.py", model, json.dumps(settings), engine, requests, **options)
     assert made["tokens"] == made["hf"]
     return made["steps"][1:], made["replayed"]
 
@@ -50,6 +52,13 @@ def test_full_graphs_take_steps_with_some_drafts(upstream: Upstream, tiny_models
     assert {len(set(one)) for one in steps} == {1, 2, 3}, "no step in which requests have drafts of different number"
     # vllm captures sizes of whole requests with all their drafts alone.
     assert replayed == [-(-sum(one) // (1 + DRAFTS)) * (1 + DRAFTS) for one in steps]
+
+
+def test_a_full_batch_is_padded_in_larger_graphs(upstream: Upstream, tiny_models: TinyModels) -> None:
+    """The request that pads has a place behind max_num_seqs others too, which is what fia_tnd_padding does on v0.14.0rc1."""
+    steps, replayed = run(upstream, tiny_models.qwen3, "FULL", requests=8, speculative_config=NGRAM)
+    padded = [sum(one) for one, size in zip(steps, replayed, strict=True) if len(one) == 8 and size > sum(one)]
+    assert len(padded) > 2
 
 
 def test_full_graphs_take_steps_of_a_pause(upstream: Upstream, tiny_models: TinyModels) -> None:
