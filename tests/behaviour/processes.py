@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -39,10 +41,14 @@ class _Running:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port of the loopback interface that was free a moment ago, of those that Linux gives to nobody who asks for any one.
+
+    Ranks take seconds until they listen, and gloo beside them opens many sockets of any number.
+    """
+    while True:
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", random.randrange(10_000, 32_768)))
+            return int(probe.getsockname()[1])
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:

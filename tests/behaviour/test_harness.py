@@ -10,6 +10,7 @@ import pytest
 from harness import Upstream
 from models import TinyModels
 from pins import stack_of
+from processes import free_port
 from trees import given_trees, trees_of_report
 
 PROBE = "tests/behaviour/harness_probe.py"
@@ -90,6 +91,12 @@ def test_what_apply_skipped_or_left_out_is_skipped_with_its_reason(tmp_path: Pat
         upstream.tree("verl")
     with pytest.raises(pytest.skip.Exception, match=r"mindspeed: .* tried https://example.org/m.git: no route"):
         trees.path("mindspeed")
+
+
+def test_a_port_is_none_that_others_are_given() -> None:
+    """Seen: two of 2,000 tests ended with EADDRINUSE, since gloo's sockets had been given the port that was to be theirs."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert {free_port() < first for _ in range(50)} == {True}
 
 
 def test_vllm_standins_choose_the_platform(upstream: Upstream) -> None:
