@@ -173,6 +173,7 @@ def test_every_feature_is_needed_by_a_recipe_or_by_a_setting_that_none_has() -> 
         "packed_cp_group_rope",  # packed batches with a group of their own, which no verl of the sets makes yet
         "rollout_routing_replay",  # router replay, which no recipe has
         "sam_shared_history",  # sam with additional_config.sam_shared_history, measured with small models only
+        "single_rank_rope",  # hybrid context parallelism too
         "spec_decode_logprobs",  # speculation with calculate_log_probs; spec_and_graph_config requires it
         "wake_up_experts",  # a fix of what an engine does that wakes with the weights that it had
     }
