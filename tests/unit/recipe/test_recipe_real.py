@@ -170,6 +170,7 @@ def test_every_feature_is_needed_by_a_recipe_or_by_a_setting_that_none_has() -> 
         "hf_to_mcore_dense_cpu",  # the conversion of a dense model, which mbridge goes without
         "ngram_near_length",  # speculation with ngram, which no recipe has
         "npugraph_ex_static_kernel",  # npugraph_ex with enable_static_kernel
+        "packed_cp_group_ring",  # hybrid context parallelism, which no verl of the sets asks for yet
         "packed_cp_group_rope",  # packed batches with a group of their own, which no verl of the sets makes yet
         "rollout_routing_replay",  # router replay, which no recipe has
         "sam_shared_history",  # sam with additional_config.sam_shared_history, measured with small models only
