@@ -171,7 +171,7 @@ def test_fia_tnd_padding(upstream: Upstream) -> None:
 
 
 def test_groups_that_verl_packs_for_are_not_in_megatron_lm(upstream: Upstream) -> None:
-    """What hdp waits for besides packed_cp_group_rope: verl asks for groups by a name that core_v0.16.0 does not have."""
+    """What verl's part of hdp waits for: verl asks for groups by a name that core_v0.16.0 does not have."""
     upstream.skip_unless_of(SET, "megatron-lm")
     asked = "get_dynamic_data_context_parallel_groups"
     assert f"mpu.{asked}(" in (upstream.tree("verl") / "verl/models/mcore/util.py").read_text()
