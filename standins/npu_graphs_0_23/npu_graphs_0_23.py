@@ -18,13 +18,13 @@ def prepare(engine=npu_engine_0_23):
 
 def noted(steps):
     """From here on each replay is noted in `steps` by the tokens that its graph was captured for."""
+    from torch_npu.graphs import NPUGraph
     from vllm.forward_context import get_forward_context
-    from vllm_ascend.compilation import acl_graph
 
-    replay = acl_graph.torch.npu.NPUGraph.replay
+    replay = NPUGraph.replay
 
     def noting(self):
         steps.append(get_forward_context().batch_descriptor.num_tokens)
         replay(self)
 
-    acl_graph.torch.npu.NPUGraph.replay = noting
+    NPUGraph.replay = noting
