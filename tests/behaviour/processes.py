@@ -43,11 +43,12 @@ class _Running:
 def free_port() -> int:
     """A TCP port of the loopback interface that was free a moment ago, of those that Linux gives to nobody who asks for any one.
 
-    Ranks take seconds until they listen, and gloo beside them opens many sockets of any number.
+    Ranks take seconds until they listen, and gloo beside them opens many sockets of any number. Ray refuses a port of its
+    workers' (10002 to 19999) for anything else.
     """
     while True:
         with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", random.randrange(10_000, 32_768)))
+            probe.bind(("127.0.0.1", random.randrange(20_000, 32_768)))
             return int(probe.getsockname()[1])
 
 
