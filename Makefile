@@ -76,7 +76,7 @@ test-behaviour: trees  ## the patched upstream code on a CPU torch; scripts and 
 	$(RUN) -m pytest -q -n 2 --dist loadfile patches tests/behaviour tests/scripts tests/cluster --trees $(TREES)/patched
 
 # In test-behaviour the tests of another release set skip, and say so.
-test-2026.11:  ## what runs of release set 2026.11 on a CPU (docs/release-2026.11.md): 20 minutes, and 2 to make its environment
+test-2026.11:  ## what runs of release set 2026.11 on a CPU (docs/release-2026.11.md): 11 minutes, and 2 to make its environment
 	$(MAKE) test-of-set SET=2026.11
 
 test-of-set: trees
