@@ -1,5 +1,5 @@
 """What every folder of tests knows, those of features in patches/ and all others in tests/: the options --slow, --trees,
---stack and --used, the mark `slow`, and the fixtures of behaviour tests."""
+--stack, --used and --dropped, the mark `slow`, and the fixtures of behaviour tests."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the stack that a tree given with --trees is of; a workspace says it itself, else it is the profile's",
     )
     parser.addoption("--used", metavar="FILE", help="write the tests and probes that the run read, as a JSON list")
+    parser.addoption(
+        "--dropped", metavar="UPSTREAM/FEATURE", help="run the tests of a feature that the stack does not carry"
+    )
     parser.addoption("--slow", action="store_true", help="run the tests marked slow as well")
 
 

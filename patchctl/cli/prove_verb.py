@@ -59,7 +59,10 @@ def command(
     and probes and with what they ran on; `patchctl verify` reads it. What a record shows already does not run again, so a
     run that was stopped goes on where it was. Needs pytest, and what the tests need (PATCHCTL_TORCH_PYTHON).
 
-    Exit code 0 when all that could be run is proven, 1 when something is not or nothing could be run.
+    A feature that the stack of --stack dropped, or has not yet, can be named as well: its `on` tests are green on the unpatched
+    trees where upstream meets the need. No record is written of it.
+
+    Exit code 0 when all that could be run is proven (or met), 1 when something is not or nothing could be run.
     """
     from patchctl.check.left_over import check_left_over
     from patchctl.maintain.prove import subjects_of
@@ -81,8 +84,8 @@ def command(
     )
     verdicts = _prove_all(app, groups, folder, sources.options(), part, again=again, keep=not alone, as_json=as_json)
     orphans = [f"{f.file}: {f.message}" for f in check_left_over(dist)] if everything and stack is None else []
-    proven = sum(v.status == "proven" for v in verdicts)
-    failed = bool(orphans) or any(v.status == "not proven" for v in verdicts)
+    proven = sum(v.status in ("proven", "met") for v in verdicts)
+    failed = bool(orphans) or any(v.problems for v in verdicts)
     app.emit("prove", prove_json(verdicts, orphans), lambda style: summary_text(verdicts, orphans, style), as_json)
     return DONE if proven and not failed else FINDINGS
 
@@ -90,9 +93,10 @@ def command(
 def prove_stack(
     app: App, stack: Stack, options: SourceOptions, *, as_json: bool, only: Container[tuple[str, str]] | None = None
 ) -> list[Verdict]:
-    """Prove every feature of one stack on trees made for it; or those that `only` names, by upstream and feature, of the other
-    stacks of these trees too, and whatever records show. Raises what `apply` raises."""
-    from patchctl.maintain.prove import subjects_of
+    """Prove every feature of one stack on trees made for it, and whether upstream meets the need of each that it dropped; or those
+    that `only` names, by upstream and feature, of the other stacks of these trees too, and whatever records show. Raises what
+    `apply` raises."""
+    from patchctl.maintain.prove import not_carried, subjects_of
     from patchctl.maintain.prove_trees import profile_of
 
     dist = app.distribution
@@ -100,6 +104,7 @@ def prove_stack(
     stacks = dist.stacks_of(profile).values() if only is not None else [stack]
     subjects = [s for one in stacks for s in subjects_of(dist, (), one)]
     chosen = [s for s in subjects if only is None or (s.stack.upstream, s.feature) in only]
+    chosen += not_carried(dist, stack, stack.dropped) if only is None else []
     return _prove_all(app, [(profile, chosen)], None, options, "all", again=only is not None, as_json=as_json)
 
 

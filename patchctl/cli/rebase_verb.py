@@ -12,6 +12,7 @@ from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, DoesNotApply, PatchctlError, WrongUse
 
 if TYPE_CHECKING:
+    from patchctl.maintain.prove import Verdict
     from patchctl.maintain.rebase_end import Ended
     from patchctl.maintain.rebase_run import Run
     from patchctl.maintain.rebase_state import State
@@ -146,11 +147,16 @@ def _proven(app: App, ended: Ended, options: SourceOptions, as_json: bool) -> En
 
     try:
         verdicts = prove_stack(app, ended.stack, options, as_json=as_json)
-        failed = [v for v in verdicts if v.status == "not proven"]
-        red = [f"{v.feature} is {'broken' if v.broken else 'not proven'}: {v.problems[0]}" for v in failed]
+        red = [f"{v.feature} {_fault(v)}: {v.problems[0]}" for v in verdicts if v.problems]
     except PatchctlError as error:
         red = [f"nothing could be proven: {error.what}"]
     return after_proofs(ended, app.distribution, red)
+
+
+def _fault(verdict: Verdict) -> str:
+    if verdict.dropped:
+        return "was dropped, and its tests do not show that upstream meets its need"
+    return "is broken" if verdict.broken else "is not proven"
 
 
 def _planned(

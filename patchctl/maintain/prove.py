@@ -7,6 +7,9 @@
 
 What ended so goes into the record at once (patchctl.catalog.evidence), run by run, so that a run which is stopped goes on where
 it was. What ended otherwise takes the same run out of the record.
+
+A feature that a stack dropped, or has not yet, has its tests there too, those of the stack that has it: all `on` tests are green on
+the unpatched trees where upstream meets the need. Nothing is recorded of that.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -37,9 +40,10 @@ from patchctl.catalog.evidence import (
 )
 from patchctl.errors import BadManifest, WrongUse
 from patchctl.maintain.mutants import Mutant, MutationError, load_mutants, mutated
-from patchctl.maintain.prove_runs import Bench, Run, judge_base, judge_mutant, judge_patched
+from patchctl.maintain.prove_runs import Bench, Run, judge_base, judge_met, judge_mutant, judge_patched
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.problems import did_you_mean, quoted
+from patchctl.manifest.series import descent
 from patchctl.manifest.types import Stack
 from patchctl.stack.patches import StackPatch, load_patch
 from patchctl.stack.select import parse_feature
@@ -58,10 +62,12 @@ print(json.dumps({"python": platform.python_version(), **{n: version(n) for n in
 
 @dataclass(frozen=True)
 class Subject:
-    """What is to be proven: the patch that carries a feature in a stack."""
+    """What is to be proven: the patch that carries a feature in a stack; `dropped` where that is another stack, which this one
+    comes from and has it no more."""
 
     stack: Stack
     patch: StackPatch
+    dropped: bool = False
 
     @property
     def feature(self) -> str:
@@ -82,6 +88,7 @@ class Verdict:
     problems: list[str] = field(default_factory=list)
     kept: int = 0
     lacking: str = ""
+    dropped: bool = False
 
     @property
     def skipped(self) -> int:
@@ -105,9 +112,10 @@ class Verdict:
 
     @property
     def status(self) -> str:
+        good, bad = ("met", "not met") if self.dropped else ("proven", "not proven")
         if self.problems:
-            return "not proven"
-        return "skipped" if self.skipped or self.lacking else "proven"
+            return bad
+        return "skipped" if self.skipped or self.lacking else good
 
 
 @dataclass(frozen=True)
@@ -136,7 +144,7 @@ class Prover:
     def prove(self, subject: Subject, note: Callable[[str], None]) -> Verdict:
         """Runs what the record does not show yet, everything with `again`; `note` is told what runs."""
         stack, patch = subject.stack, subject.patch
-        verdict = Verdict(stack.upstream, stack.name, subject.feature)
+        verdict = Verdict(stack.upstream, stack.name, subject.feature, dropped=subject.dropped)
         if reason := lacking(self.trees, subject):
             verdict.lacking = reason
             return verdict
@@ -145,6 +153,12 @@ class Prover:
         evidence = Evidence(self.dist)
         if not tests:
             verdict.problems.append("no test")
+            return verdict
+        if subject.dropped:
+            note("tests, on the unpatched trees")
+            option = f"--dropped={stack.upstream}/{subject.feature}"
+            verdict.base = self.bench.run(tests, self.trees.base, "on", option)
+            verdict.problems += judge_met(verdict.base)
             return verdict
         if "tests" in self.parts:
             if self.again or evidence.tests_stale(record, stack, patch) is not None:
@@ -244,7 +258,8 @@ def lacking(trees: Trees, subject: Subject) -> str | None:
 
 
 def subjects_of(dist: Distribution, features: Sequence[str], stack: Stack | None) -> list[Subject]:
-    """What FEATURE[@UPSTREAM] names, or all with none, on every stack or on one. Raises WrongUse for what nothing carries."""
+    """What FEATURE[@UPSTREAM] names, or all with none, on every stack or on one, of which what it dropped can be named too. Raises
+    WrongUse for what nothing carries."""
     stacks = [s for name in dist.upstreams for (_, _), s in sorted(dist.stacks.items()) if s.upstream == name]
     carried = [
         Subject(one, load_patch(file, dist.root))
@@ -253,6 +268,8 @@ def subjects_of(dist: Distribution, features: Sequence[str], stack: Stack | None
         for file in dist.patch_files(one)
     ]
     wanted = [parse_feature(name) for name in features]
+    if stack is not None and wanted:
+        carried += not_carried(dist, stack, (*stack.dropped, *stack.postponed))
     for feature, upstream in wanted:
         if not any(s.feature == feature and upstream in (None, s.stack.upstream) for s in carried):
             where = f" of {upstream}" if upstream else f" of {stack.upstream}/{stack.name}" if stack else ""
@@ -262,6 +279,13 @@ def subjects_of(dist: Distribution, features: Sequence[str], stack: Stack | None
     return [
         s for s in carried if not wanted or any(s.feature == f and u in (None, s.stack.upstream) for f, u in wanted)
     ]
+
+
+def not_carried(dist: Distribution, stack: Stack, features: Iterable[str]) -> list[Subject]:
+    """Features that the stack does not carry, with the patch of the nearest stack before it that does."""
+    before = [load_patch(file, dist.root) for one in descent(stack, dist.stacks)[1:] for file in dist.patch_files(one)]
+    nearest = {patch.feature: patch for patch in reversed(before)}
+    return [Subject(stack, nearest[f], dropped=True) for f in features if f in nearest]
 
 
 @cache

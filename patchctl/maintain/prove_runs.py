@@ -2,7 +2,8 @@
 
 What the distribution promises this program (the conftest.py at its root): it takes `--trees DIR`, `--stack UPSTREAM/STACK` for the
 stack that each tree is of, and `--used FILE`, where it writes which files of the distribution the run read as tests and
-probes; and each test's mark (on, off, misuse) stands in the JUnit report as a property `mark`.
+probes; and each test's mark (on, off, misuse) stands in the JUnit report as a property `mark`. With `--dropped UPSTREAM/FEATURE` it runs
+the tests of that feature where its stack does not carry it.
 """
 
 from __future__ import annotations
@@ -133,6 +134,15 @@ def judge_base(run: Run) -> list[str]:
         if one.result not in (wanted, "skipped"):
             said = f": {one.message}" if one.message else ""
             problems.append(f"base: {one.mark} {one.test} {one.result}, must be {wanted}{said}")
+    return problems
+
+
+def judge_met(run: Run) -> list[str]:
+    """What is wrong with a run of `on` tests alone on unpatched trees that are to meet the need: every one is green."""
+    problems = [] if run.outcomes else ["no `on` test ran on the base"]
+    for one in run.outcomes:
+        if one.result not in ("passed", "skipped"):
+            problems.append(f"base: on {one.test} {one.result}: {one.message}")
     return problems
 
 

@@ -166,8 +166,12 @@ def _manifest(state: State, names: Sequence[str]) -> str:
 
 def _range_diff(run: Run, state: State, stack: Stack) -> Path:
     """git's own comparison of both series, kept beside the work tree."""
-    spans = [f"{state.old_base}..{state.old_commits[-1]}", f"{state.stages[-1].base}..{state.head}"]
-    text = work_of(run.place.hidden).git("range-diff", "--no-color", *spans)
+    old, new = f"{state.old_base}..{state.old_commits[-1]}", f"{state.stages[-1].base}..{state.head}"
+    git = work_of(run.place.hidden).git
+    if state.head == state.stages[-1].base:  # nothing arrived, and git takes A..A for no range
+        text = git("log", "--no-color", "--reverse", "--format=%h < -:  ------- %s", old)
+    else:
+        text = git("range-diff", "--no-color", old, new)
     replace_file(run.place.range_diff, text)
     return run.place.range_diff
 

@@ -39,9 +39,13 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
 
 def verdict_text(verdict: Verdict, style: Style) -> Iterator[str]:
     """One line that sums up a feature, then what is wrong with it."""
-    word = {"proven": style.good, "not proven": style.bad}.get(verdict.status, style.note)(verdict.status)
+    word = {"proven": style.good, "met": style.good, "not proven": style.bad, "not met": style.bad}.get(
+        verdict.status, style.note
+    )(verdict.status)
     shown = [
-        _ratio(verdict.base, "on", "failed", "on red unpatched"),
+        _ratio(verdict.base, "on", "passed", "on green unpatched")
+        if verdict.dropped
+        else _ratio(verdict.base, "on", "failed", "on red unpatched"),
         _ratio(verdict.base, "off", "passed", "off green unpatched"),
         *(_ratio(verdict.patched, mark, "passed", f"{mark} green patched") for mark in ("on", "off", "misuse")),
         _mutants(verdict),

@@ -90,7 +90,8 @@ def _feature_under_test(request: pytest.FixtureRequest) -> None:
     if path.is_relative_to(PATCHES):
         name, stack, feature, *_ = path.relative_to(PATCHES).parts
         mine = request.getfixturevalue("trees").stack(name)
-        upstream.feature = (name, feature)
+        if request.config.getoption("--dropped") != f"{name}/{feature}":
+            upstream.feature = (name, feature)
         if path.relative_to(REPO).as_posix() not in tests_of(distribution(), mine, feature):
             upstream.elsewhere = f"a test of {name} {stack}, and not of {mine.name}, which the tree is of"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distribution import CLOCK, GREETER, Made, Patch, make_distribution
+from distribution import CLOCK, GREETER, Made, Patch, Upstream, make_distribution
 from test_json import SHAPES, check_shape
 from test_release_sets import without_patches
 
@@ -32,6 +32,7 @@ def pytest_addoption(parser):
     parser.addoption("--stack", action="append", default=[])
     parser.addoption("--used")
     parser.addoption("--slow", action="store_true")
+    parser.addoption("--dropped")
 def pytest_configure(config):
     for name in ("on", "off", "misuse"):
         config.addinivalue_line("markers", name)
@@ -384,31 +385,63 @@ def test_a_feature_without_mutations_is_not_proven(proven: Made) -> None:
     assert unproven(proven) == ["it has no mutation"]
 
 
+def second_stack(made: Made, folder: Path, newer: Upstream) -> str:
+    """Puts a stack that comes from v1 and the profile `next` beside what is there; returns the place of its repository."""
+    other = make_distribution(folder, (newer,), lock=True)
+    manifest = f"manifests/stacks/greeter/{newer.stack}.yaml"
+    for file in (
+        manifest,
+        f"manifests/locks/greeter/{newer.stack}.json",
+        f"manifests/trees/greeter/{newer.stack}.tsv",
+    ):
+        shutil.copy(other.root / file, made.root / file)
+    if newer.patches:
+        shutil.copytree(other.root / f"patches/greeter/{newer.stack}", made.root / f"patches/greeter/{newer.stack}")
+    made.edit(manifest, f"name: {newer.stack}\n", f"name: {newer.stack}\ncomes_from: v1\n")
+    text = (made.root / "manifests/profiles/full.yaml").read_text()
+    (made.root / "manifests/profiles/next.yaml").write_text(text.replace("full", "next").replace("v1", newer.stack))
+    return f"greeter={other.origins / 'greeter'}"
+
+
+@pytest.mark.parametrize("upstream_took_it", [True, False])
+@pytest.mark.parametrize("key", ["dropped", "postponed"])
+def test_whether_a_need_is_met_that_a_stack_dropped(tmp_path: Path, key: str, upstream_took_it: bool) -> None:
+    typo = replace(GREETER, patches=GREETER.patches[:1])
+    made = make_distribution(tmp_path / "one", (typo,), lock=True)
+    write(made.root, {"conftest.py": CONFTEST, TEST: TESTS, MUTANT: MUTATION})
+    hello = typo.files["greeter/hello.py"].replace("Says hello.", "Says hello, again.")
+    files = {**typo.files, "greeter/hello.py": hello.replace("Helo", "Hello") if upstream_took_it else hello}
+    place = second_stack(made, tmp_path / "two", replace(typo, stack="v2", files=files, patches=()))
+    args = ("prove", "typo", "--stack", "greeter/v2", "--mirror", place, "--json")
+    refused = made.patchctl(*args)
+    assert refused.returncode == 2 and "no feature 'typo' of greeter/v2" in refused.stdout
+    made.edit(
+        "manifests/stacks/greeter/v2.yaml",
+        "comes_from: v1\n",
+        f"comes_from: v1\n{key}: {{typo: It is said to be there.}}\n",
+    )
+    done = made.patchctl(*args)
+    found = json.loads(done.stdout)
+    check_shape(found, SHAPES[found.pop("schema")], "prove")
+    (feature,) = found["features"]
+    assert done.returncode == (0 if upstream_took_it else 1), done.stderr
+    assert feature["status"] == ("met" if upstream_took_it else "not met")
+    assert [(o["test"], o["result"]) for o in feature["base"]] == [
+        ("test_need", "passed" if upstream_took_it else "failed")
+    ]
+    assert (feature["patched"], feature["mutants"], (made.root / SECOND).exists()) == ([], {}, False)
+    said = made.patchctl(*args[:-1]).stdout
+    assert f"{feature['status']}: greeter/v2 typo: {int(upstream_took_it)}/1 on green unpatched" in said, said
+
+
 def test_two_stacks_of_one_upstream_have_each_its_own_evidence(tmp_path: Path) -> None:
     """The same feature on v1 and v2: a record of one says nothing of the other, tests and mutations may be a stack's own."""
     typo = replace(GREETER, patches=GREETER.patches[:1])
     made = make_distribution(tmp_path / "one", (typo,), lock=True)
     newer = {k: v.replace("Says hello.", "Says hello, again.") for k, v in typo.files.items()}
     fixed = newer["greeter/hello.py"].replace("Helo", "Hello")
-    other = make_distribution(
-        tmp_path / "two",
-        (
-            replace(
-                typo, stack="v2", files=newer, patches=[Patch("typo", {"greeter/hello.py": fixed}, "hello: spell it")]
-            ),
-        ),
-        lock=True,
-    )
-    for folder in (
-        "manifests/stacks/greeter/v2.yaml",
-        "manifests/locks/greeter/v2.json",
-        "manifests/trees/greeter/v2.tsv",
-    ):
-        shutil.copy(other.root / folder, made.root / folder)
-    shutil.copytree(other.root / "patches/greeter/v2", made.root / "patches/greeter/v2")
-    made.edit("manifests/stacks/greeter/v2.yaml", "name: v2\n", "name: v2\ncomes_from: v1\n")
-    text = (made.root / "manifests/profiles/full.yaml").read_text()
-    (made.root / "manifests/profiles/next.yaml").write_text(text.replace("full", "next").replace("v1", "v2"))
+    patches = [Patch("typo", {"greeter/hello.py": fixed}, "hello: spell it")]
+    place = second_stack(made, tmp_path / "two", replace(typo, stack="v2", files=newer, patches=patches))
     write(made.root, {"conftest.py": CONFTEST, TEST: TESTS, MUTANT: MUTATION})
 
     def proven() -> set[str]:
@@ -424,7 +457,6 @@ def test_two_stacks_of_one_upstream_have_each_its_own_evidence(tmp_path: Path) -
     assert proven() == set()
     made.good("prove", "typo", "--stack", "greeter/v1")
     assert proven() == {"greeter/v1"}
-    place = f"greeter={other.origins / 'greeter'}"
     made.good("prove", "typo", "--mirror", place)
     assert proven() == {"greeter/v1", "greeter/v2"}
     own = TESTS.replace('"Hello" in', '"Hello" in code and "again" in')

@@ -296,6 +296,21 @@ def test_a_conflict_keeps_the_wish_to_prove(tested: Made) -> None:
     assert outcomes(found) == {"typo": "resolved"} and not (found["unproven"] or found["open"])
 
 
+def test_what_is_dropped_is_asked_of_upstream(tested: Made) -> None:
+    """Seen: a patch that was left out since its header named this release, and whose tests were red there."""
+    goes_on(tested, OTHER_WORDS)
+    begin(tested, "--prove", code=4)
+    found = rebase(tested, "--skip", "--reason", "Upstream says it otherwise.", code=20)
+    (said,) = found["open"]
+    assert said.startswith(
+        "typo was dropped, and its tests do not show that upstream meets its need: base: on test_need failed"
+    ), said
+    assert Path(found["range_diff"]).read_text().endswith(" < -:  ------- hello: spell the greeting right\n")
+    goes_on(tested, {HELLO: OLD.replace("Helo", "Hello")}, "v3")
+    found = rebase(tested, "greeter/v1", "--to", "v3", "--drop-upstreamed", "--prove", code=10)
+    assert outcomes(found) == {"typo": "dropped"} and not found["open"]
+
+
 def test_what_no_proof_could_be_made_of_is_not_begun(made: Made) -> None:
     goes_on(made, AGAIN)
     assert "has a folder tests/" in begin(made, "--prove", code=2)["error"]["what"]
