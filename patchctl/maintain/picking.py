@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from patchctl.atomic import replace_file
 from patchctl.git.run import GitFailed
 from patchctl.git.worktree import WorkTree
 from patchctl.values import dataclass
@@ -78,6 +79,7 @@ def pick(work: WorkTree, commit: str) -> Picked:
             raise
         conflicts = unmerged(work)
         if conflicts:
+            _offer_message(work, commit)
             return Picked(None, conflicts)
         made = commit_as(work, commit, before)
         return Picked(made.commit, {}, made.empty, remembered=True)
@@ -93,6 +95,12 @@ def commit_as(work: WorkTree, original: str, before: str, message: str | None = 
         text = message.encode("utf-8", "surrogateescape")
         work.git(*_CONFIG, "commit", "--quiet", "--amend", "--allow-empty", "--cleanup=verbatim", "-F", "-", stdin=text)
     return _made(work, before)
+
+
+def _offer_message(work: WorkTree, commit: str) -> None:
+    """Git offers the message with the conflicts as comments at its end, and `git commit --no-edit` keeps them, so that no
+    trailer stands in the last paragraph any more."""
+    replace_file(work.git_dir / "MERGE_MSG", work.git("log", "-1", "--format=%B", commit))
 
 
 def _made(work: WorkTree, before: str) -> Picked:

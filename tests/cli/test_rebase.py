@@ -690,6 +690,17 @@ def test_edits_elsewhere_are_not_lost(made: Made) -> None:
     rebase(made, "--abort")
 
 
+def test_committed_with_the_message_that_git_offers(made: Made) -> None:
+    """`git commit --no-edit` keeps the comments with which git ends a message after a conflict, behind the trailers."""
+    goes_on(made, OTHER_WORDS)
+    begin(made, code=4)
+    resolve(made)
+    git(tree_of(made), "add", "--all")
+    git(tree_of(made), "commit", "--quiet", "--no-edit")
+    assert outcomes(rebase(made, "--continue", code=20))["typo"] == "resolved"
+    assert "# Conflicts" not in patch_of(made, "typo")
+
+
 def test_commits_of_others_are_refused(made: Made) -> None:
     goes_on(made, OTHER_WORDS)
     begin(made, code=4)
