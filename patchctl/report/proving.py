@@ -42,10 +42,9 @@ def verdict_text(verdict: Verdict, style: Style) -> Iterator[str]:
     word = {"proven": style.good, "met": style.good, "not proven": style.bad, "not met": style.bad}.get(
         verdict.status, style.note
     )(verdict.status)
+    wanted = ("passed", "on green unpatched") if verdict.dropped else ("failed", "on red unpatched")
     shown = [
-        _ratio(verdict.base, "on", "passed", "on green unpatched")
-        if verdict.dropped
-        else _ratio(verdict.base, "on", "failed", "on red unpatched"),
+        _ratio(verdict.base, "on", *wanted),
         _ratio(verdict.base, "off", "passed", "off green unpatched"),
         *(_ratio(verdict.patched, mark, "passed", f"{mark} green patched") for mark in ("on", "off", "misuse")),
         _mutants(verdict),
