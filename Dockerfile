@@ -1,8 +1,9 @@
 # One image a profile: the patched trees, installed, with what they run on. docs/images.md explains it; scripts/build_image.sh
 # builds it and labels it with what it holds. It builds with docker 20.10 and buildah 1.28: no heredoc, no COPY --link.
-ARG BASE_IMAGE=quay.io/ascend/cann:8.5.0-a3-openeuler24.03-py3.11
-# build_image.sh --set takes the base of another release set from a line as this:
+ARG BASE_IMAGE=quay.io/ascend/cann:9.1.0-a3-openeuler24.03-py3.12
+# build_image.sh takes the base of a release set from these lines; without --set the first set on which the profile stands counts.
 # base of 2026.11: quay.io/ascend/cann:9.1.0-a3-openeuler24.03-py3.12 (vllm-ascend v0.23.0, Dockerfile.a3.openEuler)
+# base of 2026.02: quay.io/ascend/cann:8.5.0-a3-openeuler24.03-py3.11
 
 # The system's packages, and patchctl in an environment of its own.
 FROM ${BASE_IMAGE} AS system

@@ -121,8 +121,8 @@ fuzz: $(VENV)/.ready  ## the readers and the parser against changed bytes, a mil
 	$(RUN) tests/fuzz/fuzz_run.py --cases $(CASES) --seed $(SEED) --first $(FIRST) $(if $(MIRRORS),--mirrors $(MIRRORS))
 	PATCHCTL_FUZZ_VERBS=100 PATCHCTL_FUZZ_FIRST=$(FIRST) $(RUN) -m pytest -q tests/fuzz/test_fuzz_verbs.py
 
-# The bare stand-in bases are kept in build/. A tree that cannot be had is skipped by what needs it. Of the first set no build is told.
-IMAGES = $(if $(OF_SET),PATCHCTL_SET=$(SET)) $(RUN) -m pytest -q tests/image --base-trees $(TREES)/base --bases build/image
+# The bare stand-in bases are kept in build/. A tree that cannot be had is skipped by what needs it.
+IMAGES = PATCHCTL_SET=$(SET) $(RUN) -m pytest -q tests/image --base-trees $(TREES)/base --bases build/image
 image-test: trees  ## both images on stand-in bases of three layouts, built with buildah and run; SET=2026.11; root, about 5 minutes
 	$(IMAGES)
 

@@ -16,8 +16,8 @@ Builds Dockerfile.into (--into) or Dockerfile for a profile with docker, podman 
 holds (`patchctl labels`) and labels it with that, and with where it came from: revision, base and its digest.
 
   -p, --profile NAME   the profile [default: qwen3-235b]
-  -s, --set NAME       the release set to take it on, whose base is then the default [default: PATCHCTL_SET, else the newest on which
-                       the profile is proven]
+  -s, --set NAME       the release set to take it on, whose base is then the default [default: PATCHCTL_SET, else the first of those
+                       in the Dockerfile on which the profile stands: the newest on which it is proven]
   -t, --tag IMAGE      the image's name [default: patchctl:PROFILE]
   -b, --base IMAGE     BASE_IMAGE, by tag or NAME@sha256:DIGEST [default: what the Dockerfile says]
       --into [NAME=DIR]
@@ -82,6 +82,7 @@ main() {
   [[ -z $bundle ]] || bundle=$(realpath --no-symlinks -- "$bundle")
   cd "$HERE/.."
   [[ -f manifests/profiles/$profile.yaml ]] || wrong_use "there is no profile $profile" "patchctl list"
+  set=${set:-$(set_of "$profile" "$file")}
   if [[ -n $set ]]; then
     [[ -f manifests/sets/$set.yaml ]] || wrong_use "there is no release set $set" "patchctl list sets"
     arguments+=(--build-arg "SET=$set")
@@ -104,6 +105,15 @@ main() {
   "$tool" build -f "$file" -t "$tag-unlabelled" "${arguments[@]}" "$@" .
   label "$tool" "$tag" "$base"
   say "$tag: built with $tool, labelled as \`patchctl labels\` says in it"
+}
+
+# set_of PROFILE DOCKERFILE: the first release set of those that the Dockerfile has bases of on which the profile stands. patchctl, which
+# need not be here, takes it on the same one, as a test holds.
+set_of() {
+  local set
+  while read -r set; do
+    if grep -q "^  [\"']${set//./\\.}[\"']:" "manifests/profiles/$1.yaml"; then echo "$set" && return; fi
+  done < <(sed -n 's/^# base of \([^:]*\): .*/\1/p' "$2")
 }
 
 # take_bundle BUNDLE SIGNERS

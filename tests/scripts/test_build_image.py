@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from distribution import REPO, Made, make_distribution
+from pins import distribution
+
+from patchctl.catalog.release_sets import on_set
 
 pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no ssh-keygen here")
 
@@ -74,12 +78,38 @@ def test_signers_without_a_bundle_are_wrong_use(signed: Path) -> None:
     assert build(signed.parent, "--allowed-signers", "allowed").returncode == 2
 
 
+def taken_on(profile: str) -> str:
+    """The release set that patchctl takes the profile on by itself."""
+    found = on_set(distribution(), None, print).profile(profile).set
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("profile", sorted(distribution().variants))
+@pytest.mark.parametrize("way", [(), ("--into",)])
+def test_without_a_set_the_base_is_that_of_the_one_that_patchctl_takes(
+    tmp_path: Path, profile: str, way: tuple[str, ...]
+) -> None:
+    assert build(tmp_path, "--profile", profile, *way).returncode == 42
+    said = (tmp_path / "log").read_text().splitlines()
+    build(tmp_path, "--profile", profile, *way, "--set", taken_on(profile))
+    assert said == (tmp_path / "log").read_text().splitlines()
+    assert f"SET={taken_on(profile)}" in said
+
+
+@pytest.mark.parametrize("file", ["Dockerfile", "Dockerfile.into"])
+def test_a_build_without_the_script_has_that_base_too(file: str) -> None:
+    text = (REPO / file).read_text()
+    (profile,) = set(re.findall(r"^ARG PROFILE=(\S+)", text, re.M))
+    (base,) = re.findall(r"^ARG BASE_IMAGE=(\S+)", text, re.M)
+    assert f"\n# base of {taken_on(profile)}: {base}" in text
+
+
 @pytest.mark.parametrize(
     ("options", "base"),
     [
-        ((), "quay.io/ascend/cann:8.5.0-a3-openeuler24.03-py3.11"),
-        (("--into",), "quay.io/ascend/vllm-ascend:v0.14.0rc1-a3-openeuler"),
         (("--set", "2026.02"), "quay.io/ascend/cann:8.5.0-a3-openeuler24.03-py3.11"),
+        (("--set", "2026.02", "--into"), "quay.io/ascend/vllm-ascend:v0.14.0rc1-a3-openeuler"),
         (("--set", "2026.11"), "quay.io/ascend/cann:9.1.0-a3-openeuler24.03-py3.12"),
         (("--set", "2026.11", "--into"), "quay.io/ascend/vllm-ascend:v0.23.0-a3-openeuler"),
         (("--set", "2026.11", "--base", "mine:1"), "mine:1"),
@@ -88,11 +118,7 @@ def test_signers_without_a_bundle_are_wrong_use(signed: Path) -> None:
 def test_the_base_is_that_of_the_release_set(tmp_path: Path, options: tuple[str, ...], base: str) -> None:
     done = build(tmp_path, "--profile", "qwen3-32b", *options)
     assert done.returncode == 42, done.stderr
-    said = (tmp_path / "log").read_text().splitlines()
-    assert f"BASE_IMAGE={base}" in said
-    assert [line for line in said if line.startswith("SET=")] == [
-        f"SET={o}" for o in options[1:2] if options[0] == "--set"
-    ]
+    assert {f"BASE_IMAGE={base}", f"SET={options[1]}"} <= set((tmp_path / "log").read_text().splitlines())
 
 
 def test_the_release_set_of_the_shell_is_that_of_the_image(tmp_path: Path) -> None:
