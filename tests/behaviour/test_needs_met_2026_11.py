@@ -170,14 +170,17 @@ def test_fia_tnd_padding(upstream: Upstream) -> None:
         assert made[kind]["wrong"] == []
 
 
-def test_groups_that_verl_packs_for_are_not_in_megatron_lm(upstream: Upstream) -> None:
-    """What verl's part of hdp waits for: verl asks for groups by a name that core_v0.16.0 does not have."""
+def test_what_verl_packs_with_is_dynamic_cp_groups(upstream: Upstream) -> None:
+    """hdp: verl has it, and asks Megatron-LM for groups and a packing by names that core_v0.16.0 does not have without that patch."""
     upstream.skip_unless_of(SET, "megatron-lm")
-    asked = "get_dynamic_data_context_parallel_groups"
-    assert f"mpu.{asked}(" in (upstream.tree("verl") / "verl/models/mcore/util.py").read_text()
-    groups = (upstream.tree("megatron-lm") / "megatron/core/parallel_state.py").read_text()
-    assert "def get_hybrid_data_context_parallel_groups(" in groups
-    assert asked not in groups
+    verl, megatron = upstream.tree("verl"), upstream.tree("megatron-lm")
+    patched = upstream.lacks("megatron-lm", "dynamic_cp_groups") is None
+    for asking, having, name in (
+        ("verl/models/mcore/util.py", "megatron/core/parallel_state.py", "get_dynamic_data_context_parallel_groups"),
+        ("verl/utils/dynamic_cp_scheduler.py", "megatron/core/datasets/data_schedule.py", "DefaultDynamicCPScheduler"),
+    ):
+        assert name in (verl / asking).read_text()
+        assert (name in (megatron / having).read_text()) is patched
 
 
 ROLLOUT = "actor_rollout_ref.rollout"
