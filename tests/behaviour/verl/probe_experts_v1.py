@@ -1,12 +1,14 @@
-"""Probe: experts in verl v0.9.0's Megatron engine for an NPU, from a Hugging Face model to what an update sends, on two ranks that share them.
+"""Probe: experts in verl v0.9.0's Megatron engine for an NPU, from a Hugging Face model to what an update sends, on ranks that share them.
 
 Usage: probe_experts_v1.py MODEL   (a Qwen3-MoE)
 
 Real: the engine, mbridge, MindSpeed's layers, Megatron-LM. No pass through the model is made.
 Prints for the engine as it comes which parts of a layer's experts a rank trains, which weights an update on it sends, those that are not the
-model's, and which of verl's own converters were asked; and what an engine with MindSpeed's all-to-all overlap ends with.
+model's, which of verl's own converters were asked, and how much there is beside the model while an expert's weight is sent, at most, in
+the bytes of one expert's fc1; and what an engine with MindSpeed's all-to-all overlap ends with.
 """
 
+import gc
 import json
 import sys
 
@@ -22,6 +24,7 @@ import mindspeed_ops  # noqa: E402
 import npu_training  # noqa: E402
 import npu_training_0_9  # noqa: E402
 import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
 import torch_npu  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from verl.plugin.platform import platform_npu  # noqa: E402
@@ -57,12 +60,30 @@ def watch():
 def engine(model, told):
     made = EngineRegistry.get_engine_cls("language_model", "megatron")(
         HFModelConfig(path=model),
-        McoreEngineConfig(expert_model_parallel_size=2, vanilla_mbridge=True, override_transformer_config=told),
+        McoreEngineConfig(
+            expert_model_parallel_size=dist.get_world_size(), vanilla_mbridge=True, override_transformer_config=told
+        ),
         McoreOptimizerConfig(lr=1e-2, lr_warmup_steps=0, total_training_steps=10),
         CheckpointConfig(),
     )
     made.initialize()
     return made
+
+
+def storages():
+    tensors = [one for one in gc.get_objects() if isinstance(one, torch.Tensor)]
+    return {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
+
+
+def at_once(made):
+    """The most that is there beside the model when a weight of an expert is given to whoever sends it, in those of one fc1."""
+    before, most = storages(), 0
+    for name, _ in made.get_per_tensor_param()[0]:
+        if ".experts." in name:
+            most = max(most, sum(size for place, size in storages().items() if place not in before))
+    weights = made.module[0].named_parameters()
+    (one,) = {weight.nbytes for name, weight in weights if ".experts.linear_fc1.weight" in name}
+    return most / one
 
 
 def main(model):
@@ -82,6 +103,8 @@ def main(model):
         ),
         "asked": ASKED,
     }
+    del sent
+    result["at once"] = at_once(made)
     try:
         engine(model, OVERLAP)
     except Exception as error:
