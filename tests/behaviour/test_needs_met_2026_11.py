@@ -302,8 +302,10 @@ def test_experts_come_and_go_through_the_bridge(experts: Any) -> None:
 
 
 def test_ep_alltoallv_reshard_is_not_met(experts: Any) -> None:
-    """A rank that trains two of four experts is given all of them, three matrices in each of two layers, for its update."""
+    """A rank that trains two of four experts is given all of them, three matrices in each of two layers, for its update. At once there is one
+    of each of the two ranks, not all four of a layer: it grows with the number of ranks."""
     assert [rank["experts sent"] for rank in experts] == [4 * 3 * 2] * 2
+    assert [rank["at once"] for rank in experts] == [2.0] * 2
 
 
 CONVERTS = {
