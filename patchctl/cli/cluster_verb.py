@@ -77,9 +77,9 @@ def command() -> None:
     cluster's version, and none of its CPUs or NPUs. Nothing in the cluster is started or stopped.
 
     \b
-    patchctl cluster verify --address 10.0.0.1:6766 --profile qwen3-235b --recipe dapo --nodes 64
+    patchctl cluster verify --address 10.0.0.1:6766 --profile qwen3-235b --recipe grpo --nodes 64
     patchctl cluster status --address 10.0.0.1:6766
-    patchctl cluster preflight --address 10.0.0.1:6766 --profile qwen3-235b --recipe dapo
+    patchctl cluster preflight --address 10.0.0.1:6766 --profile qwen3-235b --recipe grpo
     patchctl cluster apply --address 10.0.0.1:6766 --profile qwen3-235b --bundle qwen3-235b.bundle.tar
 
     Exit code 1 when a node differs, is dead or does not answer; 3 when there is no cluster at the address.
@@ -115,7 +115,7 @@ def verify(app: App, /, **given: Any) -> int:
 
     \b
     patchctl cluster verify --address 10.0.0.1:6766
-    patchctl cluster verify --address 10.0.0.1:6766 --profile qwen3-235b --recipe dapo --nodes 64 --json
+    patchctl cluster verify --address 10.0.0.1:6766 --profile qwen3-235b --recipe grpo --nodes 64 --json
 
     Exit code 1 when a node differs, is dead or does not answer.
     """

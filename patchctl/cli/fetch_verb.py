@@ -81,7 +81,8 @@ def command(
             yield f"{name:<12} {style.note('skipped')}"
             yield from (f"    tried {t.place}: {t.reason}" for t in failure.tried)
         if sources.bundle is not None:
-            yield f"distribution {dist.root}: patchctl --root {dist.root} apply --profile {profile}"
+            on = f" --set {release_set}" if (release_set := dist.profile(profile).set) else ""
+            yield f"distribution {dist.root}: patchctl --root {dist.root} apply --profile {profile}{on}"
 
     data = {"profile": profile, "root": str(dist.root), "sources": rows, "skipped": skipped}
     app.emit("fetch", data, text, as_json)

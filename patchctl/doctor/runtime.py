@@ -139,15 +139,16 @@ def check_packages(dist: Distribution, profile: Profile, named: str | None) -> I
         return
     own = {dist.requirements[name].distribution or name for name in profile.runtime}
     rest = [d for d in found if canonicalize_name(d.name) not in {canonicalize_name(name) for name in own}]
-    yield from package_findings(rest, python, profile.name)
+    yield from package_findings(rest, python, profile)
 
 
-def package_findings(found: Sequence[Difference], python: str, profile: str) -> Iterator[Finding]:
+def package_findings(found: Sequence[Difference], python: str, profile: Profile) -> Iterator[Finding]:
     """How an interpreter differs from the lock of a profile's requirements: what can go wrong, each by itself, and the others
     together."""
     from patchctl.requirements.interpreter import summary
 
-    todo = f"patchctl requirements --profile {profile} prints what pip installs"
+    on = f" --set {profile.set}" if profile.set else ""
+    todo = f"patchctl requirements --profile {profile.name}{on} prints what pip installs"
     matter = [d for d in found if d.matters]
     for one in matter[:_SHOWN]:
         level: Level = "error" if one.kind == "missing" else "warning"

@@ -23,6 +23,7 @@ from patchctl.install.metadata import (
 from patchctl.install.submodules import Submodule, submodules, write_submodules
 from patchctl.install.wheel import complete_wheel, write_wheel
 from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.types import Profile
 from patchctl.requirements.compare import Difference
 from patchctl.requirements.interpreter import differences
 from patchctl.terminal.progress import Progress
@@ -61,7 +62,7 @@ class Installation:
 
     trees: tuple[InstalledTree, ...]
     passed_by: Mapping[str, str]
-    profile: str = ""
+    profile: Profile | None = None
     packages: tuple[Difference, ...] | None = None
 
 
@@ -128,14 +129,14 @@ def _install(environment: Environment, wheels: Sequence[Path]) -> None:
 
 def _packages(
     workspace: Path, dist: Distribution, environment: Environment
-) -> tuple[str, tuple[Difference, ...] | None]:
+) -> tuple[Profile | None, tuple[Difference, ...] | None]:
     """The workspace's profile, and how the environment differs from its lock. `install` itself changes none of that."""
     state = load_state(workspace)
     profile = dist.held(state.profile, state.set) if state is not None else None
     if profile is None:
-        return "", None
+        return None, None
     found = differences(dist, profile, {n: i.version for n, i in environment.found.items()})
-    return profile.name, None if found is None else tuple(found)
+    return profile, None if found is None else tuple(found)
 
 
 def _build_all(

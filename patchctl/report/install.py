@@ -14,6 +14,7 @@ from patchctl.values import asdict
 
 if TYPE_CHECKING:
     from patchctl.install.install import Installation, InstallOptions
+    from patchctl.manifest.types import Profile
     from patchctl.requirements.compare import Difference
     from patchctl.terminal.style import Style
 
@@ -36,7 +37,7 @@ def install_report(found: Installation, options: InstallOptions) -> Report:
     """The same as findings: what was installed, what was not, and how the environment differs from the lock."""
     rows = [looked_at("install", t.distribution, "ok", f"{t.version} of {t.tip_commit}") for t in found.trees]
     rows += [looked_at("install", name, "note", f"not installed: {why}") for name, why in found.passed_by.items()]
-    if found.packages is not None:
+    if found.packages is not None and found.profile is not None:
         rows += package_findings(found.packages, options.python, found.profile)
     return Report(rows)
 
@@ -54,14 +55,15 @@ def install_text(found: Installation, options: InstallOptions, workspace: Path, 
     names = " ".join(tree.distribution for tree in found.trees)
     if not options.dry_run:
         yield f"`{options.python} -m pip uninstall {names}` takes them away again"
-    if found.packages is not None:
+    if found.packages is not None and found.profile is not None:
         yield from _packages(found.packages, found.profile, style)
 
 
-def _packages(found: Sequence[Difference], profile: str, style: Style) -> Iterator[str]:
+def _packages(found: Sequence[Difference], profile: Profile, style: Style) -> Iterator[str]:
     """What the environment has besides, against the lock; the trees were installed without it."""
     if not found:
-        yield f"packages       {style.good('as in the lock')} of {profile}"
+        yield f"packages       {style.good('as in the lock')} of {profile.name}"
         return
-    yield f"packages       {style.note('not as in the lock')} of {profile}: {visible_line(summary(found))}"
-    yield f"    `patchctl requirements --profile {profile}` prints what pip installs"
+    on = f" --set {profile.set}" if profile.set else ""
+    yield f"packages       {style.note('not as in the lock')} of {profile.name}: {visible_line(summary(found))}"
+    yield f"    `patchctl requirements --profile {profile.name}{on}` prints what pip installs"

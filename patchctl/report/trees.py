@@ -60,7 +60,11 @@ def plan_text(plan: Plan, outcome: Outcome, workspace: Path, style: Style, *, dr
         yield f"{kept.upstream:<12} {tree.stack}  {tree.form:<5}  {style.note('kept as it was applied')}: its source cannot be had now"
         yield from (f"    tried {visible_line(t.place)}: {visible_line(t.reason)}" for t in kept.tried)
     yield from (f"{n:<12} edits kept on branch {branch}" for n, branch in outcome.stashed.items())
-    yield f"profile {plan.profile.name} {'would be' if dry_run else 'is'} in {workspace}"
+    on = f" on release set {plan.profile.set}" if plan.profile.set else ""
+    moved = (
+        f" (it was on {outcome.moved_from}: --set {outcome.moved_from} takes it there)" if outcome.moved_from else ""
+    )
+    yield f"profile {plan.profile.name}{on} {'would be' if dry_run else 'is'} in {workspace}{moved}"
 
 
 def status_text(status: Status, style: Style) -> Iterator[str]:

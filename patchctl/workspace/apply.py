@@ -32,13 +32,14 @@ from patchctl.workspace.trees import STASH_HINT, Sides, Tree
 @dataclass(frozen=True)
 class Outcome:
     """What a run did: the state now, trees that changed, an interrupted run that it finished first, or took back
-    (`undone`), branches with edits."""
+    (`undone`), branches with edits, and the release set that the profile was on before, where it is another one."""
 
     state: State
     changed: tuple[str, ...]
     finished: str | None
     stashed: Mapping[str, str]
     undone: str | None = None
+    moved_from: str | None = None
 
 
 def apply_plan(workspace: Path, plan: Plan, root: Path, into: Mapping[str, Path], *, stash: bool = False) -> Outcome:
@@ -109,7 +110,11 @@ class _Run:
                 parts.append(self._back(name, tree))
                 after[name] = _at_base(tree)
         skipped = tuple(SkippedUpstream(s.upstream, tuple((t.place, t.reason) for t in s.tried)) for s in plan.skipped)
-        return self._carry_out("apply", parts, State(plan.profile.name, str(root), plan.without, after, skipped, plan.profile.set))
+        was = self.state.set if self.state is not None and self.state.profile == plan.profile.name else None
+        outcome = self._carry_out(
+            "apply", parts, State(plan.profile.name, str(root), plan.without, after, skipped, plan.profile.set)
+        )
+        return outcome if was == plan.profile.set else replace(outcome, moved_from=was)
 
     def revert(self) -> Outcome:
         if self.state is None:

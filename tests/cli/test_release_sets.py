@@ -159,6 +159,30 @@ def test_a_recipe_that_a_set_has_not_is_no_recipe_there(trained: Made) -> None:
     assert done.returncode == 2 and "two release sets are named: 2026.11 and 2026.02" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words", [("recipe", "show"), ("recipe", "command"), ("env", "-r"), ("preflight", "-r")], ids=" ".join
+)
+def test_a_recipe_of_another_set_is_told_with_its_set(trained: Made, words: tuple[str, ...]) -> None:
+    done = trained.patchctl(*words, "full/loud", env={"PATCHCTL_SET": "2026.11"})
+    assert done.returncode == 2
+    assert "full has no recipe 'loud' on 2026.11: it is one of 2026.02" in done.stderr
+    assert "name it full/loud@2026.02, or `export PATCHCTL_SET=2026.02` for all verbs" in done.stderr
+
+
+def test_apply_says_which_set_and_from_which_it_moves(made: Made, tmp_path: Path) -> None:
+    def last(*args: str) -> str:
+        return made.good("apply", "--profile", "full", "--workspace", str(tmp_path / "ws"), *args).splitlines()[-1]
+
+    assert last("--set", "2026.02") == f"profile full on release set 2026.02 is in {tmp_path}/ws"
+    assert last("--set", "2026.02") == f"profile full on release set 2026.02 is in {tmp_path}/ws"
+    moved = (
+        f"profile full on release set 2026.11 {{}} in {tmp_path}/ws (it was on 2026.02: --set 2026.02 takes it there)"
+    )
+    assert last("--set", "2026.11", "--dry-run") == moved.format("would be")
+    assert last("--set", "2026.11") == moved.format("is")
+    assert last("--set", "2026.11") == f"profile full on release set 2026.11 is in {tmp_path}/ws"
+
+
 def test_recipe_list_has_those_of_every_set(trained: Made) -> None:
     def listed(*args: str) -> list[tuple[str, str]]:
         return [(r["set"], r["recipe"]) for r in json.loads(trained.good("recipe", "list", *args, "--json"))["recipes"]]

@@ -29,15 +29,18 @@ Key = tuple[str, str]
 @dataclass(frozen=True)
 class Recipes:
     """The recipes of a distribution, and the rules over them; both empty where it keeps none. `profiles` have each profile on
-    the set whose recipes are meant."""
+    the set whose recipes are meant, `variants` on each of its sets."""
 
     files: Mapping[Key, Loaded[Recipe]]
     rules: Loaded[Rules] | None
     profiles: Mapping[str, Profile]
+    variants: Mapping[str, tuple[Profile, ...]]
 
     def key(self, profile: str, name: str) -> Key:
         """Where the recipe of a profile lies, whether it is there or not."""
-        chosen = self.set_of(profile)
+        return self._key_on(self.set_of(profile), profile, name)
+
+    def _key_on(self, chosen: str | None, profile: str, name: str) -> Key:
         own = chosen is not None and any(folder.startswith(f"{chosen}/") for folder, _ in self.files)
         return (f"{chosen}/{profile}" if own else profile), name
 
@@ -55,9 +58,14 @@ class Recipes:
         return [(profile, name) for profile in sorted(self.profiles) for name in self.of(profile)]
 
     def recipe(self, profile: str, name: str) -> Loaded[Recipe]:
-        """Raises WrongUse, which names the nearest known one."""
+        """Raises WrongUse, which names another set that has it, else the nearest known one."""
         found = self.files.get(self.key(profile, name))
         if found is None:
+            for other in (p.set for p in self.variants.get(profile, ()) if p.set is not None):
+                if self._key_on(other, profile, name) in self.files:
+                    what = f"{profile} has no recipe {quoted(name)} on {self.set_of(profile)}: it is one of {other}"
+                    hint = f"name it {profile}/{name}@{other}, or `export PATCHCTL_SET={other}` for all verbs of this shell"
+                    raise WrongUse(what, hint=hint)
             chosen = f" on {set_}" if (set_ := self.set_of(profile)) else ""
             hint = f"`patchctl recipe list --profile {profile}` names them all" if self.of(profile) else None
             near = did_you_mean(name, self.of(profile))
@@ -87,7 +95,7 @@ def read_recipes(dist: Distribution) -> Recipes:
         problems += _parent(key, loaded, files, unread)
     if problems:
         raise InvalidManifest(problems)
-    return Recipes(files, rules, dist.profiles)
+    return Recipes(files, rules, dist.profiles, dist.variants)
 
 
 def parent_of(key: Key, recipe: Recipe) -> Key | None:

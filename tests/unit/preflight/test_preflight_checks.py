@@ -156,6 +156,14 @@ def test_an_environment_with_next_to_nothing_is_told_in_a_few_lines(look: Look) 
     assert len([f for fs in found.values() for f in fs if f.rule == "software" and "is missing" in f.message]) == 8
 
 
+def test_commands_that_are_advised_name_the_release_set(look: Look) -> None:
+    """A profile alone is taken on another set, whose lock and variables these are not."""
+    other = json.dumps(ENVIRONMENT | {"TASK_QUEUE_ENABLE": "7"})
+    found = look(pip_list="[]", environment=other)
+    assert "patchctl requirements --profile qwen3-235b --set 2026.02 " in str(one(found, "packages").todo)
+    assert '"$(patchctl env -p qwen3-235b -r grpo@2026.02)"' in str(found["TASK_QUEUE_ENABLE"][-1].todo)
+
+
 def test_the_driver_by_npu_smi_where_its_file_is_not_mounted(look: Look) -> None:
     assert one(look(driver=None), "driver").message.startswith("25.3.rc1")
     assert one(look(driver=None, npu_smi=npu_smi(version="25.2.1")), "driver").level == "warning"

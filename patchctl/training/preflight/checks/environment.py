@@ -123,7 +123,10 @@ def _overruled(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
     for name, setting in case.run.environment.items():
         if name in own and setting.path is None and own[name] != setting.value:
             what = f"{own[name]} here, {setting.value} in the recipe"
-            todo = f'eval "$(patchctl env -p {case.run.profile} -r {case.run.name})" on every node before `ray start`'
+            on = f"@{case.run.set}" if case.run.set else ""
+            todo = (
+                f'eval "$(patchctl env -p {case.run.profile} -r {case.run.name}{on})" on every node before `ray start`'
+            )
             yield looked_at("environment", name, "warning", one_line(what), todo, needed=False)
 
 

@@ -97,7 +97,8 @@ def _packages(case: Case) -> Iterator[Finding]:
     matter = [d for d in found if d.matters]
     for one in matter[:_SHOWN]:
         yield looked_at("software", one.name, "error", str(one), f"{_cure(one, wanted)}; or --accept {one.name}")
-    lock = f"patchctl requirements --profile {case.run.profile} prints what pip installs, on every node"
+    on = f" --set {case.run.set}" if case.run.set else ""
+    lock = f"patchctl requirements --profile {case.run.profile}{on} prints what pip installs, on every node"
     if len(matter) > _SHOWN:
         rest = summary(matter[_SHOWN:])
         yield looked_at("software", "packages", "error", f"and besides those: {rest}", f"{lock}; or --accept packages")
