@@ -20,13 +20,15 @@ examples:
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import json
 import os
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -144,6 +146,8 @@ def fetch(args: argparse.Namespace) -> int:
         if not args.dry_run:
             _require_room(args.out, size)
             hub.download(patterns)
+            if not args.config_only:
+                hub.take_away_parts()
     return 0 if args.dry_run else _checked(args)
 
 
@@ -188,6 +192,11 @@ class Hub:
             )
         )
 
+    def take_away_parts(self) -> None:
+        """After a whole fetch: huggingface_hub 1 begins a part of a fetch that was killed anew, and leaves the old one."""
+        for part in (self._out / ".cache" / "huggingface" / "download").rglob("*.incomplete"):
+            part.unlink(missing_ok=True)
+
     def _is_there(self, name: str, size: int) -> bool:
         path = self._out / name
         return path.is_file() and path.stat().st_size == size
@@ -199,16 +208,21 @@ class Hub:
             LocalEntryNotFoundError,
             OfflineModeIsEnabled,
         )
-        from requests.exceptions import RequestException
-
         try:
             return question()
         except HFValidationError as error:
             raise WrongUse(str(error), hint="a model as published, e.g. Qwen/Qwen3-32B") from None
-        except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, RequestException) as error:
+        except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, *_errors_of_the_network()) as error:
             hint = f"--mirror ({MIRROR}), --from modelscope, or HF_TOKEN where the model asks for it; what is there is kept"
             reason = str(error).strip().splitlines()[0]
             raise Unavailable(f"{self._model} could not be had from {self.endpoint}: {reason}", hint=hint) from None
+
+
+def _errors_of_the_network() -> Iterator[type[Exception]]:
+    """Those of the library that huggingface_hub asks with: requests before 1.0, httpx since."""
+    for library, error in (("requests.exceptions", "RequestException"), ("httpx", "HTTPError")):
+        with contextlib.suppress(ImportError):
+            yield getattr(importlib.import_module(library), error)
 
 
 def _run_modelscope(command: list[str]) -> None:

@@ -1,6 +1,7 @@
-"""Stands for Hugging Face's hub: the three requests that huggingface_hub 0.36 makes to list and to fetch a model's files.
+"""Stands for Hugging Face's hub: the requests that huggingface_hub 0.36 and 1.33 make to list and to fetch a model's files.
 
-`GET /api/models/ID[/revision/REV]`, `HEAD` and `GET` (with Range) of `/ID/resolve/REV/FILE`. It serves files of a folder; the
+`GET /api/models/ID[/revision/REV]`, of the second also `GET /api/models/ID/tree/REV`, `HEAD` and `GET` (with Range)
+of `/ID/resolve/REV/FILE`. It serves files of a folder; the
 library on the other side is the real one. What it cannot show is the hub's own behaviour: redirects to its storage, xet,
 tokens, rate limits.
 """
@@ -73,6 +74,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.asked.append((self.command, path, self.headers.get("Range", "")))
         if found := re.fullmatch(r"/api/models/([^/]+/[^/]+?)(?:/revision/.*)?", path):
             self._describe(found[1])
+        elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/[^/]+", path):
+            self._say([{"type": "file", "path": n, "size": s, "oid": "b"} for n, s in self._sizes(found[1]).items()])
         elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/[^/]+/(.+)", path):
             self._send_file(found[1], found[2])
         else:
@@ -86,10 +89,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
+        files = [{"rfilename": name, "size": size, "blobId": "b"} for name, size in self._sizes(model).items()]
+        self._say({"id": model, "modelId": model, "sha": COMMIT, "private": False, "siblings": files})
+
+    def _sizes(self, model: str) -> dict[str, int]:
+        folder = self.server.models[model]
         names = sorted(path.name for path in folder.iterdir())
-        sizes = {name: self.server.claimed.get(name, (folder / name).stat().st_size) for name in names}
-        files = [{"rfilename": name, "size": size, "blobId": "b"} for name, size in sizes.items()]
-        body = json.dumps({"id": model, "modelId": model, "sha": COMMIT, "private": False, "siblings": files}).encode()
+        return {name: self.server.claimed.get(name, (folder / name).stat().st_size) for name in names}
+
+    def _say(self, data: Any) -> None:
+        body = json.dumps(data).encode()
         self._headers(200, len(body), {"Content-Type": "application/json"})
         self.wfile.write(body)
 
