@@ -226,7 +226,9 @@ def _as_text(result: dict[str, Any], without: list[str]) -> str:
         lines += [f"  warning: {result['in_both']:,} problems are in both files"]
     lines += [f"data_source: {', '.join(result['data_source'])}"]
     if without:
-        lines += [f"reward: verl v0.6.0 has none for {', '.join(without)}, and stops at the first step without these:"]
+        lines += [
+            f"reward: verl has none for {', '.join(without)}, and stops at the first step without these (2026.02: without reward.):"
+        ]
     else:
         lines += ["reward: verl's own"]
     return "\n".join([*lines, *(f"  {setting}" for setting in result["reward"])])
@@ -237,7 +239,7 @@ def _reward(known: DataSet, without: list[str]) -> list[str]:
     if not without:
         return []
     path = REWARDS / known.reward if known.reward else "a file of yours with compute_score"
-    return [f"custom_reward_function.path={path}", "custom_reward_function.name=compute_score"]
+    return [f"reward.custom_reward_function.path={path}", "reward.custom_reward_function.name=compute_score"]
 
 
 def _rows(files: list[str], part: Part) -> Iterator[Row]:

@@ -33,31 +33,44 @@ SCRIPT = re.compile(r"^(?:python3? )?(scripts/[a-z_/]+\.(?:py|sh))\b")
 PLACEHOLDERS = {"P", "R", "PROFILE", "RECIPE", "NAME"}
 
 
-def commands(page: str) -> Iterator[str]:
-    """The lines of a page's code blocks that run the tool or a script; one that ends in a backslash goes on."""
+def commands(page: str) -> Iterator[tuple[str, str | None]]:
+    """The lines of a page's code blocks that run the tool or a script, each with the release set that PATCHCTL_SET has then, for
+    whoever pastes one after the other; a line that ends in a backslash goes on."""
+    release_set = None
     text = (REPO / page).read_text(encoding="utf-8") if (REPO / page).is_file() else ""
     indented = re.findall(r"(?:^ {4}\S.*\n)+", text, re.MULTILINE)
     for block in [*re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE), *indented]:
         for line in re.sub(r"\s*\\\n\s*", " ", block).splitlines():
             # Beside the command stands what it does, behind a # or three blanks.
             one = re.split(r" {3,}(?![ -])", line.strip().removeprefix("$ "))[0]
+            if said := re.match(r"export PATCHCTL_SET=(\S+)|unset PATCHCTL_SET", one):
+                release_set = said[1]
             for found in re.split(r"&&|\||\$\(|;", one.partition(" #")[0]):
                 command = found.strip().rstrip(')"')
                 if command.startswith("patchctl ") or SCRIPT.match(command):
-                    yield command.partition(" > ")[0].partition(" 2>")[0]
+                    yield command.partition(" > ")[0].partition(" 2>")[0], release_set
 
 
-ALL = sorted({(page, command) for page in PAGES for command in commands(page)})
+ALL = sorted({(page, command) for page in PAGES for command, _ in commands(page)})
+ON_SETS = sorted({(page, *found) for page in PAGES for found in commands(page)}, key=str)
 
 
 @cache
-def recipes() -> set[str]:
-    """PROFILE/RECIPE, and PROFILE/RECIPE@SET on each release set."""
-    dist = Distribution.load(REPO)
+def book(release_set: str | None) -> tuple[Distribution, Recipes]:
+    """The distribution and its recipes as a verb has them, with the set's name and without."""
+    chosen = on_set(Distribution.load(REPO), release_set, print)
+    return chosen, read_recipes(chosen)
+
+
+@cache
+def recipes(release_set: str | None) -> set[str]:
+    """PROFILE/RECIPE as it is taken while PATCHCTL_SET is that, and PROFILE/RECIPE@SET on each release set."""
     on_sets = {
-        f"{p}/{name}@{read.set_of(p)}" for read in map(read_recipes, dist.each_set()) for p, name in read.runnable()
+        f"{p}/{name}@{read.set_of(p)}"
+        for read in map(read_recipes, Distribution.load(REPO).each_set())
+        for p, name in read.runnable()
     }
-    return {"/".join(key) for key in read_recipes(dist).runnable()} | on_sets
+    return {"/".join(key) for key in book(release_set)[1].runnable()} | on_sets
 
 
 @cache
@@ -115,8 +128,8 @@ def all_usage(script: str, given: list[str]) -> str:
     return text
 
 
-@pytest.mark.parametrize(("page", "command"), ALL)
-def test_the_recipe_of_a_command_is_there(page: str, command: str) -> None:
+def recipes_in(command: str) -> list[str]:
+    """The recipes that a command names, less placeholders."""
     text = f"{command} "
     profile = re.search(r"(?:-p|--profile) (\S+)", text)
     recipe = re.search(r"(?:-r|--recipe) (\S+)", text)
@@ -124,7 +137,16 @@ def test_the_recipe_of_a_command_is_there(page: str, command: str) -> None:
     named = [f"{profile[1]}/{recipe[1]}"] if profile and recipe else []
     named += [f"{train[1]}/{train[2]}"] if train else []
     named += re.findall(r"recipe (?:show|command|diff) (\S+/\S+)", text)
-    assert [n for n in named if n not in recipes() and not PLACEHOLDERS & set(n.split("/"))] == []
+    return [n for n in named if not PLACEHOLDERS & set(n.split("/"))]
+
+
+@pytest.mark.parametrize(("page", "command", "release_set"), ON_SETS)
+def test_the_recipe_of_a_command_is_there(page: str, command: str, release_set: str | None) -> None:
+    """On the set that the page's reader is on: the one that is taken without a name, until the page says another."""
+    text = f"{command} "
+    said = re.search(r"--set (\d\S*) ", text)
+    known = recipes(said[1] if said else release_set)
+    assert [n for n in recipes_in(command) if n not in known] == []
 
 
 def helped(command: click.Command) -> Iterator[str]:
@@ -147,7 +169,7 @@ def examples_of_help() -> Iterator[str]:
                 yield command.partition(" > ")[0].strip().removeprefix('eval "$(').removesuffix(')"')
 
 
-def run_of(command: str) -> tuple[str, Given] | None:
+def run_of(command: str, release_set: str | None) -> tuple[str, Given] | None:
     """PROFILE/RECIPE and what a command says instead of it; None for one that names no recipe that is there."""
     given = words(command)
     option = {o: given[i + 1] for i, o in enumerate(given[:-1]) if o.startswith("-")}
@@ -160,7 +182,7 @@ def run_of(command: str) -> tuple[str, Given] | None:
     title = f"{train[1]}/{train[2]}" if train else shown[1] if shown else named
     after = [given[i + 1] for i, o in enumerate(given[:-1]) if o == "--set"]
     title += "".join(f"@{word}" for word in after if "=" not in word)
-    if title not in recipes():
+    if title not in recipes(release_set):
         return None
     pairs = [given[i + 1].partition("=") for i, o in enumerate(given[:-1]) if o == "--size"]
     sizes = {name: value for name, _, value in pairs} | ({"nodes": nodes} if nodes and nodes.isdecimal() else {})
@@ -169,23 +191,16 @@ def run_of(command: str) -> tuple[str, Given] | None:
     return title, Given(sizes, {name: value for name, _, value in (word.partition("=") for word in settings)})
 
 
-RUNS = sorted({command for _, command in ALL} | set(examples_of_help()))
+RUNS = sorted({found[1:] for found in ON_SETS} | {(command, None) for command in examples_of_help()}, key=str)
 
 
-@cache
-def book(release_set: str | None) -> tuple[Distribution, Recipes]:
-    dist = Distribution.load(REPO)
-    chosen = dist if release_set is None else on_set(dist, release_set, print)
-    return chosen, read_recipes(chosen)
-
-
-@pytest.mark.parametrize("command", [command for command in RUNS if run_of(command)])
-def test_what_is_shown_keeps_the_rules(command: str) -> None:
+@pytest.mark.parametrize(("command", "release_set"), [run for run in RUNS if run_of(*run)])
+def test_what_is_shown_keeps_the_rules(command: str, release_set: str | None) -> None:
     """With the nodes, sizes and overrides that the example has: a reader pastes it as it stands."""
-    found = run_of(command)
+    found = run_of(command, release_set)
     assert found is not None
-    title, _, release_set = found[0].partition("@")
-    dist, all_recipes = book(release_set or None)
+    title, _, named = found[0].partition("@")
+    dist, all_recipes = book(named or release_set)
     profile, name = title.split("/")
     run = resolve(all_recipes, profile, name, found[1])
     features, switches = features_and_switches(dist, profile)
@@ -193,8 +208,15 @@ def test_what_is_shown_keeps_the_rules(command: str) -> None:
     assert [str(b) for b in broken] == []
 
 
+def test_the_recipe_of_a_commands_help_is_there() -> None:
+    """Whoever pastes an example of --help has named no set."""
+    named = {command: recipes_in(command) for command in examples_of_help()}
+    assert any(named.values())
+    assert {c: found for c, found in named.items() if set(found) - recipes(None)} == {}
+
+
 def test_examples_of_the_help_are_among_them() -> None:
-    with_nodes = [command for command in RUNS if run_of(command) and "--nodes" in command]
+    with_nodes = [command for command, on in RUNS if run_of(command, on) and "--nodes" in command]
     for start in ("patchctl cluster verify", "patchctl recipe command", "patchctl env", "patchctl preflight", "train.sh",
                   "ray_cluster.sh worker", "scripts/ray_cluster.sh head"):  # fmt: skip
         assert [command for command in with_nodes if command.startswith(start)], start

@@ -61,11 +61,11 @@ class Recipes:
         """Raises WrongUse, which names another set that has it, else the nearest known one."""
         found = self.files.get(self.key(profile, name))
         if found is None:
-            for other in (p.set for p in self.variants.get(profile, ()) if p.set is not None):
-                if self._key_on(other, profile, name) in self.files:
+            for one in self.variants.get(profile, ()):
+                if (other := one.set) is not None and self._key_on(other, profile, name) in self.files:
                     what = f"{profile} has no recipe {quoted(name)} on {self.set_of(profile)}: it is one of {other}"
-                    hint = f"name it {profile}/{name}@{other}, or `export PATCHCTL_SET={other}` for all verbs of this shell"
-                    raise WrongUse(what, hint=hint)
+                    way = f"name it {profile}/{name}@{other}, or `export PATCHCTL_SET={other}` for all verbs of this shell"
+                    raise WrongUse(what, hint=way)
             chosen = f" on {set_}" if (set_ := self.set_of(profile)) else ""
             hint = f"`patchctl recipe list --profile {profile}` names them all" if self.of(profile) else None
             near = did_you_mean(name, self.of(profile))

@@ -31,7 +31,7 @@ def command() -> None:
     \b
     patchctl recipe list
     patchctl recipe show qwen3-235b/grpo
-    patchctl recipe command qwen3-235b/dapo --nodes 8 --path model=/data/Qwen3-235B-A22B > run.sh
+    patchctl recipe command qwen3-235b/grpo --nodes 8 --path model=/data/Qwen3-235B-A22B > run.sh
     patchctl recipe diff qwen3-8b/dapo qwen3-8b/grpo
     """
 
