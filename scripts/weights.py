@@ -208,6 +208,7 @@ class Hub:
             LocalEntryNotFoundError,
             OfflineModeIsEnabled,
         )
+
         try:
             return question()
         except HFValidationError as error:

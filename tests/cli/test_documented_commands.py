@@ -26,6 +26,8 @@ from patchctl.training.recipes.rules import broken_rules, wrong_needs
 PAGES = [
     "README.md", "README.zh-CN.md", "docs/recipes.md", "docs/scripts.md", "docs/preflight.md", "docs/data-and-weights.md",
     "docs/cluster.md", "docs/writing-patches.md", "docs/rebase.md", "docs/report.md",
+    "docs/images.md", "docs/install.md", "docs/requirements.md", "docs/bundles.md", "docs/hdp.md", "docs/metrics.md",
+    "docs/release-2026.11.md", "docs/sources.md", "docs/demo.md", "docs/reference-figures.md",
     *(str(p.relative_to(REPO)) for p in sorted((REPO / "docs").glob("**/tutorial.md"))),
     *(str(p.relative_to(REPO)) for p in sorted((REPO / "docs/practice").glob("0*.md"))),
 ]  # fmt: skip
