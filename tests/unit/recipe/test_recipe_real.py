@@ -166,15 +166,21 @@ def test_every_feature_is_needed_by_a_recipe_or_by_a_setting_that_none_has() -> 
     features = {feature for profile in DIST.profiles for feature in features_and_switches(DIST, profile)[0]}
     assert features - needed == {
         "custom_class_proposer",  # speculation by a class of one's own, which no recipe of the newer set has
+        *(
+            "dynamic_cp_argument",
+            "dynamic_cp_groups",
+            "dynamic_cp_on_npu",
+        ),  # dynamic_context_parallel, which no recipe has
         "dummy_step_slots",  # a fix of what engines do by themselves, which no setting asks for
+        "expert_bias_padding",  # dynamic_context_parallel with experts
         "hf_to_mcore_dense_cpu",  # the conversion of a dense model, which mbridge goes without
         "ngram_near_length",  # speculation with ngram, which no recipe has
         "npugraph_ex_static_kernel",  # npugraph_ex with enable_static_kernel
-        "packed_cp_group_ring",  # hybrid context parallelism, which no verl of the sets asks for yet
-        "packed_cp_group_rope",  # packed batches with a group of their own, which no verl of the sets makes yet
+        "packed_cp_group_ring",  # dynamic_context_parallel
+        "packed_cp_group_rope",  # dynamic_context_parallel
         "rollout_routing_replay",  # router replay, which no recipe has
         "sam_shared_history",  # sam with additional_config.sam_shared_history, measured with small models only
-        "single_rank_rope",  # hybrid context parallelism too
+        "single_rank_rope",  # dynamic_context_parallel
         "spec_decode_logprobs",  # speculation with calculate_log_probs; spec_and_graph_config requires it
         "wake_up_experts",  # a fix of what an engine does that wakes with the weights that it had
     }
