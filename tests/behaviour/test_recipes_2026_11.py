@@ -8,8 +8,6 @@ step with their settings. Whole runs: `make test-recipes SET=2026.11`.
 from __future__ import annotations
 
 import json
-import os
-import re
 import subprocess
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -19,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from harness import REPO, Upstream
+from mbridge_source import check_out, commit_named
 
 from patchctl.catalog.release_sets import on_set
 from patchctl.manifest.distribution import Distribution
@@ -49,7 +48,6 @@ MINDSPEEDS = {
     "use_fused_swiglu",
 }  # fmt: skip
 DEEPSEEK = ("deepseek-r1", "grpo")
-MBRIDGE = "PATCHCTL_MBRIDGE"
 # Of DeepSeek-R1's config.json, beside the shape in manifests/models.yaml.
 PUBLISHED = {
     "n_group": 8, "topk_group": 4, "num_nextn_predict_layers": 1, "rope_theta": 10000,
@@ -217,19 +215,12 @@ def test_mbridge_of_the_package_index_does_not_make_a_deepseek(megatron: Of) -> 
 def repository(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A folder with mbridge as DeepSeek-R1's recipe names it."""
     folder = tmp_path_factory.mktemp("mbridge")
-    (commit,) = re.findall(r"ISEEKYAN/mbridge@([0-9a-f]{40})", " ".join(run_of(DEEPSEEK).limits))
-    git = [
-        "git",
-        f"--git-dir={os.environ.get(MBRIDGE)}",
-        f"--work-tree={folder}",
-        "checkout",
-        "-q",
-        commit,
-        "--",
-        "mbridge",
-    ]
-    if subprocess.run(git, env=os.environ | {"GIT_INDEX_FILE": str(folder / "index")}, capture_output=True).returncode:
-        pytest.skip(f"{MBRIDGE} names no git repository of mbridge with commit {commit[:12]}")
+    commit = commit_named(run_of(DEEPSEEK).limits)
+    assert commit
+    try:
+        check_out(commit, folder)
+    except LookupError as lacking:
+        pytest.skip(str(lacking))
     return str(folder)
 
 

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from compare import compared
 from more_steps import more_steps
 from records import Records, State, state_of
-from runs import REPO, Ended, Place, paths, train
+from runs import REPO, Ended, Place, paths, place_of, train
 from seen import BEHIND, answers_of, chosen, same_again, steps_of, update_seen, updates_of, why
 from sets import FIRST_SET, SETS, OfSet
 from shrunk import NOTHING, TABLE, Beside, Shrunk, recipes, shipped, shrunk, smaller
@@ -53,14 +53,22 @@ def main() -> int:
         return 0 if more_steps(place, known, (profile, name), asked.steps, asked.timeout, asked.page) else 1
     if asked.beside or asked.model:
         profile, _, name = asked.only[0].partition("/")
-        sizes = smaller(resolve(known, profile, name), of.sizes, other)
-        found = look_at(place, known, (profile, name), asked.timeout, sizes, beside(asked))
+        run = resolve(known, profile, name)
+        sizes = smaller(run, of.sizes, other)
+        found = look_at(place_of(place, run), known, (profile, name), asked.timeout, sizes, beside(asked))
         print(asked.only[0], json.dumps(found), flush=True)
         return 0 if good(found) else 1
     records = Records(known, asked.records or place.folder, asked.table, of)
     if asked.table:
         replace_file(asked.table.with_name("recipes-sizes.md"), sizes_page().encode())
-    keys = [key for key in shipped(known) if not asked.only or "/".join(key) in asked.only]
+    keys = []
+    for key in shipped(known):
+        if not asked.only or "/".join(key) in asked.only:
+            try:
+                place_of(place, resolve(known, *key))
+                keys.append(key)
+            except LookupError as lacking:
+                print(f"{'/'.join(key)} does not run here: {lacking}")
     session = Session(place, known, records, other, asked.timeout)
     for key in keys:
         session.run(key, asked.again)
@@ -71,7 +79,7 @@ def main() -> int:
     for title in map("/".join, keys):
         if reason := None if good(records.found[title]) else of.known_stop(title, records.found[title]["why"]):
             print(f"{title} stops, as known.yaml says: {reason}")
-    return 0 if all(as_expected(of, "/".join(key), records.found["/".join(key)]) for key in keys) else 1
+    return 0 if keys and all(as_expected(of, "/".join(key), records.found["/".join(key)]) for key in keys) else 1
 
 
 @dataclass
@@ -88,13 +96,16 @@ class Session:
         """Sizes in place of the table's."""
         return smaller(resolve(self.known, *key), self.place.of.sizes, self.asked)
 
+    def _place(self, key: Key) -> Place:
+        return place_of(self.place, resolve(self.known, *key))
+
     def run(self, key: Key, again: bool = False) -> None:
         title = "/".join(key)
         before = self.records.found.get(title, {})
         other = self._other(key)
         state = state_of(self.place.trees, shrunk(self.known, key, {}, other), self.known)
         if again or before.get("state") != state:
-            found = look_at(self.place, self.known, key, self.timeout, other)
+            found = look_at(self._place(key), self.known, key, self.timeout, other)
             self._done(key, "on", state)
             self.records.keep(title, found | {"state": state, "compared": before.get("compared", {})})
 
@@ -106,12 +117,12 @@ class Session:
             return
         # A record of another machine left no run here to hold this one against.
         if not self._here(key, "on", found["state"]):
-            begun(self.place, self.known, key, self.timeout, other)
+            begun(self._place(key), self.known, key, self.timeout, other)
             self._done(key, "on", found["state"])
         if variant.beside != "on" and not self._here(key, variant.beside, found["compared"][variant.beside]["state"]):
             self.compare(key, variant_of(variant.beside, found["compared"][variant.beside]), again=True)
             found = self.records.found[title]
-        one = compared(self.place, self.known, key, variant, self.timeout, other)
+        one = compared(self._place(key), self.known, key, variant, self.timeout, other)
         self._done(key, variant.name, state)
         self.records.keep(title, found | {"compared": found["compared"] | {variant.name: one | {"state": state}}})
 

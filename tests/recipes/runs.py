@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memory import resident_bytes
@@ -23,6 +23,7 @@ from patchctl.training.recipes.shell import hydra_value
 sys.path.insert(0, str(REPO / "tests"))
 
 from environment import NOBODYS
+from mbridge_source import check_out, commit_named
 from pins import distribution, index_version
 
 HERE = Path(__file__).parent
@@ -47,18 +48,26 @@ GRACE_S = 10.0
 
 @dataclass(frozen=True)
 class Place:
-    """Where a session of runs keeps its things: trees of a release set, an interpreter with torch, and a folder of its own."""
+    """Where a session of runs keeps its things: trees of a release set, an interpreter with torch, and a folder of its own; and
+    what comes before the interpreter's packages."""
 
     trees: Path
     python: Path
     folder: Path
     of: OfSet = FIRST
+    packages: tuple[Path, ...] = ()
 
     def environment(self, **more: str) -> dict[str, str]:
         site = self.folder / "site"
         if not site.is_dir():
             _make_site(site, self.trees, self.of)
-        path = [site, HERE, *(self.trees / name for name in UPSTREAMS), *(STANDINS / name for name in self.of.standins)]
+        path = [
+            site,
+            HERE,
+            *self.packages,
+            *(self.trees / name for name in UPSTREAMS),
+            *(STANDINS / name for name in self.of.standins),
+        ]
         return {
             **FIXED,
             "PATH": f"{self.python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
@@ -86,6 +95,17 @@ class Ended:
         """The last line that names an error, for people."""
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if _names_error(line)]
         return lines[-1].rpartition("m ")[2].strip()[:300] if lines else ""
+
+
+def place_of(place: Place, run: Run) -> Place:
+    """The place with the packages that this recipe wants from elsewhere than the package index; raises LookupError where
+    they cannot be had."""
+    if not (commit := commit_named(run.limits)):
+        return place
+    folder = place.folder / f"mbridge-{commit[:12]}"
+    if not folder.is_dir():
+        check_out(commit, folder)
+    return replace(place, packages=(folder,))
 
 
 def _names_error(line: str) -> bool:
