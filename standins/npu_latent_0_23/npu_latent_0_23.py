@@ -9,7 +9,7 @@ import npu_engine
 import npu_experts_0_23
 import torch
 import torch_npu
-from torch_npu import reference_mla_ops
+from torch_npu import graphs, reference_mla_ops, reference_ops
 
 PACKED, CAUSAL, ALL = "TND", 3, 0
 
@@ -99,6 +99,15 @@ def decoding(
     return reference_mla_ops.latent_decode(query, key, **parts, lengths=actual_seq_kvlen, scale=softmax_scale), None
 
 
+def decoding_into(query, key, value, *, workspace, out, **arguments):
+    """The same into the first of `out`; in a graph, a task that can be updated."""
+
+    def into(out, **arguments):
+        out[0].copy_(decoding(**arguments)[0])
+
+    graphs.run_or_update(into, {"out": out, "query": query, "key": key, "value": value, **arguments})
+
+
 def attention_update(lse, out, update_type):
     """Merges parts of one attention: each `lse` float32 [rows] the log of a part's sum, each `out` [rows, width] its result."""
     if update_type != 0:
@@ -126,6 +135,8 @@ def _register_customop(vllm_config=None):
 _experts = npu_experts_0_23._register_customop
 _older_attention = torch_npu.npu_fused_infer_attention_score
 attention.out = _older_attention.out
+decoding.out = decoding_into
 torch_npu.npu_fused_infer_attention_score = attention
 torch_npu.npu_fused_infer_attention_score_v2 = decoding
+torch_npu._npu_fused_infer_attention_score_v2_get_max_workspace = reference_ops.fused_infer_attention_score_workspace
 torch_npu.npu_attention_update = attention_update

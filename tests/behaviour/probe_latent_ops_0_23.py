@@ -61,33 +61,56 @@ def q_slices(lengths):
 
 
 def decode():
-    """A query a request over latent keys in pages of four."""
+    """A query a request over latent keys in pages of four; then in a graph, whose lengths are updated before it is replayed."""
     latent, rotary, query, query_rope = (
         random(6, 1, 4, NOPE),
         random(6, 1, 4, ROPE),
         random(2, HEADS, 1, NOPE),
         random(2, HEADS, 1, ROPE),
     )
-    table, lengths = torch.tensor([[3, 0], [5, 1]]), [7, 2]
+    table, operator = torch.tensor([[3, 0], [5, 1]]), torch_npu.npu_fused_infer_attention_score_v2
     settings = {
         "num_query_heads": HEADS,
         "num_key_value_heads": 1,
         "input_layout": "BNSD_NBSD",
         "softmax_scale": SCALE,
         "block_size": 4,
+        "query_rope": query_rope,
+        "key_rope": rotary,
+        "block_table": table,
     }
-    given = {"query_rope": query_rope, "key_rope": rotary, "block_table": table, "actual_seq_kvlen": lengths}
-    out, _ = torch_npu.npu_fused_infer_attention_score_v2(query, latent, latent, **settings, **given)
-    worst = 0.0
-    for request, length in enumerate(lengths):
-        keys = [cache[table[request]].reshape(-1, cache.shape[-1])[:length] for cache in (latent, rotary)]
-        wide = torch.cat(keys, -1)[:, None].expand(-1, HEADS, -1)
-        asked = torch.cat((query[request, :, 0], query_rope[request, :, 0]), -1)[None]
-        worst = max(
-            worst,
-            far(out[:, request], plain(asked, wide, keys[0][:, None].expand(-1, HEADS, -1), None).transpose(0, 1)),
+
+    def worst(out, lengths):
+        found = 0.0
+        for request, length in enumerate(lengths):
+            keys = [cache[table[request]].reshape(-1, cache.shape[-1])[:length] for cache in (latent, rotary)]
+            wide = torch.cat(keys, -1)[:, None].expand(-1, HEADS, -1)
+            asked = torch.cat((query[request, :, 0], query_rope[request, :, 0]), -1)[None]
+            wanted = plain(asked, wide, keys[0][:, None].expand(-1, HEADS, -1), None).transpose(0, 1)
+            found = max(found, far(out[:, request], wanted))
+        return found
+
+    def into(lengths):
+        work = torch_npu._npu_fused_infer_attention_score_v2_get_max_workspace(
+            query, latent, latent, **settings, actual_seq_kvlen=lengths
         )
-    return {"decode": worst}
+        held = [out, torch.empty(0)]
+        operator.out(query, latent, latent, **settings, actual_seq_kvlen=lengths, workspace=work, out=held)
+
+    once, _ = operator(query, latent, latent, **settings, actual_seq_kvlen=[7, 2])
+    before = worst(once, (7, 2))
+    out, graph = torch.zeros(HEADS, 2, 1, NOPE), torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        torch.npu.graph_task_group_begin(None)
+        into([1, 1])
+        task = torch.npu.graph_task_group_end(None)
+        doubled = out * 2
+    query.copy_(random(2, HEADS, 1, NOPE))
+    graph.replay()
+    torch.npu.graph_task_update_begin(None, task)
+    into([5, 8])
+    torch.npu.graph_task_update_end(None)
+    return {"decode": before, "decode in a graph": worst(doubled / 2, (5, 8))}
 
 
 def far(one, other):

@@ -59,13 +59,15 @@ SETS = {
         ),
         OfSet(
             "2026.11",
-            (*_STANDINS, "npu_engine_0_23", "npu_experts_0_23", "npu_training_0_9", "torchvision"),
+            (*_STANDINS, "npu_engine_0_23", "npu_experts_0_23", "npu_latent_0_23", "npu_training_0_9", "torchvision"),
             (
                 "verl.workers.rollout.vllm_rollout.vllm_rollout=watch_v1:watch_updates",
                 "verl.workers.rollout.vllm_rollout.vllm_async_server=watch_v1:watch_server",
                 "verl.trainer.ppo.v1.trainer_base=watch_v1:watch_trainer",
                 "verl.utils.tracking=watch:watch_metrics",
                 "ray._private.services=watch:wait_for_ray",
+                "mbridge.utils.device=deepseek_on_cpu:name_the_device",
+                "vllm=deepseek_on_cpu:prepare_engine",
             ),
             "TaskRunnerV1 pid=",
             # MindSpeed asks every module of transformers 5, and each says so: fifty thousand lines.
