@@ -81,7 +81,7 @@ test-2026.11:  ## what runs of release set 2026.11 on a CPU (docs/release-2026.1
 
 test-of-set: trees
 	$(TORCH_PYTHON); export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) -m pytest -q -n 2 --dist loadfile patches $(wildcard tests/behaviour/test_*_0_23.py) tests/behaviour/test_platform_0_9.py tests/behaviour/test_needs_met_2026_11.py tests/behaviour/test_recipes_2026_11.py --trees $(TREES)/patched
+	$(RUN) -m pytest -q -n 2 --dist loadfile patches $(wildcard tests/behaviour/test_*_0_23.py) tests/behaviour/test_platform_0_9.py tests/behaviour/test_router_ties.py tests/behaviour/test_needs_met_2026_11.py tests/behaviour/test_recipes_2026_11.py --trees $(TREES)/patched
 
 test-slow: trees  ## those of them that take minutes: more processes, larger matrices
 	$(TORCH_PYTHON); export PATCHCTL_TORCH_PYTHON; \

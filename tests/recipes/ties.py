@@ -39,10 +39,12 @@ class Routers:
         for layer, gate in enumerate(self._gates):
             if isinstance(gate, torch.nn.Linear):
                 gate.register_forward_hook(lambda _, __, logits, layer=layer: self._turned(layer, logits))
-            elif _has_groups(gate):
+            elif not _has_groups(gate):
+                gate.forward = partial(self._top, layer, gate)
+            elif hasattr(gate, "get_topk_indices"):
                 gate.get_topk_indices = partial(self._chosen, layer, gate.get_topk_indices)
             else:
-                gate.forward = partial(self._top, layer, gate)
+                gate.register_forward_hook(lambda _, __, logits, layer=layer: self._logits(layer, logits))
 
     def near(self, tie: float) -> list[Turn]:
         """What is within `tie` in the last run, the nearest first."""
@@ -92,6 +94,11 @@ class Routers:
             weights = weights / weights.sum(-1, keepdim=True)
         return logits, weights.to(logits.dtype), chosen
 
+    def _logits(self, layer: int, logits: torch.Tensor) -> torch.Tensor:
+        """Of transformers 5's DeepseekV3TopkRouter, whose layer takes their sigmoids."""
+        scores = self._turned(layer, logits.sigmoid())
+        return torch.logit(scores) if any(turn.layer == layer for turn in self.turns) else logits
+
     def _turned(self, layer: int, scores: torch.Tensor) -> torch.Tensor:
         """The scores with the turns in them; in place, since a sigmoid's are read again for the weights."""
         self._scores[layer] = scores.detach().clone()
@@ -103,7 +110,7 @@ class Routers:
 
 
 def _has_groups(gate: Any) -> bool:
-    return hasattr(gate, "get_topk_indices")
+    return hasattr(gate, "e_score_correction_bias")
 
 
 def explained(model: Any, prompt: list[int], said: list[int], limit: float, tie: float) -> tuple[float, list[Turn]]:
