@@ -23,7 +23,7 @@ TORCH_PYTHON = PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py --set $(SET
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
 
-.PHONY: help apply demo demo-gpu test test-tool test-behaviour test-2026.11 test-of-set test-recipes test-recipes-share test-slow test-suites test-upstream test-mutants test-bombs fuzz torture torture-share image-test image-test-slow lint lint-upstream bench bench-patches config-keys docs clean trees
+.PHONY: help apply demo demo-gpu test test-tool test-behaviour test-2026.11 test-2026.11-share test-of-set test-recipes test-recipes-share test-slow test-suites test-upstream test-mutants test-bombs fuzz torture torture-share image-test image-test-slow lint lint-upstream bench bench-patches config-keys docs clean trees
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z0-9.-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 18
@@ -76,12 +76,18 @@ test-behaviour: trees  ## the patched upstream code on a CPU torch; scripts and 
 	$(RUN) -m pytest -q -n 2 --dist loadfile patches tests/behaviour tests/scripts tests/cluster --trees $(TREES)/patched
 
 # In test-behaviour the tests of another release set skip, and say so.
+OF_2026_11 := patches $(wildcard tests/behaviour/test_*_0_23.py) $(addprefix tests/behaviour/test_,platform_0_9.py router_ties.py needs_met_2026_11.py recipes_2026_11.py)
 test-2026.11:  ## what runs of release set 2026.11 on a CPU (docs/release-2026.11.md): 11 minutes, and 2 to make its environment
-	$(MAKE) test-of-set SET=2026.11
+	$(MAKE) test-of-set SET=2026.11 TESTS="$(OF_2026_11)"
+
+# A trainer's feature, an engine's, one of Megatron-LM, and the recipes: of trees that the package index has.
+SHARE_2026_11 := tests/behaviour/test_recipes_2026_11.py $(addprefix patches/,verl/v0.9.0/skip_old_log_prob vllm-ascend/v0.23.0/wake_up_experts megatron-lm/core_v0.16.0/packed_cp_group_rope)
+test-2026.11-share:  ## some of them, which .ci/run has; minutes
+	$(MAKE) test-of-set SET=2026.11 TESTS="$(SHARE_2026_11)"
 
 test-of-set: trees
 	$(TORCH_PYTHON); export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) -m pytest -q -n 2 --dist loadfile patches $(wildcard tests/behaviour/test_*_0_23.py) tests/behaviour/test_platform_0_9.py tests/behaviour/test_router_ties.py tests/behaviour/test_needs_met_2026_11.py tests/behaviour/test_recipes_2026_11.py --trees $(TREES)/patched
+	$(RUN) -m pytest -q -n 2 --dist loadfile $(TESTS) --trees $(TREES)/patched
 
 test-slow: trees  ## those of them that take minutes: more processes, larger matrices
 	$(TORCH_PYTHON); export PATCHCTL_TORCH_PYTHON; \
