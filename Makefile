@@ -9,7 +9,7 @@ RUN := $(VENV)/bin/python
 PATCHCTL := $(VENV)/bin/patchctl
 # MIRRORS=DIR holds one local git repository an upstream: DIR/verl, DIR/mindspeed.git, ...
 MIRRORS ?=
-# MBRIDGE=DIR is a git directory of mbridge's repository, for two tests of test-2026.11.
+# MBRIDGE=DIR is a git directory of mbridge's repository, for two tests of test-2026.11 and DeepSeek-R1's run in test-recipes.
 MBRIDGE ?=
 UPSTREAMS := verl vllm vllm-ascend megatron-lm mindspeed
 MIRROR_FLAGS := $(if $(MIRRORS),$(foreach u,$(UPSTREAMS),$(foreach d,$(wildcard $(MIRRORS)/$(u) $(MIRRORS)/$(u).git),--mirror $(u)=$(abspath $(d)))))
