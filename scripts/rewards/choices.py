@@ -2,7 +2,9 @@
 
 For recipes whose data_source verl has no reward for (DianJin-R1-Data, cflue_mcq; 003, 7.1.3):
 
-    custom_reward_function.path=scripts/rewards/choices.py custom_reward_function.name=compute_score
+    reward.custom_reward_function.path=scripts/rewards/choices.py reward.custom_reward_function.name=compute_score
+
+(2026.02: both without `reward.`)
 
 verl loads this file by its path on whichever node computes rewards, so it imports nothing of this repository.
 """
@@ -25,7 +27,7 @@ def compute_score(
 ) -> float:
     """1.0 for exactly the right letters, 0.0 for any other answer, `unanswered` where no last box names a choice.
 
-    An answer that was cut off has none: `+custom_reward_function.reward_kwargs.unanswered=-1` gives it the -1 that 003
+    An answer that was cut off has none: `+reward.custom_reward_function.reward_kwargs.unanswered=-1` gives it the -1 that 003
     (7.2) names for GRPO. Several letters count as a set: AC, "A, C" and CA are the same.
     """
     given = letters_of_last_box(solution_str)

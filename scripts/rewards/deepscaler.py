@@ -3,7 +3,9 @@
 verl v0.6.0 has no reward for this data_source. The weights and the form are those of verl's recipe/r1_ascend (#3427), whose
 prompt `prepare_data.py deepscaler` writes; equality is mathruler's, as there:
 
-    custom_reward_function.path=scripts/rewards/deepscaler.py custom_reward_function.name=compute_score
+    reward.custom_reward_function.path=scripts/rewards/deepscaler.py reward.custom_reward_function.name=compute_score
+
+(2026.02: both without `reward.`)
 
 verl loads this file by its path on whichever node computes rewards, so it imports nothing of this repository; mathruler is
 in verl's requirements-npu.txt.
@@ -45,7 +47,7 @@ def compute_score(
 ) -> dict[str, float]:
     """The score, and what it is made of: `acc` (0 or 1) and `form` (0 or 1), which verl logs beside it.
 
-    Set by `+custom_reward_function.reward_kwargs.NAME=VALUE`:
+    Set by `+reward.custom_reward_function.reward_kwargs.NAME=VALUE`:
     form: what the form is worth; the answer is worth the rest. 0 for a prompt that asks for no form.
     unanswered: the score where there is no \\boxed{}, as in an answer that was cut off (003, 7.2 names -1 for GRPO).
     thinking_opened: the chat template writes <think> itself (Qwen3-*-Thinking-2507, DeepSeek-R1), so that it is in the

@@ -3,7 +3,9 @@
 A tenth for any other single digit, half for the right one with more behind it, and a twentieth for another with more: what a
 model with random weights says first is worth something now and then, so that there is something to learn from.
 
-    custom_reward_function.path=scripts/rewards/sums.py custom_reward_function.name=compute_score
+    reward.custom_reward_function.path=scripts/rewards/sums.py reward.custom_reward_function.name=compute_score
+
+(2026.02: both without `reward.`)
 
 verl loads this file by its path on whichever node computes rewards, so it imports nothing of this repository.
 """
