@@ -45,7 +45,9 @@ def test_both_are_patched_where_they_are_installed(
     env = Env(tmp_path / "env", installer)
     env.install("verl==0.6.0", "megatron-core==0.12.1")
     before, shared = snapshot(env.site), snapshot(env.cache)
-    done = patchctl("apply", "--profile", "qwen3-235b", "--into-python", env.python, "--skip-unavailable")
+    done = patchctl(
+        "apply", "--profile", "qwen3-235b", "--set", "2026.02", "--into-python", env.python, "--skip-unavailable"
+    )
     for upstream in PACKAGES:
         tree = done["trees"][upstream]
         assert (tree["kind"], tree["folder"], tree["form"]) == ("into", str(env.site), "sdist")
@@ -62,6 +64,9 @@ def test_both_are_patched_where_they_are_installed(
     status = patchctl("status")
     assert status["clean"] is True
     patchctl("verify")
-    assert patchctl("apply", "--profile", "qwen3-235b", "--skip-unavailable", "--offline")["changed"] == []
+    assert (
+        patchctl("apply", "--profile", "qwen3-235b", "--set", "2026.02", "--skip-unavailable", "--offline")["changed"]
+        == []
+    )
     patchctl("revert")
     assert snapshot(env.site) == before and snapshot(env.cache) == shared

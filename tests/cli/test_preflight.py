@@ -30,7 +30,7 @@ models:
     bytes: 279296
     source: made up for this test
 """
-BIG = ("preflight", "-p", "qwen3-235b", "-r", "grpo")
+BIG = ("preflight", "-p", "qwen3-235b", "-r", "grpo", "--set", "2026.02")  # whose software write_machine has
 
 
 def real(tmp_path: Path, *args: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -5,18 +5,25 @@ from __future__ import annotations
 
 import re
 import shlex
+from functools import cache
 
 import pytest
 from distribution import REPO
 
+from patchctl.catalog.release_sets import on_set
 from patchctl.manifest.distribution import Distribution
-from patchctl.training.recipes.read import read_recipes
+from patchctl.training.recipes.read import Recipes, read_recipes
 from patchctl.training.recipes.resolve import resolve
 
 TUTORIALS = ["docs/tutorial.md", "docs/zh-CN/tutorial.md"]
-RECIPES = read_recipes(Distribution.load(REPO))
 PREFLIGHT = re.compile(r"patchctl preflight --profile (?P<profile>\S+) --recipe (?P<recipe>\S+)(?P<rest>.*)")
 TRAIN = re.compile(r"scripts/train\.sh (?P<profile>\S+) (?P<recipe>[a-z0-9-]+)(?P<rest>.*)")
+
+
+@cache
+def recipes(release_set: str | None) -> Recipes:
+    """Those that are taken while PATCHCTL_SET is that."""
+    return read_recipes(on_set(Distribution.load(REPO), release_set, print))
 
 
 def lines(page: str) -> list[str]:
@@ -34,9 +41,11 @@ def test_the_first_image_is_made_where_the_operators_are(page: str) -> None:
 @pytest.mark.parametrize("page", TUTORIALS)
 def test_what_a_recipe_asks_for_is_named_before_it_is_run(page: str) -> None:
     exported: set[str] = set()
-    runs = 0
+    release_set, runs = None, 0
     for line in lines(page):
         command = line.partition(" #")[0]
+        if said := re.match(r"export PATCHCTL_SET=(\S+)|unset PATCHCTL_SET", command):
+            release_set = said[1]
         if command.startswith("export "):
             exported |= {word.partition("=")[0] for word in shlex.split(command)[1:]}
         found = PREFLIGHT.match(command) or TRAIN.match(command)
@@ -44,7 +53,7 @@ def test_what_a_recipe_asks_for_is_named_before_it_is_run(page: str) -> None:
             continue
         runs += 1
         given = set(re.findall(r"--path (\w+)=", found["rest"]))
-        paths = resolve(RECIPES, found["profile"], found["recipe"]).paths
+        paths = resolve(recipes(release_set), found["profile"], found["recipe"]).paths
         asked = {p.variable for name, p in paths.items() if p.default is None and name not in given}
         assert asked <= exported, f"{command}: {', '.join(sorted(asked - exported))}"
     assert runs >= 7
