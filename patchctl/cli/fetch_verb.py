@@ -81,8 +81,7 @@ def command(
             yield f"{name:<12} {style.note('skipped')}"
             yield from (f"    tried {t.place}: {t.reason}" for t in failure.tried)
         if sources.bundle is not None:
-            on = f" --set {release_set}" if (release_set := dist.profile(profile).set) else ""
-            yield f"distribution {dist.root}: patchctl --root {dist.root} apply --profile {profile}{on}"
+            yield f"distribution {dist.root}: patchctl --root {dist.root} apply {dist.profile(profile).options}"
 
     data = {"profile": profile, "root": str(dist.root), "sources": rows, "skipped": skipped}
     app.emit("fetch", data, text, as_json)

@@ -147,8 +147,7 @@ def package_findings(found: Sequence[Difference], python: str, profile: Profile)
     together."""
     from patchctl.requirements.interpreter import summary
 
-    on = f" --set {profile.set}" if profile.set else ""
-    todo = f"patchctl requirements --profile {profile.name}{on} prints what pip installs"
+    todo = f"patchctl requirements {profile.options} prints what pip installs"
     matter = [d for d in found if d.matters]
     for one in matter[:_SHOWN]:
         level: Level = "error" if one.kind == "missing" else "warning"

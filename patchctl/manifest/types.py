@@ -290,6 +290,11 @@ class OnSet:
     ] = "of the set"
 
 
+def profile_options(name: str, release_set: str | None) -> str:
+    """The options by which a verb takes the profile of this name on that set."""
+    return f"--profile {name} --set {release_set}" if release_set else f"--profile {name}"
+
+
 @dataclass(frozen=True)
 class Profile:
     """What a model is trained with. Written, it names the release sets that it stands on, or its own stacks, without and runtime.
@@ -320,6 +325,11 @@ class Profile:
     def set(self) -> str | None:
         """The set that this is the profile on; None where it names its stacks itself."""
         return next(iter(self.sets), None)
+
+    @property
+    def options(self) -> str:
+        """By which a verb takes it as it is here."""
+        return profile_options(self.name, self.set)
 
     def on(self, chosen: ReleaseSet) -> Profile:
         """The profile as it is on one of its sets."""

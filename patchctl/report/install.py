@@ -64,6 +64,5 @@ def _packages(found: Sequence[Difference], profile: Profile, style: Style) -> It
     if not found:
         yield f"packages       {style.good('as in the lock')} of {profile.name}"
         return
-    on = f" --set {profile.set}" if profile.set else ""
     yield f"packages       {style.note('not as in the lock')} of {profile.name}: {visible_line(summary(found))}"
-    yield f"    `patchctl requirements --profile {profile.name}{on}` prints what pip installs"
+    yield f"    `patchctl requirements {profile.options}` prints what pip installs"

@@ -500,7 +500,8 @@ def test_wrong_interpreters(case: Case, tmp_path: Path) -> None:
 @pytest.mark.parametrize("over", [False, True])
 def test_a_killed_install_is_made_good_by_the_next(over: bool, tools: Env, wheels: Path, tmp_path: Path) -> None:
     """pip writes RECORD last: what it left half done stopped every later install."""
-    many = {f"greeter/many/m{n}.py": f"N = {n}\n" for n in range(150)}
+    # So many that pip is at them for a while: with 150 it was done, once, before a busy machine had killed it.
+    many = {f"greeter/many/m{n}.py": f"N = {n}\n" for n in range(600)}
     greeter = replace(
         GREETER,
         files={**GREETER.files, **GREETER_FILES, "greeter/many/__init__.py": "", **many},

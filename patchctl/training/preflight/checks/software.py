@@ -11,6 +11,7 @@ from patchctl.doctor.runtime import fits, info_version
 from patchctl.errors import WrongUse
 from patchctl.findings.report import Finding, looked_at
 from patchctl.manifest.requirement_types import Platform
+from patchctl.manifest.types import profile_options
 from patchctl.requirements.compare import Difference, Wanted, compare
 from patchctl.requirements.interpreter import summary
 from patchctl.requirements.lockfile import this_platform
@@ -97,8 +98,7 @@ def _packages(case: Case) -> Iterator[Finding]:
     matter = [d for d in found if d.matters]
     for one in matter[:_SHOWN]:
         yield looked_at("software", one.name, "error", str(one), f"{_cure(one, wanted)}; or --accept {one.name}")
-    on = f" --set {case.run.set}" if case.run.set else ""
-    lock = f"patchctl requirements --profile {case.run.profile}{on} prints what pip installs, on every node"
+    lock = f"patchctl requirements {profile_options(case.run.profile, case.run.set)} prints what pip installs, on every node"
     if len(matter) > _SHOWN:
         rest = summary(matter[_SHOWN:])
         yield looked_at("software", "packages", "error", f"and besides those: {rest}", f"{lock}; or --accept packages")

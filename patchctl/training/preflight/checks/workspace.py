@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from patchctl.findings.report import Finding, looked_at
+from patchctl.manifest.types import profile_options
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.read import records
@@ -15,17 +16,16 @@ from patchctl.training.preflight.read import records
 def check_workspace(case: Case) -> Iterator[Finding]:
     """What `patchctl status` says of the workspace that the recipe is started in."""
     state = case.machine.data(m.WORKSPACE)
-    on = f" --set {case.run.set}" if case.run.set else ""
-    apply = f"patchctl apply --profile {case.run.profile}{on} --workspace DIR"
+    apply = f"patchctl apply {profile_options(case.run.profile, case.run.set)} --workspace"
     if not isinstance(state, dict):
         known = case.machine.known_to_lack(m.WORKSPACE)
         what = case.machine.why_not(m.WORKSPACE)
         yield looked_at(
-            "workspace", "workspace", "error" if known else "unknown", what, f"{apply}, then --workspace DIR here"
+            "workspace", "workspace", "error" if known else "unknown", what, f"{apply} DIR, then --workspace DIR here"
         )
         return
     place = str(state.get("workspace"))
-    apply = f"patchctl apply --profile {case.run.profile}{on} --workspace {shlex.quote(place)}"
+    apply = f"{apply} {shlex.quote(place)}"
     yield from _profile(case, state, place, apply)
     trees = records(state.get("trees"))
     for tree in trees:
