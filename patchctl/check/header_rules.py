@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from patchctl.catalog.linted import LintedPatch
 from patchctl.check.rule import Fault, patch_rule
-from patchctl.importing.words import MARKER
 from patchctl.maintain.template import MARKER as NEW
 from patchctl.manifest.problems import did_you_mean
 from patchctl.stack.build import COMMITTER
@@ -61,14 +60,14 @@ def author(patch: LintedPatch) -> Iterator[Fault]:
         yield Fault(patch.line_of(b"From:"), f"the author is {header.name} <{header.email}>; {hint}")
 
 
-@patch_rule("filled-in", f"no line of the header holds {MARKER} or {NEW}, and no test or mutation {NEW}, which `patchctl import` and"
-            " `patchctl new` write where words are wanted",
+@patch_rule("filled-in", f"nothing in the header is TODO, and no test or mutation holds {NEW}: `patchctl import` and `patchctl new` write"
+            " that where words are wanted",
             "a patch without need, risk and switch is one that nobody has looked at")  # fmt: skip
 def filled_in(patch: LintedPatch) -> Iterator[Fault]:
     for number, line in enumerate(patch.lines[: patch.header_end], 1):
-        if any(marker.encode() in line for marker in (MARKER, NEW)):
+        if re.search(rb"(^|: )TODO\b|TODO\(", line):
             key = line.partition(b":")[0].decode("utf-8", "replace")
-            what = "the paragraph on what changes" if key.startswith((MARKER, NEW)) else f"`{key}:`"
+            what = "the paragraph on what changes" if key.startswith("TODO") else f"`{key}:`"
             yield Fault(number, f"{what} waits to be filled in")
 
 

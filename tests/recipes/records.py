@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -25,9 +26,11 @@ State = dict[str, Any]
 
 
 class Patches(TypedDict):
-    """What a tip was made of: its stack as UPSTREAM/STACK, and the digest of each patch by feature."""
+    """What a tip was made of: its stack as UPSTREAM/STACK, its tree, and the digest of each patch by feature. Other words in a
+    patch's header make another tip of the same tree, on which the same ran."""
 
     stack: str
+    tree: str  # "" where it was not noted
     patches: dict[str, str]
 
 
@@ -70,8 +73,8 @@ class Records:
         tip without a note was made of, nobody knows."""
         changed = set()
         today = locked_patches()
-        for tip in trees.values():
-            was = self.made_of.get(tip, {"stack": "", "patches": {}})
+        for tip in (tip for tip in trees.values() if not self._is_of_today(tip)):
+            was = self.made_of.get(tip, {"stack": "", "tree": "", "patches": {}})
             now = today.get(was["stack"], {})
             changed |= {
                 f"{was['stack']}/{name}"
@@ -84,19 +87,25 @@ class Records:
         """Notes what the tips of today's stacks are made of, where something ran on them; tips of which no run is left go."""
         runs = [run for found in self.found.values() for run in (found, *found.get("compared", {}).values())]
         used = {tip for run in runs for tip in run["state"]["trees"].values()}
-        of_today = {tip: stack for stack, tips in locked_tips().items() for tip in tips}
         patches = locked_patches()
-        for tip in used & of_today.keys() - self.made_of.keys():
-            self.made_of[tip] = {"stack": of_today[tip], "patches": patches[of_today[tip]]}
+        for stack, tips in locked_tips().items():
+            for tip in used & tips.keys() - self.made_of.keys():
+                self.made_of[tip] = {"stack": stack, "tree": tips[tip], "patches": patches[stack]}
         kept = {tip: one for tip, one in sorted(self.made_of.items()) if tip in used}
         replace_file(self._tips, (json.dumps(kept, indent=1) + "\n").encode())
+
+    def _is_of_today(self, tip: str) -> bool:
+        """Whether a stack of today ends with this tip, or with another one of the same tree."""
+        today = locked_tips().values()
+        tree = self.made_of[tip]["tree"] if tip in self.made_of else ""
+        return any(tip in tips or tree in tips.values() for tips in today)
 
     def _file(self, title: str) -> Path:
         return self._folder / f"{title.replace('/', '-')}.json"
 
     def _older(self) -> set[tuple[str, str]]:
         """The runs, as (title, variant), "" for the recipe's own, that are not of today's patches and recipe."""
-        tips, older = set().union(*locked_tips().values()), set()
+        older = set()
         for title, found in self.found.items():
             key, other = _key(title), found.get("other sizes", {})
             runs = {"": (shrunk(self._known, key, {}, other), found)}
@@ -104,7 +113,7 @@ class Records:
                 runs[name] = variant_of(name, one).made(self._known, key, {}, other), one
             for name, (run, one) in runs.items():
                 same = one["state"]["settings"] == settings_of(run, self._known)
-                if not same or not tips.issuperset(one["state"]["trees"].values()):
+                if not same or not all(map(self._is_of_today, one["state"]["trees"].values())):
                     older.add((title, name))
         return older
 
@@ -132,12 +141,13 @@ def _said(values: Mapping[str, Any]) -> dict[str, str]:
     return {key: f"@{value.path}" if value.path else value.value for key, value in values.items()}
 
 
-def locked_tips() -> dict[str, set[str]]:
-    """The tips of every stack, in every form, as the distribution's locks have them, by UPSTREAM/STACK."""
+@cache
+def locked_tips() -> dict[str, dict[str, str]]:
+    """The tree of each tip of every stack, in every form, as the distribution's locks have them, by UPSTREAM/STACK."""
     found = {}
     for stack, lock in _locks().items():
         forms = [form for result in lock.results for form in result.forms.values()]
-        found[stack] = {form.tip_commit for form in forms if isinstance(form, LockedForm)}
+        found[stack] = {form.tip_commit: form.tip_tree for form in forms if isinstance(form, LockedForm)}
     return found
 
 

@@ -179,15 +179,19 @@ def test_what_has_changed_since_a_run_is_named(tmp_path: Path) -> None:
     settings = settings_of(shrunk(KNOWN, key, {}), KNOWN)
     found = {"composed": True, "steps": 2, "answers": [], "update": None, "resumed": True, "why": "", "compared": {}}
     Records(KNOWN, tmp_path).keep("/".join(key), found | {"state": {"trees": {"verl": tip}, "settings": settings}})
-    assert Records(KNOWN, tmp_path).made_of == {tip: {"stack": stack, "patches": today}}
+    noted = {"stack": stack, "tree": locked_tips()[stack][tip], "patches": today}
+    assert Records(KNOWN, tmp_path).made_of == {tip: noted}
 
     records, (other, gone, *_) = Records(KNOWN, tmp_path), today
     was = {**today, other: "0" * 64, "of_old": "0" * 64}
     del was[gone]
-    records.made_of["0" * 40] = {"stack": stack, "patches": was}
+    records.made_of["0" * 40] = {"stack": stack, "tree": "", "patches": was}
     records.found["/".join(key)]["state"]["trees"]["verl"] = "0" * 40
     named = ", ".join(sorted(f"{stack}/{name}" for name in (other, gone, "of_old")))
     assert f"Changed since then:\n  {named}." in records.page()
+
+    records.made_of["0" * 40]["tree"] = noted["tree"]  # other words in a header: another tip of what ran
+    assert "| qwen3-8b/grpo |" in records.page() and "Changed since" not in records.page()
 
 
 @pytest.mark.parametrize("key", KEYS, ids="/".join)
