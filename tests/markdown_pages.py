@@ -1,4 +1,4 @@
-"""Pages in Markdown: which there are, their headings as links reach them, and their links."""
+"""Pages in Markdown: which there are, their headings as links reach them, their links, and the release set of their commands."""
 
 from __future__ import annotations
 
@@ -80,3 +80,9 @@ def _headings(text: str) -> Iterator[tuple[int, int, str]]:
             anchor = f"{name}-{count}"
         found.add(anchor)
         yield index, len(heading["level"]), anchor
+
+
+def set_of_shell(line: str, before: str | None) -> str | None:
+    """The release set that PATCHCTL_SET says after a line of a shell; `before` is what it said until then, None for nothing."""
+    said = re.match(r"export PATCHCTL_SET=(\S+)|unset PATCHCTL_SET", line)
+    return said[1] if said else before

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import pytest
 from distribution import REPO
+from markdown_pages import set_of_shell
 
 from patchctl.catalog.release_sets import on_set
 from patchctl.cli import cli
@@ -38,15 +39,14 @@ PLACEHOLDERS = {"P", "R", "PROFILE", "RECIPE", "NAME"}
 def commands(page: str) -> Iterator[tuple[str, str | None]]:
     """The lines of a page's code blocks that run the tool or a script, each with the release set that PATCHCTL_SET has then, for
     whoever pastes one after the other; a line that ends in a backslash goes on."""
-    release_set = None
+    release_set: str | None = None
     text = (REPO / page).read_text(encoding="utf-8") if (REPO / page).is_file() else ""
     indented = re.findall(r"(?:^ {4}\S.*\n)+", text, re.MULTILINE)
     for block in [*re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE), *indented]:
         for line in re.sub(r"\s*\\\n\s*", " ", block).splitlines():
             # Beside the command stands what it does, behind a # or three blanks.
             one = re.split(r" {3,}(?![ -])", line.strip().removeprefix("$ "))[0]
-            if said := re.match(r"export PATCHCTL_SET=(\S+)|unset PATCHCTL_SET", one):
-                release_set = said[1]
+            release_set = set_of_shell(one, release_set)
             for found in re.split(r"&&|\||\$\(|;", one.partition(" #")[0]):
                 command = found.strip().rstrip(')"')
                 if command.startswith("patchctl ") or SCRIPT.match(command):

@@ -9,6 +9,7 @@ from functools import cache
 
 import pytest
 from distribution import REPO
+from markdown_pages import set_of_shell
 
 from patchctl.catalog.release_sets import on_set
 from patchctl.manifest.distribution import Distribution
@@ -41,11 +42,11 @@ def test_the_first_image_is_made_where_the_operators_are(page: str) -> None:
 @pytest.mark.parametrize("page", TUTORIALS)
 def test_what_a_recipe_asks_for_is_named_before_it_is_run(page: str) -> None:
     exported: set[str] = set()
-    release_set, runs = None, 0
+    release_set: str | None = None
+    runs = 0
     for line in lines(page):
         command = line.partition(" #")[0]
-        if said := re.match(r"export PATCHCTL_SET=(\S+)|unset PATCHCTL_SET", command):
-            release_set = said[1]
+        release_set = set_of_shell(command, release_set)
         if command.startswith("export "):
             exported |= {word.partition("=")[0] for word in shlex.split(command)[1:]}
         found = PREFLIGHT.match(command) or TRAIN.match(command)
