@@ -19,6 +19,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parents[2]
 SCRIPTS = HERE / "scripts"
 NONE = 3
+# The trainer's half runs verl's DataParallelPPOActor, which v0.9.0 does not have any more.
+SET, ACTOR = "2026.02", Path("verl", "workers", "actor", "dp_actor.py")
 # Columns, and what goes with them; 0.6b has those of Qwen3-0.6B.
 SIZES = {
     "tiny": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -67,10 +69,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--python", help="the interpreter [PATCHCTL_TORCH_PYTHON, python3 and its versions, .venv-torch]"
     )
-    parser.add_argument("--tree", type=Path, help="a patched tree of verl [made as make demo makes it]")
+    parser.add_argument("--tree", type=Path, help=f"a patched tree of verl of {SET} [applied into OUT/workspace]")
     parser.add_argument("--mirror", action="append", default=[], metavar="NAME=PATH", help="as for patchctl apply")
     parser.add_argument("--out", type=Path, default=HERE / "build" / "demo-gpu", help="[build/demo-gpu]")
-    parser.add_argument("--size", choices=SIZES, help="of the model [0.6b on a GPU, tiny on a CPU]")
+    parser.add_argument("--size", choices=SIZES, help="of the model [small on a GPU, tiny on a CPU]")
     parser.add_argument("--vocabulary", type=int, default=16, help="of the model; the sums have 16 [%(default)s]")
     parser.add_argument("--steps", type=int, default=30, help="of training, each way [%(default)s]")
     parser.add_argument("--prompts", type=int, default=32, help="sums a step [%(default)s]")
@@ -80,6 +82,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, help="[0.2 over the columns]")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    if args.tree and not (args.tree / ACTOR).is_file():
+        parser.error(
+            f"--tree {args.tree} has no {ACTOR}: it takes verl as `patchctl apply --profile demo --set {SET}` makes it"
+        )
     if args.vocabulary < 16 or min(args.steps, args.prompts, args.samples, args.answer, args.micro) < 1:
         parser.error("--vocabulary is at least 16, and what is counted at least 1")
     if args.prompts * args.samples % args.micro:
@@ -111,13 +117,16 @@ def _find(args: argparse.Namespace) -> tuple[str | None, list[str]]:
 def _run(python: str, args: argparse.Namespace) -> int:
     """What the trainer's half ends with."""
     device = "cpu" if args.device == "cpu" else "cuda"
-    size = args.size or {"cuda": "0.6b", "cpu": "tiny"}[device]
-    out, tree = args.out.resolve(), args.tree or HERE / "build" / "demo" / "workspace" / "verl"
+    size = args.size or {"cuda": "small", "cpu": "tiny"}[device]
+    out = args.out.resolve()
+    tree = args.tree or out / "workspace" / "verl"
     if args.tree is None:
         mirrors = [word for one in args.mirror for word in ("--mirror", one)]
         apply = [Path(sys.executable).with_name("patchctl"), "--root", HERE, "apply", "--workspace", tree.parent]
         subprocess.run(
-            [*apply, "--profile", "demo", "--skip-unavailable", *mirrors], check=True, stdout=subprocess.DEVNULL
+            [*apply, "--profile", "demo", "--set", SET, "--skip-unavailable", *mirrors],
+            check=True,
+            stdout=subprocess.DEVNULL,
         )
     data = [
         python,
@@ -135,7 +144,9 @@ def _run(python: str, args: argparse.Namespace) -> int:
     # verl takes a GPU that it sees, and --device cpu is to be the same everywhere. One thread takes sums in one order.
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
     threads = {"OMP_NUM_THREADS": "1"} if device == "cpu" else {}
-    offline = {"PYTHONPATH": str(tree.resolve()), "HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    # Packages that the probe found by way of PYTHONPATH are there for the program too.
+    path = os.pathsep.join(filter(None, (str(tree.resolve()), os.environ.get("PYTHONPATH"))))
+    offline = {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     program = [python, SCRIPTS / "demo" / "trainer_half.py", json.dumps(settings, default=str)]
     return subprocess.run(program, env=threads | os.environ | hidden | offline, check=False).returncode
 

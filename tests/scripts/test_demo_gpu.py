@@ -73,6 +73,42 @@ def test_what_is_not_alike_is_named(scripts: Scripts, tmp_path: Path, was: str, 
     assert f"beyond what is allowed: {said}" in ended.stderr
 
 
+def test_packages_on_pythonpath_are_there_for_the_program(scripts: Scripts, tmp_path: Path) -> None:
+    """The probe found them there; an interpreter whose packages cannot be written to has them nowhere else."""
+    bare = subprocess.run([str(scripts.python), "-c", "import sysconfig, sys; print(sysconfig.get_path('purelib'), sys._base_executable)"],
+                          capture_output=True, text=True, check=True).stdout.split()  # fmt: skip
+    words = (
+        "--python",
+        bare[1],
+        *SMALL,
+        "--steps",
+        "1",
+        "--tree",
+        scripts.upstream.tree("verl"),
+        "--out",
+        tmp_path / "out",
+    )
+    ended = demo(*words, PYTHONPATH=bare[0])
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
+
+
+def test_a_tree_of_another_set_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "verl" / "verl" / "workers" / "engine").mkdir(parents=True)
+    ended = demo("--tree", tmp_path / "verl", "--out", tmp_path / "out")
+    assert ended.returncode == 2 and not (tmp_path / "out").exists()
+    assert "dp_actor.py" in ended.stderr and "--set 2026.02" in ended.stderr
+
+
+@pytest.mark.slow
+def test_it_makes_its_tree_itself(scripts: Scripts, tmp_path: Path) -> None:
+    """Of the set that its program is for, whatever set is taken without a word."""
+    ended = demo(*SMALL, "--out", tmp_path / "out", PATCHCTL_TORCH_PYTHON=str(scripts.python), HOME=os.environ["HOME"])
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
+    state = subprocess.run([Path(sys.executable).with_name("patchctl"), "status", "--workspace", tmp_path / "out" / "workspace"],
+                           capture_output=True, text=True, check=True)  # fmt: skip
+    assert "2026.02" in state.stdout
+
+
 def test_without_a_gpu_it_says_so(scripts: Scripts, tmp_path: Path) -> None:
     named = ("--python", scripts.python, "--out", tmp_path / "out")
     skipped = demo(*named)
