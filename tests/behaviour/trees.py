@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pins import PROFILE, distribution, index_version
+from pins import PROFILE, distribution, index_version, profile_on
 
 from patchctl.manifest.series import feature_of
 from patchctl.manifest.types import Stack
@@ -131,8 +131,11 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def built_trees(workspace: Path) -> Trees:
-    """Runs `patchctl apply` into `workspace`; a failure for another reason than a lack of sources fails the tests."""
-    command = [sys.executable, "-m", "patchctl", "--root", str(REPO), "apply", "--profile", PROFILE]
+    """Runs `patchctl apply` into `workspace`; a failure for another reason than a lack of sources fails the tests.
+
+    On the set that make and scripts/torch_env.py take: the oldest, where PATCHCTL_SET names none."""
+    chosen = profile_on(os.environ.get("PATCHCTL_SET"))
+    command = [sys.executable, "-m", "patchctl", "--root", str(REPO), "apply", *chosen.options.split()]
     command += ["--workspace", str(workspace), "--skip-unavailable", "--json", *_mirror_options()]
     done = subprocess.run(
         command,
