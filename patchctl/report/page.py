@@ -94,7 +94,9 @@ def _header(seen: Overview) -> Markup:
         title, summary = seen.profile, seen.profiles[0].summary
     else:
         title, summary = "All profiles", "Every stack of this distribution, with its patches."
-    return tag("header", tag("p", "patchctl report", class_="eyebrow"), tag("h1", title), tag("p", summary),
+    sets = {profile.set for profile in seen.profiles}
+    eyebrow = f"patchctl report, release set {sets.pop()}" if len(sets) == 1 and None not in sets else "patchctl report"
+    return tag("header", tag("p", eyebrow, class_="eyebrow"), tag("h1", title), tag("p", summary),
                tag("dl", *counts, class_="counts"))  # fmt: skip
 
 

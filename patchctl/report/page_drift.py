@@ -78,9 +78,9 @@ def _stack(names: Names, stack: SavedStack) -> Markup:
     by_feature = {names.seen.patches[n].row.feature: [n] for n in numbers}
     features = list(dict.fromkeys(p.feature for r in stack.releases for p in r.patches))
     columns = _columns(stack.releases)
-    rows = [_row(names, columns, f"{feature}@{stack.upstream}") for feature in features]
+    rows = [_row(names, columns, f"{feature}@{stack.upstream}/{stack.stack}") for feature in features]
     callers = list(dict.fromkeys(c.name for r in stack.releases for c in r.callers))
-    rows += [_caller(names, columns, name) for name in callers]
+    rows += [_caller(names, columns, name, names.beside(name, stack.upstream, stack.stack)) for name in callers]
     counts = [str(sum(p.state in ARRIVES for p in column[0].patches)) for column in columns]
     heads = ((_head(c), f"{c[-1].commit[:12]} ({c[-1].form})") for c in columns)
     title = f"{stack.upstream} {stack.stack} on {len(stack.releases)} releases"
@@ -116,15 +116,15 @@ def _row(names: Names, columns: Sequence[Sequence[SavedRelease]], name: str) -> 
     return Row((tag("a", feature, href=f"#{names.place(name)}") if about else feature, *cells), about)
 
 
-def _caller(names: Names, columns: Sequence[Sequence[SavedRelease]], name: str) -> Row:
+def _caller(names: Names, columns: Sequence[Sequence[SavedRelease]], name: str, about: Sequence[int]) -> Row:
     """A patch of another upstream, which is neither lost nor moved here."""
-    about, cells = names.named(name), []
+    cells = []
     for column in columns:
         changed = any(c.name == name for c in column[0].callers)
         said = "calls what has changed" if changed else "what it calls is as it was"
         kind, sign = (_kind(UNKNOWN), "!") if changed else (_kind(EXACT), _STATES[EXACT][0])
         cells.append(cell(kind, sign, said, f"{name} on {_head(column)}: {said}"))
-    return Row((tag("a", name, href=f"#{names.place(name)}") if about else name, *cells), about)
+    return Row((tag("a", name, href=f"#{names.place(names.names[about[0]])}") if about else name, *cells), about)
 
 
 def _verdict(patch: SavedPatch, release: str) -> Markup:
@@ -141,12 +141,13 @@ def _newest(names: Names, stack: SavedStack, by_feature: Mapping[str, Sequence[i
         return tag("p", f"On {last.release} nothing is stale.")
     rows = []
     for patch in stale:
-        link = names.link(f"{patch.feature}@{stack.upstream}", patch.feature)
+        link = names.link(f"{patch.feature}@{stack.upstream}/{stack.stack}", patch.feature)
         rows.append(Row((link, _word(patch.state), _why(patch)), by_feature.get(patch.feature, ())))
     for one in last.callers:
         lines = [*map(_name, one.names), join([f"unproven there: {one.proof}" if one.proof else "settled there"])]
         why = tag("ul", *(tag("li", line) for line in lines), class_="plain")
-        rows.append(Row((names.link(one.name), "calls what has changed", why), names.named(one.name)))
+        about = names.beside(one.name, stack.upstream, stack.stack)
+        rows.append(Row((names.needed(one.name, stack.upstream, stack.stack), "calls what has changed", why), about))
     work = sum(not p.clean for p in stale) + sum(c.proof is not None for c in last.callers)
     called = f" and {len(last.callers)} of other upstreams" if last.callers else ""
     title = f"On {last.release}: {len(stale)} of {len(last.patches)}{called} are stale, {work} need somebody"

@@ -17,7 +17,7 @@ from patchctl.terminal.text import counted, visible_line
 _HEIGHT, _GAP, _BETWEEN, _MARGIN = 38, 12, 72, 8
 _CHARACTER, _LONGEST, _SWEEPS = 7.3, 30, 8
 _Node = tuple[str, int]
-"""A patch's FEATURE@UPSTREAM with its own layer; a line's place in a layer that it passes has that of the layer."""
+"""A patch's name with its own layer; a line's place in a layer that it passes has that of the layer."""
 
 
 class Layout:
@@ -119,8 +119,8 @@ def graph(names: Names) -> Markup:
     hint = f"Lines lead from a feature, left, to those that require it, right. Standing alone, and not drawn: {counted(alone, 'feature')}."
     rows = []
     for name, required in edges.items():
-        feature, _, upstream = name.partition("@")
-        cells = (names.link(name, feature), upstream, names.links(required) if required else "nothing")
+        feature, _, place = name.partition("@")
+        cells = (names.link(name, feature), place, names.links(required) if required else "nothing")
         rows.append(Row(cells, names.named(name)))
     as_table = table("What features require", ("Feature", "Upstream", "Requires"), rows)
     return section(
@@ -131,14 +131,15 @@ def graph(names: Names) -> Markup:
 
 
 def _edges(names: Names) -> dict[str, list[str]]:
-    """Patches that require others or are required, by FEATURE@UPSTREAM; of what the page has."""
-    known = {patch.name for patch in names.seen.patches}
+    """Patches that require others or are required, by their names; of what the page has."""
     edges: dict[str, list[str]] = {}
-    for patch in names.seen.patches:
-        for required in patch.requires:
-            if required in known and required not in edges.setdefault(patch.name, []) and required != patch.name:
-                edges[patch.name].append(required)
-                edges.setdefault(required, [])
+    for name, patch in zip(names.names, names.seen.patches, strict=True):
+        row = patch.row
+        for required in {n: None for need in patch.requires for n in names.beside(need, row.upstream, row.stack)}:
+            other = names.names[required]
+            if other != name:
+                edges.setdefault(name, []).append(other)
+                edges.setdefault(other, [])
     return edges
 
 
@@ -195,11 +196,11 @@ def _steps(
 
 
 def _node(names: Names, name: str, left: float, middle: float, width: float) -> Markup:
-    feature, _, upstream = name.partition("@")
+    feature, _, place = name.partition("@")
     box = tag("rect", x=f"{left:.1f}", y=f"{middle - _HEIGHT / 2:.1f}", width=f"{width:.1f}", height=_HEIGHT, rx=4)
     label = tag("text", _label(name), x=f"{left + 12:.1f}", y=f"{middle - 2:.1f}")
-    below = tag("text", upstream, x=f"{left + 12:.1f}", y=f"{middle + 12:.1f}", class_="sub")
-    title = tag("title", join([text(feature), " on ", text(upstream)]))
+    below = tag("text", place, x=f"{left + 12:.1f}", y=f"{middle + 12:.1f}", class_="sub")
+    title = tag("title", join([text(feature), " on ", text(place)]))
     return tag(
         "a", title, box, label, below, href=f"#{names.place(name)}", class_="node", data_p=keys(names.named(name))
     )

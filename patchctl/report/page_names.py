@@ -14,36 +14,66 @@ _CODE = re.compile(r"`([^`]+)`")
 
 class Names:
     """The page's patches by their numbers in `Overview.patches`: elements name those that they are about in data-p, and the
-    filter shows an element when one of its patches is found."""
+    filter shows an element when one of its patches is found.
+
+    `names` are the patches' own: FEATURE@UPSTREAM, or FEATURE@UPSTREAM/STACK where several stacks here have it."""
 
     def __init__(self, seen: Overview) -> None:
         self.seen = seen
         self.features: dict[str, list[int]] = {}
         for number, patch in enumerate(seen.patches):
             self.features.setdefault(patch.row.feature, []).append(number)
+        self.names = [p.name if len(self.named(p.name)) == 1 else f"{p.name}/{p.row.stack}" for p in seen.patches]
+        self.several_sets = len({profile.set for profile in seen.profiles}) > 1
 
     def patches(self, numbers: Iterable[int]) -> list[OverviewPatch]:
         return [self.seen.patches[n] for n in numbers]
 
     def named(self, name: str) -> list[int]:
-        """The patches of FEATURE, or of FEATURE@UPSTREAM."""
-        feature, _, upstream = name.partition("@")
-        return [n for n in self.features.get(feature, ()) if upstream in ("", self.seen.patches[n].row.upstream)]
+        """The patches of FEATURE, of FEATURE@UPSTREAM, or of FEATURE@UPSTREAM/STACK."""
+        feature, _, place = name.partition("@")
+        upstream, _, stack = place.partition("/")
+        found = ((n, self.seen.patches[n].row) for n in self.features.get(feature, ()))
+        return [n for n, row in found if upstream in ("", row.upstream) and stack in ("", row.stack)]
+
+    def beside(self, name: str, upstream: str, stack: str) -> list[int]:
+        """Of the patches of a name those that are applied with this stack: its own, or of other upstreams' stacks that a profile
+        has with it; all where none has."""
+        with_it = {
+            pair for p in self.seen.profiles if p.stacks.get(upstream) == stack for pair in p.stacks.items()
+        }  # fmt: skip
+        found = [(n, self.seen.patches[n].row) for n in self.named(name)]
+        return [n for n, row in found if not with_it or (row.upstream, row.stack) in {*with_it, (upstream, stack)}]
+
+    def on(self, name: str, profile: str, release_set: str | None) -> list[int]:
+        """Of the patches of a name those that a profile applies on a set."""
+        pairs = {
+            pair for p in self.seen.profiles if (p.name, p.set) == (profile, release_set) for pair in p.stacks.items()
+        }  # fmt: skip
+        found = ((n, self.seen.patches[n].row) for n in self.named(name))
+        return [n for n, row in found if (row.upstream, row.stack) in pairs]
 
     def of_stack(self, upstream: str, stack: str) -> list[int]:
         found = enumerate(self.seen.patches)
         return [n for n, p in found if (p.row.upstream, p.row.stack) == (upstream, stack)]
 
     def link(self, name: str, shown: str = "") -> Markup:
-        """A feature, or FEATURE@UPSTREAM, as a link where the page has it."""
+        """A feature, or a patch by its name, as a link where the page has it."""
         shown = code(shown or name)
         return tag("a", shown, href=f"#{self.place(name)}") if self.named(name) else shown
 
     def place(self, name: str) -> str:
-        """The id of a feature's card; where it has patches for several upstreams, and one is meant, that of this one's part."""
-        feature, _, upstream = name.partition("@")
+        """The id of a feature's card; where it has several patches, and one is meant, that of this one's part."""
+        feature, _, place = name.partition("@")
         several = len(self.features.get(feature, ())) > 1
-        return f"{anchor(feature)}@{anchor(upstream)}" if upstream and several else anchor(feature)
+        if not place or not several:
+            return anchor(feature)
+        return f"{anchor(feature)}@{anchor(self.names[self.named(name)[0]].partition('@')[2])}"
+
+    def needed(self, name: str, upstream: str, stack: str) -> Markup:
+        """What a patch of this stack requires, as it writes it, with a link to what that is there."""
+        found = self.beside(name, upstream, stack)
+        return self.link(self.names[found[0]], name) if found else code(name)
 
     def links(self, names: Iterable[str]) -> Markup:
         return join(map(self.link, names), ", ")

@@ -33,7 +33,8 @@ def profiles(names: Names) -> Markup:
         stacks = join((tag("span", text(u), " ", code(s), class_="pair") for u, s in one.stacks.items()), " ")
         runtime = join((tag("span", text(n), " ", code(v), class_="pair") for n, v in one.runtime.items()), " ")
         left_out = names.links(one.without) if one.without else "nothing"
-        rows.append(Row((code(one.name), one.summary, str(one.patches), stacks, left_out, runtime), ()))
+        on = tag("span", f"on {one.set}", class_="quiet below") if one.set else ""
+        rows.append(Row((join([code(one.name), on]), one.summary, str(one.patches), stacks, left_out, runtime), ()))
     heads = ("Profile", "What for", "Patches", "Stacks", "Leaves out", "Runs on")
     return section("profiles", "Profiles" if len(rows) > 1 else "Profile", table("Profiles", heads, rows, "profiles"))
 
@@ -101,21 +102,25 @@ def _feature(names: Names, feature: str, numbers: Sequence[int]) -> Markup:
         "summary", tag("h3", code(feature)), tag("span", patches[0].row.subject, class_="what"),
         tag("span", *(badge("plain", "", u) for u in upstreams), proof_badge([p.unproven for p in patches]), class_="badges"),
     )  # fmt: skip
-    recipes = [r for r in names.seen.recipes if {*numbers} & {n for need in r.needs for n in names.named(need)}]
-    used = [("Needed by recipes", ", ".join(f"{r.profile}/{r.recipe}" for r in recipes))]
-    parts = [_patch(names, patch) for patch in patches]
+    recipes = [r for r in names.seen.recipes if {*numbers} & {*_needed(names, r)}]
+    used = [("Needed by recipes", ", ".join(_title(names, r) for r in recipes))]
+    parts = [_patch(names, number) for number in numbers]
     return tag("details", summary, facts(used), *parts, class_="feature", id=anchor(feature), data_p=keys(numbers))
 
 
-def _patch(names: Names, patch: OverviewPatch) -> Markup:
+def _patch(names: Names, number: int) -> Markup:
+    patch = names.seen.patches[number]
     row, folder = patch.row, patch.path.rpartition("/")[0] + "/"
     several = len(names.features[row.feature]) > 1
-    required_by = [p.name for p in names.seen.patches if patch.name in p.requires]
+    requires = join((names.needed(name, row.upstream, row.stack) for name in patch.requires), ", ")
+    # What is applied with it, and requires its name.
+    known = ((other, p) for other, p in enumerate(names.seen.patches) if patch.name in p.requires)
+    required_by = [names.names[n] for n, p in known if number in names.beside(patch.name, p.row.upstream, p.row.stack)]
     rows = [
         ("Stack", f"{row.upstream} {row.stack}, number {row.number:04d}"),
         ("Switch", switch(row.switch)),
         ("Proof", join([proof_badge([patch.unproven]), " ", _proof(patch)])),
-        ("Requires", names.links(patch.requires)),
+        ("Requires", requires),
         ("Required by", names.links(required_by)),
         ("Profiles", ", ".join(row.profiles) or "none"),
         ("Upstream status", row.upstream_status),
@@ -132,7 +137,7 @@ def _patch(names: Names, patch: OverviewPatch) -> Markup:
         for f in patch.files
     ]
     told += [tag("div", tag(below, "Files"), tag("ul", *files, class_="plain"))]
-    own = names.place(patch.name) if several else None
+    own = names.place(names.names[number]) if several else None
     return tag("div", *head, facts(rows), tag("div", *told, class_="told"), class_="patch", id=own)
 
 
@@ -196,7 +201,7 @@ def recipes(names: Names) -> Markup:
     needed = {need: None for recipe in found for need in recipe.needs}
     rows = [_need(names, need) for need in sorted(needed)]
     title = "Features that recipes need"
-    marks = grid(title, "Feature", ((f"{r.profile}/{r.recipe}", r.summary) for r in found), rows) if rows else ""
+    marks = grid(title, "Feature", ((_title(names, r), r.summary) for r in found), rows) if rows else ""
     heads = ("Recipe", "What", "Nodes × devices", "Limits")
     listed = table("Recipes", heads, (_recipe(names, row) for row in found), "runs fixed")
     return section("recipes", "Recipes", listed, tag("article", marks))
@@ -208,11 +213,20 @@ def _need(names: Names, need: str) -> Row:
 
 
 def _recipe(names: Names, row: RecipeRow) -> Row:
-    about = sorted({n for need in row.needs for n in names.named(need)})
-    title = f"{row.profile}/{row.recipe}"
+    about, title = _needed(names, row), _title(names, row)
     what = join([row.summary, tag("span", row.module, class_="quiet below")])
     limits = tag("ul", *(tag("li", limit) for limit in row.limits)) if row.limits else "none"
     return Row((code(title), what, f"{row.nodes} × {row.devices_per_node}", limits), about, title)
+
+
+def _needed(names: Names, row: RecipeRow) -> list[int]:
+    """The patches of its profile, on its set, that a recipe cannot do without."""
+    return sorted({n for need in row.needs for n in names.on(need, row.profile, row.set)})
+
+
+def _title(names: Names, row: RecipeRow) -> str:
+    """As `patchctl recipe` takes it: with its set where the page has several."""
+    return f"{row.profile}/{row.recipe}" + (f"@{row.set}" if names.several_sets and row.set else "")
 
 
 def numbers(seen: Overview) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distribution import Made
+from distribution import REPO, Made, run_patchctl
 from report_pages import ODD, OWNED, PROFILE, SWITCH, drifted, make_odd
 
 TEXT_ALONE = {"style", "script"}
@@ -91,11 +91,16 @@ def test_all_of_the_distribution_is_on_it(read: Read) -> None:
 
 
 def test_every_link_leads_somewhere_and_no_id_stands_twice(read: Read) -> None:
+    assert {"#polite", "#step"} <= {*read.values("href")}
+    leads_somewhere(read)
+
+
+def leads_somewhere(read: Read) -> None:
+    """Every link, from and to an id that stands once."""
     ids = read.values("id")
     assert len(ids) == len({*ids})
     links = [href.removeprefix("#") for href in read.values("href")]
     assert links and {*links} <= {*ids}
-    assert {"#polite", "#step"} <= {*read.values("href")}
     for name in ("aria-labelledby", "aria-describedby", "for"):
         assert {*read.values(name)} <= {*ids}, name
 
@@ -160,6 +165,38 @@ def test_a_feature_that_upstreams_share_is_one(tmp_path: Path, odd: Made) -> Non
     read = Read(both.good("report", "--out", "-"))
     assert {"typo", "typo@greeter", "typo@clock"} <= {*read.values("id")} and "step" not in read.values("id")
     assert "#typo@clock" in read.values("href")
+
+
+def test_what_two_release_sets_have_is_told_apart(tmp_path: Path) -> None:
+    """Of the distribution that this repository has: a feature in two stacks of an upstream, a profile and a recipe on two sets."""
+    done = run_patchctl(
+        f"--root={REPO}", "report", "--out", str(tmp_path / "page.html"), "--json", home=tmp_path / "home"
+    )
+    assert done.returncode == 0, done.stderr
+    seen, read = json.loads(done.stdout), Read((tmp_path / "page.html").read_text())
+    leads_somewhere(read)
+    sets = {profile["set"] for profile in seen["profiles"]}
+    assert len(sets) > 1
+    for row in seen["recipes"]:
+        assert f"{row['profile']}/{row['recipe']}@{row['set']}" in read.text
+    for profile in seen["profiles"]:
+        assert re.search(rf"{profile['name']}\s+on {profile['set']}", read.text)
+    # A line of the picture, or a link, never leads to a patch that is not applied with this one.
+    drawn = [box["href"] for box in read.all("a") if box.get("class") == "node"]
+    assert len(drawn) == len({*drawn}) and "#sam_proposer@vllm-ascend-v0-23-0" in drawn
+    together = [{*profile["stacks"].items()} for profile in seen["profiles"]]
+    lines = [[seen["patches"][int(n)] for n in line["data-p"].split()] for line in read.all("path")]
+    assert len(lines) > 20
+    for one, other in lines:
+        assert any(
+            {(one["upstream"], one["stack"]), (other["upstream"], other["stack"])} <= pairs for pairs in together
+        )
+
+
+def test_a_page_of_one_set_says_which(tmp_path: Path) -> None:
+    args = ("report", "--profile", "qwen3-235b", "--set", "2026.11", "--out", "-")
+    done = run_patchctl(f"--root={REPO}", *args, home=tmp_path / "home")
+    assert "patchctl report, release set 2026.11" in Read(done.stdout).text
 
 
 DRIFTS: dict[str, Any] = {
