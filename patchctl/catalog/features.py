@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
@@ -121,6 +121,15 @@ class PatchDetail:
     tests: tuple[str, ...]
     mutants: tuple[str, ...]
     diff: str
+
+
+def go_together(profiles: Iterable[Profile | ProfileRow], one: tuple[str, str], other: tuple[str, str]) -> bool:
+    """Whether two (upstream, stack) can be applied together: one and the same, or two upstreams' that a profile has both of. A
+    stack that no profile has goes with all of another upstream."""
+    if one[0] == other[0]:
+        return one == other
+    having = [p for p in profiles if p.stacks.get(one[0]) == one[1]]
+    return not having or any(p.stacks.get(other[0]) == other[1] for p in having)
 
 
 class Catalog:
@@ -295,7 +304,6 @@ class Catalog:
         header = patch.header
         rows = [r for r in self.patches() if self._file_of(r) == file]
         stacks = tuple(s for s in self.stacks() if any((r.upstream, r.stack) == (s.upstream, s.stack) for r in rows))
-        upstream = rows[0].upstream if rows else None
         need, change, risk = sections(patch)
         stack = self.dist.stack(rows[0].upstream, rows[0].stack) if rows else None
         return PatchDetail(
@@ -304,7 +312,7 @@ class Catalog:
             switch=header.trailer("Switch"), upstream_status=header.trailer("Upstream-Status"),
             drop_when=header.trailer("Drop-When"), digest=patch.digest, files=file_rows(patch), stacks=stacks,
             profiles=tuple(dict.fromkeys(p for r in rows for p in r.profiles)),
-            requires=tuple(header.listed("Requires")), required_by=self._required_by(patch.feature, upstream),
+            requires=tuple(header.listed("Requires")), required_by=self._required_by(rows),
             tests=tests_of(self.dist, stack, patch.feature) if stack else (),
             mutants=mutants_of(self.dist, stack, patch.feature) if stack else (), diff=diff_of(patch),
         )  # fmt: skip
@@ -312,14 +320,18 @@ class Catalog:
     def _file_of(self, row: PatchRow) -> Path:
         return self.dist.patch_files(self.dist.stack(row.upstream, row.stack))[row.number - 1]
 
-    def _required_by(self, feature: str, upstream: str | None) -> tuple[str, ...]:
-        """The features that name this one under `Requires:`, with their upstream."""
-        if upstream is None:
-            return ()
+    def _required_by(self, rows: Sequence[PatchRow]) -> tuple[str, ...]:
+        """The features that name the patch of these rows under `Requires:` and are applied with it, with their upstream."""
+        profiles = self._every_profile()
         found = []
-        for file, owner in self._owned.items():
-            if (feature, upstream) in [(name, of or owner) for name, of in self.patch(file).requires]:
-                found.append(f"{self.patch(file).feature}@{owner}")
+        for other in self.patches():
+            required = {(name, of or other.upstream) for name, of in self.patch(self._file_of(other)).requires}
+            if any(
+                (row.feature, row.upstream) in required
+                and go_together(profiles, (other.upstream, other.stack), (row.upstream, row.stack))
+                for row in rows
+            ):
+                found.append(f"{other.feature}@{other.upstream}")
         return tuple(dict.fromkeys(found))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from patchctl.catalog.features import go_together
 from patchctl.catalog.overview import Overview, OverviewPatch
 from patchctl.report.markup import Markup, join, tag
 from patchctl.values import dataclass
@@ -37,21 +38,17 @@ class Names:
         return [n for n, row in found if upstream in ("", row.upstream) and stack in ("", row.stack)]
 
     def beside(self, name: str, upstream: str, stack: str) -> list[int]:
-        """Of the patches of a name those that are applied with this stack: its own, or of other upstreams' stacks that a profile
-        has with it; all where none has."""
-        with_it = {
-            pair for p in self.seen.profiles if p.stacks.get(upstream) == stack for pair in p.stacks.items()
-        }  # fmt: skip
-        found = [(n, self.seen.patches[n].row) for n in self.named(name)]
-        return [n for n, row in found if not with_it or (row.upstream, row.stack) in {*with_it, (upstream, stack)}]
+        """Of the patches of a name those that are applied with this stack."""
+        found = ((n, self.seen.patches[n].row) for n in self.named(name))
+        return [n for n, row in found if go_together(self.seen.profiles, (upstream, stack), (row.upstream, row.stack))]
 
     def on(self, name: str, profile: str, release_set: str | None) -> list[int]:
         """Of the patches of a name those that a profile applies on a set."""
-        pairs = {
+        stacks = {
             pair for p in self.seen.profiles if (p.name, p.set) == (profile, release_set) for pair in p.stacks.items()
-        }  # fmt: skip
+        }
         found = ((n, self.seen.patches[n].row) for n in self.named(name))
-        return [n for n, row in found if (row.upstream, row.stack) in pairs]
+        return [n for n, row in found if (row.upstream, row.stack) in stacks]
 
     def of_stack(self, upstream: str, stack: str) -> list[int]:
         found = enumerate(self.seen.patches)

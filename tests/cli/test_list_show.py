@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distribution import CLOCK, GREETER, Made, make_distribution, write_files
+from distribution import CLOCK, GREETER, REPO, Made, make_distribution, run_patchctl, write_files
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +150,13 @@ def test_show_names_both_sides_of_a_requirement(made: Made) -> None:
     (typo,) = shown(made, "typo")
     assert typo["required_by"] == ["loud@greeter", "step@clock"]
     assert [(s["stack"], len(s["commit"])) for s in typo["stacks"]] == [("v1", 40)]
+
+
+def test_required_is_what_is_applied_with_it(tmp_path: Path) -> None:
+    """Of the distribution that this repository has: MindSpeed's patch requires Megatron-LM's on the newer set alone."""
+    done = run_patchctl(f"--root={REPO}", "show", "optimizer_none_state", "--json", home=tmp_path)
+    found = {detail["stacks"][0]["stack"]: detail["required_by"] for detail in json.loads(done.stdout)["patches"]}
+    assert found == {"core_v0.12.1": [], "core_v0.16.0": ["swap_optimizer_state@mindspeed"]}
 
 
 @pytest.mark.parametrize(
