@@ -18,6 +18,7 @@ from patchctl.maintain.drift_types import (
 )
 from patchctl.report.markup import Markup, join, tag
 from patchctl.report.page_names import Names, Row, cell, code, grid, keys, section, table
+from patchctl.terminal.text import counted
 
 if TYPE_CHECKING:
     from patchctl.maintain.drift_saved import SavedDrift, SavedName, SavedPatch, SavedRelease, SavedStack
@@ -83,7 +84,7 @@ def _stack(names: Names, stack: SavedStack) -> Markup:
     rows += [_caller(names, columns, name, names.beside(name, stack.upstream, stack.stack)) for name in callers]
     counts = [str(sum(p.state in ARRIVES for p in column[0].patches)) for column in columns]
     heads = ((_head(c), f"{c[-1].commit[:12]} ({c[-1].form})") for c in columns)
-    title = f"{stack.upstream} {stack.stack} on {len(stack.releases)} releases"
+    title = f"{stack.upstream} {stack.stack} on {counted(len(stack.releases), 'release')}"
     shown = grid(title, "Feature", heads, rows, (f"arrive, of {len(features)}", *counts))
     other = sorted({*features} ^ by_feature.keys())
     changed = (
