@@ -183,11 +183,9 @@ def _explain(names: Sequence[str]) -> int:
     for name in names:
         metric = explanation(name)
         if metric is None:
-            raise WrongUse(
-                f"{name}: not a metric of verl v0.6.0 that is known here", hint="docs/metrics.md has them all"
-            )
+            raise WrongUse(f"{name}: not a metric of verl that is known here", hint="docs/metrics.md has them all")
         print(f"{name}: {metric.what}{f' [{metric.unit}]' if metric.unit else ''}")
-        print(f"  computed by: {metric.source or 'nothing at v0.6.0'}")
+        print(f"  computed by: {metric.computed_by()}")
         if metric.read:
             print(f"  how to read it: {metric.read}")
         if metric.wrong:

@@ -21,7 +21,10 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[2]
 SCRIPT = REPO / "scripts" / "plot_log.py"
-SAMPLE = Path(__file__).parent / "fixtures" / "003-step1.log"
+FIXTURES = Path(__file__).parent / "fixtures"
+SAMPLE = FIXTURES / "003-step1.log"
+# The console of qwen3-32b/gspo of release set 2026.11, shrunk, on CPUs.
+OF_2026_11 = FIXTURES / "2026.11-gspo-step1.log"
 RUN = {"critic/rewards/mean": 0.5, "timing_s/step": 10.0, "timing_s/gen": 7.0}
 
 
@@ -124,7 +127,9 @@ class TestSample:
         assert sum(phase["seconds"] for phase in sample["phases"]) == pytest.approx(of["timing_s/step"])
 
     def test_all_of_it_is_explained(self, sample: dict[str, Any]) -> None:
-        assert sample["unknown_metrics"] == []
+        (newer,) = summary(OF_2026_11)
+        assert len(newer["metrics"]) == 88
+        assert sample["unknown_metrics"] == newer["unknown_metrics"] == []
 
     def test_a_card_is_two_devices(self) -> None:
         (run,) = summary(SAMPLE, "--devices", 32)
@@ -404,7 +409,19 @@ class TestOutput:
         done = plot_log("--explain", "train/num_gen_batches", "val-core/aime/acc/mean@16")
         assert done.returncode == 0
         assert "max_num_gen_batches, and 0 is none" in done.stdout
-        assert "recipe/dapo/dapo_ray_trainer.py: fit" in done.stdout
+        assert "2026.02 alone: recipe/dapo/dapo_ray_trainer.py: fit" in done.stdout
+
+    @pytest.mark.parametrize(
+        ("name", "places"),
+        [
+            ("critic/score/mean", "verl/trainer/ppo/metric_utils.py: compute_data_metrics"),
+            ("timing_s/gen", "2026.02: verl/trainer/ppo/ray_trainer.py: fit; 2026.11: verl/trainer/ppo/v1/trainer_base.py: _step_once"),
+            ("timing_s/update_weights", "2026.11 alone: verl/trainer/ppo/v1/trainer_sync.py: on_step_end"),
+            ("timing_s/reshard", "neither set"),
+        ],
+    )  # fmt: skip
+    def test_explain_says_which_set_has_it(self, name: str, places: str) -> None:
+        assert plot_log("--explain", name).stdout.splitlines()[1] == f"  computed by: {places}"
 
     def test_a_reader_that_goes_away(self) -> None:
         command = f"'{sys.executable}' '{SCRIPT}' '{SAMPLE}' | head -n 1; echo ${{PIPESTATUS[0]}}"

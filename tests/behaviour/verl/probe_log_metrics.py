@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 import trainer_in_process as tip
+from names_in_code import keys, timer_of
 
 MODEL, TREE = sys.argv[1], Path(sys.argv[2])
 ACTOR = "actor_rollout_ref.actor"
@@ -146,24 +147,11 @@ def keys_written():
         if not (TREE / path).is_file():
             continue
         for node in ast.walk(ast.parse((TREE / path).read_text())):
-            found.update(key for key in _keys(node) if WRITTEN.fullmatch(key))
-            timer = _timer(node) if path in TRAINERS else None
+            found.update(key for key in keys(node) if WRITTEN.fullmatch(key))
+            timer = timer_of(node) if path in TRAINERS else None
             timers.update([timer] if timer else [])
     timers.update(name for name in found if name.startswith(TIMED))
     return {name for name in found if not name.startswith(TIMED)}, timers
-
-
-def _keys(node):
-    if isinstance(node, ast.Dict):
-        return [key.value for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
-        return [node.slice.value]
-    return []
-
-
-def _timer(node):
-    called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "marked_timer"
-    return node.args[0].value if called and isinstance(node.args[0], ast.Constant) else None
 
 
 def printed(metrics):

@@ -1,0 +1,53 @@
+"""The table of metrics against verl v0.9.0: every name that its v1 trainer prints, and where it is computed."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from typing import Any
+
+import pytest
+from harness import REPO, Upstream
+
+sys.path.insert(0, str(REPO / "scripts"))
+
+from log.metrics import Metric, explanation, names, sections
+
+PROBE = "tests/behaviour/verl/probe_log_metrics_0_9.py"
+SET = "2026.11"
+METRICS = [metric for section in sections() for metric in section.metrics if SET in metric.sources]
+
+
+def place(name: str) -> str | None:
+    """Where the table has the metric computed in this set."""
+    metric = explanation(name)
+    return metric.sources.get(SET) if metric else None
+
+
+@pytest.fixture(scope="module")
+def verl(upstream: Upstream) -> Any:
+    upstream.skip_unless_of(SET, "verl")
+    return upstream.run(PROBE, upstream.tree("verl"), need=["verl"], standins=["torchvision"], timeout=300)
+
+
+def test_every_metric_that_verl_names_is_explained(verl: Any) -> None:
+    assert len(verl["names"]) > 100
+    assert [name for name in verl["names"] if place(name) is None] == []
+
+
+def test_every_metric_that_is_explained_is_one_of_verl(verl: Any) -> None:
+    assert {name for name in names() if place(name)} - set(verl["names"]) == set()
+
+
+def test_it_is_written_in_the_file_that_is_named(verl: Any) -> None:
+    assert len(verl["written"]) > 30
+    for name, files in verl["written"].items():
+        assert str(place(name)).split(": ")[0] in files, name
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_the_function_that_is_named_is_there(upstream: Upstream, metric: Metric) -> None:
+    upstream.skip_unless_of(SET, "verl")
+    file, _, function = metric.sources[SET].rpartition(": ")
+    code = ast.parse((upstream.tree("verl") / file).read_text())
+    assert function in {node.name for node in ast.walk(code) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
