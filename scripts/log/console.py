@@ -81,6 +81,11 @@ class Run:
         points = [(step, values[key]) for step, values in sorted(self.steps.items()) if key in values]
         return [step for step, _ in points], [value for _, value in points]
 
+    def of_actor(self, key: str) -> str:
+        """The name that the run has a worker's metric under: 2026.11 puts actor/ before what it is in 2026.02."""
+        named = f"actor/{key}"
+        return named if any(named in values for values in self.steps.values()) else key
+
     def metrics(self) -> list[str]:
         """Every metric that some step has, as they came."""
         return list(dict.fromkeys(key for _, values in sorted(self.steps.items()) for key in values))

@@ -138,23 +138,25 @@ def _engines(run: Run) -> Hint | None:
 
 
 def _host_memory(run: Run) -> Hint | None:
-    thirds = _thirds(_finite(run, "perf/cpu_memory_used_gb"))
+    key = run.of_actor("perf/cpu_memory_used_gb")
+    thirds = _thirds(_finite(run, key))
     if thirds is None:
         return None
     before, now = fmean(thirds[0]), fmean(thirds[2])
     source = f"000: the controller's memory; growth by {HOST_GROWTH - 1:.0%} is ours"
-    text = f"perf/cpu_memory_used_gb: {before:.4g} in the first third, {now:.4g} in the last"
+    text = f"{key}: {before:.4g} in the first third, {now:.4g} in the last"
     grows = now > HOST_GROWTH * before
     return Hint("host-memory", "look" if grows else "ok", f"{text}{': it grows' if grows else ''}", source)
 
 
 def _device_memory(run: Run) -> Hint | None:
-    thirds = _thirds(_finite(run, "perf/max_memory_reserved_gb"))
+    key = run.of_actor("perf/max_memory_reserved_gb")
+    thirds = _thirds(_finite(run, key))
     if thirds is None:
         return None
     growth = max(thirds[2]) - max(thirds[1])
     source = "000: 0.55 GB a step were not given back (30B), until the rollout ran out of memory"
-    text = f"perf/max_memory_reserved_gb: {max(thirds[2]):.4g}, {growth:+.2g} GiB in the last third"
+    text = f"{key}: {max(thirds[2]):.4g}, {growth:+.2g} GiB in the last third"
     return Hint("device-memory", "look" if growth > DEVICE_GROWTH_GIB else "ok", text, source)
 
 

@@ -32,7 +32,7 @@ _RUN_MARKS = ("o", "s", "^", "D", "v", "P", "X")
 # A second line of one run in one panel is dotted, and grey where there is no other run.
 _SECOND = "#666666"
 _PHASE_COLOURS = dict(zip((*PHASES, OTHER), ("#0072B2", "#332288", "#F0E442", "#E69F00", "#56B4E9", "#999933", "#882255",
-                                             "#44AA99", "#009E73", "#AA4499", "#BBBBBB"), strict=True))  # fmt: skip
+                                             "#44AA99", "#009E73", "#CC6677", "#661100", "#AA4499", "#BBBBBB"), strict=True))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def _panel(
     """A line a run and key; the second key is dotted. `low` is where the axis begins, so that changes look as large as they are."""
     from matplotlib.ticker import MaxNLocator
 
-    odd = [_line(axes, one, key, second=bool(place), alone=len(drawn) == 1)
+    odd = [_line(axes, one, one.run.of_actor(key), second=bool(place), alone=len(drawn) == 1)
            for place, key in enumerate(keys) for one in drawn]  # fmt: skip
     _frame(axes, title, unit)
     axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))

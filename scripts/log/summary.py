@@ -13,7 +13,7 @@ from log.console import Run
 from log.health import Hint, counted_devices
 from log.metrics import explanation, order, sections
 
-# What the timer of a step encloses (ray_trainer.py and dapo_ray_trainer.py, fit), in the order in which it happens.
+# What the timer of a step encloses (fit of ray_trainer.py, dapo_ray_trainer.py and v1/trainer_base.py), in the order in which it happens.
 PHASES = (
     "gen",
     "gen_max",
@@ -24,6 +24,8 @@ PHASES = (
     "adv",
     "update_critic",
     "update_actor",
+    "save_checkpoint",
+    "update_weights",
     "dump_rollout_generations",
 )
 OTHER = "other"
@@ -60,6 +62,8 @@ def phases(run: Run) -> list[Phase]:
         return []
     step = fmean(values["timing_s/step"] for values in timed)
     present = [p for p in PHASES if any(f"timing_s/{p}" in values for values in timed)]
+    if "update_weights" not in present:  # a trainer of 2026.02, which writes checkpoints when the step is over
+        present = [p for p in present if p != "save_checkpoint"]
     found = [Phase(p, seconds := _mean_time(timed, p), seconds / step) for p in present]
     rest = step - sum(phase.seconds for phase in found)
     return [*found, Phase(OTHER, rest, rest / step)]

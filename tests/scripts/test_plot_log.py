@@ -131,6 +131,18 @@ class TestSample:
         assert len(newer["metrics"]) == 88
         assert sample["unknown_metrics"] == newer["unknown_metrics"] == []
 
+    def test_a_step_of_2026_11_has_the_checkpoint_and_the_new_weights_in_it(self, tmp_path: Path) -> None:
+        (newer,) = summary(OF_2026_11)
+        *_, checkpoint, weights, other = newer["phases"]
+        assert [phase["name"] for phase in (checkpoint, weights, other)] == [
+            "save_checkpoint",
+            "update_weights",
+            "other",
+        ]
+        assert weights["seconds"] == newer["metrics"]["timing_s/update_weights"]["first"]
+        older = written(tmp_path / "a.log", [printed(1, {**RUN, "timing_s/save_checkpoint": 5.0})])
+        assert [phase["name"] for phase in summary(older)[0]["phases"]] == ["gen", "other"]
+
     def test_a_card_is_two_devices(self) -> None:
         (run,) = summary(SAMPLE, "--devices", 32)
         assert rule(run, "devices")["state"] == "look"
@@ -301,6 +313,8 @@ class TestHealth:
             ("aborted", "response/aborted_ratio", lambda step: 0.01 * (step == 7), None),
             ("device-memory", "perf/max_memory_reserved_gb", lambda step: 40 + 0.55 * step, lambda step: min(step, 4)),
             ("host-memory", "perf/cpu_memory_used_gb", lambda step: 500 + 10 * step, lambda step: 500),
+            ("device-memory", "actor/perf/max_memory_reserved_gb", lambda step: 40 + 0.55 * step, lambda step: 4),
+            ("host-memory", "actor/perf/cpu_memory_used_gb", lambda step: 500 + 10 * step, lambda step: 500),
             ("numbers", "actor/grad_norm", lambda step: math.nan if step == 9 else 1, None),
         ],
     )  # fmt: skip
@@ -504,6 +518,13 @@ class TestPicture:
             first, second = axes.lines
             assert first.get_color() != second.get_color()
             assert first.get_linestyle() != second.get_linestyle()
+
+    def test_memory_of_a_run_of_2026_11_is_drawn(self, picture: Any) -> None:
+        newer = run_of(picture, "one", 8)
+        for values in newer.steps.values():
+            values |= {f"actor/{key}": values.pop(key) for key in list(values) if key.startswith("perf/max_memory")}
+        (axes,) = [a for a in picture.figure_of([newer]).axes if a.get_title(loc="left") == "memory of a device"]
+        assert [line.get_ydata()[0] for line in axes.lines] == [60.0, 55.0]
 
     def test_a_long_run_has_few_marks_and_every_value(self, picture: Any) -> None:
         figure = picture.figure_of([run_of(picture, "one", 400)])
