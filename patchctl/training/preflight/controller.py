@@ -15,6 +15,7 @@ from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.sizes import ACTOR, MEGATRON, ROLLOUT, BadSizes
 
 INT64, FLOAT32 = 8, 4
+V1 = "trainer.use_v1"  # of verl v0.9.0, whose workers answer nothing: the batch is in TransferQueue
 COPIES = 2  # the object in Ray's store, and the tensors that the controller makes of it
 
 
@@ -73,9 +74,9 @@ class Controller:
 
 
 def controller_of(case: Case) -> Controller | None:
-    """None where the recipe does not say how much there is. Raises BadSizes."""
+    """None where the recipe does not say how much there is, or for a trainer without such answers. Raises BadSizes."""
     lengths = _lengths(case)
-    if lengths is None:
+    if lengths is None or case.on(V1):
         return None
     switches = Switches(
         case.on(f"{ACTOR}.skip_old_log_prob"),

@@ -237,6 +237,14 @@ def test_what_is_left_out_is_not_counted(look: Look) -> None:
     assert told is not None and told.largest.call == "compute_log_prob" and told.largest.bytes == 512 << 30
 
 
+def test_nothing_is_counted_of_a_trainer_that_has_no_such_answers(look: Look) -> None:
+    """verl v0.9.0's v1 trainer waits for calls that answer nothing: the batch is in TransferQueue."""
+    found = look(given=Given(overrides={"trainer.use_v1": "True"}), meminfo=meminfo(0.6))
+    memory = one(found, "controller memory")
+    assert (memory.level, memory.blocks) == ("unknown", False) and "TransferQueue" in memory.message
+    assert "Ray's object store" not in found
+
+
 def test_preflight_and_rules_count_the_same() -> None:
     """The rules are what can be said without a machine."""
     asked = {"actor_rollout_ref.actor.skip_old_log_prob": "False"}

@@ -10,7 +10,7 @@ from patchctl.terminal.progress import size_text
 from patchctl.training.models.parameters import Model
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
-from patchctl.training.preflight.controller import controller_of
+from patchctl.training.preflight.controller import V1, controller_of
 from patchctl.training.preflight.read import huge_pages, limit, memory_limit, memory_total, mount_of, mounts, open_files
 from patchctl.training.preflight.sizes import BadSizes, training_of
 
@@ -131,7 +131,10 @@ def _controller(case: Case) -> Iterator[Finding]:
     except BadSizes:
         return  # told with the other parallel sizes
     if found is None:
-        yield looked_at("host", name, "unknown", "batch or lengths are not said", needed=False)
+        what = "batch or lengths are not said"
+        if case.on(V1):
+            what = "verl's v1 trainer keeps the batch in TransferQueue; what that, and what it takes out of it, come to is not counted"
+        yield looked_at("host", name, "unknown", what, needed=False)
         return
     largest = found.largest
     what = (
