@@ -8,8 +8,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from shells import Shell, program
 
+REPOSITORY = Path(__file__).parents[2]
 RECORDER = """#!/usr/bin/env python3
 # Stands for a container tool: prints its arguments. What a real one does with them needs a daemon and an NPU.
 import json, sys
@@ -157,6 +159,14 @@ def test_what_is_missing_is_named(shell: Shell, host: Path, gone: str) -> None:
     done = start(shell, host, "image:1")
     assert (done.returncode, done.stdout) == (2, "")
     assert f"/{gone}" in done.stderr
+
+
+def test_the_driver_that_is_advised_is_one_of_a_release_set(shell: Shell, host: Path) -> None:
+    (host / DRIVER).unlink()
+    told = start(shell, host, "image:1").stderr
+    for path in (REPOSITORY / "manifests" / "sets").glob("*.yaml"):
+        driver = yaml.safe_load(path.read_text(encoding="utf-8"))["runtime"]["driver"].removesuffix(".*")
+        assert f"{driver} for {path.stem}" in told
 
 
 def test_a_machine_without_npus(shell: Shell, tmp_path: Path) -> None:
