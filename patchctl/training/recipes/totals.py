@@ -45,7 +45,11 @@ class Totals:
 def totals_of(run: Run, rules: Rules, checkpoint_bytes: int | None = None) -> Totals:
     """The totals of a run. Who knows the model says how many bytes a checkpoint of it has."""
     facts = facts_of(run, rules)
-    batch = _number(facts, "data.gen_batch_size") or _number(facts, "data.train_batch_size")
+    batch = _number(facts, "data.train_batch_size")
+    if (
+        facts.text("trainer.use_v1") or ""
+    ).lower() != "true":  # verl v0.9.0's v1 trainer counts steps by train_batch_size
+        batch = _number(facts, "data.gen_batch_size") or batch
     steps = _steps(facts, batch)
     samples, again = _number(facts, f"{_ROLLOUT}.n"), _number(facts, f"{_ROLLOUT}.val_kwargs.n") or 1
     validations = _every(steps, _number(facts, "trainer.test_freq"))

@@ -52,6 +52,12 @@ def test_filtered_groups_take_several_batches_a_step() -> None:
     assert found.at_most and found.steps == 139_970
 
 
+def test_the_v1_trainer_counts_steps_of_its_own_batch() -> None:
+    """verl v0.9.0, ppo/v1/trainer_base.py: steps of an epoch are rows by train_batch_size, whatever is fetched at once."""
+    found = totals("qwen3-32b/grpo", trainer__use_v1="True", data__gen_batch_size="32")
+    assert (found.steps, found.trained) == (totals("qwen3-32b/grpo").steps, totals("qwen3-32b/grpo").trained)
+
+
 def test_a_number_of_steps_that_is_said_ends_the_run_before_the_data_does() -> None:
     assert totals("qwen3-32b/dapo", trainer__total_training_steps="100").steps == 100
     assert totals("qwen3-32b/dapo", trainer__total_training_steps="999999").steps == 270
