@@ -17,7 +17,7 @@ from patchctl.errors import DoesNotApply, SourceUnavailable, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import object_id
 from patchctl.identify.known import KnownTree, known_trees
-from patchctl.maintain.line_owners import line_before, owners_by_git, owners_of
+from patchctl.maintain.line_owners import line_before, matching, owners_by_git, owners_of
 from patchctl.maintain.releases import Releases, RevisionTree
 from patchctl.manifest.distribution import Distribution
 from patchctl.patch.apply import apply_change, split_lines
@@ -63,6 +63,7 @@ class Blamed:
 
 
 UPSTREAM, EDIT = "upstream", "edit"
+_NO_SOURCE = "the file is not here, and its source is neither in the cache nor in a mirror"
 
 
 def frames(text: str) -> list[Place]:
@@ -172,6 +173,7 @@ class Blame:
     def _by_content(self, place: Place, candidates: Sequence[tuple[KnownTree, bytes]], content: bytes) -> Blamed:
         text = _text(content, place.line)
         oid = object_id("blob", content)
+        found = list[Blamed]()
         for tree, path in candidates:
             answer = Blamed(
                 place, None, tree.upstream, tree.stack.name, path.decode("utf-8", "replace"),
@@ -180,12 +182,12 @@ class Blame:
             entry = tree.files.get(path)
             if text is None:
                 return replace(answer, why="the file has no such line")
-            if entry is not None and entry.id == oid:
-                return replace(answer, owner=UPSTREAM)
             numbers = next((s.applied for s in tree.states.get(path, ()) if s.id == oid), None)
-            if numbers is not None:
-                return self._of_state(answer, tree, path, content, sorted(numbers), place.line)
-        return self._of_unknown(place, candidates, content, text)
+            if entry is not None and entry.id == oid:
+                found.append(replace(answer, owner=UPSTREAM))
+            elif numbers is not None:
+                found.append(self._of_state(answer, tree, path, content, sorted(numbers), place.line))
+        return _first(found) if found else self._of_unknown(place, candidates, content, text)
 
     def _of_state(
         self, answer: Blamed, tree: KnownTree, path: bytes, content: bytes, numbers: Sequence[int], line: int
@@ -200,35 +202,45 @@ class Blame:
     def _of_unknown(
         self, place: Place, candidates: Sequence[tuple[KnownTree, bytes]], content: bytes, text: str | None
     ) -> Blamed:
-        """A file that is no pin's, patched or not: held line by line against the patched one, where that can be had."""
-        tree, path = candidates[0]
+        """A file that is no pin's, patched or not: held line by line against the nearest patched one that can be had."""
+        tips = [v[1] if (v := self._versions(*one)) is not None else None for one in candidates]
+        near = [0 if tip is None else _alike(tip, content) for tip in tips]
+        nearest = near.index(max(near))
+        (tree, path), tip = candidates[nearest], tips[nearest]
         answer = Blamed(place, None, tree.upstream, tree.stack.name, path.decode("utf-8", "replace"), text=text)
-        versions = self._versions(tree, path)
-        if text is not None and versions is not None and (tip := versions[1]) is not None:
+        if text is not None and tip is not None:
             line = line_before(tip, content, place.line)
-            if line is None:
+            if line is not None:
+                numbers = tree.touched.get(path, ())
+                found = self._of_state(replace(answer, told_by="content"), tree, path, tip, numbers, line)
+                return replace(found, why="the file is not as any pin has it; the line is")
+            if None not in tips:
                 return replace(answer, owner=EDIT, told_by="content", why="no patch and not this pin has the line")
-            numbers = tree.touched.get(path, ())
-            found = self._of_state(replace(answer, told_by="content"), tree, path, tip, numbers, line)
-            return replace(found, why="the file is not as any pin has it; the line is")
-        return replace(answer, why="the file is not as any known pin has it, patched or not")
+        return _untold(answer, candidates, "the file is not as any known pin has it, patched or not")
 
     # a file that is elsewhere
 
     def _by_text(
         self, place: Place, candidates: Sequence[tuple[KnownTree, bytes]], together: Sequence[Place]
     ) -> Blamed:
-        tree, path = candidates[0]
+        answers = [self._by_text_of(place, tree, path, together) for tree, path in candidates]
+        found = [one for one in answers if one.owner is not None]
+        if found:
+            return _first(found)
+        one = next((one for one in answers if one.why == _NO_SOURCE), answers[0])
+        return _untold(one, candidates, one.why)
+
+    def _by_text_of(self, place: Place, tree: KnownTree, path: bytes, together: Sequence[Place]) -> Blamed:
         shown = path.decode("utf-8", "replace")
         answer = Blamed(place, None, tree.upstream, tree.stack.name, shown, text=place.said)
         versions = self._versions(tree, path)
         if versions is None:
-            return replace(answer, why="the file is not here, and its source is neither in the cache nor in a mirror")
+            return replace(answer, why=_NO_SOURCE)
         before, patched = versions
         answer = replace(answer, told_by="traceback")
         plain = _fits(before, together)
         if patched is None or not _fits(patched, together):
-            why = "the file is not here, and its lines are not those of this pin, patched or not"
+            why = "the file is not here, and its lines are not those of any known pin, patched or not"
             return replace(answer, owner=UPSTREAM) if plain else replace(answer, told_by=None, why=why)
         found = self._of_state(answer, tree, path, patched, tree.touched.get(path, ()), place.line)
         same = plain and found.owner != UPSTREAM
@@ -256,6 +268,23 @@ class Blame:
         page_there = page if (self._dist.root / page).is_file() else None
         switch = patch.header.trailer("Switch")
         return replace(answer, owner=owner, patch=patch.shown, page=page_there, switch=switch)
+
+
+def _first(found: Sequence[Blamed]) -> Blamed:
+    """The first of several stacks that have the line, which says what others there are."""
+    first, others = found[0], [f"{one.upstream}/{one.stack}" for one in found[1:]]
+    why = [*([first.why] if first.why else []), *([f"it can be of {', '.join(others)} as well"] if others else [])]
+    return replace(first, why="; ".join(why) or None)
+
+
+def _untold(answer: Blamed, candidates: Sequence[object], why: str | None) -> Blamed:
+    """Of no stack, where several have a file of this name and none of them the line."""
+    return replace(answer, stack=answer.stack if len(candidates) == 1 else None, why=why)
+
+
+def _alike(old: bytes, new: bytes) -> int:
+    """How many lines both have."""
+    return sum(end - start for tag, _, _, start, end in matching(old, new) if tag == "equal")
 
 
 def _after(path: bytes, before: bytes | None, patches: Sequence[StackPatch]) -> bytes | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distribution import CLOCK, GREETER, Made, make_distribution
+from distribution import CLOCK, GREETER, Made, git, make_distribution
 
 OLD = "def half(number):\n    return number / 2\n"
 UPSTREAM = replace(GREETER, files={**GREETER.files, "greeter/numbers.py": OLD})
@@ -125,6 +125,37 @@ def test_of_a_container_that_is_not_here(made: Made, ws: Path, tmp_path: Path) -
     assert [(r["owner"], r["told_by"]) for r in crashed(made, tmp_path, base)] == [("upstream", "traceback")] * 2
     other = text.replace("return LOUD", "return  LOUD + 1 +")
     assert [r["owner"] for r in crashed(made, tmp_path, other, code=1)] == [None, None]
+
+
+def test_of_two_stacks_of_an_upstream_the_one_that_has_the_lines_is_told(tmp_path: Path) -> None:
+    """A container and an edited file of the newer release; a file that both releases have."""
+    made = make_distribution(tmp_path, (UPSTREAM, CLOCK), lock=True)
+    origin = made.origins / "greeter"
+    hello = origin / "greeter/hello.py"
+    hello.write_text("# later\n" + hello.read_text())
+    git(origin, "commit", "--quiet", "--all", "--message", "Later")
+    git(origin, "tag", "v2")
+    done = made.patchctl("rebase", "greeter/v1", "--to", "v2", "--mirror", f"greeter={origin}")
+    assert done.returncode == 20, done.stderr  # all arrived, nothing is proven
+    made.edit("manifests/profiles/full.yaml", "greeter: v1", "greeter: v2")
+    made.good("lock")
+    made.good("apply", "--profile", "full", "-w", str(tmp_path / "ws"))
+    tree = tmp_path / "ws/greeter"
+    text = run(PATCHED, tree).replace(str(tree), "/opt/workspace/greeter")
+    rows = crashed(made, tmp_path, text)
+    assert [(r["owner"], r["stack"], r["told_by"]) for r in rows] == [
+        ("loud", "v2", "traceback"), ("typo", "v2", "traceback"),
+    ]  # fmt: skip
+    strange = text.replace("return LOUD", "return  LOUD + 1 +")
+    assert [(r["owner"], r["stack"]) for r in crashed(made, tmp_path, strange, code=1)] == [(None, None)] * 2
+    edited = tmp_path / "site/greeter/hello.py"
+    edited.parent.mkdir(parents=True)
+    edited.write_text("# mine\n" + (tree / "greeter/hello.py").read_text())
+    rows = [blame(made, f"{edited}:{line}")[0] for line in (1, 2, number(edited, "Hello, "))]
+    assert [(r["owner"], r["stack"]) for r in rows] == [("edit", "v2"), ("upstream", "v2"), ("typo", "v2")]
+    shutil.copy(tree / "greeter/numbers.py", edited.parent)
+    (one,) = blame(made, f"{edited.parent}/numbers.py:2")
+    assert (one["owner"], one["stack"], one["why"]) == ("upstream", "v1", "it can be of greeter/v2 as well")
 
 
 def test_of_an_into_checkout_and_from_standard_input(made: Made, tmp_path: Path) -> None:
