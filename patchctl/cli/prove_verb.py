@@ -157,9 +157,10 @@ def _by_profile(
         found = profile_of(dist, subject.stack, profile)
         groups.setdefault(repr(found), (found, []))[1].append(subject)
     if folder is not None and len(groups) > 1:
-        raise WrongUse(
-            f"these stacks are in {len(groups)} profiles", hint="name one with --profile, or leave --trees out"
-        )
+        several = [one for one, _ in groups.values()]
+        named = ", ".join(f"{one.name} on {one.set}" if one.set else one.name for one in several)
+        hint = f"take one: {' or '.join(f'`{one.options}`' for one in several)}; or leave --trees out"
+        raise WrongUse(f"these stacks are in {len(groups)} profiles: {named}", hint=hint)
     yield from groups.values()
 
 

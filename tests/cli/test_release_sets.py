@@ -258,3 +258,12 @@ def test_prove_is_of_the_stacks_of_the_set(made: Made) -> None:
     write_files(made.root, {"patches/greeter/v1/loud/tests/test_loud.py": ""})
     done = made.patchctl("prove", "step", "--set", "2026.11")
     assert done.returncode == 2 and "no feature 'step' on 2026.11" in done.stderr
+
+
+def test_stacks_of_two_sets_need_the_set_for_one_pair_of_trees(made: Made, tmp_path: Path) -> None:
+    """What the hint names goes on: it is the profile on a set, and not its name alone."""
+    write_files(made.root, {"patches/greeter/v1/loud/tests/test_loud.py": ""})
+    made.edit("manifests/stacks/clock/later.yaml", "pin:", "extends: v2\npin:")
+    done = made.patchctl("prove", "step", "--profile", "full", "--trees", str(tmp_path / "trees"))
+    assert done.returncode == 2 and "in 2 profiles: full on 2026.11, full on 2026.02" in done.stderr, done.stderr
+    assert "`--profile full --set 2026.02`" in done.stderr
