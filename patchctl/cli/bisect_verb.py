@@ -41,7 +41,8 @@ def command(
         print(step_text(step, units), file=sys.stderr, flush=True)
 
     dist = app.distribution
-    search = Bisection(dist, dist.profile(profile), without, sources.options(), app.progress(as_json), tell)
+    chosen = dist.profile(profile)
+    search = Bisection(dist, chosen, without, sources.options(), app.progress(as_json), tell)
     found = search.search(cmd)
-    app.emit("bisect", bisect_json(found, profile), lambda style: bisect_text(found, style), as_json)
+    app.emit("bisect", bisect_json(found, chosen), lambda style: bisect_text(found, style), as_json)
     return DONE if found.broken else FINDINGS

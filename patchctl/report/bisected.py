@@ -10,6 +10,7 @@ from patchctl.values import asdict
 
 if TYPE_CHECKING:
     from patchctl.maintain.bisect import Bisected, Tried, Unit
+    from patchctl.manifest.types import Profile
     from patchctl.terminal.style import Style
 
 _REASONS = {
@@ -18,10 +19,11 @@ _REASONS = {
 }
 
 
-def bisect_json(found: Bisected, profile: str) -> dict[str, Any]:
+def bisect_json(found: Bisected, profile: Profile) -> dict[str, Any]:
     """The shape patchctl.bisect/1 (docs/json.md)."""
     return {
-        "profile": profile,
+        "profile": profile.name,
+        "set": profile.set,
         "order": [_unit(u) for u in found.order],
         "tried": [asdict(t) for t in found.tried],
         "broken": [_unit(u) for u in found.broken],

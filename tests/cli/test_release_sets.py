@@ -267,3 +267,9 @@ def test_stacks_of_two_sets_need_the_set_for_one_pair_of_trees(made: Made, tmp_p
     done = made.patchctl("prove", "step", "--profile", "full", "--trees", str(tmp_path / "trees"))
     assert done.returncode == 2 and "in 2 profiles: full on 2026.11, full on 2026.02" in done.stderr, done.stderr
     assert "`--profile full --set 2026.02`" in done.stderr
+
+
+def test_bisect_says_on_which_set(made: Made) -> None:
+    for name in ("2026.02", "2026.11"):
+        done = made.patchctl("bisect", "--profile", "full", "--set", name, "--json", "--", "true")
+        assert json.loads(done.stdout)["set"] == name
