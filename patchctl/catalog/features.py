@@ -264,11 +264,16 @@ class Catalog:
             return [self._detail(file) for file in found]
         known = sorted({self.patch(f).feature for f, owner in self._owned.items() if upstream in (None, owner)})
         of = f" of {upstream}" if upstream else ""
-        hint = self._hint_for(feature) or "`patchctl list patches` names them all"
+        all_sets = "`patchctl list patches` names them all"
+        if self.dist.named_set is not None:
+            of += f" on {self.dist.named_set}"
+            all_sets = "`PATCHCTL_SET= patchctl list patches` names those of every set"
+        hint = self._hint_for(feature, known) or all_sets
         raise WrongUse(f"no feature {quoted(feature)}{of}{did_you_mean(feature, known)}", hint=hint)
 
-    def _hint_for(self, name: str) -> str | None:
-        """For a switch that a document of the practice names: what does its work here."""
+    def _hint_for(self, name: str, known: Sequence[str]) -> str | None:
+        """For a switch that a document of the practice names: what does its work here, on another set than the run's where it is
+        not `known`."""
         switches = self.dist.practice.switches if self.dist.practice else {}
         named = next((n for key, n in switches.items() if re.split("[= ]", key)[0].rpartition(".")[2] == name), None)
         if named is None:
@@ -276,7 +281,9 @@ class Catalog:
         seeds = f"a switch of the practice's documents ({', '.join(named.seeds)})"
         if not named.features:
             return f"{seeds}; nothing here does its work: {' '.join((named.note or '').split())}"
-        return f"{seeds}; here it is " + ", ".join(f"`patchctl show {feature}`" for feature in named.features)
+        here = [f for f in named.features if self.dist.named_set is None or parse_feature(f)[0] in known]
+        shown = (f"`{'' if f in here else 'PATCHCTL_SET= '}patchctl show {f}`" for f in named.features)
+        return f"{seeds}; here it is " + ", ".join(shown)
 
     @cached_property
     def _owned(self) -> dict[Path, str]:

@@ -273,3 +273,9 @@ def test_bisect_says_on_which_set(made: Made) -> None:
     for name in ("2026.02", "2026.11"):
         done = made.patchctl("bisect", "--profile", "full", "--set", name, "--json", "--", "true")
         assert json.loads(done.stdout)["set"] == name
+
+
+def test_show_says_on_which_set_there_is_no_such_feature(made: Made) -> None:
+    done = made.patchctl("show", "step", env={"PATCHCTL_SET": "2026.11"})
+    assert done.returncode == 2 and "no feature 'step' on 2026.11" in done.stderr
+    assert "`PATCHCTL_SET= patchctl list patches`" in done.stderr
