@@ -132,6 +132,11 @@ def go_together(profiles: Iterable[Profile | ProfileRow], one: tuple[str, str], 
     return not having or any(p.stacks.get(other[0]) == other[1] for p in having)
 
 
+def _applies(profile: Profile, upstream: str, stack: str, feature: str) -> bool:
+    """Whether a profile, as it is on its set, has the stack and does not leave the feature out."""
+    return profile.stacks.get(upstream) == stack and not {feature, f"{feature}@{upstream}"} & {*profile.without}
+
+
 class Catalog:
     """A distribution's patches, read once. Raises BadPatch where one cannot be read."""
 
@@ -175,7 +180,7 @@ class Catalog:
 
     def _profile_row(self, profile: Profile, patches: Sequence[PatchRow]) -> ProfileRow:
         stacks = {u: profile.stacks[u] for u in self.dist.upstreams if u in profile.stacks}
-        applied = sum(1 for row in patches if profile.name in row.profiles and stacks.get(row.upstream) == row.stack)
+        applied = sum(_applies(profile, row.upstream, row.stack, row.feature) for row in patches)
         without, runtime = tuple(profile.without), dict(profile.runtime)
         return ProfileRow(profile.name, profile.summary, stacks, without, runtime, applied, profile.set)
 
@@ -207,11 +212,12 @@ class Catalog:
 
     def patches(self, profile: str | None = None, upstream: str | None = None) -> list[PatchRow]:
         """The patches of these stacks in the order they apply; of a profile, those that it does not leave out."""
+        taken = None if profile is None else self.dist.profile(profile)
         rows = []
         for stack in self._chosen(profile, upstream):
             for number, file in enumerate(self.dist.patch_files(stack), 1):
                 row = self._patch_row(stack, number, self.patch(file))
-                if profile is None or profile in row.profiles:
+                if taken is None or _applies(taken, row.upstream, row.stack, row.feature):
                     rows.append(row)
         return rows
 
@@ -223,12 +229,7 @@ class Catalog:
         )  # fmt: skip
 
     def _appliers(self, stack: Stack, feature: str) -> tuple[str, ...]:
-        names = {feature, f"{feature}@{stack.upstream}"}
-        appliers = (
-            p.name
-            for p in self.dist.every_profile()
-            if p.stacks.get(stack.upstream) == stack.name and not names & {*p.without}
-        )
+        appliers = (p.name for p in self.dist.every_profile() if _applies(p, stack.upstream, stack.name, feature))
         return tuple(dict.fromkeys(appliers))
 
     def requirements(self, profile: str | None = None) -> list[RequirementRow]:

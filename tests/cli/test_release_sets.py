@@ -279,3 +279,14 @@ def test_show_says_on_which_set_there_is_no_such_feature(made: Made) -> None:
     done = made.patchctl("show", "step", env={"PATCHCTL_SET": "2026.11"})
     assert done.returncode == 2 and "no feature 'step' on 2026.11" in done.stderr
     assert "`PATCHCTL_SET= patchctl list patches`" in done.stderr
+
+
+def test_what_a_profile_leaves_out_on_one_set_is_of_that_set(made: Made) -> None:
+    """Both sets have one stack of the greeter, from which `full` leaves a patch out on the newer one alone."""
+    made.edit("manifests/profiles/full.yaml", '"2026.11": {}', '"2026.11": {without: [loud]}')
+    rows = json.loads(made.good("list", "profiles", "--profile", "full", "--set", "2026.11", "--json"))["profiles"]
+    assert [one["patches"] for one in rows] == [2]
+    rows = json.loads(made.good("list", "profiles", "--json"))["profiles"]
+    assert [(one["set"], one["patches"]) for one in rows if one["name"] == "full"] == [("2026.11", 2), ("2026.02", 4)]
+    rows = json.loads(made.good("list", "patches", "--profile", "full", "--set", "2026.11", "--json"))["patches"]
+    assert [one["feature"] for one in rows] == ["typo", "polite"]
