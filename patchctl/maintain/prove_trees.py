@@ -58,12 +58,13 @@ def _without(state: State) -> dict[tuple[str, str], str]:
 
 def profile_of(dist: Distribution, stack: Stack, named: str | None) -> Profile:
     """The profile whose trees are made: the one named, else the first that has the stack and all of its features; where none has,
-    one with the stack that it comes from, and this one in its place, without what requires a feature that this one lacks. Raises
-    WrongUse."""
+    one with the stack that it comes from, and this one in its place, without what requires a feature that this one lacks: but not
+    the one named, where another one has the stack. Raises WrongUse."""
     if named is not None:
         dist.profile(named)
     profiles = dist.every_profile() if named is None else dist.variants[named]
-    names = [name for name in (stack.name, stack.comes_from) if name]
+    has_it = any(p.stacks.get(stack.upstream) == stack.name for p in dist.every_profile())
+    names = [name for name in (stack.name, stack.comes_from) if name and (name == stack.name or not (named and has_it))]
     whole = (p for name in names for p in profiles if p.stacks.get(stack.upstream) == name and not p.without)
     found = next(whole, None)
     if found is None:

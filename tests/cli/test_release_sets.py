@@ -290,3 +290,18 @@ def test_what_a_profile_leaves_out_on_one_set_is_of_that_set(made: Made) -> None
     assert [(one["set"], one["patches"]) for one in rows if one["name"] == "full"] == [("2026.11", 2), ("2026.02", 4)]
     rows = json.loads(made.good("list", "patches", "--profile", "full", "--set", "2026.11", "--json"))["patches"]
     assert [one["feature"] for one in rows] == ["typo", "polite"]
+
+
+def test_the_profile_that_is_named_gives_no_trees_of_two_sets(made: Made, tmp_path: Path) -> None:
+    """The newer clock comes from the older one, and a profile has it; `full` is on the older set alone."""
+    made.edit("manifests/profiles/full.yaml", '  "2026.11": {}\n', "")
+    made.edit(
+        "manifests/stacks/clock/later.yaml", "name: later", "name: later\ncomes_from: v2\ndropped: {step: It has it.}"
+    )
+    newer = 'schema: 1\nname: newer\nsummary: On the newer one.\nsets: {"2026.11": {}}\n'
+    write_files(made.root, {
+        "manifests/profiles/newer.yaml": newer, "patches/greeter/v1/loud/tests/test_loud.py": "",
+    })  # fmt: skip
+    done = made.patchctl("prove", "step", "--stack", "clock/later", "--profile", "full", "--trees", str(tmp_path / "t"))
+    assert done.returncode == 2 and "profile full lacks the stack clock/later" in done.stderr, done.stderr
+    assert not (tmp_path / "t").exists()
