@@ -21,7 +21,7 @@ from mbridge_source import check_out, commit_named
 
 from patchctl.catalog.release_sets import on_set
 from patchctl.manifest.distribution import Distribution
-from patchctl.training.recipes.conditions import same
+from patchctl.training.recipes.conditions import defaults_for, same
 from patchctl.training.recipes.keys import FOLDER
 from patchctl.training.recipes.read import Recipes, read_recipes
 from patchctl.training.recipes.resolve import Run, bare, resolve
@@ -81,6 +81,10 @@ def looked_at(upstream: Upstream, tree: Path, tmp_path_factory: pytest.TempPathF
         pytest.skip(why)
     jobs = {"/".join(key): job(run_of(key)) for key in KEYS}
     jobs |= {text: job(run_of(PLAIN), *text.split()) for text in REFUSED}
+    jobs |= {
+        config: jobs["/".join(PLAIN)] | {"config": config, "overrides": [], "keys": [*defaults(config)]}
+        for config in CONFIGS
+    }
     return asked("probe_recipes_v1.py", jobs, upstream, tree, tmp_path_factory.mktemp("recipes"), need=["verl"])
 
 
@@ -97,6 +101,7 @@ def run_of(key: tuple[str, str]) -> Run:
     return resolve(RECIPES, *key)
 
 
+CONFIGS = sorted({run_of(key).entry.config for key in KEYS})
 MEGATRON = [key for key in KEYS if run_of(key).entry.config == "ppo_megatron_trainer"]
 
 
@@ -130,6 +135,23 @@ def arrived(written: str, value: Any) -> bool:
     if isinstance(value, list):
         return written.strip("[]").split(",") == [str(item) for item in value]
     return same(written, "null" if value is None else str(value))
+
+
+def defaults(config: str) -> dict[str, str]:
+    assert RECIPES.rules is not None
+    return defaults_for(RECIPES.rules.value, config, SET)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_the_defaults_of_the_rules_are_those_of_the_configuration(looked_at: Of, config: str) -> None:
+    """A key that this verl does not have is off, however the rules call that."""
+    found, declared = looked_at(config)["values"], defaults(config)
+    wrong = {
+        key: (text, found[key])
+        for key, text in declared.items()
+        if not arrived(text, found[key]) and (found[key], text) != (None, "False") and not text.startswith("=")
+    }
+    assert wrong == {}, json.dumps(wrong, indent=1)
 
 
 @pytest.fixture(scope="module")

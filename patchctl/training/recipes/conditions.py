@@ -47,9 +47,10 @@ class Facts:
         return [item for item in (self.text(name) or "").strip("[]").split(",") if item]
 
 
-def defaults_for(rules: Rules, config: str) -> dict[str, str]:
-    """What the framework does by itself under one of its configurations."""
-    return {**rules.defaults.get(ALL, {}), **rules.defaults.get(config, {})}
+def defaults_for(rules: Rules, config: str, release_set: str | None) -> dict[str, str]:
+    """What the framework of a release set does by itself under one of its configurations."""
+    tables = (ALL, config, f"{ALL}@{release_set}", f"{config}@{release_set}")
+    return {key: value for name in tables for key, value in rules.defaults.get(name, {}).items()}
 
 
 def same(one: str, other: str) -> bool:

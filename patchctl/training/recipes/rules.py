@@ -54,13 +54,13 @@ def facts_of(run: Run, rules: Rules) -> Facts:
         "recipe.data_sources": _listed([source for data in run.data.values() for source in data.data_source]),
         "recipe.set": run.set or "null",
     }
-    return Facts(values, defaults_for(rules, run.entry.config))
+    return Facts(values, defaults_for(rules, run.entry.config, run.set))
 
 
 def sample_facts(sample: Mapping[str, str], rules: Rules) -> Facts:
     """A rule's own sample as facts."""
     values = {"recipe.module": "verl.trainer.main_ppo", "recipe.config": CONFIG, "recipe.folder": ".", **sample}
-    return Facts(values, defaults_for(rules, values["recipe.config"]))
+    return Facts(values, defaults_for(rules, values["recipe.config"], values.get("recipe.set")))
 
 
 def verdict(rule: Rule, facts: Facts) -> str | None:
@@ -103,7 +103,7 @@ def wrong_needs(
             yield _need(run, "a recipe needs features of its profile", found, "leave it out, or choose another profile")
     needed = {feature.partition("@")[0] for feature in run.needs}
     acts_on = _acts_on(features, switches, loaded.value if loaded else None)
-    defaults = defaults_for(loaded.value, run.entry.config) if loaded else {}
+    defaults = defaults_for(loaded.value, run.entry.config, run.set) if loaded else {}
     turned_on = {feature: [k for k in keys if _is_on(run, k, defaults)] for feature, keys in acts_on.items()}
     for feature in sorted(needed & acts_on.keys()):
         if not turned_on[feature]:

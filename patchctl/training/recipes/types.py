@@ -180,8 +180,10 @@ class Rules:
     schema: FormatVersion
     rules: Annotated[dict[Name, Rule], Doc("The rules by name.")]
     defaults: Annotated[
-        dict[Name, dict[Text, Value]],
-        Doc("Values of keys that a recipe leaves alone: for all configurations, then for one by its name."),
+        dict[Text, dict[Text, Value]],
+        Doc(
+            "Values of keys that a recipe leaves alone: for all configurations, for one by its name, then those with @SET."
+        ),
     ] = field(default_factory=dict)
     switched_by: Annotated[
         dict[Feature, list[Text]],
