@@ -30,6 +30,7 @@ def command(app: App, name: str, folder: Path | None, sources: Sources, as_json:
     Switch, Upstream-Status and Drop-When; its new files become carried files.
     """
     from patchctl.maintain.opening import open_stack
+    from patchctl.workspace.edit import export_command
 
     stack = find_stack(app.distribution, name)
     opened = open_stack(app.distribution, stack, folder, sources.options(), app.progress(as_json))
@@ -43,6 +44,6 @@ def command(app: App, name: str, folder: Path | None, sources: Sources, as_json:
     }
     lines = [
         f"{stack.upstream}/{stack.name}: {len(result.steps)} commits on {result.base_commit[:12]} in {opened.folder}",
-        f"change them with git, then: patchctl export {name}",
+        f"change them with git, then: {export_command(stack, opened.folder)}",
     ]
     app.emit("edit", data, lambda style: lines, as_json)

@@ -36,6 +36,7 @@ def command(
     names it as long as it waits. Files that are there are kept. docs/writing-patches.md has the whole way.
     """
     from patchctl.maintain.new import new_patch
+    from patchctl.workspace.edit import export_command
 
     with app.writing() as dist:
         stack = find_stack(dist, name)
@@ -57,6 +58,6 @@ def command(
         yield from (f"kept     {path}, which was there" for path in made.kept)
         if not (made.written or made.kept):
             yield "no test, probe and mutation: the distribution has its tests elsewhere, or none"
-        yield f"change files there, `git add` them, `git commit --amend`, then: patchctl export {name}"
+        yield f"change files there, `git add` them, `git commit --amend`, then: {export_command(stack, made.folder)}"
 
     app.emit("new", data, text, as_json)

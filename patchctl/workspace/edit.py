@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,12 @@ _EXPORTED = "patchctl-exported.json"  # newer than what the configuration has of
 def default_folder(stack: Stack) -> Path:
     """Where `edit` puts a work tree when nobody says where."""
     return Path("edit") / f"{stack.upstream}-{stack.name}"
+
+
+def export_command(stack: Stack, folder: Path) -> str:
+    """What takes a work tree's commits over."""
+    elsewhere = f" --dir {shlex.quote(str(folder))}" if folder.absolute() != default_folder(stack).absolute() else ""
+    return f"patchctl export {stack.upstream}/{stack.name}{elsewhere}"
 
 
 def make_edit_tree(folder: Path, stack: Stack, base: Base, result: StackResult, digest: str = "") -> None:
@@ -205,7 +212,7 @@ def _check_exported(folder: Path, stack: Stack) -> None:
     if held:
         hint = "let it end, or remove the lock that a killed git left"
         raise LocalEdits(f"git is at work in {folder}", [str(p) for p in held], hint=hint)
-    hint = f"`patchctl export {stack.upstream}` takes it over; or remove the folder"
+    hint = f"`{export_command(stack, folder)}` takes it over; or remove the folder"
     if tree.work.head() != noted["tip"] or _uncommitted(tree, {}) or tree.work.untracked():
         raise LocalEdits(f"{folder} holds work that was not exported", [str(folder)], hint=hint)
     _check_unseen(tree, noted["tip"], {g.path for g in stack.generated})

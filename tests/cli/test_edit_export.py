@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -47,6 +48,16 @@ def rebase(tree: Path, edit_todo: str) -> None:
 def listed(made: Made) -> list[str]:
     lines = (made.root / "manifests/stacks/greeter/v1.yaml").read_text().splitlines()
     return [line.strip()[2:] for line in lines if line.strip().startswith("- 0")]
+
+
+def test_what_takes_it_over_works_as_it_is_printed(own: Made, tree: Path) -> None:
+    """With the stack, of which an upstream may have two, and with the folder where it is not the usual one."""
+    again = own.good("edit", "greeter", "--dir", str(tree))
+    printed = again.strip().rpartition("then: ")[2]
+    assert printed == f"patchctl export greeter/v1 --dir '{tree}'"
+    own.good(*shlex.split(printed)[1:], "--check")
+    (tree / "greeter" / "hello.py").write_text("# mine\n")
+    assert f"`{printed}` takes it over" in own.patchctl("edit", "greeter", "--dir", str(tree)).stderr
 
 
 def test_the_tree_is_ordinary(own: Made, tree: Path) -> None:
