@@ -122,7 +122,7 @@ class Case:
 
     def on(self, key: str) -> bool:
         """Whether a key is true."""
-        return (self.text(key) or "").lower() == "true"
+        return self.facts.on(key)
 
     def off(self, key: str) -> bool:
         """Whether a key is false; one that nobody sets is not."""

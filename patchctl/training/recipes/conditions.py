@@ -34,6 +34,10 @@ class Facts:
             return self.text(value[1:].strip())
         return None if value is None or value in _NULL else value
 
+    def on(self, name: str) -> bool:
+        """Whether it is true."""
+        return (self.text(name) or "").lower() == "true"
+
     def number(self, name: str) -> Fraction:
         """The number; a list of numbers stands for its largest. Raises BadExpression where it is neither."""
         text = self.text(name)

@@ -46,14 +46,12 @@ def totals_of(run: Run, rules: Rules, checkpoint_bytes: int | None = None) -> To
     """The totals of a run. Who knows the model says how many bytes a checkpoint of it has."""
     facts = facts_of(run, rules)
     batch = _number(facts, "data.train_batch_size")
-    if (
-        facts.text("trainer.use_v1") or ""
-    ).lower() != "true":  # verl v0.9.0's v1 trainer counts steps by train_batch_size
+    if not facts.on("trainer.use_v1"):  # verl v0.9.0's v1 trainer counts steps by train_batch_size
         batch = _number(facts, "data.gen_batch_size") or batch
     steps = _steps(facts, batch)
     samples, again = _number(facts, f"{_ROLLOUT}.n"), _number(facts, f"{_ROLLOUT}.val_kwargs.n") or 1
     validations = _every(steps, _number(facts, "trainer.test_freq"))
-    if validations is not None and (facts.text("trainer.val_before_train") or "").lower() == "true":
+    if validations is not None and facts.on("trainer.val_before_train"):
         validations += 1
     rows = _number(facts, VALIDATION_ROWS)
     written = _every(steps, _number(facts, "trainer.save_freq"))
@@ -63,7 +61,7 @@ def totals_of(run: Run, rules: Rules, checkpoint_bytes: int | None = None) -> To
         kept = most
     return Totals(
         steps=steps,
-        at_most=(facts.text("algorithm.filter_groups.enable") or "").lower() == "true",
+        at_most=facts.on("algorithm.filter_groups.enable"),
         trained=steps * batch * samples if steps is not None and batch and samples else None,
         validations=validations,
         validated=0 if validations == 0 else validations * rows * again if validations and rows else None,
