@@ -71,6 +71,8 @@ class Upstream:
     files: Mapping[str, str]
     patches: Sequence[Patch] = ()
     sdist: Sequence[str] = ()  # the files that its source distribution holds; none for no distribution
+    submodules: Sequence[str] = ()
+    untracked: Mapping[str, str] = field(default_factory=dict)  # what the source distribution holds that git does not
 
 
 _HELLO = '''"""Says hello."""
@@ -236,6 +238,9 @@ def _make_upstream(made: Made, upstream: Upstream) -> list[str]:
     git(repo, "init", "--quiet", "--initial-branch=main")
     write_files(repo, upstream.files)
     git(repo, "add", "--all")
+    for submodule in upstream.submodules:  # as in a clone without its submodules: a commit id and an empty folder
+        git(repo, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},{submodule}")
+        (repo / submodule).mkdir(parents=True)
     git(repo, "commit", "--quiet", "-m", "the pin")
     for number, patch in enumerate(upstream.patches, 1):
         write_files(repo, patch.edits)
@@ -262,6 +267,7 @@ def _make_sdist(made: Made, upstream: Upstream) -> list[str]:
     if not upstream.sdist:
         return []
     members = {name: upstream.files[name].encode() for name in upstream.sdist}
+    members.update({name: text.encode() for name, text in upstream.untracked.items()})
     members["PKG-INFO"] = f"Metadata-Version: 2.1\nName: {upstream.name}\nVersion: 1.0\n".encode()
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as tar:

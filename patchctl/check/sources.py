@@ -104,7 +104,7 @@ def _against_lock(dist: Distribution, key: Key, computed: Computed, patches: Seq
         stale = check_tree_list(dist.root, stack, _fullest(computed.bases))
         if stale:
             listed = tree_list_file(dist.root, *key).relative_to(dist.root).as_posix()
-            yield Finding("tree-list", f"{stale}: `patchctl lock` writes it", listed, upstream=key[0])
+            yield Finding("tree-list", f"{stale.what}: {stale.cure}", listed, upstream=key[0])
 
 
 def _forms(computed: Computed) -> str:

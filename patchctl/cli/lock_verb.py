@@ -120,7 +120,7 @@ def lock_stack(dist: Distribution, stack: Stack, options: SourceOptions, progres
     base = next(iter(computed.bases.values()), None)
     if base is not None:
         listed = (check_tree_list if check else update_tree_list)(dist.root, stack, base)
-        differences += [listed] if listed else []
+        differences += [listed.what] if listed else []
     file = lock_file(dist.root, stack.upstream, stack.name)
     written = bool(differences) and not check and computed.known
     if written:

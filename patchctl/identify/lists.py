@@ -4,7 +4,8 @@
     # verl v0.6.0: git commit ddd86f52...            or        # vllm v0.14.1: sdist vllm 0.14.1 sha256 c7c6d0a7...
     100644<TAB>66015ad3...<TAB>.gemini/config.yaml
 
-One line a file, sorted by the bytes of the path. Form git is preferred, since the sdist holds fewer files.
+One line a file, sorted by the bytes of the path. Form git is preferred: it is the whole commit, where an sdist holds what its project
+chose to ship, and sometimes files of submodules, which the manifest's `pin.sdist.untracked` names.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from patchctl.atomic import replace_file
 from patchctl.errors import BadManifest, Where
-from patchctl.git.objects import Entry, Files
+from patchctl.git.objects import GITLINK, Entry, Files
 from patchctl.manifest.types import Stack
 from patchctl.values import dataclass
 
@@ -126,28 +127,78 @@ def _sdist_source(message: str, base: Base) -> str:
     return "sdist {} {} sha256 {}".format(*match.groups())
 
 
-def check_tree_list(root: Path, stack: Stack, base: Base) -> str | None:
-    """What is different between the list that is checked in and this base, in a line; None when they agree.
+@dataclass(frozen=True)
+class Difference:
+    """What differs between a list and a base, and what makes them agree: a command, or lines for the stack's manifest."""
 
-    A list of form git agrees with an sdist that holds a part of its files, all of them the same.
+    what: str
+    cure: str
+
+
+def check_tree_list(root: Path, stack: Stack, base: Base) -> Difference | None:
+    """What differs between the list that is checked in and this base; None when they agree.
+
+    A list of form git agrees with an sdist whose files are the commit's, apart from those that the manifest calls untracked.
     """
     wanted = tree_list_of(stack, base)
     have = _listed(root, stack)
+    shown = f"{TREES}/{stack.upstream}/{stack.name}.tsv"
+    lock = f"`patchctl lock --upstream {stack.upstream}"
     if have is None:
-        return f"{_shown(stack)} is missing or cannot be used"
+        return Difference(f"{shown} is missing or cannot be used", f"{lock}` writes it")
     if have.form == "git" and base.form == "sdist":
-        other = sorted(p for p, e in wanted.files.items() if have.files.get(p) != e)
-    else:
-        other = sorted(p for p in have.files.keys() | wanted.files.keys() if have.files.get(p) != wanted.files.get(p))
-        if not other and have.source != wanted.source:
-            return f"{_shown(stack)} says {have.source}, and this is {wanted.source}"
-    if not other:
-        return None
-    first = other[0].decode("utf-8", "backslashreplace")
-    return f"{_shown(stack)} differs from {wanted.source} in {len(other)} files, the first is {first}"
+        return _sdist_difference(
+            stack, have, wanted, shown, f"{lock} --source git --mirror {stack.upstream}=REPOSITORY`"
+        )
+    other = sorted(p for p in have.files.keys() | wanted.files.keys() if have.files.get(p) != wanted.files.get(p))
+    if other:
+        return Difference(_differs(shown, wanted, other), f"{lock}` writes it")
+    if have.source != wanted.source:
+        return Difference(f"{shown} says {have.source}, and this is {wanted.source}", f"{lock}` writes it")
+    return None
 
 
-def update_tree_list(root: Path, stack: Stack, base: Base) -> str | None:
+def _sdist_difference(stack: Stack, have: TreeList, wanted: TreeList, shown: str, relock: str) -> Difference | None:
+    """Between the pinned commit's files and those of its sdist."""
+    changed = sorted(p for p, e in wanted.files.items() if have.files.get(p, e) != e)
+    if changed:
+        return Difference(
+            _differs(shown, wanted, changed), f"{relock} writes it, if the list was changed and not the pin"
+        )
+    assert stack.pin.sdist is not None
+    manifest = f"manifests/stacks/{stack.upstream}/{stack.name}.yaml"
+    untracked = sorted(wanted.files.keys() - have.files.keys())
+    named = {name: [p for p in untracked if _at(p, name)] for name in stack.pin.sdist.untracked}
+    unnamed = [p for p in untracked if not any(p in paths for paths in named.values())]
+    if unnamed:
+        submodule = next((p for p, e in have.files.items() if e.mode == GITLINK and _at(unnamed[0], p.decode())), None)
+        line = f"{_text(submodule or unnamed[0])}: {'The files of a submodule.' if submodule else 'WHY'}"
+        return Difference(
+            f"{_differs(shown, wanted, unnamed)}, which the pinned commit does not track",
+            f"add `untracked: {{{line}}}` below `sdist:` in {manifest}",
+        )
+    idle = next((name for name, paths in named.items() if not paths), None)
+    if idle is not None:
+        what = f"{wanted.source} has no file at {idle} that the pinned commit does not track"
+        return Difference(what, f"remove {idle} from `untracked:` in {manifest}")
+    return None
+
+
+def _at(path: bytes, name: str) -> bool:
+    """Whether a path is the file, or in the folder, of that name."""
+    return path == name.encode() or path.startswith(name.encode() + b"/")
+
+
+def _text(path: bytes) -> str:
+    return path.decode("utf-8", "backslashreplace")
+
+
+def _differs(shown: str, wanted: TreeList, paths: list[bytes]) -> str:
+    files = "1 file" if len(paths) == 1 else f"{len(paths)} files"
+    return f"{shown} differs from {wanted.source} in {files}, the first is {_text(paths[0])}"
+
+
+def update_tree_list(root: Path, stack: Stack, base: Base) -> Difference | None:
     """Write the list where `check_tree_list` finds a difference; returns that, None when nothing was written.
 
     Raises BadManifest instead of letting an sdist replace the list of the pinned commit, which it contradicts.
@@ -157,10 +208,9 @@ def update_tree_list(root: Path, stack: Stack, base: Base) -> str | None:
         return None
     have = _listed(root, stack)
     if have is not None and have.form == "git" and base.form == "sdist":
-        hint = (
-            f"the sdist is not made of commit {stack.pin.commit}, or the list was changed; delete it to write another"
+        raise BadManifest(
+            difference.what, where=str(tree_list_file(root, stack.upstream, stack.name)), hint=difference.cure
         )
-        raise BadManifest(difference, where=str(tree_list_file(root, stack.upstream, stack.name)), hint=hint)
     write_tree_list(root, stack, base)
     return difference
 
@@ -177,7 +227,3 @@ def _listed(root: Path, stack: Stack) -> TreeList | None:
         return read_tree_list(root, stack)
     except BadManifest:
         return None  # damaged, or of another pin: it is written anew
-
-
-def _shown(stack: Stack) -> str:
-    return f"{TREES}/{stack.upstream}/{stack.name}.tsv"

@@ -123,6 +123,12 @@ class Sdist:
 
     version: Annotated[Version, Doc("Its version on the package index.")]
     sha256: Annotated[Sha256, Doc("The digest of the .tar.gz as the index serves it.")]
+    untracked: Annotated[
+        dict[RelativePath, Text],
+        Doc(
+            "A file or folder of the archive that the pinned commit does not track, as a submodule's files: why it is there."
+        ),
+    ] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

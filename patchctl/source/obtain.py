@@ -29,6 +29,10 @@ def obtain_form(
     return _obtain((form,), name, upstream, stack, options, progress)
 
 
+CACHE = "cache "
+"""What a tried place begins with that is the cache of the machine that ran."""
+
+
 def _obtain(
     forms: tuple[Form, ...], name: str, upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress
 ) -> Base:
@@ -42,7 +46,7 @@ def _obtain(
         if base is not None:
             return base
     if not options.refresh:
-        tried.insert(0, Tried(f"cache {options.cache}", "not there"))
+        tried.insert(0, Tried(f"{CACHE}{options.cache}", "not there"))
     raise SourceUnavailable(f"{name}: no place has {_pin_text(stack, forms)}", tried, hint=_hint(stack, forms, options))
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from patchctl.denied import refusal
 from patchctl.errors import BrokenRepository, LocalEdits, WrongUse
 from patchctl.git.run import GitFailed
+from patchctl.source.obtain import CACHE
 from patchctl.stack.plan import Plan, PlannedStack
 from patchctl.workspace.belongings import refuse_unkeepable, settled_marks, staged_during
 from patchctl.workspace.changes import Part, edits_of, planned_state, refuse_all, target_files, touched_sides
@@ -109,7 +110,11 @@ class _Run:
             if name not in after and self._is_there(name, tree):
                 parts.append(self._back(name, tree))
                 after[name] = _at_base(tree)
-        skipped = tuple(SkippedUpstream(s.upstream, tuple((t.place, t.reason) for t in s.tried)) for s in plan.skipped)
+        # Without the cache: a state is copied into images and to other machines, where that folder is not.
+        skipped = tuple(
+            SkippedUpstream(s.upstream, tuple((t.place, t.reason) for t in s.tried if not t.place.startswith(CACHE)))
+            for s in plan.skipped
+        )
         was = self.state.set if self.state is not None and self.state.profile == plan.profile.name else None
         outcome = self._carry_out(
             "apply", parts, State(plan.profile.name, str(root), plan.without, after, skipped, plan.profile.set)

@@ -180,6 +180,7 @@ def test_skip_unavailable_is_said_everywhere(own_ws: Workspace) -> None:
     left = result["trees"]["clock"]["left_out"]
     assert [o["feature"] for o in left] == ["step"] and "requires typo@greeter" in left[0]["reason"]
     assert [s["upstream"] for s in own_ws.state["skipped"]] == ["greeter"]
+    assert str(made.cache) in message and str(made.cache) not in json.dumps(own_ws.state), "a state goes into images"
     status = own_ws.good("status")
     assert "greeter" in status and "skipped" in status and "origins/gone" in status
     assert "left out step: requires typo@greeter" in status

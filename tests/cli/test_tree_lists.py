@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from distribution import GREETER, make_distribution, write_files
+from distribution import GREETER, Made, make_distribution, write_files
 
-from patchctl.errors import BadManifest
+from patchctl.errors import BadManifest, SourceUnavailable
 from patchctl.git.objects import TreeBuilder
 from patchctl.identify.lists import (
     check_tree_list,
@@ -21,8 +24,9 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import read
 from patchctl.manifest.lock import LockedForm, read_lock
 from patchctl.manifest.types import Stack
+from patchctl.source.cache import cache_root
 from patchctl.source.obtain import obtain_form
-from patchctl.source.types import Base, SourceOptions
+from patchctl.source.types import Base, Form, SourceOptions
 from patchctl.terminal.progress import SilentProgress
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -118,3 +122,99 @@ def test_a_changed_list_is_found_and_written_again(made: tuple[Distribution, Bas
     write_files(file.parent, {file.name: "damaged\n"})
     update_tree_list(dist.root, stack, base)
     assert file.read_bytes() == right
+
+
+@pytest.mark.parametrize("form", ["git", "sdist"])
+@pytest.mark.parametrize(("upstream", "name"), REAL)
+def test_each_source_that_can_be_had_agrees_with_its_list(tmp_path: Path, upstream: str, name: str, form: Form) -> None:
+    """Sdists come from the package index, git forms from PATCHCTL_MIRRORS alone: what a cache holds is nobody else's."""
+    dist = Distribution.load(ROOT)
+    stack = dist.stack(upstream, name)
+    mirrors: dict[str, list[str]] = {}
+    if form == "git":
+        mirror = Path(os.environ.get("PATCHCTL_MIRRORS", "")) / upstream
+        if "PATCHCTL_MIRRORS" not in os.environ or not mirror.exists():
+            pytest.skip(f"PATCHCTL_MIRRORS names no folder with a mirror of {upstream}")
+        mirrors = {upstream: [str(mirror)]}
+    elif stack.pin.sdist is None:
+        pytest.skip(f"no source distribution is pinned for {upstream} {name}")
+    options = SourceOptions(cache=tmp_path if mirrors else cache_root(), mirrors=mirrors)
+    try:
+        base = obtain_form(form, upstream, dist.upstream(upstream), stack, options, SilentProgress())
+    except SourceUnavailable as failure:
+        pytest.skip(f"{upstream} {name} from {form}: {failure.tried[-1].reason}")
+    assert check_tree_list(ROOT, stack, base) is None
+
+
+def _made_with(tmp_path: Path, untracked: dict[str, str], submodules: tuple[str, ...] = ()) -> Made:
+    """A locked distribution of one upstream whose sdist holds all files of the commit, and `untracked`."""
+    upstream = replace(GREETER, sdist=tuple(GREETER.files), untracked=untracked, submodules=submodules)
+    made = make_distribution(tmp_path, (upstream,))
+    made.good("lock", "--source", "git")
+    made.patchctl("lock")  # both forms where they agree
+    return made
+
+
+def _stranger(made: Made, *args: str) -> tuple[int, str]:
+    """What a machine without the git form is told."""
+    done = made.patchctl(*args, "--source", "sdist")
+    return done.returncode, done.stdout + done.stderr
+
+
+def _follow(made: Made, text: str) -> None:
+    """Does to the manifest what the message says."""
+    told = re.search(r"(?s)\b(?:add|remove) .*? (manifests/\S+\.yaml)", " ".join(text.split()))
+    assert told, text
+    manifest = made.root / told[1]
+    if line := re.search(r"add `(untracked: \{.*?\})`", told[0]):
+        lines = manifest.read_text().replace("  sdist:\n", f"  sdist:\n    {line[1]}\n")
+    else:
+        gone = re.search(r"remove (\S+) from", told[0])
+        assert gone, told[0]
+        lines = re.sub(rf"    untracked: \{{{re.escape(gone[1])}: [^}}]*\}}\n", "", manifest.read_text())
+    manifest.write_text(lines)
+
+
+def test_files_of_a_submodule_are_named_as_the_hint_says(tmp_path: Path) -> None:
+    """On a machine with a package index alone `verify` was red, and `lock` refused to do what its hint said."""
+    made = _made_with(tmp_path, {"third/party/a.h": "a\n", "third/party/b.h": "b\n"}, ("third/party",))
+    code, text = _stranger(made, "verify")
+    assert code == 1 and "in 2 files" in text and "which the pinned commit does not track" in text, text
+    code, refused = _stranger(made, "lock")
+    assert code == 2 and "untracked: {third/party:" in refused
+    _follow(made, text)
+    assert _stranger(made, "lock")[0] == 0
+    assert _stranger(made, "verify")[0] == 0
+    assert made.patchctl("lock", "--check").returncode == 0
+
+
+def test_a_name_that_covers_nothing_is_taken_out_again(tmp_path: Path) -> None:
+    made = _made_with(tmp_path / "one", {"extra.txt": "x\n"})
+    _follow(made, _stranger(made, "verify")[1])
+    assert _stranger(made, "verify")[0] == 0
+    made = _made_with(tmp_path / "other", {})
+    write_untracked(made, "extra.txt: Shipped by hand.")
+    code, text = _stranger(made, "verify")
+    assert code == 1 and "has no file at extra.txt" in text
+    _follow(made, text)
+    assert _stranger(made, "verify")[0] == 0
+
+
+def test_no_name_covers_a_tracked_file_that_was_changed(tmp_path: Path) -> None:
+    """The hint's command writes the list of the commit, from a repository."""
+    made = _made_with(tmp_path, {"extra/a.h": "x\n"})
+    write_untracked(made, "extra: Shipped by hand.")
+    file = tree_list_file(made.root, "greeter", "v1")
+    right = file.read_bytes()
+    file.write_bytes(right.replace(b"100755", b"100644"))
+    code, text = _stranger(made, "verify")
+    told = re.search(r"`patchctl (lock .*?)`", " ".join(text.split()))
+    assert code == 1 and told, text
+    made.good(*told[1].replace("REPOSITORY", str(made.origins / "greeter")).split())
+    assert file.read_bytes() == right
+    assert _stranger(made, "verify")[0] == 0
+
+
+def write_untracked(made: Made, line: str) -> None:
+    manifest = made.root / "manifests/stacks/greeter/v1.yaml"
+    manifest.write_text(manifest.read_text().replace("  sdist:\n", f"  sdist:\n    untracked: {{{line}}}\n"))
