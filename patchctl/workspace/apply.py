@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from patchctl.values import dataclass, replace
 from pathlib import Path
 
 from patchctl.denied import refusal
@@ -17,9 +16,10 @@ from patchctl.errors import BrokenRepository, LocalEdits, WrongUse
 from patchctl.git.run import GitFailed
 from patchctl.source.obtain import CACHE
 from patchctl.stack.plan import Plan, PlannedStack
+from patchctl.values import dataclass, replace
+from patchctl.workspace.arrival import arrived
 from patchctl.workspace.belongings import refuse_unkeepable, settled_marks, staged_during
 from patchctl.workspace.changes import Part, edits_of, planned_state, refuse_all, target_files, touched_sides
-from patchctl.workspace.arrival import arrived
 from patchctl.workspace.journal import REPAIR, Journal, TreeChange, finish, read_journal, write_journal
 from patchctl.workspace.leftovers import drop_own_locks, sweep
 from patchctl.workspace.lock import workspace_lock
@@ -344,7 +344,9 @@ def _closed(part: Part, workspace: Path, error: PermissionError) -> LocalEdits:
     place = Path(os.fsdecode(error.filename or b""))
     if not place.is_relative_to(tree.folder) or place.is_relative_to(tree.git_dir):
         raise error
-    return LocalEdits(f"a file of {tree.name} cannot be read: {error.strerror}", [str(place)], hint=refusal(error, "", "").hint)
+    return LocalEdits(
+        f"a file of {tree.name} cannot be read: {error.strerror}", [str(place)], hint=refusal(error, "", "").hint
+    )
 
 
 def _holds_anything(folder: Path) -> bool:

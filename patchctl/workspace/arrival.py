@@ -14,8 +14,8 @@ from patchctl.stack.plan import PlannedStack
 from patchctl.workspace.changes import Part
 from patchctl.workspace.installed import keep_record
 from patchctl.workspace.journal import TreeChange, new_git_dir
-from patchctl.workspace.subjects import note_tree
 from patchctl.workspace.proof import Proof, prove
+from patchctl.workspace.subjects import note_tree
 from patchctl.workspace.trees import Move, Tree
 
 
@@ -41,7 +41,9 @@ def arrived(workspace: Path, part: Part) -> Proof:
         proof = _proven(tree, change, git_dir, planned)
     except (BrokenRepository, SourceMismatch) as damage:
         if not part.fresh and isinstance(damage, BrokenRepository):
-            with contextlib.suppress(BrokenRepository):  # where only what is there now is damaged, the way out is not barred
+            with contextlib.suppress(
+                BrokenRepository
+            ):  # where only what is there now is damaged, the way out is not barred
                 return prove(tree, change.move)
         forget(planned.result)
         for file in set(_packs(git_dir)) - had:

@@ -64,7 +64,9 @@ def settled_marks(tree: Tree) -> dict[bytes, Mark]:
     files = TreeFiles(tree.folder)
     absent = [p for p, mark in marks.items() if mark.tag in SKIPPED and files.digest(p) is None]
     if absent:
-        hint = f"`git -C {tree.folder} sparse-checkout disable` brings them; or `git update-index --no-skip-worktree FILE`"
+        hint = (
+            f"`git -C {tree.folder} sparse-checkout disable` brings them; or `git update-index --no-skip-worktree FILE`"
+        )
         raise LocalEdits(f"{tree.folder} is a sparse checkout: files are not there", tree.shown(absent), hint=hint)
     return marks
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from patchctl.values import dataclass
 from pathlib import Path
 
 from patchctl.errors import LocalEdits, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import Entry, Files
 from patchctl.stack.plan import PlannedStack
+from patchctl.values import dataclass
 from patchctl.workspace.belongings import edits_in, settled_marks
 from patchctl.workspace.installed import record_is_ours
 from patchctl.workspace.journal import TreeChange
@@ -128,7 +128,9 @@ def edits_of(part: Part, tree: Tree, sides: Sides) -> list[bytes]:
     if part.fresh:
         _check_pin(part, tree, sides)
         return tree.obstacles(sides)
-    edits = set(edits_in(tree, change.source or change.base, marks)) | set(tree.edited_generated(change.generated, change.known))
+    edits = set(edits_in(tree, change.source or change.base, marks)) | set(
+        tree.edited_generated(change.generated, change.known)
+    )
     if change.record and not record_is_ours(tree, change.base, change.source or change.base, change.known):
         edits.add(os.fsencode(change.record))
     return sorted(edits | set(tree.obstacles(sides)))
@@ -152,4 +154,6 @@ def _check_pin(part: Part, tree: Tree, sides: Sides) -> None:
     elif missing and not differing and part.planned is not None:
         lacking = [s.patch.feature for s in part.planned.result.steps if s.patch.paths & set(missing)]
         hint = f"leave out what changes them: {' '.join(f'--without {f}@{tree.name}' for f in lacking)}"
-    raise LocalEdits(f"{tree.folder} is not {tree.name} at the pin: {'; '.join(found)}", tree.shown(differing), hint=hint)
+    raise LocalEdits(
+        f"{tree.folder} is not {tree.name} at the pin: {'; '.join(found)}", tree.shown(differing), hint=hint
+    )

@@ -176,7 +176,11 @@ def _noted(folder: Path) -> dict[str, str]:
     """What `edit` wrote into the work tree's configuration; empty for a folder that it did not make."""
     config = folder / ".git" / "config"
     try:
-        out = run_git(["config", "--file", str(config), "-z", "--get-regexp", r"^patchctl\."]) if config.is_file() else b""
+        out = (
+            run_git(["config", "--file", str(config), "-z", "--get-regexp", r"^patchctl\."])
+            if config.is_file()
+            else b""
+        )
     except GitFailed:  # it says nothing of us, or cannot be read
         return {}
     pairs = (pair.partition("\n") for pair in out.decode("utf-8", "replace").split("\0"))
@@ -230,7 +234,9 @@ def _check_unseen(tree: Tree, tip: str, generated: Collection[str]) -> None:
             f"{tree.folder} holds files that git does not show: ignored ones, edits under skip-worktree or "
             "assume-unchanged, repositories, FIFOs or sockets"
         )
-        raise LocalEdits(what, [os.fsdecode(p) for p in sorted(unseen)], hint="move them elsewhere, or remove the folder")
+        raise LocalEdits(
+            what, [os.fsdecode(p) for p in sorted(unseen)], hint="move them elsewhere, or remove the folder"
+        )
 
 
 def _check_references(tree: Tree, stack: Stack, tip: str) -> None:

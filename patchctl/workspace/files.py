@@ -165,7 +165,9 @@ class TreeFiles:
             for top, _, _ in os.walk(full, topdown=False):
                 os.rmdir(top)
 
-    def _write_new(self, temporary: bytes, full: bytes, mode: int, data: bytes, *, keep_mode: bool) -> tuple[int, int, int, int]:
+    def _write_new(
+        self, temporary: bytes, full: bytes, mode: int, data: bytes, *, keep_mode: bool
+    ) -> tuple[int, int, int, int]:
         """Returns device, inode, size and time of it."""
         wanted = (0o777 if mode == EXECUTABLE else 0o666) & ~self._umask
         try:

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from patchctl.values import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from patchctl.errors import BadManifest, LocalEdits, Where
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.index import Change, NotPlain
 from patchctl.git.worktree import WorkTree, add_exclude, bring_pack, find_git_dir, object_store
+from patchctl.values import asdict, dataclass, field, replace
 from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.installed import bring_bytecode_back, set_bytecode_aside, write_record
 from patchctl.workspace.modes import note_modes, set_modes
@@ -138,7 +138,7 @@ def _change(data: dict[str, Any]) -> TreeChange:
     change = TreeChange(**data)
     check_place(change.name, change.kind, change.folder, change.record)
     check_ids(change.base, *(i for i in (change.source, change.target, change.stash) if i is not None))
-    if change.source is None and change.target is None or change.target is None and change.kind != "managed":
+    if (change.source is None and change.target is None) or (change.target is None and change.kind != "managed"):
         raise ValueError(f"the change of {change.name} names no commit")
     for generated in (change.generated, change.known, change.before):
         check_generated(generated)

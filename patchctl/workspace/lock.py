@@ -81,7 +81,9 @@ def _open(file: Path) -> int:
             raise _no_lock(file)
         _hold(handle, file)
         if (not ours or own.st_nlink > 1) and is_in_place(handle, file):
-            os.unlink(file)  # nobody holds it, and we may not write who does, here or elsewhere: the next try makes a new one
+            os.unlink(
+                file
+            )  # nobody holds it, and we may not write who does, here or elsewhere: the next try makes a new one
             raise FileNotFoundError(str(file))
     except BaseException as error:
         os.close(handle)
@@ -145,7 +147,9 @@ def _holder(handle: int) -> str:
 
 def _no_lock(file: Path) -> WrongUse:
     hint = "no run of patchctl made it so: look at it, and remove it"
-    return WrongUse("the lock has to be a file of its own, and is a link, a folder or a device", where=str(file), hint=hint)
+    return WrongUse(
+        "the lock has to be a file of its own, and is a link, a folder or a device", where=str(file), hint=hint
+    )
 
 
 def _denied(error: OSError, file: Path) -> WrongUse:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Mapping
-from patchctl.values import dataclass
 from pathlib import Path
 
 from patchctl.denied import refusal
@@ -15,6 +14,7 @@ from patchctl.git.locks import check_free
 from patchctl.git.objects import GITLINK, Entry, Files
 from patchctl.git.run import GitFailed
 from patchctl.git.worktree import WorkTree, find_git_dir, holds_packed, object_store
+from patchctl.values import dataclass
 from patchctl.workspace.trees import Move, Sides, Tree, changed_paths, commit_tree, sides_of
 
 # Contents that were read and hashed are written from memory up to here for each tree; what is beyond is read again.
@@ -121,7 +121,9 @@ def _check_writable(folder: bytes) -> None:
     if os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         return
     readonly = os.statvfs(folder).f_flag & os.ST_RDONLY
-    error = OSError(*((errno.EROFS, "its file system is read-only") if readonly else (errno.EACCES, "permission denied")))
+    error = OSError(
+        *((errno.EROFS, "its file system is read-only") if readonly else (errno.EACCES, "permission denied"))
+    )
     error.filename = os.fsdecode(folder)
     raise refusal(error, "this folder cannot be written", _UNWRITABLE)
 
@@ -131,7 +133,9 @@ def explained(failure: GitFailed) -> PatchctlError:
     where, why = failure.where, said(failure)
     for code in (errno.EACCES, errno.EPERM):
         if os.strerror(code) in failure.stderr:
-            return WrongUse(f"git cannot write here: {why}", where=where, hint="the next apply or revert ends what was begun")
+            return WrongUse(
+                f"git cannot write here: {why}", where=where, hint="the next apply or revert ends what was begun"
+            )
     if not failure.stderr.strip():  # git says why it cannot use a repository; what ends in silence nobody foresaw
         return PatchctlError(failure.what, where=where)
     return BrokenRepository(f"git cannot use this repository: {why}", where=where)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from patchctl.values import asdict, dataclass, field, field_names, replace
 from pathlib import Path
 from typing import Any
 
 from patchctl.atomic import replace_file
 from patchctl.denied import refusal
 from patchctl.errors import BadManifest, Where
+from patchctl.values import asdict, dataclass, field, field_names, replace
 
 VERSION = 1
 FOLDER = ".patchctl"

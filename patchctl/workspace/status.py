@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from patchctl.values import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,10 @@ from patchctl.errors import GitKilled, PatchctlError, WrongUse
 from patchctl.git.run import GitRefused
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import read_lock
+from patchctl.values import dataclass
 from patchctl.workspace.belongings import edits_in, marks_in, operation_in
-from patchctl.workspace.installed import record_is_ours
 from patchctl.workspace.imports import Import, find_imports
+from patchctl.workspace.installed import record_is_ours
 from patchctl.workspace.journal import read_journal
 from patchctl.workspace.state import AppliedPatch, LeftOut, SkippedUpstream, TreeState, load_state
 from patchctl.workspace.trees import Tree

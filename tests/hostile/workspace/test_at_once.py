@@ -75,7 +75,11 @@ def _wait_for(count: int, ready: Path, runs: Sequence[subprocess.Popen[str]]) ->
 
 def all_documented(ended: Sequence[tuple[Sequence[str], int, str]], allowed: Sequence[int] = (0, 6)) -> Counter[str]:
     """How many of each verb ended with 0; fails on any other code than those allowed, and on a traceback."""
-    wrong = [(" ".join(line), code, error[-1500:]) for line, code, error in ended if code not in allowed or "Traceback" in error]
+    wrong = [
+        (" ".join(line), code, error[-1500:])
+        for line, code, error in ended
+        if code not in allowed or "Traceback" in error
+    ]
     assert wrong == []
     return Counter(line[0] for line, code, _ in ended if code == 0)
 
@@ -157,7 +161,13 @@ def test_looking_while_others_write(made: Made, tmp_path: Path) -> None:
     ws = Workspace(made, tmp_path / "ws")
     ws.apply("plain")
     at = ("--workspace", str(ws.folder))
-    mixed = [("status", *at), ("verify", *at), ("apply", "--profile", "full", *at), ("revert", *at), ("status", "--json", *at)]
+    mixed = [
+        ("status", *at),
+        ("verify", *at),
+        ("apply", "--profile", "full", *at),
+        ("revert", *at),
+        ("status", "--json", *at),
+    ]
     ended = at_once(made, tmp_path, [mixed[n % len(mixed)] for n in range(PROCESSES)])
     all_documented([e for e in ended if e[0][0] in ("apply", "revert")])
     all_documented([e for e in ended if e[0][0] not in ("apply", "revert")], allowed=(0, 1))
@@ -172,7 +182,12 @@ def test_exporting_to_one_stack_at_once(made: Made, tmp_path: Path) -> None:
     made.good("edit", "clock", "--dir", str(edit))
     tick = edit / "clock/tick.py"
     tick.write_text(tick.read_text() + "\n\ndef tock(count):\n    return count - 1\n")
-    git(edit, "commit", "-qam", git(edit, "log", "-1", "--format=%B").replace("step\n", "tock\n").replace("size", "sign"))
+    git(
+        edit,
+        "commit",
+        "-qam",
+        git(edit, "log", "-1", "--format=%B").replace("step\n", "tock\n").replace("size", "sign"),
+    )
     copies = []
     for n in range(PROCESSES):
         copies.append(tmp_path / f"edit-{n}")

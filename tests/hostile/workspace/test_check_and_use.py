@@ -113,6 +113,8 @@ def test_a_bundle_that_was_exchanged_behind_its_digest(changed: Made, tmp_path: 
     changed.good("bundle", "create", "-p", "plain", "--out", str(other))
     shutil.copyfile(other, one_file)
     digest = said.partition('"sha256": "')[2][:64]
-    done = changed.patchctl("apply", "--bundle", str(one_file), "--sha256", digest, "-p", "full", "-w", str(tmp_path / "ws"))
+    done = changed.patchctl(
+        "apply", "--bundle", str(one_file), "--sha256", digest, "-p", "full", "-w", str(tmp_path / "ws")
+    )
     assert done.returncode == 3 and "nothing of it was read" in done.stderr
     assert not (tmp_path / "ws").exists()

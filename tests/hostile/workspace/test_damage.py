@@ -191,7 +191,9 @@ def test_a_killed_run_whose_end_is_damaged_goes_back(shapes: Made, tmp_path: Pat
     for at in (3, after // 2, after - 8):
         ws = copied(plain, tmp_path / f"ws{at}")
         assert counted(ws, full, -at, counter) == -signal.SIGKILL
-        [pack] = (p for p in (ws.folder / "shape/.git/objects/pack").glob("*.pack") if p.name not in {h.name for h in had})
+        [pack] = (
+            p for p in (ws.folder / "shape/.git/objects/pack").glob("*.pack") if p.name not in {h.name for h in had}
+        )
         objects = objects_in(pack, whole.folder / "shape/.git")
         blob = next(oid for oid, (_, data) in objects.items() if data == b"IN = 2\n")
         rewritten(pack, {oid: found for oid, found in objects.items() if oid != blob})
@@ -248,7 +250,9 @@ def test_a_lock_that_goes_in_time_is_no_refusal(shapes: Made, tmp_path: Path) ->
     ws = Workspace(shapes, tmp_path / "ws")
     ws.apply("plain")
     file = ws.folder / "shape/.git/index.lock"
-    with subprocess.Popen([sys.executable, "-c", f"import time, os; open({str(file)!r}, 'x'); time.sleep(2.5); os.unlink({str(file)!r})"]):
+    with subprocess.Popen(
+        [sys.executable, "-c", f"import time, os; open({str(file)!r}, 'x'); time.sleep(2.5); os.unlink({str(file)!r})"]
+    ):
         while not file.exists():
             time.sleep(0.01)
         ws.apply("full")

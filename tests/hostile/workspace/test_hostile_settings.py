@@ -57,7 +57,11 @@ VARIABLES: dict[str, Mapping[str, str]] = {
     "GIT_PAGER": {"GIT_PAGER": "{w}", "PAGER": "{w}", "EDITOR": "{w}", "VISUAL": "{w}"},
     "GIT_SSH_COMMAND": {"GIT_SSH_COMMAND": "{w}", "GIT_SSH": "{w}", "GIT_PROXY_COMMAND": "{w}"},
     "GIT_ASKPASS": {"GIT_ASKPASS": "{w}", "SSH_ASKPASS": "{w}"},
-    "GIT_CONFIG": {"GIT_CONFIG": "{d}/included", "GIT_CONFIG_GLOBAL": "{d}/included", "GIT_CONFIG_SYSTEM": "{d}/included"},
+    "GIT_CONFIG": {
+        "GIT_CONFIG": "{d}/included",
+        "GIT_CONFIG_GLOBAL": "{d}/included",
+        "GIT_CONFIG_SYSTEM": "{d}/included",
+    },
     "GIT_CONFIG_COUNT": {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "core.fsmonitor", "GIT_CONFIG_VALUE_0": "{w}"},
     "GIT_CONFIG_PARAMETERS": {"GIT_CONFIG_PARAMETERS": "'core.fsmonitor'='{w}'"},
     "GIT_TRACE": {"GIT_TRACE": "{d}/trace", "GIT_TRACE2_EVENT": "{d}/trace2", "GIT_TRACE_PACKET": "{d}/trace3"},
@@ -66,6 +70,8 @@ VARIABLES: dict[str, Mapping[str, str]] = {
     "GIT_LITERAL_PATHSPECS": {"GIT_ICASE_PATHSPECS": "1"},
     "GIT_ALLOW_PROTOCOL": {"GIT_ALLOW_PROTOCOL": "ext:file", "GIT_PROTOCOL_FROM_USER": "1"},
 }
+
+
 class Trap:
     """A folder of programs and hooks, each of which leaves a trace."""
 
@@ -74,7 +80,14 @@ class Trap:
         self.trace = folder.with_name("trace")
         self.program = folder / "program"
         folder.mkdir(parents=True)
-        hooks = ("pre-commit", "post-commit", "post-checkout", "post-index-change", "reference-transaction", "pre-auto-gc")
+        hooks = (
+            "pre-commit",
+            "post-commit",
+            "post-checkout",
+            "post-index-change",
+            "reference-transaction",
+            "pre-auto-gc",
+        )
         for name in ("program", "git", "git-fetch", "git-upload-pack", "git-update-index", *hooks):
             for place in (folder, folder / "template" / "hooks"):
                 place.mkdir(parents=True, exist_ok=True)
@@ -103,7 +116,9 @@ def round_trip(made: Made, tmp_path: Path, trap: Trap, env: Mapping[str, str]) -
     start, named = [f"--root={made.root}", f"--cache={made.cache}"], ["--workspace", str(ws.folder)]
     apply = [*start, "apply", *named, "--profile", "full"]
     edit = ["--write", str(ws.folder / "greeter/greeter/hello.py"), "mine = 1\n"]
-    done = run_all([apply, edit, [*start, "revert", *named, "--stash"]], home=home, results=tmp_path / "results", env=env)
+    done = run_all(
+        [apply, edit, [*start, "revert", *named, "--stash"]], home=home, results=tmp_path / "results", env=env
+    )
     trap.assert_nobody_came(done, home, ws.folder, made.cache, tmp_path / "results")
     assert [run.code for run in done.runs] == [0, 0, 0], done.runs
     assert_harmless(*(run.stdout + run.stderr for run in done.runs))
@@ -132,7 +147,11 @@ def test_settings_of_a_tree(setting: str, ws: Workspace, trap: Trap, tmp_path: P
     config.write_text(config.read_text() + trap.fill(SETTINGS[setting]))
     (ws.folder / "greeter/greeter/hello.py").write_text("mine = 1\n")
     start, named = [f"--root={ws.made.root}", f"--cache={ws.made.cache}"], ["--workspace", str(ws.folder)]
-    lines = [[*start, "status", *named], [*start, "apply", *named, "-p", "plain"], [*start, "revert", *named, "--stash"]]
+    lines = [
+        [*start, "status", *named],
+        [*start, "apply", *named, "-p", "plain"],
+        [*start, "revert", *named, "--stash"],
+    ]
     done = run_all(lines, home=tmp_path / "home", results=tmp_path / "results")
     trap.assert_nobody_came(done, tmp_path / "home", ws.folder, ws.made.cache, tmp_path / "results")
     assert [run.code for run in done.runs] == [1, 5, 0], done.runs

@@ -37,7 +37,9 @@ def applied(ws: Workspace) -> Workspace:
 def held(ws: Workspace, tmp_path: Path, *before: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process that holds the workspace, killed as the block ends; `before` are the words before its command line."""
     mark = tmp_path / "held"
-    process = subprocess.Popen([*before, sys.executable, "-c", HOLDER, str(ws.folder), str(mark)], env=environment(ws.made))
+    process = subprocess.Popen(
+        [*before, sys.executable, "-c", HOLDER, str(ws.folder), str(mark)], env=environment(ws.made)
+    )
     end = time.monotonic() + 60
     try:
         while not mark.exists():

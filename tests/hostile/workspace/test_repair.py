@@ -3,13 +3,10 @@ branch, and the next apply works. A healthy workspace stays as it is."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -146,7 +143,7 @@ def test_a_healthy_workspace_stays_as_it_is(ws: Workspace) -> None:
 def test_a_tree_that_nothing_holds_is_moved_aside_whole(ws: Workspace) -> None:
     base_damaged(ws)
     shutil.rmtree(ws.made.cache)
-    tree = {p: s for p, s in snapshot(ws.folder / "shape").items()}
+    tree = snapshot(ws.folder / "shape")
     result = ws.json("repair")
     assert [t["outcome"] for t in result["trees"]] == ["aside"]
     aside = snapshot(Path(result["aside"]) / "shape")

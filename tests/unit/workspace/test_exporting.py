@@ -23,7 +23,9 @@ NEW = [("0001-a.patch", b"A", {"x.py": b"2", "y.py": b"3"}), ("0003-c.patch", b"
         ([*NEW, ("0004-mine.patch", b"d", {})], False),
     ],
 )
-def test_a_mixture_of_before_and_after_is_ours(now: list[tuple[str, bytes, dict[str, bytes]]], half: bool, tmp_path: Path) -> None:
+def test_a_mixture_of_before_and_after_is_ours(
+    now: list[tuple[str, bytes, dict[str, bytes]]], half: bool, tmp_path: Path
+) -> None:
     (tmp_path / ".git").mkdir()
     note_export(tmp_path, OLD, NEW)
     assert is_half_exported(tmp_path, now) is half
