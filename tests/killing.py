@@ -35,8 +35,13 @@ def killed(made: Made, at: int, *args: str) -> tuple[int, int]:
     """A run that is killed at its `at`th change; (exit code, how many it had), with 0 of one that goes to its end."""
     home = made.cache.parent / "home"
     home.mkdir(exist_ok=True)
-    env = {**{k: v for k, v in os.environ.items() if not k.startswith(("PATCHCTL_", "PIP_"))}, "HOME": str(home),
-           "PYTHONPATH": str(REPO), "PIP_NO_INDEX": "1", "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
+    env = {
+        **{k: v for k, v in os.environ.items() if not k.startswith(("PATCHCTL_", "PIP_"))},
+        "HOME": str(home),
+        "PYTHONPATH": str(REPO),
+        "PIP_NO_INDEX": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     env |= {"PIP_FIND_LINKS": str(made.index)} if made.index.is_dir() else {}
     line = [sys.executable, "-c", KILLER, str(at), f"--root={made.root}", f"--cache={made.cache}", *args]
     done = subprocess.run(line, cwd=home, env=env, capture_output=True, text=True, check=False)

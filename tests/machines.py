@@ -185,8 +185,16 @@ def paths(weights: int = 470_187_269_120, **changed: Any) -> dict[str, Any]:
 
 def workspace(profile: str = "qwen3-235b", **changed: Any) -> dict[str, Any]:
     """`patchctl status --json`, its parts that are read here."""
-    tree = {"upstream": "verl", "stack": "v0.6.0", "patches": [{}, {}], "left_out": [], "edits": [], "lock": "equal",
-            "problem": None, "imports": []}  # fmt: skip
+    tree = {
+        "upstream": "verl",
+        "stack": "v0.6.0",
+        "patches": [{}, {}],
+        "left_out": [],
+        "edits": [],
+        "lock": "equal",
+        "problem": None,
+        "imports": [],
+    }
     found = {"workspace": "/ws", "profile": profile, "without": [], "interrupted": None, "trees": [tree], "skipped": []}
     return {**found, **changed}
 

@@ -200,10 +200,18 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """One upstream, `shape`, whose patches make of a file a folder and of a folder a file, change a mode and a binary file,
     move and delete files; links are in its base. Read only."""
     files = {
-        "shape/__init__.py": "", "shape/turn": "a file\n", "shape/bag/in.py": "IN = 1\n", "shape/bag/deep/more.py": "MORE = 1\n",
-        "shape/tool": "#!/bin/sh\n", "shape/data.bin": "\0\1\2" * 40, "shape/gone.py": "GONE = 1\n", "shape/old.py": _text("old", 30),
-        "shape/to_old": Link("old.py"), "shape/to_bag": Link("bag"), "shape/still.py": "STILL = 1\n",
-    }  # fmt: skip
+        "shape/__init__.py": "",
+        "shape/turn": "a file\n",
+        "shape/bag/in.py": "IN = 1\n",
+        "shape/bag/deep/more.py": "MORE = 1\n",
+        "shape/tool": "#!/bin/sh\n",
+        "shape/data.bin": "\0\1\2" * 40,
+        "shape/gone.py": "GONE = 1\n",
+        "shape/old.py": _text("old", 30),
+        "shape/to_old": Link("old.py"),
+        "shape/to_bag": Link("bag"),
+        "shape/still.py": "STILL = 1\n",
+    }
     turned = {"shape/turn": None, "shape/turn/in.py": "IN = 2\n", "shape/turn/deep/more.py": "MORE = 2\n"}
     packed = {"shape/bag/deep/more.py": None, "shape/bag/in.py": None, "shape/bag": "a file now\n"}
     moved = {"shape/old.py": None, "shape/new.py": _text("old", 30), "shape/gone.py": None}

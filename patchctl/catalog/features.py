@@ -157,14 +157,20 @@ class Catalog:
         users = {name: {p.name for p in self.dist.every_profile() if p.set == name} for name in self.dist.sets}
         return [
             SetRow(
-                one.name, one.summary, {u: one.stacks[u] for u in self.dist.upstreams if u in one.stacks},
-                dict(one.runtime), one.requirements, {name: pin.commit for name, pin in one.pinned.items()},
-                one.environment, tuple(sorted(users[one.name])),
+                one.name,
+                one.summary,
+                {u: one.stacks[u] for u in self.dist.upstreams if u in one.stacks},
+                dict(one.runtime),
+                one.requirements,
+                {name: pin.commit for name, pin in one.pinned.items()},
+                one.environment,
+                tuple(sorted(users[one.name])),
             )
             for one in self.dist.sets.values()
-            if (profile is None or profile in users[one.name]) and (upstream is None or upstream in one.stacks)
+            if (profile is None or profile in users[one.name])
+            and (upstream is None or upstream in one.stacks)
             and self.dist.named_set in (None, one.name)
-        ]  # fmt: skip
+        ]
 
     def profiles(self, only: str | None = None, upstream: str | None = None) -> list[ProfileRow]:
         """All profiles, one, or those that have a stack for an upstream. Raises WrongUse for an unknown name."""
@@ -224,9 +230,17 @@ class Catalog:
     def _patch_row(self, stack: Stack, number: int, patch: StackPatch) -> PatchRow:
         header = patch.header
         return PatchRow(
-            stack.upstream, stack.name, number, patch.file.name, LintedPatch(patch).kind, patch.feature, header.subject,
-            header.trailer("Switch"), header.trailer("Upstream-Status"), self._appliers(stack, patch.feature),
-        )  # fmt: skip
+            stack.upstream,
+            stack.name,
+            number,
+            patch.file.name,
+            LintedPatch(patch).kind,
+            patch.feature,
+            header.subject,
+            header.trailer("Switch"),
+            header.trailer("Upstream-Status"),
+            self._appliers(stack, patch.feature),
+        )
 
     def _appliers(self, stack: Stack, feature: str) -> tuple[str, ...]:
         appliers = (p.name for p in self.dist.every_profile() if _applies(p, stack.upstream, stack.name, feature))
@@ -315,15 +329,27 @@ class Catalog:
         need, change, risk = sections(patch)
         stack = self.dist.stack(rows[0].upstream, rows[0].stack) if rows else None
         return PatchDetail(
-            file=patch.shown, row=rows[0] if rows else None, feature=patch.feature,
-            author=f"{header.name} <{header.email}>", subject=header.subject, need=need, change=change, risk=risk,
-            switch=header.trailer("Switch"), upstream_status=header.trailer("Upstream-Status"),
-            drop_when=header.trailer("Drop-When"), digest=patch.digest, files=file_rows(patch), stacks=stacks,
+            file=patch.shown,
+            row=rows[0] if rows else None,
+            feature=patch.feature,
+            author=f"{header.name} <{header.email}>",
+            subject=header.subject,
+            need=need,
+            change=change,
+            risk=risk,
+            switch=header.trailer("Switch"),
+            upstream_status=header.trailer("Upstream-Status"),
+            drop_when=header.trailer("Drop-When"),
+            digest=patch.digest,
+            files=file_rows(patch),
+            stacks=stacks,
             profiles=tuple(dict.fromkeys(p for r in rows for p in r.profiles)),
-            requires=tuple(header.listed("Requires")), required_by=self._required_by(rows),
+            requires=tuple(header.listed("Requires")),
+            required_by=self._required_by(rows),
             tests=tests_of(self.dist, stack, patch.feature) if stack else (),
-            mutants=mutants_of(self.dist, stack, patch.feature) if stack else (), diff=diff_of(patch),
-        )  # fmt: skip
+            mutants=mutants_of(self.dist, stack, patch.feature) if stack else (),
+            diff=diff_of(patch),
+        )
 
     def _file_of(self, row: PatchRow) -> Path:
         return self.dist.patch_files(self.dist.stack(row.upstream, row.stack))[row.number - 1]

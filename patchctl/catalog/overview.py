@@ -134,9 +134,19 @@ def _patch(catalog: Catalog, evidence: Evidence, row: PatchRow) -> OverviewPatch
     requires = tuple(f"{name}@{upstream or row.upstream}" for name, upstream in patch.requires)
     tests, mutants = (of(dist, stack, row.feature) for of in (tests_of, mutants_of))
     return OverviewPatch(
-        row, patch.shown, need, change, risk, patch.header.trailer("Drop-When"), requires, file_rows(patch), tests, mutants,
-        evidence.unproven(stack, patch), _run(dist.root, stack, row.feature),
-    )  # fmt: skip
+        row,
+        patch.shown,
+        need,
+        change,
+        risk,
+        patch.header.trailer("Drop-When"),
+        requires,
+        file_rows(patch),
+        tests,
+        mutants,
+        evidence.unproven(stack, patch),
+        _run(dist.root, stack, row.feature),
+    )
 
 
 def _run(root: Path, stack: Stack, feature: str) -> Run | None:

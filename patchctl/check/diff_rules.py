@@ -91,8 +91,11 @@ def _last_line(patch: LintedPatch) -> int:
     return at
 
 
-@patch_rule("context-lines", f"a hunk has {CONTEXT} lines of context on each side, fewer at a file's ends only",
-            "with less a hunk fits in wrong places, with more it touches what the change does not need")  # fmt: skip
+@patch_rule(
+    "context-lines",
+    f"a hunk has {CONTEXT} lines of context on each side, fewer at a file's ends only",
+    "with less a hunk fits in wrong places, with more it touches what the change does not need",
+)
 def context_lines(patch: LintedPatch) -> Iterator[Fault]:
     for change, hunk in _hunks(patch):
         before, inside, after = context_runs(hunk)

@@ -14,10 +14,19 @@ from patchctl.stack.build import COMMITTER
 SUBJECT_LENGTH = 72
 BODY_WIDTH = 120
 REQUIRED = ("Feature", "Switch", "Upstream-Status", "Drop-When")
-KNOWN = (*REQUIRED, "Requires", "Carries", "Fixes", "Link", "Signed-off-by", "Co-authored-by",
-         "Reviewed-by", "Tested-by", "Imported")  # fmt: skip
-_LISTS = ("Requires", "Carries", "Fixes", "Link", "Signed-off-by", "Co-authored-by", "Reviewed-by",
-          "Tested-by")  # fmt: skip
+KNOWN = (
+    *REQUIRED,
+    "Requires",
+    "Carries",
+    "Fixes",
+    "Link",
+    "Signed-off-by",
+    "Co-authored-by",
+    "Reviewed-by",
+    "Tested-by",
+    "Imported",
+)
+_LISTS = ("Requires", "Carries", "Fixes", "Link", "Signed-off-by", "Co-authored-by", "Reviewed-by", "Tested-by")
 _SUBJECT = re.compile(r"[A-Za-z0-9_.,/{}*@-]+(?: [A-Za-z0-9_.,/{}*@-]+){0,2}: (?P<verb>[A-Za-z][A-Za-z'-]*)\b.*")
 _SWITCH = re.compile(
     r"none|env [A-Z][A-Z0-9_]*=\S+|config [+A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*=\S.*|option --[a-z][\w-]*(=\S+)?"
@@ -32,8 +41,11 @@ _IMPERATIVES = {
 }  # fmt: skip
 
 
-@patch_rule("name-kind", "the file's name says bugfix exactly when `Switch:` is none",
-            "a reader of the list must see what is always on")  # fmt: skip
+@patch_rule(
+    "name-kind",
+    "the file's name says bugfix exactly when `Switch:` is none",
+    "a reader of the list must see what is always on",
+)
 def name_kind(patch: LintedPatch) -> Iterator[Fault]:
     switch = patch.source.header.trailer("Switch")
     if switch is not None and (switch == "none") != (patch.kind == "bugfix"):
@@ -50,9 +62,12 @@ def name_feature(patch: LintedPatch) -> Iterator[Fault]:
         yield Fault(patch.trailer_line("Feature"), f"the file's name says {patch.name}, `Feature:` says {feature}")
 
 
-@patch_rule("author", f"the author is the distribution's, {COMMITTER[0]} <{COMMITTER[1]}>, unless `Imported:` says from which mail"
-            " the patch came",
-            "whoever happened to commit would be published, and who answers for the patch would be unclear")  # fmt: skip
+@patch_rule(
+    "author",
+    f"the author is the distribution's, {COMMITTER[0]} <{COMMITTER[1]}>, unless `Imported:` says from which mail"
+    " the patch came",
+    "whoever happened to commit would be published, and who answers for the patch would be unclear",
+)
 def author(patch: LintedPatch) -> Iterator[Fault]:
     header = patch.source.header
     if "Imported" not in header.trailers and (header.name, header.email) != COMMITTER:
@@ -60,9 +75,12 @@ def author(patch: LintedPatch) -> Iterator[Fault]:
         yield Fault(patch.line_of(b"From:"), f"the author is {header.name} <{header.email}>; {hint}")
 
 
-@patch_rule("filled-in", f"nothing in the header is TODO, and no test or mutation holds {NEW}: `patchctl import` and `patchctl new` write"
-            " that where words are wanted",
-            "a patch without need, risk and switch is one that nobody has looked at")  # fmt: skip
+@patch_rule(
+    "filled-in",
+    f"nothing in the header is TODO, and no test or mutation holds {NEW}: `patchctl import` and `patchctl new` write"
+    " that where words are wanted",
+    "a patch without need, risk and switch is one that nobody has looked at",
+)
 def filled_in(patch: LintedPatch) -> Iterator[Fault]:
     for number, line in enumerate(patch.lines[: patch.header_end], 1):
         if re.search(rb"(^|: )TODO\b|TODO\(", line):
@@ -71,8 +89,11 @@ def filled_in(patch: LintedPatch) -> Iterator[Fault]:
             yield Fault(number, f"{what} waits to be filled in")
 
 
-@patch_rule("subject-form", "the subject reads `area: do something`, without a full stop",
-            "the list of commits is read as a list of changes")  # fmt: skip
+@patch_rule(
+    "subject-form",
+    "the subject reads `area: do something`, without a full stop",
+    "the list of commits is read as a list of changes",
+)
 def subject_form(patch: LintedPatch) -> Iterator[Fault]:
     subject, line = patch.source.header.subject, patch.line_of(b"Subject:")
     match = _SUBJECT.fullmatch(subject)
@@ -101,8 +122,11 @@ def subject_length(patch: LintedPatch) -> Iterator[Fault]:
         yield Fault(patch.line_of(b"Subject:"), f"the subject has {length} characters; at most {SUBJECT_LENGTH}")
 
 
-@patch_rule("body-need-and-change", "the body says what is needed and what changes, a paragraph each at least",
-            "nobody can judge later whether the patch may go")  # fmt: skip
+@patch_rule(
+    "body-need-and-change",
+    "the body says what is needed and what changes, a paragraph each at least",
+    "nobody can judge later whether the patch may go",
+)
 def body_need_and_change(patch: LintedPatch) -> Iterator[Fault]:
     paragraphs = patch.paragraphs
     before = [p for p in paragraphs if not p.startswith("Risk:")]
@@ -111,8 +135,11 @@ def body_need_and_change(patch: LintedPatch) -> Iterator[Fault]:
         yield Fault(patch.line_of(b"Subject:"), f"expected a need and a change before `Risk:`, found {found}")
 
 
-@patch_rule("body-risk", "one paragraph begins with `Risk:`, and it comes after need and change",
-            "whoever applies it must know what to look for")  # fmt: skip
+@patch_rule(
+    "body-risk",
+    "one paragraph begins with `Risk:`, and it comes after need and change",
+    "whoever applies it must know what to look for",
+)
 def body_risk(patch: LintedPatch) -> Iterator[Fault]:
     paragraphs = patch.paragraphs
     risks = [n for n, p in enumerate(paragraphs) if p.startswith("Risk:")]
@@ -139,8 +166,11 @@ def header_blanks(patch: LintedPatch) -> Iterator[Fault]:
             yield Fault(number, "the line ends with a blank")
 
 
-@patch_rule("trailers", "Feature, Switch, Upstream-Status and Drop-When stand once, in the last paragraph",
-            "the tool and its pages read them")  # fmt: skip
+@patch_rule(
+    "trailers",
+    "Feature, Switch, Upstream-Status and Drop-When stand once, in the last paragraph",
+    "the tool and its pages read them",
+)
 def trailers(patch: LintedPatch) -> Iterator[Fault]:
     found = patch.source.header.trailers
     for key in REQUIRED:
@@ -171,15 +201,21 @@ def switch_form(patch: LintedPatch) -> Iterator[Fault]:
     yield from _form(patch, "Switch", _SWITCH, SWITCH_FORMS)
 
 
-@patch_rule("status-form", "`Upstream-Status:` is Pending, Submitted URL, Backport URL or Inappropriate REASON",
-            "a patch whose way upstream nobody knows stays for ever")  # fmt: skip
+@patch_rule(
+    "status-form",
+    "`Upstream-Status:` is Pending, Submitted URL, Backport URL or Inappropriate REASON",
+    "a patch whose way upstream nobody knows stays for ever",
+)
 def status_form(patch: LintedPatch) -> Iterator[Fault]:
     expected = "Pending, Submitted https://... (remark), Backport https://... (remark) or Inappropriate REASON"
     yield from _form(patch, "Upstream-Status", _STATUS, expected)
 
 
-@patch_rule("requires-form", "`Requires:` lists features as NAME or NAME@upstream, separated by commas",
-            "a requirement that is not understood is not kept")  # fmt: skip
+@patch_rule(
+    "requires-form",
+    "`Requires:` lists features as NAME or NAME@upstream, separated by commas",
+    "a requirement that is not understood is not kept",
+)
 def requires_form(patch: LintedPatch) -> Iterator[Fault]:
     for name in patch.source.header.listed("Requires"):
         if _REQUIREMENT.fullmatch(name) is None:

@@ -103,12 +103,25 @@ class VerbGroup(click.Group):
 
 @click.group(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="patchctl")
-@click.option("--root", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-              help="The distribution to use [default: PATCHCTL_ROOT, else the nearest folder upward with manifests/].")  # fmt: skip
-@click.option("--cache", type=click.Path(path_type=Path, file_okay=False, readable=False), metavar="DIR",
-              help="Where sources are kept [default: PATCHCTL_CACHE, else the user configuration, else ~/.cache/patchctl].")  # fmt: skip
-@click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True,
-              help="Colours; NO_COLOR is obeyed.")  # fmt: skip
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="The distribution to use [default: PATCHCTL_ROOT, else the nearest folder upward with manifests/].",
+)
+@click.option(
+    "--cache",
+    type=click.Path(path_type=Path, file_okay=False, readable=False),
+    metavar="DIR",
+    help="Where sources are kept [default: PATCHCTL_CACHE, else the user configuration, else ~/.cache/patchctl].",
+)
+@click.option(
+    "--color",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    help="Colours; NO_COLOR is obeyed.",
+)
 @click.pass_context
 def cli(ctx: click.Context, root: Path | None, cache: Path | None, color: str) -> None:
     """Versioned patch stacks for verl, vLLM, vllm-ascend, Megatron-LM and MindSpeed.

@@ -176,23 +176,36 @@ def _named_set(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 
 set_option = click.option(
-    "--set", metavar="NAME", expose_value=False, callback=_named_set, shell_complete=complete_set,
+    "--set",
+    metavar="NAME",
+    expose_value=False,
+    callback=_named_set,
+    shell_complete=complete_set,
     help="The release set to take profiles on [default: PATCHCTL_SET, else the newest on which each is proven].",
-)  # fmt: skip
+)
 
 
 def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """--profile, and --set, which no command sees: it decides what `App.distribution` holds."""
     named = click.option(
-        "--profile", "-p", required=True, metavar="NAME", shell_complete=complete_profile,
+        "--profile",
+        "-p",
+        required=True,
+        metavar="NAME",
+        shell_complete=complete_profile,
         help="The profile, see `patchctl list`.",
-    )  # fmt: skip
+    )
     return named(set_option(command))
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON of a versioned shape, and nothing else.")
 workspace_option = click.option(
-    "--workspace", "-w", type=click.Path(path_type=Path, file_okay=False, readable=False), default=Path("workspace"),
+    "--workspace",
+    "-w",
+    type=click.Path(path_type=Path, file_okay=False, readable=False),
+    default=Path("workspace"),
     envvar="PATCHCTL_WORKSPACE",
-    show_default=True, metavar="DIR", help="The folder of checkouts.",
-)  # fmt: skip
+    show_default=True,
+    metavar="DIR",
+    help="The folder of checkouts.",
+)

@@ -20,16 +20,27 @@ if TYPE_CHECKING:
 @profile_option
 @workspace_option
 @source_or_bundle_options
-@click.option("--into", "into", multiple=True, metavar="NAME=DIR",
-              help="Patch this checkout, site-packages or package where it is, not a tree in the workspace. Repeatable.")  # fmt: skip
-@click.option("--into-python", metavar="PY",
-              help="The same for every package of the profile that this interpreter imports, wherever it finds them.")  # fmt: skip
+@click.option(
+    "--into",
+    "into",
+    multiple=True,
+    metavar="NAME=DIR",
+    help="Patch this checkout, site-packages or package where it is, not a tree in the workspace. Repeatable.",
+)
+@click.option(
+    "--into-python",
+    metavar="PY",
+    help="The same for every package of the profile that this interpreter imports, wherever it finds them.",
+)
 @click.option(
     "--without", "without", multiple=True, metavar="FEATURE[@UPSTREAM]", help="Leave a feature out. Repeatable."
 )
-@click.option("--skip-unavailable", is_flag=True,
-              help="Go on without upstreams and patches whose source cannot be had, as long as one upstream can be; they are listed"
-                   " here, in the state and by verify.")  # fmt: skip
+@click.option(
+    "--skip-unavailable",
+    is_flag=True,
+    help="Go on without upstreams and patches whose source cannot be had, as long as one upstream can be; they are listed"
+    " here, in the state and by verify.",
+)
 @click.option("--stash", is_flag=True, help="Keep local edits on a branch of their tree instead of stopping at them.")
 @click.option("--dry-run", is_flag=True, help="Build and prove everything, and write nothing.")
 @json_option
@@ -71,9 +82,14 @@ def command(
     progress = app.progress(as_json)
     selection = select(dist, dist.profile(profile), without, app.cache_folder)
     plan = make_plan(
-        dist, selection, options, progress, without=without, skip_unavailable=skip_unavailable,
+        dist,
+        selection,
+        options,
+        progress,
+        without=without,
+        skip_unavailable=skip_unavailable,
         standing=standing(workspace, dist, folders),
-    )  # fmt: skip
+    )
     progress.finish()
     if dry_run:
         outcome = preview(workspace, plan, dist.root, folders, stash=stash)

@@ -15,9 +15,16 @@ from patchctl.errors import DONE, FINDINGS, WrongUse
 @click.command("blame")
 @click.argument("place", required=False, metavar="[FILE:LINE]")
 @click.option("--traceback", metavar="FILE", help="Every line of the Python tracebacks in FILE; - for standard input.")
-@click.option("--workspace", "-w", "workspaces", multiple=True, envvar="PATCHCTL_WORKSPACE", metavar="DIR",
-              type=click.Path(path_type=Path, file_okay=False, readable=False),
-              help="A workspace whose trees count, wherever they lie; one around the file is found. Repeatable.")  # fmt: skip
+@click.option(
+    "--workspace",
+    "-w",
+    "workspaces",
+    multiple=True,
+    envvar="PATCHCTL_WORKSPACE",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False, readable=False),
+    help="A workspace whose trees count, wherever they lie; one around the file is found. Repeatable.",
+)
 @source_options
 @json_option
 @click.pass_obj

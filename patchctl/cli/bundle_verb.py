@@ -32,12 +32,21 @@ def command() -> None:
 
 @command.command("create", short_help="Write the bundle of a profile.")
 @profile_option
-@click.option("--out", "-o", type=click.Path(path_type=Path), metavar="FILE",
-              help="Where it is written [default: PROFILE.bundle.tar].")  # fmt: skip
+@click.option(
+    "--out",
+    "-o",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where it is written [default: PROFILE.bundle.tar].",
+)
 @source_options
 @click.option("--skip-unavailable", is_flag=True, help="Go on without sources that cannot be had, and list them.")
-@click.option("--sign", type=click.Path(path_type=Path), metavar="KEY",
-              help="Sign it, into BUNDLE.sig, with this private key of ssh, or this public one whose private half an agent has.")  # fmt: skip
+@click.option(
+    "--sign",
+    type=click.Path(path_type=Path),
+    metavar="KEY",
+    help="Sign it, into BUNDLE.sig, with this private key of ssh, or this public one whose private half an agent has.",
+)
 @json_option
 @click.pass_obj
 def create(
@@ -100,8 +109,14 @@ def show(app: App, bundle: Bundle, members: bool, as_json: bool) -> None:
 
 @command.command("unpack", short_help="Write its distribution to a folder.")
 @bundle_argument
-@click.option("--to", "folder", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-              help="A folder that is new or empty.")  # fmt: skip
+@click.option(
+    "--to",
+    "folder",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="A folder that is new or empty.",
+)
 @json_option
 @click.pass_obj
 def unpack(app: App, bundle: Bundle, folder: Path, as_json: bool) -> None:

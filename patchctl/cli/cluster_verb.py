@@ -28,13 +28,21 @@ def _complete_recipe(ctx: click.Context, param: click.Parameter, incomplete: str
 
 
 _ADDRESS = click.option(
-    "--address", "-a", default="auto", envvar="RAY_ADDRESS", show_default=True, metavar="A",
+    "--address",
+    "-a",
+    default="auto",
+    envvar="RAY_ADDRESS",
+    show_default=True,
+    metavar="A",
     help="The cluster: HOST:PORT of its head, ray://HOST:10001 from outside, or auto for the one on this machine.",
-)  # fmt: skip
+)
 _WORKSPACE = click.option(
-    "--workspace", "-w", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+    "--workspace",
+    "-w",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
     help="The workspace on every node [default: each node's own PATCHCTL_WORKSPACE, else the one here, else ./workspace].",
-)  # fmt: skip
+)
 _NODES = click.option(
     "--nodes",
     type=click.IntRange(min=1),
@@ -44,20 +52,39 @@ _NODES = click.option(
 _LOOKING = (
     _ADDRESS,
     _WORKSPACE,
-    click.option("--profile", "-p", metavar="NAME", shell_complete=complete_profile,
-                 help="The profile that every node should hold [default: what most of them hold]."),
+    click.option(
+        "--profile",
+        "-p",
+        metavar="NAME",
+        shell_complete=complete_profile,
+        help="The profile that every node should hold [default: what most of them hold].",
+    ),
     set_option,
-    click.option("--recipe", "-r", metavar="NAME", shell_complete=_complete_recipe,
-                 help="Hold the environment against this recipe, or PROFILE/RECIPE."),
-    click.option("--python", metavar="PY",
-                 help="The interpreter on every node whose packages are looked at [default: the workers' own]."),
+    click.option(
+        "--recipe",
+        "-r",
+        metavar="NAME",
+        shell_complete=_complete_recipe,
+        help="Hold the environment against this recipe, or PROFILE/RECIPE.",
+    ),
+    click.option(
+        "--python",
+        metavar="PY",
+        help="The interpreter on every node whose packages are looked at [default: the workers' own].",
+    ),
     _NODES,
-)  # fmt: skip
+)
 
 
 def _timeout(seconds: int) -> Callable[..., Any]:
-    return click.option("--timeout", type=click.FloatRange(min=1), default=seconds, show_default=True, metavar="S",
-                        help="How long a node may take, in seconds.")  # fmt: skip
+    return click.option(
+        "--timeout",
+        type=click.FloatRange(min=1),
+        default=seconds,
+        show_default=True,
+        metavar="S",
+        help="How long a node may take, in seconds.",
+    )
 
 
 def _options(*options: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -200,8 +227,11 @@ class _Apply:
 @command.command("apply", short_help="Put a profile's trees on every node, or on none.")
 @_options(_ADDRESS, profile_option, _WORKSPACE, source_or_bundle_options, _NODES, _timeout(3600))
 @click.option("--without", multiple=True, metavar="FEATURE[@UPSTREAM]", help="Leave a feature out. Repeatable.")
-@click.option("--skip-unavailable", is_flag=True,
-              help="Go on without upstreams and patches whose source cannot be had; they are listed.")  # fmt: skip
+@click.option(
+    "--skip-unavailable",
+    is_flag=True,
+    help="Go on without upstreams and patches whose source cannot be had; they are listed.",
+)
 @click.option(
     "--skip-unreachable", is_flag=True, help="Go on without nodes that are dead or do not answer; they are listed."
 )
@@ -238,9 +268,15 @@ def _apply(app: App, options: _Apply) -> int:
     dist, bundle = sources.distribution, sources.bundle
     chosen = dist.profile(options.profile)
     remote = ApplyOptions(
-        sources.source, _mirrors(sources), sources.offline, list(options.without),
-        options.skip_unavailable, options.stash, bundle.sha256 if bundle else None, chosen.set,
-    )  # fmt: skip
+        sources.source,
+        _mirrors(sources),
+        sources.offline,
+        list(options.without),
+        options.skip_unavailable,
+        options.stash,
+        bundle.sha256 if bundle else None,
+        chosen.set,
+    )
     with joined(options.address) as cluster:
         plain = replace(
             plain_request("look", dist, options.workspace, _here(), options.timeout), profile=options.profile

@@ -27,13 +27,25 @@ if TYPE_CHECKING:
 
 @click.command("export")
 @click.argument("name", metavar="UPSTREAM[/STACK]", shell_complete=complete_upstream)
-@click.option("--dir", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-              help="The work tree of `edit` [default: edit/UPSTREAM-STACK].")  # fmt: skip
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="The work tree of `edit` [default: edit/UPSTREAM-STACK].",
+)
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 when a file would differ. Needs no work tree.")
-@click.option("--mbox", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-              help="Write plain patches for `git am` into DIR, carried files inside, instead.")  # fmt: skip
-@click.option("--pr", metavar="FEATURE",
-              help="With --mbox: this feature alone, as upstream could take it, after what it requires.")  # fmt: skip
+@click.option(
+    "--mbox",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write plain patches for `git am` into DIR, carried files inside, instead.",
+)
+@click.option(
+    "--pr",
+    metavar="FEATURE",
+    help="With --mbox: this feature alone, as upstream could take it, after what it requires.",
+)
 @source_options
 @json_option
 @click.pass_obj

@@ -61,11 +61,19 @@ def command(
             missing.append((name, failure))
             continue
         objects = check_base(base)
-        rows.append({
-            "upstream": name, "form": base.form, "commit": base.commit, "tree": base.tree, "origin": base.origin,
-            "from_cache": base.fetched_bytes == 0, "bytes": base.fetched_bytes, "objects": objects,
-            "seconds": round(time.monotonic() - began, 3),
-        })  # fmt: skip
+        rows.append(
+            {
+                "upstream": name,
+                "form": base.form,
+                "commit": base.commit,
+                "tree": base.tree,
+                "origin": base.origin,
+                "from_cache": base.fetched_bytes == 0,
+                "bytes": base.fetched_bytes,
+                "objects": objects,
+                "seconds": round(time.monotonic() - began, 3),
+            }
+        )
     if missing and not (skip_unavailable and rows):
         goes_on = "; --skip-unavailable goes on without them" if rows else "; nothing could be had"
         hint = BUNDLE_HINT if sources.bundle else f"--mirror NAME=URL adds places{goes_on}"

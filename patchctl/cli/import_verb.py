@@ -13,23 +13,42 @@ from patchctl.errors import WrongUse
 
 
 @click.command("import")
-@click.argument("files", metavar="DIR|FILE|MBOX...", nargs=-1, required=True,
-                type=click.Path(path_type=Path, exists=True))  # fmt: skip
-@click.option("--stack", "name", metavar="UPSTREAM[/STACK]", shell_complete=complete_upstream,
-              help="Where to; a new STACK gets the pin that the patches are for [default: found by blob ids].")  # fmt: skip
+@click.argument(
+    "files", metavar="DIR|FILE|MBOX...", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True)
+)
+@click.option(
+    "--stack",
+    "name",
+    metavar="UPSTREAM[/STACK]",
+    shell_complete=complete_upstream,
+    help="Where to; a new STACK gets the pin that the patches are for [default: found by blob ids].",
+)
 @click.option("--dry-run", is_flag=True, help="Do everything but write.")
 @click.option("--repair", is_flag=True, help="Mend every kind that --repair-only names, and say so for each file.")
-@click.option("--repair-only", multiple=True, metavar="KIND",
-              type=click.Choice(["line-ends", "blank-line", "subject", "ids"]),
-              help="Mend this alone: line-ends (CRLF, a byte order mark), blank-line (between header and text), subject"
-                   " (from the file's name), ids (missing or false `index` lines, where all applies exactly). Repeatable.")  # fmt: skip
+@click.option(
+    "--repair-only",
+    multiple=True,
+    metavar="KIND",
+    type=click.Choice(["line-ends", "blank-line", "subject", "ids"]),
+    help="Mend this alone: line-ends (CRLF, a byte order mark), blank-line (between header and text), subject"
+    " (from the file's name), ids (missing or false `index` lines, where all applies exactly). Repeatable.",
+)
 @click.option("--author", metavar="'NAME <MAIL>'", help="The author of mails that name none.")
 @click.option("--date", metavar="DATE", help="The date of mails that have none, as git reads dates, with its zone.")
 @click.option("--charset", metavar="NAME", help="The character set of mails that name none and are not UTF-8.")
-@click.option("--strip", type=click.IntRange(0, 50), metavar="N",
-              help="Take N leading parts off names, as `git am -pN` [default: found by what is in the base].")  # fmt: skip
-@click.option("--map", "maps", multiple=True, metavar="OLD=NEW",
-              help="After that, put NEW in the place of the leading folder OLD; NEW . is the tree itself. Repeatable.")  # fmt: skip
+@click.option(
+    "--strip",
+    type=click.IntRange(0, 50),
+    metavar="N",
+    help="Take N leading parts off names, as `git am -pN` [default: found by what is in the base].",
+)
+@click.option(
+    "--map",
+    "maps",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="After that, put NEW in the place of the leading folder OLD; NEW . is the tree itself. Repeatable.",
+)
 @click.option("--scissors", is_flag=True, help="Drop what stands above a scissors line, as `git am --scissors`.")
 @click.option("--mboxrd", is_flag=True, help="The mbox quotes `>From ` lines, as `git am --patch-format=mboxrd`.")
 @source_options
@@ -74,9 +93,15 @@ def command(
     from patchctl.report import importing
 
     options = Options(
-        frozenset(REPAIRS if repair else repair_only), _author(author), _date(date), _charset(charset), scissors, mboxrd,
-        strip, tuple(_map(m) for m in maps),
-    )  # fmt: skip
+        frozenset(REPAIRS if repair else repair_only),
+        _author(author),
+        _date(date),
+        _charset(charset),
+        scissors,
+        mboxrd,
+        strip,
+        tuple(_map(m) for m in maps),
+    )
     progress = app.progress(as_json)
     places = sources.options()
     try:

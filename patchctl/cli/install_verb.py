@@ -17,10 +17,16 @@ from patchctl.errors import WrongUse
 @click.option(
     "--editable", "-e", is_flag=True, help="Lead to the trees instead of copying them: each later apply counts."
 )
-@click.option("--build-native", is_flag=True,
-              help="Let upstream's builds compile their extensions with what is there: compilers, CANN, torch.")  # fmt: skip
-@click.option("--no-build-isolation", is_flag=True,
-              help="Run setup.py with the environment's setuptools, instead of fetching one for this run.")  # fmt: skip
+@click.option(
+    "--build-native",
+    is_flag=True,
+    help="Let upstream's builds compile their extensions with what is there: compilers, CANN, torch.",
+)
+@click.option(
+    "--no-build-isolation",
+    is_flag=True,
+    help="Run setup.py with the environment's setuptools, instead of fetching one for this run.",
+)
 @click.option("--dry-run", is_flag=True, help="Check and build everything, and install nothing.")
 @format_option
 @click.pass_obj

@@ -91,9 +91,13 @@ def command(
     rows = [lock_stack(dist, stack, options, app.progress(as_json), check=check) for stack in chosen]
     pages = write_documents(dist, check=check, strict=False)
     data = {
-        "check": check, "stacks": [row.as_json() for row in rows], "requirements": [], "written": list(pages.written),
-        "removed": list(pages.removed), "findings": report_json(pages.report)["findings"],
-    }  # fmt: skip
+        "check": check,
+        "stacks": [row.as_json() for row in rows],
+        "requirements": [],
+        "written": list(pages.written),
+        "removed": list(pages.removed),
+        "findings": report_json(pages.report)["findings"],
+    }
     app.emit("lock", data, lambda style: _text(rows, pages, check, style), as_json)
     return _exit_code(rows, check, skip_unavailable) or pages.report.exit_code(skip_unavailable=True)
 
@@ -126,11 +130,15 @@ def lock_stack(dist: Distribution, stack: Stack, options: SourceOptions, progres
     if written:
         replace_file(file, render_lock(computed.lock).encode())
     return LockRow(
-        upstream=stack.upstream, stack=stack.name, file=str(file), differences=tuple(differences),
+        upstream=stack.upstream,
+        stack=stack.name,
+        file=str(file),
+        differences=tuple(differences),
         forms=tuple(computed.bases),
         unavailable={f: [(t.place, t.reason) for t in failure.tried] for f, failure in computed.unavailable.items()},
-        written=written, lost=not computed.known,
-    )  # fmt: skip
+        written=written,
+        lost=not computed.known,
+    )
 
 
 def _exit_code(rows: list[LockRow], check: bool, skip_unavailable: bool) -> int:

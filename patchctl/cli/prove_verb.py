@@ -26,16 +26,30 @@ if TYPE_CHECKING:
 @click.argument("features", nargs=-1, metavar="[FEATURE[@UPSTREAM]]...")
 @click.option("--all", "everything", is_flag=True, help="Every feature of every stack, in the order they apply.")
 @click.option("--stack", "stack_name", metavar="UPSTREAM/STACK", help="On this stack only.")
-@click.option("--profile", "-p", metavar="NAME", shell_complete=complete_profile,
-              help="Whose trees the tests run on [default: the first profile with these stacks].")  # fmt: skip
+@click.option(
+    "--profile",
+    "-p",
+    metavar="NAME",
+    shell_complete=complete_profile,
+    help="Whose trees the tests run on [default: the first profile with these stacks].",
+)
 @set_option
-@click.option("--trees", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-              help="Workspaces DIR/base (reverted) and DIR/patched; made there where DIR has none [default: made in a"
-                   " temporary folder].")  # fmt: skip
-@click.option("--part", type=click.Choice(["all", "tests", "mutants"]), default="all", show_default=True,
-              help="Run the tests on both trees, the mutations, or all.")  # fmt: skip
-@click.option("--alone", is_flag=True,
-              help="Each feature on trees with only what it requires; no record is written.")  # fmt: skip
+@click.option(
+    "--trees",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Workspaces DIR/base (reverted) and DIR/patched; made there where DIR has none [default: made in a"
+    " temporary folder].",
+)
+@click.option(
+    "--part",
+    type=click.Choice(["all", "tests", "mutants"]),
+    default="all",
+    show_default=True,
+    help="Run the tests on both trees, the mutations, or all.",
+)
+@click.option("--alone", is_flag=True, help="Each feature on trees with only what it requires; no record is written.")
 @click.option("--again", is_flag=True, help="Run what the records show already, too.")
 @source_options
 @json_option

@@ -25,8 +25,12 @@ if TYPE_CHECKING:
 @click.option(
     "--to", metavar="STACK|VERSION|REF", help="Where to: a stack without patches, as `pin` makes it, or a revision."
 )
-@click.option("--plan", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="Stack and revision of a plan that `drift --save-plan` wrote; refused where anything is not as it was.")  # fmt: skip
+@click.option(
+    "--plan",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Stack and revision of a plan that `drift --save-plan` wrote; refused where anything is not as it was.",
+)
 @click.option(
     "--via", metavar="all|TAG,TAG...", help="Releases on the way, one after the other: all of them, or these."
 )
@@ -39,14 +43,22 @@ if TYPE_CHECKING:
     metavar="PYTHON",
     help="Runs upstream's script where a file is made anew [default: PATCHCTL_TORCH_PYTHON].",
 )
-@click.option("--prove", "prove", is_flag=True,
-              help="At the end run the proofs of the new stack's features, and end as they do; may take hours.")  # fmt: skip
+@click.option(
+    "--prove",
+    "prove",
+    is_flag=True,
+    help="At the end run the proofs of the new stack's features, and end as they do; may take hours.",
+)
 @click.option(
     "--continue", "action", flag_value="continue", help="Go on: the patch is resolved, or the run was killed."
 )
 @click.option("--skip", "action", flag_value="skip", help="Leave the patch out at which it stopped; with --reason.")
-@click.option("--postpone", "action", flag_value="postpone",
-              help="Leave it out for now; with --reason, which says what it waits for.")  # fmt: skip
+@click.option(
+    "--postpone",
+    "action",
+    flag_value="postpone",
+    help="Leave it out for now; with --reason, which says what it waits for.",
+)
 @click.option(
     "--abort", "action", flag_value="abort", help="Give it up: the distribution is as before. Resolutions are kept."
 )
@@ -54,8 +66,13 @@ if TYPE_CHECKING:
 @click.option(
     "--reason", metavar="TEXT", help="Why the patch is left out, or left for later; goes into the new stack's manifest."
 )
-@click.option("--dir", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-              help="The work tree [default: edit/UPSTREAM-NEW].")  # fmt: skip
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="The work tree [default: edit/UPSTREAM-NEW].",
+)
 @source_options
 @json_option
 @click.pass_obj

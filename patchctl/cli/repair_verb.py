@@ -44,9 +44,11 @@ def _text(result: Repair, style: Style, *, dry_run: bool) -> Iterator[str]:
     for seen in result.found:
         yield f"{style.bad(seen.kind)}  {visible_line(seen.message)}  ({visible_line(seen.place)})"
     words = {
-        "base": style.good("at its base"), "aside": style.note("moved aside whole: it cannot be made from here"),
-        "left": style.note("left as it is, and no longer ours"), "gone": "no longer there",
-    }  # fmt: skip
+        "base": style.good("at its base"),
+        "aside": style.note("moved aside whole: it cannot be made from here"),
+        "left": style.note("left as it is, and no longer ours"),
+        "gone": "no longer there",
+    }
     for tree in result.trees:
         yield f"{tree.name:<12} {words[tree.outcome]}  in {visible_line(tree.folder)}"
     yield from (f"kept aside   {visible_line(path)}" for path in result.kept)

@@ -15,10 +15,21 @@ from patchctl.errors import LocalEdits, WrongUse
 @click.command("report")
 @click.option("--profile", "-p", metavar="NAME", shell_complete=complete_profile, help="Only what this profile has.")
 @set_option
-@click.option("--out", "-o", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), metavar="FILE",
-              default=Path("report.html"), show_default=True, help="Where the page is written; - is standard output.")  # fmt: skip
-@click.option("--drift", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="Show the matrix of this run: what `patchctl drift --matrix --json` printed.")  # fmt: skip
+@click.option(
+    "--out",
+    "-o",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    metavar="FILE",
+    default=Path("report.html"),
+    show_default=True,
+    help="Where the page is written; - is standard output.",
+)
+@click.option(
+    "--drift",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Show the matrix of this run: what `patchctl drift --matrix --json` printed.",
+)
 @click.option("--force", is_flag=True, help="Write over a file that is no such page.")
 @json_option
 @click.pass_obj

@@ -21,23 +21,40 @@ if TYPE_CHECKING:
 
 _bundle_file = click.Path(path_type=Path)
 _PLACES = (
-    click.option("--source", type=click.Choice(["auto", "git", "sdist"]), default="auto", show_default=True,
-                 help="Which form of the sources to use."),
-    click.option("--mirror", "mirrors", multiple=True, metavar="NAME=URL",
-                 help="Another git place for an upstream, asked after the cache and before all others; a URL or a local"
-                      " repository. Repeatable."),
+    click.option(
+        "--source",
+        type=click.Choice(["auto", "git", "sdist"]),
+        default="auto",
+        show_default=True,
+        help="Which form of the sources to use.",
+    ),
+    click.option(
+        "--mirror",
+        "mirrors",
+        multiple=True,
+        metavar="NAME=URL",
+        help="Another git place for an upstream, asked after the cache and before all others; a URL or a local"
+        " repository. Repeatable.",
+    ),
     click.option("--offline", is_flag=True, help="Use no network: cache and local mirrors only."),
-)  # fmt: skip
+)
 _BUNDLE = click.option(
-    "--bundle", "file", type=_bundle_file, metavar="FILE",
+    "--bundle",
+    "file",
+    type=_bundle_file,
+    metavar="FILE",
     help="Take distribution and sources from this bundle; ask no network. With --root, only the sources.",
-)  # fmt: skip
+)
 _PROOFS = (
     click.option("--sha256", metavar="HEX", help="The bundle's sha256: checked before anything in it is read."),
-    click.option("--allowed-signers", type=_bundle_file, metavar="FILE",
-                 help="Take a bundle only with a signature (BUNDLE.sig) of a key that FILE allows, whatever the user configuration"
-                      " says. FILE is what ssh-keygen(1) calls ALLOWED SIGNERS."),
-)  # fmt: skip
+    click.option(
+        "--allowed-signers",
+        type=_bundle_file,
+        metavar="FILE",
+        help="Take a bundle only with a signature (BUNDLE.sig) of a key that FILE allows, whatever the user configuration"
+        " says. FILE is what ssh-keygen(1) calls ALLOWED SIGNERS.",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -72,9 +89,13 @@ class Sources:
         for name, urls in self.app.user_config.mirrors.items():
             places.setdefault(name, []).extend(urls)
         return SourceOptions(
-            source=self.source, mirrors=places, offline=self.offline or self.bundle is not None,
-            cache=self.app.cache_folder, refresh=refresh, bundle=self.bundle,
-        )  # fmt: skip
+            source=self.source,
+            mirrors=places,
+            offline=self.offline or self.bundle is not None,
+            cache=self.app.cache_folder,
+            refresh=refresh,
+            bundle=self.bundle,
+        )
 
 
 def source_options(command: Callable[..., Any]) -> Callable[..., Any]:

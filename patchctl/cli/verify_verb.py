@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     help="Verify the trees of this workspace on disk, instead of the distribution.",
 )
 @source_or_bundle_options
-@click.option("--skip-unavailable", is_flag=True,
-              help="Exit 0 although a stack had no form whose source could be had, or a workspace's distribution is gone.")  # fmt: skip
+@click.option(
+    "--skip-unavailable",
+    is_flag=True,
+    help="Exit 0 although a stack had no form whose source could be had, or a workspace's distribution is gone.",
+)
 @click.option(
     "--proven", is_flag=True, help="Every feature must be proven on its stack by a record that holds; see `prove`."
 )

@@ -77,10 +77,16 @@ def answer(request: Request, here: dict[str, Any], place: Path) -> NodeFacts:
     began = time.monotonic()
     workspace = Path(here["workspace"])
     facts = NodeFacts(
-        host=here["host"], workspace=str(workspace), identity=_identity(workspace), python=here["python"],
-        python_version=here["python_version"], ray=here["ray"], interpreter=request.python or here["python"],
-        packages={}, environment={n: _clean(v, workspace) for n, v in here["environment"].items()},
-    )  # fmt: skip
+        host=here["host"],
+        workspace=str(workspace),
+        identity=_identity(workspace),
+        python=here["python"],
+        python_version=here["python_version"],
+        ray=here["ray"],
+        interpreter=request.python or here["python"],
+        packages={},
+        environment={n: _clean(v, workspace) for n, v in here["environment"].items()},
+    )
     if request.verb == "look":
         return facts
     try:
@@ -177,12 +183,20 @@ def _held(facts: NodeFacts, request: Request, dist: Distribution, views: dict[st
     trees = [_tree(workspace, t, state.trees[t.upstream], report) for t in status.trees]
     seen = [s for t in status.trees for s in _seen(request, t, dist, views)]
     return replace(
-        facts, applied=True, profile=state.profile, without=list(state.without), root=state.root, trees=trees, seen=seen,
-        lock_digest=_own_lock(state, dist), distribution_digest=_own_distribution(state),
+        facts,
+        applied=True,
+        profile=state.profile,
+        without=list(state.without),
+        root=state.root,
+        trees=trees,
+        seen=seen,
+        lock_digest=_own_lock(state, dist),
+        distribution_digest=_own_distribution(state),
         faults=list(_faults(report, workspace)),
         not_checked=[f"{n.what}: {'; '.join(f'{t.place} ({t.reason})' for t in n.tried)}" for n in report.not_checked],
-        seconds={"status": read - began, "verify": time.monotonic() - read}, set=state.set,
-    )  # fmt: skip
+        seconds={"status": read - began, "verify": time.monotonic() - read},
+        set=state.set,
+    )
 
 
 def _from(status: Status) -> Report:
@@ -216,10 +230,17 @@ def _tree(workspace: Path, status: TreeStatus, state: TreeState, report: Report)
     except (PatchctlError, OSError, ValueError, KeyError):
         found = None
     return TreeFacts(
-        upstream=status.upstream, stack=status.stack, form=status.form, folder=status.folder,
-        tip_commit=status.tip_commit, tip_tree=status.tip_tree, tree=found, patches=len(status.patches),
-        left_out=sorted(o.feature for o in status.left_out), lock=status.lock,
-    )  # fmt: skip
+        upstream=status.upstream,
+        stack=status.stack,
+        form=status.form,
+        folder=status.folder,
+        tip_commit=status.tip_commit,
+        tip_tree=status.tip_tree,
+        tree=found,
+        patches=len(status.patches),
+        left_out=sorted(o.feature for o in status.left_out),
+        lock=status.lock,
+    )
 
 
 def _tree_on_disk(tree: Tree, state: TreeState, changed: list[str]) -> str:
@@ -292,21 +313,43 @@ def _applied(facts: NodeFacts, request: Request, dist: Distribution, workspace: 
     assert options is not None and request.profile is not None
     chosen = dist.held(request.profile, options.release_set) or dist.profile(request.profile)
     plan = make_plan(
-        dist, select(dist, chosen, options.without), _sources(request, place), SilentProgress(),
-        without=options.without, skip_unavailable=options.skip_unavailable, standing=standing(workspace, dist, {}),
-    )  # fmt: skip
+        dist,
+        select(dist, chosen, options.without),
+        _sources(request, place),
+        SilentProgress(),
+        without=options.without,
+        skip_unavailable=options.skip_unavailable,
+        standing=standing(workspace, dist, {}),
+    )
     run = apply_plan if request.verb == "apply" else preview
     outcome = run(workspace, plan, Path(request.root), {}, stash=options.stash)
     trees = [
-        TreeFacts(name, t.stack, t.form, t.folder, t.tip_commit, t.tip_tree, None, len(t.patches),
-                  sorted(o.feature for o in t.left_out), "equal" if t.locked else "silent")
+        TreeFacts(
+            name,
+            t.stack,
+            t.form,
+            t.folder,
+            t.tip_commit,
+            t.tip_tree,
+            None,
+            len(t.patches),
+            sorted(o.feature for o in t.left_out),
+            "equal" if t.locked else "silent",
+        )
         for name, t in sorted(outcome.state.trees.items())
-    ]  # fmt: skip
+    ]
     skipped = [f"{s.upstream}: {'; '.join(f'{p} ({r})' for p, r in s.tried)}" for s in outcome.state.skipped]
     return replace(
-        facts, applied=True, profile=outcome.state.profile, without=list(outcome.state.without), trees=trees,
-        changed=list(outcome.changed), stashed=dict(outcome.stashed), not_checked=skipped, set=outcome.state.set,
-    )  # fmt: skip
+        facts,
+        applied=True,
+        profile=outcome.state.profile,
+        without=list(outcome.state.without),
+        trees=trees,
+        changed=list(outcome.changed),
+        stashed=dict(outcome.stashed),
+        not_checked=skipped,
+        set=outcome.state.set,
+    )
 
 
 def _sources(request: Request, place: Path) -> Any:
@@ -323,6 +366,9 @@ def _sources(request: Request, place: Path) -> Any:
     mirrors = {n: [*options.mirrors.get(n, ()), *config.mirrors.get(n, ())] for n in names}
     bundle = open_bundle(place / "bundle.tar", options.bundle_sha256) if options.bundle_sha256 else None
     return SourceOptions(
-        source=options.source, mirrors=mirrors, offline=options.offline or bundle is not None,
-        cache=cache_root(configured=config.cache).absolute(), bundle=bundle,
-    )  # fmt: skip
+        source=options.source,
+        mirrors=mirrors,
+        offline=options.offline or bundle is not None,
+        cache=cache_root(configured=config.cache).absolute(),
+        bundle=bundle,
+    )

@@ -43,13 +43,22 @@ def looking_request(plain: Request, dist: Distribution, environment: Environment
     variables = list(dict.fromkeys([*_ALWAYS, *environment.variables]))
     names = {p: u.sdist or name for name, u in dist.upstreams.items() for p in u.packages}
     return Request(
-        plain.verb, plain.workspace, plain.fallback, environment.profile, plain.root, python, plain.seconds, names=names,
+        plain.verb,
+        plain.workspace,
+        plain.fallback,
+        environment.profile,
+        plain.root,
+        python,
+        plain.seconds,
+        names=names,
         packages={name: dict(u.packages) for name, u in dist.upstreams.items() if u.packages},
         requirements={n: (r.distribution or n) if r.kind == "python" else None for n, r in dist.requirements.items()}
         | ({"python": None} if "python" not in dist.requirements else {}),
-        variables=variables, secret=[v for v in variables if SECRET.search(v)],
-        start=list(environment.start) if environment.start else None, drop=plain.drop,
-    )  # fmt: skip
+        variables=variables,
+        secret=[v for v in variables if SECRET.search(v)],
+        start=list(environment.start) if environment.start else None,
+        drop=plain.drop,
+    )
 
 
 def wanted_of(dist: Distribution, payload: Payload, environment: Environment, nodes: int | None) -> Wanted:
@@ -65,9 +74,14 @@ class Applying:
     """Asks for the parts of an `apply`: one request for all nodes, the payload and the bundle put into the object store once."""
 
     def __init__(
-        self, cluster: Cluster, dist: Distribution, plain: Request, options: ApplyOptions, bundle: bytes | None,
+        self,
+        cluster: Cluster,
+        dist: Distribution,
+        plain: Request,
+        options: ApplyOptions,
+        bundle: bytes | None,
         progress: Progress,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._cluster = cluster
         self._request = plain
         self._options = options

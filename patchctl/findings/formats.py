@@ -92,13 +92,18 @@ def gitlab(shown: Shown) -> str:
             continue
         key = (finding.id, finding.file, _message(finding))
         seen[key] += 1
-        rows.append({
-            "description": key[2],
-            "check_name": one_line(finding.id, LONGEST),
-            "fingerprint": hashlib.sha256(json.dumps([*key, seen[key]]).encode()).hexdigest(),
-            "severity": severities[_weight(finding)],
-            "location": {"path": one_line(finding.file or finding.id, LONGEST), "lines": {"begin": finding.line or 1}},
-        })  # fmt: skip
+        rows.append(
+            {
+                "description": key[2],
+                "check_name": one_line(finding.id, LONGEST),
+                "fingerprint": hashlib.sha256(json.dumps([*key, seen[key]]).encode()).hexdigest(),
+                "severity": severities[_weight(finding)],
+                "location": {
+                    "path": one_line(finding.file or finding.id, LONGEST),
+                    "lines": {"begin": finding.line or 1},
+                },
+            }
+        )
     return json.dumps(rows, indent=2) + "\n"
 
 

@@ -25,10 +25,17 @@ def report_json(report: Report) -> dict[str, Any]:
     """The shape patchctl.verify/1 (docs/json.md). Strings are cleaned: what reads it may print it."""
     return {
         "findings": [
-            cleaned({
-                "rule": f.rule, "message": f.message, "file": f.file, "line": f.line, "severity": f.level,
-                "upstream": f.upstream, "patch": f.patch,
-            })
+            cleaned(
+                {
+                    "rule": f.rule,
+                    "message": f.message,
+                    "file": f.file,
+                    "line": f.line,
+                    "severity": f.level,
+                    "upstream": f.upstream,
+                    "patch": f.patch,
+                }
+            )
             for f in report.sorted()
         ],
         "not_checked": [
@@ -39,15 +46,21 @@ def report_json(report: Report) -> dict[str, Any]:
         "without_source": report.unseen,
         "errors": len(report.errors),
         "notes": len(report.findings) - len(report.errors),
-    }  # fmt: skip
+    }
 
 
 def machine_json(finding: Finding, words: Mapping[str, str]) -> dict[str, Any]:
     """What Symptom and Preflight (docs/json.md) have in common; `words` are theirs for our levels."""
-    return cleaned({
-        "area": finding.rule, "name": finding.name, "level": words.get(finding.level, finding.level),
-        "what": finding.message, "todo": finding.todo, "needed": finding.needed,
-    })  # fmt: skip
+    return cleaned(
+        {
+            "area": finding.rule,
+            "name": finding.name,
+            "level": words.get(finding.level, finding.level),
+            "what": finding.message,
+            "todo": finding.todo,
+            "needed": finding.needed,
+        }
+    )
 
 
 def cleaned(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,9 +92,18 @@ def fetch_commit(repo: Path, address: str, commit: str, local: Path | None, repo
         safe = (("safe.directory", str(local)), ("safe.directory", str(local / ".git")))
     config = (*_FETCH_CONFIG, ("uploadpack.allowAnySHA1InWant", "true"), *user_settings(), *safe)
     command = [
-        f"--git-dir={repo}", "fetch", "--progress", "--depth=1", "--no-tags", "--no-recurse-submodules",
-        "--no-write-fetch-head", "--no-auto-maintenance", "--", address, commit,
-    ]  # fmt: skip
+        f"--git-dir={repo}",
+        "fetch",
+        "--progress",
+        "--depth=1",
+        "--no-tags",
+        "--no-recurse-submodules",
+        "--no-write-fetch-head",
+        "--no-auto-maintenance",
+        "--",
+        address,
+        commit,
+    ]
     with git_environment(config) as env:
         _run_watched(command, _reachable(env), report)
     for left in (repo / "objects" / "pack").glob("*.keep"):  # git goes on where it cannot remove its mark

@@ -139,11 +139,18 @@ def _candidates(
         last = {**ids, **_after_patches(dist, stack)}
         read = _preimages(series, ids, options)
         by_id = [s for s in read if s.old_id]
-        found.append(Candidate(
-            stack.upstream, stack.name, len(by_id),
-            sum(1 for s in by_id if _has(s, ids, options)), sum(1 for s in by_id if _has(s, last, options)),
-            len(read), sum(1 for s in read if _has_path(s, last, options)), stack.pin.identity in named,
-        ))  # fmt: skip
+        found.append(
+            Candidate(
+                stack.upstream,
+                stack.name,
+                len(by_id),
+                sum(1 for s in by_id if _has(s, ids, options)),
+                sum(1 for s in by_id if _has(s, last, options)),
+                len(read),
+                sum(1 for s in read if _has_path(s, last, options)),
+                stack.pin.identity in named,
+            )
+        )
     return tuple(sorted(found, key=lambda c: c.rank, reverse=True))
 
 

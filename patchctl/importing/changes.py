@@ -132,8 +132,11 @@ def parse_sections(foreign: Foreign, parts: int, options: Options) -> tuple[list
 def _parse(foreign: Foreign, section: Section, parts: int, options: Options, faults: list[Fault]) -> FileChange | None:
     paths = section.paths(parts, options.maps)
     if paths is None:
-        what = f"its names cannot be read with {parts} leading folders taken off" if section.pairs or section.names else (
-            "the names of `diff --git` cannot be read")  # fmt: skip
+        what = (
+            f"its names cannot be read with {parts} leading folders taken off"
+            if section.pairs or section.names
+            else ("the names of `diff --git` cannot be read")
+        )
         faults.append(foreign.fault(section.at, "diff", what, "--strip N, as `git am -pN`"))
         return None
     lines = list(render(section, *paths))

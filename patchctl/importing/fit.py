@@ -138,11 +138,19 @@ class Fit:
         name = path_text(change.path)
         false = change.new_id is not None and change.new_path is not None and not oid.startswith(change.new_id)
         if change.old_id is None and content:
-            self._mend(fitted, change, f"{name} has no `index` line: nothing says which file the change is for",
-                       f"ids: written for {name}, which it applies to exactly")  # fmt: skip
+            self._mend(
+                fitted,
+                change,
+                f"{name} has no `index` line: nothing says which file the change is for",
+                f"ids: written for {name}, which it applies to exactly",
+            )
         elif false and not stale:
-            self._mend(fitted, change, f"{name} becomes blob {oid[:12]}, the `index` line promises {change.new_id}",
-                       f"ids: {name} becomes {oid[:12]}, not {change.new_id}")  # fmt: skip
+            self._mend(
+                fitted,
+                change,
+                f"{name} becomes blob {oid[:12]}, the `index` line promises {change.new_id}",
+                f"ids: {name} becomes {oid[:12]}, not {change.new_id}",
+            )
         elif stale:
             fitted.notes.append(f"ids: {name} was {change.old_id}, is {old.id[:12] if old else ''}; it applies exactly")
         elif change.old_id is not None and len(change.old_id) < 40:

@@ -69,8 +69,13 @@ def check_words(message: Message, notes: Notebook) -> None:
         notes.fault(message.mail, None, "mail", f"its words cannot be a patch's: {error.what}", hint)
         return
     if (again.message, again.name, again.email) != (header.message, header.name, header.email):
-        notes.fault(message.mail, None, "mail", "`git am` would read its words differently once they are written again",
-                    "no line of the message may begin a diff or be `---`")  # fmt: skip
+        notes.fault(
+            message.mail,
+            None,
+            "mail",
+            "`git am` would read its words differently once they are written again",
+            "no line of the message may begin a diff or be `---`",
+        )
 
 
 def _mend_header(mail: Mail, notes: Notebook) -> bytes:
@@ -114,8 +119,13 @@ def _recode(mail: Mail, text: bytes, notes: Notebook) -> bytes:
         recoded = None
     if recoded is None:
         what = "the text is not UTF-8, and the mail names no character set"
-        notes.fault(mail, line, "charset", what if charset is None else f"the text is neither UTF-8 nor {charset}",
-                    "--charset NAME says which, for example --charset GBK")  # fmt: skip
+        notes.fault(
+            mail,
+            line,
+            "charset",
+            what if charset is None else f"the text is neither UTF-8 nor {charset}",
+            "--charset NAME says which, for example --charset GBK",
+        )
         return b"\n".join([words.decode("utf-8", "replace").encode(), *lines[end:]])
     mail.repairs.append(f"charset: {codecs.lookup(charset or '').name} to UTF-8")
     return b"\n".join([recoded, *lines[end:]])

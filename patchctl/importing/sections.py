@@ -13,8 +13,15 @@ from patchctl.patch.names import parse_moved, parse_name, quote, unquote
 from patchctl.values import dataclass, field
 
 _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
-_EXTENDED = (b"old mode ", b"new mode ", b"deleted file mode ", b"new file mode ", b"similarity index ",
-             b"dissimilarity index ", b"index ")  # fmt: skip
+_EXTENDED = (
+    b"old mode ",
+    b"new mode ",
+    b"deleted file mode ",
+    b"new file mode ",
+    b"similarity index ",
+    b"dissimilarity index ",
+    b"index ",
+)
 _MOVES = (b"copy from ", b"copy to ", b"rename from ", b"rename to ")
 _EPOCH = re.compile(rb"\t(1970-01-01|1969-12-31) \d\d:\d\d:\d\d|\tThu Jan +1 .* 1970")
 DEV_NULL = b"/dev/null"

@@ -132,14 +132,27 @@ def _stays_before(environment: Environment, place: Path) -> bool:
 def pip_install(environment: Environment, wheels: Sequence[Path]) -> None:
     """Install wheels in place of what has their names, without their dependencies. Raises WrongUse with pip's words."""
     command = [
-        environment.python, "-m", "pip", "install", "--no-deps", "--no-index", "--force-reinstall", "--no-cache-dir",
-        "--disable-pip-version-check", *map(str, wheels),
-    ]  # fmt: skip
+        environment.python,
+        "-m",
+        "pip",
+        "install",
+        "--no-deps",
+        "--no-index",
+        "--force-reinstall",
+        "--no-cache-dir",
+        "--disable-pip-version-check",
+        *map(str, wheels),
+    ]
     try:
         done = subprocess.run(
-            command, env=in_environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS,
+            command,
+            env=in_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
             check=False,
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired as error:
         what = f"pip did not end in {error.timeout:g} seconds, and was stopped"
         raise WrongUse(what, hint=f"`{environment.python} -m pip list` says what is there; install again") from error

@@ -82,9 +82,14 @@ def build_tools(python: str, folder: Path) -> Path:
     command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", str(folder)]
     try:
         done = subprocess.run(
-            [*command, *REQUIREMENTS], env=in_environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=_SECONDS, check=False,
-        )  # fmt: skip
+            [*command, *REQUIREMENTS],
+            env=in_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
         lines = done.stderr.splitlines() if done.returncode != 0 else None
     except subprocess.TimeoutExpired as error:
         lines = [f"pip did not end in {error.timeout:g} seconds"]
@@ -167,9 +172,16 @@ def read_metadata(item: InstallTree, copy: Path, python: str, tools: Path | None
     command = [python, "-c", _DRIVER, str(folder), "build_meta" if named else "legacy", stands_in]
     try:
         done = subprocess.run(
-            command, cwd=copy, env=build_environment(item, python, tools, _FOR_METADATA), stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False,
-        )  # fmt: skip
+            command,
+            cwd=copy,
+            env=build_environment(item, python, tools, _FOR_METADATA),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SECONDS,
+            check=False,
+        )
     except (OSError, subprocess.SubprocessError) as error:
         raise WrongUse(f"setup.py of {item.upstream} cannot be run: {error}", where=str(item.folder)) from error
     if done.returncode != 0:
@@ -212,9 +224,18 @@ def native_wheel(item: InstallTree, copy: Path, python: str, folder: Path) -> Pa
     Raises WrongUse when it fails.
     """
     command: Sequence[str] = [
-        python, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--disable-pip-version-check", "-v",
-        "--wheel-dir", str(folder), str(copy),
-    ]  # fmt: skip
+        python,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--disable-pip-version-check",
+        "-v",
+        "--wheel-dir",
+        str(folder),
+        str(copy),
+    ]
     done = subprocess.run(
         command,
         env=build_environment(item, python, None, {}, native=True),

@@ -87,9 +87,15 @@ def _origin(item: InstallTree, editable: bool) -> bytes:
     """What was installed, beside the package's metadata: for people, and for the next install."""
     state = item.state
     data: Mapping[str, object] = {
-        "schema": 1, "upstream": item.upstream, "folder": str(item.folder), "editable": editable, "stack": state.stack,
-        "form": state.form, "tip_commit": state.tip_commit, "tip_tree": state.tip_tree,
-    }  # fmt: skip
+        "schema": 1,
+        "upstream": item.upstream,
+        "folder": str(item.folder),
+        "editable": editable,
+        "stack": state.stack,
+        "form": state.form,
+        "tip_commit": state.tip_commit,
+        "tip_tree": state.tip_tree,
+    }
     return (json.dumps(data, indent=1, sort_keys=True) + "\n").encode("ascii")
 
 

@@ -172,8 +172,13 @@ def _ended(command: Sequence[str], workspace: Path, env: Mapping[str, str]) -> i
     """How the command ended; what it says goes to standard error."""
     try:
         done = subprocess.run(
-            list(command), cwd=workspace, env=dict(env), stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(), check=False
-        )  # fmt: skip
+            list(command),
+            cwd=workspace,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr.fileno(),
+            check=False,
+        )
     except OSError as error:
         raise WrongUse(f"{command[0]} cannot be run: {error.strerror}") from error
     return done.returncode

@@ -176,9 +176,14 @@ class Blame:
         found = list[Blamed]()
         for tree, path in candidates:
             answer = Blamed(
-                place, None, tree.upstream, tree.stack.name, path.decode("utf-8", "replace"),
-                text=text, told_by="content",
-            )  # fmt: skip
+                place,
+                None,
+                tree.upstream,
+                tree.stack.name,
+                path.decode("utf-8", "replace"),
+                text=text,
+                told_by="content",
+            )
             entry = tree.files.get(path)
             if text is None:
                 return replace(answer, why="the file has no such line")

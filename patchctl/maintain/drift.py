@@ -267,11 +267,13 @@ def _prepare(
         steps[number] = [*_steps_of(patch, tree, contents)]
         for step in steps[number]:
             contents[step.path] = step.after
-        sources.append([
-            Source(s.path.decode("utf-8", "replace"), s.after, written_lines(s.change.hunks) if s.change else None)
-            for s in steps[number]
-            if s.after is not None and s.path.endswith(b".py")
-        ])  # fmt: skip
+        sources.append(
+            [
+                Source(s.path.decode("utf-8", "replace"), s.after, written_lines(s.change.hunks) if s.change else None)
+                for s in steps[number]
+                if s.after is not None and s.path.endswith(b".py")
+            ]
+        )
     return _Prepared(stack, base, tree, patches, steps, sources, not_in_sdist)
 
 

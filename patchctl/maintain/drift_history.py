@@ -20,9 +20,7 @@ Known = Mapping[tuple[str, str, int], HunkDrift]
 
 def known_of(found: Sequence[PatchDrift]) -> Known:
     """The hunks whose commit was found."""
-    return {
-        (p.feature, f.path, h.line): h for p in found for f in p.files for h in f.hunks if h.commit is not None
-    }  # fmt: skip
+    return {(p.feature, f.path, h.line): h for p in found for f in p.files for h in f.hunks if h.commit is not None}
 
 
 def with_commits(
@@ -37,9 +35,8 @@ def with_commits(
     if not (before.history and release.history and before.repo == release.repo):
         return list(found)
     hunks = {
-        (p.feature, path_text(c.path), h.line): (c.path, h)
-        for p in patches for c in p.patch.changes for h in c.hunks
-    }  # fmt: skip
+        (p.feature, path_text(c.path), h.line): (c.path, h) for p in patches for c in p.patch.changes for h in c.hunks
+    }
     lost = [hunks[p.feature, f.path, h.line][0] for p in found for f in p.files for h in f.hunks if h.state == LOST]
     if not lost:
         return list(found)

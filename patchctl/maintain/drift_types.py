@@ -9,8 +9,14 @@ from patchctl.values import dataclass
 
 # From the best to the worst; `upstream` is what upstream has by now, `unknown` what this source does not hold.
 EXACT, MOVED, THREE_WAY, UPSTREAM, UNKNOWN, GONE, CONFLICT = (
-    "exact", "moved", "3way", "upstream", "unknown", "gone", "conflict",
-)  # fmt: skip
+    "exact",
+    "moved",
+    "3way",
+    "upstream",
+    "unknown",
+    "gone",
+    "conflict",
+)
 ARRIVES = (EXACT, MOVED, THREE_WAY, UPSTREAM)
 FITS, LOST = "fits", "lost"
 

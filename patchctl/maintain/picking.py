@@ -17,9 +17,21 @@ from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.trees import Tree
 
 _CONFIG = (
-    "-c", "rerere.enabled=true", "-c", "rerere.autoUpdate=true", "-c", "merge.conflictStyle=merge",
-    "-c", "merge.renames=true", "-c", "merge.renormalize=false", "-c", "commit.gpgSign=false", "-c", "diff.renameLimit=5000",
-)  # fmt: skip
+    "-c",
+    "rerere.enabled=true",
+    "-c",
+    "rerere.autoUpdate=true",
+    "-c",
+    "merge.conflictStyle=merge",
+    "-c",
+    "merge.renames=true",
+    "-c",
+    "merge.renormalize=false",
+    "-c",
+    "commit.gpgSign=false",
+    "-c",
+    "diff.renameLimit=5000",
+)
 _UNMERGED = re.compile(rb"\d+ [0-9a-f]+ ([123])\t([^\0]*)\0")
 _KINDS = {
     "123": "both changed the same lines",

@@ -95,8 +95,18 @@ def find_pin(
         hint = "PIP_INDEX_URL, PIP_FIND_LINKS or pip's configuration name other package indexes; a version, as 0.9.1"
         raise SourceUnavailable(f"{like.upstream}: no place has a source distribution of {wanted}", tried, hint=hint)
     pin = Pin(revision.commit, None, revision.tag, sdist) if revision else Pin(None, sdist=sdist)
-    stack = replace(like, name=own, pin=pin, patches=[], extends=None, replace={},
-                    comes_from=like.name, dropped={}, postponed={}, note=None)  # fmt: skip
+    stack = replace(
+        like,
+        name=own,
+        pin=pin,
+        patches=[],
+        extends=None,
+        replace={},
+        comes_from=like.name,
+        dropped={},
+        postponed={},
+        note=None,
+    )
     bases = _bases(stack, upstream, found is not None, options, progress, tried)
     tree = next((b.tree for b in bases if b.form == "git"), None)
     stack = replace(stack, pin=replace(stack.pin, tree=tree))
@@ -189,8 +199,9 @@ def _same_commit(stack: Stack, source: Source) -> list[str]:
         return []
     raise SourceMismatch(
         f"the source distribution {stack.pin.sdist and stack.pin.sdist.version} says that it is commit {named}, and "
-        f"{stack.pin.commit} is to be pinned", hint="one of both is another revision: ask upstream which",
-    )  # fmt: skip
+        f"{stack.pin.commit} is to be pinned",
+        hint="one of both is another revision: ask upstream which",
+    )
 
 
 def _tree_line(tree: str | None) -> str:
@@ -206,11 +217,21 @@ def _manifest(dist: Distribution, like: Stack, stack: Stack, generated: str) -> 
     head = head if head.startswith("# yaml-language-server") else ""
     pin = stack.pin
     lines = [
-        "schema: 1", f"upstream: {stack.upstream}", f"name: {stack.name}", f"comes_from: {like.name}", "pin:",
-        f'  commit: "{pin.commit}"' if pin.commit else "  commit: null  # the source distribution alone: no repository was asked",
+        "schema: 1",
+        f"upstream: {stack.upstream}",
+        f"name: {stack.name}",
+        f"comes_from: {like.name}",
+        "pin:",
+        f'  commit: "{pin.commit}"'
+        if pin.commit
+        else "  commit: null  # the source distribution alone: no repository was asked",
         *([_tree_line(pin.tree)] if pin.commit else []),
         *([f"  tag: {pin.tag}"] if pin.tag else []),
-        *(["  sdist:", f'    version: "{pin.sdist.version}"', f'    sha256: "{pin.sdist.sha256}"'] if pin.sdist else []),
+        *(
+            ["  sdist:", f'    version: "{pin.sdist.version}"', f'    sha256: "{pin.sdist.sha256}"']
+            if pin.sdist
+            else []
+        ),
         "patches: []",
-    ]  # fmt: skip
+    ]
     return head + "\n".join(lines) + "\n" + generated

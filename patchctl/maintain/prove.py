@@ -186,8 +186,10 @@ class Prover:
         verdict.problems += judge_base(verdict.base) + judge_patched(verdict.patched)
         proof = None
         if not verdict.problems and not verdict.skipped:
-            results = {side: {one.test: f"{one.mark} {one.result}" for one in run.outcomes}
-                       for side, run in (("base", verdict.base), ("patched", verdict.patched))}  # fmt: skip
+            results = {
+                side: {one.test: f"{one.mark} {one.result}" for one in run.outcomes}
+                for side, run in (("base", verdict.base), ("patched", verdict.patched))
+            }
             proof = self._proof(subject, before, verdict.base.used | verdict.patched.used, results)
         return self._kept(with_tests(record, proof))
 
@@ -241,9 +243,14 @@ class Prover:
         # A test that was changed while it ran is recorded as it was before: the record is stale at once.
         files |= {name: digest for name, digest in before.items() if name in files}
         return Proof(
-            pin=subject.stack.pin.identity, patch=subject.patch.change_digest, files=files, results=results,
-            environment=dict(environment()), trees=dict(self.trees.ids), date=datetime.date.today().isoformat(),
-        )  # fmt: skip
+            pin=subject.stack.pin.identity,
+            patch=subject.patch.change_digest,
+            files=files,
+            results=results,
+            environment=dict(environment()),
+            trees=dict(self.trees.ids),
+            date=datetime.date.today().isoformat(),
+        )
 
 
 def lacking(trees: Trees, subject: Subject) -> str | None:

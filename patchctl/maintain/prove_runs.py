@@ -85,9 +85,15 @@ class Bench:
             command += ["-m", marks] if marks else []
             env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
             done = subprocess.run(
-                command, cwd=self.root, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                timeout=RUN_TIMEOUT_S, check=False,
-            )  # fmt: skip
+                command,
+                cwd=self.root,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=RUN_TIMEOUT_S,
+                check=False,
+            )
             if not report.exists():
                 said = (f"{done.stdout}\n{done.stderr}".strip().splitlines() or [""])[-1]
                 return Run([Outcome(Path(test).name, "", "error", f"pytest ended with {done.returncode}: {said}")])

@@ -262,8 +262,11 @@ def _own_commit(folder: Path, state: State, feature: str) -> CommitInfo | None:
     if operation is not None:
         if operation.mark.name == "CHERRY_PICK_HEAD":
             return None
-        raise LocalEdits(f"{operation.name} is in progress in {folder}", [str(operation.mark)],
-                         hint=f"end it there first: {operation.way_out}")  # fmt: skip
+        raise LocalEdits(
+            f"{operation.name} is in progress in {folder}",
+            [str(operation.mark)],
+            hint=f"end it there first: {operation.way_out}",
+        )
     branch = f"patchctl/{state.new}"
     if (folder / ".git" / "HEAD").read_text(encoding="utf-8").strip() != f"ref: refs/heads/{branch}":
         hint = f"bring your commit to {branch} and check it out: `git checkout -B {branch}` takes it there from where you are"

@@ -87,8 +87,22 @@ def _made(
     Resolutions(dist.root, old.upstream).link(git_dir)
     stages = tuple(Stage(s.name, b.commit) for s, b in zip((*between, new), bases[1:], strict=True))
     commits = tuple((p.patch.feature, p.commit) for p in result.steps)
-    state = State(old.upstream, old.name, new.name, text, new.pin.identity, bases[0].commit, tuple(c for _, c in commits), stages, 0,
-                  commits, stages[0].base, wish.drop_upstreamed, wish.python, wish.prove)  # fmt: skip
+    state = State(
+        old.upstream,
+        old.name,
+        new.name,
+        text,
+        new.pin.identity,
+        bases[0].commit,
+        tuple(c for _, c in commits),
+        stages,
+        0,
+        commits,
+        stages[0].base,
+        wish.drop_upstreamed,
+        wish.python,
+        wish.prove,
+    )
     return write_state(place.hidden, state)
 
 
@@ -103,8 +117,10 @@ def _target(dist: Distribution, wish: Wish, options: SourceOptions, progress: Pr
         hint = "name a revision, and the new stack with --name; or take the patches out of it first"
         raise WrongUse(f"{known.upstream}/{known.name} has patches already", hint=hint)
     if known.comes_from not in (None, wish.old.name):
-        raise WrongUse(f"{known.upstream}/{known.name} comes from {known.comes_from}, not {wish.old.name}",
-                       hint=f"`patchctl rebase {known.upstream}/{known.comes_from} --to {known.name}`")  # fmt: skip
+        raise WrongUse(
+            f"{known.upstream}/{known.name} comes from {known.comes_from}, not {wish.old.name}",
+            hint=f"`patchctl rebase {known.upstream}/{known.comes_from} --to {known.name}`",
+        )
     text = dist.stack_file(known).read_text(encoding="utf-8")
     if known.comes_from is None:
         text = text.replace(f"\nname: {known.name}\n", f"\nname: {known.name}\ncomes_from: {wish.old.name}\n", 1)
@@ -178,11 +194,15 @@ def _bases(
             progress.finish()
             return bases
         named = ", ".join(p.feature for p, _ in lacking)
-        raise SourceUnavailable(f"the {bases[0].form} of {name} lacks files of {named}", lost,
-                                hint=f"--mirror {name}=URL names a git repository, which has every file")  # fmt: skip
+        raise SourceUnavailable(
+            f"the {bases[0].form} of {name} lacks files of {named}",
+            lost,
+            hint=f"--mirror {name}=URL names a git repository, which has every file",
+        )
     names = ", ".join(s.name for s in stacks)
-    raise SourceUnavailable(f"{name}: no form has all of {names}", lost,
-                            hint=f"`--mirror {name}=URL` names another place")  # fmt: skip
+    raise SourceUnavailable(
+        f"{name}: no form has all of {names}", lost, hint=f"`--mirror {name}=URL` names another place"
+    )
 
 
 def _nothing(base: Base) -> StackResult:

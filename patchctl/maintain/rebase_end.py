@@ -89,8 +89,17 @@ def end(run: Run, state: State) -> Ended:
     before = {p.digest for p in old}
     same = frozenset(p.feature for p in own if p.digest in before)
     stale = frozenset(p.feature for p in own) - same | {feature for feature, _ in calls}
-    return Ended(written, run.place.folder, tuple(e.name for e in exported), ranged, same, stale,
-                 _unproven(dist, written, own), tuple(_requirements(own, state)), calls)  # fmt: skip
+    return Ended(
+        written,
+        run.place.folder,
+        tuple(e.name for e in exported),
+        ranged,
+        same,
+        stale,
+        _unproven(dist, written, own),
+        tuple(_requirements(own, state)),
+        calls,
+    )
 
 
 def after_proofs(ended: Ended, dist: Distribution, red: Sequence[str]) -> Ended:

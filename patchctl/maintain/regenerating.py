@@ -65,11 +65,23 @@ class Regeneration:
     def _once(self, folder: Path) -> tuple[int, str]:
         assert self._how is not None
         with git_environment((("safe.directory", str(folder)),)) as env:
-            own = {**env, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "GIT_CEILING_DIRECTORIES": str(folder.parent),
-                   "PATH": f"{Path(self._python).parent}{os.pathsep}{env.get('PATH', os.defpath)}"}  # fmt: skip
+            own = {
+                **env,
+                "PYTHONPATH": str(folder),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "GIT_CEILING_DIRECTORIES": str(folder.parent),
+                "PATH": f"{Path(self._python).parent}{os.pathsep}{env.get('PATH', os.defpath)}",
+            }
             try:
-                done = subprocess.run(["bash", self._how.script], cwd=folder, env=own, capture_output=True, text=True,
-                                      timeout=_SECONDS, check=False)  # fmt: skip
+                done = subprocess.run(
+                    ["bash", self._how.script],
+                    cwd=folder,
+                    env=own,
+                    capture_output=True,
+                    text=True,
+                    timeout=_SECONDS,
+                    check=False,
+                )
             except (OSError, subprocess.SubprocessError) as error:
                 return 1, one_line(str(error))
         return done.returncode, one_line((done.stderr.strip() or done.stdout.strip())[-400:])

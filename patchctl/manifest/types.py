@@ -342,9 +342,13 @@ class Profile:
         own = self.sets[chosen.name]
         stacks = {u: own.stacks.get(u, s) for u, s in chosen.stacks.items() if u not in own.leaves_out}
         return replace(
-            self, sets={chosen.name: own}, stacks=stacks, without=[*self.without, *own.without], runtime=chosen.runtime,
+            self,
+            sets={chosen.name: own},
+            stacks=stacks,
+            without=[*self.without, *own.without],
+            runtime=chosen.runtime,
             requirements=chosen.requirements if own.requirements == "of the set" else None,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)

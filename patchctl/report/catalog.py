@@ -138,12 +138,17 @@ def _detail(detail: PatchDetail, style: Style) -> Iterator[str]:
     if detail.row is None:
         yield f"  stack            {style.note('none lists this file')}"
     facts = [
-        ("profiles", ", ".join(detail.profiles)), ("switch", detail.switch),
-        ("upstream status", detail.upstream_status), ("drop when", detail.drop_when),
+        ("profiles", ", ".join(detail.profiles)),
+        ("switch", detail.switch),
+        ("upstream status", detail.upstream_status),
+        ("drop when", detail.drop_when),
         ("requires", ", ".join(detail.requires)),
-        ("required by", ", ".join(detail.required_by)), ("tests", ", ".join(detail.tests)),
-        ("mutations", ", ".join(detail.mutants)), ("author", detail.author), ("digest", detail.digest),
-    ]  # fmt: skip
+        ("required by", ", ".join(detail.required_by)),
+        ("tests", ", ".join(detail.tests)),
+        ("mutations", ", ".join(detail.mutants)),
+        ("author", detail.author),
+        ("digest", detail.digest),
+    ]
     yield from (f"  {name:<16} {visible_line(text) if text else style.note('none')}" for name, text in facts)
     for title, text in (("need", detail.need), ("change", detail.change), ("risk", detail.risk)):
         if text:

@@ -34,9 +34,15 @@ def compared_json(compared: Compared, address: str, ray: str) -> dict[str, Any]:
 
 def _difference_json(d: Finding) -> dict[str, Any]:
     return {
-        "rule": d.rule, "message": d.message, "nodes": list(d.nodes), "severity": d.level, "upstream": d.upstream,
-        "file": d.file or None, "reference": d.reference, "todo": d.todo,
-    }  # fmt: skip
+        "rule": d.rule,
+        "message": d.message,
+        "nodes": list(d.nodes),
+        "severity": d.level,
+        "upstream": d.upstream,
+        "file": d.file or None,
+        "reference": d.reference,
+        "todo": d.todo,
+    }
 
 
 def _node_json(compared: Compared, node: Node) -> dict[str, Any]:
@@ -128,13 +134,23 @@ def deployment_json(out: Deployment, address: str, ray: str, profile: str, *, dr
     rows = []
     for node, result in out.results.items():
         facts = result.facts
-        rows.append({
-            "node": node.title, "address": node.address, "id": node.id, "state": result.state, "why": result.why,
-            "exit_code": result.code, "writer": result.writer, "workspace": facts.workspace if facts else None,
-            "changed": facts.changed if facts else [], "stashed": facts.stashed if facts else {},
-            "trees": {t.upstream: t.tip_tree for t in facts.trees} if facts else {},
-            "skipped": facts.not_checked if facts else [], "seconds": facts.seconds if facts else {},
-        })  # fmt: skip
+        rows.append(
+            {
+                "node": node.title,
+                "address": node.address,
+                "id": node.id,
+                "state": result.state,
+                "why": result.why,
+                "exit_code": result.code,
+                "writer": result.writer,
+                "workspace": facts.workspace if facts else None,
+                "changed": facts.changed if facts else [],
+                "stashed": facts.stashed if facts else {},
+                "trees": {t.upstream: t.tip_tree for t in facts.trees} if facts else {},
+                "skipped": facts.not_checked if facts else [],
+                "seconds": facts.seconds if facts else {},
+            }
+        )
     gone = [{"node": node.title, "address": node.address, "why": why} for node, why in out.gone.items()]
     return {
         "address": address,

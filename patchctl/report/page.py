@@ -25,9 +25,14 @@ if TYPE_CHECKING:
 GENERATOR = "patchctl report"
 _FOLDER = Path(__file__).with_name("templates")
 _PARTS = {
-    "profiles": "Profiles", "stacks": "Stacks", "features": "Features", "files": "Files", "graph": "Dependencies",
-    "drift": "Drift", "recipes": "Recipes",
-}  # fmt: skip
+    "profiles": "Profiles",
+    "stacks": "Stacks",
+    "features": "Features",
+    "files": "Files",
+    "graph": "Dependencies",
+    "drift": "Drift",
+    "recipes": "Recipes",
+}
 
 
 def is_page(data: bytes) -> bool:
@@ -72,9 +77,14 @@ def _digest(content: str) -> str:
 def _body(names: Names, saved: SavedDrift | None) -> Markup:
     links = (tag("li", tag("a", title, href=f"#part-{name}")) for name, title in _PARTS.items())
     parts = (
-        page_parts.profiles(names), page_parts.stacks(names), page_parts.features(names), page_parts.files(names),
-        page_graph.graph(names), page_drift.drift(names, saved), page_parts.recipes(names),
-    )  # fmt: skip
+        page_parts.profiles(names),
+        page_parts.stacks(names),
+        page_parts.features(names),
+        page_parts.files(names),
+        page_graph.graph(names),
+        page_drift.drift(names, saved),
+        page_parts.recipes(names),
+    )
     foot = f"Made by patchctl {__version__} from manifests, patches, locks and records alone; the same ones give the same bytes."
     return join(
         [
@@ -96,8 +106,13 @@ def _header(seen: Overview) -> Markup:
         title, summary = "All profiles", "Every stack of this distribution, with its patches."
     sets = {profile.set for profile in seen.profiles}
     eyebrow = f"patchctl report, release set {sets.pop()}" if len(sets) == 1 and None not in sets else "patchctl report"
-    return tag("header", tag("p", eyebrow, class_="eyebrow"), tag("h1", title), tag("p", summary),
-               tag("dl", *counts, class_="counts"))  # fmt: skip
+    return tag(
+        "header",
+        tag("p", eyebrow, class_="eyebrow"),
+        tag("h1", title),
+        tag("p", summary),
+        tag("dl", *counts, class_="counts"),
+    )
 
 
 def _filter(seen: Overview) -> Markup:
@@ -108,14 +123,29 @@ def _filter(seen: Overview) -> Markup:
         tag("option", words, value=value)
         for value, words in (("", "any proof"), ("proven", "proven"), ("unproven", "unproven"))
     ]
-    box = tag("input", type="search", id="words", autocomplete="off", spellcheck="false", aria_describedby="words-hint",
-              placeholder="Feature, file, switch, word")  # fmt: skip
+    box = tag(
+        "input",
+        type="search",
+        id="words",
+        autocomplete="off",
+        spellcheck="false",
+        aria_describedby="words-hint",
+        placeholder="Feature, file, switch, word",
+    )
     return tag(
-        "div", tag("label", "Find ", tag("kbd", "/"), for_="words"), box,
-        tag("label", "Upstream", for_="upstream", class_="heard"), tag("select", *options, id="upstream"),
-        tag("label", "Proof", for_="proof", class_="heard"), tag("select", *proofs, id="proof"),
+        "div",
+        tag("label", "Find ", tag("kbd", "/"), for_="words"),
+        box,
+        tag("label", "Upstream", for_="upstream", class_="heard"),
+        tag("select", *options, id="upstream"),
+        tag("label", "Proof", for_="proof", class_="heard"),
+        tag("select", *proofs, id="proof"),
         tag("button", "Clear", type="button", id="clear"),
         tag("p", "", id="found", role="status"),
         tag("p", text("All words have to be found. / goes here, Escape clears."), id="words-hint", class_="heard"),
-        role="search", aria_label="Filter", class_="filter", id="filter", hidden=True,
-    )  # fmt: skip
+        role="search",
+        aria_label="Filter",
+        class_="filter",
+        id="filter",
+        hidden=True,
+    )

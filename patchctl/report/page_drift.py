@@ -25,9 +25,14 @@ if TYPE_CHECKING:
 
 # As the text of `drift` has them, with the word that a reader hears.
 _STATES = {
-    EXACT: ("=", "exact"), MOVED: ("~", "moved"), THREE_WAY: ("3", "three-way merge"), UPSTREAM: ("u", "upstream has it"),
-    UNKNOWN: ("?", "this source lacks the file"), CONFLICT: ("×", "conflict"), GONE: ("×", "file gone"),
-}  # fmt: skip
+    EXACT: ("=", "exact"),
+    MOVED: ("~", "moved"),
+    THREE_WAY: ("3", "three-way merge"),
+    UPSTREAM: ("u", "upstream has it"),
+    UNKNOWN: ("?", "this source lacks the file"),
+    CONFLICT: ("×", "conflict"),
+    GONE: ("×", "file gone"),
+}
 _MANY = 40
 _HOW = "patchctl drift --matrix --json >drift.json; patchctl report --drift drift.json"
 
@@ -97,8 +102,10 @@ def _columns(releases: Sequence[SavedRelease]) -> list[list[SavedRelease]]:
     """Each release; where there are many, those in a row on which all patches fare alike are one."""
     if len(releases) <= _MANY:
         return [[release] for release in releases]
-    alike = itertools.groupby(releases, key=lambda r: [*((p.feature, p.state, bool(p.names)) for p in r.patches),
-                                                            *(c.name for c in r.callers)])  # fmt: skip
+    alike = itertools.groupby(
+        releases,
+        key=lambda r: [*((p.feature, p.state, bool(p.names)) for p in r.patches), *(c.name for c in r.callers)],
+    )
     return [list(found) for _, found in alike]
 
 

@@ -124,10 +124,12 @@ def graph(names: Names) -> Markup:
         rows.append(Row(cells, names.named(name)))
     as_table = table("What features require", ("Feature", "Upstream", "Requires"), rows)
     return section(
-        "graph", "Dependencies", tag("p", hint, class_="quiet"),
+        "graph",
+        "Dependencies",
+        tag("p", hint, class_="quiet"),
         scrolling("Dependencies, as a picture", _svg(names, Layout(edges)), "picture"),
         tag("details", tag("summary", "The same as a table"), as_table, class_="more"),
-    )  # fmt: skip
+    )
 
 
 def _edges(names: Names) -> dict[str, list[str]]:
@@ -160,9 +162,16 @@ def _svg(names: Names, layout: Layout) -> Markup:
     title = tag("title", "Dependencies of features", id="graph-title")
     drawn = tag("g", *lines, class_="lines", aria_hidden="true")
     return tag(
-        "svg", title, drawn, *nodes, viewBox=f"0 0 {width:.0f} {height:.0f}", width=f"{width:.0f}", height=f"{height:.0f}",
-        role="group", aria_labelledby="graph-title",
-    )  # fmt: skip
+        "svg",
+        title,
+        drawn,
+        *nodes,
+        viewBox=f"0 0 {width:.0f} {height:.0f}",
+        width=f"{width:.0f}",
+        height=f"{height:.0f}",
+        role="group",
+        aria_labelledby="graph-title",
+    )
 
 
 def _label(name: str) -> str:

@@ -148,9 +148,13 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Row], class_: str =
         cells += [tag("td", cell, role="cell", data_label=label) for label, cell in rest]
         body.append(tag("tr", *cells, role="row", data_p=keys(row.about), data_own=row.own))
     return tag(
-        "table", tag("caption", caption), tag("thead", tag("tr", *head, role="row"), role="rowgroup"),
-        tag("tbody", *body, role="rowgroup"), role="table", class_=f"flow {class_}".strip(),
-    )  # fmt: skip
+        "table",
+        tag("caption", caption),
+        tag("thead", tag("tr", *head, role="row"), role="rowgroup"),
+        tag("tbody", *body, role="rowgroup"),
+        role="table",
+        class_=f"flow {class_}".strip(),
+    )
 
 
 def grid(

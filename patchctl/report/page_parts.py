@@ -99,9 +99,16 @@ def _feature(names: Names, feature: str, numbers: Sequence[int]) -> Markup:
     patches = names.patches(numbers)
     upstreams = dict.fromkeys(p.row.upstream for p in patches)
     summary = tag(
-        "summary", tag("h3", code(feature)), tag("span", patches[0].row.subject, class_="what"),
-        tag("span", *(badge("plain", "", u) for u in upstreams), proof_badge([p.unproven for p in patches]), class_="badges"),
-    )  # fmt: skip
+        "summary",
+        tag("h3", code(feature)),
+        tag("span", patches[0].row.subject, class_="what"),
+        tag(
+            "span",
+            *(badge("plain", "", u) for u in upstreams),
+            proof_badge([p.unproven for p in patches]),
+            class_="badges",
+        ),
+    )
     recipes = [r for r in names.seen.recipes if {*numbers} & {*_needed(names, r)}]
     used = [("Needed by recipes", ", ".join(_title(names, r) for r in recipes))]
     parts = [_patch(names, number) for number in numbers]

@@ -116,9 +116,13 @@ def _limits(wanted: Wanted, needs: Collection[str]) -> dict[str, list[tuple[str,
 def _markers(wanted: Wanted) -> dict[str, str]:
     python = wanted.named.value.python
     return {
-        "python_version": python, "python_full_version": f"{python}.0", "platform_machine": wanted.lock.platform,
-        "sys_platform": "linux", "platform_system": "Linux", "extra": "",
-    }  # fmt: skip
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+        "platform_machine": wanted.lock.platform,
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "extra": "",
+    }
 
 
 def _left_out(have: Mapping[str, str], wanted: Wanted) -> Iterator[Difference]:

@@ -43,9 +43,14 @@ class Inputs:
             for name in one.packages
         )
         data = [
-            platform, self.value.python, self.value.exclude_newer, sorted(self.by_origin.items()), sorted(self.overrides),
-            left_out, elsewhere,
-        ]  # fmt: skip
+            platform,
+            self.value.python,
+            self.value.exclude_newer,
+            sorted(self.by_origin.items()),
+            sorted(self.overrides),
+            left_out,
+            elsewhere,
+        ]
         return hashlib.sha256(json.dumps(data, separators=(",", ":")).encode()).hexdigest()
 
     def without(self, name: str) -> Inputs:

@@ -29,9 +29,14 @@ def installed_in(python: str) -> dict[str, str]:
     """The versions of an environment's distributions by name. Raises WrongUse where the interpreter cannot be asked."""
     try:
         done = subprocess.run(
-            [python, "-c", _PROBE], capture_output=True, text=True, timeout=_SECONDS, check=True, cwd="/",
+            [python, "-c", _PROBE],
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=True,
+            cwd="/",
             stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
         found = json.loads(done.stdout.strip().splitlines()[-1])
         return {str(name): str(version) for name, version in found.items() if name and version}
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
@@ -56,9 +61,11 @@ def summary(found: Sequence[Difference], shown: int = 6) -> str:
     """How many packages are missing, excluded, left out or merely other, and the first of them."""
     counts = {kind: [d for d in found if d.kind == kind] for kind in ("missing", "excluded", "left out", "other")}
     words = {
-        "missing": "missing", "excluded": "of versions that somebody excludes", "left out": "there and left out of the lock",
+        "missing": "missing",
+        "excluded": "of versions that somebody excludes",
+        "left out": "there and left out of the lock",
         "other": "of other versions than the lock's",
-    }  # fmt: skip
+    }
     parts = []
     for kind, some in counts.items():
         if some:

@@ -101,16 +101,40 @@ def _compiled(inputs: Inputs, platform: Platform, excluded: set[str], kept: Coll
         # uv prefers the versions that the file of its output has.
         (folder / "lock.txt").write_text("".join(f"{p.name}=={p.version}\n" for p in kept), encoding="utf-8")
         command = [
-            *find_uv(), "pip", "compile", "--quiet", "--no-config", "--no-header", "--no-progress", "--generate-hashes",
-            "--annotation-style", "split", "--python-version", inputs.value.python,
-            "--python-platform", f"{platform}-{_TAG}", "--exclude-newer", inputs.value.exclude_newer,
-            "--override", "overrides.in", "--excludes", "excluded.in",
-            "--output-file", "lock.txt", *named,
-        ]  # fmt: skip
+            *find_uv(),
+            "pip",
+            "compile",
+            "--quiet",
+            "--no-config",
+            "--no-header",
+            "--no-progress",
+            "--generate-hashes",
+            "--annotation-style",
+            "split",
+            "--python-version",
+            inputs.value.python,
+            "--python-platform",
+            f"{platform}-{_TAG}",
+            "--exclude-newer",
+            inputs.value.exclude_newer,
+            "--override",
+            "overrides.in",
+            "--excludes",
+            "excluded.in",
+            "--output-file",
+            "lock.txt",
+            *named,
+        ]
         try:
             done = subprocess.run(
-                command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS, check=False
-            )  # fmt: skip
+                command,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS,
+                check=False,
+            )
         except subprocess.TimeoutExpired as error:
             tried = [Tried("the package index", f"uv did not end in {error.timeout:g} seconds")]
             raise SourceUnavailable("the requirements were not resolved", tried) from error

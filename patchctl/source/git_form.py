@@ -27,10 +27,19 @@ from patchctl.terminal.text import one_line, visible_line
 
 # What git and ssh say when nobody is there, as against somebody who refuses.
 _NOBODY = (
-    "could not resolve host", "couldn't resolve host", "connection refused", "connection timed out", "no route to host",
-    "network is unreachable", "failed to connect", "temporary failure in name resolution", "name or service not known",
-    "no answer for", "operation too slow", "unable to look up",
-)  # fmt: skip
+    "could not resolve host",
+    "couldn't resolve host",
+    "connection refused",
+    "connection timed out",
+    "no route to host",
+    "network is unreachable",
+    "failed to connect",
+    "temporary failure in name resolution",
+    "name or service not known",
+    "no answer for",
+    "operation too slow",
+    "unable to look up",
+)
 
 # What git says, in the locale C, when what it writes has no room.
 

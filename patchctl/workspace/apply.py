@@ -185,9 +185,18 @@ class _Run:
         if fresh and after.kind == "into":
             source = after.base_commit
         change = TreeChange(
-            name, after.kind, after.folder, after.base_commit, source, after.tip_commit, None, wanted, known,
-            record=after.record, before=tree.texts(known),
-        )  # fmt: skip
+            name,
+            after.kind,
+            after.folder,
+            after.base_commit,
+            source,
+            after.tip_commit,
+            None,
+            wanted,
+            known,
+            record=after.record,
+            before=tree.texts(known),
+        )
         return Part(change, planned, after, fresh)
 
     def _back(self, name: str, old: TreeState) -> Part:
@@ -200,9 +209,18 @@ class _Run:
         before = tree.texts(known)
         texts = {p: t for p, t in before.items() if old.kind == "managed" and p.encode() not in edited}
         change = TreeChange(
-            name, old.kind, old.folder, old.base_commit, old.tip_commit, old.base_commit, None, texts, known,
-            record=old.record, before=before,
-        )  # fmt: skip
+            name,
+            old.kind,
+            old.folder,
+            old.base_commit,
+            old.tip_commit,
+            old.base_commit,
+            None,
+            texts,
+            known,
+            record=old.record,
+            before=before,
+        )
         return Part(change, None, None, fresh=False)
 
     def _carry_out(self, verb: str, parts: Sequence[Part], after: State) -> Outcome:

@@ -69,12 +69,21 @@ def planned_state(planned: PlannedStack, old: TreeState | None, into: Path | Non
     known = old.record if old is not None and old.kind == kind else planned.record or ""
     patches = tuple(AppliedPatch(s.patch.file.name, s.patch.feature, s.patch.digest, s.commit) for s in result.steps)
     return TreeState(
-        kind=kind, folder=folder, stack=planned.stack.name, form=base.form, origin=base.origin,
-        base_commit=result.base_commit, base_tree=result.base_tree,
-        tip_commit=result.tip_commit, tip_tree=result.tip_tree, locked=planned.locked, patches=patches,
+        kind=kind,
+        folder=folder,
+        stack=planned.stack.name,
+        form=base.form,
+        origin=base.origin,
+        base_commit=result.base_commit,
+        base_tree=result.base_tree,
+        tip_commit=result.tip_commit,
+        tip_tree=result.tip_tree,
+        locked=planned.locked,
+        patches=patches,
         left_out=tuple(LeftOut(o.patch.feature, o.reason) for o in planned.omitted),
-        generated=dict(old.generated) if old else {}, record=known if kind == "into" else "",
-    )  # fmt: skip
+        generated=dict(old.generated) if old else {},
+        record=known if kind == "into" else "",
+    )
 
 
 def target_files(planned: PlannedStack) -> tuple[Files, Files]:

@@ -76,9 +76,14 @@ class TreeChange:
         """The change that undoes this one, however much of it was done. `known`: the tree was in the state before."""
         placed = {path: hashlib.sha256(text.encode()).hexdigest() for path, text in self.generated.items()}
         return replace(
-            self, source=self.target, target=self.source, generated=self.before, known={**self.known, **placed},
-            before=self.generated, forget=self.kind == "into" and not known,
-        )  # fmt: skip
+            self,
+            source=self.target,
+            target=self.source,
+            generated=self.before,
+            known={**self.known, **placed},
+            before=self.generated,
+            forget=self.kind == "into" and not known,
+        )
 
 
 @dataclass(frozen=True)

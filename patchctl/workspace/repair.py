@@ -157,7 +157,15 @@ def _at_base(mending: Mending) -> TreeState:
         tree = commit_tree(reader, subject.base)
     old = subject.state
     return TreeState(
-        kind=subject.kind, folder=subject.folder, stack=old.stack if old else "unknown", form=old.form if old else "git",
-        origin=old.origin if old else "", base_commit=subject.base, base_tree=tree, tip_commit=subject.base, tip_tree=tree,
-        locked=False, generated=mending.generated,
-    )  # fmt: skip
+        kind=subject.kind,
+        folder=subject.folder,
+        stack=old.stack if old else "unknown",
+        form=old.form if old else "git",
+        origin=old.origin if old else "",
+        base_commit=subject.base,
+        base_tree=tree,
+        tip_commit=subject.base,
+        tip_tree=tree,
+        locked=False,
+        generated=mending.generated,
+    )

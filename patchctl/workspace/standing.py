@@ -34,9 +34,12 @@ def standing(workspace: Path, dist: Distribution, into: Mapping[str, Path]) -> S
             installed[name] = InstalledPackage(tree.folder, state.record, listed(tree.kept_record.read_bytes()))
         if (in_profile(state) or state.left_out) and tree.folder.is_dir() and not tree.uninstalled:
             applied[name] = AppliedStack(
-                state.stack, state.form, state.tip_commit, tuple((p.file, p.digest) for p in state.patches),
+                state.stack,
+                state.form,
+                state.tip_commit,
+                tuple((p.file, p.digest) for p in state.patches),
                 frozenset(o.feature for o in state.left_out),
-            )  # fmt: skip
+            )
     return Standing(installed, applied)
 
 

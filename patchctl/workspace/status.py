@@ -109,11 +109,22 @@ def _tree(workspace: Path, name: str, state: TreeState, dist: Distribution | Non
     tip = None if problem else lambda: tree.files(state.tip_commit)
     imports = find_imports(python, name, tree.folder, dist, tip) if python and dist else ()
     return TreeStatus(
-        upstream=name, kind=state.kind, folder=str(tree.folder), stack=state.stack, form=state.form,
-        pin=_pin(dist, name, state), base_commit=state.base_commit, tip_commit=state.tip_commit, tip_tree=state.tip_tree,
-        patches=state.patches, left_out=state.left_out, edits=edits, lock=_lock(dist, name, state), problem=problem,
+        upstream=name,
+        kind=state.kind,
+        folder=str(tree.folder),
+        stack=state.stack,
+        form=state.form,
+        pin=_pin(dist, name, state),
+        base_commit=state.base_commit,
+        tip_commit=state.tip_commit,
+        tip_tree=state.tip_tree,
+        patches=state.patches,
+        left_out=state.left_out,
+        edits=edits,
+        lock=_lock(dist, name, state),
+        problem=problem,
         imports=imports,
-    )  # fmt: skip
+    )
 
 
 def _pin(dist: Distribution | None, name: str, state: TreeState) -> str:

@@ -23,16 +23,47 @@ NONE = 3
 SET, ACTOR = "2026.02", Path("verl", "workers", "actor", "dp_actor.py")
 # Columns, and what goes with them; 0.6b has those of Qwen3-0.6B.
 SIZES = {
-    "tiny": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
-             "num_key_value_heads": 2, "head_dim": 16},
-    "small": {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 8, "num_attention_heads": 8,
-              "num_key_value_heads": 4, "head_dim": 32},
-    "0.6b": {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16,
-             "num_key_value_heads": 8, "head_dim": 128},
-}  # fmt: skip
+    "tiny": {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+    },
+    "small": {
+        "hidden_size": 256,
+        "intermediate_size": 768,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 32,
+    },
+    "0.6b": {
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+    },
+}
 # What verl v0.6.0 imports for it that comes neither with torch nor with another of them.
-NEEDED = ["transformers", "tensordict", "ray", "hydra", "omegaconf", "datasets", "torchdata", "codetiming", "peft", "accelerate", "dill",
-          "pandas", "pyarrow"]  # fmt: skip
+NEEDED = [
+    "transformers",
+    "tensordict",
+    "ray",
+    "hydra",
+    "omegaconf",
+    "datasets",
+    "torchdata",
+    "codetiming",
+    "peft",
+    "accelerate",
+    "dill",
+    "pandas",
+    "pyarrow",
+]
 PROBE = f"""
 import importlib.metadata, importlib.util, json, torch
 lacks = [name for name in {NEEDED} if not importlib.util.find_spec(name)]
@@ -51,8 +82,11 @@ def main() -> int:
         skipped = args.device == "auto" and not any("lacks" in one for one in looked)
         needs = "a torch" if on_cpu else "a torch that sees a GPU"
         other = "scripts/torch_env.py makes one" if on_cpu else "--device cpu needs no GPU"
-        print(f"demo-gpu{' skipped' * skipped}: no Python has {needs} and what verl needs; looked at {'; '.join(looked)}."
-              f" PATCHCTL_TORCH_PYTHON names another; {other}", file=sys.stdout if skipped else sys.stderr)  # fmt: skip
+        print(
+            f"demo-gpu{' skipped' * skipped}: no Python has {needs} and what verl needs; looked at {'; '.join(looked)}."
+            f" PATCHCTL_TORCH_PYTHON names another; {other}",
+            file=sys.stdout if skipped else sys.stderr,
+        )
         return 0 if skipped else NONE
     print(f"demo-gpu: {looked[-1]}", flush=True)
     try:
@@ -64,8 +98,12 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto",
-                        help="auto: a GPU, or nothing; cuda: an error where there is none [%(default)s]")  # fmt: skip
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cuda", "cpu"),
+        default="auto",
+        help="auto: a GPU, or nothing; cuda: an error where there is none [%(default)s]",
+    )
     parser.add_argument(
         "--python", help="the interpreter [PATCHCTL_TORCH_PYTHON, python3 and its versions, .venv-torch]"
     )

@@ -96,8 +96,17 @@ class Demo:
         before = self._verified()
         self._environment(before)
         self._say("data and model")
-        self._ended([self.python, SCRIPTS / "prepare_data.py", "made-sums", "--out", self.run_folder / "data",
-                     "--seed", self.args.seed])  # fmt: skip
+        self._ended(
+            [
+                self.python,
+                SCRIPTS / "prepare_data.py",
+                "made-sums",
+                "--out",
+                self.run_folder / "data",
+                "--seed",
+                self.args.seed,
+            ]
+        )
         self._ended([self.python, SCRIPTS / "demo" / "tiny_model.py", self.run_folder / "model", self.args.seed])
         self._say(f"training: {self.args.steps} steps, stopped after {self.args.stop}")
         first = self._train("first", stop_after=self.args.stop)
@@ -114,8 +123,15 @@ class Demo:
     def _ended(self, command: list[Any], **settings: Any) -> subprocess.CompletedProcess[str]:
         """Runs it, with what it prints in the log; Failed with the end of that."""
         words = [str(word) for word in command]
-        done = subprocess.run(words, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, check=False, **settings)  # fmt: skip
+        done = subprocess.run(
+            words,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+            **settings,
+        )
         if done.returncode != 0:
             raise Failed(f"`{' '.join(words)}` ended with {done.returncode}\n{done.stdout[-3000:]}", done.returncode)
         return done
@@ -166,8 +182,14 @@ class Demo:
             str(self.run_folder / "logs"),
         ]
         with log.open("wb") as output:
-            training = subprocess.Popen([*command, *overrides], env=self._variables(), stdin=subprocess.DEVNULL,
-                                        stdout=output, stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
+            training = subprocess.Popen(
+                [*command, *overrides],
+                env=self._variables(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
             try:
                 stopped = self._watch(training, log, stop_after)
             finally:
@@ -230,17 +252,23 @@ class Demo:
     def _report(self, state: dict[str, Any], curve: list[float]) -> None:
         recipe = json.loads(self._patchctl("recipe", "show", "demo/grpo", "--json"))
         self._say("done")
-        print(f"\nran        {recipe['entry']['module']} with demo/grpo: {self.args.steps} steps, stopped after"
-              f" {self.args.stop}, resumed from step {self.args.stop // self.args.save * self.args.save}")  # fmt: skip
+        print(
+            f"\nran        {recipe['entry']['module']} with demo/grpo: {self.args.steps} steps, stopped after"
+            f" {self.args.stop}, resumed from step {self.args.stop // self.args.save * self.args.save}"
+        )
         for tree in state["trees"]:
-            print(f"tree       {tree['upstream']:12} {tree['stack']:14} {len(tree['patches']):2} patches,"
-                  f" tip {tree['tip_commit'][:12]}, {tree['lock']} to the lock before and after")  # fmt: skip
+            print(
+                f"tree       {tree['upstream']:12} {tree['stack']:14} {len(tree['patches']):2} patches,"
+                f" tip {tree['tip_commit'][:12]}, {tree['lock']} to the lock before and after"
+            )
         print(f"features   {', '.join(recipe['needs'])}")
         part = max(1, min(SHOWN, len(curve) // 3))
         first, last = sum(curve[:part]) / part, sum(curve[-part:]) / part
         digest = hashlib.sha256(repr(curve).encode()).hexdigest()[:12]
-        print(f"reward     {first:.3f} in the first {part} steps, {last:.3f} in the last {part}; seed {self.args.seed},"
-              f" curve {digest}")  # fmt: skip
+        print(
+            f"reward     {first:.3f} in the first {part} steps, {last:.3f} in the last {part}; seed {self.args.seed},"
+            f" curve {digest}"
+        )
         print(f"picture    {self.run_folder / 'reward.png'}")
         print(f"log        {self.run_folder / 'whole.log'}")
         if len(curve) >= 3 * SHOWN and last < first + RISE:

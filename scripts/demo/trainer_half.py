@@ -70,9 +70,16 @@ def settings(args: argparse.Namespace, skip: bool, folder: Path) -> list[str]:
 
 def made_model(args: argparse.Namespace, tokens: Any) -> Qwen3ForCausalLM:
     """The same weights each time, in float32 on the CPU; other random numbers are left as they are."""
-    config = Qwen3Config(vocab_size=max(args.vocabulary, len(tokens)), tie_word_embeddings=False, max_position_embeddings=40960,
-                         initializer_range=0.4 / args.columns["hidden_size"] ** 0.5, pad_token_id=tokens.pad_token_id,
-                         bos_token_id=tokens.bos_token_id, eos_token_id=tokens.eos_token_id, **args.columns)  # fmt: skip
+    config = Qwen3Config(
+        vocab_size=max(args.vocabulary, len(tokens)),
+        tie_word_embeddings=False,
+        max_position_embeddings=40960,
+        initializer_range=0.4 / args.columns["hidden_size"] ** 0.5,
+        pad_token_id=tokens.pad_token_id,
+        bos_token_id=tokens.bos_token_id,
+        eos_token_id=tokens.eos_token_id,
+        **args.columns,
+    )
     with torch.random.fork_rng():
         torch.manual_seed(args.seed)
         return Qwen3ForCausalLM(config).float()
@@ -213,9 +220,14 @@ def train(args: argparse.Namespace, skip: bool) -> dict[str, Any]:
         config = compose("ppo_trainer", overrides=settings(args, skip, folder))
     workers = Workers(config, args, tokens)
     pools = ResourcePoolManager({"pool": [1]}, {Role.ActorRollout: "pool"})
-    trainer = RayPPOTrainer(config=config, tokenizer=tokens, role_worker_mapping={Role.ActorRollout: Workers},
-                            resource_pool_manager=pools, reward_fn=load_reward_manager(config, tokens, num_examine=0),
-                            device_name=args.device)  # fmt: skip
+    trainer = RayPPOTrainer(
+        config=config,
+        tokenizer=tokens,
+        role_worker_mapping={Role.ActorRollout: Workers},
+        resource_pool_manager=pools,
+        reward_fn=load_reward_manager(config, tokens, num_examine=0),
+        device_name=args.device,
+    )
     trainer.actor_rollout_wg, trainer.async_rollout_mode = workers, False
     torch.manual_seed(args.seed)
     trainer.fit()

@@ -31,8 +31,27 @@ _RUN_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 _RUN_MARKS = ("o", "s", "^", "D", "v", "P", "X")
 # A second line of one run in one panel is dotted, and grey where there is no other run.
 _SECOND = "#666666"
-_PHASE_COLOURS = dict(zip((*PHASES, OTHER), ("#0072B2", "#332288", "#F0E442", "#E69F00", "#56B4E9", "#999933", "#882255",
-                                             "#44AA99", "#009E73", "#CC6677", "#661100", "#AA4499", "#BBBBBB"), strict=True))  # fmt: skip
+_PHASE_COLOURS = dict(
+    zip(
+        (*PHASES, OTHER),
+        (
+            "#0072B2",
+            "#332288",
+            "#F0E442",
+            "#E69F00",
+            "#56B4E9",
+            "#999933",
+            "#882255",
+            "#44AA99",
+            "#009E73",
+            "#CC6677",
+            "#661100",
+            "#AA4499",
+            "#BBBBBB",
+        ),
+        strict=True,
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -77,8 +96,14 @@ def figure_of(runs: Sequence[Run]) -> Figure:
     _divergence(divergence, drawn)
     _panel(norm, drawn, "norm of the gradient", "before clipping", ["actor/grad_norm"], low=0)
     _panel(throughput, drawn, "throughput", "tokens/s/device", ["perf/throughput"], low=0)
-    _panel(memory, drawn, "memory of a device", "GiB, peak so far",
-           ["perf/max_memory_reserved_gb", "perf/max_memory_allocated_gb"], low=0)  # fmt: skip
+    _panel(
+        memory,
+        drawn,
+        "memory of a device",
+        "GiB, peak so far",
+        ["perf/max_memory_reserved_gb", "perf/max_memory_allocated_gb"],
+        low=0,
+    )
     _time(time, runs)
     _legend_of_runs(figure, drawn)
     if any(_span(run) > 1 for run in runs):
@@ -107,8 +132,11 @@ def _panel(
     """A line a run and key; the second key is dotted. `low` is where the axis begins, so that changes look as large as they are."""
     from matplotlib.ticker import MaxNLocator
 
-    odd = [_line(axes, one, one.run.of_actor(key), second=bool(place), alone=len(drawn) == 1)
-           for place, key in enumerate(keys) for one in drawn]  # fmt: skip
+    odd = [
+        _line(axes, one, one.run.of_actor(key), second=bool(place), alone=len(drawn) == 1)
+        for place, key in enumerate(keys)
+        for one in drawn
+    ]
     _frame(axes, title, unit)
     axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
     if not axes.lines:
@@ -175,8 +203,17 @@ def _legend_of_keys(axes: Axes, keys: Sequence[str], drawn: Sequence[_Drawn]) ->
 
 
 def _beside_title(axes: Axes, handles: Sequence[Any]) -> None:
-    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(handles), frameon=False,
-                fontsize="x-small", borderpad=0.2, columnspacing=1.0, handlelength=1.8)  # fmt: skip
+    axes.legend(
+        handles=handles,
+        loc="lower right",
+        bbox_to_anchor=(1.0, 1.0),
+        ncols=len(handles),
+        frameon=False,
+        fontsize="x-small",
+        borderpad=0.2,
+        columnspacing=1.0,
+        handlelength=1.8,
+    )
 
 
 def _time(axes: Axes, runs: Sequence[Run]) -> None:
@@ -217,8 +254,16 @@ def _seconds(values: dict[str, float], name: str, names: Sequence[str]) -> float
 def _bars(axes: Axes, labels: Sequence[str], names: Sequence[str], stacks: Sequence[Sequence[float]]) -> None:
     below = [0.0] * len(labels)
     for name, seconds in zip(names, stacks, strict=True):
-        axes.bar(labels, seconds, bottom=below, label=name, color=_PHASE_COLOURS[name], width=0.5, edgecolor="white",
-                 linewidth=0.3)  # fmt: skip
+        axes.bar(
+            labels,
+            seconds,
+            bottom=below,
+            label=name,
+            color=_PHASE_COLOURS[name],
+            width=0.5,
+            edgecolor="white",
+            linewidth=0.3,
+        )
         below = [a + b for a, b in zip(below, seconds, strict=True)]
 
 

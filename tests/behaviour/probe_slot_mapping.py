@@ -28,9 +28,15 @@ def main():
         refused = True
     slots = SimpleNamespace(np=np.zeros(TOKENS, dtype=np.int64), copy_to_gpu=lambda count: None)
     own = SimpleNamespace(
-        dcp_world_size=1, pcp_world_size=1, kernel_sizes=[BLOCK], block_size=BLOCK, blocks_per_phys_block=1,
-        max_num_blocks_per_req=WIDTH, block_table=SimpleNamespace(np=table.numpy()), slot_mapping=slots,
-    )  # fmt: skip
+        dcp_world_size=1,
+        pcp_world_size=1,
+        kernel_sizes=[BLOCK],
+        block_size=BLOCK,
+        blocks_per_phys_block=1,
+        max_num_blocks_per_req=WIDTH,
+        block_table=SimpleNamespace(np=table.numpy()),
+        slot_mapping=slots,
+    )
     BlockTable.compute_slot_mapping_draft(own, np.repeat(np.arange(len(LENGTHS)), LENGTHS), positions.numpy())
     count = len(positions)
     result = {"slots": of_kernel[:count].tolist(), "numpy": slots.np[:count].tolist(), "refused": refused}

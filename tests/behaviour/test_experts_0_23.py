@@ -12,12 +12,17 @@ from models import TinyModels
 EXPERTS: dict[str, Any] = {
     "need": ["vllm", "vllm-ascend"],
     "standins": [
-        "vllm-cpu-dist-info", "vllm-ascend-dist-info", "torch_npu", "npu_engine", "npu_engine_0_23", "npu_experts_0_23",
+        "vllm-cpu-dist-info",
+        "vllm-ascend-dist-info",
+        "torch_npu",
+        "npu_engine",
+        "npu_engine_0_23",
+        "npu_experts_0_23",
         "torchvision",
     ],
     "env": {"VLLM_ASCEND_ENABLE_NZ": "0"},
     "timeout": 400,
-}  # fmt: skip
+}
 ENGINE = REPO / "tests/behaviour/probe_moe_engine.py"
 # float32 sums of six to eight products, in another order.
 TOLERANCE = 1e-5

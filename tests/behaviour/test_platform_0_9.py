@@ -6,8 +6,14 @@ import pytest
 from harness import Upstream
 
 STANDINS = [
-    "torch_npu", "megatron_cpu", "npu_attention", "npu_training", "npu_training_0_9", "patchctl_standins", "torchvision",
-]  # fmt: skip
+    "torch_npu",
+    "megatron_cpu",
+    "npu_attention",
+    "npu_training",
+    "npu_training_0_9",
+    "patchctl_standins",
+    "torchvision",
+]
 # transformers 5 asks whether it is on the meta device: off it, it takes rotary positions for set, which then are not.
 ANYHOW = {"resource": "NPU", "engine": "FSDPEngineWithLMHead", "context": "meta"}
 

@@ -44,18 +44,30 @@ REFUSED = {
 
 # Settings of MindSpeed's adaptor.
 MINDSPEEDS = {
-    "context_parallel_algo", "position_embedding_type", "use_flash_attn", "use_fused_ring_attention_update", "use_fused_rotary_pos_emb",
+    "context_parallel_algo",
+    "position_embedding_type",
+    "use_flash_attn",
+    "use_fused_ring_attention_update",
+    "use_fused_rotary_pos_emb",
     "use_fused_swiglu",
-}  # fmt: skip
+}
 DEEPSEEK = ("deepseek-r1", "grpo")
 # Of DeepSeek-R1's config.json, beside the shape in manifests/models.yaml.
 PUBLISHED = {
-    "n_group": 8, "topk_group": 4, "num_nextn_predict_layers": 1, "rope_theta": 10000,
+    "n_group": 8,
+    "topk_group": 4,
+    "num_nextn_predict_layers": 1,
+    "rope_theta": 10000,
     "rope_scaling": {
-        "type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 32, "beta_slow": 1,
-        "mscale": 1.0, "mscale_all_dim": 1.0,
+        "type": "yarn",
+        "factor": 40,
+        "original_max_position_embeddings": 4096,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
     },
-}  # fmt: skip
+}
 TOLD = "actor_rollout_ref.actor.megatron.override_transformer_config."
 TINY = {
     "qwen3-32b": {"architecture": "Qwen3", "num_hidden_layers": 4},
@@ -115,8 +127,12 @@ def job(run: Run, *more: str) -> dict[str, Any]:
     }
     return {
         "told": told,
-        "module": run.entry.module, "folder": ".", "config": run.entry.config, "overrides": [*overrides, *more], "keys": keys,
-    }  # fmt: skip
+        "module": run.entry.module,
+        "folder": ".",
+        "config": run.entry.config,
+        "overrides": [*overrides, *more],
+        "keys": keys,
+    }
 
 
 @pytest.mark.parametrize("key", KEYS, ids="/".join)
@@ -199,9 +215,14 @@ def stepped(upstream: Upstream, tree: Path, tmp_path_factory: pytest.TempPathFac
         told = job(run_of(key))["told"] | {"context_parallel_size": 1, **shrunk}
         settings = {name: value for name, value in told.items() if name not in without and "pipeline_stage" not in name}
         return upstream.run(
-            "tests/behaviour/verl/probe_megatron_step_v1.py", folder / "model", json.dumps(settings),
-            need=["verl", "megatron-lm", "mindspeed"], standins=[*standins, *packages], env={"PATCHCTL_STANDINS": "0"}, timeout=300,
-        )  # fmt: skip
+            "tests/behaviour/verl/probe_megatron_step_v1.py",
+            folder / "model",
+            json.dumps(settings),
+            need=["verl", "megatron-lm", "mindspeed"],
+            standins=[*standins, *packages],
+            env={"PATCHCTL_STANDINS": "0"},
+            timeout=300,
+        )
 
     return found
 

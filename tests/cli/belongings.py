@@ -449,9 +449,14 @@ def another_work_tree_in_the_configuration(tree: Path) -> None:
 @kind
 def settings_that_change_files(tree: Path) -> None:
     _configured(
-        ("core.autocrlf", "true"), ("core.symlinks", "false"), ("core.fileMode", "false"), ("core.ignoreCase", "true"),
-        ("core.ignoreStat", "true"), ("core.sparseCheckout", "true"), ("submodule.recurse", "true"),
-    )(tree)  # fmt: skip
+        ("core.autocrlf", "true"),
+        ("core.symlinks", "false"),
+        ("core.fileMode", "false"),
+        ("core.ignoreCase", "true"),
+        ("core.ignoreStat", "true"),
+        ("core.sparseCheckout", "true"),
+        ("submodule.recurse", "true"),
+    )(tree)
     (tree / "tools/run.sh").chmod(0o644)
 
 
@@ -463,15 +468,29 @@ def a_broken_configuration(tree: Path) -> None:
 
 KINDS["a file system monitor"] = _configured(("core.fsmonitor", "MARKER"))
 KINDS["drivers and programs"] = _configured(
-    ("diff.external", "MARKER"), ("diff.mine.textconv", "MARKER"), ("merge.mine.driver", "MARKER"), ("core.pager", "MARKER"),
-    ("core.editor", "MARKER"), ("gpg.program", "MARKER"), ("commit.gpgSign", "true"), ("credential.helper", "!MARKER"),
-    ("alias.diff-index", "!MARKER"), ("core.sshCommand", "MARKER"), ("core.alternateRefsCommand", "MARKER"),
-    ("diff.mine.command", "MARKER"), ("interactive.diffFilter", "MARKER"), ("core.askPass", "MARKER"),
-)  # fmt: skip
+    ("diff.external", "MARKER"),
+    ("diff.mine.textconv", "MARKER"),
+    ("merge.mine.driver", "MARKER"),
+    ("core.pager", "MARKER"),
+    ("core.editor", "MARKER"),
+    ("gpg.program", "MARKER"),
+    ("commit.gpgSign", "true"),
+    ("credential.helper", "!MARKER"),
+    ("alias.diff-index", "!MARKER"),
+    ("core.sshCommand", "MARKER"),
+    ("core.alternateRefsCommand", "MARKER"),
+    ("diff.mine.command", "MARKER"),
+    ("interactive.diffFilter", "MARKER"),
+    ("core.askPass", "MARKER"),
+)
 KINDS["a promisor remote"] = _configured(
-    ("remote.origin.url", "file:///nonexistent"), ("remote.origin.uploadpack", "MARKER"), ("remote.origin.promisor", "true"),
-    ("core.repositoryFormatVersion", "1"), ("extensions.partialClone", "origin"), ("extensions.worktreeConfig", "true"),
-)  # fmt: skip
+    ("remote.origin.url", "file:///nonexistent"),
+    ("remote.origin.uploadpack", "MARKER"),
+    ("remote.origin.promisor", "true"),
+    ("core.repositoryFormatVersion", "1"),
+    ("extensions.partialClone", "origin"),
+    ("extensions.worktreeConfig", "true"),
+)
 
 
 @kind

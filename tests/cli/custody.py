@@ -29,19 +29,30 @@ ZOO = Upstream(
     "zoo",
     "v1",
     {
-        "README.md": "zoo\n", "zoo/__init__.py": "", "zoo/core.py": CORE, "zoo/plain.py": "PLAIN = 1\n",
-        "zoo/deep/a.py": "A = 1\n", "zoo/deep/b.py": "B = 1\n", "zoo/gone.py": "GONE = 1\n", "tools/run.sh": "#!/bin/sh\n",
-        "bag/one.txt": "1\n", "box": "a box\n", ".gitignore": "*.log\nignored/\nzoo/later.py\n",
+        "README.md": "zoo\n",
+        "zoo/__init__.py": "",
+        "zoo/core.py": CORE,
+        "zoo/plain.py": "PLAIN = 1\n",
+        "zoo/deep/a.py": "A = 1\n",
+        "zoo/deep/b.py": "B = 1\n",
+        "zoo/gone.py": "GONE = 1\n",
+        "tools/run.sh": "#!/bin/sh\n",
+        "bag/one.txt": "1\n",
+        "box": "a box\n",
+        ".gitignore": "*.log\nignored/\nzoo/later.py\n",
     },
     (
         Patch("fix", {"zoo/core.py": FIXED}, "core: count right"),
         Patch(
-            "polite", {"zoo/core.py": POLITE, "zoo/gone.py": None}, "core: be polite", carries={"zoo/new.py": "NEW = 1\n"}
+            "polite",
+            {"zoo/core.py": POLITE, "zoo/gone.py": None},
+            "core: be polite",
+            carries={"zoo/new.py": "NEW = 1\n"},
         ),
         Patch("loud", {"box": None, "bag/one.txt": None}, "box: make room"),
         Patch("shapes", {"box/one.txt": "1\n", "bag": "a bag\n"}, "box: a folder; bag: a file", requires="loud"),
     ),
-)  # fmt: skip
+)
 
 
 def make_zoo(folder: Path) -> Made:
@@ -59,10 +70,15 @@ def make_zoo(folder: Path) -> Made:
         (root / "manifests/profiles/full.yaml").read_text().replace("full", "next").replace("zoo: v1", "zoo: v2")
     )
     plain = (root / "manifests/profiles/plain.yaml").read_text().replace("[polite, loud]", "[polite, loud, shapes]")
-    write_files(root, {
-        "patches/zoo/v2/fix/0001-bugfix-fix.patch": patch, "manifests/stacks/zoo/v2.yaml": stack,
-        "manifests/profiles/next.yaml": following, "manifests/profiles/plain.yaml": plain,
-    })  # fmt: skip
+    write_files(
+        root,
+        {
+            "patches/zoo/v2/fix/0001-bugfix-fix.patch": patch,
+            "manifests/stacks/zoo/v2.yaml": stack,
+            "manifests/profiles/next.yaml": following,
+            "manifests/profiles/plain.yaml": plain,
+        },
+    )
     made.good("lock")
     return made
 

@@ -39,8 +39,13 @@ class Repository:
         self.base = git(folder, "rev-parse", "HEAD").strip()
 
     def git(self, *args: str, env: Mapping[str, str] | None = None, stdin: bytes = b"", check: bool = True) -> bytes:
-        done = subprocess.run(["git", "-C", str(self.folder), *args], env={**GIT_ENV, **AUTHOR, **(env or {})}, input=stdin,
-                              capture_output=True, check=False)  # fmt: skip
+        done = subprocess.run(
+            ["git", "-C", str(self.folder), *args],
+            env={**GIT_ENV, **AUTHOR, **(env or {})},
+            input=stdin,
+            capture_output=True,
+            check=False,
+        )
         assert not check or done.returncode == 0, done.stderr.decode()
         return done.stdout
 

@@ -22,8 +22,12 @@ def make_odd(folder: Path) -> Made:
     """The small distribution with recipes, a patch `odd` of greeter, and texts in manifests."""
     loud = GREETER.patches[-1].edits["greeter/hello.py"] or ""
     odd = Patch(
-        "odd", {"greeter/hello.py": loud + f'\n# {ODD}\n', _ODD_PATH: f"ODD = {ODD!r}\n"}, ODD, SWITCH, "polite, step@clock"
-    )  # fmt: skip
+        "odd",
+        {"greeter/hello.py": loud + f"\n# {ODD}\n", _ODD_PATH: f"ODD = {ODD!r}\n"},
+        ODD,
+        SWITCH,
+        "polite, step@clock",
+    )
     made = with_recipes(
         make_distribution(folder, (replace(GREETER, patches=(*GREETER.patches, odd)), CLOCK), lock=True)
     )

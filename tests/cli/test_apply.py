@@ -279,11 +279,14 @@ def test_what_another_stack_of_the_upstream_has_is_not_said_to_be_nowhere(own: M
     """The profile's stack lacks the feature: the message names that stack, and verify says the same."""
     text = (own.root / "manifests/stacks/greeter/v1.yaml").read_text()
     short = text.replace("name: v1", "name: v1-short").replace("  - 0001-bugfix-typo.patch\n", "")
-    write_files(own.root, {
-        "manifests/stacks/greeter/v1-short.yaml": short,
-        "manifests/profiles/short.yaml": "schema: 1\nname: short\nsummary: Less.\nstacks:\n  greeter: v1-short\n  clock: v2\n",
-        "manifests/profiles/alone.yaml": "schema: 1\nname: alone\nsummary: Less.\nstacks:\n  clock: v2\n",
-    })  # fmt: skip
+    write_files(
+        own.root,
+        {
+            "manifests/stacks/greeter/v1-short.yaml": short,
+            "manifests/profiles/short.yaml": "schema: 1\nname: short\nsummary: Less.\nstacks:\n  greeter: v1-short\n  clock: v2\n",
+            "manifests/profiles/alone.yaml": "schema: 1\nname: alone\nsummary: Less.\nstacks:\n  clock: v2\n",
+        },
+    )
     for name in ("polite/0002-feature-polite.patch", "loud/0003-feature-loud.patch", "polite/files/greeter/manners.py"):
         target = own.root / "patches/greeter/v1-short" / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -347,9 +350,13 @@ def test_commit_ids_repeat_in_another_place_and_under_another_configuration(smal
     one, two = Workspace(small, tmp_path / "one"), Workspace(small, tmp_path / "two words" / "zwölf")
     one.apply()
     env = {
-        "GIT_CONFIG_GLOBAL": str(hostile), "GIT_DIR": "/nowhere", "GIT_INDEX_FILE": "/nowhere/index", "TZ": "Asia/Tokyo",
-        "GIT_AUTHOR_DATE": "1 +0000", "LC_ALL": "C.UTF-8",
-    }  # fmt: skip
+        "GIT_CONFIG_GLOBAL": str(hostile),
+        "GIT_DIR": "/nowhere",
+        "GIT_INDEX_FILE": "/nowhere/index",
+        "TZ": "Asia/Tokyo",
+        "GIT_AUTHOR_DATE": "1 +0000",
+        "LC_ALL": "C.UTF-8",
+    }
     assert two.run("apply", "--profile", "full", env=env).returncode == 0
     assert two.state["trees"] == one.state["trees"]
     assert two.trees() == one.trees()
@@ -360,8 +367,20 @@ def test_json_has_the_documented_shape(ws: Workspace) -> None:
     result = ws.json("apply", "--profile", "full")
     assert result["schema"] == "patchctl.apply/1"
     assert set(result) == {
-        "schema", "profile", "set", "workspace", "dry_run", "without", "changed", "finished", "undone", "stashed", "trees", "skipped", "kept",
-    }  # fmt: skip
+        "schema",
+        "profile",
+        "set",
+        "workspace",
+        "dry_run",
+        "without",
+        "changed",
+        "finished",
+        "undone",
+        "stashed",
+        "trees",
+        "skipped",
+        "kept",
+    }
     json.dumps(result)
 
 

@@ -19,16 +19,21 @@ PARTS = {f"greeter/part{i}.py": "PART = None\n" for i in range(MANY)}
 # Every third patch requires one of the other upstream, whose patches would come first or last in the order of names.
 SERIES = [
     Patch(
-        f"part{i}", {f"greeter/part{i}.py": f"PART = {'1 / 0' if i == FAULT else i}\n"}, f"part {i}",
+        f"part{i}",
+        {f"greeter/part{i}.py": f"PART = {'1 / 0' if i == FAULT else i}\n"},
+        f"part {i}",
         requires="step@clock" if i == 3 else "",
     )
     for i in range(MANY)
-]  # fmt: skip
+]
 UPSTREAM = Upstream("greeter", "v1", {"greeter/__init__.py": "", **PARTS}, SERIES)
 TICKING = replace(
-    CLOCK, patches=(replace(CLOCK.patches[0], requires="part1@greeter"),
-                    Patch("later", {"clock/later.py": "LATER = 1\n"}, "later", requires=f"part{MANY - 1}@greeter")),
-)  # fmt: skip
+    CLOCK,
+    patches=(
+        replace(CLOCK.patches[0], requires="part1@greeter"),
+        Patch("later", {"clock/later.py": "LATER = 1\n"}, "later", requires=f"part{MANY - 1}@greeter"),
+    ),
+)
 CHECK = """
 import glob, importlib, os, sys
 for path in sorted(glob.glob("greeter/greeter/part*.py")):

@@ -144,8 +144,9 @@ def test_of_two_stacks_of_an_upstream_the_one_that_has_the_lines_is_told(tmp_pat
     text = run(PATCHED, tree).replace(str(tree), "/opt/workspace/greeter")
     rows = crashed(made, tmp_path, text)
     assert [(r["owner"], r["stack"], r["told_by"]) for r in rows] == [
-        ("loud", "v2", "traceback"), ("typo", "v2", "traceback"),
-    ]  # fmt: skip
+        ("loud", "v2", "traceback"),
+        ("typo", "v2", "traceback"),
+    ]
     strange = text.replace("return LOUD", "return  LOUD + 1 +")
     assert [(r["owner"], r["stack"]) for r in crashed(made, tmp_path, strange, code=1)] == [(None, None)] * 2
     edited = tmp_path / "site/greeter/hello.py"

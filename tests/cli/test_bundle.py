@@ -86,9 +86,14 @@ class Behind:
         own = {"HOME": str(self.home), "PATH": os.environ["PATH"], "PYTHONPATH": str(REPO), "PIP_INDEX_URL": nobody}
         line = [*self.cut, sys.executable, "-m", "patchctl", *args]
         return subprocess.run(
-            line, env={**own, **proxies, **(env or {})}, cwd=self.home, capture_output=True, text=True, timeout=120,
+            line,
+            env={**own, **proxies, **(env or {})},
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            timeout=120,
             check=False,
-        )  # fmt: skip
+        )
 
     def good(self, *args: str) -> str:
         done = self.run(*args)
@@ -125,8 +130,10 @@ def shown(path: Path, *args: str) -> dict[str, Any]:
 def test_what_is_in_it(made: Made, bundle: Path) -> None:
     data = shown(bundle, "--members")
     assert [(s["upstream"], s["form"]) for s in data["sources"]] == [
-        ("greeter", "git"), ("greeter", "sdist"), ("clock", "git"),
-    ]  # fmt: skip
+        ("greeter", "git"),
+        ("greeter", "sdist"),
+        ("clock", "git"),
+    ]
     assert data["missing"] == [] and data["profile"] == "full"
     names = {m["name"] for m in data["members"]}
     patch = "distribution/patches/greeter/v1/polite/0002-feature-polite.patch"
@@ -382,9 +389,12 @@ def test_an_empty_folder_is_filled_and_stays_the_same_folder(bundle: Path, tmp_p
     before = to.stat().st_ino
     done = subprocess.run(
         [sys.executable, "-m", "patchctl", "bundle", "unpack", str(bundle), "--to", "."],
-        env={"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PYTHONPATH": str(REPO)}, cwd=to,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env={"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PYTHONPATH": str(REPO)},
+        cwd=to,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert to.stat().st_ino == before and (to / "manifests/upstreams.yaml").is_file()
     assert sorted(p.name for p in to.iterdir()) == ["LICENSE", "manifests", "patches", "scripts"]

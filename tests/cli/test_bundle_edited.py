@@ -39,9 +39,12 @@ def create(made: Made, out: Path, at: str, file: Path, text: str) -> subprocess.
     line = [f"--root={made.root}", f"--cache={made.cache}", "bundle", "create", "--profile", "full", "--out", str(out)]
     done = subprocess.run(
         [sys.executable, "-c", EDITED, at, str(file), text, *line],
-        env={**environment(made), "PIP_FIND_LINKS": str(made.index)}, cwd=out.parent, capture_output=True, text=True,
+        env={**environment(made), "PIP_FIND_LINKS": str(made.index)},
+        cwd=out.parent,
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert file.read_text() == text  # somebody did edit it
     return done
 
@@ -79,6 +82,10 @@ def test_a_file_that_goes_meanwhile_is_named(made: Made, tmp_path: Path) -> None
     line = [f"--root={made.root}", f"--cache={made.cache}", "bundle", "create", "--profile", "full"]
     done = subprocess.run(
         [sys.executable, "-c", gone, "docs/page.md", str(page), "", *line, "--out", str(tmp_path / "out.tar")],
-        env=environment(made), cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=environment(made),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 3 and str(page) in done.stderr and "Traceback" not in done.stderr, done.stderr

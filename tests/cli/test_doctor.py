@@ -311,12 +311,18 @@ def test_the_driver_is_found_by_its_version_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("found", "wanted", "fit"),
     [
-        ("2.9.0", "2.9.0", True), ("2.9.0+cpu", "2.9.0", True), ("2.9.1", "2.9.0", False), ("3.11.9", "3.11.*", True),
-        ("3.12.0", "3.11.*", False), ("2.48.0", ">=2.47.1,<=2.48.0", True), ("2.49.0", ">=2.47.1,<=2.48.0", False),
-        ("25.3.rc1.2", "25.3.*", True), ("8.2.RC1.alpha003", "8.2.RC1.alpha003", True),
+        ("2.9.0", "2.9.0", True),
+        ("2.9.0+cpu", "2.9.0", True),
+        ("2.9.1", "2.9.0", False),
+        ("3.11.9", "3.11.*", True),
+        ("3.12.0", "3.11.*", False),
+        ("2.48.0", ">=2.47.1,<=2.48.0", True),
+        ("2.49.0", ">=2.47.1,<=2.48.0", False),
+        ("25.3.rc1.2", "25.3.*", True),
+        ("8.2.RC1.alpha003", "8.2.RC1.alpha003", True),
         ("8.2.RC1.alpha003", "8.5.0", False),
     ],
-)  # fmt: skip
+)
 def test_versions(found: str, wanted: str, fit: bool) -> None:
     assert fits(found, wanted) is fit
 

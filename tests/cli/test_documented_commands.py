@@ -25,13 +25,29 @@ from patchctl.training.recipes.resolve import Given, resolve
 from patchctl.training.recipes.rules import broken_rules, wrong_needs
 
 PAGES = [
-    "README.md", "README.zh-CN.md", "docs/recipes.md", "docs/scripts.md", "docs/preflight.md", "docs/data-and-weights.md",
-    "docs/cluster.md", "docs/writing-patches.md", "docs/rebase.md", "docs/report.md",
-    "docs/images.md", "docs/install.md", "docs/requirements.md", "docs/bundles.md", "docs/hdp.md", "docs/metrics.md",
-    "docs/release-2026.11.md", "docs/sources.md", "docs/demo.md", "docs/reference-figures.md",
+    "README.md",
+    "README.zh-CN.md",
+    "docs/recipes.md",
+    "docs/scripts.md",
+    "docs/preflight.md",
+    "docs/data-and-weights.md",
+    "docs/cluster.md",
+    "docs/writing-patches.md",
+    "docs/rebase.md",
+    "docs/report.md",
+    "docs/images.md",
+    "docs/install.md",
+    "docs/requirements.md",
+    "docs/bundles.md",
+    "docs/hdp.md",
+    "docs/metrics.md",
+    "docs/release-2026.11.md",
+    "docs/sources.md",
+    "docs/demo.md",
+    "docs/reference-figures.md",
     *(str(p.relative_to(REPO)) for p in sorted((REPO / "docs").glob("**/tutorial.md"))),
     *(str(p.relative_to(REPO)) for p in sorted((REPO / "docs/practice").glob("0*.md"))),
-]  # fmt: skip
+]
 SCRIPT = re.compile(r"^(?:python3? )?(scripts/[a-z_/]+\.(?:py|sh))\b")
 PLACEHOLDERS = {"P", "R", "PROFILE", "RECIPE", "NAME"}
 
@@ -219,8 +235,15 @@ def test_the_recipe_of_a_commands_help_is_there() -> None:
 
 def test_examples_of_the_help_are_among_them() -> None:
     with_nodes = [command for command, on in RUNS if run_of(command, on) and "--nodes" in command]
-    for start in ("patchctl cluster verify", "patchctl recipe command", "patchctl env", "patchctl preflight", "train.sh",
-                  "ray_cluster.sh worker", "scripts/ray_cluster.sh head"):  # fmt: skip
+    for start in (
+        "patchctl cluster verify",
+        "patchctl recipe command",
+        "patchctl env",
+        "patchctl preflight",
+        "train.sh",
+        "ray_cluster.sh worker",
+        "scripts/ray_cluster.sh head",
+    ):
         assert [command for command in with_nodes if command.startswith(start)], start
 
 

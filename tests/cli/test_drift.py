@@ -54,12 +54,22 @@ CALLER = replace(
     files={**CLOCK.files, "clock/bell.py": BELL},
     patches=(
         *CLOCK.patches,
-        Patch("bell", {"clock/bell.py": BELL.replace("return NAMES", "talker = Talker('bell')\n    return talker.say(NAMES)")}, "bell: say it"),
-        Patch("chime", {"clock/__init__.py": "CHIMES = True\n"}, "clock: chime",
-              carries={"clock/chime.py": "import greeter.talker as talker\nimport tools\n\n\n"
-                                         "def chime():\n    return talker.Talker('chime'), tools.use()\n"}),
+        Patch(
+            "bell",
+            {"clock/bell.py": BELL.replace("return NAMES", "talker = Talker('bell')\n    return talker.say(NAMES)")},
+            "bell: say it",
+        ),
+        Patch(
+            "chime",
+            {"clock/__init__.py": "CHIMES = True\n"},
+            "clock: chime",
+            carries={
+                "clock/chime.py": "import greeter.talker as talker\nimport tools\n\n\n"
+                "def chime():\n    return talker.Talker('chime'), tools.use()\n"
+            },
+        ),
     ),
-)  # fmt: skip
+)
 
 
 def release(made: Made, tag: str, files: Mapping[str, str | None], upstream: str = "greeter") -> str:
@@ -193,8 +203,9 @@ def test_another_upstream_calls_what_changed(calling: Made) -> None:
     (bell,) = callers(calling, 20, "--against", "v2")
     assert (bell["upstream"], bell["stack"], bell["feature"]) == ("clock", "v2", "bell")
     assert (bell["patch"], bell["proof"]) == (
-        "patches/clock/v2/bell/0002-bugfix-bell.patch", "the distribution has no stack of this revision",
-    )  # fmt: skip
+        "patches/clock/v2/bell/0002-bugfix-bell.patch",
+        "the distribution has no stack of this revision",
+    )
     (name,) = bell["names"]
     assert (name["name"], name["file"], name["line"]) == ("greeter.talker.Talker.say", "clock/bell.py", 17)
     assert (name["was"], name["now"]) == ("def say(self, text)", "def say(self, text, loudly)")
@@ -264,8 +275,9 @@ def test_a_call_from_elsewhere_that_newly_broke(calling: Made, tmp_path: Path) -
     found = json.loads(calling.patchctl(*args, str(last), "--json").stdout)["broke"]
     said = "calls what has changed: greeter.talker.Talker.say"
     assert [(b["upstream"], b["release"], b["feature"], b["why"]) for b in found] == [
-        ("greeter", "v3", "chorus", said), ("greeter", "v3", "bell@clock", said),
-    ]  # fmt: skip
+        ("greeter", "v3", "chorus", said),
+        ("greeter", "v3", "bell@clock", said),
+    ]
     text = calling.patchctl(*args, str(last), "--format", "github").stdout
     assert "file=patches/clock/v2/bell/0002-bugfix-bell.patch" in text, text
     data = json.loads(last.read_text())

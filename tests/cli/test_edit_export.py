@@ -73,11 +73,16 @@ def test_the_tree_is_ordinary(own: Made, tree: Path) -> None:
     [
         {},
         {"TZ": "Asia/Kolkata", "LANG": "de_DE.UTF-8"},
-        {"GIT_DIFF_OPTS": "-u0", "GIT_EXTERNAL_DIFF": "/bin/false", "GIT_CONFIG_COUNT": "1",
-         "GIT_CONFIG_KEY_0": "diff.noprefix", "GIT_CONFIG_VALUE_0": "true"},
+        {
+            "GIT_DIFF_OPTS": "-u0",
+            "GIT_EXTERNAL_DIFF": "/bin/false",
+            "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": "diff.noprefix",
+            "GIT_CONFIG_VALUE_0": "true",
+        },
     ],
     ids=["plain", "zone", "git-variables"],
-)  # fmt: skip
+)
 def test_unchanged_is_byte_identical(own: Made, tree: Path, env: Mapping[str, str]) -> None:
     config = own.cache.parent / "home" / ".gitconfig"
     config.parent.mkdir(exist_ok=True)

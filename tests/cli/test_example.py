@@ -34,16 +34,27 @@ class Example:
             file.chmod(0o755)
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PATCHCTL_", "XDG_", "PIP_", "GIT_"))}
         self.environment = {
-            **kept, "HOME": str(home), "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(REPO),
-            "PIP_NO_INDEX": "1", "PYTHONDONTWRITEBYTECODE": "1", "GIT_CONFIG_GLOBAL": os.devnull,
-        }  # fmt: skip
+            **kept,
+            "HOME": str(home),
+            "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(REPO),
+            "PIP_NO_INDEX": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+        }
 
     def run(self, command: str) -> tuple[int, str]:
         """The exit code and what a terminal would show, with the copy's place written as the README writes it."""
         done = subprocess.run(
-            ["sh", "-c", command], cwd=self.folder, env=self.environment, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, timeout=120, check=False,
-        )  # fmt: skip
+            ["sh", "-c", command],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         return done.returncode, done.stdout.replace(str(self.folder), SHOWN)
 
     def good(self, command: str) -> str:
@@ -100,8 +111,10 @@ def test_profiles_differ_and_switching_gives_the_same_bytes(sourced: Example) ->
     sourced.good("patchctl apply --profile garden --offline")
     garden = sourced.trees()
     assert {p for p in harbour.keys() | garden.keys() if harbour.get(p) != garden.get(p)} == {
-        "weather/weather/report.py", "weather/weather/wind.py", "units/units/speed.py",
-    }  # fmt: skip
+        "weather/weather/report.py",
+        "weather/weather/wind.py",
+        "units/units/speed.py",
+    }
     sourced.good("patchctl apply --profile harbour --offline")
     assert sourced.trees() == harbour
     sourced.good("patchctl revert")

@@ -99,7 +99,7 @@ TAKEN: dict[str, tuple[Change, list[str], list[str]]] = {
     "mercurial": (foreign.mercurial, [], []),
     "series-number": (lambda m: m.replace(b"[PATCH]", b"[PATCH RFC v3 07/12]"), [], []),
     "encoded-subject": (lambda m: m.replace(b"[PATCH] ape:", b"=?gb2312?B?W1BBVENIXSCyudih?= ape:"), [], []),
-}  # fmt: skip
+}
 FORMATS: dict[str, tuple[list[str], list[str]]] = {
     "mnemonic": (["--src-prefix=i/", "--dst-prefix=w/"], []),
     "commit-to-object": (["--src-prefix=c/", "--dst-prefix=o/"], []),
@@ -158,8 +158,11 @@ def test_every_form_of_the_diff_is_taken_and_its_prefix_found(
 # What has to be asked for: the fault without, and with it the tree that `git am` makes of the same mail or of the sound one.
 MENDED: dict[str, tuple[Change, str, list[str]]] = {
     "crlf": (foreign.crlf, "lines end with CRLF", ["--repair-only", "line-ends"]),
-    "crlf-in-base64": (lambda m: foreign.encoded("base64")(m.replace(b"\n", b"\r\n").replace(b"\r\n\r\n", b"\n\n", 1)),
-                       "CRLF", ["--repair"]),
+    "crlf-in-base64": (
+        lambda m: foreign.encoded("base64")(m.replace(b"\n", b"\r\n").replace(b"\r\n\r\n", b"\n\n", 1)),
+        "CRLF",
+        ["--repair"],
+    ),
     "byte-order-mark": (lambda m: b"\xef\xbb\xbf" + m, "byte order mark", ["--repair"]),
     "no-blank-line": (foreign.no_blank_line, "without a blank line", ["--repair-only", "blank-line"]),
     "no-author": (foreign.without("From"), "names no author", ["--author", "patchctl <patchctl@localhost>"]),
@@ -169,7 +172,7 @@ MENDED: dict[str, tuple[Change, str, list[str]]] = {
     "false-index": (foreign.false_index, "promises dddd", ["--repair-only", "ids"]),
     "gnu-diff": (foreign.gnu, "has no `index` line", ["--repair"]),
     "raw-gbk": (foreign.in_charset("gbk", "\u8bf4\u660e", named=False), "not UTF-8", ["--charset", "GBK"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fault", MENDED)
@@ -281,9 +284,19 @@ def test_thirty_files_with_every_fault_become_the_stack_that_git_am_makes(
     cover = repo.git("format-patch", "-1", "--stdout", "--cover-letter", "HEAD").split(b"\nFrom ")[0]
     (folder / "00-cover.patch").write_bytes(cover.replace(b"[PATCH 0/1]", b"[PATCH 00/30]") + b"\n")
     refused = bring(folder, code=2)
-    for number, said in [("02", "CRLF"), ("03", "blank line"), ("04", "no author"), ("05", "no date"), ("06", "no subject"),
-                         ("18", "`index`"), ("19", "promises"), ("20", "`index`"), ("24", "byte order mark"),
-                         ("25", "CRLF"), ("25", "blank line")]:  # fmt: skip
+    for number, said in [
+        ("02", "CRLF"),
+        ("03", "blank line"),
+        ("04", "no author"),
+        ("05", "no date"),
+        ("06", "no subject"),
+        ("18", "`index`"),
+        ("19", "promises"),
+        ("20", "`index`"),
+        ("24", "byte order mark"),
+        ("25", "CRLF"),
+        ("25", "blank line"),
+    ]:
         assert any(f"/{number}" in line and said in line for line in refused.splitlines()), (number, said, refused)
     assert "11 faults in 10 files" in refused, refused
     options = ("--repair", "--author", "patchctl <patchctl@localhost>", "--date", "2026-11-21 10:00:00 +0800")
@@ -315,8 +328,13 @@ def test_what_waits_is_filled_in_with_git_and_then_the_lint_is_content(
     assert [p.name for p in bring.patches()] == ["0001-feature-ape_add_seventy.patch"]
     tree = tmp_path / "tree"
     bring("zoo", "--dir", tree, verb="edit")
-    words = {"Need": "the sum is small.", "Risk": "a caller that adds.", "Switch": "none", "Upstream-Status": "Pending",
-             "Drop-When": "never"}  # fmt: skip
+    words = {
+        "Need": "the sum is small.",
+        "Risk": "a caller that adds.",
+        "Switch": "none",
+        "Upstream-Status": "Pending",
+        "Drop-When": "never",
+    }
     message = repo.git("-C", str(tree), "log", "-1", "--format=%B").decode()
     for key, value in words.items():
         message = re.sub(rf"(?m)^{key}: TODO.*$", f"{key}: {value}", message)
@@ -381,15 +399,19 @@ REFUSED: dict[str, tuple[Change, int, str]] = {
     "no-diff": (lambda m: m[: m.index(b"diff --git")], 2, "holds no diff"),
     "damaged-hunk": (lambda m: m.replace(b"@@ -27,7", b"@@ -2 7,7"), 2, "no header of a hunk"),
     "names-in-two-ways": (lambda m: m.replace(b"+++ b/zoo/ape.py", b"+++ b/zoo/bear.py"), 2, "names cannot be read"),
-    "half-a-git-diff": (lambda m: m + foreign.gnu(m[m.index(b"diff --git"):]), 2, "without `diff --git`"),
+    "half-a-git-diff": (lambda m: m + foreign.gnu(m[m.index(b"diff --git") :]), 2, "without `diff --git`"),
     "merge": (lambda m: m.replace(b"diff --git a/zoo/ape.py b/zoo/ape.py", b"diff --cc zoo/ape.py"), 2, "merge"),
     "empty": (lambda m: b"", 2, "is empty"),
     "utf-16": (lambda m: m.decode().encode("utf-16"), 2, "UTF-16"),
     "half-an-author": (lambda m: re.sub(rb"From: .*", b"From: <>", m, count=1), 2, "names no author"),
     "no-such-date": (lambda m: re.sub(rb"Date: .*", b"Date: yesterday", m, count=1), 2, "date"),
     "no-such-charset": (foreign.in_charset("gbk", "\u8bf4\u660e", named=False), 2, "--charset"),
-    "unknown-charset": (lambda m: foreign.in_charset("gbk", "\u8bf4\u660e")(m).replace(b"gbk", b"klingon"), 2, "cannot read it"),
-}  # fmt: skip
+    "unknown-charset": (
+        lambda m: foreign.in_charset("gbk", "\u8bf4\u660e")(m).replace(b"gbk", b"klingon"),
+        2,
+        "cannot read it",
+    ),
+}
 
 
 @pytest.mark.parametrize("fault", REFUSED)
@@ -417,8 +439,12 @@ def test_what_no_stack_may_hold_is_refused(bring: Import, repo: Repository, tmp_
         (folder / "zoo/pic.bin").write_bytes(bytes(range(256)))
     one_change(repo)
     (tmp_path / "a.patch").write_bytes(binary_without_content(repo.mail("HEAD", "--binary")))
-    said = {"link": "mode 120000 is refused", "submodule": "mode 160000", "binary": "content of this binary file is missing",
-            "start-up": "Python would run it"}[kind]  # fmt: skip
+    said = {
+        "link": "mode 120000 is refused",
+        "submodule": "mode 160000",
+        "binary": "content of this binary file is missing",
+        "start-up": "Python would run it",
+    }[kind]
     assert said in bring(tmp_path / "a.patch", code=2)
 
 
@@ -431,8 +457,13 @@ def test_all_faults_of_all_files_are_named_at_once(bring: Import, repo: Reposito
     repo.replace("zoo/ape.py", "value + 2\n", "value + 222\n")
     repo.commit("ape: go another way")
     other = repo.mail()
-    mails = {"1.patch": one, "2.patch": other, "3.patch": one, "4.patch": one[: one.index(b"diff --git")],
-             "5.patch": foreign.without("Date")(foreign.without("From")(one.replace(b"one way", b"a third way")))}  # fmt: skip
+    mails = {
+        "1.patch": one,
+        "2.patch": other,
+        "3.patch": one,
+        "4.patch": one[: one.index(b"diff --git")],
+        "5.patch": foreign.without("Date")(foreign.without("From")(one.replace(b"one way", b"a third way"))),
+    }
     said = bring(foreign.write_all(tmp_path / "m", mails), code=2)
     assert re.search(r"/2.patch:\d+: zoo/ape.py is blob \w+ here, as \S+/1.patch leaves it", said), said
     assert re.search(r"/3.patch:1: is the same patch as \S+/1.patch", said)
@@ -495,7 +526,8 @@ def killed_at(bring: Import, event: int, line: list[str]) -> bool:
         def hook(name: str, args: tuple[Any, ...]) -> None:
             nonlocal seen
             writes = name in ("os.rename", "os.remove", "os.rmdir", "os.mkdir") or (
-                name == "open" and isinstance(args[1], str) and args[1][:1] in "wx")  # fmt: skip
+                name == "open" and isinstance(args[1], str) and args[1][:1] in "wx"
+            )
             if writes and any(
                 isinstance(a, (str, bytes, os.PathLike)) and os.fsdecode(a).startswith(root) for a in args[:2]
             ):

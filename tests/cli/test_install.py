@@ -225,8 +225,9 @@ def test_editable_follows_every_apply_and_a_copy_does_not(case: Case) -> None:
     assert data.pop("schema") == "patchctl.install/1"
     check_shape(data, SHAPES["patchctl.install/1"], "install")
     assert [(t["distribution"], t["version"], t["replaced"]) for t in data["trees"]] == [
-        ("The.Clock", "2.5", None), ("greeter", "1.0", None),
-    ]  # fmt: skip
+        ("The.Clock", "2.5", None),
+        ("greeter", "1.0", None),
+    ]
     tree = str(case.ws.folder / "greeter/greeter/__init__.py")
     assert case.env.packages()["greeter"] == ["1.0", tree]
     assert case.ws.everything() == before

@@ -19,9 +19,12 @@ from test_into import GENERATED
 
 ODD_NAME = "greeter/sizes/E=8,N=64.json"
 GREETER_FILES = {
-    **GREETER.files, ODD_NAME: "{}\n", "greeter/old.py": "OLD = 1\n", "recipe/main.py": "x = 1\n",
+    **GREETER.files,
+    ODD_NAME: "{}\n",
+    "greeter/old.py": "OLD = 1\n",
+    "recipe/main.py": "x = 1\n",
     "scripts/__init__.py": "",
-}  # fmt: skip
+}
 PATCHES = (
     *GREETER.patches,
     Patch("recipe", {"recipe/main.py": "x = 2\n"}, "recipe: count to two"),

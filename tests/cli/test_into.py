@@ -64,8 +64,10 @@ def test_a_checkout_is_patched_and_stays_its_owners(ws: Workspace, checkout: Pat
 def test_the_owners_git_says_what_changed(ws: Workspace, checkout: Path) -> None:
     apply_into(ws, checkout)
     assert git(checkout, "status", "--porcelain").splitlines() == [
-        " M greeter/hello.py", "A  staged.txt", "?? greeter/manners.py",
-    ]  # fmt: skip
+        " M greeter/hello.py",
+        "A  staged.txt",
+        "?? greeter/manners.py",
+    ]
     assert git(checkout, "rev-parse", "--abbrev-ref", "HEAD").strip() == "main"
 
 

@@ -66,9 +66,17 @@ def conflicted(text: str) -> str:
     return text.replace("{", "{\n<<<<<<< HEAD\n=======\n>>>>>>> other\n", 1)
 
 
-@pytest.mark.parametrize("damage", [
-    lambda text: text[:100], lambda text: "", conflicted, lambda text: "[" * 100_000, lambda text: "\udcff" + text,
-], ids=["cut-off", "empty", "conflict", "deeply-nested", "no-text"])  # fmt: skip
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[:100],
+        lambda text: "",
+        conflicted,
+        lambda text: "[" * 100_000,
+        lambda text: "\udcff" + text,
+    ],
+    ids=["cut-off", "empty", "conflict", "deeply-nested", "no-text"],
+)
 def test_a_damaged_lock_is_written_again(own: Made, damage: Callable[[str], str]) -> None:
     file = own.root / LOCK
     before = file.read_text()

@@ -55,8 +55,10 @@ def test_a_commit_with_the_header_and_three_files(made: Made) -> None:
     assert git(tree, "symbolic-ref", "HEAD").strip() == "refs/heads/patchctl/v1"
     assert git(tree, "rev-parse", "HEAD").strip() == found["tip"]
     assert git(tree, "log", "-4", "--format=%s").splitlines()[1:] == [
-        "hello: repeat a shout", "hello: add a polite form", "hello: spell the greeting right",
-    ]  # fmt: skip
+        "hello: repeat a shout",
+        "hello: add a polite form",
+        "hello: spell the greeting right",
+    ]
     assert git(tree, "log", "-1", "--format=%an <%ae>").strip() == "patchctl <patchctl@localhost>"
     assert git(tree, "rev-parse", "HEAD^{tree}") == git(tree, "rev-parse", "HEAD~1^{tree}")
     assert git(tree, "status", "--porcelain") == ""
@@ -253,8 +255,10 @@ def test_templates_of_code_pass_lint(tmp_path: Path, template: str) -> None:
 def filled(text: str) -> str:
     """A header as somebody fills it in, and nothing else of it changed."""
     words = {
-        "Switch": "env WARM=1", "Upstream-Status": "Pending", "Drop-When": "upstream does it itself",
-    }  # fmt: skip
+        "Switch": "env WARM=1",
+        "Upstream-Status": "Pending",
+        "Drop-When": "upstream does it itself",
+    }
     for key, value in words.items():
         text = re.sub(rf"(?m)^{key}: .*$", f"{key}: {value}", text)
     return re.sub(rf"{re.escape(MARKER)}:? ", "", text)

@@ -69,8 +69,16 @@ def walk(made: Made, lines: list[str]) -> subprocess.CompletedProcess[str]:
     path = f"{tools}{os.pathsep}{GIT_ENV['PATH']}"
     home = made.root.parent / "home"
     home.mkdir(exist_ok=True)
-    env = {**GIT_ENV, "PATH": path, "PYTHONPATH": str(REPO), "PATCHCTL_CACHE": str(made.cache), "HOME": str(home),
-           "PIP_NO_INDEX": "1", "PYTHONDONTWRITEBYTECODE": "1", "GIT_EDITOR": "true"}  # fmt: skip
+    env = {
+        **GIT_ENV,
+        "PATH": path,
+        "PYTHONPATH": str(REPO),
+        "PATCHCTL_CACHE": str(made.cache),
+        "HOME": str(home),
+        "PIP_NO_INDEX": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "GIT_EDITOR": "true",
+    }
     script = "set -e\n" + "\n".join(renamed(line) for line in lines)
     return subprocess.run(["bash", "-c", script], cwd=made.root, env=env, capture_output=True, text=True, check=False)
 

@@ -182,11 +182,14 @@ PATCH = "patches/greeter/v1/typo/0001-bugfix-typo.patch"
         (lambda made: write(made.root, {f"{FEATURE}/mutants/typo.x.yaml": MUTATION}), "mutation typo.x was not run"),
         (lambda made: made.edit(PATCH, "Hello", "Hallo"), "the patch or a file that"),
         (lambda made: made.edit(PATCH, "\n def ", "\n async def "), "the patch or a file that"),
-        (lambda made: made.edit(RECORD, '"schema": "patchctl.evidence/1"', '"schema": "mine"'), "no record that patchctl"),
+        (
+            lambda made: made.edit(RECORD, '"schema": "patchctl.evidence/1"', '"schema": "mine"'),
+            "no record that patchctl",
+        ),
         (lambda made: (made.root / RECORD).write_text("{"), "no record that patchctl wrote"),
         (lambda made: made.edit(RECORD, '"feature": "typo"', '"feature": "loud"'), "it is of loud on greeter/v1"),
     ],
-)  # fmt: skip
+)
 def test_what_changed_ends_the_proof(proven: Made, change: Callable[[Made], object], why: str) -> None:
     change(proven)
     (said,) = unproven(proven)
@@ -200,7 +203,7 @@ def test_what_changed_ends_the_proof(proven: Made, change: Callable[[Made], obje
         (r"index \w", "index 0"),
         (r"Subject: \[PATCH\] hello", "Subject: [PATCH] the greeting"),
     ],
-)  # fmt: skip
+)
 def test_where_the_lines_are_and_what_the_header_says_do_not_end_it(proven: Made, pattern: str, other: str) -> None:
     file = proven.root / PATCH
     text, count = re.subn(pattern, other, file.read_text())
@@ -250,11 +253,19 @@ def test_a_mutation_with_a_wrong_key_is_named(made: Made) -> None:
 
 def test_a_refusal_taken_out_is_seen_by_misuse_tests_and_a_part_by_its_own(made: Made) -> None:
     part = f"{FEATURE}/tests/test_typo_part.py"
-    write(made.root, {
-        part: TESTS.replace('"Hello" in', '"Hello, " in').replace("test_need", "test_part"), TEST: TESTS + MISUSE,
-        f"{FEATURE}/mutants/typo.part_less.yaml": MUTATION.replace("Hello", "'Hello, '").replace("Helo", "'Hello. '"),
-        f"{FEATURE}/mutants/typo.refuse.yaml": MUTATION.replace("Hello", "os.environ.get").replace("Helo", "os.getenv"),
-    })  # fmt: skip
+    write(
+        made.root,
+        {
+            part: TESTS.replace('"Hello" in', '"Hello, " in').replace("test_need", "test_part"),
+            TEST: TESTS + MISUSE,
+            f"{FEATURE}/mutants/typo.part_less.yaml": MUTATION.replace("Hello", "'Hello, '").replace(
+                "Helo", "'Hello. '"
+            ),
+            f"{FEATURE}/mutants/typo.refuse.yaml": MUTATION.replace("Hello", "os.environ.get").replace(
+                "Helo", "os.getenv"
+            ),
+        },
+    )
     mutants = prove(made)["mutants"]
     red = {name: [(one["test"], one["result"]) for one in run] for name, run in mutants.items()}
     assert red["typo"] == [("test_need", "failed")]
@@ -336,10 +347,13 @@ def test_alone_is_with_what_it_requires_and_nothing_else(tmp_path: Path) -> None
     write(made.root, {"conftest.py": CONFTEST})
     for name in ("a", "b"):
         test = TESTS.replace('"Hello" in code', f'"Hello" in code and "1" in (tree / "greeter/{name}.py").read_text()')
-        write(made.root, {
-            f"patches/greeter/v1/{name}/tests/test_{name}.py": test.replace("(code)", "(code, tree)"),
-            f"patches/greeter/v1/{name}/mutants/{name}.yaml": f"file: greeter/{name}.py\nwhy: it goes\nreplace: KIND = 1\nwith: KIND = 0\n",
-        })  # fmt: skip
+        write(
+            made.root,
+            {
+                f"patches/greeter/v1/{name}/tests/test_{name}.py": test.replace("(code)", "(code, tree)"),
+                f"patches/greeter/v1/{name}/mutants/{name}.yaml": f"file: greeter/{name}.py\nwhy: it goes\nreplace: KIND = 1\nwith: KIND = 0\n",
+            },
+        )
     tree = 'TREE = lambda r: pathlib.Path(r.config.getoption("--trees"), "greeter")\n@pytest.fixture\ndef tree(request):\n    return TREE(request)\n'
     write(made.root, {"conftest.py": CONFTEST + tree})
     done = made.patchctl("prove", "a", "b", "--alone")
@@ -503,10 +517,14 @@ def two_sets(made: Made, older: str, newer: str, bare: str) -> None:
         f"sets/{name}.yaml": f'schema: 1\nname: "{name}"\nsummary: A set.\nstacks:\n  greeter: {stack}\n'
         for name, stack in {"2026.02": older, "2026.11": newer}.items()
     }
-    write(manifests, {
-        **sets, f"stacks/greeter/{bare}.yaml": "\n".join(without_patches(text)) + "\n",
-        "profiles/full.yaml": 'schema: 1\nname: full\nsummary: On both.\nsets:\n  "2026.02": {}\n  "2026.11": {}\n',
-    })  # fmt: skip
+    write(
+        manifests,
+        {
+            **sets,
+            f"stacks/greeter/{bare}.yaml": "\n".join(without_patches(text)) + "\n",
+            "profiles/full.yaml": 'schema: 1\nname: full\nsummary: On both.\nsets:\n  "2026.02": {}\n  "2026.11": {}\n',
+        },
+    )
     made.good("lock")
 
 

@@ -204,10 +204,14 @@ def tested(tmp_path: Path) -> Made:
     """One feature with its tests, proven where it is."""
     made = make_distribution(tmp_path / "made", (replace(GREETER, patches=GREETER.patches[:1]),), lock=True)
     (made.root / "manifests/profiles/plain.yaml").unlink(missing_ok=True)
-    write_files(made.root, {
-        "conftest.py": CONFTEST, "patches/greeter/v1/typo/tests/test_typo.py": ON,
-        "patches/greeter/v1/typo/mutants/typo.yaml": MUTATION,
-    })  # fmt: skip
+    write_files(
+        made.root,
+        {
+            "conftest.py": CONFTEST,
+            "patches/greeter/v1/typo/tests/test_typo.py": ON,
+            "patches/greeter/v1/typo/mutants/typo.yaml": MUTATION,
+        },
+    )
     return made
 
 
@@ -224,10 +228,13 @@ def test_proofs_are_run_at_the_end(tested: Made) -> None:
 def test_the_set_of_the_shell_keeps_no_stack_from_being_proven(tested: Made) -> None:
     """PATCHCTL_SET is of profiles: the stack that a rebase makes is in no release set yet, and drift's copy of it neither."""
     goes_on(tested, {HELLO: OLD.replace('"""Says hello."""\n', '"""Says hello."""\n\n# a line\n')})
-    write_files(tested.root, {
-        "manifests/sets/2026.02.yaml": 'schema: 1\nname: "2026.02"\nsummary: One.\nstacks: {greeter: v1}\n',
-        "manifests/profiles/full.yaml": 'schema: 1\nname: full\nsummary: On it.\nsets: {"2026.02": {}}\n',
-    })  # fmt: skip
+    write_files(
+        tested.root,
+        {
+            "manifests/sets/2026.02.yaml": 'schema: 1\nname: "2026.02"\nsummary: One.\nstacks: {greeter: v1}\n',
+            "manifests/profiles/full.yaml": 'schema: 1\nname: full\nsummary: On it.\nsets: {"2026.02": {}}\n',
+        },
+    )
     shell = {"PATCHCTL_SET": "2026.02"}
     done = tested.patchctl("drift", "greeter", "--prove", "--against", "v2", env=shell)
     assert done.returncode == 10, done.stdout
@@ -279,19 +286,27 @@ def test_drift_proves_beside_what_is_lost_and_what_requires_it(tmp_path: Path) -
     polite = Patch(
         "polite", {"greeter/kind.py": KINDLY.replace("return text", 'return text + ", please"')}, "kind: say please"
     )
-    greeter = replace(GREETER, files={**GREETER.files, "greeter/kind.py": KINDLY},
-                      patches=(GREETER.patches[0], polite, replace(GREETER.patches[2], edits=LOUD)))  # fmt: skip
+    greeter = replace(
+        GREETER,
+        files={**GREETER.files, "greeter/kind.py": KINDLY},
+        patches=(GREETER.patches[0], polite, replace(GREETER.patches[2], edits=LOUD)),
+    )
     calls = {"clock/chime.py": "from greeter.kind import kind\n\n\ndef chime():\n    return kind('you')\n"}
     chime = Patch("chime", {"clock/__init__.py": "CHIMES = True\n"}, "clock: chime", carries=calls)
     made = make_distribution(tmp_path / "made", (greeter, replace(CLOCK, patches=(*CLOCK.patches, chime))), lock=True)
     (made.root / "manifests/profiles/plain.yaml").unlink()
     kind = "file: greeter/kind.py\nwhy: it asks\nreplace: please\nwith: thanks\n"
     bell = "file: clock/chime.py\nwhy: it asks\nreplace: kind('you')\nwith: None\n"
-    write_files(made.root, {
-        "conftest.py": CONFTEST, "patches/greeter/v1/polite/tests/test_polite.py": KIND,
-        "patches/greeter/v1/polite/mutants/polite.yaml": kind, "patches/clock/v2/chime/tests/test_chime.py": CHIME,
-        "patches/clock/v2/chime/mutants/chime.yaml": bell,
-    })  # fmt: skip
+    write_files(
+        made.root,
+        {
+            "conftest.py": CONFTEST,
+            "patches/greeter/v1/polite/tests/test_polite.py": KIND,
+            "patches/greeter/v1/polite/mutants/polite.yaml": kind,
+            "patches/clock/v2/chime/tests/test_chime.py": CHIME,
+            "patches/clock/v2/chime/mutants/chime.yaml": bell,
+        },
+    )
     goes_on(made, {**OTHER_WORDS, "greeter/kind.py": KINDLY.replace("(text)", "(text, softly=True)")})
     done = made.patchctl("drift", "greeter", "--prove", "--json", "--against", "v2")
     release = json.loads(done.stdout)["stacks"][0]["releases"][0]
@@ -454,8 +469,9 @@ def test_what_upstream_has_is_named_with_its_commit(made: Made) -> None:
     manifest = (made.root / "manifests/stacks/greeter/v2.yaml").read_text()
     assert f'  typo: "upstream has it at v2: {fixed[:7]}' in manifest
     assert sorted(p.name for p in (made.root / "patches/greeter/v2").rglob("*.patch")) == [
-        "0001-feature-polite.patch", "0002-feature-loud.patch",
-    ]  # fmt: skip
+        "0001-feature-polite.patch",
+        "0002-feature-loud.patch",
+    ]
     report = json.loads(made.patchctl("verify", "--static", "--json").stdout)
     assert {f["rule"] for f in report["findings"] if f["severity"] == "error"} == {"requires-known"}
 
@@ -608,8 +624,10 @@ def test_release_by_release(made: Made) -> None:
     git(tree_of(made), "add", "--all")
     found = rebase(made, "--continue", code=20)
     assert [(s["stage"], s["feature"], s["outcome"]) for s in found["steps"] if s["feature"] == "polite"] == [
-        ("v1.1", "polite", "clean"), ("v1.2", "polite", "resolved"), ("v2", "polite", "clean"),
-    ]  # fmt: skip
+        ("v1.1", "polite", "clean"),
+        ("v1.2", "polite", "resolved"),
+        ("v2", "polite", "clean"),
+    ]
 
 
 COUNT = "greeter/_generated_count.txt"

@@ -311,7 +311,7 @@ def test_a_switch_on_the_command_line_is_told_of_a_recipe_of_ones_own(
         ("manifests/rules.yaml", "env.GREETER_LOUD]", "greeter.loudness]", 7, "no fact 'greeter.loudness'"),
         ("manifests/rules.yaml", "% devices == 0", "% devices", 16, "is no comparison of two expressions"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_recipe_is_named_with_its_line(
     made: Made, file: str, old: str, new: str, line: int, message: str
 ) -> None:

@@ -79,11 +79,27 @@ def test_a_state_of_before_there_were_sets_is_of_the_oldest(made: Made, tmp_path
 @pytest.mark.parametrize(
     "verb",
     [
-        "apply", "fetch", "requirements", "doctor", "list", "report", "bisect greet", "bundle create", "prove loud",
-        "recipe list", "recipe show full/loud", "recipe command full/loud", "recipe diff full/loud full/quiet",
-        "env -r loud", "preflight -r loud", "cluster preflight -r loud", "cluster verify", "cluster status", "cluster apply",
+        "apply",
+        "fetch",
+        "requirements",
+        "doctor",
+        "list",
+        "report",
+        "bisect greet",
+        "bundle create",
+        "prove loud",
+        "recipe list",
+        "recipe show full/loud",
+        "recipe command full/loud",
+        "recipe diff full/loud full/quiet",
+        "env -r loud",
+        "preflight -r loud",
+        "cluster preflight -r loud",
+        "cluster verify",
+        "cluster status",
+        "cluster apply",
     ],
-)  # fmt: skip
+)
 def test_an_unknown_set_is_told_with_the_nearest_one(made: Made, verb: str, tmp_path: Path) -> None:
     more = ["--out", str(tmp_path / "page.html")] if verb == "report" else []
     done = made.patchctl(*verb.split(), "--profile", "full", "--set", "2026.12", *more)
@@ -299,9 +315,13 @@ def test_the_profile_that_is_named_gives_no_trees_of_two_sets(made: Made, tmp_pa
         "manifests/stacks/clock/later.yaml", "name: later", "name: later\ncomes_from: v2\ndropped: {step: It has it.}"
     )
     newer = 'schema: 1\nname: newer\nsummary: On the newer one.\nsets: {"2026.11": {}}\n'
-    write_files(made.root, {
-        "manifests/profiles/newer.yaml": newer, "patches/greeter/v1/loud/tests/test_loud.py": "",
-    })  # fmt: skip
+    write_files(
+        made.root,
+        {
+            "manifests/profiles/newer.yaml": newer,
+            "patches/greeter/v1/loud/tests/test_loud.py": "",
+        },
+    )
     done = made.patchctl("prove", "step", "--stack", "clock/later", "--profile", "full", "--trees", str(tmp_path / "t"))
     assert done.returncode == 2 and "profile full lacks the stack clock/later" in done.stderr, done.stderr
     assert not (tmp_path / "t").exists()

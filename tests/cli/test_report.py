@@ -82,10 +82,26 @@ def report(made: Made, *args: str, code: int = 0) -> str:
 
 def test_all_of_the_distribution_is_on_it(read: Read) -> None:
     for word in (
-        "full", "plain", "greeter", "clock", "typo", "polite", "loud", "step", "GREETER_POLITE=1", "greeter/hello.py",
-        "greeter/manners.py", "full/quiet", "full/loud", "no record", "Pending", "upstream does it itself",
-        "people ask for polite, and upstream does not have it.", "v9", "conflict",
-    ):  # fmt: skip
+        "full",
+        "plain",
+        "greeter",
+        "clock",
+        "typo",
+        "polite",
+        "loud",
+        "step",
+        "GREETER_POLITE=1",
+        "greeter/hello.py",
+        "greeter/manners.py",
+        "full/quiet",
+        "full/loud",
+        "no record",
+        "Pending",
+        "upstream does it itself",
+        "people ask for polite, and upstream does not have it.",
+        "v9",
+        "conflict",
+    ):
         assert word in read.text, word
     assert {"typo", "polite", "loud", "step", "odd"} <= {*read.values("id")}
 

@@ -45,9 +45,13 @@ def made(tmp_path: Path) -> Made:
 def index_is_there() -> str:
     """Why no package index can be asked; empty where one can."""
     done = subprocess.run(
-        [sys.executable, "-m", "uv", "pip", "compile", "--no-config", "--quiet", "-"], input="iniconfig==2.0.0\n",
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "uv", "pip", "compile", "--no-config", "--quiet", "-"],
+        input="iniconfig==2.0.0\n",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     return "" if done.returncode == 0 else done.stderr.strip()[-300:] or "uv failed"
 
 
@@ -120,8 +124,9 @@ def test_a_set_is_resolved_from_its_trees(tmp_path: Path) -> None:
     assert made.patchctl("verify", "--static").returncode == 1
     rows = relocked(made, 0)["requirements"]
     assert [(r["platform"], r["packages"], r["elsewhere"], r["written"]) for r in rows] == [
-        ("x86_64", 3, 0, True), ("aarch64", 3, 0, True),
-    ]  # fmt: skip
+        ("x86_64", 3, 0, True),
+        ("aarch64", 3, 0, True),
+    ]
     text = (made.root / LOCK).read_text()
     assert "packaging==23.2 \\\n    --hash=sha256:" in text and "# via clock/needs.txt, greeter/needs.txt" in text
     assert made.patchctl("verify", "--static", "--quiet").returncode == 0
@@ -220,12 +225,16 @@ def test_our_locks_are_what_resolving_gives(name: str, platform: Platform) -> No
 @pytest.mark.parametrize(
     ("override", "one", "other"),
     [
-        ("xgrammar", "vllm/requirements/common.txt wants xgrammar==0.1.29", "vllm-ascend/requirements.txt wants xgrammar>=0.1.30"),
+        (
+            "xgrammar",
+            "vllm/requirements/common.txt wants xgrammar==0.1.29",
+            "vllm-ascend/requirements.txt wants xgrammar>=0.1.30",
+        ),
         ("opencv-python-headless", "wants opencv-python-headless>=4.13.0", "wants opencv-python-headless<=4.11.0.86"),
         ("transformers", "verl/requirements-npu.txt wants transformers==4.52.4", "profile wants transformers==4.57.6"),
         ("tensordict", "verl/setup.py wants tensordict!=0.9.0,<=0.10.0,>=0.8.0", "profile wants tensordict==0.11.0"),
     ],
-)  # fmt: skip
+)
 def test_without_one_of_our_overrides(override: str, one: str, other: str, platform: Platform) -> None:
     dist = Distribution.load(REPO)
     named = read_set(dist, "2026.02")

@@ -192,8 +192,12 @@ def test_as_another_user_who_may_only_read(small: Made, verb: str) -> None:
         assert snapshot(Path(top)) == before
         refused = subprocess.run(
             [*line[:3], *command(made, "revert", "--workspace", str(ws.folder))[3:]],
-            env=env, cwd="/", capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            env=env,
+            cwd="/",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert refused.returncode in (2, 6) and "Permission denied" in refused.stderr
         assert "Traceback" not in refused.stderr
         assert snapshot(Path(top)) == before

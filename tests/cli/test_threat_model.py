@@ -71,8 +71,21 @@ def test_every_attacker_is_there() -> None:
     """And each with something that is proven, but those whom nothing stops."""
     proven = {t.section for t in threats(TEXT) if t.proof != NOT_DEFENDED}
     assert proven == set(re.findall(r"(?m)^## (.+)$", TEXT))
-    for word in ("patch", "manifest", "mirror", "index", "bundle", "configuration", "environment", "Terminals",
-                 "Other users", "killed", "cache", "change the distribution", "cluster"):  # fmt: skip
+    for word in (
+        "patch",
+        "manifest",
+        "mirror",
+        "index",
+        "bundle",
+        "configuration",
+        "environment",
+        "Terminals",
+        "Other users",
+        "killed",
+        "cache",
+        "change the distribution",
+        "cluster",
+    ):
         assert any(word in section for section in proven), word
 
 

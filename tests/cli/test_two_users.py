@@ -122,11 +122,16 @@ def test_a_group_takes_turns(place: Place) -> None:
     cache, ws = (place.folder(name, ANNE, GROUP, 0o2775) for name in ("cache", "ws"))
     at = ("--workspace", str(ws))
     turns = [
-        (ANNE, "apply", *FULL, *at), (BERT, "apply", *PLAIN, *at), (ANNE, "verify", *at), (ANNE, "revert", *at),
-        (BERT, "apply", *FULL, *at), (ANNE, "apply", *FULL, "--without", "polite", *at),
-        (BERT, "fetch", "--refresh", *FULL), (ANNE, "fetch", "--refresh", *FULL),
+        (ANNE, "apply", *FULL, *at),
+        (BERT, "apply", *PLAIN, *at),
+        (ANNE, "verify", *at),
+        (ANNE, "revert", *at),
+        (BERT, "apply", *FULL, *at),
+        (ANNE, "apply", *FULL, "--without", "polite", *at),
+        (BERT, "fetch", "--refresh", *FULL),
+        (ANNE, "fetch", "--refresh", *FULL),
         (BERT, "bundle", "create", *FULL, "--out", str(place.home(BERT) / "x.tar")),
-    ]  # fmt: skip
+    ]
     for uid, *args in turns:
         place.good(uid, *args, cache=cache, umask=0o002)
     for uid, text in ((BERT, "Anne's\n"), (ANNE, "Bert's\n")):
@@ -159,9 +164,14 @@ def test_root_before_and_after(place: Place) -> None:
     at = ("--workspace", str(ws))
     place.good(ANNE, "apply", *FULL, *at, cache=cache, umask=0o002)
     for uid, *args in [
-        (ROOT, "apply", *PLAIN), (ANNE, "apply", *FULL), (ROOT, "apply", *FULL, "--without", "polite"), (BERT, "revert"),
-        (ROOT, "apply", *FULL), (BERT, "verify"), (ANNE, "revert"),
-    ]:  # fmt: skip
+        (ROOT, "apply", *PLAIN),
+        (ANNE, "apply", *FULL),
+        (ROOT, "apply", *FULL, "--without", "polite"),
+        (BERT, "revert"),
+        (ROOT, "apply", *FULL),
+        (BERT, "verify"),
+        (ANNE, "revert"),
+    ]:
         place.good(uid, *args, *at, cache=cache, umask=0o022 if uid == ROOT else 0o002)
     owners = {p.stat().st_uid for p in (ws / ".patchctl").rglob("*.json")}
     assert owners <= {ANNE, BERT}
@@ -258,9 +268,11 @@ def test_another_user_s_checkout_runs_none_of_its_commands(place: Place, uid: in
     root, ran = place.made.root, place.folder("ran", ANNE, ANNE, 0o777)
     subprocess.run(["chown", "-R", str(ANNE), str(root)], check=True)
     for args in (
-        ["init", "-q"], ["add", "."], ["-c", "user.name=Anne", "-c", "user.email=a@b", "commit", "-qm", "all"],
+        ["init", "-q"],
+        ["add", "."],
+        ["-c", "user.name=Anne", "-c", "user.email=a@b", "commit", "-qm", "all"],
         ["config", "core.fsmonitor", f"touch {ran}/command; false"],
-    ):  # fmt: skip
+    ):
         subprocess.run([*as_user(ANNE), "git", "-C", str(root), *args], env={"PATH": os.environ["PATH"]}, check=True)
     (ran / "command").unlink(missing_ok=True)
     out = place.home(uid) / "x.tar"

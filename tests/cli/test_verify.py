@@ -458,11 +458,16 @@ def test_a_patch_without_test_or_mutation_is_found(own: Made) -> None:
 
     assert lacking() == set()
     stack = "patches/greeter/v1"
-    write_files(own.root, {
-        f"{stack}/typo/tests/test_typo.py": "", f"{stack}/typo/mutants/typo.yaml": "",
-        f"{stack}/polite/tests/test_polite_form.py": "",
-        f"{stack}/loud/tests/probe_loud.py": "", f"{stack}/loud/mutants/loud.part.yaml": "",
-    })  # fmt: skip
+    write_files(
+        own.root,
+        {
+            f"{stack}/typo/tests/test_typo.py": "",
+            f"{stack}/typo/mutants/typo.yaml": "",
+            f"{stack}/polite/tests/test_polite_form.py": "",
+            f"{stack}/loud/tests/probe_loud.py": "",
+            f"{stack}/loud/mutants/loud.part.yaml": "",
+        },
+    )
     no_test, no_mutation = "has no behaviour test", "has no mutation"
     assert lacking() == {("polite", no_mutation), ("loud", no_test), ("step", no_test), ("step", no_mutation)}
 

@@ -269,33 +269,66 @@ FAULTS = (
     Fault("file_missing", {"file-changed"}, lambda p: (p.workspace / HELLO).unlink()),
     Fault("file_became_executable", {"file-changed"}, lambda p: (p.workspace / HELLO).chmod(0o755)),
     Fault("file_became_a_link", {"file-changed"}, swap_file_for_link),
-    Fault("carried_file_changed", {"file-changed"}, lambda p: write_files(p.workspace, {"greeter/greeter/manners.py": ""})),
-    Fault("generated_file_changed", {"generated-changed"},
-          lambda p: write_files(p.workspace, {"greeter/greeter/_version.py": "version = 2\n"})),
-    Fault("generated_file_missing", {"generated-changed"}, lambda p: (p.workspace / "greeter/greeter/_version.py").unlink()),
-    Fault("generated_file_of_another_manifest", {"generated-changed"},
-          lambda p: p.made.edit("manifests/stacks/greeter/v1.yaml", "version = 1", "version = 3")),
+    Fault(
+        "carried_file_changed", {"file-changed"}, lambda p: write_files(p.workspace, {"greeter/greeter/manners.py": ""})
+    ),
+    Fault(
+        "generated_file_changed",
+        {"generated-changed"},
+        lambda p: write_files(p.workspace, {"greeter/greeter/_version.py": "version = 2\n"}),
+    ),
+    Fault(
+        "generated_file_missing",
+        {"generated-changed"},
+        lambda p: (p.workspace / "greeter/greeter/_version.py").unlink(),
+    ),
+    Fault(
+        "generated_file_of_another_manifest",
+        {"generated-changed"},
+        lambda p: p.made.edit("manifests/stacks/greeter/v1.yaml", "version = 1", "version = 3"),
+    ),
     Fault("head_moved", {"head-moved"}, commit_on_top),
     Fault("tree_gone", {"tree-missing"}, lambda p: shutil.rmtree(p.workspace / "greeter")),
     Fault("repository_gone", {"tree-missing"}, lambda p: shutil.rmtree(p.workspace / "greeter" / ".git")),
     Fault("repository_damaged", {"repository"}, damage_pack),
     Fault("run_interrupted", {"interrupted"}, interrupt),
     Fault("state_forged_to_the_base", {"file-changed", "head-moved", "other-patches", "wrong-tip"}, forge_base),
-    Fault("state_names_another_tree", {"wrong-base", "wrong-tip"},
-          lambda p: p.change_state(lambda s: s["trees"]["greeter"].update(tip_tree="0" * 40))),
-    Fault("state_names_another_digest", {"other-patches"},
-          lambda p: p.change_state(lambda s: s["trees"]["greeter"]["patches"][0].update(digest="0" * 64))),
+    Fault(
+        "state_names_another_tree",
+        {"wrong-base", "wrong-tip"},
+        lambda p: p.change_state(lambda s: s["trees"]["greeter"].update(tip_tree="0" * 40)),
+    ),
+    Fault(
+        "state_names_another_digest",
+        {"other-patches"},
+        lambda p: p.change_state(lambda s: s["trees"]["greeter"]["patches"][0].update(digest="0" * 64)),
+    ),
     Fault("patch_changed_since", {"other-patches", "wrong-tip"}, other_patch),
-    Fault("profile_leaves_out_more_since", {"other-patches"},
-          lambda p: p.made.edit("manifests/profiles/full.yaml", "summary", "without: [loud]\nsummary")),
-    Fault("pin_moved_since", {"wrong-base"},
-          lambda p: p.made.edit("manifests/stacks/clock/v2.yaml", json.loads(
-              (p.workspace / ".patchctl/state.json").read_text())["trees"]["clock"]["base_commit"], "0" * 40)),
-    Fault("stack_gone_since", {"other-patches"},
-          lambda p: p.change_state(lambda s: s["trees"]["clock"].update(stack="v1"))),
-    Fault("lock_has_another_tip", {"wrong-tip"},
-          lambda p: p.made.edit("manifests/locks/clock/v2.json", _clock_tip(p), "0" * 40)),
-)  # fmt: skip
+    Fault(
+        "profile_leaves_out_more_since",
+        {"other-patches"},
+        lambda p: p.made.edit("manifests/profiles/full.yaml", "summary", "without: [loud]\nsummary"),
+    ),
+    Fault(
+        "pin_moved_since",
+        {"wrong-base"},
+        lambda p: p.made.edit(
+            "manifests/stacks/clock/v2.yaml",
+            json.loads((p.workspace / ".patchctl/state.json").read_text())["trees"]["clock"]["base_commit"],
+            "0" * 40,
+        ),
+    ),
+    Fault(
+        "stack_gone_since",
+        {"other-patches"},
+        lambda p: p.change_state(lambda s: s["trees"]["clock"].update(stack="v1")),
+    ),
+    Fault(
+        "lock_has_another_tip",
+        {"wrong-tip"},
+        lambda p: p.made.edit("manifests/locks/clock/v2.json", _clock_tip(p), "0" * 40),
+    ),
+)
 
 
 def _clock_tip(place: Place) -> str:

@@ -82,13 +82,17 @@ def test_a_patch_is_added_in_seven_lines_and_taken_out_again(made: Made) -> None
     assert len(lines) == 7 and sum(map(is_proof, lines)) == 1 and "Of the seven lines" in PAGE
     after = contents(made)
     assert after.keys() - before.keys() == {
-        "patches/greeter/v1/warm/0004-feature-warm.patch", "docs/patches/greeter/v1/warm.md",
-        "patches/greeter/v1/warm/tests/test_warm.py", "patches/greeter/v1/warm/tests/probe_warm.py",
+        "patches/greeter/v1/warm/0004-feature-warm.patch",
+        "docs/patches/greeter/v1/warm.md",
+        "patches/greeter/v1/warm/tests/test_warm.py",
+        "patches/greeter/v1/warm/tests/probe_warm.py",
         "patches/greeter/v1/warm/mutants/warm.yaml",
-    }  # fmt: skip
+    }
     assert {path for path in before if before[path] != after[path]} == {
-        "manifests/stacks/greeter/v1.yaml", "manifests/locks/greeter/v1.json", "docs/patches/greeter/v1/README.md",
-    }  # fmt: skip
+        "manifests/stacks/greeter/v1.yaml",
+        "manifests/locks/greeter/v1.json",
+        "docs/patches/greeter/v1/README.md",
+    }
     made.good("lock", "--check")
     done = walk(made, commands("Taking a patch out"))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -83,8 +83,12 @@ class Raylets:
         return subprocess.Popen(
             [*start, *options, *common, "--node-ip-address=127.0.0.1"],
             env={**kept, **QUIET, **env, MARK: f"{self._token}/{name}"},
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=self.folder,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.folder,
+        )
 
     def _await(self, process: subprocess.Popen[str]) -> None:
         out, _ = process.communicate(timeout=_START_SECONDS)

@@ -57,10 +57,21 @@ def good(made: Made, tmp_path_factory: pytest.TempPathFactory) -> NodeFacts:
         for v in ("worker", "spawned")
     ]
     return NodeFacts(
-        host="h", workspace="/ws", identity=["1", "2", ""], python="/py", python_version="3.11.7", ray="2.48.0",
-        interpreter="/py", packages={"words": "1.0"}, environment={"QUEUE": "1"}, seen=seen, applied=True, profile="full",
-        root="/nowhere", trees=found,
-    )  # fmt: skip
+        host="h",
+        workspace="/ws",
+        identity=["1", "2", ""],
+        python="/py",
+        python_version="3.11.7",
+        ray="2.48.0",
+        interpreter="/py",
+        packages={"words": "1.0"},
+        environment={"QUEUE": "1"},
+        seen=seen,
+        applied=True,
+        profile="full",
+        root="/nowhere",
+        trees=found,
+    )
 
 
 def node(name: str, *, alive: bool = True) -> Node:
@@ -165,8 +176,9 @@ def test_every_format_names_the_nodes_and_what_to_do(wanted: Wanted, good: NodeF
     names = [place["logicalLocations"][0]["fullyQualifiedName"] for place in results["file-changed"]["locations"]]
     assert (names, results["file-changed"]["message"]["text"].startswith(changed)) == (["a", "c"], True)
     assert [(level, p) for level, p, _ in formats.github(RENDERERS["github"](shown))] == [
-        ("error", {"title": "node-dead"}), ("error", {"title": "file-changed"})
-    ]  # fmt: skip
+        ("error", {"title": "node-dead"}),
+        ("error", {"title": "file-changed"}),
+    ]
     failures = {case.get("name"): case.find("failure") for case in formats.junit(RENDERERS["junit"](shown))}
     assert failures.keys() == {"e", "a, c: greeter/greeter/hello.py", "5 nodes"} and failures["5 nodes"] is None
     assert [
@@ -221,8 +233,10 @@ def test_a_recipe_says_what_the_environment_is(wanted: Wanted, good: NodeFacts) 
 
 
 def test_an_engine_that_imports_another_tree_than_its_worker(wanted: Wanted, good: NodeFacts) -> None:
-    seen = [replace(s, place="/usr/greeter/__init__.py", ours=False) if (s.view, s.package) == ("spawned", "greeter") else s
-            for s in good.seen]  # fmt: skip
+    seen = [
+        replace(s, place="/usr/greeter/__init__.py", ours=False) if (s.view, s.package) == ("spawned", "greeter") else s
+        for s in good.seen
+    ]
     found = one_odd(wanted, good, replace(good, seen=seen))
     assert rows(found) == {("views-differ", "c")}
     (one,) = found.differences

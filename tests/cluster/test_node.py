@@ -227,8 +227,11 @@ def test_what_a_worker_and_its_children_import(
     monkeypatch.syspath_prepend(str(workspace / "greeter"))
     facts = facts_from(payload, request_for(workspace, made))
     assert {(s.view, s.package, s.ours) for s in facts.seen} == {
-        ("worker", "greeter", True), ("worker", "clock", False), ("spawned", "greeter", True), ("spawned", "clock", False),
-    }  # fmt: skip
+        ("worker", "greeter", True),
+        ("worker", "clock", False),
+        ("spawned", "greeter", True),
+        ("spawned", "clock", False),
+    }
     assert {s.place for s in facts.seen if s.package == "clock"} == {
         str(tmp_path / "elsewhere" / "clock" / "__init__.py")
     }

@@ -44,11 +44,25 @@ class Nodes:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PATCHCTL_", "RAY_", "PYTHON", "PIP_"))}
         verb, *rest = args
         return subprocess.run(
-            [self.raylets.python, "-m", "patchctl", f"--root={self.made.root}", f"--cache={self.made.cache}", "cluster",
-             verb, "--address", address or self.raylets.address, *rest],
+            [
+                self.raylets.python,
+                "-m",
+                "patchctl",
+                f"--root={self.made.root}",
+                f"--cache={self.made.cache}",
+                "cluster",
+                verb,
+                "--address",
+                address or self.raylets.address,
+                *rest,
+            ],
             env={**kept, **QUIET, "HOME": str(home), "PYTHONPATH": path_of_driver(self.folder), "PIP_NO_INDEX": "1"},
-            cwd=home, capture_output=True, text=True, timeout=_RUN_SECONDS, check=False,
-        )  # fmt: skip
+            cwd=home,
+            capture_output=True,
+            text=True,
+            timeout=_RUN_SECONDS,
+            check=False,
+        )
 
     def json(self, *args: str, code: int = 0, **more: Any) -> dict[str, Any]:
         done = self.run(*args, "--json", **more)

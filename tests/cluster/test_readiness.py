@@ -45,9 +45,17 @@ def machine(number: int, **changed: str) -> NodeFacts:
     found = {**texts(), **own, **{files[name]: text for name, text in changed.items()}}
     found.pop("machine.json")
     return NodeFacts(
-        host="h", workspace="/ws", identity=[], python="/py", python_version="3.11", ray="2.48.0", interpreter="/py",
-        packages={}, environment={}, machine=MachineFacts(found, {}, 1.79e9),
-    )  # fmt: skip
+        host="h",
+        workspace="/ws",
+        identity=[],
+        python="/py",
+        python_version="3.11",
+        ray="2.48.0",
+        interpreter="/py",
+        packages={},
+        environment={},
+        machine=MachineFacts(found, {}, 1.79e9),
+    )
 
 
 def look(answers: Mapping[Node, Answer], accepted: tuple[str, ...] = (), nodes: int | None = None) -> Readiness:

@@ -41,11 +41,20 @@ from patchctl.source.pipconfig import IndexConfig
 from patchctl.terminal.text import visible_line
 
 NAMES: tuple[Any, ...] = (
-    "distribution/../../x", "distribution/manifests/a.yaml", "distribution/manifests", "sources/sdist/x.tar.gz",
-    "/etc/x", "distribution/.git/config",
-    "distribution/A", "distribution/a", "distribution/x\x00y", "distribution/" + "d/" * 60 + "x", "index.json",
-    "distribution/\u00e9", "distribution/e\u0301",
-)  # fmt: skip
+    "distribution/../../x",
+    "distribution/manifests/a.yaml",
+    "distribution/manifests",
+    "sources/sdist/x.tar.gz",
+    "/etc/x",
+    "distribution/.git/config",
+    "distribution/A",
+    "distribution/a",
+    "distribution/x\x00y",
+    "distribution/" + "d/" * 60 + "x",
+    "index.json",
+    "distribution/\u00e9",
+    "distribution/e\u0301",
+)
 
 
 class BundleReader(Reader):
@@ -56,9 +65,11 @@ class BundleReader(Reader):
     def __init__(self, folder: Path) -> None:
         self.file = folder / "x.tar"
         files = {
-            "distribution/manifests/upstreams.yaml": b"schema: 1\n", "distribution/scripts/run.sh": b"#!/bin/sh\n",
-            "sources/git/demo.pack": b"PACK" + bytes(600), "sources/sdist/demo-1.0.tar.gz": b"\x1f\x8b" + bytes(100),
-        }  # fmt: skip
+            "distribution/manifests/upstreams.yaml": b"schema: 1\n",
+            "distribution/scripts/run.sh": b"#!/bin/sh\n",
+            "sources/git/demo.pack": b"PACK" + bytes(600),
+            "sources/sdist/demo-1.0.tar.gz": b"\x1f\x8b" + bytes(100),
+        }
         members = tuple(Member(n, len(d), sha256(d).hexdigest(), n.endswith(".sh")) for n, d in files.items())
         sources = (
             BundledSource("demo", "git", "sources/git/demo.pack", commit=A, tree=B),
@@ -117,11 +128,21 @@ _HEADERS: tuple[bytes, ...] = (
     b"77777777777\0",
 )
 _PAX: tuple[tuple[str, str], ...] = (
-    ("path", "demo-1.0/" + "n" * 200), ("path", "../x"), ("path", "/x"), ("path", "demo-1.0/\x1b[2J"), ("size", "5"),
-    ("size", "9" * 5000), ("size", "-1"),
-    ("size", "\u0661"), ("comment", "c"), ("GNU.sparse.map", "0,1"), ("linkpath", "/etc"), ("mtime", "nan"), ("path",
-    "demo-1.0"), ("path", "demo-1.0/README.md"),
-)  # fmt: skip
+    ("path", "demo-1.0/" + "n" * 200),
+    ("path", "../x"),
+    ("path", "/x"),
+    ("path", "demo-1.0/\x1b[2J"),
+    ("size", "5"),
+    ("size", "9" * 5000),
+    ("size", "-1"),
+    ("size", "\u0661"),
+    ("comment", "c"),
+    ("GNU.sparse.map", "0,1"),
+    ("linkpath", "/etc"),
+    ("mtime", "nan"),
+    ("path", "demo-1.0"),
+    ("path", "demo-1.0/README.md"),
+)
 
 
 class TarReader(Reader):
@@ -258,9 +279,15 @@ class IndexReader(Reader):
         self.good = tar_gz(sdist_members())
         self.sdist = Sdist(version="1.0", sha256=sha256(self.good).hexdigest())
         self.server.answers["/files/demo-1.0.tar.gz"] = Answer(self.good)
-        file = {"filename": "demo-1.0.tar.gz", "url": "/files/demo-1.0.tar.gz", "hashes": {"sha256": self.sdist.sha256},
-                "requires-python": ">=3.8", "yanked": False, "size": len(self.good),
-                "upload-time": "2026-01-01T00:00:00Z"}  # fmt: skip
+        file = {
+            "filename": "demo-1.0.tar.gz",
+            "url": "/files/demo-1.0.tar.gz",
+            "hashes": {"sha256": self.sdist.sha256},
+            "requires-python": ">=3.8",
+            "yanked": False,
+            "size": len(self.good),
+            "upload-time": "2026-01-01T00:00:00Z",
+        }
         wheel = {
             **file,
             "filename": "demo-1.0-py3-none-any.whl",

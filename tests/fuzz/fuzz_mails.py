@@ -333,9 +333,26 @@ def _binary(rng: random.Random, lines: Lines, samples: list[bytes]) -> None:
 
 
 _CHANGES: tuple[Callable[[random.Random, Lines, list[bytes]], None], ...] = (
-    _structure_line, _any_line, _numbers, _shift, _hunk_line, _hunk_line, _hunk_line, _context_off, _name, _prefix, _name_tail, _mode, _id, _section,
-    _mail_header, _mail_header, _said, _letters, _binary,
-)  # fmt: skip
+    _structure_line,
+    _any_line,
+    _numbers,
+    _shift,
+    _hunk_line,
+    _hunk_line,
+    _hunk_line,
+    _context_off,
+    _name,
+    _prefix,
+    _name_tail,
+    _mode,
+    _id,
+    _section,
+    _mail_header,
+    _mail_header,
+    _said,
+    _letters,
+    _binary,
+)
 _WHOLE: tuple[Callable[[random.Random, bytes], bytes], ...] = (
     lambda _, data: data.replace(b"\n", b"\r\n"),
     lambda _, data: b"\xef\xbb\xbf" + data,

@@ -99,21 +99,46 @@ def _inside(folder: Path, path: Path) -> None:
 
 _PATCH = {"file": "0001-feature-x.patch", "feature": "x", "digest": "d" * 64, "commit": C}
 _TREE: dict[str, Any] = {
-    "kind": "managed", "folder": "greeter", "stack": "v1", "form": "git", "origin": "https://host/x.git",
-    "base_commit": A, "base_tree": B,
-    "tip_commit": C, "tip_tree": A, "locked": True, "patches": [_PATCH, {**_PATCH, "feature": "y"}],
-    "left_out": [{"feature": "z", "reason": "asked for"}], "generated": {"pkg/_version.py": "e" * 64}, "record": "",
-}  # fmt: skip
+    "kind": "managed",
+    "folder": "greeter",
+    "stack": "v1",
+    "form": "git",
+    "origin": "https://host/x.git",
+    "base_commit": A,
+    "base_tree": B,
+    "tip_commit": C,
+    "tip_tree": A,
+    "locked": True,
+    "patches": [_PATCH, {**_PATCH, "feature": "y"}],
+    "left_out": [{"feature": "z", "reason": "asked for"}],
+    "generated": {"pkg/_version.py": "e" * 64},
+    "record": "",
+}
 _INTO = {**_TREE, "kind": "into", "folder": "/opt/clock", "record": "clock-1.0.dist-info/RECORD"}
 STATES: list[dict[str, Any]] = [
-    {"version": 1, "profile": "full", "root": "/dist", "without": ["z"], "trees": {"greeter": _TREE, "clock": _INTO},
-     "skipped": [{"upstream": "vllm", "tried": [["https://host/x", "no answer"]]}]},
+    {
+        "version": 1,
+        "profile": "full",
+        "root": "/dist",
+        "without": ["z"],
+        "trees": {"greeter": _TREE, "clock": _INTO},
+        "skipped": [{"upstream": "vllm", "tried": [["https://host/x", "no answer"]]}],
+    },
     {"version": 1, "profile": None, "root": "/dist", "without": [], "trees": {}, "skipped": []},
-]  # fmt: skip
+]
 _CHANGE = {
-    "name": "greeter", "kind": "managed", "folder": "greeter", "base": A, "source": None, "target": C, "stash": None,
-    "generated": {"pkg/_version.py": "x = 1\n"}, "known": {"pkg/_old.py": "e" * 64}, "forget": False, "record": "",
-}  # fmt: skip
+    "name": "greeter",
+    "kind": "managed",
+    "folder": "greeter",
+    "base": A,
+    "source": None,
+    "target": C,
+    "stash": None,
+    "generated": {"pkg/_version.py": "x = 1\n"},
+    "known": {"pkg/_old.py": "e" * 64},
+    "forget": False,
+    "record": "",
+}
 _CHANGE_INTO = {
     **_CHANGE,
     "name": "clock",
@@ -344,10 +369,29 @@ class CacheRecord(Reader):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.samples = [
-            {"upstream": "demo", "form": "sdist", "commit": A, "tree": B, "origin": "https://host/x", "archive": "1.0.tar.gz",
-             "sha256": "d" * 64, "declared": ["pkg/_version.py"], "schema": 1},
-            {"upstream": "demo", "form": "git", "commit": A, "tree": B, "origin": "/x", "archive": None, "sha256": None, "declared": [], "schema": 1},
-        ]  # fmt: skip
+            {
+                "upstream": "demo",
+                "form": "sdist",
+                "commit": A,
+                "tree": B,
+                "origin": "https://host/x",
+                "archive": "1.0.tar.gz",
+                "sha256": "d" * 64,
+                "declared": ["pkg/_version.py"],
+                "schema": 1,
+            },
+            {
+                "upstream": "demo",
+                "form": "git",
+                "commit": A,
+                "tree": B,
+                "origin": "/x",
+                "archive": None,
+                "sha256": None,
+                "declared": [],
+                "schema": 1,
+            },
+        ]
 
     def case(self, rng: random.Random) -> bytes:
         return json_case(rng, self.samples)
@@ -469,5 +513,12 @@ def _yaml_change(rng: random.Random, data: bytes) -> bytes:
 
 
 MAKERS: tuple[Callable[[Path], Reader], ...] = (
-    StateReader, JournalReader, LockReader, MemoReader, KeptManifests, CacheRecord, InstalledRecord, ManifestReader,
-)  # fmt: skip
+    StateReader,
+    JournalReader,
+    LockReader,
+    MemoReader,
+    KeptManifests,
+    CacheRecord,
+    InstalledRecord,
+    ManifestReader,
+)

@@ -32,10 +32,20 @@ from fuzz_readers import Reader
 
 # Of a thousand cases: those readers get most that have most to decide, and that are quick.
 SHARES = {
-    "patch": 300, "state": 120, "journal": 80, "lock": 100, "memo": 80, "manifest cache": 20, "cache record": 60,
+    "patch": 300,
+    "state": 120,
+    "journal": 80,
+    "lock": 100,
+    "memo": 80,
+    "manifest cache": 20,
+    "cache record": 60,
     "RECORD": 60,
-    "manifest": 60, "bundle": 30, "tar archive": 40, "zip archive": 40, "index page": 10,
-}  # fmt: skip
+    "manifest": 60,
+    "bundle": 30,
+    "tar archive": 40,
+    "zip archive": 40,
+    "index page": 10,
+}
 CASES = 1_000_000
 SEED = 20261122
 SECONDS = 10.0  # for one case

@@ -28,20 +28,32 @@ def files_of(workspace: Path) -> dict[str, bytes]:
     state = json.loads(text)
     changes = [
         {
-            "name": name, "kind": tree["kind"], "folder": tree["folder"], "base": tree["base_commit"],
+            "name": name,
+            "kind": tree["kind"],
+            "folder": tree["folder"],
+            "base": tree["base_commit"],
             "source": tree["tip_commit"],
-            "target": tree["base_commit"], "stash": None, "generated": {}, "known": tree["generated"],
-            "forget": tree["kind"] == "into", "record": "",
+            "target": tree["base_commit"],
+            "stash": None,
+            "generated": {},
+            "known": tree["generated"],
+            "forget": tree["kind"] == "into",
+            "record": "",
         }
         for name, tree in state["trees"].items()
-    ]  # fmt: skip
+    ]
     at_base = {
         name: {
-            **tree, "tip_commit": tree["base_commit"], "tip_tree": tree["base_tree"], "patches": [], "left_out": [],
+            **tree,
+            "tip_commit": tree["base_commit"],
+            "tip_tree": tree["base_tree"],
+            "patches": [],
+            "left_out": [],
             "locked": False,
         }
-        for name, tree in state["trees"].items() if tree["kind"] == "managed"
-    }  # fmt: skip
+        for name, tree in state["trees"].items()
+        if tree["kind"] == "managed"
+    }
     after = {**state, "profile": None, "trees": at_base}
     journal = {"version": 1, "verb": "revert", "changes": changes, "after": after}
     return {"state.json": text.encode(), "journal.json": json.dumps(journal).encode()}
@@ -102,9 +114,15 @@ def main() -> None:
         __import__(f"patchctl.cli.{name}_verb")
     good = files_of(folder / "template" / "ws")
     more = (
-        str(folder / "decoy"), "../../decoy", "../decoy", f"{folder}/inside/../decoy", "decoy",
-        str(folder / "inside" / "clock"), "greeter", "clock",
-    )  # fmt: skip
+        str(folder / "decoy"),
+        "../../decoy",
+        "../decoy",
+        f"{folder}/inside/../decoy",
+        "decoy",
+        str(folder / "inside" / "clock"),
+        "greeter",
+        "clock",
+    )
     for number in range(first, first + count):
         run_case(folder, changed(random.Random(f"{seed} verbs {number}"), good, more), number)
     with contextlib.suppress(FileNotFoundError):

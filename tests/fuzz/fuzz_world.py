@@ -40,13 +40,14 @@ _MADE = {
     b"a b/c d": b"blank\nin\nname\n",
     b"dashes": b"-- \n---\n-- a\n--- a/x\n+++ b/x\ndiff --git a/x b/x\nFrom x\n@@ -1 +1 @@\n",
     b"long": b"y" * 3000 + b"\nz\n",
-}  # fmt: skip
+}
 OPTIONS = (
-    ("--full-index", "--binary", "-M", "-C", "--find-copies-harder"), ("--full-index", "--binary", "--no-renames",
-    "-U1"),
-    ("--binary", "-M", "-U0"), ("--full-index", "--binary", "-M", "-p", "--no-signature", "-U5", "-B"),
+    ("--full-index", "--binary", "-M", "-C", "--find-copies-harder"),
+    ("--full-index", "--binary", "--no-renames", "-U1"),
+    ("--binary", "-M", "-U0"),
+    ("--full-index", "--binary", "-M", "-p", "--no-signature", "-U5", "-B"),
     ("--full-index", "--binary", "-s", "-p"),
-)  # fmt: skip
+)
 
 
 @dataclass

@@ -90,13 +90,20 @@ def _source_without_name(reader: Reader) -> bytes:
 
 KEPT: dict[str, tuple[str, bytes | Callable[[Reader], bytes]]] = {
     "state: NUL in a folder": ("state", _changed(STATES[0], lambda s: s["trees"]["clock"].update(folder="/opt/a\0b"))),
-    "state: NUL in a generated file": ("state", _changed(STATES[0], lambda s: s["trees"]["greeter"].update(generated={"a\0b": "x"}))),
+    "state: NUL in a generated file": (
+        "state",
+        _changed(STATES[0], lambda s: s["trees"]["greeter"].update(generated={"a\0b": "x"})),
+    ),
     "state: half a surrogate pair": ("state", _changed(STATES[0], lambda s: s.update(root="\ud83d"))),
-    "state: a folder that is not UTF-8": ("state", _changed(STATES[0], lambda s: s["trees"]["clock"].update(folder="/opt/\udcff"))),
+    "state: a folder that is not UTF-8": (
+        "state",
+        _changed(STATES[0], lambda s: s["trees"]["clock"].update(folder="/opt/\udcff")),
+    ),
     "journal: forget is a text": ("journal", _changed(JOURNALS[0], lambda j: j["changes"][0].update(forget="x"))),
     "journal: a record that is a list": ("journal", _changed(JOURNALS[0], lambda j: j["changes"][0].update(record=[]))),
     "journal: half a surrogate pair to be written": (
-        "journal", _changed(JOURNALS[0], lambda j: j["changes"][0].update(generated={"a": "\udcff"})),
+        "journal",
+        _changed(JOURNALS[0], lambda j: j["changes"][0].update(generated={"a": "\udcff"})),
     ),
     "lock: a side without an id": ("lock", _lock(lambda d: d["patches"][0]["files"][0].update(before=["100644"]))),
     "lock: a side that is a text": ("lock", _lock(lambda d: d["patches"][0]["files"][0].update(before=""))),
@@ -108,13 +115,16 @@ KEPT: dict[str, tuple[str, bytes | Callable[[Reader], bytes]]] = {
     "memo: an id that is none": ("memo", _memo(lambda d: d.update(tip_commit="--output=x"))),
     "memo: a mode that is none": ("memo", _memo(lambda d: d["steps"][0][2][0].__setitem__(1, [0o40000, "a" * 40]))),
     "memo: a pack elsewhere": ("memo", _memo(lambda d: d.update(pack="../../" + d["pack"]))),
-    "manifest cache: a text where a mapping is due": ("manifest cache", b'{"upstreams": "x", "stacks": [], "profiles": [], "practice": null}'),
+    "manifest cache: a text where a mapping is due": (
+        "manifest cache",
+        b'{"upstreams": "x", "stacks": [], "profiles": [], "practice": null}',
+    ),
     "manifest cache: nested deeply": ("manifest cache", b"[" * 100_000),
     "RECORD: a field longer than CSV allows": ("RECORD", b"x" * 140_000 + b",,\n"),
     "RECORD: a NUL": ("RECORD", b"a\0b,,\n"),
     "bundle: a source whose member is a list": ("bundle", _source_without_name),
     "zip: a central directory before the file's start": ("zip archive", _zip_with_place),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", KEPT)

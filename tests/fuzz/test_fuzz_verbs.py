@@ -79,8 +79,13 @@ def test_nothing_outside_is_written(made: Made, tmp_path: Path) -> None:
         str(CASES),
     ]
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PATCHCTL_", "XDG_", "PIP_", "GIT_"))}
-    own = {"HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": str(REPO), "PIP_NO_INDEX": "1",
-           "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
+    own = {
+        "HOME": str(tmp_path / "home"),
+        "TMPDIR": str(tmp_path / "tmp"),
+        "PYTHONPATH": str(REPO),
+        "PIP_NO_INDEX": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     command = [
         "strace",
         "-f",

@@ -43,8 +43,20 @@ ORDERS = {
 }
 PATCH = "patches/greeter/v1/loud/0003-feature-loud.patch"
 FORBIDDEN = {chr(c) for c in (*range(0x20), *range(0x7F, 0xA0))} - {"\n", "\t"} | {
-    "\u202e", "\u202a", "\u202b", "\u202d", "\u2066", "\u2067", "\u2068", "\u2069", "\u200b", "\u200e", "\u200f", "\u2028", "\u2029",
-}  # fmt: skip
+    "\u202e",
+    "\u202a",
+    "\u202b",
+    "\u202d",
+    "\u2066",
+    "\u2067",
+    "\u2068",
+    "\u2069",
+    "\u200b",
+    "\u200e",
+    "\u200f",
+    "\u2028",
+    "\u2029",
+}
 
 
 def assert_harmless(done: subprocess.CompletedProcess[str]) -> None:
@@ -57,8 +69,10 @@ def assert_harmless(done: subprocess.CompletedProcess[str]) -> None:
 def all_verbs(made: Made, workspace: Path) -> list[subprocess.CompletedProcess[str]]:
     """Everything that reads a patch or a manifest and prints of it, as text and as JSON."""
     lines = [
-        ["apply", "--profile", "full", "--workspace", str(workspace)], ["list"], ["verify", "--static", "--json"],
-    ]  # fmt: skip
+        ["apply", "--profile", "full", "--workspace", str(workspace)],
+        ["list"],
+        ["verify", "--static", "--json"],
+    ]
     return [made.patchctl(*line) for line in lines]
 
 

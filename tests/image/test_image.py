@@ -36,8 +36,11 @@ print(json.dumps(found))
 def locked_tree(upstream: str, form: str, lacking: set[str]) -> str:
     """The tip tree that the lock file promises for a form of a source, less these features."""
     lock = json.loads((REPO / f"manifests/locks/{upstream}/{stack(upstream).name}.json").read_text())
-    found = [one for result in lock["results"] if isinstance(one := result["forms"].get(form), dict)
-             and {*result["without"], *one["unavailable"]} == lacking]  # fmt: skip
+    found = [
+        one
+        for result in lock["results"]
+        if isinstance(one := result["forms"].get(form), dict) and {*result["without"], *one["unavailable"]} == lacking
+    ]
     (promised,) = found
     return str(promised["tip_tree"])
 

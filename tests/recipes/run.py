@@ -167,13 +167,24 @@ def arguments(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--table", type=Path)
     parser.add_argument("--timeout", type=float, default=900.0)
     parser.add_argument("--again", action="store_true")
-    parser.add_argument("--compare", type=lambda text: text.split(","), default=[], metavar="KIND[,KIND ...]",
-                        help=f"further runs, held against the recipe's own: {', '.join(KINDS)}")  # fmt: skip
+    parser.add_argument(
+        "--compare",
+        type=lambda text: text.split(","),
+        default=[],
+        metavar="KIND[,KIND ...]",
+        help=f"further runs, held against the recipe's own: {', '.join(KINDS)}",
+    )
     parser.add_argument(
         "--size", nargs="*", default=[], metavar="NAME=N", help="in place of the table's, to look closer"
     )
-    parser.add_argument("--with", nargs="*", default=[], dest="beside", metavar="KEY=VALUE",
-                        help="overrides and variables beside those of one recipe, which then has no record")  # fmt: skip
+    parser.add_argument(
+        "--with",
+        nargs="*",
+        default=[],
+        dest="beside",
+        metavar="KEY=VALUE",
+        help="overrides and variables beside those of one recipe, which then has no record",
+    )
     parser.add_argument("--model", choices=list(TABLE["models"]), metavar="PROFILE", help="whose model, as --with")
     parser.add_argument("--steps", type=int, metavar="N", help="of one recipe, which then has no record")
     parser.add_argument(

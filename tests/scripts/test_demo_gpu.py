@@ -75,8 +75,16 @@ def test_what_is_not_alike_is_named(scripts: Scripts, tmp_path: Path, was: str, 
 
 def test_packages_on_pythonpath_are_there_for_the_program(scripts: Scripts, tmp_path: Path) -> None:
     """The probe found them there; an interpreter whose packages cannot be written to has them nowhere else."""
-    bare = subprocess.run([str(scripts.python), "-c", "import sysconfig, sys; print(sysconfig.get_path('purelib'), sys._base_executable)"],
-                          capture_output=True, text=True, check=True).stdout.split()  # fmt: skip
+    bare = subprocess.run(
+        [
+            str(scripts.python),
+            "-c",
+            "import sysconfig, sys; print(sysconfig.get_path('purelib'), sys._base_executable)",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
     words = (
         "--python",
         bare[1],
@@ -104,8 +112,12 @@ def test_it_makes_its_tree_itself(scripts: Scripts, tmp_path: Path) -> None:
     """Of the set that its program is for, whatever set is taken without a word."""
     ended = demo(*SMALL, "--out", tmp_path / "out", PATCHCTL_TORCH_PYTHON=str(scripts.python), HOME=os.environ["HOME"])
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
-    state = subprocess.run([Path(sys.executable).with_name("patchctl"), "status", "--workspace", tmp_path / "out" / "workspace"],
-                           capture_output=True, text=True, check=True)  # fmt: skip
+    state = subprocess.run(
+        [Path(sys.executable).with_name("patchctl"), "status", "--workspace", tmp_path / "out" / "workspace"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert "2026.02" in state.stdout
 
 

@@ -66,9 +66,17 @@ PROBLEMS = {
 }
 # 003, 4.8.2, without what VLLMCustomAPI of AISBench 3.1 does not take.
 VALUES = {
-    "attr": "service", "abbr": "vllm-api-general", "model": "qwen3-32b", "request_rate": 0, "retry": 2, "host_ip": "localhost",
-    "host_port": 6380, "enable_ssl": False, "max_out_len": 20480, "batch_size": 48,
-}  # fmt: skip
+    "attr": "service",
+    "abbr": "vllm-api-general",
+    "model": "qwen3-32b",
+    "request_rate": 0,
+    "retry": 2,
+    "host_ip": "localhost",
+    "host_port": 6380,
+    "enable_ssl": False,
+    "max_out_len": 20480,
+    "batch_size": 48,
+}
 
 
 @pytest.fixture
@@ -111,10 +119,16 @@ def test_the_server_has_the_settings_of_003(server: Server) -> None:
     assert argv[:2] == ["serve", str(server.model)]
     pairs = dict(pairwise(argv))
     wanted = {
-        "--served-model-name": "qwen3-32b", "--gpu-memory-utilization": "0.9", "--max-model-len": "22528",
-        "--max-num-batched-tokens": "22528", "--tensor-parallel-size": "4", "--data-parallel-size": "4",
-        "--distributed-executor-backend": "mp", "--generation-config": "vllm", "--host": "127.0.0.1",
-    }  # fmt: skip
+        "--served-model-name": "qwen3-32b",
+        "--gpu-memory-utilization": "0.9",
+        "--max-model-len": "22528",
+        "--max-num-batched-tokens": "22528",
+        "--tensor-parallel-size": "4",
+        "--data-parallel-size": "4",
+        "--distributed-executor-backend": "mp",
+        "--generation-config": "vllm",
+        "--host": "127.0.0.1",
+    }
     assert {name: pairs.get(name) for name in wanted} == wanted
     assert {"--enforce-eager", "--trust-remote-code"} <= set(argv)
     assert argv[-2:] == ["--max-num-seqs", "12"] and argv[argv.index("--max-num-seqs") + 1] == "24"

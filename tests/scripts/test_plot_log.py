@@ -317,7 +317,7 @@ class TestHealth:
             ("host-memory", "actor/perf/cpu_memory_used_gb", lambda step: 500 + 10 * step, lambda step: 500),
             ("numbers", "actor/grad_norm", lambda step: math.nan if step == 9 else 1, None),
         ],
-    )  # fmt: skip
+    )
     def test_each_rule_has_a_bad_run_and_a_good_one(
         self, tmp_path: Path, name: str, metric: str, bad: Any, good: Any
     ) -> None:
@@ -429,11 +429,14 @@ class TestOutput:
         ("name", "places"),
         [
             ("critic/score/mean", "verl/trainer/ppo/metric_utils.py: compute_data_metrics"),
-            ("timing_s/gen", "2026.02: verl/trainer/ppo/ray_trainer.py: fit; 2026.11: verl/trainer/ppo/v1/trainer_base.py: _step_once"),
+            (
+                "timing_s/gen",
+                "2026.02: verl/trainer/ppo/ray_trainer.py: fit; 2026.11: verl/trainer/ppo/v1/trainer_base.py: _step_once",
+            ),
             ("timing_s/update_weights", "2026.11 alone: verl/trainer/ppo/v1/trainer_sync.py: on_step_end"),
             ("timing_s/reshard", "neither set"),
         ],
-    )  # fmt: skip
+    )
     def test_explain_says_which_set_has_it(self, name: str, places: str) -> None:
         assert plot_log("--explain", name).stdout.splitlines()[1] == f"  computed by: {places}"
 
@@ -477,12 +480,22 @@ def run_of(picture: Any, name: str, steps: int, *, lift: float = 0.0, **more: fl
     for step in range(1, steps + 1):
         wave = math.sin(step * 1.7) / 10
         run.steps[step] = {
-            "critic/rewards/mean": step / steps + wave + lift, "response_length/mean": 3000 + 4000 * step / steps,
-            "response_length/max": 8192.0, "response_length/clip_ratio": 0.05 + wave / 10, "actor/entropy": 1 / step,
-            "actor/ppo_kl": wave / 1000, "actor/grad_norm": 0.2 + wave, "perf/throughput": 60 + wave,
-            "perf/max_memory_reserved_gb": 60.0, "perf/max_memory_allocated_gb": 55.0, "timing_s/step": 100 + wave,
-            "timing_s/gen": 70.0, "timing_s/update_actor": 20.0, "timing_s/old_log_prob": 5.0, **more,
-        }  # fmt: skip
+            "critic/rewards/mean": step / steps + wave + lift,
+            "response_length/mean": 3000 + 4000 * step / steps,
+            "response_length/max": 8192.0,
+            "response_length/clip_ratio": 0.05 + wave / 10,
+            "actor/entropy": 1 / step,
+            "actor/ppo_kl": wave / 1000,
+            "actor/grad_norm": 0.2 + wave,
+            "perf/throughput": 60 + wave,
+            "perf/max_memory_reserved_gb": 60.0,
+            "perf/max_memory_allocated_gb": 55.0,
+            "timing_s/step": 100 + wave,
+            "timing_s/gen": 70.0,
+            "timing_s/update_actor": 20.0,
+            "timing_s/old_log_prob": 5.0,
+            **more,
+        }
     return run
 
 

@@ -68,21 +68,58 @@ class Cluster:
 def cluster(ray_shell: Shell, torch_python: Path) -> Iterator[Cluster]:
     shell, port, foreign_port = ray_shell, free_port(), free_port()
     foreign = shell.start(
-        torch_python.parent / "ray", "start", "--head", "--block", "--port", foreign_port, "--node-ip-address",
-        "127.0.0.7", "--temp-dir", shell.folder / "f", *of_head(foreign_port),
-    )  # fmt: skip
+        torch_python.parent / "ray",
+        "start",
+        "--head",
+        "--block",
+        "--port",
+        foreign_port,
+        "--node-ip-address",
+        "127.0.0.7",
+        "--temp-dir",
+        shell.folder / "f",
+        *of_head(foreign_port),
+    )
     wait_until(lambda: bool(named(session(foreign.process.pid), "raylet")))
     made = Cluster(shell, port, foreign, foreign_port, [])
     head = shell.start(
-        "ray_cluster.sh", "head", *RECIPE, "--nodes", 3, "--expect", ",".join((HEAD, *WORKERS)), "--port", port,
-        "--temp-dir", shell.folder / "r", "--state", made.state(HEAD), "--wait", START_S, *here(HEAD), "--", *of_head(port),
-    )  # fmt: skip
+        "ray_cluster.sh",
+        "head",
+        *RECIPE,
+        "--nodes",
+        3,
+        "--expect",
+        ",".join((HEAD, *WORKERS)),
+        "--port",
+        port,
+        "--temp-dir",
+        shell.folder / "r",
+        "--state",
+        made.state(HEAD),
+        "--wait",
+        START_S,
+        *here(HEAD),
+        "--",
+        *of_head(port),
+    )
     try:
         for address in WORKERS:  # one after the other: several at once on one machine get in each other's way, in Ray
             worker = shell.start(
-                "ray_cluster.sh", "worker", *RECIPE, "--nodes", 3, "--head", f"{HEAD}:{port}", "--state",
-                made.state(address), "--wait", START_S, *here(address), "--", *SMALL,
-            )  # fmt: skip
+                "ray_cluster.sh",
+                "worker",
+                *RECIPE,
+                "--nodes",
+                3,
+                "--head",
+                f"{HEAD}:{port}",
+                "--state",
+                made.state(address),
+                "--wait",
+                START_S,
+                *here(address),
+                "--",
+                *SMALL,
+            )
             assert worker.wait(START_S) == 0, worker.err
         assert head.wait(START_S) == 0, head.err
         made.said.append(head.err + head.out)
@@ -110,8 +147,13 @@ def test_head_waits_for_all_and_names_each(cluster: Cluster) -> None:
 def test_tasks_on_every_node_have_the_environment(cluster: Cluster, torch_python: Path) -> None:
     done = subprocess.run(
         [torch_python, "-c", LOOK, f"{HEAD}:{cluster.port}"],
-        env=cluster.shell.environment(), cwd=cluster.shell.folder, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        env=cluster.shell.environment(),
+        cwd=cluster.shell.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout.splitlines()[-1])
     wanted = {
@@ -196,9 +238,21 @@ def test_a_node_that_dies_is_named(cluster: Cluster) -> None:
 def test_an_interrupted_head_stops_what_it_started(cluster: Cluster) -> None:
     state, port = cluster.shell.folder / "interrupted", free_port()
     head = cluster.shell.start(
-        "ray_cluster.sh", "head", "--no-env", "--nodes", 2, "--port", port, "--state", state, "--temp-dir",
-        cluster.shell.folder / "i", *here("127.0.0.5"), "--", *of_head(port),
-    )  # fmt: skip
+        "ray_cluster.sh",
+        "head",
+        "--no-env",
+        "--nodes",
+        2,
+        "--port",
+        port,
+        "--state",
+        state,
+        "--temp-dir",
+        cluster.shell.folder / "i",
+        *here("127.0.0.5"),
+        "--",
+        *of_head(port),
+    )
     head.until("1 of 2 nodes")
     assert marked(f"{state}")
     head.interrupt()

@@ -20,9 +20,13 @@ print(json.dumps(sys.argv))
 MANAGERS = ("davinci_manager", "devmm_svm", "hisi_hdc")
 DRIVER = "usr/local/Ascend/driver"
 FILES = (
-    "usr/local/dcmi", "usr/local/bin/npu-smi", "usr/bin/msnpureport", "usr/local/sbin", "etc/localtime",
+    "usr/local/dcmi",
+    "usr/local/bin/npu-smi",
+    "usr/bin/msnpureport",
+    "usr/local/sbin",
+    "etc/localtime",
     "var/log/npu/slog/slogd",
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -91,10 +95,23 @@ def test_weights_variables_and_a_command(shell: Shell, host: Path) -> None:
     weights.mkdir()
     argv = words(
         start(
-            shell, host, "-v", f"{weights}:/data/weights:ro", "-e", "MODEL_PATH=/data/weights", "image:1", "--interface",
-            "eth7", "--option", "--cap-add=SYS_PTRACE", "--", "bash", "-c", "echo two words",
+            shell,
+            host,
+            "-v",
+            f"{weights}:/data/weights:ro",
+            "-e",
+            "MODEL_PATH=/data/weights",
+            "image:1",
+            "--interface",
+            "eth7",
+            "--option",
+            "--cap-add=SYS_PTRACE",
+            "--",
+            "bash",
+            "-c",
+            "echo two words",
         )
-    )  # fmt: skip
+    )
     assert f"{weights}:/data/weights:ro" in after(argv, "-v")
     assert after(argv, "-e") == ["MODEL_PATH=/data/weights", "HCCL_SOCKET_IFNAME=eth7", "GLOO_SOCKET_IFNAME=eth7"]
     assert argv[-5:] == ["--cap-add=SYS_PTRACE", "image:1", "bash", "-c", "echo two words"]

@@ -313,11 +313,35 @@ def test_training_runs_in_the_cluster_that_was_started(ray_shell: Shell) -> None
     run = Training(ray_shell)
     state, port = ray_shell.folder / "state", free_port()
     head = ray_shell.start(
-        "ray_cluster.sh", "head", "-p", "qwen3-8b", "-r", "grpo", "--node-ip", "127.0.0.2", "--interface", "lo", "--devices",
-        16, "--port", port, "--state", state, "--temp-dir", ray_shell.folder / "r", "--", "--num-cpus", 2,
-        "--object-store-memory", 80000000, "--dashboard-agent-listen-port", 0, "--include-dashboard=false",
-        "--ray-client-server-port", free_port(),
-    )  # fmt: skip
+        "ray_cluster.sh",
+        "head",
+        "-p",
+        "qwen3-8b",
+        "-r",
+        "grpo",
+        "--node-ip",
+        "127.0.0.2",
+        "--interface",
+        "lo",
+        "--devices",
+        16,
+        "--port",
+        port,
+        "--state",
+        state,
+        "--temp-dir",
+        ray_shell.folder / "r",
+        "--",
+        "--num-cpus",
+        2,
+        "--object-store-memory",
+        80000000,
+        "--dashboard-agent-listen-port",
+        0,
+        "--include-dashboard=false",
+        "--ray-client-server-port",
+        free_port(),
+    )
     try:
         assert head.wait(120) == 0, head.err
         code, program = run.to_the_end(PATCHCTL_RAY_STATE_DIR=str(state), ENTRY_DOES=IN_RAY)

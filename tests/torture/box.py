@@ -81,9 +81,13 @@ class Box:
     def _environment(self) -> dict[str, str]:
         own = {"HOME": self.folder / "home", "TMPDIR": self.folder / "tmp", "PYTHONPATH": REPO}
         return {
-            "PATH": os.environ["PATH"], "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.made.index), "PYTHONDONTWRITEBYTECODE": "1",
-            "PATCHCTL_CACHE": str(self.made.cache), **{k: str(v) for k, v in own.items()},
-        }  # fmt: skip
+            "PATH": os.environ["PATH"],
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(self.made.index),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PATCHCTL_CACHE": str(self.made.cache),
+            **{k: str(v) for k, v in own.items()},
+        }
 
 
 def new_box(folder: Path) -> Box:

@@ -85,13 +85,17 @@ _STEPS: tuple[Callable[[Path], None], ...] = (_typo, _moves, _turns, _bits, _mor
 CLOCK = Upstream(
     "clock",
     "v2",
-    {"pyproject.toml": f'{_BUILD}[project]\nname = "clock"\nversion = "1.0"\n', "clock/__init__.py": "", "clock/tick.py": _TICK},
+    {
+        "pyproject.toml": f'{_BUILD}[project]\nname = "clock"\nversion = "1.0"\n',
+        "clock/__init__.py": "",
+        "clock/tick.py": _TICK,
+    },
     (
         Patch("step", {}, "tick: take the size of a step", switch="config clock.step=2"),
         Patch("chime", {}, "tick: chime", switch="env CLOCK_CHIME=1", carries={"clock/chime.py": "CHIME = 1\n"}),
     ),
     sdist=("pyproject.toml", "clock/__init__.py", "clock/tick.py"),
-)  # fmt: skip
+)
 
 
 def _step(repo: Path) -> None:

@@ -52,10 +52,16 @@ KINDS = (
     Kind("child", "a child killed", lambda call, first: not first and (call.changes or call.kind in ("pipe", "life"))),
     Kind("parent", "the parent of a child killed", lambda call, first: not first and call.changes),
     Kind("ENOSPC", "disk full from here on", lambda call, first: _may_need_room(call), errno.ENOSPC, _needs_room),
-    Kind("EROFS", "disk read-only from here on", lambda call, first: _asks_for_rights(call), errno.EROFS, _asks_for_rights),
+    Kind(
+        "EROFS",
+        "disk read-only from here on",
+        lambda call, first: _asks_for_rights(call),
+        errno.EROFS,
+        _asks_for_rights,
+    ),
     Kind("EIO", "one input/output error", lambda call, first: call.changes and call.name != "mmap", errno.EIO),
     Kind("EMFILE", "no descriptor free, once", lambda call, first: call.changes and call.opens, errno.EMFILE),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)

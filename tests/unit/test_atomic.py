@@ -304,12 +304,25 @@ def test_nothing_else_writes_a_file_in_its_place() -> None:
 @pytest.mark.parametrize(
     ("line", "is_one"),
     [
-        ("p.write_text(t)", True), ("open(p, 'w')", True), ("p.open('ab')", True), ("p.open(mode='x')", True),
-        ("os.open(p, os.O_RDWR)", True), ("os.replace(a, b)", True), ("a.replace(b)", True), ("shutil.copy(a, b)", True),
-        ("zipfile.ZipFile(f, 'w')", True), ("p.rename(q)", True), ("os.fdopen(h, 'wb')", True),
-        ("open(p)", False), ("p.open('rb')", False), ("os.open(p, os.O_RDONLY)", False), ("t.replace('a', 'b')", False),
-        ("replace(change, stash=None)", False), ("dataclasses.replace(a, b=1)", False), ("values.copy()", False),
+        ("p.write_text(t)", True),
+        ("open(p, 'w')", True),
+        ("p.open('ab')", True),
+        ("p.open(mode='x')", True),
+        ("os.open(p, os.O_RDWR)", True),
+        ("os.replace(a, b)", True),
+        ("a.replace(b)", True),
+        ("shutil.copy(a, b)", True),
+        ("zipfile.ZipFile(f, 'w')", True),
+        ("p.rename(q)", True),
+        ("os.fdopen(h, 'wb')", True),
+        ("open(p)", False),
+        ("p.open('rb')", False),
+        ("os.open(p, os.O_RDONLY)", False),
+        ("t.replace('a', 'b')", False),
+        ("replace(change, stash=None)", False),
+        ("dataclasses.replace(a, b=1)", False),
+        ("values.copy()", False),
     ],
-)  # fmt: skip
+)
 def test_what_counts_as_writing(line: str, is_one: bool) -> None:
     assert bool(list(writers(ast.parse(line)))) == is_one

@@ -19,8 +19,17 @@ GROUND = {"patchctl", "values", "delta", "errors", "atomic", "denied", "extensio
 SOURCES = GROUND | {"patch", "git", "manifest", "source"}
 TREES = SOURCES | {"stack", "identify", "workspace"}
 FIRST_WING = TREES | {
-    "findings", "requirements", "install", "bundle", "catalog", "importing", "maintain", "check", "doctor", "cluster",
-}  # fmt: skip
+    "findings",
+    "requirements",
+    "install",
+    "bundle",
+    "catalog",
+    "importing",
+    "maintain",
+    "check",
+    "doctor",
+    "cluster",
+}
 # From the ground up: each room, and what it may import. All of it stands further up in this table.
 ROOMS: dict[str, set[str]] = {
     "patchctl": set(),

@@ -35,9 +35,17 @@ def classes(module: Any) -> tuple[type, type, type]:
 
 OURS, THEIRS = classes(values), classes(dataclasses)
 CALLS: list[tuple[int, tuple[Any, ...], dict[str, Any]]] = [
-    (0, (1,), {}), (0, (1, 3, ["a"]), {}), (0, (), {"x": 1, "y": 5}), (0, (), {}), (0, (1,), {"x": 1}),
-    (0, (1, 2, [], 4), {}), (0, (1,), {"w": 1}), (1, (1,), {"inner": {"a": (1, 2)}}), (2, (1, (2,)), {}), (2, (), {"z": ()}),
-]  # fmt: skip
+    (0, (1,), {}),
+    (0, (1, 3, ["a"]), {}),
+    (0, (), {"x": 1, "y": 5}),
+    (0, (), {}),
+    (0, (1,), {"x": 1}),
+    (0, (1, 2, [], 4), {}),
+    (0, (1,), {"w": 1}),
+    (1, (1,), {"inner": {"a": (1, 2)}}),
+    (2, (1, (2,)), {}),
+    (2, (), {"z": ()}),
+]
 
 
 @pytest.mark.parametrize(("which", "args", "given"), CALLS)

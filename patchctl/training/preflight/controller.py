@@ -122,8 +122,9 @@ def sharing_of(case: Case) -> Sharing:
     if case.text(f"{ACTOR}.strategy") != "megatron":
         training = max(1, case.number(f"{ACTOR}.ulysses_sequence_parallel_size") or 1)
         return Sharing(training, training, rollout)
-    tensor, pipeline, context = (case.number(f"{MEGATRON}.{name}_parallel_size") or 1
-                                 for name in ("tensor_model", "pipeline_model", "context"))  # fmt: skip
+    tensor, pipeline, context = (
+        case.number(f"{MEGATRON}.{name}_parallel_size") or 1 for name in ("tensor_model", "pipeline_model", "context")
+    )
     if min(tensor, pipeline, context) < 1:
         raise BadSizes("a parallel size below 1")
     return Sharing(tensor * pipeline * context, tensor * context, rollout)

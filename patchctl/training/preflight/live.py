@@ -151,9 +151,15 @@ def _tool(name: str, *args: str, fails: bool = False) -> str:
     if path is None:
         raise Missing(f"{name} is not on PATH")
     done = subprocess.run(
-        [path, *args], capture_output=True, text=True, errors="replace", timeout=TIMEOUT_SECONDS, check=False,
-        stdin=subprocess.DEVNULL, env={**os.environ, "LC_ALL": "C"},
-    )  # fmt: skip
+        [path, *args],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "LC_ALL": "C"},
+    )
     if done.returncode and not (fails and done.stdout):
         raise Missing(f"{name} {' '.join(args)} ended with {done.returncode}: {one_line(done.stderr or done.stdout)}")
     return done.stdout
@@ -245,9 +251,10 @@ def _interface(name: str) -> dict[str, Any]:
 def _environment(request: ProbeRequest) -> dict[str, str]:
     """The variables that are somebody's business here, without credentials."""
     ours = [
-        name for name in request.environment
+        name
+        for name in request.environment
         if (name in request.variables or _OURS.fullmatch(name)) and not SECRET.search(name)
-    ]  # fmt: skip
+    ]
     return {name: redact_text(request.environment[name]) for name in sorted(ours)}
 
 
@@ -273,9 +280,14 @@ def _path(path: Path) -> dict[str, Any] | None:
 def _python(python: str, absent: dict[str, str]) -> dict[str, str]:
     try:
         done = subprocess.run(
-            [python, "-c", _PYTHON_PROBE], capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=True, cwd="/",
+            [python, "-c", _PYTHON_PROBE],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            check=True,
+            cwd="/",
             stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
         version, rows, operators = json.loads(done.stdout.strip().splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         why = f"{python} cannot be asked: {one_line(str(error))}"

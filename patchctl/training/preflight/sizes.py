@@ -128,10 +128,14 @@ def _stages(case: Case, model: Model) -> list[tuple[Layout, int]]:
         raise BadSizes(f"{model.experts.count} experts over an expert parallel size of {expert}")
     first, last = _layers_of_stages(case, model.layers, pipeline)
     layout = Layout(
-        devices=case.devices, tensor=tensor, pipeline=pipeline,
-        context=_size(case, f"{MEGATRON}.context_parallel_size"), expert=expert,
-        expert_tensor=_size(case, f"{MEGATRON}.expert_tensor_parallel_size"), stage_layers=first,
-    )  # fmt: skip
+        devices=case.devices,
+        tensor=tensor,
+        pipeline=pipeline,
+        context=_size(case, f"{MEGATRON}.context_parallel_size"),
+        expert=expert,
+        expert_tensor=_size(case, f"{MEGATRON}.expert_tensor_parallel_size"),
+        stage_layers=first,
+    )
     if pipeline == 1:
         return [(layout, 0)]
     return [(layout, 0), (replace(layout, stage_layers=last), pipeline - 1)]
@@ -162,11 +166,15 @@ def _megatron(case: Case, model: Model, layout: Layout, stage: int) -> Training:
     if stage == layout.pipeline - 1:
         activations += logits_bytes(model, layout, tokens)
     return Training(
-        BF16 * parameters, FP32 * parameters, 0 if swapped else optimizer, activations, one.worst - one.mlp,
+        BF16 * parameters,
+        FP32 * parameters,
+        0 if swapped else optimizer,
+        activations,
+        one.worst - one.mlp,
         2 * BF16 * parameters + optimizer,
         f"stage {stage + 1} of {layout.pipeline}, {layout.stage_layers} layers, micro-batches in flight {in_flight}, {how}",
         _buffers(case, layout.context),
-    )  # fmt: skip
+    )
 
 
 def _buffers(case: Case, context: int) -> int:

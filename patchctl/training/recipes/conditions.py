@@ -155,8 +155,15 @@ def _among(condition: Condition, facts: Facts) -> Iterator[str]:
 
 
 _CHECKS: tuple[Callable[[Condition, Facts], Iterator[str]], ...] = (
-    _equals, _differs, _given, _absent, _holds, _contains, _lacks, _among,
-)  # fmt: skip
+    _equals,
+    _differs,
+    _given,
+    _absent,
+    _holds,
+    _contains,
+    _lacks,
+    _among,
+)
 
 
 def _is(name: str, found: str | None) -> str:

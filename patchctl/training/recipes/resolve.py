@@ -115,8 +115,13 @@ class _Merged:
     def take_out(self, name: str) -> bool:
         """Removes an inherited name, whatever it is; False where nothing has it."""
         tables: list[dict[str, Any]] = [
-            *self.sections.values(), self.of_each_node, self.needs, self.packages, self.data, self.paths,
-        ]  # fmt: skip
+            *self.sections.values(),
+            self.of_each_node,
+            self.needs,
+            self.packages,
+            self.data,
+            self.paths,
+        ]
         found = [(table, key) for table in tables for key in table if bare(key) == name]
         for table, key in found:
             del table[key]
@@ -138,10 +143,25 @@ def resolve(recipes: Recipes, profile: str, name: str, given: Given | None = Non
     overrides = _computed(merged.sections["overrides"], numbers, merged.paths)
     recipe = own.value
     return Run(
-        profile, name, recipe.summary, tuple("/".join(key) for key in chain[1:]), merged.entry, sizes, environment,
-        overrides, merged.of_each_node, tuple(merged.needs), merged.data, merged.paths, dict(given.paths),
-        tuple(merged.limits), recipe.note, own.positions, tuple(merged.packages), recipes.set_of(profile),
-    )  # fmt: skip
+        profile,
+        name,
+        recipe.summary,
+        tuple("/".join(key) for key in chain[1:]),
+        merged.entry,
+        sizes,
+        environment,
+        overrides,
+        merged.of_each_node,
+        tuple(merged.needs),
+        merged.data,
+        merged.paths,
+        dict(given.paths),
+        tuple(merged.limits),
+        recipe.note,
+        own.positions,
+        tuple(merged.packages),
+        recipes.set_of(profile),
+    )
 
 
 def _chain(recipes: Recipes, key: Key) -> list[Key]:

@@ -27,26 +27,46 @@ if TYPE_CHECKING:
 
 @click.command("preflight", short_help="Look whether every node can run a recipe, and name the odd one.")
 @click.option(
-    "--address", "-a", default="auto", envvar="RAY_ADDRESS", show_default=True, metavar="A",
+    "--address",
+    "-a",
+    default="auto",
+    envvar="RAY_ADDRESS",
+    show_default=True,
+    metavar="A",
     help="The cluster: HOST:PORT of its head, ray://HOST:10001 from outside, or auto for the one on this machine.",
-)  # fmt: skip
+)
 @profile_of_recipe
 @recipe_option
 @recipe_overrides
 @click.option(
-    "--workspace", "-w", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+    "--workspace",
+    "-w",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
     help="The workspace on every node [default: each node's own PATCHCTL_WORKSPACE, else the one here, else ./workspace].",
-)  # fmt: skip
+)
 @click.option("--python", metavar="PY", help="The Python of training on every node [default: the workers' own].")
 @click.option("--accept", multiple=True, metavar="NAME", help="Go on in spite of a finding, by its name. Repeatable.")
-@click.option("--timeout", type=click.FloatRange(min=1), default=300, show_default=True, metavar="S",
-              help="How long a node may take, in seconds.")  # fmt: skip
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=300,
+    show_default=True,
+    metavar="S",
+    help="How long a node may take, in seconds.",
+)
 @format_option
 @click.pass_obj
 def preflight(
-    app: App, address: str, arguments: RecipeArguments, workspace: Path | None, python: str | None, accept: tuple[str, ...],
-    timeout: float, output: str,
-) -> int:  # fmt: skip
+    app: App,
+    address: str,
+    arguments: RecipeArguments,
+    workspace: Path | None,
+    python: str | None,
+    accept: tuple[str, ...],
+    timeout: float,
+    output: str,
+) -> int:
     """Run `patchctl preflight` on every node of a Ray cluster, and hold the nodes against each other.
 
     Each node is looked at with the limits and variables of its raylet, which the workers of a training inherit. Beside the

@@ -160,14 +160,28 @@ def _settings(ctx: click.Context, param: click.Parameter, values: tuple[str, ...
 
 
 _OVERRIDES = (
-    click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="How many nodes run it [default: the recipe's]."),
+    click.option(
+        "--nodes", type=click.IntRange(min=1), metavar="N", help="How many nodes run it [default: the recipe's]."
+    ),
     click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="Another size of the recipe. Repeatable."),
-    click.option("--set", "settings", multiple=True, metavar="NAME|KEY=VALUE", callback=_settings, shell_complete=complete_set,
-                 help="A name is the release set whose recipe it is [default: PATCHCTL_SET, else the newest on which the profile"
-                      " is proven]. KEY=VALUE is an override more, or in place of the recipe's; the rules see it. Repeatable."),
-    click.option("--path", "paths", multiple=True, metavar="NAME=PATH",
-                 help="Where a file of the recipe lies, instead of its variable. Repeatable."),
-)  # fmt: skip
+    click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="NAME|KEY=VALUE",
+        callback=_settings,
+        shell_complete=complete_set,
+        help="A name is the release set whose recipe it is [default: PATCHCTL_SET, else the newest on which the profile"
+        " is proven]. KEY=VALUE is an override more, or in place of the recipe's; the rules see it. Repeatable.",
+    ),
+    click.option(
+        "--path",
+        "paths",
+        multiple=True,
+        metavar="NAME=PATH",
+        help="Where a file of the recipe lies, instead of its variable. Repeatable.",
+    ),
+)
 
 
 def recipe_overrides(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -35,19 +35,20 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 @recipe_overrides
 @workspace_option
 @click.option(
-    "--python", metavar="PY",
+    "--python",
+    metavar="PY",
     help="The Python of training: versions and imports are asked of it [default: PATCHCTL_TORCH_PYTHON, else patchctl's].",
-)  # fmt: skip
-@click.option(
-    "--machine", "folder", type=_FOLDER, metavar="DIR", help="Look at a recording in place of this machine."
-)  # fmt: skip
+)
+@click.option("--machine", "folder", type=_FOLDER, metavar="DIR", help="Look at a recording in place of this machine.")
 @click.option(
     "--record", type=_FOLDER, metavar="DIR", help="Also write what was looked at to a new folder, for --machine."
 )
 @click.option(
-    "--mean-tokens", type=click.IntRange(min=1), metavar="N",
+    "--mean-tokens",
+    type=click.IntRange(min=1),
+    metavar="N",
     help="Prompt and answer on average, for sequences at once [default: the recipe's mean_length].",
-)  # fmt: skip
+)
 @click.option("--accept", multiple=True, metavar="NAME", help="Go on in spite of a finding, by its name. Repeatable.")
 @click.option(
     "--clear-caches", is_flag=True, help="Take compile caches away that are older than CANN, after a question."
@@ -56,9 +57,18 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 @format_option
 @click.pass_obj
 def command(
-    app: App, arguments: RecipeArguments, workspace: Path, python: str | None, folder: Path | None, record: Path | None,
-    mean_tokens: int | None, accept: tuple[str, ...], clear_caches: bool, yes: bool, output: str,
-) -> int:  # fmt: skip
+    app: App,
+    arguments: RecipeArguments,
+    workspace: Path,
+    python: str | None,
+    folder: Path | None,
+    record: Path | None,
+    mean_tokens: int | None,
+    accept: tuple[str, ...],
+    clear_caches: bool,
+    yes: bool,
+    output: str,
+) -> int:
     """Look whether a machine can run a recipe, before hours are spent; every finding says what to do.
 
     Devices, driver, CANN and packages; shared memory, open files, ports, network interface; the controller's memory; files,
@@ -99,9 +109,7 @@ def command(
     return report.exit_code()
 
 
-def _machine(
-    app: App, run: Run, folder: Path | None, workspace: Path, python: str | None, as_json: bool
-) -> Machine:  # fmt: skip
+def _machine(app: App, run: Run, folder: Path | None, workspace: Path, python: str | None, as_json: bool) -> Machine:
     """The recording, or this machine."""
     from patchctl.doctor.runtime import training_python
     from patchctl.training.preflight.live import ProbeRequest, look, workspace_state

@@ -53,7 +53,10 @@ def of_the_reward(config):
 
 
 CHECKS = {
-    "skip_old_log_prob": check_configuration, "verl": of_verl, "rollout": of_the_rollout, "reward": of_the_reward,
-}  # fmt: skip
+    "skip_old_log_prob": check_configuration,
+    "verl": of_verl,
+    "rollout": of_the_rollout,
+    "reward": of_the_reward,
+}
 
 main()

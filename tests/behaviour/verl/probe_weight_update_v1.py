@@ -38,9 +38,12 @@ ALONE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "LOCAL_RAN
 os.environ |= {name: os.environ.get(name, value) for name, value in ALONE.items()}
 RANKS = int(os.environ["WORLD_SIZE"])
 BALANCING = {
-    "dynamic_eplb": True, "on_demand": True, "eplb_policy_type": 1, "expert_heat_collection_interval": 4,
+    "dynamic_eplb": True,
+    "on_demand": True,
+    "eplb_policy_type": 1,
+    "expert_heat_collection_interval": 4,
     "algorithm_execution_interval": 2,
-}  # fmt: skip
+}
 
 
 class Versions:

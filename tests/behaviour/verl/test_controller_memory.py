@@ -36,8 +36,9 @@ def run(request: pytest.FixtureRequest, upstream: Upstream, tiny_models: TinyMod
     if reason := upstream.lacks("verl", "skip_old_log_prob"):
         pytest.skip(reason)
     need = ["verl", "megatron-lm"]
-    found = upstream.run(PROBE, tiny_models.qwen3, kind, f"{SKIP}={skip}", need=need, standins=["megatron_cpu"], env=ENV,
-                         timeout=300)  # fmt: skip
+    found = upstream.run(
+        PROBE, tiny_models.qwen3, kind, f"{SKIP}={skip}", need=need, standins=["megatron_cpu"], env=ENV, timeout=300
+    )
     return found, kind, skip
 
 

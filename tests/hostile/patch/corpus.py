@@ -616,6 +616,13 @@ MAILS: dict[str, Bad] = {
 }
 
 FAMILIES = {
-    "outside": OUTSIDE, "executed": EXECUTED, "modes": MODES, "runs code": RUNS_CODE, "bombs": BOMBS,
-    "wrong place": WRONG_PLACE, "names": NAMES, "headers": HEADERS, "mails": MAILS,
-}  # fmt: skip
+    "outside": OUTSIDE,
+    "executed": EXECUTED,
+    "modes": MODES,
+    "runs code": RUNS_CODE,
+    "bombs": BOMBS,
+    "wrong place": WRONG_PLACE,
+    "names": NAMES,
+    "headers": HEADERS,
+    "mails": MAILS,
+}

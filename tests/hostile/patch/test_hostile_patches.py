@@ -25,10 +25,16 @@ SECONDS = 20
 
 # The row of docs/hostile-input.md that each part of the corpus belongs to.
 ROWS = {
-    "outside": "Patch writes outside the tree", "executed": "Patch writes what is executed", "modes": "Modes",
-    "runs code": "Patch that runs code", "bombs": "Parser bombs", "wrong place": "Wrong place", "names": "File names",
-    "headers": "Header games", "mails": "Mail games",
-}  # fmt: skip
+    "outside": "Patch writes outside the tree",
+    "executed": "Patch writes what is executed",
+    "modes": "Modes",
+    "runs code": "Patch that runs code",
+    "bombs": "Parser bombs",
+    "wrong place": "Wrong place",
+    "names": "File names",
+    "headers": "Header games",
+    "mails": "Mail games",
+}
 CASES = [
     pytest.param(case, id=f"{family}: {fault}", marks=pytest.mark.family(ROWS[family]))
     for family, cases in FAMILIES.items()
@@ -161,12 +167,18 @@ def test_a_symlink_in_the_upstream_is_neither_written_through_nor_changed(tmp_pa
 @pytest.mark.parametrize(
     ("carries", "message"),
     [
-        ("../evil.py", "leaves the tree"), ("/etc/evil", "absolute path"), (".git/hooks/x", "lies in .git"), ("x.pth", "Python would run it"),
-        (".gitattributes", "changes what git does"), ("missing.py", "is no file beside the patch"), ("link.py", "is no file beside the patch"),
+        ("../evil.py", "leaves the tree"),
+        ("/etc/evil", "absolute path"),
+        (".git/hooks/x", "lies in .git"),
+        ("x.pth", "Python would run it"),
+        (".gitattributes", "changes what git does"),
+        ("missing.py", "is no file beside the patch"),
+        ("link.py", "is no file beside the patch"),
         ("linked/secret.py", "is no file beside the patch"),
-        ("good.py, good.py", "carried twice"), ("f", "also changed by the diff"),
+        ("good.py, good.py", "carried twice"),
+        ("f", "also changed by the diff"),
     ],
-)  # fmt: skip
+)
 def test_carried_files_follow_the_same_rules(carries: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "good.py").write_text("x = 1\n")

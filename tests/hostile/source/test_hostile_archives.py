@@ -82,7 +82,11 @@ TAR_FAULTS: dict[str, tuple[bytes, str, str]] = {
     "backslash": (GOOD + file(b"demo-1.0\\..\\x"), "demo-1.0", "backslash"),
     "drive": (GOOD + file(b"c:/x"), "c:/x", "absolute"),
     "parent_in_pax_path": (GOOD + pax(path=b"demo-1.0/../../x") + file(b"demo-1.0/ok"), "../x", "leaves the tree"),
-    "parent_in_gnu_name": (GOOD + file(b"././@LongLink", b"../x\0", kind=b"L") + file(b"ok"), "../x", "leaves the tree"),
+    "parent_in_gnu_name": (
+        GOOD + file(b"././@LongLink", b"../x\0", kind=b"L") + file(b"ok"),
+        "../x",
+        "leaves the tree",
+    ),
     "parent_in_prefix": (GOOD + file(b"x", prefix=b"../.."), "../../x", "leaves the tree"),
     "git_folder": (GOOD + file(b"demo-1.0/.git/hooks/post-checkout"), ".git/hooks", "lies in .git"),
     "git_folder_in_capitals": (GOOD + file(b"demo-1.0/.GIT/config"), ".GIT/config", "lies in .git"),
@@ -101,7 +105,9 @@ TAR_FAULTS: dict[str, tuple[bytes, str, str]] = {
     "differs_in_case": (GOOD + file(b"demo-1.0/A.py"), "demo-1.0/A.py", "demo-1.0/a.py"),
     "folder_differs_in_case": (GOOD + file(b"demo-1.0/d/x") + file(b"demo-1.0/D/y"), "demo-1.0/D/y", "case"),
     "differs_in_unicode_form": (
-        GOOD + file("demo-1.0/\u00e9".encode()) + file("demo-1.0/e\u0301".encode()), "e\u0301", "Unicode form",
+        GOOD + file("demo-1.0/\u00e9".encode()) + file("demo-1.0/e\u0301".encode()),
+        "e\u0301",
+        "Unicode form",
     ),
     "file_and_folder": (GOOD + file(b"demo-1.0/a.py/x"), "demo-1.0/a.py/x", "a file and a folder"),
     "two_top_folders": (GOOD + file(b"other/x"), "other/x", "top folder demo-1.0"),
@@ -115,52 +121,79 @@ TAR_FAULTS: dict[str, tuple[bytes, str, str]] = {
     "huge_size": (GOOD + header(b"demo-1.0/h", size_field=b"\x80" + b"\x7f" * 11), "demo-1.0/h", "at most"),
     "huge_pax_header": (GOOD + header(b"pax", 1 << 30, b"x"), "", "at most"),
     "pax_size_hides_a_member": (
-        GOOD + pax(size=b"0") + file(b"demo-1.0/n", b"not a header" * 50), "", "no number",
+        GOOD + pax(size=b"0") + file(b"demo-1.0/n", b"not a header" * 50),
+        "",
+        "no number",
     ),
     "global_path": (GOOD + pax(b"g", path=b"demo-1.0/x") + file(b"demo-1.0/n"), "", "global"),
     "pax_size_of_5000_digits": (GOOD + pax(size=b"1" * 5000) + file(b"demo-1.0/n"), "demo-1.0/n", "not a number"),
-    "pax_size_of_other_digits": (GOOD + pax(size="\u0661".encode()) + file(b"demo-1.0/n"), "demo-1.0/n", "not a number"),
+    "pax_size_of_other_digits": (
+        GOOD + pax(size="\u0661".encode()) + file(b"demo-1.0/n"),
+        "demo-1.0/n",
+        "not a number",
+    ),
     "pax_size_empty": (GOOD + pax(size=b"") + file(b"demo-1.0/n"), "demo-1.0/n", "not a number"),
     "pax_length_of_5000_digits": (GOOD + header(b"pax", 5007, b"x") + padded(b"9" * 5000 + b" path=x"), "", "damaged"),
     "pax_length_negative": (GOOD + header(b"pax", 10, b"x") + padded(b"-5 path=x\n"), "", "damaged"),
     "pax_without_end_of_line": (GOOD + header(b"pax", 9, b"x") + padded(b"9 path=xy"), "", "damaged"),
     "pax_path_empty": (pax(path=b"") + file(b""), "", "empty part"),
-    "two_pax_headers": (GOOD + pax(path=b"demo-1.0/x") + pax(path=b"demo-1.0/y") + file(b"z"), "", "two extended headers"),
+    "two_pax_headers": (
+        GOOD + pax(path=b"demo-1.0/x") + pax(path=b"demo-1.0/y") + file(b"z"),
+        "",
+        "two extended headers",
+    ),
     "two_long_names": (
-        GOOD + 2 * file(b"././@LongLink", b"demo-1.0/y\0", kind=b"L") + file(b"z"), "", "two extended headers",
+        GOOD + 2 * file(b"././@LongLink", b"demo-1.0/y\0", kind=b"L") + file(b"z"),
+        "",
+        "two extended headers",
     ),
     "long_name_of_2_mib": (GOOD + header(b"././@LongLink", 2 << 20, kind=b"L"), "", "at most"),
     "long_name_cut": (GOOD + header(b"././@LongLink", 600, kind=b"L") + bytes(512), "", "ends in the middle"),
     "global_size": (GOOD + pax(b"g", size=b"0") + file(b"demo-1.0/n"), "", "global"),
     "gnu_sparse_name": (
-        GOOD + pax(**{"GNU.sparse.name": b"../x"}) + file(b"demo-1.0/s"), "demo-1.0/s", "sparse",
+        GOOD + pax(**{"GNU.sparse.name": b"../x"}) + file(b"demo-1.0/s"),
+        "demo-1.0/s",
+        "sparse",
     ),
     "link_then_file_through_it": (
-        GOOD + header(b"demo-1.0/l", kind=b"2", link=b"/tmp") + file(b"demo-1.0/l/x"), "demo-1.0/l", "symbolic link",
+        GOOD + header(b"demo-1.0/l", kind=b"2", link=b"/tmp") + file(b"demo-1.0/l/x"),
+        "demo-1.0/l",
+        "symbolic link",
     ),
     "long_link_then_file_through_it": (  # CVE-2025-4517: a chain of links whose full path is over PATH_MAX
-        GOOD + header(b"demo-1.0/" + b"d" * 80, kind=b"5") + header(b"demo-1.0/a", kind=b"2", link=b"d" * 80)
-        + header(b"demo-1.0/e", kind=b"2", link=b"a/" * 40) + file(b"demo-1.0/e/../../x"), "demo-1.0/a", "symbolic link",
+        GOOD
+        + header(b"demo-1.0/" + b"d" * 80, kind=b"5")
+        + header(b"demo-1.0/a", kind=b"2", link=b"d" * 80)
+        + header(b"demo-1.0/e", kind=b"2", link=b"a/" * 40)
+        + file(b"demo-1.0/e/../../x"),
+        "demo-1.0/a",
+        "symbolic link",
     ),
     "hard_link_to_a_link": (  # CVE-2025-4330
-        GOOD + header(b"demo-1.0/h", kind=b"1", link=b"demo-1.0/../../etc/passwd"), "demo-1.0/h", "hard link",
+        GOOD + header(b"demo-1.0/h", kind=b"1", link=b"demo-1.0/../../etc/passwd"),
+        "demo-1.0/h",
+        "hard link",
     ),
     "link_whose_target_is_below_itself": (  # CVE-2025-4138
-        GOOD + header(b"demo-1.0/l", kind=b"2", link=b"l/../../outside"), "demo-1.0/l", "symbolic link",
+        GOOD + header(b"demo-1.0/l", kind=b"2", link=b"l/../../outside"),
+        "demo-1.0/l",
+        "symbolic link",
     ),
     "folder_mode_outside": (header(b"../out/", kind=b"5", mode=b"0000777\0") + GOOD, "../out", "leaves the tree"),
     "contiguous_file": (GOOD + header(b"demo-1.0/c", kind=b"7"), "demo-1.0/c", "unknown kind"),
     "block_device": (GOOD + header(b"demo-1.0/b", kind=b"4"), "demo-1.0/b", "block device"),
     "multi_volume": (GOOD + header(b"demo-1.0/m", kind=b"M"), "demo-1.0/m", "a part of a file"),
     "folder_then_file": (
-        header(b"demo-1.0/d/", kind=b"5") + file(b"demo-1.0/d"), "demo-1.0/d", "it is there twice",
+        header(b"demo-1.0/d/", kind=b"5") + file(b"demo-1.0/d"),
+        "demo-1.0/d",
+        "it is there twice",
     ),
     "pax_length_wrong": (GOOD + header(b"pax", 9, b"x") + padded(b"99 path=x"), "", "damaged"),
     "pax_length_zero": (GOOD + header(b"pax", 9, b"x") + padded(b"0 path=x\n"), "", "damaged"),
     "checksum": (GOOD + header(b"demo-1.0/c", checksum=b"000000\0 "), "", "checksum"),
     "more_after_the_end": (GOOD + END + file(b"demo-1.0/hidden.py"), "", "after the archive's end"),
     "one_zero_block": (GOOD + bytes(BLOCK) + file(b"demo-1.0/hidden.py"), "", "after the archive's end"),
-}  # fmt: skip
+}
 
 
 def refused(
@@ -192,8 +225,10 @@ def test_the_archive_that_the_faults_are_added_to_is_taken(tmp_path: Path) -> No
     path = tmp_path / "good"
     path.write_bytes(gzip.compress(GOOD + file(b"demo-1.0/.gitattributes") + file(b"demo-1.0/sub/.gitmodules") + END))
     assert [f.path for f in read_archive(path, sha256(path.read_bytes()))] == [
-        b"a.py", b".gitattributes", b"sub/.gitmodules",
-    ]  # fmt: skip
+        b"a.py",
+        b".gitattributes",
+        b"sub/.gitmodules",
+    ]
 
 
 GZIP_FAULTS: dict[str, tuple[Callable[[bytes], bytes], str]] = {

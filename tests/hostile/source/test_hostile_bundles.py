@@ -206,7 +206,9 @@ FORGED: dict[str, tuple[Change, tuple[tuple[str, bytes], ...], str]] = {
     "long_part": (nothing, ((D + "n" * 256, b"x"),), "255 bytes"),
     "differs_in_case": (nothing, ((f"{D}MANIFESTS/upstreams.yaml", b"x"),), "where case or Unicode form is ignored"),
     "differs_in_unicode_form": (
-        nothing, ((f"{D}\u00e9", b"x"), (f"{D}e\u0301", b"x")), "where case or Unicode form is ignored",
+        nothing,
+        ((f"{D}\u00e9", b"x"), (f"{D}e\u0301", b"x")),
+        "where case or Unicode form is ignored",
     ),
     "file_and_folder": (nothing, ((f"{D}manifests/upstreams.yaml/x", b"x"),), "a file and a folder"),
     "twice": (twice, (), "twice"),
@@ -235,7 +237,7 @@ FORGED: dict[str, tuple[Change, tuple[tuple[str, bytes], ...], str]] = {
     "source_is_a_mapping": (in_form("git", member={}), (), "is no name"),
     "size_is_deep": (first(size=deep(900)), (), "size"),
     "commit_is_an_option": (in_form("git", commit="--upload-pack=sh"), (), "no commit"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fault", FORGED)

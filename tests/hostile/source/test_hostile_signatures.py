@@ -230,7 +230,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "list_is_garbage": (lambda c: c.allowed.write_bytes(b"\xff\x1b[2J\n"), "allowed_signers"),
     "list_is_for_everybody_to_write": (lambda c: c.allowed.chmod(0o666), "everybody may write to it"),
     "list_is_a_folder": (lambda c: (c.allowed.unlink(), c.allowed.mkdir()), "no regular file"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -494,9 +494,14 @@ def test_a_key_that_cannot_sign_writes_nothing(made: Made, kind: str, tmp_path: 
     line = [sys.executable, "-m", "patchctl", f"--root={made.root}", f"--cache={made.cache}", "bundle", "create"]
     env = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "SSH_ASKPASS", "SSH_AUTH_SOCK")}
     done = subprocess.run(
-        [*line, "-p", "full", "-o", str(out), "--sign", str(key)], env={**env, "HOME": str(tmp_path)}, cwd=tmp_path,
-        capture_output=True, text=True, start_new_session=True, check=False,
-    )  # fmt: skip
+        [*line, "-p", "full", "-o", str(out), "--sign", str(key)],
+        env={**env, "HOME": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        check=False,
+    )
     assert done.returncode == 2 and str(key) in done.stderr, done.stderr
     assert not [p for p in tmp_path.iterdir() if "out.tar" in p.name]
 

@@ -73,9 +73,11 @@ def test_a_server_that_names_bundles_is_not_followed(index: IndexServer, tmp_pat
     made = make_distribution(tmp_path / "made", (GREETER,))
     repo = made.origins / "greeter"
     for key, value in (
-        ("uploadpack.advertiseBundleURIs", "true"), ("bundle.version", "1"), ("bundle.mode", "all"),
+        ("uploadpack.advertiseBundleURIs", "true"),
+        ("bundle.version", "1"),
+        ("bundle.mode", "all"),
         ("bundle.evil.uri", f"{index.url}/evil.bundle"),
-    ):  # fmt: skip
+    ):
         git(repo, "config", key, value)
     index.answers["/evil.bundle"] = Answer(b"# v2 git bundle\n")
     made.good("fetch", "-p", "full")

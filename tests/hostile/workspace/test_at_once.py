@@ -42,10 +42,15 @@ def at_once(made: Made, folder: Path, lines: Sequence[Sequence[str]]) -> list[tu
     runs = [
         subprocess.Popen(
             [sys.executable, "-c", WAITING, str(gate), str(ready), *start, *line],
-            env=env, cwd=folder, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            env=env,
+            cwd=folder,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
         )
         for line in lines
-    ]  # fmt: skip
+    ]
     try:
         held = os.open(gate, os.O_WRONLY)  # until the first one reads
         seen = os.open(ready, os.O_RDONLY)

@@ -55,30 +55,52 @@ def changed(packed: Made, tmp_path: Path) -> Made:
 
 # What is changed behind the back of a tool that has seen it before: (how, exit codes, what the message names).
 CHANGES: dict[str, tuple[Change, set[int], str]] = {
-    "line_of_a_patch": (lambda m: rewrite(m.patch("loud"), b"return LOUD *", b"return QUIE *"), {3, 4}, "0003-feature-loud"),
+    "line_of_a_patch": (
+        lambda m: rewrite(m.patch("loud"), b"return LOUD *", b"return QUIE *"),
+        {3, 4},
+        "0003-feature-loud",
+    ),
     "context_of_a_patch": (lambda m: rewrite(m.patch("loud"), b" def shout", b" def SHOUT"), {4}, "0003-feature-loud"),
     "subject_of_a_patch": (lambda m: rewrite(m.patch("typo"), b"hello: spell", b"hello: SPELL"), {2}, "typo"),
-    "header_of_a_patch": (lambda m: rewrite(m.patch("typo"), b"From: patchctl", b"Frum: patchctl"), {2}, "0001-bugfix-typo"),
+    "header_of_a_patch": (
+        lambda m: rewrite(m.patch("typo"), b"From: patchctl", b"Frum: patchctl"),
+        {2},
+        "0001-bugfix-typo",
+    ),
     "carried_file": (
-        lambda m: rewrite(one(m.root / "patches", "manners.py"), b"please", b"pleese"), {2, 3, 4}, "polite",
+        lambda m: rewrite(one(m.root / "patches", "manners.py"), b"please", b"pleese"),
+        {2, 3, 4},
+        "polite",
     ),
     "stack_manifest": (
-        lambda m: rewrite(m.root / "manifests/stacks/greeter/v1.yaml", b"schema: 1", b"schema: 2"), {2}, "v1.yaml:1",
+        lambda m: rewrite(m.root / "manifests/stacks/greeter/v1.yaml", b"schema: 1", b"schema: 2"),
+        {2},
+        "v1.yaml:1",
     ),
     "pin_of_a_stack": (
-        lambda m: rewrite(m.root / "manifests/stacks/clock/v2.yaml", b'commit: "', b'commit: \''), {2}, "v2.yaml",
+        lambda m: rewrite(m.root / "manifests/stacks/clock/v2.yaml", b'commit: "', b"commit: '"),
+        {2},
+        "v2.yaml",
     ),
-    "profile": (lambda m: rewrite(m.root / "manifests/profiles/full.yaml", b"  clock: v2", b"  clocc: v2"), {2}, "full.yaml"),
+    "profile": (
+        lambda m: rewrite(m.root / "manifests/profiles/full.yaml", b"  clock: v2", b"  clocc: v2"),
+        {2},
+        "full.yaml",
+    ),
     "lock_s_tip": (
-        lambda m: rewrite(m.root / "manifests/locks/greeter/v1.json", b'"tip_tree": "', b'"tip_tree"; "'), {2}, "v1.json",
+        lambda m: rewrite(m.root / "manifests/locks/greeter/v1.json", b'"tip_tree": "', b'"tip_tree"; "'),
+        {2},
+        "v1.json",
     ),
     "archive_in_the_cache": (lambda m: flip(one(m.cache / "sdist", "*.tar.gz")), {3}, "sdist"),
     "pack_in_the_cache": (lambda m: flip(one(m.cache / "git/clock", "*.pack")), {3}, "clock"),
     "index_of_a_pack": (lambda m: flip(one(m.cache / "git/clock", "*.idx")), {3}, "clock"),
     "settings_of_a_base": (
-        lambda m: rewrite(one(m.cache / "git/clock", "config"), b"bare = true", b"bare=false!"), {3}, "config",
+        lambda m: rewrite(one(m.cache / "git/clock", "config"), b"bare = true", b"bare=false!"),
+        {3},
+        "config",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", CHANGES)

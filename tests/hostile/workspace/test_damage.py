@@ -80,8 +80,11 @@ def forged(repo: Path) -> None:
 
 
 DAMAGE: dict[str, Callable[[Path], None]] = {
-    "pack-gone": pack_gone, "index-gone": index_gone, "flipped-and-mended": flipped_and_mended, "forged": forged,
-}  # fmt: skip
+    "pack-gone": pack_gone,
+    "index-gone": index_gone,
+    "flipped-and-mended": flipped_and_mended,
+    "forged": forged,
+}
 
 
 @pytest.fixture

@@ -85,13 +85,15 @@ EDITS: dict[str, Do] = {
     "added_file_became_a_link": lambda t, o: _replaced(t / "greeter/manners.py", o / "kept.py"),
     "executable": lambda t, o: (t / HELLO).chmod(0o755),
     "commit_on_top": lambda t, o: (
-        (t / HELLO).write_text("mine\n"), git(t, "commit", "--quiet", "-am", "mine"),
+        (t / HELLO).write_text("mine\n"),
+        git(t, "commit", "--quiet", "-am", "mine"),
     ),
     "another_branch": lambda t, o: git(t, "checkout", "--quiet", "-b", "mine", "HEAD~1"),
     "another_base": lambda t, o: (
-        git(t, "checkout", "--quiet", "--orphan", "other"), git(t, "commit", "--quiet", "-m", "other"),
+        git(t, "checkout", "--quiet", "--orphan", "other"),
+        git(t, "commit", "--quiet", "-m", "other"),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +212,7 @@ PACKAGES: dict[str, Do] = {
     "byte_code_folder_is_a_link_outside": _bytecode_link,
     "a_new_file_s_place_is_a_dangling_link": lambda s, o: (s / "greeter/manners.py").symlink_to(o / "new.py"),
     "a_new_file_s_place_is_a_link_outside": lambda s, o: (s / "greeter/manners.py").symlink_to(o / "kept.py"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.family("Installed packages")

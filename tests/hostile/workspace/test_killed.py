@@ -113,8 +113,12 @@ def counted(ws: Workspace, args: tuple[str, ...], at: int, counter: Path) -> int
     line = [f"--root={ws.made.root}", f"--cache={ws.made.cache}", args[0], "--workspace", str(ws.folder), *args[1:]]
     done = subprocess.run(
         [sys.executable, "-c", RUNNER, str(at), str(counter), *line],
-        env=environment(ws.made), cwd=ws.made.cache.parent, capture_output=True, timeout=120, check=False,
-    )  # fmt: skip
+        env=environment(ws.made),
+        cwd=ws.made.cache.parent,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
     return done.returncode
 
 

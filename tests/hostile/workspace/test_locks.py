@@ -61,9 +61,10 @@ def test_a_killed_holder_is_no_hindrance(applied: Workspace, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "text", ["{pid} {host}\n", "1 {host}\n", "{pid} other-node\n", "4194304\n", "", "\0" * 64, "\x1b]0;x\x07\n", "9" * 5000],
+    "text",
+    ["{pid} {host}\n", "1 {host}\n", "{pid} other-node\n", "4194304\n", "", "\0" * 64, "\x1b]0;x\x07\n", "9" * 5000],
     ids=["number-used-again", "init", "other-host", "gone", "empty", "zeros", "control", "long"],
-)  # fmt: skip
+)
 def test_what_a_dead_run_wrote_holds_nobody(applied: Workspace, text: str) -> None:
     """The number may be another process's by now, of this machine or another, of this container or another."""
     lock = applied.folder / ".patchctl/lock"

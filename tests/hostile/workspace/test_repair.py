@@ -77,10 +77,14 @@ def cache_of(ws: Workspace) -> Path:
 
 
 DAMAGE: dict[str, Callable[[Workspace], None]] = {
-    "state": state_cut, "journal": journal_cut, "state-and-journal": both_cut, "base": base_damaged, "tip": tip_damaged,
+    "state": state_cut,
+    "journal": journal_cut,
+    "state-and-journal": both_cut,
+    "base": base_damaged,
+    "tip": tip_damaged,
     "repository": repository_gone,
     **{kind: (lambda ws, b=broken: b(ws.folder / "shape/.git")) for kind, broken in BROKEN.items()},  # type: ignore[misc]
-}  # fmt: skip
+}
 
 
 def kept(ws: Workspace) -> set[str]:

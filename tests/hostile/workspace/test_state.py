@@ -113,10 +113,17 @@ def _journal(ws: Workspace) -> Data:
     state = json.loads((ws.folder / ".patchctl/state.json").read_text())
     tree = state["trees"]["greeter"]
     change = {
-        "name": "greeter", "kind": "managed", "folder": "greeter", "base": tree["base_commit"],
-        "source": tree["tip_commit"], "target": tree["base_commit"], "stash": None, "generated": {}, "known": {},
+        "name": "greeter",
+        "kind": "managed",
+        "folder": "greeter",
+        "base": tree["base_commit"],
+        "source": tree["tip_commit"],
+        "target": tree["base_commit"],
+        "stash": None,
+        "generated": {},
+        "known": {},
         "forget": False,
-    }  # fmt: skip
+    }
     after = {
         **state,
         "trees": {**state["trees"], "greeter": {**tree, "tip_commit": tree["base_commit"], "patches": []}},

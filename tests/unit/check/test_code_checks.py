@@ -65,10 +65,17 @@ def test_code_that_is_not_the_patchs_fault(patches: dict[str, StackPatch], befor
         (b"x = 1\n", b"x = " + b"(" * 5000 + b")" * 5000, "python-compiles"),
     ],
     ids=[
-        "undefined", "undefined_once_more", "used_before_assignment", "exported_and_not_there", "syntax_error",
-        "return_outside_a_function", "nul_byte", "not_utf_8", "nested_too_deep",
+        "undefined",
+        "undefined_once_more",
+        "used_before_assignment",
+        "exported_and_not_there",
+        "syntax_error",
+        "return_outside_a_function",
+        "nul_byte",
+        "not_utf_8",
+        "nested_too_deep",
     ],
-)  # fmt: skip
+)
 def test_code_that_is(patches: dict[str, StackPatch], before: bytes, after: bytes, rule: str) -> None:
     (found,) = changed(patches["typo"], before, after)
     assert (found.rule, found.file) == (rule, "patches/greeter/v1/typo/0001-bugfix-typo.patch")

@@ -127,9 +127,11 @@ def test_object_ids_are_those_of_hash_object(repo: Repo, kind: str, data: bytes)
 def test_a_commit_is_the_one_that_commit_tree_makes(repo: Repo) -> None:
     tree = repo.git("mktree", stdin=f"100644 blob {BLOB}\tf\n".encode()).decode().strip()
     env = {
-        "GIT_AUTHOR_NAME": "Émile (x) Z", "GIT_AUTHOR_EMAIL": "e@example.com", "GIT_AUTHOR_DATE": "1700000000 -0330",
+        "GIT_AUTHOR_NAME": "Émile (x) Z",
+        "GIT_AUTHOR_EMAIL": "e@example.com",
+        "GIT_AUTHOR_DATE": "1700000000 -0330",
         "GIT_COMMITTER_DATE": "1700000001 +0530",
-    }  # fmt: skip
+    }
     message = "sübject\n\nbody\n"
     first = repo.git("commit-tree", tree, stdin=message.encode(), **env).decode().strip()
     second = repo.git("commit-tree", "-p", first, tree, stdin=message.encode(), **env).decode().strip()

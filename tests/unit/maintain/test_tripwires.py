@@ -56,13 +56,18 @@ START = ("def start(self, now)", "def start(self, now, later)")
         ("import pkg.core as core\ncore.run(1)\n", {"pkg/core.py": RUN}, [("pkg.core.run", "def run(a, *, c=None)")]),
         ("from pkg import run as go\ngo(1)\n", {"pkg/core.py": RUN}, [("pkg.core.run", "def run(a, *, c=None)")]),
         ("from . import core\ncore.run(1)\n", {"pkg/core.py": RUN}, [("pkg.core.run", "def run(a, *, c=None)")]),
-        ("def f():\n    from .core import run\n    return run\n", {"pkg/core.py": ("def run", "def go")}, [("pkg.core.run", None)]),
+        (
+            "def f():\n    from .core import run\n    return run\n",
+            {"pkg/core.py": ("def run", "def go")},
+            [("pkg.core.run", None)],
+        ),
         ("from pkg.core import run\n", {"pkg/core.py": None}, [("pkg.core.run", None)]),
         ("from pkg.core import LIMIT\n", {"pkg/core.py": ("LIMIT", "LIMITS")}, [("pkg.core.LIMIT", None)]),
         # methods: through bases, self, super, variables and annotations; of classes by way of a star
         (
             "from pkg.sub import Worker\nworker = Worker('x')\nworker.start(1)\n",
-            {"pkg/core.py": START}, [("pkg.core.Base.start", "def start(self, now, later)")],
+            {"pkg/core.py": START},
+            [("pkg.core.Base.start", "def start(self, now, later)")],
         ),
         (
             "from pkg.core import Base\n\n\nclass Mine(Base):\n    def go(self):\n        return self.start(1)\n",
@@ -81,7 +86,8 @@ START = ("def start(self, now)", "def start(self, now, later)")
         ),
         (
             "from pkg.sub.worker import Worker\ndef f(w: Worker | None):\n    return w.start(1)\n",
-            {"pkg/core.py": START}, [("pkg.core.Base.start", "def start(self, now, later)")],
+            {"pkg/core.py": START},
+            [("pkg.core.Base.start", "def start(self, now, later)")],
         ),
         (
             "from pkg.sub.worker import Worker\nclass A:\n    def __init__(self, w: Worker):\n        self.w = w\n"
@@ -91,22 +97,30 @@ START = ("def start(self, now)", "def start(self, now, later)")
         ),
         (
             "from pkg.core import Base\ndef f(b: Base):\n    return b.size, b.name\n",
-            {"pkg/core.py": ("    @property\n", "")}, [("pkg.core.Base.size", "def size(self)")],
+            {"pkg/core.py": ("    @property\n", "")},
+            [("pkg.core.Base.size", "def size(self)")],
         ),
         (
             "from pkg.core import Base\ndef f(b: Base):\n    return b.name\n",
-            {"pkg/core.py": ("self.name", "self.title")}, [("pkg.core.Base.name", None)],
+            {"pkg/core.py": ("self.name", "self.title")},
+            [("pkg.core.Base.name", None)],
         ),
         # fields of a configuration, and what it takes to make one; a class that nobody makes may take more
         (
             "from pkg.config import Config\ndef f(c: Config):\n    return c.rate\n",
-            {"pkg/config.py": ("    rate: float = 1.0\n", "")}, [("pkg.config.Config.rate", None)],
+            {"pkg/config.py": ("    rate: float = 1.0\n", "")},
+            [("pkg.config.Config.rate", None)],
         ),
-        ("from pkg.config import Config\nConfig(1)\n", MORE, [("pkg.config.Config", "class Config(steps, more, rate=...)")]),
+        (
+            "from pkg.config import Config\nConfig(1)\n",
+            MORE,
+            [("pkg.config.Config", "class Config(steps, more, rate=...)")],
+        ),
         ("from pkg.config import Config\ndef f(c: Config):\n    return c.steps\n", MORE, []),
         (
             "from pkg.core import Base\nBase('x')\n",
-            {"pkg/core.py": ("def __init__(self, name)", "def __init__(self)")}, [("pkg.core.Base", "class Base(self)")],
+            {"pkg/core.py": ("def __init__(self, name)", "def __init__(self)")},
+            [("pkg.core.Base", "class Base(self)")],
         ),
         # what is no change: annotations, bodies, names of others
         ("from pkg.core import run\nrun(1)\n", ANNOTATED, []),
@@ -114,7 +128,7 @@ START = ("def start(self, now)", "def start(self, now, later)")
         ("from numpy import run\nrun(1)\nopen('x')\n", {"pkg/core.py": RUN}, []),
         ("this is no Python\n", {"pkg/core.py": RUN}, []),
     ],
-)  # fmt: skip
+)
 def test_what_changes(
     text: str, edits: dict[str, tuple[str, str] | None], wanted: list[tuple[str, str | None]]
 ) -> None:

@@ -44,9 +44,22 @@ LINES = [
     b"@@ -1 +1 @@",
 ]
 NAMES = [
-    b"f", b"dir/f", b"dir/deep/g", b"with space", b"dir with space/a b c", b'quote"d', b"back\\slash", b"tab\there",
-    b"new\nline", "é".encode(), "目录/文件".encode(), b"\xff\xfe latin", b"a b/b b", b"-- ", b"x.bin",
-]  # fmt: skip
+    b"f",
+    b"dir/f",
+    b"dir/deep/g",
+    b"with space",
+    b"dir with space/a b c",
+    b'quote"d',
+    b"back\\slash",
+    b"tab\there",
+    b"new\nline",
+    "é".encode(),
+    "目录/文件".encode(),
+    b"\xff\xfe latin",
+    b"a b/b b",
+    b"-- ",
+    b"x.bin",
+]
 
 
 @pytest.fixture(scope="module")
@@ -255,18 +268,31 @@ def test_every_kind_of_change_in_one_patch(repo: Repo) -> None:
     body = b"".join(b"row %d\n" % i for i in range(50))
     noise = random.Random(1).randbytes(5000)
     before = {
-        b"mod": (0o100644, body), b"gone": (0o100644, b"x\n"), b"gone empty": (0o100644, b""), b"old name": (0o100644, body * 2),
-        b"pure rename": (0o100644, b"pure\n" * 9), b"run": (0o100644, b"#!/bin/sh\n"), b"bin": (0o100644, b"\0" + noise),
-        b"becomes/folder": (0o100644, b"x"), b"no newline": (0o100644, b"a\nb"), b"link": (0o120000, b"mod"),
-    }  # fmt: skip
+        b"mod": (0o100644, body),
+        b"gone": (0o100644, b"x\n"),
+        b"gone empty": (0o100644, b""),
+        b"old name": (0o100644, body * 2),
+        b"pure rename": (0o100644, b"pure\n" * 9),
+        b"run": (0o100644, b"#!/bin/sh\n"),
+        b"bin": (0o100644, b"\0" + noise),
+        b"becomes/folder": (0o100644, b"x"),
+        b"no newline": (0o100644, b"a\nb"),
+        b"link": (0o120000, b"mod"),
+    }
     after = {
         b"mod": (0o100644, body.replace(b"row 7\n", b"").replace(b"row 40\n", b"row 40\r\n")),
-        b"new name": (0o100755, (body * 2).replace(b"row 9\n", b"ROW 9\n", 1)), b"pure/renamed": (0o100644, b"pure\n" * 9),
-        b"run": (0o100755, b"#!/bin/sh\n"), b"bin": (0o100644, b"\0" + noise[:2500] + b"\0\1\2" + noise[2500:]),
-        b"becomes": (0o100644, b"a file\n"), b"no newline": (0o100644, b"a\nb\n"), b"added": (0o100755, b"no end"),
-        b"added empty": (0o100644, b""), b"link": (0o120000, b"new name"), b"new bin": (0o100644, b"\0\1\2" * 999),
+        b"new name": (0o100755, (body * 2).replace(b"row 9\n", b"ROW 9\n", 1)),
+        b"pure/renamed": (0o100644, b"pure\n" * 9),
+        b"run": (0o100755, b"#!/bin/sh\n"),
+        b"bin": (0o100644, b"\0" + noise[:2500] + b"\0\1\2" + noise[2500:]),
+        b"becomes": (0o100644, b"a file\n"),
+        b"no newline": (0o100644, b"a\nb\n"),
+        b"added": (0o100755, b"no end"),
+        b"added empty": (0o100644, b""),
+        b"link": (0o120000, b"new name"),
+        b"new bin": (0o100644, b"\0\1\2" * 999),
         b"copied": (0o100644, body),
-    }  # fmt: skip
+    }
     old, new = repo.history([before, after])
     diff = repo.diff(old, new, "-M", "-C", "--find-copies-harder")
     for word in (

@@ -19,8 +19,9 @@ ADD = b"diff --git %s %s\nnew file mode 100644\n--- /dev/null\n+++ %s\n@@ -0,0 +
 RENAME = b"diff --git a/f b/%s\nsimilarity index 100%%\n%s"
 LITERAL = b"GIT binary patch\nliteral 0\nHcmV?d00001\n\nliteral 2\nJcmb>60ssK~0D}Mk\n"
 BIN = b"diff --git a/bin b/bin\nindex %s..%s 100644\n" % (
-    object_id("blob", b"\0\1\2").encode(), object_id("blob", b"").encode(),
-)  # fmt: skip
+    object_id("blob", b"\0\1\2").encode(),
+    object_id("blob", b"").encode(),
+)
 
 CUT = "it was cut off"
 FOUND: dict[str, tuple[bytes, str]] = {
@@ -28,25 +29,41 @@ FOUND: dict[str, tuple[bytes, str]] = {
     "a binary patch whose last line has no newline": (HEAD + BIN + LITERAL[:-1], CUT),
     "a binary patch without its empty line": (HEAD + BIN + LITERAL, CUT),
     "an abbreviated id after a binary patch": (HEAD + BIN.replace(b"391 ", b" ") + LITERAL + b"\n", "full ids"),
-    "a line of a binary patch that holds a blank": (HEAD + BIN + LITERAL.replace(b"001\n", b"001\n \n") + b"\n", "another length"),
+    "a line of a binary patch that holds a blank": (
+        HEAD + BIN + LITERAL.replace(b"001\n", b"001\n \n") + b"\n",
+        "another length",
+    ),
     "a name with a NUL": (HEAD + ADD % (b'"a/a\\000b"', b'"b/a\\000b"', b'"b/a\\000b"'), "holds a NUL"),
     "a name that ends with a tab": (HEAD + RENAME % (b"n", b"rename from f\nrename to n\t\n"), "does not name"),
-    "a name that goes on behind a tab": (HEAD + RENAME % (b"n", b"rename from f\t2026\nrename to n\n"), "does not name"),
-    "a name that ends with a carriage return": (
-        HEAD + RENAME % (b"n\r", b"rename from f\nrename to n\r\n"), "carriage return without quotes",
+    "a name that goes on behind a tab": (
+        HEAD + RENAME % (b"n", b"rename from f\t2026\nrename to n\n"),
+        "does not name",
     ),
-    "half of a copy beside a rename": (HEAD + RENAME % (b"n", b"copy to n\nrename from f\nrename to n\n"), "belong together"),
+    "a name that ends with a carriage return": (
+        HEAD + RENAME % (b"n\r", b"rename from f\nrename to n\r\n"),
+        "carriage return without quotes",
+    ),
+    "half of a copy beside a rename": (
+        HEAD + RENAME % (b"n", b"copy to n\nrename from f\nrename to n\n"),
+        "belong together",
+    ),
     "a mail behind the signature": (
-        HEAD + ADD % (b"a/n", b"b/n", b"b/n") + b"-- \nFrom abc Mon Sep 17 00:00:00 2001\n", "not understood",
+        HEAD + ADD % (b"a/n", b"b/n", b"b/n") + b"-- \nFrom abc Mon Sep 17 00:00:00 2001\n",
+        "not understood",
     ),
     "a NUL in the subject's bracket": (
-        HEAD.replace(b"[PATCH]", b"[P\0H]") + ADD % (b"a/n", b"b/n", b"b/n"), "header holds a NUL",
+        HEAD.replace(b"[PATCH]", b"[P\0H]") + ADD % (b"a/n", b"b/n", b"b/n"),
+        "header holds a NUL",
     ),
     "a quote inside a name": (
-        HEAD + b'diff --git a/"n" b/"n"\nnew file mode 100755\n', "the two names of `diff --git` differ",
+        HEAD + b'diff --git a/"n" b/"n"\nnew file mode 100755\n',
+        "the two names of `diff --git` differ",
     ),
-    "no context behind line 1": (HEAD + b"diff --git a/f b/f\n--- a/f\n+++ b/f\n@@ -1,0 +2 @@\n+y\n", "without context"),
-}  # fmt: skip
+    "no context behind line 1": (
+        HEAD + b"diff --git a/f b/f\n--- a/f\n+++ b/f\n@@ -1,0 +2 @@\n+y\n",
+        "without context",
+    ),
+}
 
 
 @pytest.fixture(scope="module")

@@ -83,9 +83,13 @@ def _written(facts: Mapping[str, Any], texts: Mapping[str, str], head: str) -> s
             lines += [f"      {json.dumps(name)}:"]
             lines += [f"        begins: {json.dumps(section['begins'], ensure_ascii=False)}", "        words: >-"]
             lines += textwrap.wrap(
-                found, 118, initial_indent=" " * 10, subsequent_indent=" " * 10, break_long_words=False,
+                found,
+                118,
+                initial_indent=" " * 10,
+                subsequent_indent=" " * 10,
+                break_long_words=False,
                 break_on_hyphens=False,
-            )  # fmt: skip
+            )
     return head + "\n".join(lines) + "\n"
 
 

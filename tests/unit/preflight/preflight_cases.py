@@ -35,10 +35,18 @@ def case_of(title: str, machine: Machine = NOWHERE, given: Given | None = None, 
     profile, name = title.split("/")
     dist, recipes = distribution(), _recipes()
     return Case(
-        machine, resolve(recipes, profile, name, given), dist.profile(profile).runtime, dist.requirements, recipes.rules,
-        dist.practice, _switches(profile), model_of(read_models(dist), profile), mean, dist.profile(profile).stacks,
+        machine,
+        resolve(recipes, profile, name, given),
+        dist.profile(profile).runtime,
+        dist.requirements,
+        recipes.rules,
+        dist.practice,
+        _switches(profile),
+        model_of(read_models(dist), profile),
+        mean,
+        dist.profile(profile).stacks,
         set_of(dist, dist.profile(profile)),
-    )  # fmt: skip
+    )
 
 
 _recipes = cache(lambda: read_recipes(distribution()))

@@ -62,8 +62,20 @@ def test_every_finding_that_is_not_fine_says_what_to_do(look: Look) -> None:
     found = [f for rows in look(**nothing).values() for f in rows]
     assert all(f.todo for f in found if f.blocks)
     blocking = {f.name for f in found if f.level == "unknown" and f.blocks}
-    assert {"npu-smi", "device files", "driver", "cann", "torch-npu", "/dev/shm", "open files", "controller memory", "ports",
-            "interface", "variables", "workspace"} <= blocking  # fmt: skip
+    assert {
+        "npu-smi",
+        "device files",
+        "driver",
+        "cann",
+        "torch-npu",
+        "/dev/shm",
+        "open files",
+        "controller memory",
+        "ports",
+        "interface",
+        "variables",
+        "workspace",
+    } <= blocking
     fine = {f.name for f in found if f.level == "ok"}
     assert fine <= {"model", "length", "engine groups", "states on the host"}  # which need no machine
 
@@ -121,14 +133,34 @@ def test_another_driver_is_told_and_stops_nothing(look: Look) -> None:
 @pytest.mark.parametrize(
     ("name", "changed", "what", "cure"),
     [
-        ("triton", {"triton": "3.5.0"}, "3.5.0 is there, and not in the lock", "pip uninstall -y triton; pip install --force-reinstall"),
+        (
+            "triton",
+            {"triton": "3.5.0"},
+            "3.5.0 is there, and not in the lock",
+            "pip uninstall -y triton; pip install --force-reinstall",
+        ),
         ("numpy", {"numpy": "2.4.0"}, "verl/setup.py wants numpy<2.0.0", "pip install numpy==1.26.0"),
         ("mathruler", {"mathruler": None}, "mathruler is missing", "pip install mathruler==0.1.0"),
-        ("triton-ascend", {"triton_ascend": None}, "for vllm-ascend/requirements.txt", "pip install triton-ascend==3.2.0"),
-        ("codetiming", {"codetiming": None}, "codetiming is missing; the lock has 1.4.0, for verl/setup.py", "codetiming==1.4.0"),
-        ("opencv-python-headless", {"opencv_python_headless": "4.13.0.90"}, "wants opencv-python-headless<=4.11.0.86", "4.11.0.86"),
+        (
+            "triton-ascend",
+            {"triton_ascend": None},
+            "for vllm-ascend/requirements.txt",
+            "pip install triton-ascend==3.2.0",
+        ),
+        (
+            "codetiming",
+            {"codetiming": None},
+            "codetiming is missing; the lock has 1.4.0, for verl/setup.py",
+            "codetiming==1.4.0",
+        ),
+        (
+            "opencv-python-headless",
+            {"opencv_python_headless": "4.13.0.90"},
+            "wants opencv-python-headless<=4.11.0.86",
+            "4.11.0.86",
+        ),
     ],
-)  # fmt: skip
+)
 def test_packages_that_stop_a_run(look: Look, name: str, changed: dict[str, str | None], what: str, cure: str) -> None:
     found = one(look("qwen3-32b/grpo", pip_list=pip_list(**changed)), name)
     assert found.blocks and found.level == "error" and what in found.message
@@ -141,8 +173,12 @@ def test_packages_without_which_it_runs(look: Look) -> None:
     found = look("qwen3-32b/dapo", pip_list=changed)
     others = one(found, "other packages")
     assert (others.level, others.blocks, "mathruler" in found) == ("warning", False, False)
-    for part in ("2 missing (mathruler, zarr)", "1 of versions that somebody excludes (numpy 1.26.4)", "pillow 9.0.0",
-                 "1 there and left out of the lock (nvidia-nccl-cu12 2.27.5)"):  # fmt: skip
+    for part in (
+        "2 missing (mathruler, zarr)",
+        "1 of versions that somebody excludes (numpy 1.26.4)",
+        "pillow 9.0.0",
+        "1 there and left out of the lock (nvidia-nccl-cu12 2.27.5)",
+    ):
         assert part in others.message
     told = one(look("qwen3-32b/dapo", pip_list=pip_list(pillow="9.0.0")), "other packages")
     assert told.level == "ok" and "1 of other versions than the lock's (pillow 9.0.0)" in told.message
@@ -322,8 +358,13 @@ def test_the_first_nodes_address(look: Look) -> None:
 
 def test_switches_of_the_documents_that_do_nothing_here(look: Look) -> None:
     """Told with what does their work, and no reason to stop."""
-    seeds = {"VLLM_USE_V1": "1", "USE_HDP": "1", "ROLLOUT_REBALANCE_ENABLE": "1", "HCCL_BUFFERSIZE": "300",
-             "ASCEND_NPU_SLEEP_DISABLE": "1"}  # fmt: skip
+    seeds = {
+        "VLLM_USE_V1": "1",
+        "USE_HDP": "1",
+        "ROLLOUT_REBALANCE_ENABLE": "1",
+        "HCCL_BUFFERSIZE": "300",
+        "ASCEND_NPU_SLEEP_DISABLE": "1",
+    }
     found = [f for rows in look(environment=environment(**seeds)).values() for f in rows if f.rule == "environment"]
     assert sorted(f.name for f in found) == sorted(seeds)
     assert {(f.level, f.blocks) for f in found} == {("warning", False)}
@@ -486,8 +527,16 @@ def test_a_rank_has_no_more_sequences_than_it_is_given(look: Look) -> None:
 
 
 def test_the_models_own_configuration() -> None:
-    own: dict[str, Any] = {"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-                           "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "vocab_size": 512}  # fmt: skip
+    own: dict[str, Any] = {
+        "model_type": "qwen3",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "intermediate_size": 128,
+        "vocab_size": 512,
+    }
     case = case_of("qwen3-8b/grpo", Machine({"config.json": json.dumps(own)}, "here", NOW))
     assert case.model_source == "its config.json" and case.model.parameters == 139_648  # type: ignore[union-attr]
     other = case_of("qwen3-8b/grpo", Machine({"config.json": json.dumps({**own, "model_type": "mamba"})}, "here", NOW))
@@ -552,11 +601,39 @@ def test_a_workspace_below_home(look: Look) -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | st.text(max_size=9),
-    lambda x: st.lists(x, max_size=3) | st.dictionaries(st.sampled_from(
-        [MODEL, TRAIN, "kind", "bytes", "modified", "trees", "edits", "left_out", "without", "flags", "addr_info", "ifname",
-         "path", "model_type", "num_hidden_layers", "HCCL_IF_BASE_PORT", "patches", "imports", "name", "version"]), x, max_size=4),
+    lambda x: (
+        st.lists(x, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    MODEL,
+                    TRAIN,
+                    "kind",
+                    "bytes",
+                    "modified",
+                    "trees",
+                    "edits",
+                    "left_out",
+                    "without",
+                    "flags",
+                    "addr_info",
+                    "ifname",
+                    "path",
+                    "model_type",
+                    "num_hidden_layers",
+                    "HCCL_IF_BASE_PORT",
+                    "patches",
+                    "imports",
+                    "name",
+                    "version",
+                ]
+            ),
+            x,
+            max_size=4,
+        )
+    ),
     max_leaves=12,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=150, deadline=None)

@@ -59,8 +59,16 @@ def test_interfaces_without_ip() -> None:
 
 
 def test_no_secret_is_kept() -> None:
-    named = {"HCCL_BUFFSIZE": "300", "VLLM_API_KEY": "s1", "RAY_AUTH_TOKEN": "s2", "HF_TOKEN": "s3", "HOME": "/me",
-             "HF_ENDPOINT": "https://me:s4@mirror.example.com/x", "AWS_SECRET_ACCESS_KEY": "s5", "DB_PASSWORD": "s6"}  # fmt: skip
+    named = {
+        "HCCL_BUFFSIZE": "300",
+        "VLLM_API_KEY": "s1",
+        "RAY_AUTH_TOKEN": "s2",
+        "HF_TOKEN": "s3",
+        "HOME": "/me",
+        "HF_ENDPOINT": "https://me:s4@mirror.example.com/x",
+        "AWS_SECRET_ACCESS_KEY": "s5",
+        "DB_PASSWORD": "s6",
+    }
     found = look(questions(environment=named, variables=frozenset(named) - {"HOME"}))
     assert found.data(m.ENVIRONMENT) == {"HCCL_BUFFSIZE": "300", "HF_ENDPOINT": "https://mirror.example.com/x"}
 
@@ -72,9 +80,7 @@ def test_no_secret_is_kept() -> None:
         ("exit 1", "npu-smi info ended with 1"),
     ],
 )
-def test_an_npu_smi_that_fails_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
-) -> None:  # fmt: skip
+def test_an_npu_smi_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str) -> None:
     monkeypatch.setenv("PATH", program(tmp_path / "bin", "npu-smi", script))
     found = look(questions())
     assert found.text(m.NPU_SMI) is None and found.known_to_lack(m.NPU_SMI) and why in found.why_not(m.NPU_SMI)
@@ -95,8 +101,11 @@ def test_paths_and_the_model(tmp_path: Path) -> None:
     found = look(questions(paths=paths, model=str(tmp_path / "link")))
     there = found.data(m.PATHS)
     assert [there[p] and (there[p]["kind"], there[p]["bytes"]) for p in paths] == [
-        ("folder", 7), ("folder", 7), None, ("file", 5)
-    ]  # fmt: skip
+        ("folder", 7),
+        ("folder", 7),
+        None,
+        ("file", 5),
+    ]
     assert there[paths[1]]["real"] == paths[0] and found.text(m.CONFIG) == "{}"
 
 
@@ -111,9 +120,12 @@ def test_files_of_driver_and_cann(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     files = {
         "usr/local/Ascend/driver/version.info": "Version=25.3.rc1\n",
         "usr/local/Ascend/ascend-toolkit/latest/aarch64-linux/ascend_toolkit_install.info": "version=8.5.0\n",
-        "dev/davinci0": "", "dev/davinci_manager": "", "dev/other": "", "dev/devmm_svm": "",
+        "dev/davinci0": "",
+        "dev/davinci_manager": "",
+        "dev/other": "",
+        "dev/devmm_svm": "",
         "sys/fs/cgroup/memory/memory.limit_in_bytes": "1024\n",
-    }  # fmt: skip
+    }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)

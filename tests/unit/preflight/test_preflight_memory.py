@@ -166,9 +166,12 @@ def test_the_recipes_sizes_divide() -> None:
 
 @pytest.mark.parametrize(
     ("sizes", "message"),
-    [({"pp": "7"}, "94 layers over 7 pipeline stages"), ({"ep": "48"}, "128 experts over an expert parallel size of 48"),
-     ({"tp": "6"}, "64 attention heads over a tensor parallel size of 6")],
-)  # fmt: skip
+    [
+        ({"pp": "7"}, "94 layers over 7 pipeline stages"),
+        ({"ep": "48"}, "128 experts over an expert parallel size of 48"),
+        ({"tp": "6"}, "64 attention heads over a tensor parallel size of 6"),
+    ],
+)
 def test_sizes_that_do_not_divide(sizes: dict[str, str], message: str) -> None:
     with pytest.raises(BadSizes, match=message):
         training_of(case_of("qwen3-235b/grpo", given=Given(sizes=sizes)), BIG)

@@ -115,9 +115,16 @@ def test_interfaces() -> None:
 
 @pytest.mark.parametrize(
     ("value", "names"),
-    [("eth", ["eth0", "eth1"]), ("eth0", ["eth0"]), ("=eth", []), ("=eth1", ["eth1"]), ("^eth0", ["eth1", "bond0"]),
-     ("^=eth0,bond0", ["eth1"]), ("eth1,bond", ["eth1", "bond0"])],
-)  # fmt: skip
+    [
+        ("eth", ["eth0", "eth1"]),
+        ("eth0", ["eth0"]),
+        ("=eth", []),
+        ("=eth1", ["eth1"]),
+        ("^eth0", ["eth1", "bond0"]),
+        ("^=eth0,bond0", ["eth1"]),
+        ("eth1,bond", ["eth1", "bond0"]),
+    ],
+)
 def test_names_of_interfaces_as_hccl_takes_them(value: str, names: list[str]) -> None:
     known = [read.Interface(name, True, ()) for name in ("lo", "eth0", "eth1", "bond0")]
     assert [i.name for i in matching(value, known)] == names
@@ -153,9 +160,22 @@ ROWS = st.lists(
 
 @given(st.one_of(ANY, ROWS.map("\n".join)))
 def test_no_text_ends_in_a_traceback(text: str) -> None:
-    for reader in (read.smi, read.open_files, read.memory_total, read.memory_limit, read.mounts, read.listening,
-                   read.packages, read.python_version, read.port_ranges, read.local_ports, read.device_ports,
-                   read.configured_addresses, read.huge_pages, read.available):  # fmt: skip
+    for reader in (
+        read.smi,
+        read.open_files,
+        read.memory_total,
+        read.memory_limit,
+        read.mounts,
+        read.listening,
+        read.packages,
+        read.python_version,
+        read.port_ranges,
+        read.local_ports,
+        read.device_ports,
+        read.configured_addresses,
+        read.huge_pages,
+        read.available,
+    ):
         reader(text)
 
 

@@ -66,8 +66,14 @@ def test_every_recipe_of_the_practice_is_there() -> None:
 
 def test_the_newer_set_has_recipes_of_its_own() -> None:
     assert {"/".join(key) for key in NEWER.runnable()} == {
-        "deepseek-r1/grpo", "demo/grpo", "qwen2.5-1.5b/grpo", "qwen3-235b/grpo", "qwen3-32b/dapo", "qwen3-32b/grpo", "qwen3-32b/gspo",
-    }  # fmt: skip
+        "deepseek-r1/grpo",
+        "demo/grpo",
+        "qwen2.5-1.5b/grpo",
+        "qwen3-235b/grpo",
+        "qwen3-32b/dapo",
+        "qwen3-32b/grpo",
+        "qwen3-32b/gspo",
+    }
 
 
 @pytest.mark.parametrize(

@@ -106,8 +106,11 @@ def test_places_are_tried_in_order_and_each_is_named_with_its_reason(
         obtain("demo", upstream, stack, replace(options, mirrors={"demo": places}), SilentProgress())
     shown = str(caught.value)
     assert [t.place for t in caught.value.tried] == [
-        f"cache {options.cache}", *places, "https://patchctl.invalid/x.git", "package index",
-    ]  # fmt: skip
+        f"cache {options.cache}",
+        *places,
+        "https://patchctl.invalid/x.git",
+        "package index",
+    ]
     assert "there is no such folder" in shown and "no git repository" in shown
     assert "not our ref" in shown or "couldn't find" in shown.lower()
     assert "secret" not in shown and "secret" not in str(caught.value.as_json())
@@ -215,8 +218,9 @@ def test_a_partial_clone_that_lacks_files_is_said_to_lack_them(
     partial = tmp_path / "partial.git"
     subprocess.run(
         ["git", "clone", "--quiet", "--bare", "--filter=blob:none", repo.path.as_uri(), str(partial)],
-        env=GIT_ENV, check=True,
-    )  # fmt: skip
+        env=GIT_ENV,
+        check=True,
+    )
     with pytest.raises(SourceUnavailable) as caught:
         get(repo, options, address=str(partial))
     assert "lazy" in str(caught.value) or "missing" in str(caught.value) or "promisor" in str(caught.value)

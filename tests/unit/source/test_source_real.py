@@ -36,14 +36,18 @@ CASES = {
     "verl": ("v0.6.0", "verl", 378, {f"verl.egg-info/{name}" for name in EGG}),
     "megatron-lm": ("core_v0.12.1", "megatron-core", 283, {f"megatron_core.egg-info/{name}" for name in EGG}),
     "vllm": (
-        "v0.14.1", "vllm", 3741,
+        "v0.14.1",
+        "vllm",
+        3741,
         {"vllm/_version.py", *(f"vllm.egg-info/{name}" for name in {*EGG, "entry_points.txt"})},
     ),
     "vllm-ascend": (
-        "v0.14.0rc1", "vllm-ascend", 1153,
+        "v0.14.0rc1",
+        "vllm-ascend",
+        1153,
         {"vllm_ascend/_version.py", *(f"vllm_ascend.egg-info/{name}" for name in {*EGG, "entry_points.txt"})},
     ),
-}  # fmt: skip
+}
 pytestmark = pytest.mark.network
 
 

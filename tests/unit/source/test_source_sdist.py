@@ -193,5 +193,7 @@ def test_the_cache_lists_what_it_has(index: IndexServer, options: SourceOptions)
     [(repo, record)] = entries(options.cache)
     assert (repo, record.upstream, record.form, record.commit) == (base.repo, "demo", "sdist", base.commit)
     assert (record.archive, record.sha256, record.declared) == (
-        f"1.0-{PINNED.sha256[:16]}.tar.gz", PINNED.sha256, GENERATED,
-    )  # fmt: skip
+        f"1.0-{PINNED.sha256[:16]}.tar.gz",
+        PINNED.sha256,
+        GENERATED,
+    )

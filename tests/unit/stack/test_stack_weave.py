@@ -292,9 +292,11 @@ def test_changes_that_are_not_line_by_line_are_refused_on_both_sides(repo: Repo,
     text = b"".join(FORTY)
     other = b"".join(edit(FORTY, 5, 1, b"x\n"))
     last: dict[str, dict[bytes, Mode]] = {
-        "delete": {}, "edited rename": {b"g": (0o100644, other + b"z\n")}, "binary": {b"f": (0o100644, b"\0" + other)},
+        "delete": {},
+        "edited rename": {b"g": (0o100644, other + b"z\n")},
+        "binary": {b"f": (0o100644, b"\0" + other)},
         "mode": {b"f": (0o100755, other)},
-    }  # fmt: skip
+    }
     base, patches, _ = trees(
         repo, {b"f": (0o100644, text)}, {b"f": (0o100644, other)}, last[kind] | {b"z": (0o100644, b"z\n")}
     )

@@ -33,9 +33,18 @@ AREAS = {
 """The areas by name, with their titles, in the order they are printed."""
 
 CHECKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
-    check_limits, check_devices, check_software, check_operators, check_host, check_ray, check_network, check_environment,
-    check_storage, check_device_memory, check_workspace,
-)  # fmt: skip
+    check_limits,
+    check_devices,
+    check_software,
+    check_operators,
+    check_host,
+    check_ray,
+    check_network,
+    check_environment,
+    check_storage,
+    check_device_memory,
+    check_workspace,
+)
 
 
 def all_findings(case: Case, accepted: Collection[str] = ()) -> list[Finding]:

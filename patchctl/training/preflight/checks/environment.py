@@ -35,8 +35,13 @@ def check_environment(case: Case) -> Iterator[Finding]:
         todo = "record again in the shell that starts Ray"
         yield looked_at("environment", "variables", "unknown", case.machine.why_not(m.ENVIRONMENT), todo)
         return
-    found = [*_against_rules(case, own), *_misspelt(case, own), *_overruled(case, own), *_libraries(case, own),
-             *_sourced(case, own)]  # fmt: skip
+    found = [
+        *_against_rules(case, own),
+        *_misspelt(case, own),
+        *_overruled(case, own),
+        *_libraries(case, own),
+        *_sourced(case, own),
+    ]
     yield from found
     if not found:
         yield looked_at("environment", "variables", "ok", f"{len(own)} of frameworks, HCCL and Ray; none is in the way")
@@ -80,8 +85,9 @@ def _instead(case: Case, named: Named) -> str | None:
     features = [feature.partition("@")[0] for feature in named.features]
     names = [
         switch.name if switch.kind == "config" else f"{switch.name} (a variable)"
-        for switch in case.switches if switch.feature in features
-    ]  # fmt: skip
+        for switch in case.switches
+        if switch.feature in features
+    ]
     return f"use {', '.join(dict.fromkeys(names))}" if names else None
 
 

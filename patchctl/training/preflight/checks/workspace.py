@@ -115,9 +115,13 @@ def _imports(case: Case, state: Mapping[str, Any], trees: Sequence[Mapping[str, 
         return
     asked = [tree for tree in trees if isinstance(tree.get("imports"), list) and tree["imports"]]
     elsewhere = [
-        f"{row.get('package')} from {row.get('place') or 'nowhere'}" + (f" ({row['error']})" if row.get("error") else "")
-        for tree in asked if not _started_in(case, tree) for row in records(tree["imports"]) if not row.get("ours")
-    ]  # fmt: skip
+        f"{row.get('package')} from {row.get('place') or 'nowhere'}"
+        + (f" ({row['error']})" if row.get("error") else "")
+        for tree in asked
+        if not _started_in(case, tree)
+        for row in records(tree["imports"])
+        if not row.get("ours")
+    ]
     if elsewhere:
         folders = ":".join(str(tree.get("folder") or f"{place}/{tree.get('upstream')}") for tree in asked)
         todo = (
