@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from apply_plot import Times, draw
@@ -190,6 +191,11 @@ class Checkout:
             clock.run(["git", "apply", "--whitespace=nowarn", str(file)], self.folder)
 
 
+def on_each(work: Callable[[Checkout, Clock], None], checkouts: list[Checkout], clock: Clock) -> None:
+    for one in checkouts:
+        work(one, clock)
+
+
 def compare(ours: Workspace, checkouts: list[Checkout], rounds: int, check: Callable[[], None]) -> dict[str, Runs]:
     """All tools in turn, `rounds` times."""
     runs: dict[str, Runs] = {}
@@ -197,7 +203,7 @@ def compare(ours: Workspace, checkouts: list[Checkout], rounds: int, check: Call
         for tool, work in (("git am", Checkout.am), ("git apply", Checkout.loop)):
             for one in checkouts:
                 one.reset()
-            measured(runs, tool, lambda clock, work=work: [work(one, clock) for one in checkouts])  # type: ignore[misc]
+            measured(runs, tool, partial(on_each, work, checkouts))
         ours.forget()
         measured(runs, "computed", ours.apply)
         check()

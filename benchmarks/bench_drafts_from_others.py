@@ -13,9 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import bench_sam
 from bench_sam import DRAFTS, MANY
@@ -126,7 +127,7 @@ def of_samples(before: list, now: list) -> dict:
     for name, groups in (("now", now), ("before", before)):
         found[name] = sum(len(one) - prompt for group in groups for one in group)
     # The last of a group alone, as when drafting begins below a threshold of running requests: the others have ended.
-    last = [max(range(len(group)), key=lambda i, group=group: len(group[i])) for group in now]
+    last = [list(map(len, group)).index(max(map(len, group))) for group in now]
     situations = {
         ALL: (now, [[] for _ in now]),
         LAST: (
@@ -149,7 +150,7 @@ def drafters(drafts: int, running: list, ended: list, before: list, prompt: int)
     groups = [i for i, group in enumerate(running) for _ in group]
     each = list(range(len(groups)))
     automata = partial(Automata, drafts)
-    found = {
+    found: dict[str, Callable[[], Any]] = {
         "automaton: itself": partial(automata, each, {}),
         "automaton: group": partial(automata, groups, dict(enumerate(ended))),
         "automaton: itself and epoch before": partial(

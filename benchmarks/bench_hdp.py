@@ -175,7 +175,8 @@ def balance(packing: Any, draw: Callable[[int, int], list[int]], count: int, ran
 
 def room_for(packing: Any, lengths: Sequence[int], ranks: int, room: float) -> int:
     """Tokens a rank at most: `room` times what each needs with plain context parallelism."""
-    return round(packing.tokens_of_rank(lengths, ranks, 1) * room)
+    plain: int = packing.tokens_of_rank(lengths, ranks, 1)
+    return round(plain * room)
 
 
 def whole_table(packing: Any, seeds: int) -> list[list[object]]:
@@ -209,7 +210,9 @@ def over_whole(packing: Any, lengths: Sequence[int], ranks: int, room: float) ->
     """The time of the packing's layout in that of Karmarkar-Karp's; None where the latter does not fit."""
     tokens = room_for(packing, lengths, ranks, room)
     whole = whole_on_ranks(packing, balanced(packing, lengths, ranks, tokens))
-    return whole and packing.slowest(packing.layout(lengths, ranks, tokens), lengths) / packing.slowest(whole, lengths)
+    if not whole:
+        return None
+    return float(packing.slowest(packing.layout(lengths, ranks, tokens), lengths) / packing.slowest(whole, lengths))
 
 
 def call_table(packing: Any, repeats: int = 5) -> list[list[object]]:
@@ -406,7 +409,10 @@ def main() -> int:
     blocks = [f"Computed, medians of {args.seeds} batches, {program}. Command: `{command}`."]
     scheduler = mcore_scheduler(args.mcore_dev) if args.mcore_dev else None
     last = functools.partial(division_table, seeds=args.division_seeds)
-    tables = {**TABLES, DIVISION: lambda packing, seeds: last(packing, scheduler)}
+    tables: dict[str, Callable[[Any, int], list[list[object]]]] = {
+        **TABLES,
+        DIVISION: lambda packing, seeds: last(packing, scheduler),
+    }
     for title, table in tables.items():
         blocks.append("\n".join([title, "", *markdown(table(packing, args.seeds))]))
         print(blocks[-1], file=sys.stderr)

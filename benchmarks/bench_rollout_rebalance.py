@@ -169,7 +169,7 @@ def compare(planner: Any, one: Case, seed: int, methods: Sequence[str] = METHODS
 
 
 def median(rows: Sequence[Row], method: str, what: str = "seconds") -> float:
-    return statistics.median(getattr(row.results[method], what) for row in rows)
+    return float(statistics.median(getattr(row.results[method], what) for row in rows))
 
 
 def seconds_line(rows: Sequence[Row], methods: Sequence[str] = METHODS) -> list[str]:

@@ -20,6 +20,7 @@ import re
 import sys
 import sysconfig
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -177,7 +178,11 @@ def unseen() -> dict:
     words = [re.findall(r"\w+|[^\w\s]|\n *", file.read_text(encoding="utf-8")) for file in headers]
     word = "".join("ab"[one] for one in fibonacci(8000))
     numbers: dict[str, int] = {}
-    as_tokens = {"Fibonacci word": [word], "problems, characters": problems, "C headers, words": words}
+    as_tokens: dict[str, Sequence[Sequence[str]]] = {
+        "Fibonacci word": [word],
+        "problems, characters": problems,
+        "C headers, words": words,
+    }
     return {
         name: [np.array([numbers.setdefault(token, len(numbers)) for token in one], np.int32) for one in some]
         for name, some in as_tokens.items()
@@ -297,7 +302,7 @@ def in_groups(samples) -> dict:
     width = max(len(one) for prompt in samples for one in prompt) + 1
     count = len(samples[0])
     prompt_length = min(prefix(one, samples[0][0]) for one in samples[0][1:])
-    makers = {
+    makers: dict[str, Callable[[], Any]] = {
         "tables, each alone": lambda: Tables(count, DRAFTS, width),
         "automaton, each alone": lambda: Automaton(count, DRAFTS, width),
         "automaton, a group": lambda: Automaton(count, DRAFTS, width, group="prompt"),
@@ -325,7 +330,7 @@ def speed(text, context: int, batch: int) -> dict:
     starts = np.random.default_rng(0).integers(0, len(text) - width, batch)
     token_ids = np.stack([text[start : start + width] for start in starts])
     found: dict = {"context": context, "batch": batch}
-    makers = {
+    makers: dict[str, Callable[[], Any]] = {
         "tables": lambda: Tables(batch, DRAFTS, width),
         "automaton": lambda: Automaton(batch, DRAFTS, width),
         "n-gram": lambda: NGram(batch, DRAFTS, 2, 5, width),
@@ -379,7 +384,8 @@ def whole_calls(text, context: int, batch: int) -> dict:
         if order == "by turns":
             steps = [[call.step() for call in calls.values()] for _ in range(STEPS)]
         else:
-            steps = list(zip(*([call.step() for _ in range(STEPS)] for call in calls.values()), strict=True))
+            each = [[call.step() for _ in range(STEPS)] for call in calls.values()]
+            steps = [list(some) for some in zip(*each, strict=True)]
         times = [sorted(some) for some in zip(*steps[1:], strict=True)]
         found[order] = {
             name: [some[0] * 1000, some[len(some) // 2] * 1000] for name, some in zip(calls, times, strict=True)

@@ -198,7 +198,7 @@ class Hub:
             part.unlink(missing_ok=True)
 
     def _is_there(self, name: str, size: int) -> bool:
-        path = self._out / name
+        path: Path = self._out / name
         return path.is_file() and path.stat().st_size == size
 
     def _asked(self, question: Any) -> Any:

@@ -106,7 +106,8 @@ SOURCES = {
 
 def quantiles(counts: Counter[int], parts: int) -> list[int]:
     """The length in the middle of each of `parts` parts of equally many requests, shortest first."""
-    total, passed, found = counts.total(), 0, []
+    total, passed = counts.total(), 0
+    found: list[int] = []
     for length in sorted(counts):
         passed += counts[length]
         while len(found) < parts and (2 * len(found) + 1) * total < 2 * parts * passed:

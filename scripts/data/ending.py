@@ -13,6 +13,8 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
 from patchctl.errors import CLOSED_PIPE, INTERRUPTED, PatchctlError, WrongUse
 from patchctl.terminal.text import visible
 
+__all__ = ["Full", "WrongUse", "finish", "gigabytes"]
+
 
 class Full(WrongUse):
     """A disk has less room than what is to be written needs."""

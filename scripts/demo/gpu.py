@@ -185,7 +185,7 @@ def _run(python: str, args: argparse.Namespace) -> int:
     # Packages that the probe found by way of PYTHONPATH are there for the program too.
     path = os.pathsep.join(filter(None, (str(tree.resolve()), os.environ.get("PYTHONPATH"))))
     offline = {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-    program = [python, SCRIPTS / "demo" / "trainer_half.py", json.dumps(settings, default=str)]
+    program: list[str | Path] = [python, SCRIPTS / "demo" / "trainer_half.py", json.dumps(settings, default=str)]
     return subprocess.run(program, env=threads | os.environ | hidden | offline, check=False).returncode
 
 

@@ -261,7 +261,7 @@ def show(args: argparse.Namespace, found: dict[str, Any], allowed: dict[str, flo
         f"\nmodel   Qwen3, {args.size}: {found['weights']:,} random weights, a vocabulary of {args.vocabulary}; {found['device']}"
     )
     print(f"a step  {args.prompts} sums, {args.samples} answers each of up to {args.answer} tokens, by {args.micro}\n")
-    rows = [("skip_old_log_prob", "off", "on")]
+    rows: list[tuple[str, ...]] = [("skip_old_log_prob", "off", "on")]
     off, on = found["off"], found["on"]
     for number, pair in enumerate(zip(off["reward"], on["reward"], strict=True), 1):
         rows.append((f"mean reward of step {number}", *(f"{reward:.3f}" for reward in pair)))

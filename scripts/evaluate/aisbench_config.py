@@ -93,7 +93,7 @@ def math_500(source: Path) -> dict[str, dict[str, str]]:
     return {str(number): {key: row[key] for key in ("problem", "solution")} for number, row in rows.items()}
 
 
-def _rows(file: Path, text: str) -> dict[str, dict[str, str]]:
+def _rows(file: Path, text: str) -> dict[str | int, dict[str, str]]:
     try:
         if file.suffix != ".jsonl":
             value = json.loads(text)

@@ -188,7 +188,7 @@ def _legend_of_keys(axes: Axes, keys: Sequence[str], drawn: Sequence[_Drawn]) ->
     from matplotlib.lines import Line2D
 
     colours = (drawn[0].colour, _SECOND) if len(drawn) == 1 else ("#000000", "#000000")
-    styles: tuple[Literal["-"], Literal[":"]] = ("-", ":")
+    styles: tuple[Literal["-", ":"], ...] = ("-", ":")
     lines = [
         Line2D(
             [],

@@ -1,4 +1,7 @@
-"""`make lint` reads every Python file that git tracks: an exclusion once hid patchctl/workspace and its tests."""
+"""`make lint` reads what git tracks: ruff each Python file, mypy the tool, the scripts, the benchmarks and the stand-ins.
+
+An exclusion once hid patchctl/workspace and its tests from ruff.
+"""
 
 from __future__ import annotations
 
@@ -62,3 +65,16 @@ def test_ruff_checks_every_file(faulty: Path) -> None:
 def test_ruff_formats_every_file(faulty: Path) -> None:
     _ruff(faulty, "format")
     assert [name for name in _tracked() if (faulty / name).read_text().endswith(FAULT)] == []
+
+
+def test_mypy_reads_the_tool_the_scripts_and_the_stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By mypy's own reading of its settings, as of `mypy` without arguments, which is what the Makefile has."""
+    main = pytest.importorskip("mypy.main", reason="pip install '.[lint]'")
+    monkeypatch.chdir(REPO)
+    assert re.search(r"^\t\S*mypy$", (REPO / "Makefile").read_text(), re.MULTILINE)
+    sources, options = main.process_options([])
+    typed = ("patchctl/", "scripts/", "benchmarks/", "standins/")
+    assert sorted(source.path for source in sources) == sorted(n for n in _tracked() if n.startswith(typed))
+    assert [s.path for s in sources if options.clone_for_module(s.module).ignore_errors] == []
+    ours = [options.clone_for_module(source.module) for source in sources if source.path.startswith("patchctl/")]
+    assert all(one.disallow_untyped_defs and one.disallow_any_generics and one.warn_return_any for one in ours)
