@@ -12,6 +12,7 @@ found through PIP_FIND_LINKS. Profile `full` has everything, `plain` leaves `pol
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 import io
@@ -20,10 +21,29 @@ import re
 import subprocess
 import sys
 import tarfile
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
+from forks import FORKS, Forks
+
+# What patchctl imports as it goes.
+PRELOADED = [
+    "yaml",
+    "click",
+    "difflib",
+    "tarfile",
+    "zipfile",
+    "tempfile",
+    "shutil",
+    "ast",
+    "csv",
+    "unidiff",
+    "http.client",
+    "unearth",
+]
 REPO = Path(__file__).resolve().parents[1]
 GIT_ENV = {
     "PATH": os.environ["PATH"],
@@ -186,15 +206,41 @@ def run_patchctl(
     home.mkdir(exist_ok=True)
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PATCHCTL_", "XDG_", "PIP_"))}
     own = {"HOME": str(home), "PYTHONPATH": str(REPO), "PIP_NO_INDEX": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", "patchctl", *args],
-        env={**kept, **own, **(env or {})},
-        cwd=home,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    return run_python(["-m", "patchctl", *args], {**kept, **own, **(env or {})}, home, timeout)
+
+
+@functools.cache
+def _forks() -> Forks:
+    """A process with patchctl and what it brings, which a run of it is forked from."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PATCHCTL_", "XDG_", "PIP_"))}
+    environment |= {"PYTHONPATH": str(REPO), "PYTHONDONTWRITEBYTECODE": "1"}
+    return Forks(sys.executable, environment, ["patchctl.*", *PRELOADED])
+
+
+def run_python(
+    arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """`python ARGUMENTS...` with nothing on standard input, forked from a process that has patchctl imported where that is the same."""
+    if not FORKS or not _forks().fits(environment):
+        return subprocess.run(
+            [sys.executable, *arguments], env=environment, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=timeout, check=False,
+        )  # fmt: skip
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = _forks().start(arguments, environment, cwd, out, err)
+        try:
+            code = process.wait(timeout)
+        except BaseException:
+            process.kill()
+            raise
+        texts = [_text(stream) for stream in (out, err)]
+    return subprocess.CompletedProcess([sys.executable, *arguments], code, *texts)
+
+
+def _text(stream: IO[bytes]) -> str:
+    """With line ends as subprocess gives them."""
+    stream.seek(0)
+    return io.TextIOWrapper(stream, encoding="utf-8").read()
 
 
 def make_distribution(folder: Path, upstreams: Sequence[Upstream] = (GREETER, CLOCK), *, lock: bool = False) -> Made:

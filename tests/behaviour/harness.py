@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from environment import NOBODYS
+from forks import FORKS, Forks
 from pins import distribution
 from processes import Finished, free_port, run_group
 from trees import Trees
@@ -30,6 +31,7 @@ TORCH_PYTHON = "PATCHCTL_TORCH_PYTHON"
 # What Python compiled of the interpreter's own packages, which no session has to do again: 9 CPU seconds for torch and transformers.
 COMPILED = REPO / "build" / "pycache"
 DEFAULT_TIMEOUT_S = 120.0
+PRELOADED = ("torch", "torch.distributed", "numpy")
 
 # Everything a probe sees, besides PATH, HOME, PYTHONPATH and what the test adds.
 FIXED_ENVIRONMENT = NOBODYS | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "VLLM_LOGGING_LEVEL": "ERROR"}
@@ -49,6 +51,7 @@ class Upstream:
         # Why the tests of the file that runs are for other trees; None if they are for these.
         self.elsewhere: str | None = None
         self._scripts: set[str] = set()
+        self._forks: Forks | None = None
 
     def tree(self, name: str) -> Path:
         """The folder of the upstream's tree; the test is skipped, with the reason, when it cannot be had."""
@@ -102,9 +105,16 @@ class Upstream:
         environments = [base] if procs == 1 else [base | ranks for ranks in rank_variables(procs)]
         self._scripts.add(file.relative_to(REPO).as_posix())
         command = [str(python), str(file), *map(str, args)]
-        results = run_group(command, environments, cwd, timeout)
+        results = run_group(command, environments, cwd, timeout, self._forks_of(python))
         values = [_value(script, rank, result, timeout) for rank, result in _failures_first(results)]
         return values[0] if procs == 1 else values
+
+    def _forks_of(self, python: Path) -> Forks | None:
+        """A process with torch, and nothing that a stand-in or a tree changes, for the probes to be forked from."""
+        if FORKS and self._forks is None:
+            environment = clean_environment(python, self._trees, (), (), self._scratch) | {"PYTHONPATH": ""}
+            self._forks = Forks(python, environment, PRELOADED)
+        return self._forks
 
     def used(self) -> set[str]:
         """The probes that ran, and what they imported of tests and stand-ins (Python compiled it below `scratch`)."""

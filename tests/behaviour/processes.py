@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from forks import Forked, Forks
+
 TAIL_CHARS = 6000
 POLL_S = 0.05
 # Once a rank has died the others usually wait for it in a collective; they get this long to print their own error.
@@ -35,7 +37,7 @@ class Finished:
 
 @dataclass
 class _Running:
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     stdout: Path
     stderr: Path
 
@@ -52,7 +54,7 @@ def free_port() -> int:
             return int(probe.getsockname()[1])
 
 
-def kill_group(process: subprocess.Popen[bytes]) -> None:
+def kill_group(process: subprocess.Popen[bytes] | Forked) -> None:
     """Kills the process and everything that it started in its own session."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
@@ -62,9 +64,14 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def run_group(
-    command: Sequence[str], environments: Sequence[Mapping[str, str]], cwd: Path, timeout: float
+    command: Sequence[str],
+    environments: Sequence[Mapping[str, str]],
+    cwd: Path,
+    timeout: float,
+    forks: Forks | None = None,
 ) -> list[Finished]:
-    """Runs `command` once for each environment, at the same time; `timeout` is in seconds for all of them together.
+    """Runs `command` once for each environment, at the same time; `timeout` is in seconds for all of them together. With `forks`,
+    which are of the interpreter that the command begins with, they are forked where that is the same.
 
     Output goes to files in `cwd`, because a grandchild that outlives its parent would hold a pipe open.
     """
@@ -72,7 +79,7 @@ def run_group(
     running: list[_Running] = []
     try:
         for rank, environment in enumerate(environments):
-            running.append(_start(command, environment, cwd, rank))
+            running.append(_start(command, environment, cwd, rank, forks))
         _wait(running, started + timeout)
     finally:
         codes = [one.process.poll() for one in running]
@@ -84,9 +91,13 @@ def run_group(
     ]
 
 
-def _start(command: Sequence[str], environment: Mapping[str, str], cwd: Path, rank: int) -> _Running:
+def _start(
+    command: Sequence[str], environment: Mapping[str, str], cwd: Path, rank: int, forks: Forks | None
+) -> _Running:
     stdout, stderr = cwd / f"stdout.{rank}", cwd / f"stderr.{rank}"
     with stdout.open("wb") as out, stderr.open("wb") as err:
+        if forks is not None and forks.fits(environment):
+            return _Running(forks.start(command[1:], environment, cwd, out, err), stdout, stderr)
         process = subprocess.Popen(
             list(command),
             cwd=cwd,
