@@ -1,4 +1,4 @@
-"""On which release set a profile is taken: the one that is named, else the newest on which it is proven.
+"""On which release set a profile, or an upstream, is taken: the one that is named, else the newest on which it is proven.
 
 A profile is proven on a set when a record shows it of every feature that it applies there (patchctl.catalog.evidence), and none of
 its stacks has one postponed; a stack that is only pinned proves nothing, where another one of its upstream has patches. One that
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from patchctl.errors import WrongUse
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.types import Profile
+from patchctl.manifest.types import Profile, Stack
 from patchctl.values import replace
 
 Tell = Callable[[str], None]
@@ -59,6 +60,29 @@ class _Proven(Mapping[str, Profile]):
             other = f"`--set {variants[0].set}` takes it there all the same"
             self._tell(f"{profile.name} is taken on {profile.set}: {'; '.join(why)}; {other}")
         return profile
+
+
+def stack_taken(dist: Distribution, upstream: str, tell: Tell) -> Stack:
+    """The stack of an upstream that is meant where none is named: the only one, else that of the release set in force, which `tell`
+    gets a line of. Without a named set that is the newest on which a profile is proven, else the oldest. Raises WrongUse."""
+    known = [stack for (owner, _), stack in dist.stacks.items() if owner == upstream]
+    if len(known) == 1:
+        return known[0]
+    sets = [s for s in dist.sets.values() if upstream in s.stacks and dist.named_set in (None, s.name)]
+    if not sets:
+        what = f"{upstream} has {len(known)} stacks"
+        what += f", and release set {dist.named_set} has none of them" if dist.named_set else ""
+        names = ", ".join(f"{upstream}/{s.name}" for s in known)
+        raise WrongUse(what, hint=f"name one of {names}" if known else "`patchctl list stacks` has every stack")
+    taken = next((s for s in sets[:-1] if _proves(dist, s.name)), sets[-1])
+    newest = sets[0].name
+    why = "" if taken.name == newest else f": no profile is proven on {newest}; `--set {newest}` takes it all the same"
+    tell(f"{upstream} stands for {upstream}/{taken.stacks[upstream]}, of release set {taken.name}{why}")
+    return dist.stack(upstream, taken.stacks[upstream])
+
+
+def _proves(dist: Distribution, release_set: str) -> bool:
+    return any(lacking_on(dist, p) is None for p in dist.every_profile() if p.set == release_set)
 
 
 def lacking_on(dist: Distribution, profile: Profile) -> str | None:

@@ -42,7 +42,7 @@ class App:
         from patchctl.manifest.distribution import Distribution, find_root
 
         dist = Distribution.load(find_root(self.root, Path.cwd()), self.cache_folder)
-        return on_set(dist, self.release_set, _note)
+        return on_set(dist, self.release_set, note)
 
     @contextmanager
     def writing(self) -> Iterator[Distribution]:
@@ -117,7 +117,7 @@ class App:
         return sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
-def _note(line: str) -> None:
+def note(line: str) -> None:
     """On standard error, so that what is printed stays what it is."""
     print(f"patchctl: note: {line}", file=sys.stderr)
 
@@ -134,15 +134,12 @@ def split_pair(text: str, option: str) -> tuple[str, str]:
 
 
 def find_stack(dist: Distribution, name: str) -> Stack:
-    """The stack that UPSTREAM or UPSTREAM/STACK names; the first form when the upstream has only one. Raises WrongUse."""
+    """The stack that UPSTREAM/STACK names; UPSTREAM alone is its only one, or that of the release set in force. Raises WrongUse."""
+    from patchctl.catalog.release_sets import stack_taken
+
     upstream, _, stack = name.partition("/")
     dist.upstream(upstream)
-    known = [s for u, s in dist.stacks if u == upstream]
-    if not stack and len(known) != 1:
-        raise WrongUse(
-            f"{upstream} has {len(known)} stacks", hint=f"name one of {', '.join(f'{upstream}/{s}' for s in known)}"
-        )
-    return dist.stack(upstream, stack or known[0])
+    return dist.stack(upstream, stack) if stack else stack_taken(dist, upstream, note)
 
 
 def complete_profile(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -176,13 +173,9 @@ def _named_set(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 
 set_option = click.option(
-    "--set",
-    metavar="NAME",
-    expose_value=False,
-    callback=_named_set,
-    shell_complete=complete_set,
-    help="The release set to take profiles on [default: PATCHCTL_SET, else the newest on which each is proven].",
-)
+    "--set", metavar="NAME", expose_value=False, callback=_named_set, shell_complete=complete_set,
+    help="The release set to take profiles and upstreams on [default: PATCHCTL_SET, else the newest that is proven].",
+)  # fmt: skip
 
 
 def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from patchctl.cli.app import App, find_stack
+from patchctl.cli.app import App, find_stack, set_option
 from patchctl.cli.format_option import format_option, print_findings
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, PatchctlError, WrongUse
@@ -30,32 +30,16 @@ if TYPE_CHECKING:
     " [default: latest]. Repeatable.",
 )
 @click.option("--matrix", is_flag=True, help="Every newer release, where --against names none.")
-@click.option(
-    "--since",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Compare with what an earlier `drift --json` printed; exit code 1 when something newly broke, else 0.",
-)
-@click.option(
-    "--save-plan",
-    "plan",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Keep what was found of one stack on one revision: `rebase --plan FILE` acts on it, while it holds.",
-)
-@click.option(
-    "--prove",
-    "prove",
-    is_flag=True,
-    help="Rebase what arrives in a copy of the distribution, and run its proofs on the release; may take hours.",
-)
-@click.option(
-    "--workspace",
-    "-w",
-    type=click.Path(path_type=Path, file_okay=False, readable=False),
-    metavar="DIR",
-    help="Say what differs in the trees of this workspace from what was applied, as a diff, with whose lines they are.",
-)
+@click.option("--since", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Compare with what an earlier `drift --json` printed; exit code 1 when something newly broke, else 0.")  # fmt: skip
+@click.option("--save-plan", "plan", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Keep what was found of one stack on one revision: `rebase --plan FILE` acts on it, while it holds.")  # fmt: skip
+@click.option("--prove", "prove", is_flag=True,
+              help="Rebase what arrives in a copy of the distribution, and run its proofs on the release; may take hours.")  # fmt: skip
+@click.option("--workspace", "-w", type=click.Path(path_type=Path, file_okay=False, readable=False), metavar="DIR",
+              help="Say what differs in the trees of this workspace from what was applied, as a diff, with whose lines"
+                   " they are.")  # fmt: skip
+@set_option
 @source_options
 @format_option
 @click.pass_obj
@@ -93,8 +77,8 @@ def command(
     from patchctl.report.drifting import drift_findings, drift_json, drift_text, exit_code
 
     dist = app.distribution
-    meant = {f"{s.upstream}/{s.name}": s for name in stacks for s in _meant(dist, name)}
-    chosen = list(meant.values() if stacks else dist.stacks.values())
+    meant = {f"{s.upstream}/{s.name}": s for name in stacks for s in _meant(dist, name, one=plan is not None)}
+    chosen = list(meant.values()) if stacks else [s for s in dist.stacks.values() if dist.of_named_set(s)]
     named = _named(app, against, chosen, matrix=matrix)
     earlier = Earlier(since) if since is not None else None
     if plan is not None:
@@ -113,9 +97,10 @@ def command(
     return exit_code(found) if broke is None else FINDINGS if broke else DONE
 
 
-def _meant(dist: Distribution, name: str) -> list[Stack]:
-    """The stack that UPSTREAM/STACK names, or every one of UPSTREAM. Raises WrongUse."""
-    own = [s for (upstream, _), s in dist.stacks.items() if upstream == name]
+def _meant(dist: Distribution, name: str, *, one: bool) -> list[Stack]:
+    """The stack that UPSTREAM/STACK names, or every one of UPSTREAM, of the named set where there is one; of the set in force where
+    `one` is wanted. Raises WrongUse."""
+    own = [] if one else [s for (u, _), s in dist.stacks.items() if u == name and dist.of_named_set(s)]
     return own or [find_stack(dist, name)]
 
 

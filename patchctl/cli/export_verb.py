@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, complete_upstream, find_stack, json_option
+from patchctl.cli.app import App, complete_upstream, find_stack, json_option, note, set_option
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
 from patchctl.terminal.style import Style
@@ -35,17 +35,11 @@ if TYPE_CHECKING:
     help="The work tree of `edit` [default: edit/UPSTREAM-STACK].",
 )
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 when a file would differ. Needs no work tree.")
-@click.option(
-    "--mbox",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Write plain patches for `git am` into DIR, carried files inside, instead.",
-)
-@click.option(
-    "--pr",
-    metavar="FEATURE",
-    help="With --mbox: this feature alone, as upstream could take it, after what it requires.",
-)
+@click.option("--mbox", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+              help="Write plain patches for `git am` into DIR, carried files inside, instead.")  # fmt: skip
+@click.option("--pr", metavar="FEATURE",
+              help="With --mbox: this feature alone, as upstream could take it, after what it requires.")  # fmt: skip
+@set_option
 @source_options
 @json_option
 @click.pass_obj
@@ -75,7 +69,7 @@ def command(
     if mbox is not None:
         return _mbox(app, find_stack(app.distribution, name), mbox, options, as_json)
     with nullcontext(app.distribution) if check else app.writing() as dist:
-        stack = find_stack(dist, name)
+        stack = _opened(dist, name, folder) or find_stack(dist, name)
         exported, changes = _export(app, dist, stack, folder, options, check=check)
 
     def text(style: Style) -> Iterable[str]:
@@ -88,6 +82,22 @@ def command(
     data = {"upstream": stack.upstream, "stack": stack.name, "check": check, "changes": changes}
     app.emit("export", data, text, as_json)
     return FINDINGS if check and changes else DONE
+
+
+def _opened(dist: Distribution, name: str, folder: Path | None) -> Stack | None:
+    """The stack of the work tree, where UPSTREAM and no set is named: of --dir, else of the only one that `edit` made of it. What was
+    opened stays meant when the default set is another one since: an export can leave a feature of the newest set unproven."""
+    from patchctl.workspace.edit import default_folder, stack_of
+
+    own = [s for (upstream, _), s in dist.stacks.items() if upstream == name]
+    if len(own) < 2 or dist.named_set is not None:
+        return None
+    noted = {stack_of(folder.absolute())} if folder else {stack_of(default_folder(s).absolute()) for s in own}
+    opened = [s for s in own if f"{s.upstream}/{s.name}" in noted]
+    if len(opened) != 1:
+        return None
+    note(f"{name} stands for {name}/{opened[0].name}, of which there is a work tree")
+    return opened[0]
 
 
 def _export(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from patchctl.cli.app import App, complete_upstream, json_option, split_pair
+from patchctl.cli.app import App, complete_upstream, find_stack, json_option, set_option, split_pair
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import WrongUse
 
@@ -51,6 +51,7 @@ from patchctl.errors import WrongUse
 )
 @click.option("--scissors", is_flag=True, help="Drop what stands above a scissors line, as `git am --scissors`.")
 @click.option("--mboxrd", is_flag=True, help="The mbox quotes `>From ` lines, as `git am --patch-format=mboxrd`.")
+@set_option
 @source_options
 @json_option
 @click.pass_obj
@@ -106,6 +107,8 @@ def command(
     places = sources.options()
     try:
         with nullcontext(app.distribution) if dry_run else app.writing() as dist:
+            if name and "/" not in name:
+                name = f"{name}/{find_stack(dist, name).name}"
             result = import_series(dist, files, name, options, places, progress, dry_run=dry_run)
     finally:
         progress.finish()

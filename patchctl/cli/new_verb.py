@@ -7,28 +7,18 @@ from pathlib import Path
 
 import click
 
-from patchctl.cli.app import App, complete_upstream, find_stack, json_option
+from patchctl.cli.app import App, complete_upstream, find_stack, json_option, set_option
 from patchctl.cli.sources import Sources, source_options
 from patchctl.terminal.style import Style
 
 
 @click.command("new")
 @click.argument("feature", metavar="FEATURE")
-@click.option(
-    "--stack",
-    "name",
-    required=True,
-    metavar="UPSTREAM[/STACK]",
-    shell_complete=complete_upstream,
-    help="The stack that gets the patch.",
-)
-@click.option(
-    "--dir",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Where to open the stack [default: edit/UPSTREAM-STACK].",
-)
+@click.option("--stack", "name", required=True, metavar="UPSTREAM[/STACK]", shell_complete=complete_upstream,
+              help="The stack that gets the patch.")  # fmt: skip
+@click.option("--dir", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+              help="Where to open the stack [default: edit/UPSTREAM-STACK].")  # fmt: skip
+@set_option
 @source_options
 @json_option
 @click.pass_obj

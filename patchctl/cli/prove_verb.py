@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, complete_profile, find_stack, json_option, set_option
+from patchctl.cli.app import App, complete_profile, complete_upstream, find_stack, json_option, set_option
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
 
@@ -25,14 +25,10 @@ if TYPE_CHECKING:
 @click.command("prove")
 @click.argument("features", nargs=-1, metavar="[FEATURE[@UPSTREAM]]...")
 @click.option("--all", "everything", is_flag=True, help="Every feature of every stack, in the order they apply.")
-@click.option("--stack", "stack_name", metavar="UPSTREAM/STACK", help="On this stack only.")
-@click.option(
-    "--profile",
-    "-p",
-    metavar="NAME",
-    shell_complete=complete_profile,
-    help="Whose trees the tests run on [default: the first profile with these stacks].",
-)
+@click.option("--stack", "stack_name", metavar="UPSTREAM[/STACK]", shell_complete=complete_upstream,
+              help="On this stack only.")  # fmt: skip
+@click.option("--profile", "-p", metavar="NAME", shell_complete=complete_profile,
+              help="Whose trees the tests run on [default: the first profile with these stacks].")  # fmt: skip
 @set_option
 @click.option(
     "--trees",

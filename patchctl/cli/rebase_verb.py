@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, complete_upstream, find_stack, json_option
+from patchctl.cli.app import App, complete_upstream, find_stack, json_option, set_option
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, DoesNotApply, PatchctlError, WrongUse
 
@@ -66,13 +66,9 @@ if TYPE_CHECKING:
 @click.option(
     "--reason", metavar="TEXT", help="Why the patch is left out, or left for later; goes into the new stack's manifest."
 )
-@click.option(
-    "--dir",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="The work tree [default: edit/UPSTREAM-NEW].",
-)
+@click.option("--dir", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+              help="The work tree [default: edit/UPSTREAM-NEW].")  # fmt: skip
+@set_option
 @source_options
 @json_option
 @click.pass_obj

@@ -68,7 +68,7 @@ class NoBase(PatchctlError):
 def find_target(
     dist: Distribution, name: str | None, series: Sequence[Foreign], options: Options, pin_files: PinFiles
 ) -> Target:
-    """The stack that `name` says, made when there is none yet; without a name the one that has all the blobs.
+    """The stack that `name`, UPSTREAM/STACK, says, made when there is none yet; without a name the one that has all the blobs.
 
     Raises NoBase, WrongUse for a name that cannot be.
     """
@@ -76,12 +76,7 @@ def find_target(
     if name:
         dist.upstream(upstream)
     stacks = [s for (u, _), s in dist.stacks.items() if not name or u == upstream]
-    if name and not wanted and len(stacks) > 1:
-        wanted_hint = ", ".join(f"{upstream}/{s.name}" for s in stacks)
-        raise WrongUse(f"{upstream} has {len(stacks)} stacks", hint=f"name one of {wanted_hint}, or a new one")
     found = _candidates(dist, stacks, series, options, pin_files)
-    if name and not wanted and stacks:
-        wanted = stacks[0].name
     known = dist.stacks.get((upstream, wanted))
     if known is not None:
         return Target(known, None, found)

@@ -113,7 +113,7 @@ def read_edit_tree(folder: Path, stack: Stack) -> tuple[str, list[CommitInfo]]:
     if (noted.get("upstream"), noted.get("stack")) != (stack.upstream, stack.name):
         known = f"{noted.get('upstream')}/{noted.get('stack')}" if noted else "nothing that patchctl made"
         raise WrongUse(
-            f"{folder} holds {known}, not {stack.upstream}/{stack.name}", hint="`patchctl edit NAME` makes a work tree"
+            f"{folder} holds {known}, not {stack.upstream}/{stack.name}", hint=f"`patchctl edit {stack.upstream}/{stack.name}` makes a work tree"
         )
     if noted.get("pin", stack.pin.identity) != stack.pin.identity:
         hint = "edit it anew in another folder, and bring your commits there with `git cherry-pick`"
@@ -130,6 +130,12 @@ def read_edit_tree(folder: Path, stack: Stack) -> tuple[str, list[CommitInfo]]:
             hint="commit them; only commits become patches",
         )
     return noted["base"], commits_between(folder, noted["base"])
+
+
+def stack_of(folder: Path) -> str | None:
+    """UPSTREAM/STACK of a work tree; None for a folder that `edit` did not make."""
+    noted = _noted(folder)
+    return f"{noted['upstream']}/{noted['stack']}" if {"upstream", "stack"} <= noted.keys() else None
 
 
 def _tree_of(folder: Path) -> Tree:

@@ -102,7 +102,7 @@ def test_no_damaged_mail_gives_another_tree_than_git_am(made: Made, repo: Reposi
         rng = random.Random(seed)
         file.write_bytes(damaged(rng, rng.choice(forms)))
         try:
-            ours = import_series(dist, [file], "zoo", options, places, SilentProgress(), dry_run=True).tip_tree
+            ours = import_series(dist, [file], "zoo/v1", options, places, SilentProgress(), dry_run=True).tip_tree
         except PatchctlError as error:
             assert error.code in (2, 4), (seed, error)
             counts["refused"] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -325,3 +326,90 @@ def test_the_profile_that_is_named_gives_no_trees_of_two_sets(made: Made, tmp_pa
     done = made.patchctl("prove", "step", "--stack", "clock/later", "--profile", "full", "--trees", str(tmp_path / "t"))
     assert done.returncode == 2 and "profile full lacks the stack clock/later" in done.stderr, done.stderr
     assert not (tmp_path / "t").exists()
+
+
+@pytest.fixture
+def steps(made: Made) -> tuple[str, str]:
+    """The older stack of the clock and the newer one, which has a patch too."""
+    older, newer = "v2", "later"
+    patch = next((made.root / f"patches/clock/{older}").glob("step/*.patch"))
+    write_files(made.root, {f"patches/clock/{newer}/step/{patch.name}": patch.read_text()})
+    with (made.root / f"manifests/stacks/clock/{newer}.yaml").open("a") as manifest:
+        manifest.write(f"patches:\n  - {patch.name}\n")
+    made.good("lock")
+    return older, newer
+
+
+STANDS = "patchctl: note: clock stands for clock/{}, of "
+
+
+WORDS = [
+    "edit clock", "export clock --check", "export clock --mbox OUT", "export clock --pr step --mbox OUT", "new chime --stack clock",
+    "import SERIES --stack clock --dry-run", "drift clock --against v9 --save-plan OUT",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("by", ["option", "variable", "default"])
+def test_an_upstream_alone_is_its_stack_on_the_set_in_force(
+    made: Made, steps: tuple[str, str], by: str, tmp_path: Path
+) -> None:
+    """Each command ends as the same with the stack's name, and says which it took."""
+    (tmp_path / "series").mkdir()
+    release_set, stack = ("2026.02", steps[0]) if by == "default" else ("2026.11", steps[1])
+    option = ["--set", release_set] if by == "option" else []
+    env = {"PATCHCTL_SET": release_set} if by == "variable" else {}
+
+    def run(text: str, *more: str, **env: str) -> tuple[int, str, str]:
+        args = [{"OUT": str(tmp_path / "out"), "SERIES": str(tmp_path / "series")}.get(w, w) for w in text.split()]
+        done = made.patchctl(*args, *more, env=env)
+        for folder in (tmp_path / "out", made.cache.parent / "home/edit", made.root / f"patches/clock/{stack}/chime"):
+            shutil.rmtree(folder, ignore_errors=True)
+        return done.returncode, done.stdout, done.stderr
+
+    for words in WORDS:
+        named = run(words.replace("clock", f"clock/{stack}"))
+        code, out, err = run(words, *option, **env)
+        note, _, rest = err.partition("\n")
+        assert note.startswith(STANDS.format(stack) + f"release set {release_set}"), words
+        assert ("no profile is proven on 2026.11; `--set 2026.11` takes it" in note) is (by == "default")
+        assert (code, out, rest) == named
+        assert code == 0 or words.startswith(("import", "drift")), named
+
+
+def test_rebase_and_prove_take_the_stack_of_the_set(made: Made, steps: tuple[str, str]) -> None:
+    write_files(made.root, {"patches/greeter/v1/loud/tests/test_loud.py": ""})
+    for words in (["rebase", "clock", "--to", steps[0]], ["prove", "nothing", "--stack", "clock"]):
+        done = made.patchctl(*words, "--set", "2026.11")
+        assert done.returncode == 2 and STANDS.format(steps[1]) in done.stderr
+
+
+def test_drift_of_a_set_is_of_its_stacks(made: Made) -> None:
+    def stacks(*args: str) -> list[str]:
+        done = made.patchctl("drift", "--against", "main", "--json", *args)
+        assert done.returncode in (0, 20), done.stderr
+        return [f"{s['upstream']}/{s['stack']}" for s in json.loads(done.stdout)["stacks"]]
+
+    assert sorted(stacks()) == ["clock/later", "clock/v2", "greeter/v1"]
+    assert sorted(stacks("--set", "2026.11")) == ["clock/later", "greeter/v1"]
+    assert stacks("clock", "--set", "2026.11") == ["clock/later"]
+    assert stacks("clock/v2", "--set", "2026.11") == ["clock/v2"]
+
+
+def test_an_upstream_that_the_set_has_not_is_told_with_its_stacks(made: Made) -> None:
+    made.edit("manifests/sets/2026.11.yaml", "  clock: later\n", "")
+    done = made.patchctl("edit", "clock", "--set", "2026.11")
+    assert done.returncode == 2
+    assert "clock has 2 stacks, and release set 2026.11 has none of them" in done.stderr
+    assert "name one of clock/later, clock/v2" in done.stderr
+
+
+def test_what_was_opened_is_what_is_exported(made: Made, steps: tuple[str, str], tmp_path: Path) -> None:
+    """The set that is taken by default can change between the two: an export leaves a feature without its proof."""
+    made.good("edit", "clock", "--set", "2026.11")
+    assert "clock/later: 1 patch, nothing differs" in made.good("export", "clock")
+    made.good("edit", "clock", "--set", "2026.02")
+    assert "clock/v2: 1 patch, nothing differs" in made.good("export", "clock")
+    made.good("edit", "clock/later", "--dir", str(tmp_path / "elsewhere"))
+    done = made.patchctl("export", "clock", "--dir", str(tmp_path / "elsewhere"))
+    assert "clock/later: 1 patch, nothing differs" in done.stdout
+    assert "clock stands for clock/later, of which there is a work tree" in done.stderr
