@@ -173,9 +173,13 @@ def _named_set(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 
 set_option = click.option(
-    "--set", metavar="NAME", expose_value=False, callback=_named_set, shell_complete=complete_set,
+    "--set",
+    metavar="NAME",
+    expose_value=False,
+    callback=_named_set,
+    shell_complete=complete_set,
     help="The release set to take profiles and upstreams on [default: PATCHCTL_SET, else the newest that is proven].",
-)  # fmt: skip
+)
 
 
 def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -30,15 +30,32 @@ if TYPE_CHECKING:
     " [default: latest]. Repeatable.",
 )
 @click.option("--matrix", is_flag=True, help="Every newer release, where --against names none.")
-@click.option("--since", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="Compare with what an earlier `drift --json` printed; exit code 1 when something newly broke, else 0.")  # fmt: skip
-@click.option("--save-plan", "plan", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="Keep what was found of one stack on one revision: `rebase --plan FILE` acts on it, while it holds.")  # fmt: skip
-@click.option("--prove", "prove", is_flag=True,
-              help="Rebase what arrives in a copy of the distribution, and run its proofs on the release; may take hours.")  # fmt: skip
-@click.option("--workspace", "-w", type=click.Path(path_type=Path, file_okay=False, readable=False), metavar="DIR",
-              help="Say what differs in the trees of this workspace from what was applied, as a diff, with whose lines"
-                   " they are.")  # fmt: skip
+@click.option(
+    "--since",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Compare with what an earlier `drift --json` printed; exit code 1 when something newly broke, else 0.",
+)
+@click.option(
+    "--save-plan",
+    "plan",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Keep what was found of one stack on one revision: `rebase --plan FILE` acts on it, while it holds.",
+)
+@click.option(
+    "--prove",
+    "prove",
+    is_flag=True,
+    help="Rebase what arrives in a copy of the distribution, and run its proofs on the release; may take hours.",
+)
+@click.option(
+    "--workspace",
+    "-w",
+    type=click.Path(path_type=Path, file_okay=False, readable=False),
+    metavar="DIR",
+    help="Say what differs in the trees of this workspace from what was applied, as a diff, with whose lines they are.",
+)
 @set_option
 @source_options
 @format_option

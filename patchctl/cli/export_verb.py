@@ -35,10 +35,17 @@ if TYPE_CHECKING:
     help="The work tree of `edit` [default: edit/UPSTREAM-STACK].",
 )
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 when a file would differ. Needs no work tree.")
-@click.option("--mbox", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-              help="Write plain patches for `git am` into DIR, carried files inside, instead.")  # fmt: skip
-@click.option("--pr", metavar="FEATURE",
-              help="With --mbox: this feature alone, as upstream could take it, after what it requires.")  # fmt: skip
+@click.option(
+    "--mbox",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write plain patches for `git am` into DIR, carried files inside, instead.",
+)
+@click.option(
+    "--pr",
+    metavar="FEATURE",
+    help="With --mbox: this feature alone, as upstream could take it, after what it requires.",
+)
 @set_option
 @source_options
 @json_option

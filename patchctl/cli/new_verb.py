@@ -14,10 +14,21 @@ from patchctl.terminal.style import Style
 
 @click.command("new")
 @click.argument("feature", metavar="FEATURE")
-@click.option("--stack", "name", required=True, metavar="UPSTREAM[/STACK]", shell_complete=complete_upstream,
-              help="The stack that gets the patch.")  # fmt: skip
-@click.option("--dir", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-              help="Where to open the stack [default: edit/UPSTREAM-STACK].")  # fmt: skip
+@click.option(
+    "--stack",
+    "name",
+    required=True,
+    metavar="UPSTREAM[/STACK]",
+    shell_complete=complete_upstream,
+    help="The stack that gets the patch.",
+)
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where to open the stack [default: edit/UPSTREAM-STACK].",
+)
 @set_option
 @source_options
 @json_option

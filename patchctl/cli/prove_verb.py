@@ -25,10 +25,16 @@ if TYPE_CHECKING:
 @click.command("prove")
 @click.argument("features", nargs=-1, metavar="[FEATURE[@UPSTREAM]]...")
 @click.option("--all", "everything", is_flag=True, help="Every feature of every stack, in the order they apply.")
-@click.option("--stack", "stack_name", metavar="UPSTREAM[/STACK]", shell_complete=complete_upstream,
-              help="On this stack only.")  # fmt: skip
-@click.option("--profile", "-p", metavar="NAME", shell_complete=complete_profile,
-              help="Whose trees the tests run on [default: the first profile with these stacks].")  # fmt: skip
+@click.option(
+    "--stack", "stack_name", metavar="UPSTREAM[/STACK]", shell_complete=complete_upstream, help="On this stack only."
+)
+@click.option(
+    "--profile",
+    "-p",
+    metavar="NAME",
+    shell_complete=complete_profile,
+    help="Whose trees the tests run on [default: the first profile with these stacks].",
+)
 @set_option
 @click.option(
     "--trees",

@@ -66,8 +66,13 @@ if TYPE_CHECKING:
 @click.option(
     "--reason", metavar="TEXT", help="Why the patch is left out, or left for later; goes into the new stack's manifest."
 )
-@click.option("--dir", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-              help="The work tree [default: edit/UPSTREAM-NEW].")  # fmt: skip
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="The work tree [default: edit/UPSTREAM-NEW].",
+)
 @set_option
 @source_options
 @json_option

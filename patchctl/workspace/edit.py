@@ -113,7 +113,8 @@ def read_edit_tree(folder: Path, stack: Stack) -> tuple[str, list[CommitInfo]]:
     if (noted.get("upstream"), noted.get("stack")) != (stack.upstream, stack.name):
         known = f"{noted.get('upstream')}/{noted.get('stack')}" if noted else "nothing that patchctl made"
         raise WrongUse(
-            f"{folder} holds {known}, not {stack.upstream}/{stack.name}", hint=f"`patchctl edit {stack.upstream}/{stack.name}` makes a work tree"
+            f"{folder} holds {known}, not {stack.upstream}/{stack.name}",
+            hint=f"`patchctl edit {stack.upstream}/{stack.name}` makes a work tree",
         )
     if noted.get("pin", stack.pin.identity) != stack.pin.identity:
         hint = "edit it anew in another folder, and bring your commits there with `git cherry-pick`"

@@ -344,9 +344,14 @@ STANDS = "patchctl: note: clock stands for clock/{}, of "
 
 
 WORDS = [
-    "edit clock", "export clock --check", "export clock --mbox OUT", "export clock --pr step --mbox OUT", "new chime --stack clock",
-    "import SERIES --stack clock --dry-run", "drift clock --against v9 --save-plan OUT",
-]  # fmt: skip
+    "edit clock",
+    "export clock --check",
+    "export clock --mbox OUT",
+    "export clock --pr step --mbox OUT",
+    "new chime --stack clock",
+    "import SERIES --stack clock --dry-run",
+    "drift clock --against v9 --save-plan OUT",
+]
 
 
 @pytest.mark.parametrize("by", ["option", "variable", "default"])
