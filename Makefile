@@ -1,37 +1,46 @@
-# Every target does its own set-up. Needs Python 3.10 to 3.13, git and a package index.
+# Every target does its own set-up. Needs make, bash, Python 3.10 to 3.13 with venv, git and a package index.
+# The words in brackets say what has a target: [check], [test] and [all] are make check, test and test-all, and .ci/run runs [ci].
 PROFILE ?= qwen3-235b
-SET ?= 2026.02
+# The release set of every target: the newest, as patchctl takes it by itself.
+SETS := $(sort $(basename $(notdir $(wildcard manifests/sets/*.yaml))))
+SET ?= $(lastword $(SETS))
+OLDER := $(firstword $(SETS))
 WORKSPACE ?= workspace
 PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3.10 python3; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done)
 VENV ?= .venv
 RUN := $(VENV)/bin/python
 PATCHCTL := $(VENV)/bin/patchctl
+PYTEST := $(RUN) -m pytest -q
 # MIRRORS=DIR holds one local git repository an upstream: DIR/verl, DIR/mindspeed.git, ...
 MIRRORS ?=
-# MBRIDGE=DIR is a git directory of mbridge's repository, for two tests of test-2026.11 and DeepSeek-R1's run in test-recipes.
+# MBRIDGE=DIR is a git directory of mbridge's repository, for two tests and DeepSeek-R1's run in test-recipes.
 MBRIDGE ?=
 UPSTREAMS := verl vllm vllm-ascend megatron-lm mindspeed
 MIRROR_FLAGS := $(if $(MIRRORS),$(foreach u,$(UPSTREAMS),$(foreach d,$(wildcard $(MIRRORS)/$(u) $(MIRRORS)/$(u).git),--mirror $(u)=$(abspath $(d)))))
 export PATCHCTL_MBRIDGE := $(if $(MBRIDGE),$(abspath $(MBRIDGE)))
 export PATCHCTL_MIRRORS := $(if $(MIRRORS),$(abspath $(MIRRORS)))
 export PYTHONDONTWRITEBYTECODE := 1
-# Each release set has trees, an environment and records of its own; those of the first one have no ending.
-OF_SET := $(if $(filter-out 2026.02,$(SET)),-$(SET))
-TREES := build/trees$(OF_SET)
+# Each release set has trees, an environment and records of its own; the records of the older one have no ending.
+OF_SET := $(if $(filter-out $(OLDER),$(SET)),-$(SET))
+TREES := build/trees/$(SET)
 TORCH_PYTHON = PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py --set $(SET))"
+WITH_TORCH = $(TORCH_PYTHON) && export PATCHCTL_TORCH_PYTHON &&
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
 
-.PHONY: help apply demo demo-gpu test test-tool test-behaviour test-2026.11 test-2026.11-share test-of-set test-recipes test-recipes-share test-slow test-suites test-upstream test-mutants test-bombs fuzz torture torture-share image-test image-test-slow lint lint-upstream bench bench-patches config-keys docs clean trees
+.PHONY: help tiers apply check demo demo-gpu test test-all test-tool test-on test-behaviour test-share test-recipes test-recipes-share test-slow test-suites test-upstream test-mutants test-bombs test-processes fuzz torture torture-share image-test image-test-slow lint verify lint-upstream bench bench-patches config-keys docs clean trees
 
 help:  ## say what the targets do
-	@grep -hE '^[a-z0-9.-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 18
+	@grep -hE '^[a-z0-9.-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 20
 
+# uv takes 5 CPU seconds where pip takes 30; thousands of processes of the tests run what is compiled here.
 $(VENV)/.ready: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "no Python 3.10 to 3.13 with venv was found; set PYTHON" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install -q --disable-pip-version-check -e '.[test,lint]'
+	$(RUN) -m pip install -q --disable-pip-version-check 'uv>=0.10'
+	$(RUN) scripts/uv.py pip install -q --compile-bytecode --python $(RUN) -e '.[test,lint]'
+	$(RUN) -m compileall -q patchctl
 	touch $@
 
 apply: $(VENV)/.ready  ## apply PROFILE into WORKSPACE: what can be had, naming what cannot
@@ -45,12 +54,23 @@ demo: $(VENV)/.ready  ## GRPO on a CPU from nothing to a risen reward and its pi
 demo-gpu: $(VENV)/.ready  ## the trainer's half on a GPU, where one is at hand (docs/demo.md); DEMO="--device cpu" without
 	$(RUN) scripts/demo/gpu.py $(MIRROR_FLAGS) $(DEMO)
 
-test: test-tool test-behaviour test-suites verify  ## all tests that this machine can run; says how many it skipped and why
+test: test-tool test-on  ## the tool whole, and that every feature does what it says: under ten minutes
+	$(PATCHCTL) verify --static --quiet
+	@echo; echo "make test leaves to others:"; $(MAKE) -s tiers
 
-# Thousands of processes run the tool, in environments that write no bytecode: compiled once, test_apply.py took 9 CPU seconds and not 16.
-test-tool: $(VENV)/.ready  ## the tool alone: no torch, 9 to 11 minutes
-	$(RUN) -m compileall -q patchctl
-	$(RUN) -m pytest -q -n 2 tests/unit tests/cli tests/hostile tests/upstream tests/fuzz tests/recipes
+test-all: lint test-tool test-behaviour test-share test-suites verify lint-upstream test-recipes-share torture-share demo-share image-test  ## all that .ci/run runs
+
+tiers:  ## say what make test does not run, in which tier it is, and why
+	@grep -hE '^[a-z0-9.-]+:.*## \[' Makefile | grep -v '\[test' | sed -E 's/:.*## /	/' | expand -t 20
+
+check: lint $(VENV)/.ready  ## lint, types, unit tests, the distribution's own files: a minute
+	$(PYTEST) -n 2 tests/unit
+
+test-tool: $(VENV)/.ready  ## [test ci] the tool alone: no torch
+	$(PYTEST) -n 2 tests/unit tests/cli tests/hostile tests/upstream tests/fuzz tests/recipes
+
+test-processes: $(VENV)/.ready  ## [weekly] test-tool and test-behaviour where every run is a process started anew, and none is forked
+	PATCHCTL_TEST_FORKS=0 $(MAKE) test-tool test-behaviour
 
 test-bombs: $(VENV)/.ready  ## archives of gigabytes, with their peak memory: 3 minutes
 	$(RUN) -m pytest -q tests/hostile/test_bombs.py --slow
@@ -65,38 +85,33 @@ verify: $(VENV)/.ready  ## the distribution itself, in every form that can be ha
 	$(PATCHCTL) verify --alone --skip-unavailable $(MIRROR_FLAGS)
 
 # The unpatched and the patched trees, from the same sources, for everything that compares them: of a newer set by the profile for that.
-APPLY_TREES = $(PATCHCTL) apply --profile $(if $(OF_SET),upstream-$(SET),$(PROFILE)) --set $(SET) --skip-unavailable $(MIRROR_FLAGS)
+OF_TREES = $(firstword $(basename $(notdir $(wildcard manifests/profiles/upstream-$(SET).yaml))) $(PROFILE))
+APPLY_TREES = $(PATCHCTL) apply --profile $(OF_TREES) --set $(SET) --skip-unavailable $(MIRROR_FLAGS)
 trees: $(VENV)/.ready
 	$(APPLY_TREES) --workspace $(TREES)/patched
 	$(APPLY_TREES) --workspace $(TREES)/base
 	$(PATCHCTL) revert --workspace $(TREES)/base
 
-test-behaviour: trees  ## the patched upstream code on a CPU torch; scripts and clusters with its ray
-	$(TORCH_PYTHON); export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) -m pytest -q -n 2 --dist loadfile patches tests/behaviour tests/scripts tests/cluster --trees $(TREES)/patched
+BEHAVIOUR = $(PYTEST) -n 2 --dist loadfile --trees $(TREES)/patched
+test-on: trees  ## [test] that each feature does what it says: its tests marked `on`, on the patched trees of SET
+	$(WITH_TORCH) $(BEHAVIOUR) -m on patches
 
-# In test-behaviour the tests of another release set skip, and say so.
-OF_2026_11 := patches $(wildcard tests/behaviour/test_*_0_23.py) $(addprefix tests/behaviour/test_,platform_0_9.py log_metrics_0_9.py router_ties.py needs_met_2026_11.py recipes_2026_11.py)
-test-2026.11:  ## what runs of release set 2026.11 on a CPU (docs/release-2026.11.md): 11 minutes, and 2 to make its environment
-	$(MAKE) test-of-set SET=2026.11 TESTS="$(OF_2026_11)"
+test-behaviour: trees  ## [ci] the patched upstream code of SET on a CPU torch; scripts and clusters with its ray
+	$(WITH_TORCH) $(BEHAVIOUR) patches tests/behaviour tests/scripts tests/cluster
 
-# A trainer's feature, an engine's, one of Megatron-LM, and the recipes: of trees that the package index has.
-SHARE_2026_11 := tests/behaviour/test_recipes_2026_11.py $(addprefix patches/,verl/v0.9.0/skip_old_log_prob vllm-ascend/v0.23.0/wake_up_experts megatron-lm/core_v0.16.0/packed_cp_group_rope)
-test-2026.11-share:  ## some of them, which .ci/run has; minutes
-	$(MAKE) test-of-set SET=2026.11 TESTS="$(SHARE_2026_11)"
+SHARE ?= 1/8
+test-share: SET = $(OLDER)
+test-share:  ## [ci] every eighth file of the behaviour tests of the older release set; SHARE=2/8 for the others; whole: test-behaviour SET=
+	$(MAKE) trees SET=$(SET)
+	$(WITH_TORCH) $(BEHAVIOUR) --share $(SHARE) patches tests/behaviour
 
-test-of-set: trees
-	$(TORCH_PYTHON); export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) -m pytest -q -n 2 --dist loadfile $(TESTS) --trees $(TREES)/patched
-
-test-slow: trees  ## those of them that take minutes: more processes, larger matrices
-	$(TORCH_PYTHON); export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) -m pytest -q patches tests/behaviour tests/scripts tests/cluster -m slow --slow --trees $(TREES)/patched
+test-slow: trees  ## [weekly] behaviour tests that take minutes: more processes, larger matrices
+	$(WITH_TORCH) $(PYTEST) patches tests/behaviour tests/scripts tests/cluster -m slow --slow --trees $(TREES)/patched
 
 # Every shipped recipe, shrunk, through verl's own entry module; what is on record for these trees and settings does not run again;
 # AGAIN=1 runs all anew. ONLY="qwen3-8b/grpo ..."; SIZE="tp=1 cp=1" for fewer ranks; COMPARE=off,one-rank,minus-one,pairs holds further runs against each recipe's own.
 test-recipes: trees  ## each recipe on CPUs with all its switches: two steps, an update, a checkpoint and its load; hours; COMPARE=off,... SET=2026.11
-	$(TORCH_PYTHON); export PATCHCTL_TORCH_PYTHON; \
+	$(WITH_TORCH) \
 	$(RUN) tests/recipes/run.py --set $(SET) --trees $(TREES)/patched --out build/recipes$(OF_SET) --records $(EVIDENCE)/recipes$(OF_SET) --table $(EVIDENCE)/recipes$(OF_SET).md $(if $(ONLY),--only $(ONLY)) \
 	  $(if $(COMPARE),--compare $(COMPARE)) $(if $(SIZE),--size $(SIZE)) $(if $(AGAIN),--again)
 
@@ -112,11 +127,11 @@ test-suites: trees  ## upstream's own suites that source distributions carry, un
 	$(RUN) scripts/compare_upstream_suites.py --base $(TREES)/base --patched $(TREES)/patched --off-only --quick --out build/suites
 
 test-upstream: trees  ## all of upstream's listed suites, both trees in one run; MIRRORS=DIR, SET=2026.11; writes docs/evidence
-	$(TORCH_PYTHON); export PATCHCTL_TORCH_PYTHON; \
+	$(WITH_TORCH) \
 	$(RUN) scripts/compare_upstream_suites.py --set $(SET) --base $(TREES)/base --patched $(TREES)/patched --out $(EVIDENCE)
 
 test-mutants: trees  ## each patch: red on the unpatched tree, green on the patched, red on its mutants; goes on where it was stopped; SET=2026.11
-	$(TORCH_PYTHON); export PATCHCTL_TORCH_PYTHON; \
+	$(WITH_TORCH) \
 	$(PATCHCTL) prove --all --set $(SET) --trees $(TREES)
 
 # CASES, SEED and FIRST (of each reader's cases) go on where a run was stopped; what is at fault is kept in build/fuzz.
@@ -157,7 +172,7 @@ bench-patches: trees  ## what patches gain, as far as a CPU can tell: a simulati
 	$(RUN) benchmarks/bench_data_rebalance.py --out docs/benchmarks.md
 	$(RUN) benchmarks/bench_rollout_rebalance.py --out docs/benchmarks.md
 	$(RUN) benchmarks/bench_hdp.py --out docs/benchmarks.md
-	$(TORCH_PYTHON); export PATCHCTL_TORCH_PYTHON; \
+	$(WITH_TORCH) \
 	$(RUN) benchmarks/bench_skip_old_log_prob.py --tree $(TREES)/patched/verl --out docs/benchmarks.md && \
 	$(RUN) benchmarks/bench_ep_reshard.py --trees $(TREES)/patched --out docs/benchmarks.md && \
 	$(RUN) benchmarks/bench_chunked_moe.py --trees $(TREES)/patched --out docs/benchmarks.md && \

@@ -1,4 +1,4 @@
-"""What every folder of tests knows, those of features in patches/ and all others in tests/: the options --slow, --trees,
+"""What every folder of tests knows, those of features in patches/ and all others in tests/: the options --slow, --share, --trees,
 --stack, --used and --dropped, the mark `slow`, and the fixtures of behaviour tests."""
 
 from __future__ import annotations
@@ -37,6 +37,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--dropped", metavar="UPSTREAM/FEATURE", help="run the tests of a feature that the stack does not carry"
     )
     parser.addoption("--slow", action="store_true", help="run the tests marked slow as well")
+    parser.addoption(
+        "--share", type=_share, default=(1, 1), metavar="I/N", help="of the test files every Nth, from the Ith on"
+    )
+
+
+def _share(text: str) -> tuple[int, int]:
+    number, _, of = text.partition("/")
+    if not 1 <= int(number) <= int(of):
+        raise ValueError(text)
+    return int(number), int(of)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,6 +59,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    number, of = config.getoption("--share")
+    mine = set(sorted({item.path for item in items})[number - 1 :: of])
+    config.hook.pytest_deselected(items=[item for item in items if item.path not in mine])
+    items[:] = [item for item in items if item.path in mine]
     for item in items:
         if item.get_closest_marker("slow") and not config.getoption("--slow"):
             item.add_marker(pytest.mark.skip(reason="slow: make test-slow runs it"))

@@ -4,7 +4,7 @@
 Looked for in this order: PATCHCTL_TORCH_PYTHON; the environment that an earlier run made; otherwise one is made with
 Python 3.11 and torch from what pip is configured for (find-links included), then from TORCH_INDEX_URL. A torch build that
 requires nvidia-* packages is never installed. Prints nothing on standard output and exits 3 when there is none; the
-reason, and what to set, go to standard error. Each release set has its own environment: --set names it.
+reason, and what to set, go to standard error. Each release set has its own environment, which its manifest names: --set says of which.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,12 +23,8 @@ TORCH = "2.13.0"
 PYTHON = "3.11"
 HERE = Path(__file__).resolve().parent.parent
 BEHAVIOUR = HERE / "tests" / "behaviour"
-# The folder of a set's requirements.txt, requirements-no-deps.txt and constraints.txt, and the environment that is made of them.
-OLDEST = "2026.02"
-SETS = {
-    OLDEST: (BEHAVIOUR, ".venv-torch"),
-    "2026.11": (BEHAVIOUR / "environments" / "2026.11", ".venv-torch-2026.11"),
-}
+MANIFESTS = HERE / "manifests" / "sets"
+FILES = ("requirements.txt", "requirements-no-deps.txt", "constraints.txt")
 NONE = 3
 
 
@@ -37,17 +34,28 @@ class NoTorch(Exception):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--set", choices=SETS, default=OLDEST, help="the release set [default: %(default)s]")
-    parser.add_argument("--venv", type=Path, help="where to make the environment [default: .venv-torch of the set]")
+    sets = sorted(file.stem for file in MANIFESTS.glob("*.yaml"))
+    parser.add_argument("--set", choices=sets, default=sets[-1], help="the release set [default: %(default)s]")
+    parser.add_argument(
+        "--venv", type=Path, help="where to make the environment [default: as the set's manifest names it]"
+    )
     args = parser.parse_args()
-    folder, name = SETS[args.set]
-    default = os.environ.get("PATCHCTL_TORCH_VENV", HERE / name) if args.set == OLDEST else HERE / name
+    manifest = (MANIFESTS / f"{args.set}.yaml").read_text(encoding="utf-8")
+    name = re.search(r"(?m)^environment: (\S+)$", manifest)
     try:
-        print(find_or_make(args.venv or Path(default), folder, args.set))
+        if name is None:
+            raise NoTorch(f"the manifest of {args.set} names no environment")
+        print(find_or_make((args.venv or HERE / f".{name[1]}").absolute(), folder_of(args.set), args.set))
     except NoTorch as reason:
         print(f"no CPU torch for the behaviour tests: {reason}", file=sys.stderr)
         return NONE
     return 0
+
+
+def folder_of(name: str) -> Path:
+    """Where the files lie that a set's environment is made of: a folder of its own, else the one that the first set has."""
+    own = BEHAVIOUR / "environments" / name
+    return own if own.is_dir() else BEHAVIOUR
 
 
 def find_or_make(venv: Path, folder: Path, name: str) -> str:
@@ -55,8 +63,7 @@ def find_or_make(venv: Path, folder: Path, name: str) -> str:
     named = os.environ.get("PATCHCTL_TORCH_PYTHON")
     if named:
         check_torch(named)
-        if name != OLDEST:
-            check_transformers(named, folder, name)
+        check_transformers(named, folder, name)
         return named
     python = str(venv / "bin" / "python")
     mark = venv / ".ready"
@@ -70,7 +77,7 @@ def find_or_make(venv: Path, folder: Path, name: str) -> str:
 
 def wanted(folder: Path) -> str:
     """Changes when the environment has to be made anew."""
-    files = [folder / name for name in ("requirements.txt", "requirements-no-deps.txt", "constraints.txt")]
+    files = [folder / name for name in FILES]
     return hashlib.sha256(b"".join(f.read_bytes() for f in files) + TORCH.encode()).hexdigest()
 
 
@@ -103,33 +110,32 @@ def make(venv: Path, python: str, folder: Path) -> None:
     if base is None or subprocess.run([base, "-c", "import venv, ensurepip"], check=False).returncode != 0:
         raise NoTorch(f"there is no python{PYTHON} with venv; install it, or set PATCHCTL_TORCH_PYTHON")
     shutil.rmtree(venv, ignore_errors=True)
-    print(f"making {venv} (about 3 minutes, 2.7 GB)", file=sys.stderr)
-    run([base, "-m", "venv", str(venv)])
-    run([python, "-m", "pip", "install", "-q", "--upgrade", "pip"])
-    requirement, extra = choose_torch(python)
-    of_the_set, constraints = folder / "constraints.txt", venv / "constraints.txt"
-    run([python, "-m", "pip", "install", "-q", *extra, "-c", str(of_the_set), requirement])
-    constraints.write_text(f"{of_the_set.read_text()}{requirement}\n")
-    run([python, "-m", "pip", "install", "-q", *extra, "-c", str(constraints), "-r", str(folder / "requirements.txt")])
-    run([python, "-m", "pip", "install", "-q", "--no-deps", "-r", str(folder / "requirements-no-deps.txt")])
+    print(f"making {venv} (about a minute, 2.7 GB)", file=sys.stderr)
+    uv = [sys.executable, str(HERE / "scripts" / "uv.py")]
+    install = [*uv, "pip", "install", "-q", "--python", python]
+    run([*uv, "venv", "-q", "--seed", "--python", base, str(venv)])
+    torch = choose_torch(python)
+    requirements, without_dependencies, constraints = (str(folder / name) for name in FILES)
+    run([*install, "-c", constraints, "-r", requirements, torch])
+    run([*install, "--no-deps", "-r", without_dependencies])
 
 
-def choose_torch(python: str) -> tuple[str, list[str]]:
-    """The exact requirement of a build without nvidia-*, and the pip options that find it."""
+def choose_torch(python: str) -> str:
+    """The requirement of the very file of a build without nvidia-*, so that nothing else can pull another."""
     tried = []
     places: list[tuple[str, list[str]]] = [("the index and find-links that pip is configured for", [])]
     if url := os.environ.get("TORCH_INDEX_URL"):
         places.append((f"TORCH_INDEX_URL={url}", ["--extra-index-url", url]))
     for place, extra in places:
-        version, why_not = resolve(python, extra)
-        if version:
-            return f"torch=={version}", extra
+        address, why_not = resolve(python, extra)
+        if address:
+            return f"torch @ {address}"
         tried.append(f"{place}: {why_not}")
     raise NoTorch("; ".join(tried) + ". Set TORCH_INDEX_URL to an index of CPU builds, or PATCHCTL_TORCH_PYTHON")
 
 
 def resolve(python: str, extra: list[str]) -> tuple[str | None, str]:
-    """What pip would install for torch, without installing it: its version, or why it is not taken."""
+    """What pip would install for torch, without installing it: its address, or why it is not taken."""
     command = [
         python,
         "-m",
@@ -146,11 +152,12 @@ def resolve(python: str, extra: list[str]) -> tuple[str | None, str]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return None, f"pip finds no torch {TORCH} ({(done.stderr.strip().splitlines() or ['no message'])[-1]})"
-    metadata = json.loads(done.stdout)["install"][0]["metadata"]
+    found = json.loads(done.stdout)["install"][0]
+    metadata, address = found["metadata"], found["download_info"]["url"]
     heavy = sorted({r.split()[0].split("=")[0] for r in metadata.get("requires_dist", []) if is_gpu(r)})
     if heavy:
         return None, f"torch {metadata['version']} there requires {', '.join(heavy[:3])}, ..."
-    return metadata["version"], ""
+    return address, ""
 
 
 def is_gpu(requirement: str) -> bool:

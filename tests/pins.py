@@ -22,9 +22,8 @@ def distribution() -> Distribution:
 
 
 def profile_on(release_set: str | None, profile: str = PROFILE) -> Profile:
-    """A profile on a release set; without one on the oldest that it stands on. Raises WrongUse where it does not stand there."""
-    dist = distribution() if release_set is None else on_set(distribution(), release_set, print)
-    return dist.profile(profile)
+    """A profile on a release set; without one on that which patchctl takes by itself. Raises WrongUse where it does not stand there."""
+    return on_set(distribution(), release_set, print).profile(profile)
 
 
 def stack_of(upstream: str, profile: str = PROFILE, release_set: str | None = None) -> Stack:

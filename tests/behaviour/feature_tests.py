@@ -3,6 +3,7 @@ patches/UPSTREAM/STACK/FEATURE/tests; what serves several, and tests of no featu
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Generator, Iterator
@@ -12,7 +13,7 @@ import pytest
 from harness import BEHAVIOUR, PATCHES, REPO, SHARED, Upstream
 from models import TinyModels, make_tiny_models
 from pins import distribution
-from trees import LazyTrees, Trees, built_trees, given_trees
+from trees import LazyTrees, Trees, built_trees, features_of, given_trees
 
 from patchctl.catalog.evidence import tests_of
 
@@ -43,6 +44,28 @@ def pytest_make_collect_report(
             if file and Path(file).is_relative_to(PATCHES) and Path(file).parent != collector.path.parent:
                 del sys.modules[name]
     return (yield)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Trees are of one stack an upstream: of a folder of tests, those of other stacks are no part of the run. A file that is named is."""
+    if not collection_path.name.startswith("test_") or not collection_path.is_relative_to(PATCHES):
+        return None
+    if not (given := config.getoption("--trees")) or _is_named(collection_path, config):
+        return None
+    upstream, _, feature, *_ = collection_path.relative_to(PATCHES).parts
+    stack = _given(Path(given), tuple(config.getoption("--stack"))).stack(upstream)
+    mine = feature in features_of(stack) and collection_path.relative_to(REPO).as_posix() in tests_of(
+        distribution(), stack, feature
+    )
+    return None if mine or config.getoption("--dropped") == f"{upstream}/{feature}" else True
+
+
+_given = functools.cache(given_trees)
+
+
+def _is_named(file: Path, config: pytest.Config) -> bool:
+    named = (Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args)
+    return file.resolve() in {path.resolve() for path in named}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -23,8 +23,8 @@ from shrunk import shipped, shrunk
 from variants import variants
 
 from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.series import feature_of
 from patchctl.training.recipes.arithmetic import number
-from patchctl.training.recipes.check import features_and_switches
 from patchctl.training.recipes.conditions import ALL, same
 from patchctl.training.recipes.keys import FOLDER, read_keys
 from patchctl.training.recipes.read import Recipes, read_recipes
@@ -255,9 +255,12 @@ def test_the_list_of_keys_is_that_of_the_trees(upstream: Upstream) -> None:
 def test_the_defaults_of_the_rules_are_those_of_the_configuration(
     upstream: Upstream, composed: Of, config: str
 ) -> None:
-    switches = features_and_switches(Distribution.load(REPO), "qwen3-235b")[1]
-    lacking = {switch.name for switch in switches if upstream.lacks("verl", switch.feature)}
-    declared = {k: v for k, v in {**rules().defaults[ALL], **rules().defaults[config]}.items() if k not in lacking}
+    patches = Distribution.load(REPO).patch_files(upstream.stack("verl"))
+    lacking = [patch.read_text() for patch in patches if upstream.lacks("verl", feature_of(patch.name))]
+    # Of a feature that is not in the tree, the keys that its patch declares.
+    absent = {name for text in lacking for name in re.findall(r"(?m)^\+ +(\w+):", text)}
+    known = {**rules().defaults[ALL], **rules().defaults[config]}
+    declared = {key: value for key, value in known.items() if key.rpartition(".")[2] not in absent}
     found = composed(config)
     assert found["error"] is None
     wrong = {

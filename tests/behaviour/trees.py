@@ -38,8 +38,8 @@ class Trees:
         """`missing` and `left_out` hold reasons, by upstream and by (upstream, feature); `otherwise` is for the rest.
         `stacks` names the stack of each tree, where it is not the profile's."""
         self._folders = folders
-        profile = distribution().profiles.get(PROFILE)  # a distribution of others need not have it
-        self._stacks = {**(profile.stacks if profile else {}), **(stacks or {})}
+        has = PROFILE in distribution().profiles  # a distribution of others need not have it
+        self._stacks = {**(profile_on(os.environ.get("PATCHCTL_SET")).stacks if has else {}), **(stacks or {})}
         self._missing = missing or {}
         self._left_out = left_out or {}
         self._otherwise = otherwise
@@ -133,7 +133,7 @@ def _pair(text: str) -> tuple[str, str]:
 def built_trees(workspace: Path) -> Trees:
     """Runs `patchctl apply` into `workspace`; a failure for another reason than a lack of sources fails the tests.
 
-    On the set that make and scripts/torch_env.py take: the oldest, where PATCHCTL_SET names none."""
+    On the set that PATCHCTL_SET names, else the one that patchctl, make and scripts/torch_env.py take by themselves."""
     chosen = profile_on(os.environ.get("PATCHCTL_SET"))
     command = [sys.executable, "-m", "patchctl", "--root", str(REPO), "apply", *chosen.options.split()]
     command += ["--workspace", str(workspace), "--skip-unavailable", "--json", *_mirror_options()]

@@ -14,6 +14,7 @@ from harness import REPO, Upstream
 from models import TinyModels
 
 from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.series import feature_of
 from patchctl.training.recipes.check import features_and_switches
 from patchctl.training.recipes.read import Recipes, read_recipes
 from patchctl.training.recipes.resolve import Run, bare, resolve
@@ -33,21 +34,22 @@ ENGINE = f"{ROLLOUT}.engine_kwargs"
 Of = Callable[[str], Any]
 
 
-def declared() -> set[str]:
-    """The keys of verl's configuration that switch a feature of any profile on."""
+def declared(upstream: Upstream) -> set[str]:
+    """The keys of verl's configuration that switch a feature of any profile on, of those in the tree."""
     profiles = {profile for profile, _ in KEYS}
     switches = [switch for profile in profiles for switch in features_and_switches(DIST, profile)[1]]
-    names = {switch.name for switch in switches if switch.kind == "config"}
+    names = {s.name for s in switches if s.kind == "config" and not upstream.lacks("verl", s.feature)}
     return {name for name in names if name.startswith("actor_rollout_ref.") and not name.startswith(ENGINE)}
 
 
-def switches_of(run: Run) -> list[str]:
+def switches_of(upstream: Upstream, run: Run) -> list[str]:
     """The declared switches, and what the recipe itself sets of their sections; those that the configuration has."""
-    sections = {name.rpartition(".")[0] for name in declared()} - {ROLLOUT, "actor_rollout_ref.actor"}
+    names = declared(upstream)
+    sections = {name.rpartition(".")[0] for name in names} - {ROLLOUT, "actor_rollout_ref.actor"}
     sections = {name for name in sections if not name.endswith(".megatron")} | {f"{ROLLOUT}.speculative_config"}
     set_here = {bare(key) for key in run.overrides if bare(key).rpartition(".")[0] in sections}
     megatron = "megatron" in run.entry.config
-    return sorted(name for name in declared() | set_here if megatron or ".megatron." not in name)
+    return sorted(name for name in names | set_here if megatron or ".megatron." not in name)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +58,7 @@ def said(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Of:
     tree = upstream.tree("verl")
     runs = {"/".join(key): resolve(RECIPES, *key) for key in KEYS}
     lacking = {title: reason for title, run in runs.items() if (reason := why_not(upstream, tree, run))}
-    here = {title: job(run) for title, run in runs.items() if title not in lacking}
+    here = {title: job(upstream, run) for title, run in runs.items() if title not in lacking}
     file = tmp_path_factory.mktemp("switches") / "jobs.json"
     file.write_text(json.dumps({"jobs": list(here.values()), "spellings": SPELLINGS}))
     found = upstream.run("probe_settings_checks.py", tree, file, need=["verl"], timeout=300)
@@ -77,12 +79,12 @@ def why_not(upstream: Upstream, tree: Path, run: Run) -> str | None:
     return next(filter(None, (upstream.lacks("verl", feature) for feature in needs)), None)
 
 
-def job(run: Run) -> dict[str, Any]:
+def job(upstream: Upstream, run: Run) -> dict[str, Any]:
     overrides = [
         override_text(key, setting, run).replace("=$", "=/somewhere/") for key, setting in run.overrides.items()
     ]
     entry = {"module": run.entry.module, "folder": run.entry.folder or ".", "config": run.entry.config}
-    return entry | {"overrides": overrides, "switches": switches_of(run)}
+    return entry | {"overrides": overrides, "switches": switches_of(upstream, run)}
 
 
 def each(answers: dict[str, dict[str, str | None]]) -> Iterator[tuple[str, str, str | None]]:
@@ -120,7 +122,8 @@ def test_every_declared_boolean_is_among_those_walked(upstream: Upstream) -> Non
 
 
 def added_booleans(upstream: Upstream) -> set[str]:
-    patches = DIST.patch_files(upstream.stack("verl"))
+    files = DIST.patch_files(upstream.stack("verl"))
+    patches = [file for file in files if not upstream.lacks("verl", feature_of(file.name))]
     added = re.findall(r"^\+    (\w+): bool =", "\n".join(patch.read_text() for patch in patches), re.MULTILINE)
     folders = {patch.parent / "files/verl/workers/config" for patch in patches}
     carried = [file for folder in folders for file in folder.glob("*.py")]
@@ -128,7 +131,8 @@ def added_booleans(upstream: Upstream) -> set[str]:
         *added,
         *(name for file in carried for name in re.findall(r"^    (\w+): bool =", file.read_text(), re.MULTILINE)),
     }
-    assert {"show_progress", "hybrid_data_parallel", "enable_static_kernel"} <= found
+    assert {"show_progress", "enable_static_kernel"} <= found
+    assert ("hybrid_data_parallel" in found) == (upstream.lacks("verl", "hdp") is None)
     return found
 
 
