@@ -13,7 +13,9 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,6 +149,23 @@ def copy_of(made: Made, folder: Path) -> Made:
     shutil.copytree(made.root, folder / "distribution")
     shutil.copytree(made.cache, folder / "cache")
     return Made(folder / "distribution", made.origins, folder / "cache")
+
+
+@contextmanager
+def folder_for_all() -> Iterator[Path]:
+    """A temporary folder that every user can enter, which pytest's own are not; what any user then makes by itself goes
+    beside it. TMPDIR may be closed to others, so that places that are open to all follow it."""
+    for place in map(Path, (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm")):
+        above = place.resolve().parents
+        if place.is_dir() and place.stat().st_mode & 0o007 == 0o007 and all(p.stat().st_mode & 0o001 for p in above):
+            break
+    else:
+        pytest.skip("no folder for temporary files is open to every user")
+    with tempfile.TemporaryDirectory(prefix="patchctl-users-", dir=place) as top, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(place))
+        patch.setattr(tempfile, "tempdir", str(place))
+        os.chmod(top, 0o755)
+        yield Path(top)
 
 
 def _text(name: str, lines: int, changed: Mapping[int, str] | None = None) -> str:

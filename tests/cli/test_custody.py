@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from belongings import KINDS, UNPATCHED, marker
 from custody import Ended, account, entries, lost, make_zoo, patchctl
 from distribution import Made, git
-from on_disk import copy_of
+from on_disk import copy_of, folder_for_all
 
 from patchctl.git import locks
 from patchctl.git import run as git_run
@@ -187,10 +186,9 @@ def test_what_a_user_has_is_kept_or_the_run_is_refused(zoo: Zoo, tmp_path: Path,
 @pytest.mark.skipif(os.geteuid() != 0, reason="root reads every file, and another user can be taken on by root only")
 @pytest.mark.parametrize("args", [("revert",), ("revert", *STASH)], ids=" ".join)
 def test_a_file_that_cannot_be_read_is_left_alone(zoo: Zoo, args: tuple[str, ...]) -> None:
-    with tempfile.TemporaryDirectory() as top:  # pytest's own folders are closed to others
-        os.chmod(top, 0o755)
-        made = copy_of(zoo.made, Path(top))
-        place = Path(top) / "place"
+    with folder_for_all() as top:
+        made = copy_of(zoo.made, top)
+        place = top / "place"
         tree = set_up(zoo, "revert", place)
         (tree / UNPATCHED).write_bytes(b"MINE = 1\n")
         (tree / UNPATCHED).chmod(0)

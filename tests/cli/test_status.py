@@ -8,12 +8,11 @@ import shutil
 import stat
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 from distribution import Made
-from on_disk import Workspace, command, copy_of, environment, snapshot, stamps
+from on_disk import Workspace, command, copy_of, environment, folder_for_all, snapshot, stamps
 
 NOBODY = 65534
 
@@ -179,17 +178,16 @@ sys.exit(run([*options, verb, *workspace]))
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user can be taken on by root only")
 @pytest.mark.parametrize("verb", ["status", "verify"])
 def test_as_another_user_who_may_only_read(small: Made, verb: str) -> None:
-    with tempfile.TemporaryDirectory(prefix="patchctl-test-") as top:  # pytest's own folders are closed to others
-        os.chmod(top, 0o755)
-        made = copy_of(small, Path(top))
-        ws = Workspace(made, Path(top) / "ws")
+    with folder_for_all() as top:
+        made = copy_of(small, top)
+        ws = Workspace(made, top / "ws")
         ws.apply()
-        before = snapshot(Path(top))
+        before = snapshot(top)
         line = [sys.executable, "-c", AS_NOBODY, *command(made, verb, "--workspace", str(ws.folder))[3:]]
         env = {**environment(small), "HOME": "/nonexistent"}
         done = subprocess.run(line, env=env, cwd="/", capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr + done.stdout
-        assert snapshot(Path(top)) == before
+        assert snapshot(top) == before
         refused = subprocess.run(
             [*line[:3], *command(made, "revert", "--workspace", str(ws.folder))[3:]],
             env=env,
@@ -200,4 +198,4 @@ def test_as_another_user_who_may_only_read(small: Made, verb: str) -> None:
         )
         assert refused.returncode in (2, 6) and "Permission denied" in refused.stderr
         assert "Traceback" not in refused.stderr
-        assert snapshot(Path(top)) == before
+        assert snapshot(top) == before

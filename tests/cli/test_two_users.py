@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from distribution import REPO, Made
-from on_disk import command, environment, leftovers, snapshot
+from on_disk import command, environment, folder_for_all, leftovers, snapshot
 
 ROOT, ANNE, BERT, CARL = 0, 20001, 20002, 20003  # Anne and Bert share a group, Carl has none
 GROUP = 31000
@@ -85,16 +85,18 @@ class Place:
 
 @pytest.fixture
 def place(small: Made) -> Iterator[Place]:
-    top = Path(tempfile.mkdtemp(prefix="patchctl-users-"))
-    top.chmod(0o755)
+    with folder_for_all() as top:
+        yield _copied(small, top)
+
+
+def _copied(small: Made, top: Path) -> Place:
     for name in ("distribution", "origins", "index"):
         source = small.index if name == "index" else small.root.parent / name
         shutil.copytree(source, top / name)
     # The manifests name the origins where they were made, which is closed to others.
     for file in (top / "distribution/manifests").rglob("*.yaml"):
         file.write_text(file.read_text().replace(str(small.origins), str(top / "origins")))
-    yield Place(top, Made(top / "distribution", top / "origins", top / "cache"))
-    shutil.rmtree(top)
+    return Place(top, Made(top / "distribution", top / "origins", top / "cache"))
 
 
 def test_a_file_that_is_closed_to_its_user_is_in_the_way(place: Place) -> None:
@@ -278,3 +280,17 @@ def test_another_user_s_checkout_runs_none_of_its_commands(place: Place, uid: in
     out = place.home(uid) / "x.tar"
     place.good(uid, "bundle", "create", *FULL, "--out", str(out), cache=cache)
     assert list(ran.iterdir()) == [] and out.exists()
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+def test_the_tests_themselves_where_the_temporary_folder_is_closed(
+    mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As root's TMPDIR often is: what other users are to read lies elsewhere, and they can write beside it."""
+    tmp_path.chmod(mode)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with folder_for_all() as top:
+        assert not top.is_relative_to(tmp_path)
+        line = [*as_user(CARL), "sh", "-c", 'ls "$0" && rmdir "$(mktemp -d -p "$TMPDIR")"', str(top)]
+        subprocess.run(line, check=True)
+    assert tempfile.gettempdir() == str(tmp_path)

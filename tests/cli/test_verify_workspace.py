@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from distribution import REPO, Made, git, make_distribution, run_patchctl, write_files
+from on_disk import folder_for_all
 
 GENERATED = 'generated:\n  - path: greeter/_version.py\n    content: "version = 1\\n"\n    why: greeter asks for it\n'
 
@@ -180,11 +180,10 @@ def test_the_distribution_that_was_applied_is_found_from_the_state(place: Place,
 @pytest.mark.parametrize(("verb", "code"), [("verify", 3), ("status", 0), ("labels", 2)])
 def test_a_distribution_that_others_may_not_read_is_gone(place: Place, verb: str, code: int) -> None:
     """Root's cache, where a bundle's distribution lies, and a health check as another user."""
-    with tempfile.TemporaryDirectory(prefix="patchctl-test-") as top:  # pytest's own folders are closed to others
-        os.chmod(top, 0o755)
-        closed = Path(top) / "closed"
+    with folder_for_all() as top:
+        closed = top / "closed"
         root = shutil.copytree(place.made.root, closed / "distribution")
-        workspace = shutil.copytree(place.workspace, Path(top) / "ws", symlinks=True)
+        workspace = shutil.copytree(place.workspace, top / "ws", symlinks=True)
         Place(place.made, workspace).change_state(lambda s: s.update(root=str(root)))
         line = [sys.executable, "-c", AS_NOBODY, verb, "--workspace", str(workspace)]
         env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(REPO), "HOME": "/nonexistent"}
