@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,13 +14,15 @@ import pytest
 from patchctl.__main__ import compose
 
 compose()  # before any module of tests: some load the distribution while they are imported
-TESTS = Path(__file__).resolve().parent / "tests"
+REPO = Path(__file__).resolve().parent
+TESTS = REPO / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "behaviour")]
 pytest_plugins = ["feature_tests"]
 SLOW = "takes minutes, many processes or a matrix of cases: run with --slow (make test-slow, make test-mutants)"
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    _refuse_another_conftest(pluginmanager.get_plugin("pytestconfig").invocation_params.args)
     parser.addoption(
         "--trees",
         metavar="DIR",
@@ -47,6 +51,15 @@ def _share(text: str) -> tuple[int, int]:
     if not 1 <= int(number) <= int(of):
         raise ValueError(text)
     return int(number), int(of)
+
+
+def _refuse_another_conftest(words: Sequence[str]) -> None:
+    """Before it has read this file pytest takes the DIR of `--trees DIR` for tests, and loads every conftest.py above it."""
+    for option, folder in itertools.pairwise(words):
+        place = Path(folder).resolve()
+        for above in (place, *place.parents) if option == "--trees" else ():
+            if above != REPO and (above / "conftest.py").is_file():
+                raise pytest.UsageError(f"pytest would load {above}/conftest.py as well: write --trees={folder}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
