@@ -1,4 +1,4 @@
-"""Submodules that a native build compiles: no form of a source holds them, so that they come from a clone in the tree."""
+"""Submodules that a native build compiles: where the source does not hold their files, they come from a clone in the tree."""
 
 from __future__ import annotations
 
@@ -40,12 +40,16 @@ def submodules(item: InstallTree, dist: Distribution) -> list[Submodule]:
 
 
 def _links(item: InstallTree, dist: Distribution) -> dict[str, str]:
-    """Commits by path. A source distribution has no entry for a submodule: the checked-in list of the pin's files has."""
+    """Commits by path. A source distribution has no entry for a submodule: the checked-in list of the pin's files has.
+
+    One whose files are in the tree needs no clone: vllm-ascend 0.23.0's source distribution was packed with catlass checked out.
+    """
     with ObjectReader(item.tree.git_dir) as reader:
         files: Files = reader.files(commit_tree(reader, item.state.tip_commit))
     listed = read_tree_list(dist.root, dist.stack(item.upstream, item.state.stack))
     known = {**(listed.files if listed is not None else {}), **files}
-    return {path.decode("utf-8"): entry.id for path, entry in known.items() if entry.mode == GITLINK}
+    links = {path.decode("utf-8"): entry.id for path, entry in known.items() if entry.mode == GITLINK}
+    return {path: commit for path, commit in links.items() if not any(f.startswith(f"{path}/".encode()) for f in files)}
 
 
 def write_submodules(modules: Sequence[Submodule], copy: Path) -> None:

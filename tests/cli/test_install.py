@@ -30,6 +30,7 @@ from patchctl.errors import SourceUnavailable, WrongUse
 from patchctl.install import environment, metadata
 from patchctl.install.installable import InstallTree, install_trees
 from patchctl.install.metadata import REQUIREMENTS
+from patchctl.install.submodules import submodules
 from patchctl.manifest.distribution import Distribution
 
 # As vllm's and vllm-ascend's: a version by setuptools-scm, which writes into the tree, entry points, an extension.
@@ -442,7 +443,7 @@ def items_of(case: Case) -> list[InstallTree]:
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 def test_a_native_build_wants_the_submodules(tools: Env, wheels: Path, tmp_path: Path) -> None:
-    """As vllm-ascend's catlass: a header of a submodule, which no form of the source holds."""
+    """As vllm-ascend's catlass: a header of a submodule, which git does not hold, and a source distribution may."""
     headers = tmp_path / "headers"
     write_files(headers, {"include/fast.h": '#define NAME "fast"\n'})
     git(headers, "init", "--quiet")
@@ -478,6 +479,22 @@ def test_a_native_build_wants_the_submodules(tools: Env, wheels: Path, tmp_path:
     shutil.rmtree(folder)
     git(tmp_path, "clone", "--quiet", str(made.origins / "greeter"), str(folder))
     assert commit in case.refused(2, "--build-native")
+    shutil.rmtree(folder)
+    (item,) = items_of(case)
+    packed = replace(item, state=replace(item.state, tip_commit=with_files_of(headers, item.folder)))
+    dist = Distribution.load(made.root)
+    assert submodules(packed, dist) == []
+    with pytest.raises(WrongUse, match=commit):
+        submodules(item, dist)
+
+
+def with_files_of(headers: Path, tree: Path) -> str:
+    """A commit of the tree with the submodule's files in place of its entry, as it comes from such a source distribution."""
+    git(tree, "rm", "--cached", "--quiet", "third/headers")
+    shutil.copytree(headers / "include", tree / "third/headers/include")
+    git(tree, "add", "--force", "third/headers/include")
+    git(tree, "commit", "--quiet", "-m", "packed")
+    return git(tree, "rev-parse", "HEAD").strip()
 
 
 def test_what_is_patched_where_it_is_stays_there(case: Case, tmp_path: Path) -> None:
