@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -156,7 +157,7 @@ def check_provable(dist: Distribution) -> None:
     if not keeps_tests(dist.root):
         raise WrongUse("no feature of the distribution has a folder tests/", hint="it has its tests elsewhere, or none")
     if find_spec("pytest") is None:
-        raise WrongUse("pytest is not installed beside patchctl", hint="pip install 'patchctl[test]'")
+        raise WrongUse("pytest is not installed beside patchctl", hint=f"`{sys.executable} -m pip install pytest`")
 
 
 def _by_profile(

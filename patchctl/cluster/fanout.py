@@ -189,7 +189,7 @@ def _ray() -> Any:
     except ImportError as error:
         raise WrongUse(
             f"`patchctl cluster` needs ray, which {sys.executable} cannot import ({one_line(str(error))})",
-            hint="install the cluster's version of it beside patchctl, pip install 'patchctl[cluster]' 'ray==VERSION', or "
+            hint=f"install the cluster's version of it there, `{sys.executable} -m pip install ray==VERSION`, or "
             "run patchctl with the Python that has it: PYTHON -m patchctl cluster ...",
         ) from error
 

@@ -26,7 +26,7 @@ def test_without_ray_one_error_says_what_to_install(made: Made, args: tuple[str,
     done = made.patchctl("cluster", *args, "--json")
     error = json.loads(done.stdout)["error"]
     assert (done.returncode, error["exit_code"]) == (2, 2)
-    assert sys.executable in error["what"] and "patchctl[cluster]" in error["hint"]
+    assert sys.executable in error["what"] and f"{sys.executable} -m pip install ray==" in error["hint"]
     assert "Traceback" not in done.stderr
 
 
