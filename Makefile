@@ -29,7 +29,7 @@ WITH_TORCH = $(TORCH_PYTHON) && export PATCHCTL_TORCH_PYTHON &&
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
 
-.PHONY: help tiers apply check demo demo-gpu test test-all test-tool test-on test-behaviour test-share test-recipes test-recipes-share test-slow test-suites test-upstream test-mutants test-bombs test-processes fuzz torture torture-share image-test image-test-slow lint verify lint-upstream bench bench-patches config-keys docs clean trees
+.PHONY: help tiers apply check demo demo-gpu test test-all test-tool test-on test-behaviour test-share test-recipes test-recipes-share test-slow test-suites test-pythons test-upstream test-mutants test-bombs test-processes fuzz torture torture-share image-test image-test-slow lint verify lint-upstream bench bench-patches config-keys docs clean trees
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z0-9.-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 20
@@ -72,6 +72,9 @@ test-tool: $(VENV)/.ready  ## [test ci] the tool alone: no torch
 test-processes: $(VENV)/.ready  ## [weekly] test-tool and test-behaviour where every run is a process started anew, and none is forked
 	PATCHCTL_TEST_FORKS=0 $(MAKE) test-tool test-behaviour
 
+test-pythons: $(VENV)/.ready  ## [weekly] the unit tests on each Python from 3.10 to 3.14 that this machine has, each in an environment of its own
+	$(RUN) scripts/test_pythons.py -- -n 2 tests/unit
+
 test-bombs: $(VENV)/.ready  ## archives of gigabytes, with their peak memory: 3 minutes
 	$(RUN) -m pytest -q tests/hostile/test_bombs.py --slow
 
@@ -92,7 +95,7 @@ trees: $(VENV)/.ready
 	$(APPLY_TREES) --workspace $(TREES)/base
 	$(PATCHCTL) revert --workspace $(TREES)/base
 
-BEHAVIOUR = $(PYTEST) -n 2 --dist loadfile --trees $(TREES)/patched
+BEHAVIOUR = $(PYTEST) -n 2 --dist loadfile --trees=$(TREES)/patched
 test-on: trees  ## [test] that each feature does what it says: its tests marked `on`, on the patched trees of SET
 	$(WITH_TORCH) $(BEHAVIOUR) -m on patches
 
@@ -106,20 +109,20 @@ test-share:  ## [ci] every eighth file of the behaviour tests of the older relea
 	$(WITH_TORCH) $(BEHAVIOUR) --share $(SHARE) patches tests/behaviour
 
 test-slow: trees  ## [weekly] behaviour tests that take minutes: more processes, larger matrices
-	$(WITH_TORCH) $(PYTEST) patches tests/behaviour tests/scripts tests/cluster -m slow --slow --trees $(TREES)/patched
+	$(WITH_TORCH) $(PYTEST) patches tests/behaviour tests/scripts tests/cluster -m slow --slow --trees=$(TREES)/patched
 
 # Every shipped recipe, shrunk, through verl's own entry module; what is on record for these trees and settings does not run again;
 # AGAIN=1 runs all anew. ONLY="qwen3-8b/grpo ..."; SIZE="tp=1 cp=1" for fewer ranks; COMPARE=off,one-rank,minus-one,pairs holds further runs against each recipe's own.
 test-recipes: trees  ## each recipe on CPUs with all its switches: two steps, an update, a checkpoint and its load; hours; COMPARE=off,... SET=2026.11
 	$(WITH_TORCH) \
-	$(RUN) tests/recipes/run.py --set $(SET) --trees $(TREES)/patched --out build/recipes$(OF_SET) --records $(EVIDENCE)/recipes$(OF_SET) --table $(EVIDENCE)/recipes$(OF_SET).md $(if $(ONLY),--only $(ONLY)) \
+	$(RUN) tests/recipes/run.py --set $(SET) --trees=$(TREES)/patched --out build/recipes$(OF_SET) --records $(EVIDENCE)/recipes$(OF_SET) --table $(EVIDENCE)/recipes$(OF_SET).md $(if $(ONLY),--only $(ONLY)) \
 	  $(if $(COMPARE),--compare $(COMPARE)) $(if $(SIZE),--size $(SIZE)) $(if $(AGAIN),--again)
 
 # One whose trees the package index has: FSDP on four ranks, two engines of two.
 test-recipes-share: trees  ## one of them on four ranks, with its switches and without; 3 minutes
 	@$(TORCH_PYTHON) || { echo "recipes skipped: no CPU torch"; exit 0; }; \
 	export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) tests/recipes/run.py --trees $(TREES)/patched --out build/recipes-share --only qwen3-8b/grpo --compare off --again
+	$(RUN) tests/recipes/run.py --trees=$(TREES)/patched --out build/recipes-share --only qwen3-8b/grpo --compare off --again
 
 test-suites: trees  ## upstream's own suites that source distributions carry, unpatched against patched
 	@$(TORCH_PYTHON) || { echo "upstream's suites skipped: no CPU torch"; exit 0; }; \
@@ -174,11 +177,11 @@ bench-patches: trees  ## what patches gain, as far as a CPU can tell: a simulati
 	$(RUN) benchmarks/bench_hdp.py --out docs/benchmarks.md
 	$(WITH_TORCH) \
 	$(RUN) benchmarks/bench_skip_old_log_prob.py --tree $(TREES)/patched/verl --out docs/benchmarks.md && \
-	$(RUN) benchmarks/bench_ep_reshard.py --trees $(TREES)/patched --out docs/benchmarks.md && \
-	$(RUN) benchmarks/bench_chunked_moe.py --trees $(TREES)/patched --out docs/benchmarks.md && \
-	$(RUN) benchmarks/bench_gc.py --trees $(TREES)/patched --out docs/benchmarks.md && \
-	$(RUN) benchmarks/bench_sam.py --trees $(TREES)/patched $(if $(ARCTIC),--arctic $(ARCTIC)) --out docs/benchmarks.md && \
-	$(RUN) benchmarks/bench_drafts_from_others.py --trees $(TREES)/patched $(if $(ARCTIC),--arctic $(ARCTIC)) --out docs/benchmarks.md
+	$(RUN) benchmarks/bench_ep_reshard.py --trees=$(TREES)/patched --out docs/benchmarks.md && \
+	$(RUN) benchmarks/bench_chunked_moe.py --trees=$(TREES)/patched --out docs/benchmarks.md && \
+	$(RUN) benchmarks/bench_gc.py --trees=$(TREES)/patched --out docs/benchmarks.md && \
+	$(RUN) benchmarks/bench_sam.py --trees=$(TREES)/patched $(if $(ARCTIC),--arctic $(ARCTIC)) --out docs/benchmarks.md && \
+	$(RUN) benchmarks/bench_drafts_from_others.py --trees=$(TREES)/patched $(if $(ARCTIC),--arctic $(ARCTIC)) --out docs/benchmarks.md
 
 docs: $(VENV)/.ready  ## generated pages, tables, JSON schemas
 	$(PATCHCTL) docs
