@@ -1,6 +1,6 @@
 """Form sdist: an archive becomes a bare repository with one root commit.
 
-The archive holds upstream's tracked files (fewer than git has: each project chooses what it ships) and files that its
+The archive holds upstream's tracked files (each project chooses which, and some ship a submodule's too) and files that its
 build wrote. The latter are left out, so that the tree holds upstream's own bytes only.
 """
 
