@@ -1,5 +1,6 @@
 # Every target does its own set-up. Needs make, bash, Python 3.10 to 3.13 with venv, git and a package index.
-# The words in brackets say what has a target: [check], [test] and [all] are make check, test and test-all, and .ci/run runs [ci].
+# The first word of a target's help is its tier: [test] is in make test, [all] in make test-all and .ci/run besides, [weekly] takes too
+# long for them, [mirrors] needs git mirrors of the upstreams (MIRRORS=DIR), [by hand] hours, a GPU or a gigabyte.
 PROFILE ?= qwen3-235b
 # The release set of every target: the newest, as patchctl takes it by itself.
 SETS := $(sort $(basename $(notdir $(wildcard manifests/sets/*.yaml))))
@@ -22,8 +23,8 @@ export PATCHCTL_MBRIDGE := $(if $(MBRIDGE),$(abspath $(MBRIDGE)))
 export PATCHCTL_MIRRORS := $(if $(MIRRORS),$(abspath $(MIRRORS)))
 export PYTHONDONTWRITEBYTECODE := 1
 # Each release set has trees, an environment and records of its own; the records of the older one have no ending.
-OF_SET := $(if $(filter-out $(OLDER),$(SET)),-$(SET))
-TREES := build/trees/$(SET)
+OF_SET = $(if $(filter-out $(OLDER),$(SET)),-$(SET))
+TREES = build/trees/$(SET)
 TORCH_PYTHON = PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py --set $(SET))"
 WITH_TORCH = $(TORCH_PYTHON) && export PATCHCTL_TORCH_PYTHON &&
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
@@ -51,14 +52,20 @@ DEMO ?=
 demo: $(VENV)/.ready  ## GRPO on a CPU from nothing to a risen reward and its picture, minutes (docs/demo.md); DEMO="--seed 1"
 	$(RUN) scripts/demo/run.py $(MIRROR_FLAGS) $(DEMO)
 
-demo-gpu: $(VENV)/.ready  ## the trainer's half on a GPU, where one is at hand (docs/demo.md); DEMO="--device cpu" without
+demo-gpu: $(VENV)/.ready  ## [by hand] the trainer's half on a GPU, where one is at hand (docs/demo.md); DEMO="--device cpu" without
 	$(RUN) scripts/demo/gpu.py $(MIRROR_FLAGS) $(DEMO)
 
-test: test-tool test-on  ## the tool whole, and that every feature does what it says: under ten minutes
+# WHOLE=1 has the behaviour tests whole, as .ci/run does.
+test: test-tool $(if $(WHOLE),test-behaviour,test-on)  ## the tool whole, and that every feature does what it says: under ten minutes
 	$(PATCHCTL) verify --static --quiet
 	@echo; echo "make test leaves to others:"; $(MAKE) -s tiers
 
-test-all: lint test-tool test-behaviour test-share test-suites verify lint-upstream test-recipes-share torture-share demo-share image-test  ## all that .ci/run runs
+test-all:  ## all that .ci/run runs
+	$(MAKE) lint
+	$(MAKE) test WHOLE=1
+	$(MAKE) verify test-suites lint-upstream torture-share demo-share
+	$(MAKE) test-share test-recipes-share SET=$(OLDER)
+	$(MAKE) image-test
 
 tiers:  ## say what make test does not run, in which tier it is, and why
 	@grep -hE '^[a-z0-9.-]+:.*## \[' Makefile | grep -v '\[test' | sed -E 's/:.*## /	/' | expand -t 20
@@ -66,7 +73,7 @@ tiers:  ## say what make test does not run, in which tier it is, and why
 check: lint $(VENV)/.ready  ## lint, types, unit tests, the distribution's own files: a minute
 	$(PYTEST) -n 2 tests/unit
 
-test-tool: $(VENV)/.ready  ## [test ci] the tool alone: no torch
+test-tool: $(VENV)/.ready  ## [test] the tool alone: no torch
 	$(PYTEST) -n 2 tests/unit tests/cli tests/hostile tests/upstream tests/fuzz tests/recipes
 
 test-processes: $(VENV)/.ready  ## [weekly] test-tool and test-behaviour where every run is a process started anew, and none is forked
@@ -75,16 +82,16 @@ test-processes: $(VENV)/.ready  ## [weekly] test-tool and test-behaviour where e
 test-pythons: $(VENV)/.ready  ## [weekly] the unit tests on each Python from 3.10 to 3.14 that this machine has, each in an environment of its own
 	$(RUN) scripts/test_pythons.py -- -n 2 tests/unit
 
-test-bombs: $(VENV)/.ready  ## archives of gigabytes, with their peak memory: 3 minutes
+test-bombs: $(VENV)/.ready  ## [weekly] archives of gigabytes, with their peak memory: 3 minutes
 	$(RUN) -m pytest -q tests/hostile/test_bombs.py --slow
 
-torture-share: $(VENV)/.ready  ## the tool killed and refused by the disk at a fixed share of its system calls, under 4 minutes
+torture-share: $(VENV)/.ready  ## [all] the tool killed and refused by the disk at a fixed share of its system calls, under 4 minutes
 	$(RUN) -m pytest -q -n 2 tests/torture
 
-torture: $(VENV)/.ready  ## the same at every one of them; hours on two cores, --resume goes on; writes the counts into docs/reliability.md
+torture: $(VENV)/.ready  ## [by hand] the same at every one of them; hours on two cores, --resume goes on; writes the counts into docs/reliability.md
 	$(RUN) tests/torture/run.py --table docs/reliability.md
 
-verify: $(VENV)/.ready  ## the distribution itself, in every form that can be had, and each feature without the others
+verify: $(VENV)/.ready  ## [all] the distribution itself, in every form that can be had, and each feature without the others
 	$(PATCHCTL) verify --alone --skip-unavailable $(MIRROR_FLAGS)
 
 # The unpatched and the patched trees, from the same sources, for everything that compares them: of a newer set by the profile for that.
@@ -99,13 +106,11 @@ BEHAVIOUR = $(PYTEST) -n 2 --dist loadfile --trees=$(TREES)/patched
 test-on: trees  ## [test] that each feature does what it says: its tests marked `on`, on the patched trees of SET
 	$(WITH_TORCH) $(BEHAVIOUR) -m on patches
 
-test-behaviour: trees  ## [ci] the patched upstream code of SET on a CPU torch; scripts and clusters with its ray
+test-behaviour: trees  ## [all] the patched upstream code of SET on a CPU torch; scripts and clusters with its ray
 	$(WITH_TORCH) $(BEHAVIOUR) patches tests/behaviour tests/scripts tests/cluster
 
 SHARE ?= 1/8
-test-share: SET = $(OLDER)
-test-share:  ## [ci] every eighth file of the behaviour tests of the older release set; SHARE=2/8 for the others; whole: test-behaviour SET=
-	$(MAKE) trees SET=$(SET)
+test-share: trees  ## [all] every eighth file of them, for SET of the older release; SHARE=2/8 for the next
 	$(WITH_TORCH) $(BEHAVIOUR) --share $(SHARE) patches tests/behaviour
 
 test-slow: trees  ## [weekly] behaviour tests that take minutes: more processes, larger matrices
@@ -113,27 +118,27 @@ test-slow: trees  ## [weekly] behaviour tests that take minutes: more processes,
 
 # Every shipped recipe, shrunk, through verl's own entry module; what is on record for these trees and settings does not run again;
 # AGAIN=1 runs all anew. ONLY="qwen3-8b/grpo ..."; SIZE="tp=1 cp=1" for fewer ranks; COMPARE=off,one-rank,minus-one,pairs holds further runs against each recipe's own.
-test-recipes: trees  ## each recipe on CPUs with all its switches: two steps, an update, a checkpoint and its load; hours; COMPARE=off,... SET=2026.11
+test-recipes: trees  ## [by hand] each recipe on CPUs with all its switches: two steps, an update, a checkpoint and its load; hours; COMPARE=off,...
 	$(WITH_TORCH) \
 	$(RUN) tests/recipes/run.py --set $(SET) --trees=$(TREES)/patched --out build/recipes$(OF_SET) --records $(EVIDENCE)/recipes$(OF_SET) --table $(EVIDENCE)/recipes$(OF_SET).md $(if $(ONLY),--only $(ONLY)) \
 	  $(if $(COMPARE),--compare $(COMPARE)) $(if $(SIZE),--size $(SIZE)) $(if $(AGAIN),--again)
 
 # One whose trees the package index has: FSDP on four ranks, two engines of two.
-test-recipes-share: trees  ## one of them on four ranks, with its switches and without; 3 minutes
+test-recipes-share: trees  ## [all] one of them on four ranks, with its switches and without; 3 minutes
 	@$(TORCH_PYTHON) || { echo "recipes skipped: no CPU torch"; exit 0; }; \
 	export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) tests/recipes/run.py --trees=$(TREES)/patched --out build/recipes-share --only qwen3-8b/grpo --compare off --again
+	$(RUN) tests/recipes/run.py --set $(SET) --trees=$(TREES)/patched --out build/recipes-share --only qwen3-8b/grpo --compare off --again
 
-test-suites: trees  ## upstream's own suites that source distributions carry, unpatched against patched
+test-suites: trees  ## [all] upstream's own suites that source distributions carry, unpatched against patched
 	@$(TORCH_PYTHON) || { echo "upstream's suites skipped: no CPU torch"; exit 0; }; \
 	export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) scripts/compare_upstream_suites.py --base $(TREES)/base --patched $(TREES)/patched --off-only --quick --out build/suites
+	$(RUN) scripts/compare_upstream_suites.py --set $(SET) --base $(TREES)/base --patched $(TREES)/patched --off-only --quick --out build/suites
 
-test-upstream: trees  ## all of upstream's listed suites, both trees in one run; MIRRORS=DIR, SET=2026.11; writes docs/evidence
+test-upstream: trees  ## [mirrors] all of upstream's listed suites, both trees in one run; MIRRORS=DIR; writes docs/evidence
 	$(WITH_TORCH) \
 	$(RUN) scripts/compare_upstream_suites.py --set $(SET) --base $(TREES)/base --patched $(TREES)/patched --out $(EVIDENCE)
 
-test-mutants: trees  ## each patch: red on the unpatched tree, green on the patched, red on its mutants; goes on where it was stopped; SET=2026.11
+test-mutants: trees  ## [mirrors] each patch: red on the unpatched tree, green on the patched, red on its mutants; goes on where it was stopped
 	$(WITH_TORCH) \
 	$(PATCHCTL) prove --all --set $(SET) --trees $(TREES)
 
@@ -141,16 +146,18 @@ test-mutants: trees  ## each patch: red on the unpatched tree, green on the patc
 CASES ?= 1000000
 SEED ?= 20261122
 FIRST ?= 0
-fuzz: $(VENV)/.ready  ## the readers and the parser against changed bytes, a million cases, about half an hour; MIRRORS=DIR
+fuzz: $(VENV)/.ready  ## [by hand] the readers and the parser against changed bytes, a million cases, about half an hour; MIRRORS=DIR
 	$(RUN) tests/fuzz/fuzz_run.py --cases $(CASES) --seed $(SEED) --first $(FIRST) $(if $(MIRRORS),--mirrors $(MIRRORS))
 	PATCHCTL_FUZZ_VERBS=100 PATCHCTL_FUZZ_FIRST=$(FIRST) $(RUN) -m pytest -q tests/fuzz/test_fuzz_verbs.py
 
-# The bare stand-in bases are kept in build/. A tree that cannot be had is skipped by what needs it.
-IMAGES = PATCHCTL_SET=$(SET) $(RUN) -m pytest -q tests/image --base-trees $(TREES)/base --bases build/image
-image-test: trees  ## both images on stand-in bases of three layouts, built with buildah and run; SET=2026.11; root, about 5 minutes
+# The bare stand-in bases are kept in build/. A tree that cannot be had is skipped by what needs it. Of a set whose base has a Python
+# that Debian has not, Ubuntu's is taken, where its keys are there; else the images are the older set's.
+IMAGE_SET := $(if $(filter file,$(origin SET)),$(if $(wildcard /usr/share/keyrings/ubuntu-archive-keyring.gpg),$(SET),$(OLDER)),$(SET))
+IMAGES = $(MAKE) trees SET=$(IMAGE_SET) && PATCHCTL_SET=$(IMAGE_SET) $(PYTEST) tests/image --base-trees=build/trees/$(IMAGE_SET)/base --bases build/image
+image-test:  ## [all] both images on stand-in bases of three layouts, built with buildah and run; root, about 5 minutes
 	$(IMAGES)
 
-image-test-slow: trees  ## the image with the wheels of the requirements' lock, 1 GB to fetch; SET=2026.11; root
+image-test-slow:  ## [by hand] the image with the wheels of the requirements' lock, 1 GB to fetch; root
 	$(IMAGES) -m slow --slow
 
 lint: $(VENV)/.ready  ## ruff, mypy, shellcheck, shfmt, hadolint, and the patch lint
@@ -162,7 +169,7 @@ lint: $(VENV)/.ready  ## ruff, mypy, shellcheck, shfmt, hadolint, and the patch 
 	$(VENV)/bin/hadolint Dockerfile Dockerfile.into
 	$(PATCHCTL) verify --static --quiet
 
-lint-upstream: trees  ## upstream's own gates (licences, linters, formatters), unpatched against patched
+lint-upstream: trees  ## [all] upstream's own gates (licences, linters, formatters), unpatched against patched
 	$(RUN) scripts/upstream_gates.py --base $(TREES)/base --patched $(TREES)/patched
 
 bench: $(VENV)/.ready  ## apply beside git am and git apply; REPO=DIR for real history, MIRRORS="NAME=URL ..." for the profile's
@@ -188,8 +195,8 @@ docs: $(VENV)/.ready  ## generated pages, tables, JSON schemas
 	$(RUN) scripts/log/metrics.py
 	$(RUN) tests/recipes/records.py
 
-config-keys: trees  ## manifests/keys: the keys that an override may have, from the patched verl; SET=2026.11 from the trees of test-2026.11
+config-keys: trees  ## manifests/keys: the keys that an override may have, from the patched verl of SET
 	"$$($(RUN) scripts/torch_env.py --set $(SET))" scripts/config_keys.py $(TREES)/patched/verl --out manifests/keys/verl/$$(sed -n 's/^  verl: //p' manifests/sets/$(SET).yaml).tsv
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) .venv-torch .venv-torch-2026.11 build
+	rm -rf $(VENV) .venv-torch-* build
