@@ -30,7 +30,7 @@ WITH_TORCH = $(TORCH_PYTHON) && export PATCHCTL_TORCH_PYTHON &&
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
 
-.PHONY: help tiers apply check demo demo-gpu test test-all test-tool test-on test-behaviour test-share test-recipes test-recipes-share test-slow test-suites test-pythons test-upstream test-mutants test-bombs test-processes fuzz torture torture-share image-test image-test-slow lint verify lint-upstream bench bench-patches config-keys docs clean trees
+.PHONY: help tiers apply check demo demo-share demo-gpu test test-all test-tool test-on test-behaviour test-share test-recipes test-recipes-share test-slow test-suites test-pythons test-upstream test-mutants test-bombs test-processes fuzz torture torture-share image-test image-test-slow lint verify lint-upstream bench bench-patches config-keys docs clean trees
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z0-9.-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 20
@@ -51,6 +51,9 @@ apply: $(VENV)/.ready  ## apply PROFILE into WORKSPACE: what can be had, naming 
 DEMO ?=
 demo: $(VENV)/.ready  ## GRPO on a CPU from nothing to a risen reward and its picture, minutes (docs/demo.md); DEMO="--seed 1"
 	$(RUN) scripts/demo/run.py $(MIRROR_FLAGS) $(DEMO)
+
+demo-share: $(VENV)/.ready  ## [all] the same in two steps, on every release set
+	$(RUN) scripts/demo/run.py --share $(MIRROR_FLAGS)
 
 demo-gpu: $(VENV)/.ready  ## [by hand] the trainer's half on a GPU, where one is at hand (docs/demo.md); DEMO="--device cpu" without
 	$(RUN) scripts/demo/gpu.py $(MIRROR_FLAGS) $(DEMO)

@@ -4,13 +4,15 @@ risen, with a stop and a resume, and the picture. docs/demo.md says what stands 
 
 What runs is what a user runs: patchctl apply, verify and install, scripts/prepare_data.py, scripts/train.sh with the recipe
 demo/grpo, verl's own verl.trainer.main_ppo, scripts/plot_log.py. Everything is written below --out; the trees and the Python
-environment in it are kept for the next time. Exit status: 0; 1 where the reward has not risen, or a tree is not what the lock
-says; otherwise that of the step that failed.
+environment in it are kept for the next time. --share is the same in few steps for CI, on every release set.
+Exit status: 0; 1 where the reward has not risen, a switch had no effect, or a tree is not what the lock says; 3 where a source or
+torch cannot be had; otherwise that of the step that failed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import hashlib
 import json
@@ -23,18 +25,46 @@ import time
 from pathlib import Path
 from typing import Any
 
+from patchctl.__main__ import compose
+from patchctl.cli.app import App
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.types import ReleaseSet
+
 HERE = Path(__file__).resolve().parents[2]
 SCRIPTS = HERE / "scripts"
 # Beside the interpreter that runs this: make's own environment.
 PATCHCTL = Path(sys.executable).with_name("patchctl")
 REWARD = "critic/score/mean"
-# The release set of its first curve, whose folder has no name of a set.
-FIRST = "2026.02"
-SETS = (FIRST, "2026.11")
+PROFILE = "demo"
+# A model that FSDP trains runs nothing of it, and it exists in git only.
+SPARED = "mindspeed"
+SHARE = 2
+UNAVAILABLE = 3
 LIMIT_S = 1800
 # The mean of the last steps has to be above that of the first by this much; the score is between 0 and 1.
 RISE = 0.3
 SHOWN = 10
+# Most processes of a run import vllm for its types alone: the engine's stand-in waits for the worker (patchctl_standins/late.py).
+LATE = ",".join(
+    f"{module}=patchctl_standins.late:{function}"
+    for module, function in {
+        "verl.trainer.ppo.v1.replay_buffer": "replay_buffer_imported",
+        "verl.workers.engine_workers": "workers_imported",
+        "vllm": "vllm_imported",
+        "vllm_ascend.platform": "platform_imported",
+        "vllm_ascend.worker.worker": "worker_imported",
+    }.items()
+)
+RAY = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray gives its workers the lowest priority, starts some that are never used, and gives up on slow ones.
+    "RAY_worker_niceness": "0",
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
+    "RAY_worker_register_timeout_seconds": "600",
+}
+# A collection for every 700 objects takes a fifth of the time of the imports, which are most of a run.
+COLLECT_LESS = "import gc; gc.set_threshold(50_000, 20, 20)"
 
 
 class Failed(Exception):
@@ -46,53 +76,62 @@ class Failed(Exception):
 
 
 def main() -> int:
-    args = _arguments()
-    os.environ["PATCHCTL_SET"] = args.set  # for every patchctl that is started, train.sh's too
+    compose()
+    dist = App(root=HERE, cache=None, release_set=os.environ.get("PATCHCTL_SET") or None).distribution
+    args = _arguments(dist)
     # `kill` ends it as Ctrl-C does: what it started is ended on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    demo = Demo(args.out.resolve(), args)
     try:
-        demo.run()
+        for name in args.set:
+            os.environ["PATCHCTL_SET"] = name  # for every patchctl that is started, train.sh's too
+            Demo((args.out or HERE / "build" / f"demo-{name}").resolve(), dist.sets[name], args).run()
     except Failed as failed:
         print(f"demo: {failed}", file=sys.stderr)
         return failed.status
     return 0
 
 
-def _arguments() -> argparse.Namespace:
+def _arguments(dist: Distribution) -> argparse.Namespace:
+    taken, sets = dist.profile(PROFILE).set, [one.set for one in dist.variants[PROFILE]]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--set", choices=SETS, default=FIRST, help="the release set [%(default)s]")
-    parser.add_argument("--out", type=Path, help="[build/demo, build/demo-SET for another set than the first]")
+    parser.add_argument("--set", choices=sets, help=f"the release set [what `patchctl apply` takes: {taken}]")
+    parser.add_argument("--out", type=Path, help="[build/demo-SET]")
+    parser.add_argument("--share", action="store_true", help=f"every release set, {SHARE} steps each, and no stop")
     parser.add_argument("--steps", type=int, default=60, help="of training [%(default)s]")
     parser.add_argument(
-        "--stop", type=int, default=30, metavar="N", help="stop it after so many, and resume [%(default)s]"
+        "--stop", type=int, default=32, metavar="N", help="stop it after so many, and resume; 0: never [%(default)s]"
     )
-    parser.add_argument("--save", type=int, default=20, metavar="N", help="a checkpoint every so many [%(default)s]")
+    parser.add_argument("--save", type=int, default=10, metavar="N", help="a checkpoint every so many [%(default)s]")
     parser.add_argument("--seed", type=int, default=0, help="of weights and data [%(default)s]")
     parser.add_argument("--mirror", action="append", default=[], metavar="NAME=PATH", help="as for patchctl apply")
     args = parser.parse_args()
-    args.out = args.out or HERE / "build" / ("demo" if args.set == FIRST else f"demo-{args.set}")
-    if not 0 < args.save <= args.stop < args.steps:
+    if args.share:
+        args.steps, args.stop, args.save = SHARE, 0, SHARE
+    if args.stop and not 0 < args.save <= args.stop < args.steps:
         parser.error("--save is at most --stop, and --stop less than --steps: there has to be something to resume from")
+    args.set = [args.set] if args.set else sets if args.share else [taken]
+    if args.out and len(args.set) > 1:
+        parser.error("--out holds one release set: name it with --set")
     return args
 
 
 class Demo:
     """One run below `out`."""
 
-    def __init__(self, out: Path, args: argparse.Namespace) -> None:
-        self.out, self.args = out, args
+    def __init__(self, out: Path, release_set: ReleaseSet, args: argparse.Namespace) -> None:
+        self.out, self.set, self.args = out, release_set, args
         self.workspace, self.venv = out / "workspace", out / "venv"
         self.run_folder = out / f"run-seed{args.seed}"
         self.python = self.venv / "bin" / "python"
         self.began = time.monotonic()
 
     def run(self) -> None:
+        mirrors = [word for one in self.args.mirror for word in ("--mirror", one)]
+        self._sources(mirrors)
         shutil.rmtree(self.run_folder, ignore_errors=True)
         self.run_folder.mkdir(parents=True)
-        self._say(f"trees: patchctl apply --profile demo --set {self.args.set}")
-        mirrors = [word for one in self.args.mirror for word in ("--mirror", one)]
-        self._patchctl("apply", "--profile", "demo", "--workspace", self.workspace, "--skip-unavailable", *mirrors)
+        self._say(f"trees: patchctl apply --profile {PROFILE} --set {self.set.name}")
+        self._patchctl("apply", "--profile", PROFILE, "--workspace", self.workspace, "--skip-unavailable", *mirrors)
         before = self._verified()
         self._environment(before)
         self._say("data and model")
@@ -108,14 +147,34 @@ class Demo:
             ]
         )
         self._ended([self.python, SCRIPTS / "demo" / "tiny_model.py", self.run_folder / "model", self.args.seed])
-        self._say(f"training: {self.args.steps} steps, stopped after {self.args.stop}")
-        first = self._train("first", stop_after=self.args.stop)
-        self._say("training: resumed")
-        second = self._train("second")
-        curve = self._picture(first, second)
+        self._say(
+            f"training: {self.args.steps} steps" + (f", stopped after {self.args.stop}" if self.args.stop else "")
+        )
+        logs = []
+        if self.args.stop:
+            logs.append(self._train("first", stop_after=self.args.stop))
+            self._say("training: resumed")
+        logs.append(self._train("second"))
+        curve = self._picture(*logs)
         if self._verified() != before:
             raise Failed("the trees are others than before")
         self._report(before, curve)
+
+    def _sources(self, mirrors: list[str]) -> None:
+        """Fetched before anything is made; Failed where one is lacking that the run needs, with the places that were asked."""
+        self._say(f"sources: patchctl fetch --profile {PROFILE} --set {self.set.name}")
+        command = [PATCHCTL, "--root", HERE, "fetch", "--profile", PROFILE, "--skip-unavailable", "--json", *mirrors]
+        asked = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        if asked.returncode != 0:
+            raise Failed(f"release set {self.set.name} cannot run: see above", asked.returncode)
+        lacking = {one["upstream"]: one["tried"] for one in json.loads(asked.stdout)["skipped"]}
+        lacking.pop(SPARED, None)
+        if lacking:
+            lines = [f"  {name}: {place}: {why}" for name, tried in lacking.items() for place, why in tried]
+            cannot = (
+                f"release set {self.set.name} cannot run without {', '.join(lacking)}; --mirror NAME=PATH adds places"
+            )
+            raise Failed("\n".join((cannot, *lines)), UNAVAILABLE)
 
     def _say(self, text: str) -> None:
         print(f"== {time.monotonic() - self.began:4.0f} s  {text}", flush=True)
@@ -149,7 +208,7 @@ class Demo:
         """Packages are lent by the environment of the behaviour tests. The trees are installed as they lie there, so that what
         is verified is what runs; they stay installed for the next time, and the stand-ins are installed anew."""
         self._say("environment: scripts/torch_env.py, patchctl install, pip install ./standins")
-        find = [sys.executable, str(SCRIPTS / "torch_env.py"), "--set", self.args.set]
+        find = [sys.executable, str(SCRIPTS / "torch_env.py"), "--set", self.set.name]
         found = subprocess.run(find, stdout=subprocess.PIPE, text=True, check=False)
         if found.returncode != 0:
             raise Failed("there is no CPU torch, see above", found.returncode)
@@ -160,13 +219,15 @@ class Demo:
         if not mark.is_file() or mark.read_text(encoding="utf-8") != made_of:
             self._ended([torch_python, "-m", "venv", "--clear", self.venv])
             self._patchctl("install", "--workspace", self.workspace, "--python", self.python, "--editable")
+            lend_bytecode(Path(lent), self.out / "pycache")
         pip = ["-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", "--force-reinstall"]
         self._ended([self.python, *pip, HERE / "standins"])
         # After the installs: with these packages in sight pip would build with them.
         (site,) = self.venv.glob("lib/python3*/site-packages")
-        # transformers 5 and vllm from 0.16 on import torchvision, whose stand-in is not installed (standins/README.md).
-        folders = [lent] if self.args.set == FIRST else [lent, str(HERE / "standins" / "torchvision")]
-        (site / "zz_lent.pth").write_text("".join(f"{one}\n" for one in folders), encoding="utf-8")
+        # transformers 5 and the vllm beside it import torchvision, whose stand-in is not installed (standins/README.md).
+        imported = int(self.set.runtime["transformers"].split(".")[0]) >= 5
+        folders = [lent, str(HERE / "standins" / "torchvision")] if imported else [lent]
+        (site / "zz_lent.pth").write_text("".join(f"{one}\n" for one in (*folders, COLLECT_LESS)), encoding="utf-8")
         mark.write_text(made_of, encoding="utf-8")
 
     def _train(self, name: str, stop_after: int | None = None) -> Path:
@@ -221,7 +282,7 @@ class Demo:
         return kept | {
             "PATH": f"{self.venv / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "PATCHCTL": str(PATCHCTL),
-            "PATCHCTL_SET": self.args.set,
+            "PATCHCTL_SET": self.set.name,
             "PATCHCTL_NPUS": "2",
             "WORKSPACE": str(self.workspace),
             "MODEL_PATH": str(folder / "model"),
@@ -233,7 +294,8 @@ class Demo:
             "PYTHONHASHSEED": "0",
             # Compiled once, and not into the trees.
             "PYTHONPYCACHEPREFIX": str(self.out / "pycache"),
-            "RAY_USAGE_STATS_ENABLED": "0",
+            "PATCHCTL_STANDINS_WATCH": LATE,
+            **RAY,
         }
 
     def _picture(self, *logs: Path) -> list[float]:
@@ -247,14 +309,17 @@ class Demo:
             rows = [row for row in csv.DictReader(lines) if row.get(REWARD)]
         if len(rows) != self.args.steps:
             raise Failed(f"{table} has the reward of {len(rows)} steps, not of {self.args.steps}")
+        check_skipped(rows)
         return [float(row[REWARD]) for row in rows]
 
     def _report(self, state: dict[str, Any], curve: list[float]) -> None:
         recipe = json.loads(self._patchctl("recipe", "show", "demo/grpo", "--json"))
         self._say("done")
+        resumed = (
+            f", stopped after {self.args.stop}, resumed from step {self.args.stop // self.args.save * self.args.save}"
+        )
         print(
-            f"\nran        {recipe['entry']['module']} with demo/grpo: {self.args.steps} steps, stopped after"
-            f" {self.args.stop}, resumed from step {self.args.stop // self.args.save * self.args.save}"
+            f"\nran        {recipe['entry']['module']} with demo/grpo: {self.args.steps} steps{resumed * bool(self.args.stop)}"
         )
         for tree in state["trees"]:
             print(
@@ -273,6 +338,26 @@ class Demo:
         print(f"log        {self.run_folder / 'whole.log'}")
         if len(curve) >= 3 * SHOWN and last < first + RISE:
             raise Failed(f"the reward has not risen by {RISE}")
+
+
+def lend_bytecode(packages: Path, cache: Path) -> None:
+    """What an installer has compiled, where PYTHONPYCACHEPREFIX has it looked for: to compile torch again takes a minute of a core."""
+    for folder in packages.rglob("__pycache__"):
+        there = cache / folder.parent.relative_to("/")
+        there.mkdir(parents=True, exist_ok=True)
+        for file in folder.glob("*.pyc"):
+            with contextlib.suppress(OSError):  # there already, or on another disk: then it is compiled
+                (there / file.name).hardlink_to(file)
+
+
+def check_skipped(rows: list[dict[str, str]]) -> None:
+    """Failed where a step took time for old log-probabilities: a pass over the same answers takes a third of what their update does."""
+    for row in rows:
+        took, update = (float(row.get(f"timing_s/{name}") or 0) for name in ("old_log_prob", "update_actor"))
+        if took > update / 20:
+            raise Failed(
+                f"skip_old_log_prob was not in force: {took:.2f} s in step {row['step']}, and {update:.2f} s for its update"
+            )
 
 
 if __name__ == "__main__":

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
+
+from patchctl.__main__ import compose
+from patchctl.cli.app import App
 
 if TYPE_CHECKING:
     from data_and_weights import Scripts
@@ -26,6 +33,101 @@ def demo(out: Path, *words: str) -> subprocess.CompletedProcess[str]:
     given = [f"--mirror={one.name.removesuffix('.git')}={one}" for one in sorted(mirrors.iterdir())] if mirrors else []
     command = [sys.executable, str(RUN), "--out", str(out), *given, *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+
+@pytest.fixture(scope="module")
+def run() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("demo_run", RUN)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_it_takes_the_release_set_that_apply_takes(
+    run: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compose()
+    dist = App(root=REPO, cache=tmp_path).distribution
+    monkeypatch.setattr(sys, "argv", ["run.py"])
+    assert run._arguments(dist).set == [dist.profile("demo").set]
+    monkeypatch.setattr(sys, "argv", ["run.py", "--share"])
+    shared = run._arguments(dist)
+    assert shared.set == [one.set for one in dist.variants["demo"]] and len(shared.set) > 1
+    assert (shared.steps, shared.stop) == (2, 0)
+    older = App(root=REPO, cache=tmp_path, release_set=shared.set[-1]).distribution
+    monkeypatch.setattr(sys, "argv", ["run.py"])
+    assert run._arguments(older).set == [shared.set[-1]]
+
+
+def test_a_source_that_is_lacking_is_said_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "https_proxy", "http_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy", "PATCHCTL_MIRRORS", "PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    ended = demo(tmp_path / "demo")
+    assert ended.returncode == 3
+    assert "verl: no place has commit" in ended.stderr and "cannot run: see above" in ended.stderr
+    assert not (tmp_path / "demo").exists()
+
+
+@pytest.mark.parametrize("lacking", ["mindspeed", "vllm"])
+def test_the_source_of_a_tree_that_nothing_runs_is_spared(
+    run: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    """What `patchctl fetch` says, by a script in its place: which of its places answer is not the same everywhere."""
+    answer = {"skipped": [{"upstream": lacking, "tried": [["package index", "no such archive"]]}]}
+    fetch = tmp_path / "patchctl"
+    fetch.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\n", encoding="utf-8")
+    fetch.chmod(0o755)
+    monkeypatch.setattr(run, "PATCHCTL", fetch)
+    compose()
+    one = run.Demo(
+        tmp_path / "out",
+        next(iter(App(root=REPO, cache=tmp_path).distribution.sets.values())),
+        argparse.Namespace(seed=0),
+    )
+    if lacking == run.SPARED:
+        one._sources([])
+    else:
+        with pytest.raises(
+            run.Failed, match=r"cannot run without vllm(?s:.*)vllm: package index: no such archive"
+        ) as failed:
+            one._sources([])
+        assert failed.value.status == 3
+
+
+@pytest.mark.parametrize(("old", "ends"), [(None, True), ("0.0002", True), ("0.31", False)])
+def test_a_switch_that_is_not_in_force_is_seen_in_the_log(run: ModuleType, old: str | None, ends: bool) -> None:
+    row = {"step": "1", "timing_s/update_actor": "1.0"} | ({"timing_s/old_log_prob": old} if old else {})
+    if ends:
+        run.check_skipped([row])
+    else:
+        with pytest.raises(run.Failed, match=r"skip_old_log_prob was not in force: 0\.31 s in step 1"):
+            run.check_skipped([row])
+
+
+def test_bytecode_of_lent_packages_is_not_compiled_again(run: ModuleType, tmp_path: Path) -> None:
+    package = tmp_path / "lent" / "package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("READY = True\n", encoding="utf-8")
+    subprocess.run([sys.executable, "-m", "compileall", "-q", package], check=True)
+    run.lend_bytecode(package.parent, tmp_path / "cache")
+    run.lend_bytecode(package.parent, tmp_path / "cache")  # a second time, where it lies
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    env = clean | {"PYTHONPYCACHEPREFIX": str(tmp_path / "cache"), "PYTHONPATH": str(package.parent)}
+    said = subprocess.run(
+        [sys.executable, "-v", "-c", "import package"], env=env, capture_output=True, text=True, check=True
+    )
+    assert (
+        f"code object from '{tmp_path}/cache{package}" in said.stderr
+        and f"{package}/__init__.py'\n# wrote" not in said.stderr
+    )
 
 
 FEATURES = {"2026.02": ("skip_old_log_prob", "data_rebalance", "sam_proposer"), "2026.11": ("skip_old_log_prob",)}
@@ -54,11 +156,14 @@ def test_a_few_steps_a_stop_and_a_resume(
     validated, trained = map(int, re.findall(r"step:(\d+) - ", resumed)[:2])
     assert validated >= 2 and validated % 2 == 0 and trained == validated + 1
     assert "equal to the lock before and after" in ended.stdout
+    # TransferQueue warned twice an answer: a thousand lines a step.
+    steps = log.split(" step:")
+    assert sum(len(part.splitlines()) for part in steps[3:-1]) < 40 * len(steps)
     for feature in FEATURES[name]:
         assert feature in ended.stdout
 
 
-@pytest.mark.parametrize("words", [("--stop", "60"), ("--save", "0"), ("--save", "31")])
+@pytest.mark.parametrize("words", [("--stop", "60"), ("--save", "0"), ("--save", "33")])
 def test_there_has_to_be_something_to_resume_from(tmp_path: Path, words: tuple[str, str]) -> None:
     ended = demo(tmp_path / "demo", *words)
     assert ended.returncode == 2 and "something to resume from" in ended.stderr
