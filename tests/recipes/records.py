@@ -103,9 +103,10 @@ class Records:
     def _file(self, title: str) -> Path:
         return self._folder / f"{title.replace('/', '-')}.json"
 
-    def _older(self) -> set[tuple[str, str]]:
-        """The runs, as (title, variant), "" for the recipe's own, that are not of today's patches and recipe."""
-        older = set()
+    def _older(self) -> dict[tuple[str, str], list[str]]:
+        """The runs, as (title, variant), "" for the recipe's own, that are not of today's patches and recipe; with what is another
+        one today of that which the recipe needs."""
+        older = {}
         for title, found in self.found.items():
             key, other = _key(title), found.get("other sizes", {})
             runs = {"": (shrunk(self._known, key, {}, other), found)}
@@ -114,7 +115,9 @@ class Records:
             for name, (run, one) in runs.items():
                 same = one["state"]["settings"] == settings_of(run, self._known)
                 if not same or not all(map(self._is_of_today, one["state"]["trees"].values())):
-                    older.add((title, name))
+                    patches = {one.rpartition("/")[2] for one in self._changed_since(one["state"]["trees"])}
+                    needed = sorted(patches & set(run.run(self._known).needs))
+                    older[title, name] = [*([] if same else ["its settings"]), *needed]
         return older
 
 

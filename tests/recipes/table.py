@@ -3,7 +3,7 @@ docs/evidence/recipes-sizes.md: what the shrinking replaces, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from compare import LIMITS
@@ -26,11 +26,12 @@ recipe's trainer and its engine, on the patched trees with the stand-ins of `sta
 - **resumed**: begun again from the checkpoint of the first step, the engine is given the very weights that it was given then.
 - **seconds** are of the first of the two runs, its start included, on two cores with other work beside it (**load**: of the last five
   minutes); **GiB**: the most that its processes took together, pages that they share counted in each.
-- **†**: run on other patches, or with other settings, than the distribution has today. Stand-ins may have changed in any row. The
-  records, with the tips of the trees, are in [{folder}]({folder}/).{since}
+- **†**: run on other patches, or with other settings, than the distribution has today: {older}. Stand-ins may have
+  changed in any row. The records, with the tips of the trees, are in [{folder}]({folder}/).{since}
+- **changed since**: of the patches that this recipe `needs`, those that are others today, if only in their headers.
 
-| recipe | ranks | composed | two steps | answers | update seen | resumed | off | one rank | seconds | load | GiB | where it stops |
-|---|---|---|---|---|---|---|---|---|---|---|---|---|
+| recipe | ranks | composed | two steps | answers | update seen | resumed | off | one rank | seconds | load | GiB | where it stops | changed since |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|
 """
 
 COMPARED = """
@@ -99,16 +100,19 @@ A run has as many ranks as they make, times two for data parallelism where that 
 def page(
     results: Mapping[str, Mapping[str, Any]],
     titles: Sequence[str],
-    older: Set[tuple[str, str]],
+    older: Mapping[tuple[str, str], Sequence[str]],
     since: Sequence[str],
     of: OfSet = FIRST,
 ) -> str:
-    """`older` are the runs, as (title, variant), that are not of today's patches and recipes; the variant is "" for a recipe's own.
+    """`older` are the runs, as (title, variant), that are not of today's patches and recipes, with what has changed of what the
+    recipe needs; the variant is "" for a recipe's own.
     `since` names the patches that have changed, come or gone after the oldest of them."""
     changed = f" Changed since then:\n  {', '.join(since)}." if since else ""
     other = {"on_set": "", "set": ""} if of == FIRST else {"on_set": f" of {of.name}", "set": f" SET={of.name}"}
-    text = HEAD.format(since=changed, folder=of.page, **other) + "".join(
-        _row(title, results.get(title), (title, "") in older) for title in titles
+    runs = [(title, name) for title, found in results.items() for name in ("", *found.get("compared", {}))]
+    share = f"{sum(run in older for run in runs)} of {len(runs)} runs"
+    text = HEAD.format(since=changed, folder=of.page, older=share, **other) + "".join(
+        _row(title, results.get(title), older.get((title, ""))) for title in titles
     )
     rows = [
         _compared_row(title, name, found, (title, name) in older)
@@ -127,14 +131,14 @@ def _known(of: OfSet) -> str:
     return KNOWN + "".join(rows) if rows else ""
 
 
-def _row(title: str, found: Mapping[str, Any] | None, older: bool) -> str:
+def _row(title: str, found: Mapping[str, Any] | None, changed: Sequence[str] | None) -> str:
     if found is None:
-        return f"| {title} | | not run | | | | | | | | | | |\n"
+        return f"| {title} | | not run | | | | | | | | | | | |\n"
     steps = "yes" if found["steps"] == 2 else f"no ({found['steps']})"
     other = ", ".join(f"{name} {value}" for name, value in found.get("other sizes", {}).items())
     beside = found.get("compared", {})
     cells = [
-        f"{title}{' †' if older else ''}",
+        f"{title}{' †' if changed is not None else ''}",
         f"{found.get('ranks', '')}{f' ({other})' if other else ''}",
         _yes(found["composed"]),
         steps,
@@ -145,6 +149,7 @@ def _row(title: str, found: Mapping[str, Any] | None, older: bool) -> str:
         *(str(found.get(name, "")) for name in ("seconds", "load")),
         _gib(found.get("peak")),
         found["why"].replace("|", "\\|"),
+        ", ".join(changed or ()),
     ]
     return f"| {' | '.join(cells)} |\n"
 

@@ -189,9 +189,19 @@ def test_what_has_changed_since_a_run_is_named(tmp_path: Path) -> None:
     records.found["/".join(key)]["state"]["trees"]["verl"] = "0" * 40
     named = ", ".join(sorted(f"{stack}/{name}" for name in (other, gone, "of_old")))
     assert f"Changed since then:\n  {named}." in records.page()
+    needed = {other, gone} & set(shrunk(KNOWN, key, {}).run(KNOWN).needs)
+    assert needed and last_cell(records, key) == ", ".join(sorted(needed))
+    records.found["/".join(key)]["state"]["settings"] = "others"
+    assert last_cell(records, key) == ", ".join(["its settings", *sorted(needed)])
+    records.found["/".join(key)]["state"]["settings"] = settings
 
     records.made_of["0" * 40]["tree"] = noted["tree"]  # other words in a header: another tip of what ran
     assert "| qwen3-8b/grpo |" in records.page() and "Changed since" not in records.page()
+
+
+def last_cell(records: Records, key: tuple[str, str]) -> str:
+    (row,) = (line for line in records.page().splitlines() if line.startswith(f"| {'/'.join(key)} "))
+    return row.rpartition("|")[0].rpartition("|")[2].strip()
 
 
 @pytest.mark.parametrize("key", KEYS, ids="/".join)
