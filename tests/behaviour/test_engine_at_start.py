@@ -43,3 +43,14 @@ def test_the_worker_waits_and_nothing_is_pinned(upstream: Upstream, late: bool) 
         "device": "npu_engine",
         "pins": False,
     }
+
+
+@pytest.mark.parametrize(("demo", "seconds"), [(True, 0.2), (False, 2.0)])
+def test_the_demo_looks_oftener_for_a_steps_answers(upstream: Upstream, demo: bool, seconds: float) -> None:
+    upstream.skip_unless_of("2026.11", "verl")
+    env = {"PATCHCTL_STANDINS_WATCH": watch_of_the_demo() if demo else "", "PATCHCTL_NPUS": "1"}
+    need = ["verl", "vllm", "vllm-ascend"]
+    found = upstream.run(
+        "probe_replay_buffer_at_start.py", need=need, standins=[*STANDINS, "torchvision"], env=env, timeout=300
+    )
+    assert found == seconds
