@@ -1,22 +1,27 @@
-"""Every command that a page shows can be parsed: verbs and options exist, scripts know what they are given, recipes are there."""
+"""Every command that patchctl shows, on a page, in a help text or in a hint, does what it is shown for: it is run where that takes
+no cluster, network or hours, and parsed where it does."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import click
 import pytest
-from distribution import REPO
-from markdown_pages import set_of_shell
+from distribution import REPO, run_patchctl
+from documented import SCRIPT, Shown, all_shown, helped, in_blocks
+from small_twin import make_twin
 
 from patchctl.catalog.release_sets import on_set
 from patchctl.cli import cli
+from patchctl.cli.app import App
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, read_lock
 from patchctl.training.recipes.check import features_and_switches
@@ -24,53 +29,10 @@ from patchctl.training.recipes.read import Recipes, read_recipes
 from patchctl.training.recipes.resolve import Given, resolve
 from patchctl.training.recipes.rules import broken_rules, wrong_needs
 
-PAGES = [
-    "README.md",
-    "README.zh-CN.md",
-    "docs/recipes.md",
-    "docs/scripts.md",
-    "docs/preflight.md",
-    "docs/data-and-weights.md",
-    "docs/cluster.md",
-    "docs/writing-patches.md",
-    "docs/rebase.md",
-    "docs/report.md",
-    "docs/images.md",
-    "docs/install.md",
-    "docs/requirements.md",
-    "docs/bundles.md",
-    "docs/hdp.md",
-    "docs/metrics.md",
-    "docs/release-2026.11.md",
-    "docs/sources.md",
-    "docs/demo.md",
-    "docs/reference-figures.md",
-    *(str(p.relative_to(REPO)) for p in sorted((REPO / "docs").glob("**/tutorial.md"))),
-    *(str(p.relative_to(REPO)) for p in sorted((REPO / "docs/practice").glob("0*.md"))),
-]
-SCRIPT = re.compile(r"^(?:python3? )?(scripts/[a-z_/]+\.(?:py|sh))\b")
 PLACEHOLDERS = {"P", "R", "PROFILE", "RECIPE", "NAME"}
-
-
-def commands(page: str) -> Iterator[tuple[str, str | None]]:
-    """The lines of a page's code blocks that run the tool or a script, each with the release set that PATCHCTL_SET has then, for
-    whoever pastes one after the other; a line that ends in a backslash goes on."""
-    release_set: str | None = None
-    text = (REPO / page).read_text(encoding="utf-8") if (REPO / page).is_file() else ""
-    indented = re.findall(r"(?:^ {4}\S.*\n)+", text, re.MULTILINE)
-    for block in [*re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE), *indented]:
-        for line in re.sub(r"\s*\\\n\s*", " ", block).splitlines():
-            # Beside the command stands what it does, behind a # or three blanks.
-            one = re.split(r" {3,}(?![ -])", line.strip().removeprefix("$ "))[0]
-            release_set = set_of_shell(one, release_set)
-            for found in re.split(r"&&|\||\$\(|;", one.partition(" #")[0]):
-                command = found.strip().rstrip(')"')
-                if command.startswith("patchctl ") or SCRIPT.match(command):
-                    yield command.partition(" > ")[0].partition(" 2>")[0], release_set
-
-
-ALL = sorted({(page, command) for page in PAGES for command, _ in commands(page)})
-ON_SETS = sorted({(page, *found) for page in PAGES for found in commands(page)}, key=str)
+ALL = all_shown()
+OURS = [shown for shown in ALL if re.match(r"(?:[A-Z_]+=\S* )*patchctl (?!<)", shown.command)]
+ON_SETS = sorted({shown[:2] for shown in ALL if shown.whole}, key=str)
 
 
 @cache
@@ -102,30 +64,226 @@ def words(command: str) -> list[str]:
     return [word for word in shlex.split(command) if word != "..."]
 
 
-def parsed(args: list[str]) -> None:
-    """Raises click.UsageError where the words do not fit a verb; runs nothing."""
+PROFILE = "qwen3-235b"
+# What stands for a value in the documents, and one that is there; a command with another one is parsed.
+FILLED = {
+    "UPSTREAM": "verl",
+    "STACK": "verl/{verl}",
+    "UPSTREAM/STACK": "verl/{verl}",
+    "OLD": "verl/{verl}",
+    "FEATURE": "its_name",
+    "F": "{profile}.bundle.tar",
+    "DIR": "a-new-folder",
+    "P": "{profile}",
+    "PROFILE": "{profile}",
+    "NAME": "{profile}",
+    "R": "grpo",
+    "N": "8",
+    "P/R": "{profile}/grpo",
+    "PROFILE/RECIPE": "{profile}/grpo",
+    "PYTHON": sys.executable,
+    "PY": sys.executable,
+    "SET": "{set}",
+    "import DIR": "series",
+    "identify DIR": "workspace/verl",
+    "show NAME": "{feature}",
+    "--root DIR": "{root}",
+    "apply FILE": "{profile}.bundle.tar",
+    "fetch FILE": "{profile}.bundle.tar",
+    "bundle FILE": "{profile}.bundle.tar",
+    "$last": "drift.json",
+}
+VALUE = re.compile(r"[A-Z]+(?:[/:][A-Z]+)*|.*[<>{}].*|\.\.\.")
+# Why a command is parsed and no more; the first that fits.
+PARSED = {
+    r"cluster ": "wants a Ray cluster",
+    r"prove |.* --prove": "runs tests on torch, for minutes to hours",
+    r"rebase --(?!plan)": "is about a rebase that has stopped: test_rebase.py",
+    r"install |.* --into-python": "builds packages into an interpreter: test_install.py, test_installed_upstreams.py",
+    r".*--(?:sign|allowed-signers) ": "wants a key that signs: test_bundle.py",
+    r"bisect ": "runs a command of the reader's: test_bisect.py",
+    r"pin .*--source sdist|lock --requirements": "asks a package index",
+    r"preflight (?!.*--machine)": "looks over this machine, 3 s each: test_preflight.py; below, that its recipe is there",
+    r".*\b(?:garden|harbour|weather)\b": "is of the example: test_example.py",
+}
+# They read, and are about what the twin has not: all features, and training.
+ON_THE_REAL_ONE = ("list", "show", "recipe", "env", "requirements", "preflight")
+READS = ("doctor", "status", "verify", "identify", "blame", "drift", "labels", "completion")
+FINE = (0, 1, 10, 20)  # done, findings, and what `drift` and `rebase` say of patches
+
+
+def filled(args: list[str], values: dict[str, str]) -> list[str] | None:
+    """With values for what stands for one, paths of other machines below the current folder; None where one has no value here."""
+    verb = args[0]
+    found = []
+    for before, word in zip(["", *args], args, strict=False):
+        name, equals, value = word.rpartition("=")
+        if value in FILLED or VALUE.fullmatch(value):
+            known = FILLED.get(f"{before} {value}", FILLED.get(f"{verb} {value}", FILLED.get(value)))
+            if known is None:
+                return None
+            value = known.format(**values)
+        elif re.search(r"(?:^|/)python3?$", value):
+            value = sys.executable
+        elif before in ("--workspace", "-w") and verb != "apply":
+            value = "workspace"
+        elif value.startswith("/"):
+            value = value[1:]
+        found.append(f"{name}{equals}{value}")
+    return found
+
+
+def fits(shown: Shown, args: list[str]) -> bool:
+    """Whether the words are all of a command. Raises click.UsageError where they do not fit a verb, and in a sentence not for what is
+    lacking: it may name a verb alone."""
     command: click.Command | None = cli
     context = click.Context(cli)
-    while isinstance(command, click.Group) and args[0] != "--help":
+    if args[0] == "--root":
+        args = args[2:]
+    while isinstance(command, click.Group) and args and args[0] != "--help":
         name, *args = args
         command = command.get_command(context, name)
         assert command is not None, f"there is no verb {name}"
+    if command is None or isinstance(command, click.Group):
+        return False
     try:
-        assert command is not None
-        command.make_context("patchctl", args)
+        command.make_context("patchctl", [*args], obj=App(None, None))
     except click.exceptions.Exit as done:  # --help
-        assert done.exit_code == 0
+        return done.exit_code == 0
+    except click.UsageError as wrong:
+        lacking = isinstance(wrong, click.MissingParameter) or "requires an argument" in wrong.message
+        lacking |= "does not exist" in wrong.message and any(VALUE.fullmatch(one) for one in args)
+        if shown.whole or not lacking:
+            raise
+        return False
+    return True
 
 
-@pytest.mark.parametrize(("page", "command"), [c for c in ALL if c[1].startswith("patchctl ")])
-def test_the_tool_takes_a_command(page: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "series").mkdir()  # a colleague's mails, which have to be there
-    monkeypatch.chdir(tmp_path)
-    parsed(words(command)[1:])
+@cache
+def in_force() -> Distribution:
+    return on_set(Distribution.load(REPO), None, print)
 
 
-@pytest.mark.parametrize(("page", "command"), [c for c in ALL if SCRIPT.match(c[1])])
-def test_a_script_knows_its_options(page: str, command: str) -> None:
+class Reader:
+    """Whoever runs what the documents show, each command with everything as it was before."""
+
+    def __init__(self, folder: Path) -> None:
+        real = Distribution.load(REPO)
+        self.set = in_force().profile(PROFILE).set or ""
+        self.stacks = {f"{upstream}/{name}" for upstream, name in real.stacks}
+        text = "\n".join(shown.command for shown in OURS)
+        said = re.findall(rf"(?:--to|--against|pin [\w-]+) (\S*\d\S*)|\b(?:{'|'.join(real.upstreams)})/(v\S+)", text)
+        revisions = {one for found in said for one in "".join(found).split(",")} - {
+            s.rpartition("/")[2] for s in self.stacks
+        }
+        self.twin = make_twin(
+            folder, set(re.findall(r"\w+", text)), sorted(r for r in revisions if r != "latest"), PROFILE, self.set
+        )
+        self.whole = folder / "whole"
+        self.home = folder / "home"
+        for one in (self.twin.root, self.home):
+            shutil.copytree(one, self.whole / one.name, symlinks=True)
+        stack = next(stack for (upstream, _), stack in real.stacks.items() if upstream == "verl")
+        feature = Path(real.patches(stack)[0].path).parent.name
+        self.values = {
+            "verl": stack.name,
+            "profile": PROFILE,
+            "set": self.set,
+            "feature": feature,
+            "root": str(self.twin.root),
+        }
+
+    def run(self, shown: Shown, args: list[str]) -> subprocess.CompletedProcess[str]:
+        verb = next(w for w in args if not w.startswith(("-", "/")))
+        env = dict(re.findall(r"([A-Z_]+)=(\S*) ", shown.command.partition("patchctl ")[0] + " "))
+        env |= {"PATCHCTL_SET": shown.release_set} if shown.release_set else {}
+        if verb in ON_THE_REAL_ONE:
+            here = ["--root", str(REPO), "--cache", str(self.twin.cache)]
+            if "--machine" in args:
+                record = ["--record" if w == "--machine" else w for w in args]
+                run_patchctl(*here, *record, home=self.home, env=env)
+            return run_patchctl(*here, *args, home=self.home, env=env)
+        env = {"PATCHCTL_SET": self.set_of(args), **env}
+        for name in (w for w in args if re.fullmatch(r"[\w-]+/v\d\S*", w) and w not in self.stacks):
+            self.twin.good("pin", *name.split("/"), env=env)
+        if "--into" in args:
+            env["PATCHCTL_WORKSPACE"] = "beside"  # what the workspace has already is taken nowhere else
+        if verb == "export" and "--mbox" not in args:
+            self.twin.good("edit", args[1], env=env)
+        return self.twin.patchctl(*args, env=env)
+
+    def set_of(self, args: list[str]) -> str:
+        """The set on which the real distribution takes the profile of a command: the twin has no proofs."""
+        named = next((v for o, v in pairwise(args) if o in ("-p", "--profile")), PROFILE)
+        return in_force().profile(named).set or self.set
+
+    def again(self, verb: str) -> None:
+        """What the verb writes as it was before."""
+        written = [self.twin.root, *([self.home] if verb in ("apply", "revert", "repair") else [])]
+        for one in written:
+            shutil.rmtree(one)
+            shutil.copytree(self.whole / one.name, one, symlinks=True)
+        for new in {one.name for one in self.home.iterdir()} - {one.name for one in (self.whole / "home").iterdir()}:
+            shutil.rmtree(self.home / new) if (self.home / new).is_dir() else (self.home / new).unlink()
+
+
+def test_the_tool_does_what_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prints how many commands were run, and how many parsed."""
+    reader = Reader(tmp_path / "made")
+    wrong: list[str] = []
+    ran = looked_at = 0
+    for shown in OURS:
+        monkeypatch.chdir(reader.home)
+        args = shlex.split(shown.command.partition("patchctl ")[2])
+        ours = filled(args, reader.values) if args else None
+        try:
+            whole = fits(shown, ours or [w for w in args if w != "..."] or ["--help"])
+        except (click.UsageError, AssertionError) as error:
+            wrong.append(f"{shown.where}: {shown.command}\n    {error}")
+            continue
+        mention = not shown.whole and len(args) == 1
+        if mention or not (whole and ours) or any(re.match(rule, " ".join(ours) + " ") for rule in PARSED):
+            looked_at += 1
+            continue
+        done = reader.run(shown, ours)
+        ran += 1
+        named = "a switch of the practice's documents" in done.stderr  # `show SWITCH` says what it is here
+        if done.returncode not in FINE and not named:
+            wrong.append(
+                f"{shown.where}: {shown.command}\n    {' '.join(ours)} ended with {done.returncode}: {done.stderr[-600:]}"
+            )
+        if not (ours[0] in (*READS, *ON_THE_REAL_ONE) or "--dry-run" in ours):
+            reader.again(ours[0])
+    assert not wrong, "\n".join(wrong)
+    print(f"{ran} run, {looked_at} parsed")
+
+
+def test_every_rule_of_what_is_parsed_is_of_use() -> None:
+    shown = [one.command.partition("patchctl ")[2] + " " for one in OURS]
+    assert [rule for rule in PARSED if not any(re.match(rule, one) for one in shown)] == []
+
+
+def test_every_target_of_make_is_there() -> None:
+    rules = re.findall(r"^([\w.-]+):(?!=)", (REPO / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    named = {
+        (shown.where, word)
+        for shown in ALL
+        if shown.command.startswith("make ")
+        for word in shlex.split(shown.command)[1:]
+        if re.fullmatch(r"[a-z][\w.-]*", word)
+    }
+    assert len({word for _, word in named}) > 20
+    assert sorted(one for one in named if one[1] not in rules) == []
+
+
+def names_a_script(shown: Shown) -> bool:
+    """To be run, and not in a sentence alone, where upstreams have scripts, too."""
+    found = SCRIPT.match(shown.command)
+    return found is not None and (shown.whole or (" --" in shown.command and (REPO / found[1]).is_file()))
+
+
+@pytest.mark.parametrize("command", sorted({shown.command for shown in ALL if names_a_script(shown)}))
+def test_a_script_knows_its_options(command: str) -> None:
     found = SCRIPT.match(command)
     assert found is not None
     script, given = found[1], words(command[found.end() :])
@@ -158,24 +316,13 @@ def recipes_in(command: str) -> list[str]:
     return [n for n in named if not PLACEHOLDERS & set(n.split("/"))]
 
 
-@pytest.mark.parametrize(("page", "command", "release_set"), ON_SETS)
-def test_the_recipe_of_a_command_is_there(page: str, command: str, release_set: str | None) -> None:
+@pytest.mark.parametrize(("command", "release_set"), [one for one in ON_SETS if recipes_in(one[0])])
+def test_the_recipe_of_a_command_is_there(command: str, release_set: str | None) -> None:
     """On the set that the page's reader is on: the one that is taken without a name, until the page says another."""
     text = f"{command} "
     said = re.search(r"--set (\d\S*) ", text)
     known = recipes(said[1] if said else release_set)
     assert [n for n in recipes_in(command) if n not in known] == []
-
-
-def helped(command: click.Command) -> Iterator[str]:
-    """The help of a verb and of those below it."""
-    yield command.help or ""
-    context = click.Context(command)
-    if isinstance(command, click.Group):
-        for name in command.list_commands(context):
-            below = command.get_command(context, name)
-            assert below is not None
-            yield from helped(below)
 
 
 def examples_of_help() -> Iterator[str]:
@@ -209,7 +356,7 @@ def run_of(command: str, release_set: str | None) -> tuple[str, Given] | None:
     return title, Given(sizes, {name: value for name, _, value in (word.partition("=") for word in settings)})
 
 
-RUNS = sorted({found[1:] for found in ON_SETS} | {(command, None) for command in examples_of_help()}, key=str)
+RUNS = sorted({*ON_SETS} | {(command, None) for command in examples_of_help()}, key=str)
 
 
 @pytest.mark.parametrize(("command", "release_set"), [run for run in RUNS if run_of(*run)])
@@ -248,7 +395,7 @@ def test_examples_of_the_help_are_among_them() -> None:
 
 
 def test_there_are_commands_to_look_at() -> None:
-    assert len({command for page, command in ALL if page == "docs/tutorial.md"}) > 25
+    assert len({command for command, _ in in_blocks(REPO / "docs/tutorial.md")}) > 25
 
 
 def test_the_first_example_is_of_the_stacks_as_they_are() -> None:
