@@ -19,6 +19,7 @@ import click
 from patchctl import __version__, extension
 from patchctl.cli.app import App
 from patchctl.errors import CLOSED_PIPE, INTERRUPTED, PatchctlError, WrongUse
+from patchctl.terminal.progress import progress_of_run
 
 # The help of the group is printed from here, so that `patchctl --help` imports no verb. Extensions have verbs of their own.
 VERBS = {
@@ -132,7 +133,10 @@ def cli(ctx: click.Context, root: Path | None, cache: Path | None, color: str) -
     Exit codes: 0 done, 1 findings, 2 wrong use, manifest or patch file, 3 source unavailable or not what was pinned,
     4 a patch does not apply, 5 local edits in the way, 6 workspace busy, 70 a fault of patchctl, 130 interrupted.
     """
-    ctx.obj = App(root=root, cache=cache, color=color, release_set=os.environ.get("PATCHCTL_SET") or None)
+    shown = ctx.obj
+    if shown is not None:
+        shown.of(ctx.invoked_subcommand)
+    ctx.obj = App(root, cache, color, os.environ.get("PATCHCTL_SET") or None, shown)
 
 
 def main() -> NoReturn:
@@ -146,7 +150,8 @@ def run(args: list[str]) -> int:
     """Run one command line and return its exit code. Every error is printed here, once."""
     app_json = "--json" in args
     try:
-        code = cli.main(args=args, prog_name="patchctl", standalone_mode=False)
+        with progress_of_run(silent=app_json) as shown:
+            code = cli.main(args=args, prog_name="patchctl", standalone_mode=False, obj=shown)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.exceptions.Exit as ended:

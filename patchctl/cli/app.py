@@ -34,6 +34,7 @@ class App:
     cache: Path | None
     color: str = "auto"
     release_set: str | None = None
+    shown: Progress | None = None
 
     @cached_property
     def distribution(self) -> Distribution:
@@ -95,12 +96,18 @@ class App:
         return Trust(Path(policy.allowed_signers), revoked, required=policy.signatures == "require")
 
     def progress(self, as_json: bool) -> Progress:
-        from patchctl.terminal.progress import SilentProgress, progress_for
+        from patchctl.terminal.progress import SilentProgress
 
-        return SilentProgress() if as_json else progress_for()
+        return SilentProgress() if as_json or self.shown is None else self.shown
+
+    def rest(self) -> None:
+        """Take away what progress has drawn: something is printed."""
+        if self.shown is not None:
+            self.shown.rest()
 
     def emit(self, verb: str, data: dict[str, Any], text: Callable[[Style], Iterable[str]], as_json: bool) -> None:
         """Print a result: as JSON `patchctl.<verb>/1`, or as the lines that `text` gives."""
+        self.rest()
         if as_json:
             print(json.dumps({"schema": f"patchctl.{verb}/1", **data}, indent=2))
             return

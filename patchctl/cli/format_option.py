@@ -38,4 +38,5 @@ def print_findings(
         return
     from patchctl.findings.formats import RENDERERS
 
+    app.rest()
     print(RENDERERS[output](shown), end="")

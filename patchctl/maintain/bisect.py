@@ -145,6 +145,7 @@ class Bisection:
             plan = make_plan(self._dist, selection, self._options, self._progress, without=later)
             self._progress.finish()
             apply_plan(workspace, plan, self._dist.root, {}, stash=False)
+            self._progress.rest()  # the command has the terminal
             began = time.monotonic()
             code = _ended(command, workspace, self._environment(selection, workspace))
             done = Tried(applied, _outcome(command, code), code, round(time.monotonic() - began, 3))

@@ -112,7 +112,7 @@ class Drifting:
         """The stack on these revisions, or on every newer one. Raises SourceUnavailable."""
         patches = load_patches(self.dist, stack)
         places = self._places(stack, patches)
-        self.progress.start(f"drift of {stack.upstream}/{stack.name}", None)
+        self.progress.of(f"drift of {stack.upstream}/{stack.name}")
         releases = places.newer() if against is None else places.named(against)
         base = places.base()
         with ExitStack() as open_:

@@ -1,21 +1,33 @@
-"""What a run shows while something long goes on: on a terminal only, on standard error, so that pipes stay clean."""
+"""What a run shows on standard error while something long goes on: a line that is drawn again on a terminal, lines now and then
+elsewhere. A quick run shows nothing."""
 
 from __future__ import annotations
 
-import shutil
+import os
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import IO, Protocol
 
 from patchctl.terminal.text import visible_line
 
+SILENCE = 2.0
+"""So many seconds a run may go on without a word."""
+OFF = "PATCHCTL_NO_PROGRESS"
+_LOOK_SECONDS = 0.25
 _REDRAW_SECONDS = 0.1
+_NEWS_SECONDS = 5.0
+_REPEAT_SECONDS = 10.0
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class Progress(Protocol):
     """One thing at a time: `start`, any number of `advance` and `note`, `finish`. Amounts are bytes."""
+
+    def of(self, whole: str) -> None:
+        """What all of it is: shown where nothing is said of its parts. A run begins with its verb."""
 
     def start(self, label: str, total: int | None) -> None:
         """Begin something of `total` bytes; None when nobody knows how many."""
@@ -29,9 +41,18 @@ class Progress(Protocol):
     def finish(self) -> None:
         """It is over, well or not."""
 
+    def rest(self) -> None:
+        """Somebody else writes to the terminal now; nothing is shown until there is news."""
+
 
 class SilentProgress:
-    """Shows nothing: for `--json`, for logs, and for everything that is not a terminal."""
+    """Shows nothing: for `--json`, and where somebody else tells what goes on."""
+
+    def of(self, whole: str) -> None:
+        pass
+
+    def rest(self) -> None:
+        pass
 
     def start(self, label: str, total: int | None) -> None:
         pass
@@ -46,51 +67,82 @@ class SilentProgress:
         pass
 
 
-class LineProgress:
-    """One line that is drawn again and again: label, bytes, percent, rate, note. It is wiped when the work is over."""
+class _Shown:
+    """What is going on, and how much of it is done; said by `_show`, when something new has come or `alive` is called."""
 
-    def __init__(self, stream: IO[str] | None = None) -> None:
+    def __init__(self, stream: IO[str] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream if stream is not None else sys.stderr
-        self._width = shutil.get_terminal_size((100, 24)).columns - 1
-        self._lock = threading.Lock()
-        self._label = ""
-        self._total: int | None = None
-        self._note = ""
-        self._done = 0
-        self._began = 0.0
-        self._drawn = 0.0
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._run = clock()
+        self._whole = ""
+        self._said = self._began = self._run
+        self._quiet = False
+        self._set("", None)
+
+    def _set(self, label: str, total: int | None) -> None:
+        self._label, self._total, self._note, self._done = label, total, "", 0
+        self._began = self._clock()
+
+    def of(self, whole: str) -> None:
+        self._whole = whole
 
     def start(self, label: str, total: int | None) -> None:
-        with self._lock:
-            self._label, self._total, self._note, self._done = label, total, "", 0
-            self._began, self._drawn = time.monotonic(), 0.0
-            self._draw()
+        self._change(lambda: self._set(label, total))
 
     def advance(self, n: int) -> None:
-        with self._lock:
+        def more() -> None:
             self._done += n
-            self._draw()
+
+        self._change(more)
 
     def note(self, text: str) -> None:
-        with self._lock:
+        def noted() -> None:
             self._note = text
-            self._draw()
+
+        self._change(noted)
+
+    def _change(self, change: Callable[[], None]) -> None:
+        with self._lock:
+            change()
+            self._quiet = False
+            self._show()
 
     def finish(self) -> None:
         with self._lock:
-            self._stream.write("\r\x1b[K")
+            self._set("", None)
+            self._wipe()
+
+    def rest(self) -> None:
+        """Leave the stream to somebody else until there is news."""
+        with self._lock:
+            self._quiet = True
+            self._wipe()
+
+    def alive(self) -> None:
+        """Say what is going on, where nothing was said for a while."""
+        with self._lock:
+            if not self._quiet and self._clock() - self._said >= SILENCE:
+                self._show_again()
+
+    def _wipe(self) -> None:
+        """Take away what will not stay."""
+
+    def _show(self) -> None:
+        """There is news."""
+
+    def _show_again(self) -> None:
+        """There is none, and the work goes on."""
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError, ValueError):  # nobody reads it any more: the work goes on
+            self._stream.write(text)
             self._stream.flush()
+        self._said = self._clock()
 
-    def _draw(self) -> None:
-        now = time.monotonic()
-        if now - self._drawn < _REDRAW_SECONDS:
-            return
-        self._drawn = now
-        self._stream.write("\r\x1b[K" + self._line(now - self._began)[: self._width])
-        self._stream.flush()
-
-    def _line(self, seconds: float) -> str:
-        parts = [visible_line(self._label)]
+    def _line(self) -> str:
+        parts = [visible_line(self._label or self._whole)]
+        seconds = self._clock() - self._began
         if self._done:
             parts.append(size_text(self._done))
             if self._total:
@@ -99,13 +151,82 @@ class LineProgress:
                 parts.append(f"{size_text(int(self._done / seconds))}/s")
         if self._note:
             parts.append(visible_line(self._note))
-        return "  ".join(parts)
+        return "  ".join(p for p in parts if p)
 
 
-def progress_for(stream: IO[str] | None = None) -> Progress:
-    """LineProgress when `stream` (standard error) is a terminal, else SilentProgress."""
+class LineProgress(_Shown):
+    """One line that is drawn again and again: label, bytes, percent, rate, note. It is wiped when the work is over."""
+
+    def __init__(self, stream: IO[str] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(stream, clock)
+        self._width = _columns() - 1
+        self._drawn = False
+
+    def _show(self) -> None:
+        if not self._drawn or self._clock() - self._said >= _REDRAW_SECONDS:
+            self._draw(self._line())
+
+    def _show_again(self) -> None:
+        self._draw(f"{self._line()}  {self._clock() - self._run:.0f} s")
+
+    def _draw(self, line: str) -> None:
+        self._drawn = True
+        self._write("\r\x1b[K" + line[: self._width])
+
+    def _wipe(self) -> None:
+        if self._drawn:
+            self._write("\r\x1b[K")
+        self._drawn = False
+
+
+class PlainProgress(_Shown):
+    """For pipes and logs: a line after two seconds, then one in five while there is news, and less and less often while there is none."""
+
+    def __init__(self, stream: IO[str] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(stream, clock)
+        self._last, self._wait = "", 0.0
+
+    def _show_again(self) -> None:
+        about = f"{self._label or self._whole}  {self._note}"
+        since = self._clock() - self._said
+        if self._last and since < (self._wait if about == self._last else _NEWS_SECONDS):
+            return
+        self._wait = min(60.0, 2 * self._wait) if about == self._last else _REPEAT_SECONDS
+        self._last = about
+        self._write(f"patchctl: {self._line()}, {self._clock() - self._run:.0f} s\n")
+
+
+@contextmanager
+def progress_of_run(*, silent: bool) -> Iterator[Progress]:
+    """The progress of one run of the tool: something is said within `SILENCE` seconds, whatever the run is at."""
+    if silent or os.environ.get(OFF):
+        yield SilentProgress()
+        return
+    shown, over = progress_for(), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_LOOK_SECONDS):
+            shown.alive()
+
+    with suppress(RuntimeError):  # no thread can be had: then only news is shown
+        threading.Thread(target=watch, name="progress", daemon=True).start()
+    try:
+        yield shown
+    finally:
+        over.set()
+        shown.rest()
+
+
+def progress_for(stream: IO[str] | None = None) -> LineProgress | PlainProgress:
+    """LineProgress when `stream` (standard error) is a terminal, else PlainProgress."""
     stream = stream if stream is not None else sys.stderr
-    return LineProgress(stream) if stream.isatty() else SilentProgress()
+    return LineProgress(stream) if stream.isatty() else PlainProgress(stream)
+
+
+def _columns() -> int:
+    with suppress(OSError, ValueError):
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 100
+    return 100
 
 
 def size_text(n: int) -> str:
