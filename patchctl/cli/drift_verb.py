@@ -11,7 +11,7 @@ import click
 from patchctl.cli.app import App, find_stack, set_option
 from patchctl.cli.format_option import format_option, print_findings
 from patchctl.cli.sources import Sources, source_options
-from patchctl.errors import DONE, FINDINGS, PatchctlError, WrongUse
+from patchctl.errors import DONE, FINDINGS, PatchctlError, SourceUnavailable, WrongUse
 
 if TYPE_CHECKING:
     from patchctl.maintain.drift_types import ReleaseDrift, StackDrift
@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     help="Rebase what arrives in a copy of the distribution, and run its proofs on the release; may take hours.",
 )
 @click.option(
+    "--skip-unavailable", is_flag=True, help="End as the other stacks do although the source of a stack cannot be had."
+)
+@click.option(
     "--workspace",
     "-w",
     type=click.Path(path_type=Path, file_okay=False, readable=False),
@@ -68,6 +71,7 @@ def command(
     since: Path | None,
     plan: Path | None,
     prove: bool,
+    skip_unavailable: bool,
     workspace: Path | None,
     sources: Sources,
     output: str,
@@ -78,6 +82,7 @@ def command(
     or gone, or upstream by now; and what patches and carried files call there that is no longer what it was. Mirrors are read
     where they lie; of source distributions what matters is kept in the cache. Releases are walked in the order given.
 
+    A stack whose source cannot be had is named with the places tried, beside what was found of the others, and the run ends with 3.
     Exit code 0 when nothing is stale, 10 when all that is stale arrives and is proven there by a record of that release's
     stack, or with --prove by this run, 20 when somebody has to work; of a workspace 1 when something differs.
     """
@@ -91,7 +96,7 @@ def command(
     from patchctl.maintain.drift import Drifting
     from patchctl.maintain.drift_plan import check_place, plan_of, save_plan
     from patchctl.maintain.drift_since import Earlier
-    from patchctl.report.drifting import drift_findings, drift_json, drift_text, exit_code
+    from patchctl.report.drifting import drift_findings, drift_json, drift_text, exit_code, not_looked_at
 
     dist = app.distribution
     meant = {f"{s.upstream}/{s.name}": s for name in stacks for s in _meant(dist, name, one=plan is not None)}
@@ -103,14 +108,17 @@ def command(
     if prove:
         check_provable(dist)
     drifting = Drifting(dist, sources.options(), app.progress(output == "json"))
-    found = [drifting.stack(s, named.get(s.upstream)) for s in chosen if s.upstream in named or not _restricts(against)]
+    wanted = [s for s in chosen if s.upstream in named or not _restricts(against)]
+    found = drifting.stacks((s, named.get(s.upstream)) for s in wanted)
     if plan is not None:
         save_plan(plan, plan_of(dist, found))
     if prove:
         found = [_proven(app, one, sources.options(), as_json=output != "text") for one in found]
     broke = None if earlier is None else earlier.broke(found)
-    shown = Shown(Report(drift_findings(found, broke)), "drift", dist.root)
+    shown = Shown(Report(drift_findings(found, broke), not_looked_at(found)), "drift", dist.root)
     print_findings(app, output, shown, drift_json(found, broke), lambda style: drift_text(found, broke, style))
+    if any(one.unavailable for one in found) and not skip_unavailable:
+        return SourceUnavailable.code
     return exit_code(found) if broke is None else FINDINGS if broke else DONE
 
 
@@ -178,7 +186,7 @@ def _proven_on(
             dist = Distribution.load(root)
             old = dist.stack(drift.upstream, drift.stack)
             new = rebase_alone(dist, old, release.release, Path(name), options, progress)
-            copy = App(root, app.cache, app.color, app.release_set)  # which has that stack
+            copy = App(root, app.cache, app.color, app.release_set, app.shown)  # which has that stack
             lock_stack(copy.distribution, new, options, progress, check=False)
             said = {(drift.upstream, f): (why, False) for f, why in new.postponed.items()}
             for one in prove_stack(copy, new, options, as_json=as_json, only=wanted):

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from patchctl.atomic import make_folder, replace_file
 from patchctl.catalog.evidence import Evidence
-from patchctl.errors import DoesNotApply, PatchctlError
+from patchctl.errors import DoesNotApply, PatchctlError, SourceUnavailable
 from patchctl.git.catfile import ObjectReader
 from patchctl.maintain.drift_callers import Caller, beside, calls, naming, tops_of, unproven_with
 from patchctl.maintain.drift_files import FileJudge
@@ -108,6 +108,22 @@ class Drifting:
     judge: FileJudge = field(default_factory=FileJudge)
     _callers: dict[tuple[str, str], list[Caller] | str] = field(default_factory=dict)
 
+    def stacks(self, wanted: Iterable[tuple[Stack, Sequence[str] | None]]) -> list[StackDrift]:
+        """Each stack on its revisions. One whose source cannot be had is named beside what was found of the others. Raises
+        SourceUnavailable where none can."""
+        found, missing = [], list[SourceUnavailable]()
+        for stack, against in wanted:
+            try:
+                found.append(self.stack(stack, against))
+            except SourceUnavailable as error:
+                missing.append(error)
+                found.append(StackDrift(stack.upstream, stack.name, (), unavailable=tuple(error.tried)))
+            finally:
+                self.progress.finish()
+        if missing and len(missing) == len(found):
+            raise missing[0]
+        return found
+
     def stack(self, stack: Stack, against: Sequence[str] | None) -> StackDrift:
         """The stack on these revisions, or on every newer one. Raises SourceUnavailable."""
         patches = load_patches(self.dist, stack)
@@ -126,7 +142,6 @@ class Drifting:
                 self.progress.note(release.name)
                 walk = self._found(prepared, release, walk)
                 rows.append(self._judged_all(prepared, walk, rows, self._calls(prepared, release, callers)))
-        self.progress.finish()
         unseen = tuple(f"{name}: {why}" for name, why in seen.items() if isinstance(why, str))
         return StackDrift(stack.upstream, stack.name, tuple(rows), unseen)
 

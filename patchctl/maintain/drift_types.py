@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from patchctl.errors import Tried
 from patchctl.maintain.tripwires import Changed
 from patchctl.values import dataclass
 
@@ -103,12 +104,14 @@ class ReleaseDrift:
 
 @dataclass(frozen=True)
 class StackDrift:
-    """A stack on all releases that were asked for. `unseen` names the stacks whose calls were not looked at, and why."""
+    """A stack on all releases that were asked for. `unseen` names the stacks whose calls were not looked at, and why; `unavailable`
+    the places that were tried for this stack's own source, where none has it and nothing of it was looked at."""
 
     upstream: str
     stack: str
     releases: tuple[ReleaseDrift, ...]
     unseen: tuple[str, ...] = ()
+    unavailable: tuple[Tried, ...] = ()
 
 
 def patch_from_json(data: Mapping[str, object]) -> PatchDrift:

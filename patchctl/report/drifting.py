@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from patchctl.errors import DONE, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK
-from patchctl.findings.report import Finding
+from patchctl.findings.report import Finding, NotChecked
 from patchctl.maintain.drift_types import ARRIVES, CONFLICT, EXACT, GONE, LOST, MOVED, THREE_WAY, UNKNOWN, UPSTREAM
 from patchctl.terminal.text import one_line, visible_line
 from patchctl.values import asdict
@@ -52,7 +52,10 @@ def drift_text(stacks: Sequence[StackDrift], broke: Sequence[Broke] | None, styl
     """A paragraph for a stack on one release, a table for one on several; then what newly broke, and how much it all is."""
     for stack in stacks:
         yield style(f"{stack.upstream}/{stack.stack}", bold=True)
-        if not stack.releases:
+        if stack.unavailable:
+            yield style.note("  not looked at: its source cannot be had")
+            yield from (f"    tried {visible_line(t.place)}: {one_line(t.reason)}" for t in stack.unavailable)
+        elif not stack.releases:
             yield "  nothing newer is named there; --against names revisions"
         elif len(stack.releases) == 1:
             yield from _release(stack.releases[0], style)
@@ -173,6 +176,12 @@ def drift_findings(stacks: Sequence[StackDrift], broke: Sequence[Broke] | None) 
         file = patches[one.upstream, one.stack, one.feature]
         found.append(Finding("drift-broke", message, file, upstream=one.upstream, patch=file))
     return found
+
+
+def not_looked_at(stacks: Sequence[StackDrift]) -> list[NotChecked]:
+    """The stacks whose source cannot be had."""
+    rows = ((f"{s.upstream} {s.stack}", s.unavailable) for s in stacks if s.unavailable)
+    return [NotChecked(f"drift of {name}", tried, name) for name, tried in rows]
 
 
 def _called(stack: StackDrift, release: ReleaseDrift, caller: CallerDrift, counts: bool) -> Iterator[Finding]:

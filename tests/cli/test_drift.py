@@ -122,6 +122,33 @@ def test_an_upstream_is_all_of_its_stacks(made: Made) -> None:
     assert made.patchctl("drift", "greter").returncode == 2
 
 
+def test_what_could_be_had_is_shown_beside_what_could_not(made: Made) -> None:
+    """Of several stacks; of one alone there is nothing to show."""
+    release(made, "v9", {"other.py": "OTHER = 1\n"})
+    shutil.rmtree(made.origins / "clock")
+    found = drift(made, "--against", "v9", code=3)
+    looked_at = {s["upstream"]: (len(s["releases"]), len(s["unavailable"]) > 0) for s in found["stacks"]}
+    assert looked_at == {"greeter": (1, False), "clock": (0, True)}
+    assert found["verdict"] == 0
+    done = made.patchctl("drift", "--against", "v9")
+    assert done.returncode == 3
+    assert "4 exact: nothing is stale" in done.stdout
+    assert "clock/v2\n  not looked at: its source cannot be had\n    tried " in done.stdout
+    assert "4 exact: nothing is stale" in made.good("drift", "--against", "v9", "--skip-unavailable")
+    assert "skipped" in made.good("drift", "--against", "v9", "--skip-unavailable", "--format", "junit")
+    drift(made, "--matrix", "--since", _written(made, found), code=3)
+    drift(made, "--matrix", "--since", _written(made, found), "--skip-unavailable", code=0)
+    for only_clock in ((), ("--skip-unavailable",)):
+        done = made.patchctl("drift", "clock", "--against", "v9", *only_clock)
+        assert done.returncode == 3 and done.stdout == "" and "tried " in done.stderr
+
+
+def _written(made: Made, found: dict[str, Any]) -> str:
+    file = made.origins.parent / "earlier.json"
+    file.write_text(json.dumps(found))
+    return str(file)
+
+
 def test_moved_says_by_how_many_lines_and_is_not_clean_without_a_proof(made: Made) -> None:
     release(made, "v2", {"greeter/hello.py": MOVED})
     rows = only(made, "v2", 20)
