@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
 
 if TYPE_CHECKING:
-    from patchctl.maintain.prove import Prover, Subject, Trees, Verdict
+    from patchctl.maintain.prove import Subject, Trees, Verdict
     from patchctl.manifest.distribution import Distribution
     from patchctl.manifest.types import Profile, Stack
     from patchctl.source.types import SourceOptions
@@ -136,15 +136,27 @@ def _prove_all(
     keep: bool = True,
     as_json: bool,
 ) -> list[Verdict]:
-    from patchctl.maintain.prove import Prover
+    from patchctl.maintain.prove import Prover, on_record
 
-    progress = app.progress(as_json)
+    progress, dist = app.progress(as_json), app.distribution
     parts = ("tests", "mutants") if part == "all" else (part,)
+    known = keep and not again and folder is None  # trees that somebody names are looked at
     verdicts: list[Verdict] = []
     for made_from, some in groups:
-        with _trees(app.distribution, made_from, folder, options, progress) as trees:
-            prover = Prover(app.distribution, trees, parts, again=again, keep=keep)
-            verdicts += [_prove(app, prover, subject, progress, as_json=as_json) for subject in some]
+        shown = [on_record(dist, one, parts) if known else None for one in some]
+        with ExitStack() as open_:
+            prover = None
+            for subject, verdict in zip(some, shown, strict=True):
+                if verdict is None and prover is None:
+                    trees = open_.enter_context(_trees(dist, made_from, folder, options, progress))
+                    prover = Prover(dist, trees, parts, again=again, keep=keep)
+                if verdict is None and prover is not None:
+                    progress.start(f"{subject.stack.upstream} {subject.feature}", None)
+                    verdict = prover.prove(subject, progress.note)
+                    progress.finish()
+                assert verdict is not None
+                verdicts.append(verdict)
+                _tell(app, verdict, as_json=as_json)
     return verdicts
 
 
@@ -201,12 +213,8 @@ def _trees(
         yield trees
 
 
-def _prove(app: App, prover: Prover, subject: Subject, progress: Progress, *, as_json: bool) -> Verdict:
+def _tell(app: App, verdict: Verdict, *, as_json: bool) -> None:
     from patchctl.report.proving import verdict_text
 
-    progress.start(f"{subject.stack.upstream} {subject.feature}", None)
-    verdict = prover.prove(subject, progress.note)
-    progress.finish()
     if not as_json:
         app.emit("prove", {}, lambda style: verdict_text(verdict, style), as_json)
-    return verdict

@@ -253,6 +253,22 @@ class Prover:
         )
 
 
+def on_record(dist: Distribution, subject: Subject, parts: Sequence[str]) -> Verdict | None:
+    """The verdict where records show all of `parts` already, so that no trees have to be made; None where something has to run."""
+    stack, feature = subject.stack, subject.feature
+    files, evidence = mutants_of(dist, stack, feature), Evidence(dist)
+    try:
+        record = read_record(dist.root, stack.upstream, stack.name, feature)
+    except BadManifest:
+        return None
+    if subject.dropped or record is None or evidence.tests_stale(record, stack, subject.patch) is not None:
+        return None
+    stale = evidence.mutants_stale(record, stack, subject.patch) if "mutants" in parts else {}
+    if any(stale.values()) or ("mutants" in parts and (not files or record.mutants.keys() - stale.keys())):
+        return None
+    return Verdict(stack.upstream, stack.name, feature, kept=("tests" in parts) + len(stale))
+
+
 def lacking(trees: Trees, subject: Subject) -> str | None:
     """Why the feature cannot be proven on these trees; None if it can."""
     stack = subject.stack

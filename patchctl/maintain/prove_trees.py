@@ -116,5 +116,6 @@ def make_trees(dist: Distribution, profile: Profile, folder: Path, options: Sour
         chosen = select(dist, profile, ())
         there = standing(workspace, dist, {})
         plan = make_plan(dist, chosen, options, progress, without=(), skip_unavailable=True, standing=there)
+        progress.start(f"{name} trees", None)
         apply_plan(workspace, plan, dist.root, {}, stash=False)
     revert(folder / "base", stash=False)

@@ -127,6 +127,21 @@ def unproven(made: Made) -> list[str]:
     return [f["message"].partition(": ")[2] for f in found]
 
 
+def test_what_is_on_record_makes_no_trees(proven: Made) -> None:
+    """It took 207 s to say that nothing had to run; now no source is needed for that."""
+
+    def prove_without_a_source(*more: str) -> tuple[int, str]:
+        done = proven.patchctl("prove", "typo", "--source", "sdist", *more)
+        return done.returncode, done.stdout + done.stderr
+
+    code, said = prove_without_a_source()
+    assert code == 0 and "proven" in said
+    assert prove_without_a_source("--again")[0] == 3
+    (proven.root / MUTANT).write_text(MUTATION + "\n")
+    assert prove_without_a_source("--part", "tests")[0] == 0
+    assert prove_without_a_source()[0] == 3
+
+
 def test_red_green_and_a_red_mutation_are_a_proof(made: Made) -> None:
     patched = Path(trees(made), "patched/greeter/greeter/hello.py")
     before = patched.stat().st_ino, patched.read_text()
