@@ -205,7 +205,13 @@ def run_patchctl(
     """Runs the tool in the folder `home`, which is its home too, with nothing of this machine's configuration."""
     home.mkdir(exist_ok=True)
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PATCHCTL_", "XDG_", "PIP_"))}
-    own = {"HOME": str(home), "PYTHONPATH": str(REPO), "PIP_NO_INDEX": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    own = {
+        "HOME": str(home),
+        "PYTHONPATH": str(REPO),
+        "PIP_NO_INDEX": "1",
+        "PATCHCTL_NO_PROGRESS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     return run_python(["-m", "patchctl", *args], {**kept, **own, **(env or {})}, home, timeout)
 
 

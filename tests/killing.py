@@ -40,6 +40,7 @@ def killed(made: Made, at: int, *args: str) -> tuple[int, int]:
         "HOME": str(home),
         "PYTHONPATH": str(REPO),
         "PIP_NO_INDEX": "1",
+        "PATCHCTL_NO_PROGRESS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     env |= {"PIP_FIND_LINKS": str(made.index)} if made.index.is_dir() else {}

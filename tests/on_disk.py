@@ -136,7 +136,14 @@ def environment(made: Made) -> dict[str, str]:
     home = made.cache.parent / "home"
     home.mkdir(exist_ok=True)
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PATCHCTL_", "XDG_", "PIP_"))}
-    return {**kept, "HOME": str(home), "PYTHONPATH": str(REPO), "PIP_NO_INDEX": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {
+        **kept,
+        "HOME": str(home),
+        "PYTHONPATH": str(REPO),
+        "PIP_NO_INDEX": "1",
+        "PATCHCTL_NO_PROGRESS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
 
 
 def command(made: Made, *args: str) -> list[str]:

@@ -39,6 +39,7 @@ class Example:
             "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(REPO),
             "PIP_NO_INDEX": "1",
+            "PATCHCTL_NO_PROGRESS": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
             "GIT_CONFIG_GLOBAL": os.devnull,
         }

@@ -76,6 +76,7 @@ def walk(made: Made, lines: list[str]) -> subprocess.CompletedProcess[str]:
         "PATCHCTL_CACHE": str(made.cache),
         "HOME": str(home),
         "PIP_NO_INDEX": "1",
+        "PATCHCTL_NO_PROGRESS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
         "GIT_EDITOR": "true",
     }

@@ -114,7 +114,13 @@ def environment(home: Path, more: Mapping[str, str] | None = None) -> dict[str, 
     """An empty home, its own folder for temporary files, and nothing of this machine's configuration."""
     (home / "tmp").mkdir(parents=True, exist_ok=True)
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PATCHCTL_", "XDG_", "PIP_", "GIT_"))}
-    own = {"HOME": str(home), "TMPDIR": str(home / "tmp"), "PYTHONPATH": str(REPO), "PIP_NO_INDEX": "1"}
+    own = {
+        "HOME": str(home),
+        "TMPDIR": str(home / "tmp"),
+        "PYTHONPATH": str(REPO),
+        "PIP_NO_INDEX": "1",
+        "PATCHCTL_NO_PROGRESS": "1",
+    }
     return {**kept, **own, "PYTHONDONTWRITEBYTECODE": "1", **(more or {})}
 
 

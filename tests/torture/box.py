@@ -83,6 +83,7 @@ class Box:
         return {
             "PATH": os.environ["PATH"],
             "PIP_NO_INDEX": "1",
+            "PATCHCTL_NO_PROGRESS": "1",
             "PIP_FIND_LINKS": str(self.made.index),
             "PYTHONDONTWRITEBYTECODE": "1",
             "PATCHCTL_CACHE": str(self.made.cache),
