@@ -164,7 +164,7 @@ class Demo:
         """Fetched before anything is made; Failed where one is lacking that the run needs, with the places that were asked."""
         self._say(f"sources: patchctl fetch --profile {PROFILE} --set {self.set.name}")
         command = [PATCHCTL, "--root", HERE, "fetch", "--profile", PROFILE, "--skip-unavailable", "--json", *mirrors]
-        asked = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        asked = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True, check=False)
         if asked.returncode != 0:
             raise Failed(f"release set {self.set.name} cannot run: see above", asked.returncode)
         lacking = {one["upstream"]: one["tried"] for one in json.loads(asked.stdout)["skipped"]}
