@@ -181,6 +181,7 @@ bench: $(VENV)/.ready  ## apply beside git am and git apply; REPO=DIR for real h
 bench-all: BENCH = --sizes 35 200 1000 --made 10000 --trees 1000 4000 16000 --rounds 3 --plot docs/benchmarks-apply.svg
 bench-all: bench  ## bench with 10,000 patches, trees of other sizes and the plot: an hour
 
+bench-patches: SET = $(OLDER)
 bench-patches: trees  ## what patches gain, as far as a CPU can tell: a simulation, counted bytes, a step's parts
 	$(RUN) benchmarks/bench_data_rebalance.py --out docs/benchmarks.md
 	$(RUN) benchmarks/bench_rollout_rebalance.py --out docs/benchmarks.md

@@ -83,7 +83,8 @@ class Bench:
             command += [test, f"--trees={trees.resolve()}", *(f"--stack={name}" for name in self.stacks)]
             command += [f"--junitxml={report}", f"--used={used}", "--slow", f"--basetemp={scratch}/tmp", *options]
             command += ["-m", marks] if marks else []
-            env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+            # What is on record is of programs that were started, and not forked.
+            env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PATCHCTL_TEST_FORKS": "0"}
             done = subprocess.run(
                 command,
                 cwd=self.root,

@@ -105,7 +105,7 @@ def _arguments() -> argparse.Namespace:
         help="auto: a GPU, or nothing; cuda: an error where there is none [%(default)s]",
     )
     parser.add_argument(
-        "--python", help="the interpreter [PATCHCTL_TORCH_PYTHON, python3 and its versions, .venv-torch]"
+        "--python", help="the interpreter [PATCHCTL_TORCH_PYTHON, python3 and its versions, .venv-torch-SET]"
     )
     parser.add_argument("--tree", type=Path, help=f"a patched tree of verl of {SET} [applied into OUT/workspace]")
     parser.add_argument("--mirror", action="append", default=[], metavar="NAME=PATH", help="as for patchctl apply")
@@ -135,7 +135,10 @@ def _find(args: argparse.Namespace) -> tuple[str | None, list[str]]:
     """The first that can run it, and what each says that was looked at."""
     named = [args.python] if args.python else [os.environ.get("PATCHCTL_TORCH_PYTHON"), "python3"]
     if not args.python:
-        named += [*(f"python3.{minor}" for minor in (13, 12, 11, 10)), str(HERE / ".venv-torch" / "bin" / "python")]
+        named += [
+            *(f"python3.{minor}" for minor in (13, 12, 11, 10)),
+            str(HERE / f".venv-torch-{SET}" / "bin" / "python"),
+        ]
     looked = []
     for python in dict.fromkeys(filter(None, map(shutil.which, filter(None, named)))):
         done = subprocess.run([python, "-c", PROBE], capture_output=True, text=True, check=False)

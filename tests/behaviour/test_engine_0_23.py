@@ -1,4 +1,4 @@
-"""The engine of release set 2026.11 on a CPU, unpatched: vllm 0.23 with vllm-ascend's worker. `make test-2026.11` runs it."""
+"""The engine of release set 2026.11 on a CPU, unpatched: vllm 0.23 with vllm-ascend's worker. `make test-behaviour` runs it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Experts in the engine of release set 2026.11 on a CPU: their operators against plain PyTorch, and whole engines against Hugging
-Face. `make test-2026.11` runs it."""
+Face. `make test-behaviour` runs it."""
 
 from __future__ import annotations
 

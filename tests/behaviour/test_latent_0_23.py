@@ -1,5 +1,5 @@
 """The operators of latent attention in vllm-ascend 0.23 against plain PyTorch. An engine is held against Hugging Face by
-test_mla_update_weights of test_needs_met_2026_11.py. `make test-2026.11` runs both."""
+test_mla_update_weights of test_needs_met_2026_11.py. `make test-behaviour` runs both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Needs of features of release set 2026.02 that upstream meets in 2026.11, where no patch is: `make test-2026.11` runs them.
+"""Needs of features of release set 2026.02 that upstream meets in 2026.11, where no patch is: `make test-behaviour` runs them.
 
 The trees may be patched or not: nothing of these features is in either.
 """

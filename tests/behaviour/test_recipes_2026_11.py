@@ -1,4 +1,4 @@
-"""The recipes of release set 2026.11 against its verl: `make test-2026.11` runs them, in an environment of their own.
+"""The recipes of release set 2026.11 against its verl: `make test-behaviour` runs them, in an environment of their own.
 
 Hydra composes every override to the value that the recipe says, verl's own checks before a worker starts take it, and the list of
 keys is that of the tree. Those of Megatron make a configuration of Megatron-LM with the model's own, through mbridge, and tiny models

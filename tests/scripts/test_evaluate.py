@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 from processes import free_port
-from shells import SCRIPTS, Program, Shell, alive, program, session, wait_until
+from shells import Program, Shell, alive, program, session, wait_until
+from trees import Trees
 
 VLLM = """#!{python}
 # Stands for `vllm serve`: notes its arguments, starts an engine process, answers after START_S, and knows some answers.
@@ -134,12 +135,9 @@ def test_the_server_has_the_settings_of_003(server: Server) -> None:
     assert argv[-2:] == ["--max-num-seqs", "12"] and argv[argv.index("--max-num-seqs") + 1] == "24"
 
 
-def test_every_option_is_one_of_vllm(server: Server) -> None:
-    """Held against the pinned vllm where its tree is given: PATCHCTL_TREES or build/trees/patched."""
-    folder = Path(os.environ.get("PATCHCTL_TREES", SCRIPTS.parent / "build" / "trees" / "patched"))
-    file = folder / "vllm" / "vllm" / "engine" / "arg_utils.py"
-    if not file.is_file():
-        pytest.skip(f"no vllm tree in {folder}: make trees, or set PATCHCTL_TREES")
+def test_every_option_is_one_of_vllm(server: Server, trees: Trees) -> None:
+    """Held against the vllm under test."""
+    file = trees.path("vllm") / "vllm" / "engine" / "arg_utils.py"
     known = file.read_text() + (file.parents[1] / "entrypoints" / "openai" / "cli_args.py").read_text()
     program = server.start("--wait", 20)
     program.until("is served at")
