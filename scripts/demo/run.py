@@ -97,9 +97,9 @@ def _arguments(dist: Distribution) -> argparse.Namespace:
     parser.add_argument("--set", choices=sets, help=f"the release set [what `patchctl apply` takes: {taken}]")
     parser.add_argument("--out", type=Path, help="[build/demo-SET]")
     parser.add_argument("--share", action="store_true", help=f"every release set, {SHARE} steps each, and no stop")
-    parser.add_argument("--steps", type=int, default=60, help="of training [%(default)s]")
+    parser.add_argument("--steps", type=int, default=40, help="of training [%(default)s]")
     parser.add_argument(
-        "--stop", type=int, default=32, metavar="N", help="stop it after so many, and resume; 0: never [%(default)s]"
+        "--stop", type=int, default=22, metavar="N", help="stop it after so many, and resume; 0: never [%(default)s]"
     )
     parser.add_argument("--save", type=int, default=10, metavar="N", help="a checkpoint every so many [%(default)s]")
     parser.add_argument("--seed", type=int, default=0, help="of weights and data [%(default)s]")

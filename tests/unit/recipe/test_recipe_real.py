@@ -193,12 +193,11 @@ def test_every_feature_is_needed_by_a_recipe_or_by_a_setting_that_none_has() -> 
 
 
 def test_what_moves_to_the_newer_set_keeps_its_sizes() -> None:
-    """The practice's figures are of no release; the settings' names are. The v1 trainer asks for prompts one at a time. The demo's sizes
-    are of no practice: each set has those with which it learns in minutes."""
+    """The practice's figures are of no release; the settings' names are. The v1 trainer asks for prompts one at a time."""
     for key in NEWER.runnable():
         older, newer = run_of(*key), resolve(NEWER, *key)
         sizes = {n: v.value for n, v in older.sizes.items() if n != "gen_batch"}
-        assert key[0] == "demo" or sizes == {n: v.value for n, v in newer.sizes.items()}
+        assert sizes == {n: v.value for n, v in newer.sizes.items()}
         assert not set(newer.overrides) & {"custom_reward_function.path", "actor_rollout_ref.rollout.data_rebalance"}
 
 
