@@ -52,7 +52,7 @@ def environment(python: Path, folder: Path) -> Path:
     said = {"UV_DEFAULT_INDEX": "PIP_INDEX_URL", "UV_FIND_LINKS": "PIP_FIND_LINKS"}
     env = {uv: os.environ[pip] for uv, pip in said.items() if pip in os.environ} | os.environ
     subprocess.run([*UV, "venv", "--quiet", "--clear", "--python", str(python), str(folder)], env=env, check=True)
-    line = [*UV, "pip", "install", "--quiet", "--python", str(folder / "bin/python"), "--editable", f"{REPO}[test]"]
+    line = [*UV, "pip", "install", "--quiet", "--python", str(folder / "bin/python"), "--editable", f"{REPO}[test,lint]"]
     subprocess.run(line, env=env, check=True)
     return folder / "bin/python"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import resource
 import struct
 from pathlib import Path
 
@@ -164,17 +165,17 @@ def test_files_of_a_pack_are_read_only_and_nothing_else_is_left(tmp_path: Path) 
     assert {p.stat().st_mode & 0o777 for p in tmp_path.iterdir()} == {0o444}
 
 
-def test_a_write_that_fails_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk, stood in for by a rename that fails."""
-
-    def full(source: str, target: str) -> None:
-        raise OSError(28, "No space left on device")
-
+def test_a_write_that_fails_leaves_no_temporary_file(tmp_path: Path) -> None:
+    """As on a full disk, by the limit of a file's size."""
     writer = PackWriter()
     writer.add("blob", b"x")
-    monkeypatch.setattr("os.replace", full)
-    with pytest.raises(OSError, match="No space left"):
-        writer.write(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            writer.write(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == []
 
 
