@@ -40,7 +40,7 @@ $(VENV)/.ready: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "no Python 3.10 to 3.13 with venv was found; set PYTHON" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install -q --disable-pip-version-check 'uv>=0.10'
-	$(RUN) scripts/uv.py pip install -q --compile-bytecode --python $(RUN) -e '.[test,lint]'
+	$(RUN) scripts/uv_as_pip.py pip install -q --compile-bytecode --python $(RUN) -e '.[test,lint]'
 	$(RUN) -m compileall -q patchctl
 	touch $@
 

@@ -48,12 +48,10 @@ def find(version: str) -> tuple[str, Path] | None:
 
 
 def environment(python: Path, folder: Path) -> Path:
-    """One with the tool, from this checkout, and what its tests need. uv reads no settings of pip, but for these."""
-    said = {"UV_DEFAULT_INDEX": "PIP_INDEX_URL", "UV_FIND_LINKS": "PIP_FIND_LINKS"}
-    env = {uv: os.environ[pip] for uv, pip in said.items() if pip in os.environ} | os.environ
-    subprocess.run([*UV, "venv", "--quiet", "--clear", "--python", str(python), str(folder)], env=env, check=True)
-    line = [*UV, "pip", "install", "--quiet", "--python", str(folder / "bin/python"), "--editable", f"{REPO}[test,lint]"]
-    subprocess.run(line, env=env, check=True)
+    """One with the tool, from this checkout, and what its tests need."""
+    install = ["pip", "install", "--quiet", "--python", str(folder / "bin/python"), "--editable", f"{REPO}[test,lint]"]
+    for words in (["venv", "--quiet", "--clear", "--python", str(python), str(folder)], install):
+        subprocess.run([sys.executable, str(REPO / "scripts" / "uv_as_pip.py"), *words], check=True)
     return folder / "bin/python"
 
 

@@ -111,7 +111,7 @@ def make(venv: Path, python: str, folder: Path) -> None:
         raise NoTorch(f"there is no python{PYTHON} with venv; install it, or set PATCHCTL_TORCH_PYTHON")
     shutil.rmtree(venv, ignore_errors=True)
     print(f"making {venv} (about a minute, 2.7 GB)", file=sys.stderr)
-    uv = [sys.executable, str(HERE / "scripts" / "uv.py")]
+    uv = [sys.executable, str(HERE / "scripts" / "uv_as_pip.py")]
     install = [*uv, "pip", "install", "-q", "--python", python]
     run([*uv, "venv", "-q", "--seed", "--python", base, str(venv)])
     torch = choose_torch(python)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs uv as pip is configured: `uv.py pip install --python PYTHON click`.
+"""Runs uv as pip is configured: `uv_as_pip.py pip install --python PYTHON click`.
 
 uv makes the environments of the tests, in a sixth of pip's time, and reads neither pip's files nor its variables. Who is behind a
 firewall has told pip where packages come from; here uv is told the same.
