@@ -1,0 +1,27 @@
+"""The Makefile's promises: the release set that it takes by itself, and which target is in which tier."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+from pins import REPO, profile_on
+
+MAKEFILE = (REPO / "Makefile").read_text(encoding="utf-8")
+TIERS = dict(re.findall(r"^([a-z0-9.-]+):.*## \[([a-z ]+)\]", MAKEFILE, re.MULTILINE))
+
+
+def test_the_release_set_is_the_one_that_apply_takes_by_itself() -> None:
+    command = ["make", "-s", "--no-print-directory", "--eval", "said: ; @echo $(SET)", "said"]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [profile_on(None).set]
+
+
+def test_what_make_test_leaves_out_is_run_by_test_all_or_says_where() -> None:
+    """A target that is in no tier is one that nobody runs."""
+    (recipe,) = re.findall(r"^test-all:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
+    run = {word for line in recipe.splitlines() for word in line.split() if re.fullmatch(r"[a-z][a-z-]+", word)}
+    assert run - {"lint", "test"} | {"test-behaviour"} == {name for name, tier in TIERS.items() if tier == "all"}
+    assert set(TIERS.values()) == {"test", "all", "weekly", "mirrors", "by hand"}
+    tests = {name for name in re.findall(r"^([a-z-]+):.*##", MAKEFILE, re.MULTILINE) if name.startswith("test-")}
+    assert tests - TIERS.keys() == {"test-all"}
