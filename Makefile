@@ -30,7 +30,7 @@ WITH_TORCH = $(TORCH_PYTHON) && export PATCHCTL_TORCH_PYTHON &&
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
 
-.PHONY: help tiers apply check demo demo-share demo-gpu test test-all test-tool test-on test-behaviour test-share test-recipes test-recipes-share test-slow test-suites test-pythons test-upstream test-mutants test-bombs test-processes fuzz torture torture-share image-test image-test-slow lint verify lint-upstream bench bench-patches config-keys docs clean trees
+.PHONY: help tiers apply check demo demo-share demo-gpu test test-all test-tool test-on test-behaviour test-scripts test-share test-recipes test-recipes-share test-slow test-suites test-pythons test-upstream test-mutants test-bombs test-processes fuzz torture torture-share image-test image-test-slow lint verify lint-upstream bench bench-patches config-keys docs clean trees
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z0-9.-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 20
@@ -66,8 +66,8 @@ test: test-tool $(if $(WHOLE),test-behaviour,test-on)  ## the tool whole, and th
 test-all:  ## all that .ci/run runs
 	$(MAKE) lint
 	$(MAKE) test WHOLE=1
-	$(MAKE) verify test-suites lint-upstream torture-share demo-share
-	$(MAKE) test-share test-recipes-share SET=$(OLDER)
+	$(MAKE) verify torture-share demo-share
+	$(MAKE) test-share test-scripts test-suites test-recipes-share lint-upstream SET=$(OLDER)
 	$(MAKE) image-test
 
 tiers:  ## say what make test does not run, in which tier it is, and why
@@ -109,8 +109,11 @@ BEHAVIOUR = $(PYTEST) -n 2 --dist loadfile --trees=$(TREES)/patched
 test-on: trees  ## [test] that each feature does what it says: its tests marked `on`, on the patched trees of SET
 	$(WITH_TORCH) $(BEHAVIOUR) -m on patches
 
-test-behaviour: trees  ## [all] the patched upstream code of SET on a CPU torch; scripts and clusters with its ray
-	$(WITH_TORCH) $(BEHAVIOUR) patches tests/behaviour tests/scripts tests/cluster
+test-behaviour: trees  ## [all] the patched upstream code of SET on a CPU torch
+	$(WITH_TORCH) $(BEHAVIOUR) patches tests/behaviour
+
+test-scripts: trees  ## [all] the scripts, and clusters with a real Ray, of SET of the older release
+	$(WITH_TORCH) $(BEHAVIOUR) tests/scripts tests/cluster
 
 SHARE ?= 1/8
 test-share: trees  ## [all] every eighth file of them, for SET of the older release; SHARE=2/8 for the next
