@@ -55,7 +55,7 @@ def main() -> int:
 def folder_of(name: str) -> Path:
     """Where the files lie that a set's environment is made of: a folder of its own, else the one that the first set has."""
     own = BEHAVIOUR / "environments" / name
-    return own if own.is_dir() else BEHAVIOUR
+    return own if (own / FILES[0]).is_file() else BEHAVIOUR
 
 
 def find_or_make(venv: Path, folder: Path, name: str) -> str:

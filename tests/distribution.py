@@ -227,7 +227,7 @@ def run_python(
     arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, timeout: float
 ) -> subprocess.CompletedProcess[str]:
     """`python ARGUMENTS...` with nothing on standard input, forked from a process that has patchctl imported where that is the same."""
-    if not FORKS or not _forks().fits(environment):
+    if not FORKS or environment["PYTHONPATH"] != str(REPO) or not _forks().fits(environment):
         return subprocess.run(
             [sys.executable, *arguments], env=environment, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True,
             timeout=timeout, check=False,
