@@ -52,8 +52,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     if not (given := config.getoption("--trees")) or _is_named(collection_path, config):
         return None
-    upstream, _, feature, *_ = collection_path.relative_to(PATCHES).parts
+    upstream, written_for, feature, *_ = collection_path.relative_to(PATCHES).parts
     stack = _given(Path(given), tuple(config.getoption("--stack"))).stack(upstream)
+    if written_for == stack.name:
+        return None
     mine = feature in features_of(stack) and collection_path.relative_to(REPO).as_posix() in tests_of(
         distribution(), stack, feature
     )
