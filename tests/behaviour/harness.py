@@ -105,7 +105,8 @@ class Upstream:
         environments = [base] if procs == 1 else [base | ranks for ranks in rank_variables(procs)]
         self._scripts.add(file.relative_to(REPO).as_posix())
         command = [str(python), str(file), *map(str, args)]
-        results = run_group(command, environments, cwd, timeout, self._forks_of(python))
+        # What stands on no stand-in may be about doing without torch.
+        results = run_group(command, environments, cwd, timeout, self._forks_of(python) if standins else None)
         values = [_value(script, rank, result, timeout) for rank, result in _failures_first(results)]
         return values[0] if procs == 1 else values
 
