@@ -96,7 +96,21 @@ def _options(*options: Callable[..., Any]) -> Callable[[Callable[..., Any]], Cal
     return add
 
 
-@click.group("cluster")
+class _Verbs(click.Group):
+    """The verbs of this file, and those of extensions, which may be registered after it is imported."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *self._of_extensions()})
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        return super().get_command(ctx, name) or self._of_extensions().get(name)
+
+    def _of_extensions(self) -> dict[str, click.Command]:
+        found = (extension.load(name) for other in extension.registered() for name in other.cluster_verbs)
+        return {command.name: command for command in found}
+
+
+@click.group("cluster", cls=_Verbs)
 def command() -> None:
     """Say what every node of a Ray cluster holds, name the odd one, and apply to all.
 
@@ -111,10 +125,6 @@ def command() -> None:
 
     Exit code 1 when a node differs, is dead or does not answer; 3 when there is no cluster at the address.
     """
-
-
-for _name in (name for other in extension.registered() for name in other.cluster_verbs):
-    command.add_command(extension.load(_name))
 
 
 @dataclass(frozen=True)

@@ -98,8 +98,8 @@ def test_every_verb_with_json_is_documented() -> None:
     for name in verbs():
         command = cli.get_command(context, name)
         assert command is not None
-        below = command.commands if isinstance(command, click.Group) else {}
-        commands |= {f"{name}.{sub}": c for sub, c in below.items()} or {name: command}
+        below = command.list_commands(context) if isinstance(command, click.Group) else []
+        commands |= {f"{name}.{sub}": command.get_command(context, sub) for sub in below} or {name: command}
     with_json = {n for n, c in commands.items() if any(p.name == "as_json" for p in c.params)}
     documented = {name.removeprefix("patchctl.").removesuffix("/1") for name in SHAPES if name.startswith("patchctl.")}
     assert documented == with_json | {"error"}
