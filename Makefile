@@ -135,10 +135,10 @@ test-recipes-share: trees  ## [all] one of them on four ranks, with its switches
 	export PATCHCTL_TORCH_PYTHON; \
 	$(RUN) tests/recipes/run.py --set $(SET) --trees=$(TREES)/patched --out build/recipes-share --only qwen3-8b/grpo --compare off --again
 
-test-suites: trees  ## [all] upstream's own suites that source distributions carry, unpatched against patched
+test-suites: trees  ## [all] upstream's own suites that source distributions carry, unpatched against patched; what is on record for the unpatched is not run again
 	@$(TORCH_PYTHON) || { echo "upstream's suites skipped: no CPU torch"; exit 0; }; \
 	export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) scripts/compare_upstream_suites.py --set $(SET) --base $(TREES)/base --patched $(TREES)/patched --off-only --quick --out build/suites
+	$(RUN) scripts/compare_upstream_suites.py --set $(SET) --base $(TREES)/base --patched $(TREES)/patched --off-only --quick --kept --out build/suites
 
 test-upstream: trees  ## [mirrors] all of upstream's listed suites, both trees in one run; MIRRORS=DIR; writes docs/evidence
 	$(WITH_TORCH) \

@@ -27,8 +27,9 @@ REPO = Path(__file__).resolve().parents[1]
 SUITES = REPO / "tests" / "upstream_suites"
 sys.path.insert(0, str(SUITES))
 
-from evidence import Comparison, Difference, count, programs, revisions, write  # noqa: E402  (see the line above)
+from evidence import Comparison, Difference, base_trees, count, programs, revisions, write  # noqa: E402  (see the line above)
 from suite_runs import Run, Suite, Switch, load_suites, missing, run_suite, switched_on  # noqa: E402
+from unpatched import Unpatched  # noqa: E402
 
 FIRST_SET = "2026.02"  # whose files have no set in their names
 RERUNS = 3
@@ -55,12 +56,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if suite.slow:
                 print(f"left out: {suite.name}: slow; `make test-upstream` runs it")
         chosen = [suite for suite in chosen if not suite.slow]
-    comparisons = []
-    for suite in chosen:
-        for switch in [None, *([] if options.off_only else suite.switches)]:
-            with tempfile.TemporaryDirectory(prefix="suite-", ignore_cleanup_errors=True) as scratch:
-                comparisons.append(compare(suite, sides, Path(python).absolute(), Path(scratch), switch))
-            print(summary(comparisons[-1]), flush=True)
+    kept = None
+    if options.kept:
+        names = {name for suite in chosen if not missing(suite, sides["base"]) for name in suite.upstreams}
+        kept = Unpatched(
+            SUITES / named("unpatched.json", options.set), Path(python).absolute(), base_trees(names, sides["base"])
+        )
+    runs = [(suite, switch) for suite in chosen for switch in [None, *([] if options.off_only else suite.switches)]]
+    done: dict[int, Comparison] = {}
+    # A suite whose unpatched side is on record takes one core.
+    for alone in (False, True):
+        numbers = [number for number, (suite, _) in enumerate(runs) if suite.one_at_a_time == alone]
+        with ThreadPoolExecutor(max_workers=2 if kept and not alone else 1) as pool:
+            for number, comparison in zip(
+                numbers,
+                pool.map(lambda n: _compared(*runs[n], sides, Path(python).absolute(), kept), numbers),
+                strict=True,
+            ):
+                done[number] = comparison
+                print(summary(comparison), flush=True)
+    comparisons = [done[number] for number in range(len(runs))]
     if options.out:
         _write_evidence(options, sides, Path(python).absolute(), chosen, comparisons)
     statuses = [one.status for one in comparisons]
@@ -79,6 +94,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this suite only (repeatable)")
     parser.add_argument("--off-only", action="store_true", help="leave out the runs with a feature on")
     parser.add_argument("--quick", action="store_true", help="leave out the suites that are marked slow")
+    parser.add_argument(
+        "--kept",
+        action="store_true",
+        help="do not run on the unpatched trees what is on record for them; record the rest",
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="write upstream-suites.md and .json there")
     return parser.parse_args(arguments)
 
@@ -88,13 +108,25 @@ def named(file: str, release_set: str) -> str:
     return file if release_set == FIRST_SET else f"-{release_set}.".join(file.rsplit(".", 1))
 
 
+def _compared(
+    suite: Suite, switch: Switch | None, sides: dict[str, Path], python: Path, kept: Unpatched | None
+) -> Comparison:
+    with tempfile.TemporaryDirectory(prefix="suite-", ignore_cleanup_errors=True) as scratch:
+        return compare(suite, sides, python, Path(scratch), switch, kept)
+
+
 def compare(
-    suite: Suite, sides: dict[str, Path], python: Path, scratch: Path, switch: Switch | None = None
+    suite: Suite,
+    sides: dict[str, Path],
+    python: Path,
+    scratch: Path,
+    switch: Switch | None = None,
+    kept: Unpatched | None = None,
 ) -> Comparison:
     """Runs one suite on both sides, side by side unless it says otherwise, and reruns what differs.
 
-    With a switch its feature is on in the patched tree; a variable is given to both sides, and nothing in the unpatched
-    one reads it.
+    What is `kept` of the unpatched side is run there only if the patched side gives something else. With a switch its
+    feature is on in the patched tree; a variable is given to both sides, and nothing in the unpatched one reads it.
     """
     result = Comparison(suite.name, suite.upstream, suite.args, suite.deselect, switch.feature if switch else "")
     result.ranks, result.edited = suite.procs, suite.edited
@@ -105,11 +137,20 @@ def compare(
     if switch:
         suite = replace(suite, env=suite.env | switch.env)
         sides = sides | {"patched": switched_on(sides["patched"], suite.upstream, switch, scratch / "on")}
+    runs: dict[str, Run] = {}
+    if kept and not switch and kept.knows(suite):
+        runs["patched"] = run_suite(suite, sides["patched"], python, scratch / "patched")
+        if kept.same(suite, runs["patched"].outcomes):
+            runs["base"] = runs["patched"]
+            result.kept = True
+    to_run = {side: trees for side, trees in sides.items() if side not in runs}
     with ThreadPoolExecutor(max_workers=1 if suite.one_at_a_time else len(sides)) as pool:
-        running = {side: pool.submit(run_suite, suite, trees, python, scratch / side) for side, trees in sides.items()}
-    runs = {side: future.result() for side, future in running.items()}
+        running = {side: pool.submit(run_suite, suite, trees, python, scratch / side) for side, trees in to_run.items()}
+    runs |= {side: future.result() for side, future in running.items()}
     result.base, result.patched = count(runs["base"].outcomes), count(runs["patched"].outcomes)
-    result.seconds = {side: run.finished.seconds for side, run in runs.items()}
+    result.seconds = {
+        side: runs[side].finished.seconds for side in ("base", "patched") if side == "patched" or not result.kept
+    }
     result.problems = [text for side, run in runs.items() for text in problems(side, run)]
     result.not_passed = {test: one for test, one in runs["base"].outcomes.items() if one != "passed"}
     outcomes = {
@@ -124,6 +165,8 @@ def compare(
         else:
             alone = rerun(suite, test, sides, python, scratch / f"rerun{number}")
             result.differences.append(Difference(test, *both, alone["base"], alone["patched"]))
+    if kept and not switch and not result.kept and not result.differences and not result.problems:
+        kept.keep(suite, runs["base"].outcomes)
     return result
 
 
@@ -151,7 +194,8 @@ def summary(one: Comparison) -> str:
     if one.skipped:
         return f"skipped: {one.title}: {one.skipped}"
     counts = [", ".join(f"{number} {name}" for name, number in side.items()) for side in (one.base, one.patched)]
-    lines = [f"{one.status}: {one.title}: unpatched {counts[0]}; patched {counts[1]}"]
+    unpatched = f"{counts[0]} (on record)" if one.kept else counts[0]
+    lines = [f"{one.status}: {one.title}: unpatched {unpatched}; patched {counts[1]}"]
     lines += [f"    {text}" for text in one.problems]
     for diff in one.differences:
         if diff.expected:

@@ -30,6 +30,8 @@ from patchctl_standins.made import MADE  # noqa: E402  (found through the line a
 TORCH_PYTHON = "PATCHCTL_TORCH_PYTHON"
 # What Python compiled of the interpreter's own packages, which no session has to do again: 9 CPU seconds for torch and transformers.
 COMPILED = REPO / "build" / "pycache"
+# What vllm found of its models, each in a process of its own, by the digest of the model's file: 11 CPU seconds a model.
+MODELS = REPO / "build" / "modelinfos"
 DEFAULT_TIMEOUT_S = 120.0
 PRELOADED = ("torch", "torch.distributed", "numpy")
 
@@ -151,6 +153,8 @@ def clean_environment(
     """The whole environment of a probe: nothing is inherited but PATH. What has to be made is made under `scratch`."""
     home = scratch / "home"
     home.mkdir(exist_ok=True)
+    if FORKS:  # a proof takes nothing from a run before it
+        _link(home / ".cache" / "vllm" / "modelinfos", MODELS)
     needed = [trees.path(name) for name in need]
     # Made stand-ins hold distribution metadata only, so they shadow no module; they come first because vllm's sdist
     # carries an egg-info of its own, without the "+cpu" that vllm's platform detection reads.
@@ -171,12 +175,16 @@ def clean_environment(
 def _pycache(python: Path, folder: Path) -> Path:
     """`folder`, where Python is to keep what it compiles, with the part that the interpreter's packages have in every session."""
     for home in {python.parent.parent, python.resolve().parent.parent}:
-        link, kept = folder / home.relative_to("/"), COMPILED / home.relative_to("/")
-        kept.mkdir(parents=True, exist_ok=True)
-        if not link.exists():
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(kept)
+        _link(folder / home.relative_to("/"), COMPILED / home.relative_to("/"))
     return folder
+
+
+def _link(link: Path, kept: Path) -> None:
+    """Let what is written into the folder `link` be kept in `kept`."""
+    kept.mkdir(parents=True, exist_ok=True)
+    if not link.exists():
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(kept)
 
 
 def torch_python() -> Path:

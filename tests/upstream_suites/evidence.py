@@ -7,6 +7,7 @@ import os
 import subprocess
 import tempfile
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ class Comparison:
     differences: list[Difference] = field(default_factory=list)
     ranks: int = 1
     edited: dict[str, str] = field(default_factory=dict)  # file of the tests -> why it is changed, on both sides
+    kept: bool = False  # the unpatched tree was not run: the patched one gave what is on record for it
 
     @property
     def real(self) -> list[Difference]:
@@ -95,6 +97,12 @@ def tree_of(folder: Path, objects: Path) -> str:
         subprocess.run(add, cwd=folder, env=environment, check=True, capture_output=True)
         done = subprocess.run(["git", "write-tree"], env=environment, check=True, capture_output=True, text=True)
     return done.stdout.strip()
+
+
+def base_trees(names: Iterable[str], base: Path) -> dict[str, str]:
+    """The id of each unpatched tree."""
+    with tempfile.TemporaryDirectory() as scratch:
+        return {name: tree_of(base / name, Path(scratch, "objects.git")) for name in sorted(names)}
 
 
 def revisions(names: list[str], base: Path, patched: Path) -> dict[str, dict[str, Any]]:
@@ -151,7 +159,9 @@ def _row(one: Comparison) -> str:
     if one.skipped:
         return f"| {one.title} | | | | skipped: {one.skipped} |"
     counts = [", ".join(f"{number} {name}" for name, number in side.items()) for side in (one.base, one.patched)]
-    seconds = " / ".join(f"{one.seconds[side]:.0f}" for side in ("base", "patched"))
+    seconds = " / ".join(
+        f"{one.seconds[side]:.0f}" if side in one.seconds else "on record" for side in ("base", "patched")
+    )
     return f"| {one.title} | {counts[0]} | {counts[1]} | {seconds} | {one.status}{_besides(one)} |"
 
 

@@ -74,6 +74,23 @@ def test_same_outcomes(script: ModuleType, tmp_path: Path, monkeypatch: pytest.M
     assert "needs a network" in (tmp_path / "out/upstream-suites.md").read_text()
 
 
+def test_what_is_on_record_of_the_unpatched_tree_is_not_run_again(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(script, "programs", lambda python: {"python": "3"})
+    assert run(script, tmp_path, "--kept") == 0
+    assert "on record" not in capsys.readouterr().out
+    assert run(script, tmp_path, "--kept") == 0
+    assert "unpatched 1 failed, 3 passed (on record)" in capsys.readouterr().out
+    assert report(tmp_path)["seconds"].keys() == {"patched"}  # type: ignore[attr-defined]
+    (tmp_path / "patched/thing/thing.py").write_text("VALUE = 2\n")
+    assert run(script, tmp_path, "--kept") == 1
+    assert "differs: tests/test_it.py::TestValue::test_value[1]: passed / failed" in capsys.readouterr().out
+    (tmp_path / "base/thing/thing.py").write_text("VALUE = 2\n")  # of other unpatched trees nothing is on record
+    assert run(script, tmp_path, "--kept") == 0
+    assert "on record" not in capsys.readouterr().out
+
+
 def test_difference_is_rerun_and_named(script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "patched/thing/thing.py").write_text("VALUE = 2\n")
     assert run(script, tmp_path) == 1
