@@ -30,7 +30,7 @@ WITH_TORCH = $(TORCH_PYTHON) && export PATCHCTL_TORCH_PYTHON &&
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
 
-.PHONY: help tiers apply check demo demo-share demo-gpu test test-all test-tool test-on test-behaviour test-scripts test-share test-recipes test-recipes-share test-slow test-suites test-pythons test-upstream test-mutants test-bombs test-processes fuzz torture torture-share image-test image-test-slow lint verify lint-upstream bench bench-patches config-keys docs clean trees
+.PHONY: help tiers apply check demo demo-share demo-gpu test test-all test-tool test-on test-behaviour test-scripts test-share test-subsets test-subset-share test-recipes test-recipes-share test-slow test-suites test-pythons test-upstream test-mutants test-bombs test-processes fuzz torture torture-share image-test image-test-slow lint verify lint-upstream bench bench-patches config-keys docs clean trees
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z0-9.-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 20
@@ -67,7 +67,7 @@ test-all:  ## all that .ci/run runs
 	$(MAKE) lint
 	$(MAKE) test WHOLE=1
 	$(MAKE) verify torture-share demo-share
-	$(MAKE) test-share test-scripts test-suites test-recipes-share lint-upstream SET=$(OLDER)
+	$(MAKE) test-share test-subset-share test-scripts test-suites test-recipes-share lint-upstream SET=$(OLDER)
 	$(MAKE) image-test
 
 tiers:  ## say what make test does not run, in which tier it is, and why
@@ -118,6 +118,13 @@ test-scripts: trees  ## [all] the scripts, and clusters with a real Ray, of SET 
 SHARE ?= 1/8
 test-share: trees  ## [all] every eighth file of them, for SET of the older release; SHARE=2/8 for the next
 	$(WITH_TORCH) $(BEHAVIOUR) --share $(SHARE) patches tests/behaviour
+
+test-subsets: trees  ## [weekly] behaviour tests on every subset of the sources at hand that makes other trees, of SET; MIRRORS=DIR for more
+	$(WITH_TORCH) $(RUN) scripts/test_subsets.py --set $(SET)
+
+# Three quarters of an hour a subset of the older set; a sixteenth of one in minutes.
+test-subset-share: trees  ## [all] the same without vllm-ascend, every sixteenth file
+	$(WITH_TORCH) $(RUN) scripts/test_subsets.py --set $(SET) --without vllm-ascend -- --share 1/16 patches tests/behaviour
 
 test-slow: trees  ## [weekly] behaviour tests that take minutes: more processes, larger matrices
 	$(WITH_TORCH) $(PYTEST) patches tests/behaviour tests/scripts tests/cluster -m slow --slow --trees=$(TREES)/patched
