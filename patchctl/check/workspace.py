@@ -36,10 +36,12 @@ from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
 from patchctl.values import dataclass
 from patchctl.workspace.belongings import operation_in
+from patchctl.workspace.bytecode import forged
 from patchctl.workspace.files import TreeFiles
-from patchctl.workspace.imports import shadows
+from patchctl.workspace.imports import additions, shadows
 from patchctl.workspace.installed import record_is_ours
 from patchctl.workspace.journal import read_journal
+from patchctl.workspace.named import in_profile, unlike_profile
 from patchctl.workspace.state import FOLDER, AppliedPatch, State, TreeState, load_state
 from patchctl.workspace.trees import Tree, commit_tree
 
@@ -72,24 +74,22 @@ def verify_workspace(workspace: Path, dist: Distribution | None, progress: Progr
         report.counts["trees"] += 1
         report.add(_TreeCheck(workspace, name, tree, state, dist, report).findings())
     progress.finish()
-    report.not_checked += _lacking(workspace, state, dist)
+    report.not_checked += _skipped(state)
+    unlike = unlike_profile(workspace, state, dist) if dist is not None else {}
+    for name, what in sorted(unlike.items()):
+        rule = "other-stack" if name in state.trees else "tree-missing"
+        report.findings.append(Finding(rule, f"{what}: {_AGAIN}", str(workspace / name), upstream=name))
     if not state.trees:
         what = f"there is no tree of the profile {state.profile}" if state.profile else "no tree is applied any more"
         report.findings.append(Finding("tree-missing", f"{what}: nothing was verified", str(workspace)))
     return report
 
 
-def _lacking(workspace: Path, state: State, dist: Distribution | None) -> Iterator[NotChecked]:
+def _skipped(state: State) -> Iterator[NotChecked]:
     """The profile's upstreams that have no tree here: nobody may think that they were looked at."""
     for skipped in state.skipped:
         tried = tuple(Tried(place, reason) for place, reason in skipped.tried)
         yield NotChecked(f"{skipped.upstream}, which was skipped when it was applied", tried)
-    profile = dist.held(state.profile, state.set) if dist is not None else None
-    named = {*state.trees, *(s.upstream for s in state.skipped)}
-    for upstream in profile.stacks if profile is not None else ():
-        if upstream not in named:
-            tried = (Tried(str(workspace), _AGAIN),)
-            yield NotChecked(f"{upstream}, of which the workspace has no tree", tried)
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,9 @@ class _TreeCheck:
             if not path.is_dir():
                 yield self.at("tree-missing", f"{what} is not there", path)
                 return
+        if tree.is_link:
+            yield self.at("tree-missing", f"the folder is a link, to {os.readlink(tree.folder)}", tree.folder)
+            return
         if tree.uninstalled:
             message = "the package is no longer installed there: `patchctl revert` forgets it"
             yield self.at("tree-missing", message, tree.folder / self.state.record)
@@ -126,9 +129,10 @@ class _TreeCheck:
             yield from self.files()
             yield from self.record()
             yield from self.head()
-            hidden = dict(self.hidden())
-            yield from (self.instead(path, module) for path, module in hidden.items())
-            yield from self.untracked(hidden)
+            instead = dict(self.instead())
+            yield from instead.values()
+            yield from self.byte_code()
+            yield from self.untracked(instead)
             yield from self.expected()
         except (SourceMismatch, BrokenRepository, GitFailed, OSError, ValueError) as error:
             if of_the_machine(error):
@@ -178,19 +182,32 @@ class _TreeCheck:
             message = f"HEAD is {head or 'nothing'}, the stack's last commit is {self.state.tip_commit}"
             yield self.at("head-moved", message, self.tree.folder)
 
-    def hidden(self) -> Iterator[tuple[bytes, bytes]]:
-        """Files that Python imports in place of the stack's; git may ignore them."""
+    def instead(self) -> Iterator[tuple[bytes, Finding]]:
+        """Files that Python imports in place of the stack's or beside them; git may ignore them."""
         known = {os.fsencode(p) for p in self.state.generated}
-        yield from shadows(self.tree.folder, self.tip, known)
+        for path, module in shadows(self.tree.folder, self.tip, known):
+            yield path, self.not_ours(path, f"and Python imports it in place of {os.fsdecode(module)}")
+        # The folder of an --into checkout is its owner's, and an installed package lies beside all others.
+        for path in additions(self.tree.folder, self.tip, known) if self.state.kind == "managed" else ():
+            yield path, self.not_ours(path, "and Python can import it")
 
-    def instead(self, path: bytes, module: bytes) -> Finding:
-        message = f"the file is not the stack's, and Python imports it in place of {os.fsdecode(module)}"
-        return self.at("untracked-file", message, self.tree.folder / os.fsdecode(path))
+    def not_ours(self, path: bytes, what: str) -> Finding:
+        return self.at("untracked-file", f"the file is not the stack's, {what}", self.tree.folder / os.fsdecode(path))
+
+    def byte_code(self) -> Iterator[Finding]:
+        wrong, others = forged(self.tree.folder, self.tip)
+        for path in wrong:
+            message = "Python takes this byte code in place of a file of the stack, of which it is no compilation"
+            yield self.at("byte-code", message, self.tree.folder / os.fsdecode(path))
+        if others:
+            one = os.fsdecode(others[0])
+            tried = Tried(one, f"run `patchctl verify` under that Python, or delete it: {len(others)} such files")
+            self.report.not_checked.append(NotChecked(f"{self.name}: byte code of another Python than this", (tried,)))
 
     def untracked(self, hidden: Container[bytes]) -> Iterator[Finding]:
         if self.state.kind != "managed":
             return
-        others = (p for p in self.tree.work.untracked() if p not in hidden)
+        others = (p for p in self.tree.work.untracked() if p not in hidden and b"__pycache__/" not in p)
         found = [p for p in others if os.fsdecode(p) not in self.state.generated]
         for path in found[:_SHOWN_UNTRACKED]:
             full = self.tree.folder / os.fsdecode(path)
@@ -256,10 +273,8 @@ class _Expectation:
         assert self.check.dist is not None
         yield from self.base()
         if not self.applied():
-            if self.state.patches or self.state.tip_commit != self.state.base_commit:
-                yield self.at(
-                    "wrong-tip", "the state names no profile with this upstream, and the tree is not at its base"
-                )
+            if self.check.whole.profile is None and in_profile(self.state):
+                yield self.at("wrong-tip", "the state names no profile, and the tree is not at its base")
             return
         try:
             patches = load_patches(self.check.dist, self.stack)

@@ -205,7 +205,11 @@ def _from(status: Status) -> Report:
     if status.interrupted:
         message = f"{status.interrupted} was interrupted: the next apply or revert finishes it"
         report.findings.append(Finding("interrupted", message, status.workspace))
+    for name, what in status.lacking.items():
+        report.findings.append(Finding("tree-missing", what, status.workspace, upstream=name))
     for tree in status.trees:
+        if tree.unlike_profile:
+            report.findings.append(Finding("other-stack", tree.unlike_profile, tree.folder, upstream=tree.upstream))
         for path in tree.edits:
             message = "the file differs from the stack's last commit"
             report.findings.append(Finding("file-changed", message, f"{tree.folder}/{path}", upstream=tree.upstream))

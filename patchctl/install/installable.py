@@ -11,8 +11,9 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import REGULAR, SYMLINK, Files
 from patchctl.manifest.distribution import Distribution
 from patchctl.values import dataclass
+from patchctl.workspace.named import in_profile
 from patchctl.workspace.state import State, TreeState, load_state
-from patchctl.workspace.status import Status, in_profile, read_status
+from patchctl.workspace.status import Status, read_status
 from patchctl.workspace.trees import Tree, commit_tree
 
 _AGAIN = "apply again, then install"

@@ -88,10 +88,11 @@ def status_text(status: Status, style: Style) -> Iterator[str]:
         yield from (f"    {p.commit[:12]}  {p.feature}" for p in tree.patches)
         yield from (f"    {style.note('left out')} {o.feature}: {visible_line(o.reason)}" for o in tree.left_out)
         yield from (f"    {style.bad('edited')} {visible_line(path)}" for path in tree.edits)
-        if tree.problem:
-            yield f"    {style.bad(visible_line(tree.problem))}"
+        for what in filter(None, (tree.problem, tree.unlike_profile)):
+            yield f"    {style.bad(visible_line(what))}"
         if tree.imports:
             yield from (f"    {i.describe(style)}" for i in tree.imports)
+    yield from (f"{name:<12} {style.bad(visible_line(what))}" for name, what in status.lacking.items())
     yield from _skipped([(s.upstream, list(s.tried)) for s in status.skipped], style)
 
 

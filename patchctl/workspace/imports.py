@@ -103,21 +103,43 @@ def shadows(folder: Path, files: Iterable[bytes], known: Container[bytes] = ()) 
     of `known`. A package and an extension come before a module of their name (importlib's FileFinder).
     """
     files = set(files)
-    modules: dict[bytes, set[bytes]] = {}
+    for above, name, stems in _beside_modules(folder, files):
+        stem, _, rest = name.partition(b".")
+        if stem not in stems:
+            continue
+        path = above + name
+        found = [path] if rest and _EXTENSION.fullmatch(b"." + rest) else []
+        found += [] if rest else _package(os.fsencode(folder), path)
+        yield from ((one, above + stem + b".py") for one in found if one not in files and one not in known)
+
+
+def additions(folder: Path, files: Iterable[bytes], known: Container[bytes] = ()) -> Iterator[bytes]:
+    """Modules and packages that Python finds in `folder`, at its top or in a package of these files, beside those of the files.
+
+    Not extensions, which a build puts there, and nothing in a folder that is no package: build folders, outputs of a run.
+    """
+    files = set(files)
+    packages = {path.rpartition(b"/")[0] for path in files if path.endswith(b".py")}
+    for above, name, stems in _beside_modules(folder, files):
+        stem, _, rest = name.partition(b".")
+        path = above + name
+        if stem in stems or path in packages or not stem.decode("utf-8", "replace").isidentifier():
+            continue
+        found = [path] if rest in (b"py", b"pyc") else [] if rest else _package(os.fsencode(folder), path)
+        yield from (one for one in found if one not in files and one not in known)
+
+
+def _beside_modules(folder: Path, files: Iterable[bytes]) -> Iterator[tuple[bytes, bytes, set[bytes]]]:
+    """Each name in the top folder and in each one with modules among the files: the folder with its slash, the name, and the
+    modules there."""
+    modules: dict[bytes, set[bytes]] = {b"": set()}
     for path in files:
         if path.endswith(b".py"):
-            above, _, name = path.rpartition(b"/")
-            modules.setdefault(above, set()).add(name.removesuffix(b".py"))
-    for above, names in sorted(modules.items()):
+            above, slash, name = path.rpartition(b"/")
+            modules.setdefault(above + slash, set()).add(name.removesuffix(b".py"))
+    for above, stems in sorted(modules.items()):
         for name in _names(os.path.join(os.fsencode(folder), above)):
-            stem, _, rest = name.partition(b".")
-            if stem not in names:
-                continue
-            path = above + b"/" + name if above else name
-            found = [path] if rest and _EXTENSION.fullmatch(b"." + rest) else []
-            found += [] if rest else _package(os.fsencode(folder), path)
-            module = path.removesuffix(name) + stem + b".py"
-            yield from ((one, module) for one in found if one not in files and one not in known)
+            yield above, name, stems
 
 
 def _package(folder: bytes, path: bytes) -> list[bytes]:

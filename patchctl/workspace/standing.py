@@ -12,9 +12,9 @@ from patchctl.manifest.types import Upstream
 from patchctl.stack.plan import AppliedStack, InstalledPackage, Standing
 from patchctl.workspace.imports import find_imports
 from patchctl.workspace.journal import read_journal
+from patchctl.workspace.named import in_profile
 from patchctl.workspace.record import listed
 from patchctl.workspace.state import load_state
-from patchctl.workspace.status import in_profile
 from patchctl.workspace.trees import Tree
 
 # vllm's, with its compiled parts, has 0.3 MB.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ from patchctl.errors import GitKilled, PatchctlError, WrongUse
 from patchctl.git.run import GitRefused
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import read_lock
-from patchctl.values import dataclass
+from patchctl.values import dataclass, field
 from patchctl.workspace.belongings import edits_in, marks_in, operation_in
 from patchctl.workspace.imports import Import, find_imports
 from patchctl.workspace.installed import record_is_ours
 from patchctl.workspace.journal import read_journal
+from patchctl.workspace.named import in_profile, unlike_profile
 from patchctl.workspace.state import AppliedPatch, LeftOut, SkippedUpstream, TreeState, load_state
 from patchctl.workspace.trees import Tree
 
@@ -39,11 +41,12 @@ class TreeStatus:
     lock: str
     problem: str | None
     imports: tuple[Import, ...]
+    unlike_profile: str | None = None
 
 
 @dataclass(frozen=True)
 class Status:
-    """A whole workspace."""
+    """A whole workspace. `lacking` says of upstreams without a tree why there should be one."""
 
     workspace: str
     profile: str | None
@@ -52,12 +55,16 @@ class Status:
     trees: tuple[TreeStatus, ...]
     skipped: tuple[SkippedUpstream, ...]
     set: str | None = None
+    lacking: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def clean(self) -> bool:
-        """No edit, no difference to the lock, no interrupted run, and Python imports these trees where it was asked. A
-        profile without a single tree is none that anyone could train with."""
-        right = all(t.lock in ("equal", "silent") and not t.edits and not t.problem for t in self.trees)
+        """No edit, no difference to the profile and the lock, no interrupted run, and Python imports these trees where it was
+        asked. A profile without a single tree is none that anyone could train with."""
+        right = all(
+            t.lock in ("equal", "silent") and not (t.edits or t.problem or t.unlike_profile) for t in self.trees
+        )
+        right = right and not self.lacking
         right = right and (self.profile is None or bool(self.trees))
         return right and self.interrupted is None and all(i.ours for t in self.trees for i in t.imports)
 
@@ -76,17 +83,18 @@ def read_status(workspace: Path, dist: Distribution | None, python: str | None) 
             raise WrongUse(f"nothing was applied to {workspace}", hint="name the workspace with --workspace DIR")
         return Status(str(workspace), None, (), journal.verb, (), ())
     asked = {name: python if state.profile is None or in_profile(tree) else None for name, tree in state.trees.items()}
-    trees = tuple(_tree(workspace, name, tree, dist, asked[name]) for name, tree in sorted(state.trees.items()))
+    unlike = unlike_profile(workspace, state, dist) if dist is not None else {}
+    trees = tuple(
+        _tree(workspace, name, tree, dist, asked[name], unlike.pop(name, None))
+        for name, tree in sorted(state.trees.items())
+    )
     interrupted = journal.verb if journal else None
-    return Status(str(workspace), state.profile, state.without, interrupted, trees, state.skipped, state.set)
+    return Status(str(workspace), state.profile, state.without, interrupted, trees, state.skipped, state.set, unlike)
 
 
-def in_profile(tree: TreeState) -> bool:
-    """Whether the applied profile has this tree. What only another one had stays, at its base: nothing installs it."""
-    return bool(tree.patches) or tree.locked or tree.tip_commit != tree.base_commit
-
-
-def _tree(workspace: Path, name: str, state: TreeState, dist: Distribution | None, python: str | None) -> TreeStatus:
+def _tree(
+    workspace: Path, name: str, state: TreeState, dist: Distribution | None, python: str | None, unlike: str | None
+) -> TreeStatus:
     tree = Tree.of(workspace, name, state)
     problem: str | None = None
     edits: tuple[str, ...] = ()
@@ -102,6 +110,8 @@ def _tree(workspace: Path, name: str, state: TreeState, dist: Distribution | Non
             problem = f"{operation.name} is in progress: {operation.way_out}"
         elif head != state.tip_commit:
             problem = f"HEAD is {head}, not the stack's last commit"
+        elif tree.is_link:
+            problem = f"the folder is a link, to {os.readlink(tree.folder)}"
     except (PatchctlError, OSError) as error:
         if isinstance(error, GitKilled | GitRefused) or of_the_machine(error):  # says nothing of the tree
             raise
@@ -124,6 +134,7 @@ def _tree(workspace: Path, name: str, state: TreeState, dist: Distribution | Non
         lock=_lock(dist, name, state),
         problem=problem,
         imports=imports,
+        unlike_profile=f"{unlike}: apply again" if unlike else None,
     )
 
 

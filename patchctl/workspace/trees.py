@@ -79,6 +79,11 @@ class Tree:
         return self.git_dir / "installed-RECORD"
 
     @property
+    def is_link(self) -> bool:
+        """Whether a tree of ours was replaced by a link to another folder."""
+        return self.kind == "managed" and self.folder.is_symlink()
+
+    @property
     def uninstalled(self) -> bool:
         """Whether the installed package was taken away or replaced by another version, and our patches with it."""
         return bool(self.record) and not (self.folder / self.record).is_file()

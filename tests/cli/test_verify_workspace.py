@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import marshal
 import os
+import py_compile
 import shutil
 import subprocess
 import sys
@@ -36,6 +38,11 @@ class Place:
 
     def apply(self, profile: str, *args: str) -> None:
         self.made.good("apply", "--profile", profile, "--workspace", str(self.workspace), *args)
+
+    def unclean(self, text: str) -> bool:
+        """Whether `status` finds the fault too, and says this."""
+        done = self.made.patchctl("status", "--workspace", str(self.workspace))
+        return done.returncode == 1 and text in done.stdout
 
     def change_state(self, change: Callable[[dict[str, Any]], object]) -> None:
         file = self.workspace / ".patchctl" / "state.json"
@@ -127,13 +134,21 @@ def test_an_upstream_that_was_skipped_is_repeated(place: Place, tmp_path: Path) 
     assert ["/nowhere", "there is no such folder"] in report["not_checked"][1]["tried"]
 
 
-def test_an_upstream_of_the_profile_that_is_lacking_is_not_checked(place: Place) -> None:
-    """It came into the profile since, or the state was changed: nobody may think that it was looked at."""
+def test_an_upstream_of_the_profile_that_is_lacking(place: Place) -> None:
+    """It came into the profile since, or the state was changed."""
     place.change_state(lambda s: s["trees"].pop("clock"))
     code, report = place.verify()
-    assert (code, report["checked"]["trees"]) == (0, 1)
-    assert [n["what"] for n in report["not_checked"]] == ["clock, of which the workspace has no tree"]
-    assert "not checked: clock" in place.made.good("verify", "--workspace", str(place.workspace))
+    assert (code, report["checked"]["trees"], rules(report)) == (1, 1, {"tree-missing"})
+    assert "the state has no tree of it: apply again" in report["findings"][0]["message"]
+    assert place.unclean("the profile full names it")
+
+
+def test_a_tree_that_the_state_calls_skipped(place: Place) -> None:
+    skipped = {"upstream": "clock", "tried": [["cache", "not there"]]}
+    place.change_state(lambda s: s.update(skipped=[skipped], trees={"greeter": s["trees"]["greeter"]}))
+    code, report = place.verify()
+    assert (code, rules(report)) == (1, {"tree-missing"})
+    assert place.unclean("a tree lies here")
 
 
 def no_tree(state: dict[str, Any]) -> None:
@@ -259,6 +274,22 @@ def swap_file_for_link(place: Place) -> None:
     (place.workspace / "greeter" / ".git" / "info" / "exclude").write_text("copy.py\n_version.py\n")
 
 
+def second_stack(place: Place) -> None:
+    """The old one is still there."""
+    stacks = place.made.root / "manifests/stacks/clock"
+    shutil.copy(stacks / "v2.yaml", stacks / "v3.yaml")
+    place.made.edit(stacks / "v3.yaml", "name: v2", "name: v3")
+    place.made.edit("manifests/profiles/full.yaml", "clock: v2", "clock: v3")
+    shutil.copytree(place.made.root / "patches/clock/v2", place.made.root / "patches/clock/v3")
+
+
+def replace_by_link(place: Place) -> None:
+    """The link leads to the same bytes today."""
+    tree = place.workspace / "greeter"
+    tree.rename(place.workspace / "elsewhere")
+    tree.symlink_to("elsewhere")
+
+
 def other_patch(place: Place) -> None:
     place.made.edit(place.made.patch("loud"), "The code does it", "It does it")
 
@@ -267,7 +298,7 @@ FAULTS = (
     Fault("file_changed", {"file-changed"}, lambda p: write_files(p.workspace, {HELLO: "x = 1\n"})),
     Fault("file_missing", {"file-changed"}, lambda p: (p.workspace / HELLO).unlink()),
     Fault("file_became_executable", {"file-changed"}, lambda p: (p.workspace / HELLO).chmod(0o755)),
-    Fault("file_became_a_link", {"file-changed"}, swap_file_for_link),
+    Fault("file_became_a_link", {"file-changed", "untracked-file"}, swap_file_for_link),
     Fault(
         "carried_file_changed", {"file-changed"}, lambda p: write_files(p.workspace, {"greeter/greeter/manners.py": ""})
     ),
@@ -290,8 +321,20 @@ FAULTS = (
     Fault("tree_gone", {"tree-missing"}, lambda p: shutil.rmtree(p.workspace / "greeter")),
     Fault("repository_gone", {"tree-missing"}, lambda p: shutil.rmtree(p.workspace / "greeter" / ".git")),
     Fault("repository_damaged", {"repository"}, damage_pack),
+    Fault("tree_replaced_by_a_link", {"tree-missing"}, replace_by_link),
+    Fault("profile_names_another_stack_since", {"other-stack"}, second_stack),
+    Fault(
+        "profile_lost_the_upstream_since",
+        {"other-stack"},
+        lambda p: p.made.edit("manifests/profiles/full.yaml", "  clock: v2\n", ""),
+    ),
+    Fault("profile_gone_since", {"other-stack"}, lambda p: (p.made.root / "manifests/profiles/full.yaml").unlink()),
     Fault("run_interrupted", {"interrupted"}, interrupt),
-    Fault("state_forged_to_the_base", {"file-changed", "head-moved", "other-patches", "wrong-tip"}, forge_base),
+    Fault(
+        "state_forged_to_the_base",
+        {"file-changed", "head-moved", "other-patches", "untracked-file", "wrong-tip"},
+        forge_base,
+    ),
     Fault(
         "state_names_another_tree",
         {"wrong-base", "wrong-tip"},
@@ -319,7 +362,7 @@ FAULTS = (
     ),
     Fault(
         "stack_gone_since",
-        {"other-patches"},
+        {"other-patches", "other-stack"},
         lambda p: p.change_state(lambda s: s["trees"]["clock"].update(stack="v1")),
     ),
     Fault(
@@ -340,6 +383,8 @@ def test_one_fault(place: Place, fault: Fault) -> None:
     code, report = place.verify()
     assert rules(report) == fault.broken
     assert code == 1
+    if fault.broken <= {"other-stack", "tree-missing"}:
+        assert place.unclean("")
 
 
 def test_the_finding_names_the_file(place: Place) -> None:
@@ -350,15 +395,20 @@ def test_the_finding_names_the_file(place: Place) -> None:
 
 
 def test_a_file_that_is_not_ours_is_a_note(place: Place) -> None:
-    write_files(place.workspace, {"greeter/greeter/mine.py": ""})
+    write_files(
+        place.workspace, {"greeter/greeter/mine.txt": "", "greeter/notes/mine.py": "", "greeter/my-script.py": ""}
+    )
     code, report = place.verify()
     assert (code, rules(report)) == (0, {"untracked-file"})
+
+
+IGNORED = "*.so\n*.pyc\ntorch.py\njson\n_version.py\n"
 
 
 @pytest.mark.parametrize("name", ["hello/__init__.py", "hello/__init__.pyc", "hello.abi3.so", "__init__.so"])
 def test_what_python_imports_in_place_of_a_module_is_a_fault(place: Place, name: str) -> None:
     """Packages and extensions are found before modules, ignored by git or not."""
-    (place.workspace / "greeter" / ".git" / "info" / "exclude").write_text("*.so\n*.pyc\n_version.py\n")
+    (place.workspace / "greeter" / ".git" / "info" / "exclude").write_text(IGNORED)
     write_files(place.workspace, {f"greeter/greeter/{name}": "EVIL = 1\n"})
     code, report = place.verify()
     (found,) = report["findings"]
@@ -366,9 +416,92 @@ def test_what_python_imports_in_place_of_a_module_is_a_fault(place: Place, name:
     assert found["file"] == str(place.workspace / "greeter/greeter" / name) and "in place of" in found["message"]
 
 
-def test_what_stands_behind_a_module_is_no_fault(place: Place) -> None:
-    write_files(place.workspace, {"greeter/greeter/hello/data.py": "", "greeter/greeter/other.abi3.so": ""})
+@pytest.mark.parametrize(
+    "name",
+    [
+        "torch.py",
+        "json/__init__.py",
+        "sitecustomize.py",
+        "usercustomize.pyc",
+        "conftest.py",
+        "greeter/mine.py",
+        "greeter/mine.pyc",
+        "greeter/mine/__init__.abi3.so",
+    ],
+)
+def test_a_module_beside_those_of_the_stack_is_a_fault(place: Place, name: str) -> None:
+    """The top of a tree is on Python's path, before the standard library and all packages where PYTHONPATH has it."""
+    (place.workspace / "greeter" / ".git" / "info" / "exclude").write_text(IGNORED)
+    write_files(place.workspace, {f"greeter/{name}": "EVIL = 1\n"})
+    code, report = place.verify()
+    (found,) = report["findings"]
+    assert (code, found["rule"], found["severity"]) == (1, "untracked-file", "error")
+    assert found["file"] == str(place.workspace / "greeter" / name) and "can import it" in found["message"]
+
+
+def test_what_stands_behind_a_module_and_what_a_build_leaves_is_no_fault(place: Place) -> None:
+    left = (
+        "greeter/hello/data.py",
+        "greeter/other.abi3.so",
+        "build/lib/greeter/__init__.py",
+        "greeter.egg-info/PKG-INFO",
+    )
+    write_files(place.workspace, {f"greeter/{name}": "" for name in left})
     assert place.verify()[0] == 0
+
+
+def compiled(place: Place, mode: py_compile.PycInvalidationMode = py_compile.PycInvalidationMode.TIMESTAMP) -> Path:
+    return Path(py_compile.compile(str(place.workspace / HELLO), invalidation_mode=mode) or "")
+
+
+@pytest.mark.parametrize("mode", list(py_compile.PycInvalidationMode))
+def test_byte_code_of_another_source_is_a_fault(
+    place: Place, mode: py_compile.PycInvalidationMode, tmp_path: Path
+) -> None:
+    """Its header says that it belongs to the file of the stack: Python runs it."""
+    file = compiled(place, mode)
+    code, report = place.verify()
+    assert (code, report["findings"]) == (0, [])
+    evil = compile("EVIL = 1\n", str(place.workspace / HELLO), "exec")
+    file.write_bytes(file.read_bytes()[:16] + marshal.dumps(evil))
+    ran = subprocess.run(
+        [sys.executable, "-c", "import greeter.hello; print(greeter.hello.EVIL)"],
+        cwd=place.workspace / "greeter",
+        env={"PATH": os.defpath},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.stdout == "1\n", ran.stderr
+    code, report = place.verify()
+    assert (code, rules(report)) == (1, {"byte-code"})
+    assert report["findings"][0]["file"] == str(file)
+
+
+def test_byte_code_that_ends_the_interpreter_is_a_fault(place: Place) -> None:
+    file = compiled(place)
+    head = file.read_bytes()[:16]
+    file.write_bytes(
+        head + b"\xa9" * 100_000
+    )  # a tuple of 169 million things of which each is one: no more memory or stack
+    assert rules(place.verify()[1]) == {"byte-code"}
+    file.write_bytes(head + b"\xe3")
+    assert rules(place.verify()[1]) == {"byte-code"}
+
+
+def test_byte_code_that_python_does_not_take_is_no_fault(place: Place) -> None:
+    file = compiled(place)
+    file.write_bytes(file.read_bytes()[:16] + marshal.dumps(compile("EVIL = 1\n", "x", "exec")))
+    os.utime(place.workspace / HELLO, (1, 1))
+    assert place.verify()[0] == 0
+
+
+def test_byte_code_of_another_python_is_not_checked(place: Place) -> None:
+    file = compiled(place)
+    file.rename(file.with_name("hello.cpython-399.pyc"))
+    code, report = place.verify()
+    assert (code, report["findings"]) == (0, [])
+    assert [one["what"] for one in report["not_checked"]] == ["greeter: byte code of another Python than this"]
 
 
 def test_a_file_that_git_takes_for_unchanged_is_found(place: Place) -> None:
