@@ -13,7 +13,16 @@ DONE = 0
 FINDINGS = 1
 MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK = 10, 20  # of drift, and of a rebase that has ended
 INTERRUPTED = 130
+ENDED_BY = 128  # and the signal's number, as shells say it
 CLOSED_PIPE = 141
+
+
+class Ended(BaseException):
+    """The run was told to end, by SIGTERM or SIGHUP: it puts its things away as when it is interrupted."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.code = ENDED_BY + number
 
 
 class Where(NamedTuple):

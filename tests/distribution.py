@@ -211,6 +211,7 @@ def run_patchctl(
         "PIP_NO_INDEX": "1",
         "PATCHCTL_NO_PROGRESS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # `prove` runs pytest: hypothesis's plugin takes four fifths of a start
     }
     return run_python(["-m", "patchctl", *args], {**kept, **own, **(env or {})}, home, timeout)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import click
 
 from patchctl import __version__, extension
 from patchctl.cli.app import App
-from patchctl.errors import CLOSED_PIPE, INTERRUPTED, PatchctlError, WrongUse
+from patchctl.errors import CLOSED_PIPE, INTERRUPTED, Ended, PatchctlError, WrongUse
 from patchctl.terminal.progress import progress_of_run
 
 # The help of the group is printed from here, so that `patchctl --help` imports no verb. Extensions have verbs of their own.
@@ -141,9 +142,19 @@ def cli(ctx: click.Context, root: Path | None, cache: Path | None, color: str) -
 
 def main() -> NoReturn:
     """Run the command line and end the process with the right code."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _end)
     code = run(sys.argv[1:])
     gc.freeze()  # Python looks through all that there is once more as it ends, gc.disable() or not: 4 ms for nothing
     sys.exit(code)
+
+
+def _end(number: int, _: object) -> NoReturn:
+    """Children are ended and folders put away as with an interrupt; a second signal does not disturb that."""
+    for one in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(one, signal.SIG_IGN)
+    raise Ended(number)
 
 
 def run(args: list[str]) -> int:
@@ -160,6 +171,9 @@ def run(args: list[str]) -> int:
         return _report(_as_wrong_use(wrong), app_json)
     except PatchctlError as error:
         return _report(error, app_json)
+    except Ended as signalled:
+        print("patchctl: told to end", file=sys.stderr)
+        return signalled.code
     except (KeyboardInterrupt, click.Abort):
         print("patchctl: interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -112,6 +112,7 @@ def command(
     --prove makes, 20 somebody has to work, if only to prove it. Else 2 wrong use, 3 no source, 4 a patch needs a person, 5 edits of yours would
     be lost, 6 another run is at it.
     """
+    from patchctl.git.locks import drop_own
     from patchctl.maintain.rebase_begin import Wish, begin
     from patchctl.maintain.rebase_run import Run
     from patchctl.maintain.rebase_state import alone, find_place, read_state, write_state
@@ -143,6 +144,9 @@ def command(
         app.emit("rebase", rebasing.data(run, state), lambda style: rebasing.status(run, state), as_json)
         return DONE
     with alone(tree):
+        drop_own([tree / ".git"])
+        if place.held is not None:
+            run.store(state).link(tree / ".git")
         if prove and action != "abort":
             _check_provable(app, app.distribution.stack(state.upstream, state.old))
             state = write_state(tree, replace(state, prove=True))
@@ -216,7 +220,7 @@ def _go_on(app: App, run: Run, state: State, options: SourceOptions, as_json: bo
     """To the next stop, or to the end with the lock."""
     from patchctl.cli.lock_verb import lock_stack
     from patchctl.maintain.rebase import go_on
-    from patchctl.maintain.rebase_end import end
+    from patchctl.maintain.rebase_end import end, finish
     from patchctl.report import rebasing
 
     try:
@@ -229,6 +233,7 @@ def _go_on(app: App, run: Run, state: State, options: SourceOptions, as_json: bo
         run.progress.finish()
     app.__dict__.pop("distribution", None)  # the manifests are other ones now
     locked = lock_stack(app.distribution, ended.stack, options, app.progress(as_json), check=False)
+    finish(run)
     if state.prove:
         ended = _proven(app, ended, options, as_json)
     data = rebasing.data(run, state, ended, locked=locked.written)

@@ -105,7 +105,7 @@ class WorkTree:
         Raises LocalEdits when another git holds the index.
         """
         index, own = self.git_dir / "index", self.git_dir / f"index{OWN}"
-        own.unlink(missing_ok=True)
+        drop_own_index(own)
         flagged = {p: mark.tag for p, mark in self.marks().items() if mark.tag != UNMERGED}
         if index.exists():  # with what git knows of the files that stay
             shutil.copyfile(index, own)
@@ -126,7 +126,7 @@ class WorkTree:
             data, differing = changed(index, self.folder, change)
         except OSError as error:  # git says better what it is; but once the lock is ours, nobody else may try
             raise NotPlain from error
-        own.unlink(missing_ok=True)
+        drop_own_index(own)
         own.write_bytes(data)
         put_in_place(own, index)
         return differing
@@ -172,11 +172,11 @@ class WorkTree:
     @contextlib.contextmanager
     def _own_index(self) -> Iterator[Path]:
         own = self.git_dir / SNAPSHOT
-        own.unlink(missing_ok=True)
+        drop_own_index(own)
         try:
             yield own
         finally:
-            own.unlink(missing_ok=True)
+            drop_own_index(own)
 
     def new_branch(self, tree: str, parent: str, commit: str) -> str:
         """Commit `tree` on top of `parent` to the first free branch patchctl-stash-N; returns its name. What is staged comes
@@ -267,6 +267,12 @@ class WorkTree:
                 raise
             return False
         return True
+
+
+def drop_own_index(own: Path) -> None:
+    """Take away an index that only patchctl uses, and the lock that a killed git left of it."""
+    for file in (own, own.with_name(f"{own.name}.lock")):
+        file.unlink(missing_ok=True)
 
 
 def base_ref(git_dir: Path, which: str = "base") -> str | None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from patchctl import children
 from patchctl.errors import WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile
@@ -172,13 +173,12 @@ class Bisection:
 def _ended(command: Sequence[str], workspace: Path, env: Mapping[str, str]) -> int:
     """How the command ended; what it says goes to standard error."""
     try:
-        done = subprocess.run(
+        done = children.run(
             list(command),
             cwd=workspace,
             env=dict(env),
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno(),
-            check=False,
         )
     except OSError as error:
         raise WrongUse(f"{command[0]} cannot be run: {error.strerror}") from error

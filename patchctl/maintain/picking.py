@@ -157,14 +157,16 @@ def with_markers(folder: Path, paths: Iterable[bytes]) -> list[bytes]:
 
 
 def standing(folder: Path, head: str, generated: Iterable[str]) -> dict[str, str | None]:
-    """All that the tree holds and HEAD does not, ignored files included: a digest a path, None for what is gone."""
+    """All that the tree holds and HEAD does not, ignored files included: a digest a path, None for what is gone; "staged" for
+    what the index alone has."""
     tree = tree_of(folder)
     tracked = tree.files(head)
     files = TreeFiles(folder)
     ours = {os.fsencode(p) for p in generated}
     there = {p for p in files.everything() if not p.endswith(b".pyc")} - ours
     changed = {*(there - tracked.keys()), *tree.differing(tracked, tracked)}
-    return {os.fsdecode(p): _digest(folder, p) for p in sorted(changed)}
+    found = {os.fsdecode(p): _digest(folder, p) for p in sorted(changed)}
+    return found | {os.fsdecode(p): "staged" for p in tree.work.staged(head) if p not in changed}
 
 
 def _digest(folder: Path, path: bytes) -> str | None:

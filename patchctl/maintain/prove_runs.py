@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
+from patchctl import children
 from patchctl.maintain.mutants import Mutant
 
 MARKS = ("on", "off", "misuse")
@@ -85,15 +86,15 @@ class Bench:
             command += ["-m", marks] if marks else []
             # What is on record is of programs that were started, and not forked.
             env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PATCHCTL_TEST_FORKS": "0"}
-            done = subprocess.run(
+            done = children.run(
                 command,
                 cwd=self.root,
                 env=env,
                 stdin=subprocess.DEVNULL,
-                capture_output=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 text=True,
                 timeout=RUN_TIMEOUT_S,
-                check=False,
             )
             if not report.exists():
                 said = (f"{done.stdout}\n{done.stderr}".strip().splitlines() or [""])[-1]

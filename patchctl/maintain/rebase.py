@@ -30,7 +30,7 @@ from patchctl.maintain.picking import (
     work_of,
 )
 from patchctl.maintain.rebase_end import take_back
-from patchctl.maintain.rebase_run import Run, base_before, generated_in, stage_of
+from patchctl.maintain.rebase_run import Run, base_before, generated_in, hold, is_held, stage_of
 from patchctl.maintain.rebase_state import State, Step, Stop, advanced, write_state
 from patchctl.maintain.regenerating import Regeneration
 from patchctl.maintain.upstreamed import taken_by
@@ -59,8 +59,10 @@ def _next_stage(run: Run, state: State) -> State:
     here = state.stages[state.stage].name
     todo = tuple((s.feature, s.commit) for s in state.steps if s.stage == here and s.commit is not None)
     number = state.stage + 1
-    clear(work_of(run.place.hidden), state.stages[number].base)
-    return write_state(run.place.hidden, replace(state, stage=number, todo=todo, head=state.stages[number].base))
+    state = replace(state, stage=number, todo=todo, head=state.stages[number].base)
+    hold(work_of(run.place.hidden), state)
+    clear(work_of(run.place.hidden), state.head)
+    return write_state(run.place.hidden, state)
 
 
 def _step(run: Run, state: State, feature: str, commit: str) -> State:
@@ -306,7 +308,7 @@ def _refuse_references(folder: Path, state: State) -> None:
     """Branches, tags and stashes of the user's would go with the tree."""
     ours = {f"refs/heads/patchctl/{state.new}", "refs/patchctl/base", "refs/patchctl/tip"}
     names = work_of(folder).git("for-each-ref", "--format=%(refname)").decode("utf-8", "replace").split()
-    found = [n for n in names if n not in ours]
+    found = [n for n in names if n not in ours and not is_held(n)]
     linked = folder / ".git" / "worktrees"
     found += [str(p) for p in linked.iterdir()] if linked.is_dir() else []
     if found:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from patchctl.errors import LocalEdits, SourceUnavailable, Tried, WrongUse
 from patchctl.git.worktree import bring_pack, import_base
+from patchctl.maintain.picking import work_of
 from patchctl.maintain.pin import find_pin
-from patchctl.maintain.rebase_run import Run
+from patchctl.maintain.rebase_run import Run, hold
 from patchctl.maintain.rebase_state import Place, Stage, State, write_state
 from patchctl.maintain.resolutions import Resolutions
 from patchctl.manifest.distribution import Distribution
@@ -103,6 +104,7 @@ def _made(
         wish.python,
         wish.prove,
     )
+    hold(work_of(place.hidden), state)
     return write_state(place.hidden, state)
 
 

@@ -14,10 +14,11 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import commits_between
 from patchctl.maintain.picking import clear, work_of
 from patchctl.maintain.rebase_names import changed_calls
-from patchctl.maintain.rebase_run import Run, new_stack
+from patchctl.maintain.rebase_run import Run, let_go, new_stack
 from patchctl.maintain.rebase_state import State, Writing, end_state, write_state
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import loads
+from patchctl.manifest.lock import lock_file
 from patchctl.manifest.rewrite import rewrite_list, rewrite_texts
 from patchctl.manifest.series import place_of
 from patchctl.manifest.turns import one_writer
@@ -61,7 +62,8 @@ class Ended:
 
 
 def end(run: Run, state: State) -> Ended:
-    """Write patches and manifest. Raises LocalEdits for files in the way, what `export` raises for commits that are no patches."""
+    """Write patches and manifest; the lock and `finish` come after it. Raises LocalEdits for files in the way, what `export` raises
+    for commits that are no patches."""
     folder, dist = run.place.hidden, run.dist
     work = work_of(folder)
     clear(work, state.head)
@@ -84,7 +86,6 @@ def end(run: Run, state: State) -> Ended:
     with ObjectReader(folder / ".git") as reader:
         calls = tuple(changed_calls(reader, state.old_commits[-1], [c.id for c in commits], own))
     mark_exported(folder, series_digest((p.file.name, p.data, p.carried) for p in own))
-    end_state(run.place.give())
     written = replace(stack, patches=[e.name for e in exported], dropped=state.dropped, postponed=state.postponed)
     before = {p.digest for p in old}
     same = frozenset(p.feature for p in own if p.digest in before)
@@ -102,6 +103,12 @@ def end(run: Run, state: State) -> Ended:
     )
 
 
+def finish(run: Run) -> None:
+    """Give the work tree over: what is left is one as `edit` makes it. Until then a killed run is gone on with."""
+    let_go(work_of(run.place.hidden))
+    end_state(run.place.give())
+
+
 def after_proofs(ended: Ended, dist: Distribution, red: Sequence[str]) -> Ended:
     """With what the records of the distribution say now."""
     stack = dist.stack(ended.stack.upstream, ended.stack.name)
@@ -114,10 +121,14 @@ def take_back(run: Run, state: State) -> None:
     dist, stack = run.dist, new_stack(state)
     file = dist.stack_file(stack)
     with one_writer(dist.root):
-        if state.writing.manifest is None:
-            _unlink(file)
-        else:
-            replace_file(file, state.writing.manifest.encode())
+        for one, before in (
+            (file, state.writing.manifest),
+            (lock_file(dist.root, stack.upstream, stack.name), state.writing.lock),
+        ):
+            if before is None:
+                _unlink(one)
+            else:
+                replace_file(one, before.encode())
         _unlink(run.place.range_diff)
         for name in state.writing.files:
             _unlink(dist.root / name)
@@ -131,8 +142,9 @@ def _unlink(file: Path) -> None:
 
 
 def _drop_empty(folder: Path, top: Path) -> None:
-    while folder != top and folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+    while folder != top and not (folder.is_dir() and any(folder.iterdir())):
+        if folder.is_dir():  # one that a killed run had not made yet says nothing of those above it
+            folder.rmdir()
         folder = folder.parent
 
 
@@ -164,7 +176,9 @@ def _note_writing(run: Run, state: State, stack: Stack, target: Path, exported: 
             what = "files of the new stack are there meanwhile, and no rebase wrote them"
             raise LocalEdits(what, there or [str(file)], hint="move them elsewhere, then `patchctl rebase --continue`")
         names = tuple((target / p).relative_to(run.dist.root).as_posix() for p in paths)
-        state = write_state(run.place.hidden, replace(state, writing=Writing(names, before)))
+        lock = lock_file(run.dist.root, stack.upstream, stack.name)
+        locked = lock.read_text(encoding="utf-8") if lock.exists() else None
+        state = write_state(run.place.hidden, replace(state, writing=Writing(names, before, locked)))
     return state
 
 

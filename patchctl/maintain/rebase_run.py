@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from patchctl.git.worktree import WorkTree
 from patchctl.maintain.rebase_state import Place, Stage, State
 from patchctl.maintain.regenerating import Regeneration
 from patchctl.maintain.resolutions import Resolutions
@@ -27,6 +30,28 @@ class Run:
 
     def regeneration(self, state: State) -> Regeneration:
         return Regeneration(self.dist.upstream(state.upstream), state.python)
+
+
+_HELD = "refs/patchctl/rebase/"
+
+
+def hold(work: WorkTree, state: State) -> None:
+    """Keep from a collection what the rebase needs and no branch has: the patches to come, those that there were, the revisions."""
+    wanted = {state.old_base, state.old_commits[-1], *(s.base for s in state.stages), *(c for _, c in state.todo[-1:])}
+    let_go(work, but=wanted)
+    work.git("update-ref", "--stdin", stdin="".join(f"update {_HELD}{c} {c}\n" for c in sorted(wanted)).encode())
+
+
+def let_go(work: WorkTree, but: Collection[str] = ()) -> None:
+    """Take these references away."""
+    names = work.git("for-each-ref", "--format=%(refname)", _HELD).decode().split()
+    gone = [name for name in names if name.removeprefix(_HELD) not in but]
+    if gone:
+        work.git("update-ref", "--stdin", stdin="".join(f"delete {name}\n" for name in gone).encode())
+
+
+def is_held(reference: str) -> bool:
+    return reference.startswith(_HELD)
 
 
 def new_stack(state: State) -> Stack:

@@ -63,10 +63,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Writing:
-    """Files of the distribution that the end of a rebase makes, and the manifest as it was before; null for none."""
+    """Files of the distribution that the end of a rebase makes, and manifest and lock as they were before; null for none."""
 
     files: tuple[str, ...]
     manifest: str | None
+    lock: str | None = None
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,7 @@ def _state(data: dict[str, Any]) -> State:
     data["stages"] = tuple(Stage(**s) for s in data["stages"])
     data["todo"] = tuple((f, c) for f, c in data["todo"])
     if writing is not None:
-        writing = Writing(tuple(writing["files"]), writing["manifest"])
+        writing = Writing(**{**writing, "files": tuple(writing["files"])})
     return State(**data, steps=steps, stop=Stop(**stop) if stop else None, writing=writing)
 
 

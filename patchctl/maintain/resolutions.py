@@ -24,10 +24,15 @@ class Resolutions:
         self.folder = root / "edit" / ".resolutions" / upstream
 
     def link(self, git_dir: Path) -> None:
-        """Let git keep its own here too."""
-        (self.folder / "rr-cache").mkdir(parents=True, exist_ok=True)
+        """Let git keep its own here too. Where it was deleted since, git must not look for what it had there: it would end with
+        a signal."""
+        cache, noted = self.folder / "rr-cache", git_dir / "MERGE_RR"
+        cache.mkdir(parents=True, exist_ok=True)
         if not (git_dir / "rr-cache").is_symlink():
-            os.symlink(self.folder / "rr-cache", git_dir / "rr-cache")
+            os.symlink(cache, git_dir / "rr-cache")
+        names = [entry.partition(b"\t")[0].partition(b".")[0] for entry in _bytes_of(noted).split(b"\0") if entry]
+        if not all((cache / os.fsdecode(name)).is_dir() for name in names):
+            noted.unlink()
 
     def keep(self, work: WorkTree, picked: str, head: str, commit: str) -> None:
         """Keep what `picked` became on `head`."""
@@ -67,6 +72,10 @@ class Resolutions:
         """By trees, not by commits: those of a release in between have another date each time."""
         parts = [_tree(work, f"{picked}^"), _tree(work, picked), _tree(work, head)]
         return self.folder / f"{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:40]}.json"
+
+
+def _bytes_of(file: Path) -> bytes:
+    return file.read_bytes() if file.is_file() else b""
 
 
 def _tree(work: WorkTree, commit: str) -> str:

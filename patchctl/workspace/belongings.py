@@ -22,7 +22,7 @@ def edits_in(tree: Tree, commit: str, marks: Mapping[bytes, Mark]) -> list[bytes
     changed = tree.work.candidates(commit)
     edited = tree.differing(tree.files(commit), {*changed, *marks}) if changed or marks else []
     # The index of an --into checkout that we look at is our own: what its owner staged stays staged.
-    staged = tree.work.staged(commit) if changed and tree.kind == "managed" else []
+    staged = tree.work.staged(commit) if tree.kind == "managed" else []
     return sorted({*edited, *staged})
 
 

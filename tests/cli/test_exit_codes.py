@@ -110,6 +110,38 @@ def test_interrupted_during_a_fetch_is_130(small: Made, tmp_path: Path) -> None:
     made.good("fetch", "--profile", "full")
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_ended_during_a_fetch_nothing_of_it_stays(small: Made, tmp_path: Path, number: signal.Signals) -> None:
+    """As a CI job is cancelled: the signal comes to patchctl alone."""
+    made = copy_of(small, tmp_path)
+    shutil.rmtree(made.cache)
+    (tmp_path / "scratch").mkdir()
+    env = {**environment(made), **slow_git(tmp_path / "bin"), "TMPDIR": str(tmp_path / "scratch")}
+    line = command(made, "fetch", "--profile", "full")
+    with subprocess.Popen(line, env=env, start_new_session=True, stdout=-1, stderr=-1, text=True) as run:
+        wait_for(tmp_path / "bin/begun")
+        run.send_signal(number)
+        _, error = run.communicate(timeout=60)
+    assert run.returncode == 128 + number and "Traceback" not in error, error
+    assert not list((made.cache / "tmp").iterdir()) and not list((tmp_path / "scratch").iterdir())
+    made.good("fetch", "--profile", "full")
+
+
+def test_ended_during_a_bisect_the_command_ends_with_all_that_it_started(small: Made, tmp_path: Path) -> None:
+    (tmp_path / "scratch").mkdir()
+    env = {**environment(small), "TMPDIR": str(tmp_path / "scratch")}
+    started = f"sleep 300 & echo $! > {tmp_path}/child; touch {tmp_path}/begun; wait"
+    line = command(small, "bisect", "--profile", "full", "--", "sh", "-c", started)
+    with subprocess.Popen(line, env=env, stdout=-1, stderr=-1, text=True) as run:
+        wait_for(tmp_path / "begun")
+        run.terminate()
+        _, error = run.communicate(timeout=60)
+    assert run.returncode == 143 and "Traceback" not in error, error
+    assert not list((tmp_path / "scratch").iterdir())
+    child = Path("/proc", (tmp_path / "child").read_text().strip(), "stat")
+    assert not child.exists() or child.read_text().split()[2] == "Z"
+
+
 def test_interrupted_during_an_apply_is_130_and_can_be_finished(big: Made, tmp_path: Path) -> None:
     whole = Workspace(big, tmp_path / "whole")
     whole.apply()

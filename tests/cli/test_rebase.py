@@ -895,3 +895,68 @@ def back(made: Made, before: dict[str, tuple[str, str]]) -> None:
     shutil.rmtree(edit_folder(made), ignore_errors=True)
     shutil.rmtree(made.root / "edit", ignore_errors=True)
     assert distribution(made) == before
+
+
+# What a person does in the tree, or a kill, must not keep a rebase from its end
+
+
+def stopping(made: Made) -> Path:
+    goes_on(made, OTHER_WORDS)
+    begin(made, code=4)
+    return tree_of(made)
+
+
+def ends(made: Made) -> None:
+    resolve(made)
+    git(tree_of(made), "add", "--all")
+    assert outcomes(rebase(made, "--continue", code=20)) == {"typo": "resolved", "polite": "clean", "loud": "clean"}
+    assert git(tree_of(made), "for-each-ref", "refs/patchctl/rebase/") == ""
+
+
+@pytest.mark.parametrize("verb", [("--skip", "--reason", "no"), ("--postpone", "--reason", "no"), ("--abort",)])
+def test_the_lock_of_a_killed_git_of_ours_is_no_obstacle(made: Made, verb: tuple[str, ...]) -> None:
+    tree = stopping(made)
+    (tree / HELLO).write_text("HALF = 1\n")
+    (tree / ".git/index.patchctl-snapshot.lock").write_bytes(b"")
+    assert made.patchctl("rebase", *verb, "--dir", str(tree)).returncode in (0, 4, 20)
+
+
+def test_a_collection_takes_nothing_that_is_still_to_come(made: Made) -> None:
+    tree = stopping(made)
+    git(tree, "repack", "-adq")
+    git(tree, "reflog", "expire", "--expire=now", "--all")
+    git(tree, "gc", "--quiet", "--prune=now")
+    ends(made)
+
+
+def test_resolutions_that_were_deleted(made: Made) -> None:
+    stopping(made)
+    shutil.rmtree(made.root / "edit/.resolutions")
+    ends(made)
+
+
+def test_a_lock_that_cannot_be_written_is_made_by_the_next_run(made: Made) -> None:
+    """As with a run that was killed there: it is under way still, and can be given up as well."""
+    stopping(made)
+    in_the_way = made.root / "manifests/locks/greeter/.v2.json.new"
+    in_the_way.mkdir(parents=True)
+    resolve(made)
+    git(tree_of(made), "add", "--all")
+    done = made.patchctl("rebase", "--continue", "--dir", str(tree_of(made)))
+    assert done.returncode not in (0, 20) and not in_the_way.with_name("v2.json").exists()
+    in_the_way.rmdir()
+    assert outcomes(rebase(made, "--continue", code=20))["typo"] == "resolved"
+    assert in_the_way.with_name("v2.json").exists()
+
+
+@pytest.mark.parametrize("verb", [("--skip", "--reason", "no"), ("--postpone", "--reason", "no"), ("--abort",)])
+@pytest.mark.parametrize("new", [True, False])
+def test_what_is_staged_and_nowhere_else_is_asked_for(made: Made, verb: tuple[str, ...], new: bool) -> None:
+    tree = stopping(made)
+    file = tree / ("n.txt" if new else "README.md")
+    before = None if new else file.read_bytes()
+    file.write_text("staged\n")
+    git(tree, "add", file.name)
+    file.unlink() if before is None else file.write_bytes(before)
+    git(tree, "status")  # which leaves the index knowing every file
+    assert rebase(made, *verb, code=5)["error"]["files"] == [file.name]

@@ -17,7 +17,7 @@ suites:
   - name: small
     upstream: thing
     copy: [tests]
-    env: {SEEN: "{scratch}"}
+    env: {SEEN: "{scratch}", PYTEST_DISABLE_PLUGIN_AUTOLOAD: "1"}
     args: [tests]
     deselect: [{id: "tests/test_it.py::test_left_out", reason: needs a network}]
 """

@@ -1,0 +1,39 @@
+"""Programs that may run for long and start others: when a run of patchctl is ended, they end with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+# Time to put away what it made: pytest ends its fixtures.
+_SECONDS = 5.0
+
+
+def run(command: Sequence[str], *, timeout: float | None = None, **options: Any) -> subprocess.CompletedProcess[Any]:
+    """subprocess.run in a session of its own, all of which ends when the run is interrupted or its time is over.
+
+    Raises what Popen does, and TimeoutExpired.
+    """
+    with subprocess.Popen(command, start_new_session=True, **options) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except BaseException:
+            _end(process)
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def _end(process: subprocess.Popen[Any]) -> None:
+    _signal(process, signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_SECONDS)
+    _signal(process, signal.SIGKILL)
+
+
+def _signal(process: subprocess.Popen[Any], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
