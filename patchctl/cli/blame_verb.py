@@ -10,6 +10,7 @@ import click
 from patchctl.cli.app import App, json_option
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
+from patchctl.given import named_file
 
 
 @click.command("blame")
@@ -38,13 +39,13 @@ def command(
     be in the cache or a mirror. Reads only, and asks no network. Exit code 1 when no line is of a known upstream, or of one
     nobody can tell whose it is.
     """
-    from patchctl.maintain.blame import Blame, frames, parse_place
+    from patchctl.maintain.blame import Blame, parse_place, places_in
     from patchctl.report.blamed import blame_json, blame_text
 
     if (place is None) == (traceback is None):
         raise WrongUse("name one line as FILE:LINE, or a --traceback")
     if traceback is not None:
-        places = frames(_text(traceback))
+        places = places_in(_text(traceback))
         if not places:
             raise WrongUse(
                 "there is no Python traceback in it", hint='lines as File "x.py", line 3, in f are looked for'
@@ -59,9 +60,8 @@ def command(
 
 
 def _text(name: str) -> str:
-    if name == "-":
-        return sys.stdin.buffer.read().decode("utf-8", "replace")
     try:
-        return Path(name).read_bytes().decode("utf-8", "replace")
-    except OSError as error:
-        raise WrongUse(f"{name} cannot be read: {error.strerror}") from error
+        data = sys.stdin.buffer.read() if name == "-" else named_file(Path(name))
+    except (OSError, ValueError) as error:
+        raise WrongUse(f"{name} cannot be read: {error.strerror if isinstance(error, OSError) else error}") from error
+    return data.decode("utf-8", "replace")

@@ -8,17 +8,20 @@ line; it is held against the patched and the unpatched file where the source is 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
 from patchctl.catalog.pages import Entry
-from patchctl.errors import DoesNotApply, SourceUnavailable, WrongUse
+from patchctl.errors import DoesNotApply, PatchctlError, SourceUnavailable, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import object_id
+from patchctl.given import regular_file
 from patchctl.identify.known import KnownTree, known_trees
 from patchctl.maintain.line_owners import line_before, matching, owners_by_git, owners_of
 from patchctl.maintain.releases import Releases, RevisionTree
+from patchctl.maintain.traceback_lines import frames
 from patchctl.manifest.distribution import Distribution
 from patchctl.patch.apply import apply_change, split_lines
 from patchctl.source.types import SourceOptions
@@ -26,22 +29,22 @@ from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import SilentProgress
 from patchctl.values import dataclass, replace
-from patchctl.workspace.state import FOLDER, State, TreeState, load_state
+from patchctl.workspace.state import State, TreeState, load_state
 from patchctl.workspace.trees import Tree
 
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (.+))?')
-# What Ray and torchrun put before the lines of a worker.
-_PREFIX = re.compile(r"^(?:\x1b\[[0-9;]*m)?(?:\([^()]*\)|\[[^\]]*\]:?)(?:\x1b\[[0-9;]*m)? ?")
+# No source of an upstream is near it.
+_LARGEST_SOURCE = 16 << 20
 
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a file; `said` is the text that a traceback gave for it, `function` the one it is in."""
+    """A line of a file; `said` is the text that a traceback gave for it, `function` the one it is in, `count` how often it is there."""
 
     file: str
     line: int
     function: str | None = None
     said: str | None = None
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -64,26 +67,19 @@ class Blamed:
 
 UPSTREAM, EDIT = "upstream", "edit"
 _NO_SOURCE = "the file is not here, and its source is neither in the cache nor in a mirror"
+_NO_CODE = "the file is not here, and the traceback shows no code of it: name a workspace that has it with --workspace"
 
 
-def frames(text: str) -> list[Place]:
-    """The places of a traceback, in its order, whatever a launcher has put before its lines."""
-    found: list[Place] = []
-    lines = [_PREFIX.sub("", line) for line in text.splitlines()]
-    for number, line in enumerate(lines):
-        match = _FRAME.search(line)
-        if match is None:
-            continue
-        below = lines[number + 1].strip() if number + 1 < len(lines) else ""
-        said = below if below and _FRAME.search(below) is None else None
-        found.append(Place(match[1], int(match[2]), match[3], said))
-    return found
+def places_in(text: str) -> list[Place]:
+    """The places of the tracebacks in a text, equal ones once, where the first of them is."""
+    counts = Counter(frames(text))
+    return [Place(f.file, f.line, f.function, f.said, count) for f, count in counts.items()]
 
 
 def parse_place(text: str) -> Place:
     """FILE:LINE. Raises WrongUse."""
     file, _, line = text.rpartition(":")
-    if not file or not line.isdecimal() or int(line) < 1:
+    if not file or not re.fullmatch("[0-9]{1,9}", line) or int(line) < 1:
         raise WrongUse(f"{text!r} is not FILE:LINE", hint="a file, a colon and the number of a line, from 1")
     return Place(file, int(line))
 
@@ -95,6 +91,8 @@ class Blame:
         self._dist = dist
         self._options = replace(options, offline=True)
         self._states = {w: s for w in workspaces if (s := load_state(w)) is not None}
+        self._seen: set[Path] = set()
+        self._read: dict[tuple[str, str, bytes], tuple[bytes | None, bytes | None] | None] = {}
 
     def all(self, places: Sequence[Place]) -> list[Blamed]:
         """Each place's answer. Of files that are not here those patches count whose text fits every line that was told."""
@@ -104,6 +102,8 @@ class Blame:
         return [self._one(place, told[place.file]) for place in places]
 
     def _one(self, place: Place, together: Sequence[Place]) -> Blamed:
+        if place.line < 1:
+            return Blamed(place, None, why="no file has such a line")
         file = Path(place.file).absolute()
         found = next(filter(None, (self._in_workspace(place, w, s, file) for w, s in self._around(file))), None)
         if found is not None:
@@ -111,9 +111,8 @@ class Blame:
         candidates = list(self._candidates(place.file))
         if not candidates:
             return Blamed(place, None, why="no upstream has a file of this name")
-        try:
-            content = file.read_bytes()
-        except OSError:
+        content = regular_file(file, _LARGEST_SOURCE)
+        if content is None:
             return self._by_text(place, candidates, together)
         return self._by_content(place, candidates, content)
 
@@ -122,25 +121,29 @@ class Blame:
     def _around(self, file: Path) -> Iterator[tuple[Path, State]]:
         yield from self._states.items()
         for folder in file.parents:
-            if folder not in self._states and (folder / FOLDER / "state.json").is_file():
+            if folder in self._states or folder in self._seen:
+                continue
+            self._seen.add(folder)
+            try:
                 state = load_state(folder)
-                if state is not None:
-                    self._states[folder] = state
-                    yield folder, state
+            except (PatchctlError, OSError, ValueError):  # not a workspace that tells anything
+                continue
+            if state is not None:
+                self._states[folder] = state
+                yield folder, state
 
     def _in_workspace(self, place: Place, workspace: Path, state: State, file: Path) -> Blamed | None:
         for name, tree in state.trees.items():
             one = Tree.of(workspace, name, tree)
-            for path in {file, file.resolve()}:
-                if path.is_relative_to(one.folder) and path.is_file():
-                    return self._in_tree(place, one, tree, path)
+            for path in {file, _resolved(file)}:
+                if path.is_relative_to(one.folder) and (content := regular_file(path, _LARGEST_SOURCE)) is not None:
+                    return self._in_tree(place, one, tree, path, content)
         return None
 
-    def _in_tree(self, place: Place, tree: Tree, state: TreeState, file: Path) -> Blamed | None:
+    def _in_tree(self, place: Place, tree: Tree, state: TreeState, file: Path, content: bytes) -> Blamed | None:
         path = file.relative_to(tree.folder).as_posix()
         with ObjectReader(tree.git_dir, tree.name) as reader:
             tip = RevisionTree(reader, state.tip_tree).read(path.encode("utf-8", "surrogateescape"))
-        content = file.read_bytes()
         if tip is None:
             return None
         base = Blamed(place, None, tree.name, state.stack, path, text=_text(content, place.line), told_by="workspace")
@@ -242,6 +245,8 @@ class Blame:
         if versions is None:
             return replace(answer, why=_NO_SOURCE)
         before, patched = versions
+        if all(one.said is None for one in together):
+            return replace(answer, why=_NO_CODE)
         answer = replace(answer, told_by="traceback")
         plain = _fits(before, together)
         if patched is None or not _fits(patched, together):
@@ -253,6 +258,12 @@ class Blame:
 
     def _versions(self, tree: KnownTree, path: bytes) -> tuple[bytes | None, bytes | None] | None:
         """The file without and with the whole stack; None where no source can be had without a network."""
+        key = (tree.upstream, tree.stack.name, path)
+        if key not in self._read:
+            self._read[key] = self._versions_now(tree, path)
+        return self._read[key]
+
+    def _versions_now(self, tree: KnownTree, path: bytes) -> tuple[bytes | None, bytes | None] | None:
         upstream = self._dist.upstream(tree.upstream)
         places = Releases(tree.stack, upstream, self._options, SilentProgress(), frozenset())
         try:
@@ -273,6 +284,13 @@ class Blame:
         page_there = page if (self._dist.root / page).is_file() else None
         switch = patch.header.trailer("Switch")
         return replace(answer, owner=owner, patch=patch.shown, page=page_there, switch=switch)
+
+
+def _resolved(file: Path) -> Path:
+    try:
+        return file.resolve()
+    except (OSError, ValueError, RuntimeError):
+        return file
 
 
 def _first(found: Sequence[Blamed]) -> Blamed:

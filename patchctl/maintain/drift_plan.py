@@ -9,6 +9,7 @@ from pathlib import Path
 
 from patchctl.atomic import replace_file
 from patchctl.errors import BadManifest, WrongUse
+from patchctl.given import named_file
 from patchctl.maintain.drift import Drifting
 from patchctl.maintain.drift_types import StackDrift
 from patchctl.manifest.distribution import Distribution
@@ -81,7 +82,7 @@ def save_plan(file: Path, plan: DriftPlan) -> None:
 def read_plan(file: Path) -> DriftPlan:
     """Raises WrongUse where nothing is there, BadManifest for what `drift --save-plan` did not write."""
     try:
-        data = json.loads(file.read_bytes())
+        data = json.loads(named_file(file))
         if data.pop("schema") != SCHEMA:
             raise ValueError(f"its schema is not {SCHEMA}")
         plan: DriftPlan = build(DriftPlan, data)

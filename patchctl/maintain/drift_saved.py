@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from patchctl.errors import BadManifest, WrongUse
+from patchctl.given import named_file
 from patchctl.maintain.drift_since import SCHEMA
 from patchctl.manifest.shape import Shape, build, fields_of, shape_of
 from patchctl.values import dataclass, field
@@ -96,7 +97,7 @@ class SavedDrift:
 def read_drift(file: Path) -> SavedDrift:
     """A run that ended with an error is one too. Raises WrongUse where no file is, BadManifest for what `drift` did not print."""
     try:
-        data = json.loads(file.read_bytes())
+        data = json.loads(named_file(file))
         if data["schema"] == _NO_RUN:
             what = data["error"]["what"]
             return SavedDrift((), what if isinstance(what, str) else "")

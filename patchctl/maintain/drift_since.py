@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from patchctl.errors import BadManifest, WrongUse
+from patchctl.given import named_file
 from patchctl.maintain.drift_types import ARRIVES, PatchDrift, StackDrift
 from patchctl.maintain.tripwires import Changed
 from patchctl.values import dataclass
@@ -35,7 +36,7 @@ class Earlier:
     def __init__(self, file: Path) -> None:
         """Raises WrongUse where nothing is there, BadManifest for what no run of `drift --json` printed."""
         try:
-            data = json.loads(file.read_bytes())
+            data = json.loads(named_file(file))
             if data["schema"] != SCHEMA:
                 raise ValueError(f"its schema is not {SCHEMA}")
             self._stacks = {(s["upstream"], s["stack"]): _releases(s["releases"]) for s in data["stacks"]}

@@ -21,7 +21,8 @@ def blame_json(found: Sequence[Blamed]) -> dict[str, Any]:
 def blame_text(found: Sequence[Blamed], style: Style) -> Iterator[str]:
     """A line for each place, with what to read of a patch below it."""
     for one in found:
-        place = visible_line(f"{one.place.file}:{one.place.line}")
+        often = f"  ({one.place.count} times)" if one.place.count > 1 else ""
+        place = visible_line(f"{one.place.file}:{one.place.line}") + often
         if one.owner is None:
             yield f"{place}  {style('not ours' if one.upstream is None else 'cannot tell', dim=True)}: {one_line(one.why or '')}"
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -191,3 +192,65 @@ def test_a_line_of_nobody_and_a_line_too_far(made: Made, ws: Path, tmp_path: Pat
     assert (one["upstream"], one["owner"]) == (None, None)
     (one,) = blame(made, f"{ws}/greeter/greeter/hello.py:999", code=1)
     assert one["why"] == "the file has no such line"
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "(Server pid=9) (Worker_TP1 pid=8) ERROR 01-02 03:04:05 [executor.py:932] ",
+        "2026-01-02T03:04:05Z [rank0]: ",
+        "> ",
+    ],
+)
+def test_prefixes_of_engines_and_collectors(made: Made, ws: Path, tmp_path: Path, prefix: str) -> None:
+    text = run(PATCHED, ws / "greeter").replace(str(ws / "greeter"), "/opt/workspace/greeter")
+    rows = crashed(made, tmp_path, "".join(f"{prefix}{line}\n" for line in text.splitlines()))
+    assert [(r["owner"], r["told_by"]) for r in rows] == [("loud", "traceback"), ("typo", "traceback")]
+
+
+def test_equal_lines_of_many_ranks_are_one_answer(made: Made, ws: Path, tmp_path: Path) -> None:
+    text = run(PATCHED, ws / "greeter").replace(str(ws / "greeter"), "/opt/workspace/greeter")
+    rows = crashed(
+        made, tmp_path, "".join(f"[rank{rank}]: {line}\n" for rank in range(32) for line in text.splitlines())
+    )
+    assert [(r["owner"], r["count"]) for r in rows] == [("loud", 32), ("typo", 32)]
+
+
+def test_a_traceback_without_code_is_not_called_another_file(made: Made, ws: Path, tmp_path: Path) -> None:
+    text = run(PATCHED, ws / "greeter").replace(str(ws / "greeter"), "/opt/workspace/greeter")
+    bare = "".join(line + "\n" for line in text.splitlines() if not line.startswith("    "))
+    assert {"shows no code" in r["why"] for r in crashed(made, tmp_path, bare, code=1)} == {True}
+
+
+@pytest.mark.parametrize("name", ["x\0y", "x" * 300, "x/" * 3000 + "y", "pipe", "."])
+def test_no_name_in_a_traceback_is_a_fault_or_waited_for(made: Made, tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for file in (f"{tmp_path}/{name}/greeter/hello.py", f"{tmp_path}/{name}"):
+        text = (
+            f'  File "{file}", line 1, in f\n    x\n  File "{file}", line 0, in f\n  File "{file}", line {"9" * 5000}\n'
+        )
+        (tmp_path / "trace.txt").write_text(text)
+        done = made.patchctl("blame", "--traceback", str(tmp_path / "trace.txt"), timeout=30)
+        assert done.returncode == 1 and "Traceback (" not in done.stderr, done.stderr
+
+
+def test_a_named_pipe_with_the_name_of_a_file_of_ours(made: Made, tmp_path: Path) -> None:
+    (tmp_path / "greeter").mkdir()
+    os.mkfifo(tmp_path / "greeter/hello.py")
+    done = made.patchctl("blame", f"{tmp_path}/greeter/hello.py:3", timeout=30)
+    assert done.returncode == 1
+    for line in (
+        ("blame", "--traceback"),
+        ("rebase", "--plan"),
+        ("drift", "greeter", "--since"),
+        ("report", "--drift"),
+    ):
+        done = made.patchctl(*line, str(tmp_path / "greeter/hello.py"), timeout=30)
+        assert done.returncode == 2 and "named pipe" in done.stderr, line
+
+
+def test_a_broken_state_above_a_file_ends_nothing(made: Made, ws: Path, tmp_path: Path) -> None:
+    (tmp_path / ".patchctl").mkdir()
+    (tmp_path / ".patchctl/state.json").write_text("{")
+    shutil.copytree(ws / "greeter/greeter", tmp_path / "site/greeter")
+    assert [r["told_by"] for r in crashed(made, tmp_path, run(PATCHED, tmp_path / "site"))] == ["content"] * 2
