@@ -30,7 +30,7 @@ WITH_TORCH = $(TORCH_PYTHON) && export PATCHCTL_TORCH_PYTHON &&
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
 
-.PHONY: help tiers apply check demo demo-share demo-gpu test test-all test-tool test-on test-behaviour test-scripts test-share test-subsets test-subset-share test-recipes test-recipes-share test-slow test-suites test-pythons test-upstream test-mutants test-bombs test-processes fuzz torture torture-share image-test image-test-slow lint verify lint-upstream bench bench-patches config-keys docs clean trees
+.PHONY: help tiers apply check demo demo-share demo-gpu test test-all test-tool test-on test-behaviour test-scripts test-share test-subsets test-subset-share test-recipes test-recipes-share test-slow test-suites test-git test-pythons test-upstream test-mutants test-bombs test-processes fuzz torture torture-share image-test image-test-slow lint verify lint-upstream bench bench-patches config-keys docs clean trees
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z0-9.-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 20
@@ -81,6 +81,11 @@ test-tool: $(VENV)/.ready  ## [test] the tool alone: no torch
 
 test-processes: $(VENV)/.ready  ## [weekly] test-tool and test-behaviour where every run is a process started anew, and none is forked
 	PATCHCTL_TEST_FORKS=0 $(MAKE) test-tool test-behaviour
+
+# GIT=PROGRAM, as one of the oldest version that is taken, built from git's own repository.
+GIT ?= git
+test-git: $(VENV)/.ready  ## [by hand] the tool's tests with a git of one's own: GIT=PROGRAM
+	PATH="$(dir $(abspath $(GIT))):$$PATH" $(PYTEST) -n 2 tests/unit tests/cli tests/hostile
 
 test-pythons: $(VENV)/.ready  ## [weekly] the unit tests on each Python from 3.10 to 3.14 that this machine has, each in an environment of its own
 	$(RUN) scripts/test_pythons.py -- -n 2 tests/unit

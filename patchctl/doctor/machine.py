@@ -17,12 +17,11 @@ from pathlib import Path
 from patchctl.bundle.signature import ssh_keygen
 from patchctl.errors import WrongUse
 from patchctl.findings.report import Finding, looked_at
-from patchctl.git.run import git_executable, isolated_environment
+from patchctl.git.run import OLDEST_GIT, git_executable, isolated_environment
 from patchctl.source.config import BundlePolicy
 from patchctl.terminal.progress import size_text
 from patchctl.terminal.text import one_line, visible_line
 
-OLDEST_GIT = (2, 30)
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
 # What pyproject.toml declares: the name there, what is imported, the oldest version. A test compares both.
 DEPENDENCIES = (
@@ -56,8 +55,6 @@ def check_git() -> Finding:
     found = re.search(r"(\d+)\.(\d+)[\w.]*", said)
     if found is None:
         return looked_at("machine", "git", "warning", f"{path} says {one_line(said)}, which names no version", hint)
-    if (int(found[1]), int(found[2])) < OLDEST_GIT:
-        return looked_at("machine", "git", "error", f"{found[0]} at {path} is too old", hint)
     return looked_at("machine", "git", "ok", f"{found[0]} at {path}")
 
 

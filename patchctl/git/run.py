@@ -93,15 +93,25 @@ def _shown(args: Sequence[str]) -> str:
     return " ".join(a for a in args if not a.startswith("--"))[:60]
 
 
+OLDEST_GIT = (2, 32)
+_INSTALL = f"install git {'.'.join(map(str, OLDEST_GIT))} or newer, and put it first on PATH"
+
+
 @functools.cache
 def git_executable() -> str:
-    """The absolute path of git, never one in the current folder. Raises WrongUse when there is none."""
+    """The absolute path of git, never one in the current folder. Raises WrongUse when there is none, or one too old.
+
+    GIT_CONFIG_GLOBAL is of 2.32: an older git would read the user's settings, run their hooks and monitors, and change files.
+    """
     search = os.pathsep.join(p for p in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(p))
     found = shutil.which("git", path=search)
     if found is None:
-        raise WrongUse(
-            "git was not found on PATH", hint="install git 2.30 or newer; `patchctl doctor` lists what is missing"
-        )
+        raise WrongUse("git was not found on PATH", hint=f"{_INSTALL}; `patchctl doctor` lists what is missing")
+    said = subprocess.run([found, "--version"], env=isolated_environment(os.devnull), capture_output=True, check=False)
+    version = re.search(rb"(\d+)\.(\d+)", said.stdout)
+    if version is not None and (int(version[1]), int(version[2])) < OLDEST_GIT:
+        what = f"git {version[0].decode()} at {found} is too old: the settings of its user cannot be kept out of what it does"
+        raise WrongUse(what, hint=_INSTALL)
     return found
 
 

@@ -91,7 +91,7 @@ def test_the_list_of_dependencies_is_the_projects() -> None:
 
 def test_no_git(made: Made, tmp_path: Path) -> None:
     found = doctor(made, 1, env={"PATH": programs(tmp_path / "bin")})
-    assert found["git"]["level"] == "missing" and "2.30" in found["git"]["todo"]
+    assert found["git"]["level"] == "missing" and "2.32" in found["git"]["todo"]
     assert "lacking: git" in made.patchctl("doctor", env={"PATH": str(tmp_path / "bin")}).stdout
 
 
@@ -99,7 +99,18 @@ def test_an_old_git(made: Made, tmp_path: Path) -> None:
     """A script stands for a git of 2018."""
     path = programs(tmp_path / "bin", git='echo "git version 2.20.1"')
     found = doctor(made, 1, env={"PATH": path})
-    assert "2.20.1" in found["git"]["what"] and f"{path}/git" in found["git"]["what"]
+    assert "2.20" in found["git"]["what"] and f"{path}/git" in found["git"]["what"]
+
+
+def test_a_git_that_cannot_be_isolated_does_nothing(made: Made, tmp_path: Path) -> None:
+    """Before 2.32 git knows no GIT_CONFIG_GLOBAL: hooks and monitors of the user's own settings would run."""
+    path = programs(
+        tmp_path / "bin", git=f'[ "$1" = --version ] && exec echo "git version 2.31.8"; touch {tmp_path}/ran'
+    )
+    for line in (("fetch", "--profile", "full"), ("apply", "--profile", "full", "-w", str(tmp_path / "ws"))):
+        done = made.patchctl(*line, env={"PATH": path})
+        assert done.returncode == 2 and "git 2.31" in done.stderr and "install git 2.32" in done.stderr
+    assert not (tmp_path / "ran").exists()
 
 
 def test_an_ssh_keygen_is_needed_by_who_wants_signatures(made: Made, tmp_path: Path) -> None:
