@@ -104,9 +104,8 @@ def test_an_old_git(made: Made, tmp_path: Path) -> None:
 
 def test_a_git_that_cannot_be_isolated_does_nothing(made: Made, tmp_path: Path) -> None:
     """Before 2.32 git knows no GIT_CONFIG_GLOBAL: hooks and monitors of the user's own settings would run."""
-    path = programs(
-        tmp_path / "bin", git=f'[ "$1" = --version ] && exec echo "git version 2.31.8"; touch {tmp_path}/ran'
-    )
+    git = f'case $1 in *version) echo "git version 2.31.8"; exit;; esac; echo "$@" >> {tmp_path}/ran'
+    path = programs(tmp_path / "bin", git=git)
     done = made.patchctl("apply", "--profile", "full", "-w", str(tmp_path / "ws"), env={"PATH": path})
     assert done.returncode == 2 and "git 2.31" in done.stderr and "install git 2.32" in done.stderr
     assert not (tmp_path / "ran").exists()
