@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 from harness import BEHAVIOUR, PATCHES, REPO, SHARED, Upstream
 from models import TinyModels, make_tiny_models
-from pins import distribution
+from packaging.specifiers import SpecifierSet
+from pins import distribution, index_version, stack_of
 from trees import LazyTrees, Trees, built_trees, features_of, given_trees
 
 from patchctl.catalog.evidence import tests_of
@@ -28,6 +30,7 @@ MARKS = {
 def pytest_configure(config: pytest.Config) -> None:
     for name, meaning in MARKS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}")
+    config.addinivalue_line("markers", "stack(upstream, versions): what is true of these versions of an upstream alone")
     # A mark misspelt is a test that `patchctl prove` would not run.
     config.option.strict_markers = True
     sys.path += map(str, SHARED)
@@ -74,6 +77,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Writes each test's marks into the JUnit report, where `patchctl prove` reads them."""
     for item in items:
         item.user_properties += [("mark", mark.name) for mark in item.iter_markers() if mark.name in MARKS]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips what the mark `stack` says is of other versions, before any fixture of it runs."""
+    for mark in item.iter_markers("stack"):
+        upstream, versions = mark.args
+        given = item.config.getoption("--trees")
+        named = _given(Path(given), tuple(item.config.getoption("--stack"))).stack(upstream) if given else None
+        stack = named or stack_of(upstream, release_set=os.environ.get("PATCHCTL_SET"))
+        if not SpecifierSet(versions, prereleases=True).contains(index_version(stack)):
+            pytest.skip(f"of {upstream} {versions}, and the tree is of {stack.name}")
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,8 @@ sys.path.insert(0, str(REPO / "scripts"))
 
 from log.metrics import Metric, explanation, names, sections
 
+pytestmark = pytest.mark.stack("verl", "<0.9")
+
 PROBE = "tests/behaviour/verl/probe_log_metrics.py"
 DAPO = "recipe/dapo/dapo_ray_trainer.py"
 SET = "2026.02"

@@ -15,6 +15,8 @@ import pytest
 from harness import REPO, Upstream
 from test_recipes import Of, equal, job, probed
 
+pytestmark = pytest.mark.stack("verl", "<0.9")
+
 PROBE = "tests/behaviour/verl/probe_recipes.py"
 MODULES = {"ppo_trainer": "verl.trainer.main_ppo", "dapo_trainer": "recipe.dapo.main_dapo"}
 PAGE = REPO / "docs" / "practice" / "parameters.md"

@@ -32,6 +32,8 @@ from patchctl.training.recipes.resolve import Run, bare, resolve
 from patchctl.training.recipes.shell import override_text
 from patchctl.training.recipes.types import Rules
 
+pytestmark = pytest.mark.stack("verl", "<0.9")
+
 PROBE = "tests/behaviour/verl/probe_recipes.py"
 START_PROBE = "tests/behaviour/verl/probe_recipes_start.py"
 RECIPES: Recipes = read_recipes(Distribution.load(REPO))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from harness import REPO, Upstream
 from models import TinyModels
 
@@ -22,6 +23,8 @@ NPU = {
 }
 # As Hydra hands on off, Off, 0, none and "false"; a variable is text in any case.
 SPELLINGS: tuple[Any, ...] = ("off", "Off", 0, "none", "false")
+pytestmark = pytest.mark.stack("vllm-ascend", "<0.23")
+
 EPLB = "additional_config.eplb_config.on_demand"
 SAM = "speculative_config.method"
 # Switches with a number, of which 0 is the default and off.

@@ -26,6 +26,10 @@ _DEFAULTS: Mapping[str, Any] = {
 }
 
 
+# As transformers 5 writes what 4 wrote under the first name.
+_RENAMED: Mapping[str, str] = {"num_experts": "num_local_experts"}
+
+
 class UnknownModel(ValueError):
     """The configuration is of another family, or lacks something; says what."""
 
@@ -123,10 +127,11 @@ def read_model(config: Mapping[str, Any]) -> Model:
 
 
 def context_length(config: Any) -> int | None:
-    """How long a sequence verl lets a model have: max_position_embeddings, times the factor of a rope_scaling."""
+    """How long a sequence verl lets a model have: max_position_embeddings, times the factor of a rope_scaling,
+    which transformers 5 calls rope_parameters."""
     if not isinstance(config, Mapping):
         return None
-    scaling = config.get("rope_scaling")
+    scaling = config.get("rope_scaling") or config.get("rope_parameters")
     try:
         most = _whole(config, "max_position_embeddings")
         return int(most * float(scaling.get("factor", 1.0))) if isinstance(scaling, Mapping) and scaling else most
@@ -225,7 +230,7 @@ def _experts(config: Mapping[str, Any], family: str) -> Experts | None:
 
 
 def _whole(config: Mapping[str, Any], key: str, least: int = 1) -> int:
-    value = config.get(key, _DEFAULTS.get(key))
+    value = config.get(key, config.get(_RENAMED.get(key, key), _DEFAULTS.get(key)))
     text = "" if isinstance(value, (bool, float)) else str(value).strip()
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) >= least):
         raise UnknownModel(f"{key} is {value!r}, and a whole number from {least} to a thousand million is needed")

@@ -14,6 +14,8 @@ from models import TinyModels
 
 from patchctl.training.preflight.controller import FLOAT32, Lengths, Sharing, Switches, controller
 
+pytestmark = pytest.mark.stack("verl", "<0.9")
+
 PROBE = "tests/behaviour/verl/probe_controller_memory.py"
 SKIP = "actor_rollout_ref.actor.skip_old_log_prob"
 AROUND_A_REPLY = 8192
