@@ -30,7 +30,7 @@ WITH_TORCH = $(TORCH_PYTHON) && export PATCHCTL_TORCH_PYTHON &&
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
 
-.PHONY: help tiers apply check demo demo-share demo-gpu test test-all test-tool test-on test-behaviour test-scripts test-share test-subsets test-subset-share test-recipes test-recipes-share test-slow test-suites test-git test-pythons test-upstream test-mutants test-bombs test-processes fuzz torture torture-share image-test image-test-slow lint verify lint-upstream bench bench-patches config-keys docs clean trees
+.PHONY: help tiers apply check demo demo-share demo-gpu test test-all test-tool test-heavy test-on test-behaviour test-scripts test-share test-subsets test-subset-share test-recipes test-recipes-share test-slow test-suites test-git coverage test-pythons test-upstream test-mutants test-bombs test-processes fuzz torture torture-share image-test image-test-slow lint verify lint-upstream bench bench-patches config-keys docs clean trees
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z0-9.-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 20
@@ -58,7 +58,8 @@ demo-share: $(VENV)/.ready  ## [all] the same in two steps, on every release set
 demo-gpu: $(VENV)/.ready  ## [by hand] the trainer's half on a GPU, where one is at hand (docs/demo.md); DEMO="--device cpu" without
 	$(RUN) scripts/demo/gpu.py $(MIRROR_FLAGS) $(DEMO)
 
-# WHOLE=1 has the behaviour tests whole, as .ci/run does.
+# WHOLE=1 has the behaviour tests whole and every fourth of the heavy ones, as .ci/run does.
+test: HEAVY = $(if $(WHOLE),1/4,none)
 test: test-tool $(if $(WHOLE),test-behaviour,test-on)  ## the tool whole, and that every feature does what it says: under ten minutes
 	$(PATCHCTL) verify --static --quiet
 	@echo; echo "make test leaves to others:"; $(MAKE) -s tiers
@@ -76,8 +77,20 @@ tiers:  ## say what make test does not run, in which tier it is, and why
 check: lint $(VENV)/.ready  ## lint, types, unit tests, the distribution's own files: a minute
 	$(PYTEST) -n 2 tests/unit
 
-test-tool: $(VENV)/.ready  ## [test] the tool alone: no torch
-	$(PYTEST) -n 2 tests/unit tests/cli tests/hostile tests/upstream tests/fuzz tests/recipes
+TOOL = tests/unit tests/cli tests/hostile tests/upstream tests/fuzz tests/recipes
+HEAVY ?= 1/1
+test-tool: $(VENV)/.ready  ## [test] the tool alone, no torch; in make test without what is marked heavy
+	$(PYTEST) -n 2 $(if $(filter none,$(HEAVY)),-m "not heavy",--heavy $(HEAVY)) $(TOOL)
+
+test-heavy: $(VENV)/.ready  ## [weekly] what is marked heavy: thousands of inputs and kills, pip, pytest in pytest; every fourth of it is in make test-all
+	$(PYTEST) -n 2 -m heavy $(TOOL)
+
+# Counting takes two to three times the time. The floor is what was measured (docs/testing.md).
+coverage: $(VENV)/.ready  ## [weekly] lines and branches of patchctl/ that tests/unit and tests/cli run, its processes too, against a floor
+	mkdir -p build/coverage && rm -f build/coverage/*
+	$(VENV)/bin/coverage run -m pytest -q -n 2 tests/unit tests/cli
+	$(VENV)/bin/coverage combine -q
+	$(VENV)/bin/coverage report
 
 test-processes: $(VENV)/.ready  ## [weekly] test-tool and test-behaviour where every run is a process started anew, and none is forked
 	PATCHCTL_TEST_FORKS=0 $(MAKE) test-tool test-behaviour

@@ -1,5 +1,5 @@
-"""What every folder of tests knows, those of features in patches/ and all others in tests/: the options --slow, --share, --trees,
---stack, --used and --dropped, the mark `slow`, and the fixtures of behaviour tests."""
+"""What every folder of tests knows, those of features in patches/ and all others in tests/: the options --slow, --share, --heavy,
+--trees, --stack, --used and --dropped, the marks `slow` and `heavy`, and the fixtures of behaviour tests."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ REPO = Path(__file__).resolve().parent
 TESTS = REPO / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "behaviour")]
 pytest_plugins = ["feature_tests"]
+HEAVY = (
+    "takes more than it tells each time: left out by make test, by a share in make test-all, whole in make test-tool"
+)
 SLOW = "takes minutes, many processes or a matrix of cases: run with --slow (make test-slow, make test-mutants)"
 
 
@@ -44,6 +47,13 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     parser.addoption(
         "--share", type=_share, default=(1, 1), metavar="I/N", help="of the test files every Nth, from the Ith on"
     )
+    parser.addoption(
+        "--heavy",
+        type=_share,
+        default=(1, 1),
+        metavar="I/N",
+        help="of the tests marked heavy every Nth, from the Ith on",
+    )
 
 
 def _share(text: str) -> tuple[int, int]:
@@ -69,13 +79,17 @@ def pytest_configure(config: pytest.Config) -> None:
             # handled: the tests go on as they were told to, and what they start is as in a terminal.
             signal.signal(number, lambda *_: None)
     config.addinivalue_line("markers", f"slow: {SLOW}")
+    config.addinivalue_line("markers", f"heavy(why): {HEAVY}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     number, of = config.getoption("--share")
-    mine = set(sorted({item.path for item in items})[number - 1 :: of])
-    config.hook.pytest_deselected(items=[item for item in items if item.path not in mine])
-    items[:] = [item for item in items if item.path in mine]
+    files = set(sorted({item.path for item in items})[number - 1 :: of])
+    number, of = config.getoption("--heavy")
+    heavy = [item for item in items if item.get_closest_marker("heavy")]
+    out = {item for item in items if item.path not in files} | {*heavy} - {*heavy[number - 1 :: of]}
+    config.hook.pytest_deselected(items=[item for item in items if item in out])
+    items[:] = [item for item in items if item not in out]
     for item in items:
         if item.get_closest_marker("slow") and not config.getoption("--slow"):
             item.add_marker(pytest.mark.skip(reason="slow: make test-slow runs it"))

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from patchctl import children
 from patchctl.errors import WrongUse
+from patchctl.maintain import children
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile
 from patchctl.source.types import SourceOptions

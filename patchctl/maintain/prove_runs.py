@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
-from patchctl import children
+from patchctl.maintain import children
 from patchctl.maintain.mutants import Mutant
 
 MARKS = ("on", "off", "misuse")

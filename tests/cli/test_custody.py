@@ -17,6 +17,8 @@ from on_disk import copy_of, folder_for_all
 from patchctl.git import locks
 from patchctl.git import run as git_run
 
+pytestmark = pytest.mark.heavy("a thousand pairs of what a person leaves and what a verb does")
+
 FULL, PLAIN, NEXT = (("apply", "--profile", profile) for profile in ("full", "plain", "next"))
 STASH = ("--stash",)
 MANAGED = {

@@ -470,6 +470,7 @@ def test_from_a_remote_that_is_no_mirror_here(made: Made) -> None:
     assert done.returncode == 3 and "tried git://127.0.0.1" in done.stderr
 
 
+@pytest.mark.heavy("killed at every operation")
 @pytest.mark.parametrize("source", ["git", "sdist"])
 def test_killed_anywhere_it_is_as_if_it_had_not_run(tmp_path: Path, source: str) -> None:
     """With nothing in the cache: the distribution is as before, a plan is whole or not there, and the next run says the same."""

@@ -20,6 +20,8 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.source.types import SourceOptions
 from patchctl.terminal.progress import SilentProgress
 
+pytestmark = pytest.mark.heavy("thousands of patches beside git")
+
 SEEDS = 60
 _LINES = [
     b"diff --git a/zoo/ape.py b/zoo/ape.py", b"--- a/zoo/ape.py", b"+++ b/zoo/ape.py", b"--- /dev/null", b"+++ /dev/null",

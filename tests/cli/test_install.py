@@ -33,6 +33,8 @@ from patchctl.install.metadata import REQUIREMENTS
 from patchctl.install.submodules import submodules
 from patchctl.manifest.distribution import Distribution
 
+pytestmark = pytest.mark.heavy("installs with pip into environments of its own")
+
 # As vllm's and vllm-ascend's: a version by setuptools-scm, which writes into the tree, entry points, an extension.
 SETUP = """from setuptools import Extension, find_packages, setup
 from setuptools_scm import get_version

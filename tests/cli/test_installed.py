@@ -17,6 +17,8 @@ from on_disk import Workspace, copy_of, leftovers, snapshot
 from packages import Env, false_lines, listed, make_wheel
 from test_into import GENERATED
 
+pytestmark = pytest.mark.heavy("installs with pip into environments of its own")
+
 ODD_NAME = "greeter/sizes/E=8,N=64.json"
 GREETER_FILES = {
     **GREETER.files,

@@ -13,6 +13,8 @@ from distribution import REPO, run_patchctl
 from on_disk import snapshot
 from packages import Env, false_lines, listed
 
+pytestmark = pytest.mark.heavy("installs with pip into environments of its own")
+
 PACKAGES = {"verl": "verl", "megatron-lm": "megatron_core"}
 DAPO = {"data_rebalance_dapo", "skip_old_log_prob_dapo"}
 

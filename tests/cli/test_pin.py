@@ -257,6 +257,7 @@ def test_an_index_without_it_says_so(made: Made) -> None:
     assert snapshot(made.root) == before
 
 
+@pytest.mark.heavy("killed at every operation")
 def test_killed_anywhere_it_has_written_all_or_nothing(made: Made) -> None:
     """With nothing in the cache, from both places; the next run is hindered by nothing that a killed one left."""
     commit, _ = goes_on(made, {"README.md": "again\n"})

@@ -17,6 +17,8 @@ from distribution import CLOCK, GREETER, Made, Patch, Upstream, make_distributio
 from test_json import SHAPES, check_shape
 from test_release_sets import without_patches
 
+pytestmark = pytest.mark.heavy("runs pytest in processes of its own, some hundred times")
+
 FEATURE = "patches/greeter/v1/typo"
 TEST = f"{FEATURE}/tests/test_typo.py"
 PROBE = f"{FEATURE}/tests/probe_typo.py"

@@ -17,6 +17,8 @@ from killing import killed, points
 from on_disk import snapshot
 from test_prove import CONFTEST, MUTATION
 
+pytestmark = pytest.mark.heavy("whole rebases, killed at many points")
+
 HELLO = "greeter/hello.py"
 OLD = GREETER.files[HELLO]
 AGAIN = {"README.md": "greeter, again\n"}

@@ -196,6 +196,7 @@ def test_an_index_that_cannot_be_asked(made: Made) -> None:
     assert (made.root / LOCK).read_bytes() == before
 
 
+@pytest.mark.heavy("resolves requirements")
 @pytest.mark.usefixtures("index")
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("name", ["2026.02", "2026.11"])

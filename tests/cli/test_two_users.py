@@ -41,7 +41,10 @@ def others_can_run() -> bool:
     )
 
 
-pytestmark = pytest.mark.skipif(not others_can_run(), reason="needs root, setpriv, and a checkout that others can read")
+pytestmark = [
+    pytest.mark.skipif(not others_can_run(), reason="needs root, setpriv, and a checkout that others can read"),
+    pytest.mark.heavy("two users, who share no byte code"),
+]
 
 
 @dataclass(frozen=True)

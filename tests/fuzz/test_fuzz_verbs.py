@@ -14,6 +14,8 @@ import pytest
 from distribution import REPO, Made, git, make_distribution
 from fuzz_run import SEED
 
+pytestmark = pytest.mark.heavy("thousands of changed inputs")
+
 CASES = int(os.environ.get("PATCHCTL_FUZZ_VERBS", "12"))
 FIRST = int(os.environ.get("PATCHCTL_FUZZ_FIRST", "0"))
 _CALLS = (

@@ -98,6 +98,7 @@ def test_the_page_says_what_the_table_does() -> None:
     assert (REPO / "docs/evidence/recipes-sizes.md").read_text(encoding="utf-8") == sizes_page()
 
 
+@pytest.mark.heavy("reads every record of a run")
 @pytest.mark.parametrize("of", SETS.values(), ids=SETS)
 def test_the_page_says_what_the_records_do(of: OfSet) -> None:
     folder = REPO / "docs/evidence" / of.page

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "patchctl"
-GROUND = {"patchctl", "values", "delta", "errors", "atomic", "denied", "extension", "terminal"}
+GROUND = {"patchctl", "values", "delta", "errors", "atomic", "denied", "given", "extension", "terminal"}
 SOURCES = GROUND | {"patch", "git", "manifest", "source"}
 TREES = SOURCES | {"stack", "identify", "workspace"}
 FIRST_WING = TREES | {
@@ -39,6 +39,7 @@ ROOMS: dict[str, set[str]] = {
     "extension": {"values"},
     "atomic": {"values", "errors"},
     "denied": {"values", "errors"},
+    "given": {"errors"},
     "terminal": {"values", "errors"},
     "findings": {"patchctl", "values", "errors", "terminal"},
     "patch": {"values", "delta", "errors"},

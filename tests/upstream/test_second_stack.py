@@ -75,6 +75,7 @@ def unproven(patchctl: Run, stack: str) -> dict[str, str]:
     return {f["patch"]: f["message"].removeprefix(of) for f in findings if f["message"].startswith(of)}
 
 
+@pytest.mark.heavy("runs a proof")
 def test_both_stacks_build_and_neither_proves_the_other(locked: Path, patchctl: Run, tmp_path: Path) -> None:
     names = {s["stack"] for s in patchctl("list", "stacks", "--upstream", "vllm-ascend", sources=False)["stacks"]}
     assert names >= {OLD.partition("/")[2], NEW.partition("/")[2]}

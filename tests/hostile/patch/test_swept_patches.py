@@ -20,6 +20,8 @@ from watched import Watched, run_all
 
 from patchctl.manifest.series import Patch
 
+pytestmark = pytest.mark.heavy("thousands of changed inputs")
+
 CODES = {"patch": 2, "does-not-apply": 4}
 FORMATS = ("text", "json", "github", "gitlab", "sarif", "junit")
 STACK = "manifests/stacks/greeter/v1.yaml"

@@ -21,6 +21,8 @@ from test_hostile_bundles import FORGED, forged, good, made
 from test_hostile_index import PAGES
 from watched import Watched, run_all
 
+pytestmark = pytest.mark.heavy("thousands of changed inputs")
+
 __all__ = ["good", "made"]
 GOOD = file(b"demo-1.0/a.py")
 

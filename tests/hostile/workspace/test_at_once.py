@@ -20,6 +20,8 @@ from on_disk import Snapshot, Workspace, copy_of, environment, git, leftovers, s
 
 from patchctl.manifest.turns import one_writer
 
+pytestmark = pytest.mark.heavy("fifty runs at once")
+
 PROCESSES = 50
 # Says that it is ready by opening the FIFO for reading, which waits for a writer; goes when the last writer is gone.
 WAITING = """

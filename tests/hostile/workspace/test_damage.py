@@ -22,6 +22,8 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import Files, TreeBuilder
 from patchctl.git.pack import PackWriter
 
+pytestmark = pytest.mark.heavy("every file of a workspace damaged in turn")
+
 WITHOUT_POWERS = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
 
 

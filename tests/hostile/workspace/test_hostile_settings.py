@@ -16,7 +16,7 @@ from harmless import assert_harmless
 from on_disk import Workspace
 from watched import Watched, run_all
 
-pytestmark = pytest.mark.family("Repository configuration")
+pytestmark = [pytest.mark.family("Repository configuration"), pytest.mark.heavy("a matrix of verbs and git's settings")]
 
 # {w} is a program that leaves a trace, {d} a folder of programs and hooks that do.
 SETTINGS = {

@@ -19,6 +19,8 @@ from harmless import assert_harmless
 from on_disk import Workspace, snapshot
 from watched import Run, run_all
 
+pytestmark = pytest.mark.heavy("a matrix of verbs and trees")
+
 CODES = {0, 1, 2, 3, 4, 5, 6}
 Do = Callable[[Path, Path], object]
 """What is done, with a tree and a folder outside of it, which must stay as it is."""

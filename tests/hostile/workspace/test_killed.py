@@ -21,6 +21,8 @@ import pytest
 from distribution import Made
 from on_disk import Snapshot, Workspace, command, environment, git, leftovers, snapshot
 
+pytestmark = pytest.mark.heavy("killed at every operation")
+
 # argv: the number of the event to die at (0: none; with a minus: of those after the journal), a file for how many there
 # were, and how many of them after the journal, then patchctl's arguments.
 RUNNER = """

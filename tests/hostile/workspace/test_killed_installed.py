@@ -17,6 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "cli"))
 
 from packages import Env, false_lines, make_wheel
 
+pytestmark = pytest.mark.heavy("killed at every operation")
+
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:

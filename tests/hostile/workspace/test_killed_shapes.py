@@ -12,6 +12,8 @@ from distribution import Made, git
 from on_disk import Snapshot, Workspace, leftovers, snapshot
 from test_killed import copied, counted
 
+pytestmark = pytest.mark.heavy("killed at every operation")
+
 FULL = ("apply", "--profile", "full")
 PLAIN = ("apply", "--profile", "plain")
 RUNS = {"forward": (PLAIN, FULL), "backward": (FULL, PLAIN), "revert": (FULL, ("revert",))}

@@ -16,6 +16,8 @@ from on_disk import Snapshot, Workspace, copy_of, snapshot
 from test_damage import BROKEN, objects_in, pack_in, rewritten
 from test_killed import copied, counted
 
+pytestmark = pytest.mark.heavy("a matrix of damages and verbs")
+
 FULL = ("apply", "--profile", "full")
 MINE = "MINE = 1\n"
 COMMITTED, STAGED = "COMMITTED = 1\n", "STAGED = 1\n"

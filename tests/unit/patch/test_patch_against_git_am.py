@@ -14,6 +14,8 @@ from patchctl.errors import BadPatch
 from patchctl.patch.mailinfo import splits_mails
 from patchctl.patch.parse import parse_patch
 
+pytestmark = pytest.mark.heavy("thousands of patches beside git")
+
 QUICK = settings(
     max_examples=40,
     deadline=None,

@@ -20,6 +20,8 @@ from patchctl.patch.apply import apply_and_tell, apply_change
 from patchctl.patch.binary import MAX_INFLATED
 from patchctl.patch.parse import parse_patch
 
+pytestmark = pytest.mark.heavy("thousands of patches beside git")
+
 QUICK = settings(
     max_examples=80,
     deadline=None,

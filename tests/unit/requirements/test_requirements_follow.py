@@ -13,6 +13,8 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.read import read_recipes
 from patchctl.training.recipes.resolve import resolve
 
+pytestmark = pytest.mark.heavy("resolves requirements")
+
 LOCKS = {f"{SET}/x86_64.txt", f"{SET}/aarch64.txt"}
 GRPO = "manifests/recipes/qwen3-32b/grpo.yaml"
 REWARD = "scripts/rewards/deepscaler.py"

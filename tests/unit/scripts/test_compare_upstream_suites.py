@@ -10,6 +10,8 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.heavy("runs pytest in processes of its own")
+
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "compare_upstream_suites.py"
 
 SUITES = """

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.heavy("makes environments")
+
 SCRIPT = Path(__file__).parents[3] / "scripts" / "test_pythons.py"
 THIS = ".".join(platform.python_version_tuple()[:2])
 
