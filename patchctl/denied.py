@@ -6,7 +6,7 @@ import errno
 import os
 from pathlib import Path
 
-from patchctl.errors import WrongUse
+from patchctl.errors import MachineFailed, PatchctlError, WrongUse
 
 _PERMISSION = (errno.EACCES, errno.EPERM)
 # These need no path to be told from a fault of ours: a full disk is met by a write, which names none.
@@ -14,15 +14,24 @@ _OF_THE_MACHINE = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE),
     *(errno.EMFILE, errno.ENFILE, errno.ENOMEM),
 )
+# tempfile's words, of ENOENT: every folder that it tries is full or closed
+_NO_FOLDER = "No usable temporary directory"
 _AGAIN = "when there is room, and the disk can be written and read, run the same again"
 
 
-def refusal(error: OSError, what: str, instead: str, where: Path | None = None) -> WrongUse:
-    """WrongUse that names the path (of the error, else `where`) and, where a permission lacks, its owner. `instead` is what
-    else the user can do."""
+def refusal(error: OSError, what: str, instead: str, where: Path | None = None) -> PatchctlError:
+    """MachineFailed for a disk and for limits, else WrongUse; it names the path (of the error, else `where`) and, where a
+    permission lacks, its owner. `instead` is what else the user can do."""
     place = _place(error) or where
     hint = "; or ".join(part for part in (_whose(error, place), instead) if part)
-    return WrongUse(f"{what}: {error.strerror or error}", where=str(place) if place else None, hint=hint or None)
+    return kind_of(error)(f"{what}: {error.strerror or error}", where=str(place) if place else None, hint=hint or None)
+
+
+def kind_of(error: OSError) -> type[PatchctlError]:
+    """What to raise: MachineFailed where the same may go well later, else WrongUse."""
+    # A file system that is mounted to be read stays so: another folder is wanted, not another try.
+    failed = (of_the_machine(error) and error.errno != errno.EROFS) or _NO_FOLDER in str(error)
+    return MachineFailed if failed else WrongUse
 
 
 def of_the_machine(error: Exception) -> bool:
@@ -30,15 +39,13 @@ def of_the_machine(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno in _OF_THE_MACHINE
 
 
-def no_fault(error: OSError) -> WrongUse | None:
+def no_fault(error: OSError) -> PatchctlError | None:
     """The refusal for an error that the machine is the reason of, wherever it came from; None for all others."""
     if of_the_machine(error):
         return refusal(error, "this cannot be read or written", _AGAIN)
     if error.errno in _PERMISSION and _place(error) is not None:
         return refusal(error, "this cannot be read or written", "")
-    if "No usable temporary directory" in str(
-        error
-    ):  # tempfile's words, of ENOENT: every folder that it tries is full or closed
+    if _NO_FOLDER in str(error):
         hint = f"name a folder that can be, with TMPDIR; or {_AGAIN}"
         return refusal(error, "no temporary file can be written", hint)
     return None

@@ -159,10 +159,16 @@ class BrokenRepository(PatchctlError):
         super().__init__(what, where=where, hint=hint or way_out)
 
 
-class GitKilled(PatchctlError):
+class MachineFailed(PatchctlError):
+    """A disk, a limit or a program that was killed: what was asked for may be right, and the same run may go well later."""
+
+    code = 7
+    kind = "machine"
+
+
+class GitKilled(MachineFailed):
     """A git that we had started was killed by a signal. Says nothing of what it was asked for."""
 
-    code = 2
     kind = "git-killed"
 
     def __init__(self, command: str, number: int) -> None:

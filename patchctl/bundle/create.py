@@ -26,6 +26,7 @@ from patchctl.bundle.layout import (
     render_index,
 )
 from patchctl.bundle.signature import Signature, SigningKey, signature_file
+from patchctl.denied import kind_of
 from patchctl.errors import BadManifest, SourceMismatch, SourceUnavailable, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import FOLDER, GITLINK, parse_tree
@@ -304,7 +305,7 @@ def _write(
             writing.all(index, parts)
             signature = _sign(out, file, writing, key) if key else None
     except OSError as error:
-        raise WrongUse(f"the bundle cannot be written: {error.strerror}", where=str(out)) from error
+        raise kind_of(error)(f"the bundle cannot be written: {error.strerror}", where=str(out)) from error
     return writing.size, writing.digest.hexdigest(), signature
 
 

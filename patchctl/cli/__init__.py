@@ -19,7 +19,7 @@ import click
 
 from patchctl import __version__, extension
 from patchctl.cli.app import App
-from patchctl.errors import CLOSED_PIPE, INTERRUPTED, Ended, PatchctlError, WrongUse
+from patchctl.errors import CLOSED_PIPE, INTERRUPTED, Ended, MachineFailed, PatchctlError, WrongUse
 from patchctl.terminal.progress import progress_of_run
 
 # The help of the group is printed from here, so that `patchctl --help` imports no verb. Extensions have verbs of their own.
@@ -180,10 +180,12 @@ def run(args: list[str]) -> int:
     except (BrokenPipeError, _ReaderGone):
         if not _reader_gone():
             what = "a program that patchctl had started ended before it had read what it was told"
-            return _report(WrongUse(what, hint="run the same again: it may have been killed"), app_json)
+            return _report(MachineFailed(what, hint="run the same again: it may have been killed"), app_json)
         # What is still in the buffer must not raise again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return CLOSED_PIPE
+    except MemoryError:
+        return _report(MachineFailed("there is no memory left", hint="give it more, and run the same again"), app_json)
     except Exception as fault:
         from patchctl.denied import no_fault
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from patchctl.errors import GitKilled, PatchctlError, WrongUse
+from patchctl.errors import GitKilled, MachineFailed, PatchctlError, WrongUse
 
 ALLOWED_PROTOCOLS = "file:git:http:https:ssh"
 
@@ -60,10 +60,9 @@ class GitFailed(PatchctlError):
         self.stderr = stderr
 
 
-class GitRefused(PatchctlError):
+class GitRefused(MachineFailed):
     """The system refused git to write or to read, or killed a child of it: nothing is wrong with what it was asked for."""
 
-    code = 2
     kind = "git-refused"
 
     def __init__(self, command: str, why: str) -> None:

@@ -16,7 +16,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from patchctl.atomic import new_folder, replace_file, sweep, sync_folder
-from patchctl.errors import LocalEdits, WrongUse
+from patchctl.denied import kind_of
+from patchctl.errors import LocalEdits, PatchctlError
 from patchctl.importing.bases import Target
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import loads
@@ -64,8 +65,8 @@ def sweep_dead(dist: Distribution) -> None:
             continue  # it lives, of another user
 
 
-def _unwritable(place: Path, error: OSError) -> WrongUse:
-    return WrongUse(
+def _unwritable(place: Path, error: OSError) -> PatchctlError:
+    return kind_of(error)(
         f"{place} cannot be written: {error.strerror}", hint="nothing was imported; mend it and run it again"
     )
 

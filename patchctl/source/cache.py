@@ -23,7 +23,7 @@ from pathlib import Path
 
 from patchctl.atomic import make_folder, new_folder, sweep
 from patchctl.denied import refusal
-from patchctl.errors import SourceMismatch, WrongUse
+from patchctl.errors import MachineFailed, PatchctlError, SourceMismatch, WrongUse
 from patchctl.source.types import FORMS, Form
 from patchctl.values import asdict, dataclass
 
@@ -113,7 +113,9 @@ def staging_in(root: Path, top: Path, prefix: str) -> Iterator[Path]:
         yield folder
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise WrongUse(f"the cache has no room: {error.strerror}", where=str(root), hint=_OTHER_FOLDER) from error
+            raise MachineFailed(
+                f"the cache has no room: {error.strerror}", where=str(root), hint=_OTHER_FOLDER
+            ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise _unwritable(root, error) from error
         raise
@@ -121,7 +123,7 @@ def staging_in(root: Path, top: Path, prefix: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _unwritable(root: Path, error: OSError) -> WrongUse:
+def _unwritable(root: Path, error: OSError) -> PatchctlError:
     return refusal(error, "the cache cannot be written", _OTHER_FOLDER, root)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from patchctl.atomic import is_in_place, make_folder, own_like
 from patchctl.denied import refusal
-from patchctl.errors import WorkspaceBusy, WrongUse
+from patchctl.errors import PatchctlError, WorkspaceBusy, WrongUse
 from patchctl.workspace.state import FOLDER, UNFINISHED
 
 _LOCK = "lock"
@@ -152,7 +152,7 @@ def _no_lock(file: Path) -> WrongUse:
     )
 
 
-def _denied(error: OSError, file: Path) -> WrongUse:
+def _denied(error: OSError, file: Path) -> PatchctlError:
     instead = "name a workspace of your own with --workspace"
     return refusal(error, "the workspace cannot be written", instead, file.parent.parent)
 

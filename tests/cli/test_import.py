@@ -589,8 +589,8 @@ def test_a_disk_that_is_full_leaves_nothing(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(writing, "replace_file", full)
-    assert "No space left" in bring(tmp_path / "a.patch", code=2)
-    assert "No space left" in bring(tmp_path / "a.patch", "--stack", "zoo/mine", code=2)
+    assert "No space left" in bring(tmp_path / "a.patch", code=7)
+    assert "No space left" in bring(tmp_path / "a.patch", "--stack", "zoo/mine", code=7)
     assert not (bring.made.root / "patches/zoo").exists()
 
 

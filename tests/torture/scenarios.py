@@ -55,7 +55,7 @@ class Scenario:
     roots: tuple[str, ...] = ("ws", "cache", "tmp")
     call: Callable[[Box], Callable[[], int]] | None = None
     healthy: Callable[[Box], list[str]] = field(default=lambda box: _healthy(box))
-    codes: tuple[int, ...] = (0, 2, 3)
+    codes: tuple[int, ...] = (0, 2, 3, 7)
     weight: int = 1  # a point of it takes so many times as long: a share has so many fewer of them
     torn: Callable[[Box], list[str]] = field(default=lambda box: [])  # what may not be even before the next command
 
@@ -449,7 +449,7 @@ ALL: tuple[Scenario, ...] = (
              ((Step(_REVERT, "base"),), _TO_FULL, _TO_PLAIN), _trees, _of_user),
     Scenario("stash", "apply --stash", _edited, _STASH, "full", {"full": [_STASH], "base": [_STASH, _REVERT]},
              ((Step(_STASH, "full"),), (Step((*_REVERT, "--stash"), "base"),),
-              (Step(_FULL, None, (0, 5)), Step(_STASH, "full"))), _trees, _of_user_or_branch, codes=(0, 2, 3, 5)),
+              (Step(_FULL, None, (0, 5)), Step(_STASH, "full"))), _trees, _of_user_or_branch, codes=(0, 2, 3, 5, 7)),
     Scenario("into", "apply --into", _checkout, _INTO, "full", {"full": [_INTO], "base": [_INTO, _REVERT]},
              ((Step(_INTO, "full"),), (Step(_REVERT, None, (0, 2)), Step(_INTO, "full"), Step(_REVERT, "base"))),
              _with_checkout, _owner, ("ws", "cache", "tmp", "checkout"), healthy=_healthy_into),
@@ -460,13 +460,13 @@ ALL: tuple[Scenario, ...] = (
              (_again(_REPAIR), (Step(_FULL, None, (0, 5)), Step(_REPAIR), Step(_FULL, "full"))), _repaired, _of_user_or_aside),
     Scenario("import", "import", _mailed, _IMPORT, "end", {"end": [_IMPORT]},
              ((Step(_IMPORT, None, (0, 2, 4)), Step(("list",), "end")),), _distribution, _mails,
-             ("cache", "tmp", "distribution"), healthy=_no_litter, codes=(0, 2, 3, 4, 5)),
+             ("cache", "tmp", "distribution"), healthy=_no_litter, codes=(0, 2, 3, 4, 5, 7)),
     Scenario("edit", "edit", _nothing, _EDIT, "end", {"end": [_EDIT]}, (_again(_EDIT),), _edit_tree, _beside,
              ("edit", "cache", "tmp"), healthy=_whole_edit),
     Scenario("edit-again", "edit, a second time", _opened, _EDIT, "end", {"end": [_EDIT]}, (_again(_EDIT),), _edit_tree, _beside,
              ("edit", "cache", "tmp"), healthy=_whole_edit),
     Scenario("new", "new", _keeps_tests, _NEW, "end", {"end": [_NEW]}, ((Step(_NEW, "end", (0, 5)),),), _begun, _beside,
-             ("edit", "cache", "tmp", "distribution"), codes=(0, 2, 3, 5),
+             ("edit", "cache", "tmp", "distribution"), codes=(0, 2, 3, 5, 7),
              healthy=lambda box: [*_no_litter(box), *_whole_edit(box)]),
     Scenario("export", "export", _committed, _EXPORT, "end", {"end": [_EXPORT]}, (_again(_EXPORT),), _distribution, _with_work,
              ("edit", "cache", "tmp", "distribution"), healthy=_no_litter),
@@ -487,5 +487,5 @@ ALL: tuple[Scenario, ...] = (
     Scenario("install-two", "install of two trees", _environment, _INSTALL, "end", {"end": [_INSTALL]}, (_again(_INSTALL),),
              _installed, _of_env, ("env", "tmp", "cache", "ws/.patchctl", "home"), healthy=_no_litter, weight=10),
     Scenario("cluster", "cluster apply, on a node", _nothing, ("cluster",), "full", {**_ENDS, "full": [_FULL]},
-             (_TO_FULL, _NEVER_MIND), _trees, _beside, call=_node, codes=(0, 1, 2, 3)),
+             (_TO_FULL, _NEVER_MIND), _trees, _beside, call=_node, codes=(0, 1, 2, 3, 7)),
 )  # fmt: skip

@@ -15,7 +15,7 @@ from patchctl.git.run import GitFailed, GitRefused, git_failure
 def test_the_disk_and_the_limits_are_no_fault(code: int) -> None:
     for error in (OSError(code, "words"), OSError(code, "words", "/some/file")):
         said = no_fault(error)
-        assert said is not None and said.code == 2 and "words" in said.what
+        assert said is not None and said.code == (2 if code == errno.EROFS else 7) and "words" in said.what
         assert str(said.where or "") == (error.filename or "")
 
 

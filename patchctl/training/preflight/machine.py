@@ -16,6 +16,7 @@ from typing import Any
 
 from patchctl import __version__
 from patchctl.atomic import filling, replace_file
+from patchctl.denied import kind_of
 from patchctl.errors import WrongUse
 from patchctl.terminal.text import one_line
 
@@ -144,7 +145,7 @@ def record(machine: Machine, folder: Path) -> list[Path]:
             for name, text in texts.items():
                 replace_file(staged / name, text.encode("utf-8", "surrogateescape"))
     except OSError as error:
-        raise WrongUse(f"{folder} cannot be written: {error.strerror}", hint="name another folder") from None
+        raise kind_of(error)(f"{folder} cannot be written: {error.strerror}", hint="name another folder") from None
     return [folder / name for name in texts]
 
 

@@ -377,7 +377,7 @@ def test_a_full_disk_is_not_a_wrong_pack(made: Made, good: bytes, tmp_path: Path
             line = (f"--root={made.root}", f"--cache={disk}/c", "fetch", "--bundle", str(path), "-p", "full")
             done = run_patchctl(*line, home=tmp_path / "home")
             full = "No space left" in done.stderr or "Out of diskspace" in done.stderr  # ours, and git's
-            assert done.returncode == 2 and full, (size, done.stderr)
+            assert done.returncode == 7 and full, (size, done.stderr)
     finally:
         subprocess.run(["umount", str(disk)], check=False)
 

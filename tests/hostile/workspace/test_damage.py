@@ -351,7 +351,7 @@ def test_a_git_that_is_killed_is_named_and_what_was_begun_ends(
     spy.chmod(0o755)
     apply = ("apply", "--profile", "full", "--into", f"shape={checkout}")
     done = ws.run(*apply, env={"PATH": f"{spy.parent}:{os.environ['PATH']}"})
-    assert done.returncode == 2 and "git was killed (signal 9)" in done.stderr, done.stderr
+    assert done.returncode == 7 and "git was killed (signal 9)" in done.stderr, done.stderr
     ws.good(*apply)
     assert git(checkout, "rev-parse", "refs/patchctl/tip").strip() == ws.state["trees"]["shape"]["tip_commit"]
     ws.good("revert")
