@@ -136,7 +136,9 @@ def split_pair(text: str, option: str) -> tuple[str, str]:
     """NAME=VALUE of an option. Raises WrongUse."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
-        raise WrongUse(f"{option} takes NAME=VALUE, not {text!r}", hint=f"for example {option} verl=...")
+        from patchctl.terminal.text import redact_text
+
+        raise WrongUse(f"{option} takes NAME=VALUE, not {redact_text(text)!r}", hint=f"for example {option} verl=...")
     return name, value
 
 

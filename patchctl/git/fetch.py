@@ -82,15 +82,21 @@ def is_diverted(address: str) -> bool:
     return address.startswith("ssh:")  # ~/.ssh/config may name another host, or a jump host
 
 
-def fetch_commit(repo: Path, address: str, commit: str, local: Path | None, report: Report) -> None:
+def fetch_commit(repo: Path, address: str, shown: str, commit: str, local: Path | None, report: Report) -> None:
     """Fetch exactly `commit`, depth 1, into the empty bare repository `repo`. Raises GitFailed.
 
-    `local` is the path when `address` is one: only this repository is excepted from git's check of owners.
+    `shown` is the address without credentials: `ps` shows what git is called with, and not its configuration. `local` is the path when `address` is one: only this repository is excepted from git's check of owners.
     """
     safe: Settings = ()
     if local is not None:
         safe = (("safe.directory", str(local)), ("safe.directory", str(local / ".git")))
-    config = (*_FETCH_CONFIG, ("uploadpack.allowAnySHA1InWant", "true"), *user_settings(), *safe)
+    config = (
+        *_FETCH_CONFIG,
+        ("uploadpack.allowAnySHA1InWant", "true"),
+        *user_settings(),
+        *safe,
+        *_meant(address, shown),
+    )
     command = [
         f"--git-dir={repo}",
         "fetch",
@@ -101,7 +107,7 @@ def fetch_commit(repo: Path, address: str, commit: str, local: Path | None, repo
         "--no-write-fetch-head",
         "--no-auto-maintenance",
         "--",
-        address,
+        shown if local is None else address,
         commit,
     ]
     with git_environment(config) as env:
@@ -111,13 +117,20 @@ def fetch_commit(repo: Path, address: str, commit: str, local: Path | None, repo
     _end_history(repo, commit)  # nor where it cannot write `shallow`
 
 
-def list_refs(address: str, local: Path | None) -> dict[str, str]:
+def _meant(address: str, shown: str) -> Settings:
+    """The setting with which git asks the address where the one without credentials is named."""
+    return () if address == shown else ((f"url.{address}.insteadOf", shown),)
+
+
+def list_refs(address: str, shown: str, local: Path | None) -> dict[str, str]:
     """The branches and tags of a repository, with the ids that they name; of an annotated tag the commit. Raises GitFailed."""
     safe: Settings = ()
     if local is not None:
         safe = (("safe.directory", str(local)), ("safe.directory", str(local / ".git")))
-    with git_environment((*_FETCH_CONFIG, *user_settings(), *safe)) as env:  # and of no repository that we stand in
-        asked = ["ls-remote", "--heads", "--tags", "--", address]
+    with git_environment(
+        (*_FETCH_CONFIG, *user_settings(), *safe, *_meant(address, shown))
+    ) as env:  # and of no repository that we stand in
+        asked = ["ls-remote", "--heads", "--tags", "--", shown if local is None else address]
         out = run_git(asked, env=_reachable(env), cwd=Path(os.path.abspath(os.sep)))
     found: dict[str, str] = {}
     for line in out.decode("utf-8", "replace").splitlines():

@@ -133,7 +133,7 @@ def _fetch_from(place: Place, name: str, pin: Pin, options: SourceOptions, progr
 
     progress.start(f"{name}: git {place.shown}", None)
     try:
-        fetch_commit(repo, place.address, pin.commit, place.local, report)
+        fetch_commit(repo, place.address, place.shown, pin.commit, place.local, report)
         size = sum(pack.stat().st_size for pack in (repo / "objects" / "pack").glob("*.pack"))
         report(size, "")
         return _proven(repo, name, pin, options, place.shown, size)

@@ -121,7 +121,7 @@ def _repository(place: Place) -> Path | None:
 
 def _names(place: Place) -> dict[str, str]:
     """Its tags and branches; of a clone on this machine also those that it has of others."""
-    found = list_refs(place.address, place.local)
+    found = list_refs(place.address, place.shown, place.local)
     if (repo := _repository(place)) is not None:
         for name, oid in refs_of(repo).items():
             if _TAGS + name not in found:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
+import threading
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from distribution import Made, git, write_files
@@ -115,3 +120,21 @@ def test_wrong_use(fresh: Made) -> None:
     assert fresh.patchctl("fetch", "--profile", "full", "--mirror", "greeter").returncode == 2
     assert fresh.patchctl("fetch", "--profile", "full", "--mirror", "nobody=/x").returncode == 2
     assert fresh.patchctl("fetch", "--profile", "full", "--mirror", "greeter=ext::sh -c date").returncode == 2
+
+
+def test_a_token_of_a_mirror_is_in_no_message_and_in_no_command_line(small: Made, tmp_path: Path) -> None:
+    spy = tmp_path / "bin/git"
+    spy.parent.mkdir()
+    spy.write_text(f'#!/bin/sh\necho "$@" >> "{tmp_path}/asked"\nexec "{shutil.which("git")}" "$@"\n')
+    spy.chmod(0o755)
+    env = {"PATH": f"{spy.parent}{os.pathsep}{os.environ['PATH']}"}
+    made = replace(small, cache=tmp_path / "cache")
+    with socket.create_server(("127.0.0.1", 0)) as server:  # whoever connects gets no answer, and then an end
+        server.settimeout(60)
+        threading.Thread(target=lambda: [server.accept()[0].close() for _ in range(9)], daemon=True).start()
+        address = f"https://someone:SECRET@127.0.0.1:{server.getsockname()[1]}/x.git?token=SECRET"
+        for mirror, code in ((address, 2), (f"greeter={address}", 0)):
+            done = made.patchctl("fetch", "--profile", "full", "--mirror", mirror, env=env)
+            assert done.returncode == code and "SECRET" not in done.stdout + done.stderr, done.stderr
+        asked = (tmp_path / "asked").read_text()
+    assert f"127.0.0.1:{urlsplit(address).port}/x.git" in asked and "SECRET" not in asked
