@@ -85,7 +85,8 @@ def is_diverted(address: str) -> bool:
 def fetch_commit(repo: Path, address: str, shown: str, commit: str, local: Path | None, report: Report) -> None:
     """Fetch exactly `commit`, depth 1, into the empty bare repository `repo`. Raises GitFailed.
 
-    `shown` is the address without credentials: `ps` shows what git is called with, and not its configuration. `local` is the path when `address` is one: only this repository is excepted from git's check of owners.
+    `shown` is the address without credentials: `ps` shows what git is called with, and not its configuration. `local` is the
+    path when `address` is one: only this repository is excepted from git's check of owners.
     """
     safe: Settings = ()
     if local is not None:

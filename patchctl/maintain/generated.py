@@ -65,6 +65,15 @@ class Source:
                 return found
         return None
 
+    def project_in_archive(self) -> tuple[str, str] | None:
+        """The project and the version that the archive's PKG-INFO names."""
+        from email import message_from_bytes
+
+        file = self.archived.get(b"PKG-INFO")
+        found = message_from_bytes(file.data if file is not None else b"")
+        name, version = found.get("Name"), found.get("Version")
+        return (str(name), str(version)) if name and version else None
+
     def _archive(self) -> Iterator[ArchivedFile]:
         record = read_record(self._sdist.repo) if self._sdist else None
         if self._sdist is not None and record is not None and record.archive is not None and record.sha256 is not None:

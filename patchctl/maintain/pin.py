@@ -20,6 +20,7 @@ from patchctl.source.obtain import obtain_form
 from patchctl.source.refs import Revision, Revisions, release_prefix, version_of
 from patchctl.source.types import Base, SourceOptions
 from patchctl.terminal.progress import Progress
+from patchctl.terminal.text import one_line
 from patchctl.values import dataclass, replace
 
 _TOP_LEVEL = re.compile(r"(?m)^(?=[A-Za-z_]+:)")
@@ -113,6 +114,7 @@ def find_pin(
     with Source(bases) as source:
         block, notes = carried_over(dist.stack_file(like).read_text(encoding="utf-8"), like, stack, source)
         notes += strangers(stack, source)
+        notes += _same_project(upstream, stack, source)
         notes += _same_commit(stack, source)
         runtime = propose(dist.requirements, source)
     text = _manifest(dist, like, stack, block)
@@ -188,6 +190,31 @@ def _bases(
         raise SourceUnavailable(f"{stack.upstream}: no place has {stack.pin.identity}", [*tried, *lost], hint=hint)
     tried += lost
     return bases
+
+
+def _same_project(upstream: Upstream, stack: Stack, source: Source) -> list[str]:
+    """What the archive says that it is: an index, or a folder of --find-links, names files as it likes."""
+    from packaging.utils import canonicalize_name
+    from packaging.version import InvalidVersion, Version
+
+    sdist = stack.pin.sdist
+    if sdist is None or upstream.sdist is None or not source.archived:
+        return []
+    named = source.project_in_archive()
+    if named is None:
+        return [f"the source distribution {sdist.version} has no PKG-INFO that names a project and a version"]
+    try:
+        same = canonicalize_name(named[0]) == canonicalize_name(upstream.sdist) and Version(named[1]) == Version(
+            sdist.version
+        )
+    except InvalidVersion:
+        same = False
+    if same:
+        return []
+    raise SourceMismatch(
+        f"the source distribution of {upstream.sdist} {sdist.version} says that it is {one_line(' '.join(named), 100)}",
+        hint="it was put under a wrong name: look where it comes from, with `pip download --no-deps --no-binary :all:`",
+    )
 
 
 def _same_commit(stack: Stack, source: Source) -> list[str]:

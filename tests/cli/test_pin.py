@@ -50,11 +50,12 @@ def goes_on(made: Made, files: Mapping[str, str | None], tag: str | None = "v1.1
     return commit, tree
 
 
-def archive(made: Made, version: str, files: Mapping[str, str]) -> None:
-    """A source distribution on the index."""
+def archive(made: Made, version: str, files: Mapping[str, str], says: str = "") -> None:
+    """A source distribution on the index; `says` is what its PKG-INFO says that it is."""
+    name, _, inside = (says or f"greeter {version}").partition(" ")
     with tarfile.open(made.index / f"greeter-{version}.tar.gz", "w:gz") as tar:
-        for name, text in {**files, "PKG-INFO": f"Metadata-Version: 2.1\nName: greeter\nVersion: {version}\n"}.items():
-            info = tarfile.TarInfo(f"greeter-{version}/{name}")
+        for file, text in {**files, "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {inside}\n"}.items():
+            info = tarfile.TarInfo(f"greeter-{version}/{file}")
             info.size = len(text.encode())
             tar.addfile(info, io.BytesIO(text.encode()))
 
@@ -247,6 +248,15 @@ def test_of_the_source_distribution_alone(made: Made) -> None:
     made.good("revert", "--workspace", str(workspace))
     nothing = made.patchctl("fetch", *profile, "--refresh", "--source", "git")
     assert nothing.returncode == 3 and "of a source distribution alone: it names no commit" in nothing.stderr
+
+
+@pytest.mark.parametrize("says", ["greeter 1.1rc1", "other 1.1rc2", "greeter one"])
+def test_an_archive_under_another_name_is_not_pinned(made: Made, says: str) -> None:
+    goes_on(made, {"README.md": "again\n"})
+    archive(made, "1.1rc2", {**GREETER.files, "README.md": "again\n", "setup.py": SETUP}, says)
+    before = snapshot(made.root)
+    error = pin(made, "greeter", "1.1rc2", "--source", "sdist", code=3)["error"]
+    assert error["what"].endswith(f"says that it is {says}") and snapshot(made.root) == before
 
 
 def test_an_index_without_it_says_so(made: Made) -> None:
