@@ -4,6 +4,7 @@ and versions of the package index, of which the cache keeps the list of all file
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -206,16 +207,25 @@ class Releases:
         return self._options.cache / "drift" / "sdist" / self._name
 
     def _kept(self, name: str) -> Release | None:
-        for note in sorted(self._folder().glob("*.git/release.json")):
+        for note in sorted(self._folder().glob(f"*-{self._without}.git/release.json")):
             data = _json(note)
-            if data and self._same(data["version"], name) and self._wanted <= set(map(str.encode, data["kept"])):
+            if data and self._same(data["version"], name) and self._wanted <= _names_in(data["kept"]):
                 return Release(name, "sdist", data["commit"], data["tree"], note.parent, sha256=data["sha256"])
         return None
+
+    @cached_property
+    def _without(self) -> str:
+        """Which files the build is said to make, by the stack: another stack's may be others, and its trees then too."""
+        paths = sorted(g.path for g in self._stack.generated)
+        return hashlib.sha256("\0".join(paths).encode()).hexdigest()[:8]
 
     def _downloaded(self, name: str, sdist: Sdist) -> Release:
         from patchctl.source.index import download
 
         assert self._upstream.sdist is not None
+        final = self._folder() / f"{sdist.version}-{sdist.sha256[:16]}-{self._without}.git"
+        # What other stacks wanted of it stays: two that take it in turns would bring it anew each time.
+        self._wanted |= _names_in((_json(final / "release.json") or {}).get("kept", []))
         with cache.staging(self._options.cache) as folder:
             found = download(self._upstream.sdist, sdist, folder, self._progress, self._index_tried)
             if found is None:
@@ -228,7 +238,6 @@ class Releases:
             kept = sorted(name.decode("utf-8", "surrogateescape") for name in self._wanted)
             data = {"version": sdist.version, "sha256": sdist.sha256, "commit": commit, "tree": tree, "kept": kept}
             (repo / "release.json").write_text(json.dumps(data), encoding="utf-8")
-            final = self._folder() / f"{sdist.version}-{sdist.sha256[:16]}.git"
             cache.place(repo, final, replace=True)
             self._progress.finish()
             return Release(name, "sdist", commit, tree, final, sha256=sdist.sha256)
@@ -249,6 +258,10 @@ class Releases:
         commit = writer.add("commit", render_commit(tree, [], _AUTHOR, _AUTHOR, message))
         writer.write(repo / "objects" / "pack")
         return commit, tree
+
+
+def _names_in(kept: Iterable[str]) -> frozenset[bytes]:
+    return frozenset(name.encode("utf-8", "surrogateescape") for name in kept)
 
 
 def _json(file: Path) -> dict[str, Any] | None:

@@ -82,6 +82,9 @@ def release(made: Made, tag: str, files: Mapping[str, str | None], upstream: str
     return git(repo, "rev-parse", "HEAD").strip()
 
 
+GENERATED = 'generated:\n  - path: greeter/_version.py\n    content: "version = 1\\n"\n    why: greeter asks for it\n'
+
+
 @pytest.fixture
 def made(tmp_path: Path) -> Made:
     return make_distribution(tmp_path, (CALLING, CLOCK))
@@ -445,6 +448,27 @@ def test_from_the_package_index_only_what_matters_is_kept(tmp_path: Path) -> Non
     ).returncode
     (made.index / "greeter-2.0.tar.gz").unlink()  # the cache has it
     assert drift(made, "greeter", "--against", "2.0", "--source", "sdist", "--offline", code=20) == found
+
+
+def test_two_stacks_of_an_upstream_keep_what_each_wants_of_a_release(tmp_path: Path) -> None:
+    """One wants more of it than the other, and one has a generated file: neither makes the other bring it again."""
+    names = ("greeter/__init__.py", "greeter/hello.py", "greeter/talker.py")
+    made = make_distribution(tmp_path, (replace(CALLING, sdist=names),))
+    stacks = made.root / "manifests/stacks/greeter"
+    text = (stacks / "v1.yaml").read_text()
+    first = text[: text.index("patches:")] + "patches:" + text[text.index("patches:") + 8 :].split("  - ")[0]
+    first += "  - " + text.split("  - ")[1]
+    (stacks / "v2.yaml").write_text(
+        first.replace("name: v1\n", "name: v2\n").replace("patches:", GENERATED + "patches:")
+    )
+    shutil.copytree(made.root / "patches/greeter/v1", made.root / "patches/greeter/v2")
+    sdist(made, "2.0", {"greeter/hello.py": MOVED, "greeter/talker.py": TALKER, "README.md": "more\n"})
+    for name in ("greeter/v1", "greeter/v2"):
+        made.patchctl("drift", name, "--against", "2.0", "--source", "sdist")
+    (made.index / "greeter-2.0.tar.gz").unlink()
+    for name in ("greeter/v1", "greeter/v2", "greeter/v1"):
+        done = made.patchctl("drift", name, "--against", "2.0", "--source", "sdist", "--offline")
+        assert done.returncode in (10, 20), done.stderr
 
 
 def test_from_a_remote_that_is_no_mirror_here(made: Made) -> None:
