@@ -87,6 +87,7 @@ main() {
     [[ -f manifests/sets/$set.yaml ]] || wrong_use "there is no release set $set" "patchctl list sets"
     arguments+=(--build-arg "SET=$set")
     base=${base:-$(sed -n "s/^# base of ${set//./\\.}: \([^ ]*\).*/\1/p" "$file")}
+    [[ -n $base ]] || wrong_use "$file names no base of $set" "name one with --base IMAGE"
   fi
   tool=$(building "$tool")
   tag=${tag:-patchctl:$profile}

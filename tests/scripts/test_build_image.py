@@ -135,3 +135,16 @@ def test_the_release_set_of_the_shell_is_that_of_the_image(tmp_path: Path) -> No
 def test_a_release_set_that_is_not_there_is_wrong_use(tmp_path: Path) -> None:
     done = build(tmp_path, "--set", "2026.12")
     assert done.returncode == 2 and "there is no release set 2026.12" in done.stderr
+
+
+def test_a_release_set_of_which_the_dockerfile_names_no_base_is_wrong_use(tmp_path: Path) -> None:
+    """The base of another set would be patched, and found out in a training."""
+    for name in ("scripts", "manifests"):
+        shutil.copytree(REPO / name, tmp_path / name)
+    (tmp_path / "manifests/sets/2030.01.yaml").write_text("")
+    shutil.copy(REPO / "Dockerfile", tmp_path)
+    line = [str(tmp_path / "scripts/build_image.sh"), "--profile", "qwen3-235b", "--set", "2030.01"]
+    done = subprocess.run([*line, "--tool", "/bin/true"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "names no base of 2030.01" in done.stderr and "--base IMAGE" in done.stderr
+    done = subprocess.run([*line, "--base", "x", "--tool", "/bin/false"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "names no base" not in done.stderr
