@@ -17,6 +17,7 @@ from patchctl.patch.parse import MAX_PATCH
 
 SUFFIXES = (".patch", ".diff", ".eml", ".mbox", ".mbx", ".mail")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_COMMENT = re.compile(r"(?:^|\s)#.*")
 _DIGITS = re.compile(r"(\d+)")
 
 
@@ -28,7 +29,7 @@ def collect(sources: Sequence[Path], notes: Notebook) -> tuple[list[Mail], list[
     mails: list[Mail] = []
     left: list[Left] = []
     for source in sources:
-        for file in _files(source, left):
+        for file in _files(source, left, notes):
             mails += _read(file, _shown(file), notes)
     if not mails and not notes.faults:
         named = ", ".join(_shown(s) for s in sources)
@@ -54,7 +55,7 @@ def in_order(messages: list[Message], notes: Notebook) -> list[str]:
     return said
 
 
-def _files(source: Path, left: list[Left]) -> list[Path]:
+def _files(source: Path, left: list[Left], notes: Notebook) -> list[Path]:
     try:
         mode = source.stat().st_mode
     except OSError as error:
@@ -64,6 +65,8 @@ def _files(source: Path, left: list[Left]) -> list[Path]:
     folders = [source / "cur", source / "new"]
     if all(f.is_dir() for f in folders):  # a Maildir, whose names have no endings
         return sorted((f for d in folders for f in d.iterdir() if f.is_file()), key=lambda f: _natural(f.name))
+    if (source / "series").is_file():
+        return _quilt(source, left, notes)
     found = []
     for file in sorted(source.iterdir(), key=lambda f: _natural(f.name)):
         if file.name.startswith("."):
@@ -72,6 +75,34 @@ def _files(source: Path, left: list[Left]) -> list[Path]:
             found.append(file)
         else:
             left.append(Left(_shown(file), "no name of a mail or a patch"))
+    return found
+
+
+def _quilt(folder: Path, left: list[Left], notes: Notebook) -> list[Path]:
+    """A folder of quilt's: `series` names the patches in their order, # begins a comment, and what it does not name is not
+    applied (quilt(1))."""
+    series = folder / "series"
+    found: list[Path] = []
+    for number, line in enumerate(series.read_text(encoding="utf-8", errors="surrogateescape").splitlines(), 1):
+        name, *options = _COMMENT.sub("", line).split() or [""]
+        if not name:
+            if (file := folder / line.strip("# \t").split(" ")[0]).is_file():
+                left.append(Left(_shown(file), "commented out in series"))
+            continue
+        if "-R" in options:
+            notes.fault(
+                Mail(_shown(series), _shown(series), b""),
+                number,
+                "mail",
+                f"{name} is to be taken back (-R)",
+                "leave it out",
+            )
+        elif not (folder / name).is_file():
+            notes.fault(Mail(_shown(series), _shown(series), b""), number, "mail", f"{name} is not there")
+        else:
+            found.append(folder / name)
+    named = {*found, *(Path(one.file) for one in left), series}
+    left += [Left(_shown(f), "not named in series") for f in sorted(folder.iterdir()) if f.is_file() and f not in named]
     return found
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 from collections.abc import Sequence
 
 from patchctl.errors import DoesNotApply
@@ -15,6 +18,7 @@ from patchctl.patch.parse import FileChange
 from patchctl.values import dataclass, field
 
 ABSENT = "0" * 40
+_BARE = re.compile(rb"\s*(?:diff |--- |Index: |\*\*\* )")
 
 
 @dataclass
@@ -167,10 +171,48 @@ class Fit:
 
     def _fault(self, fitted: Fitted, change: FileChange, error: DoesNotApply) -> None:
         line = error.where.line if error.where and error.where.line else change.line
-        hint = self._way.format(file=fitted.foreign.message.mail.file)
+        hint = self._placed(fitted) or self._way.format(
+            command=_git_command(fitted.foreign, lost=self._lost_ends(change))
+        )
         if self.lacking and self._form == "sdist" and "is not in the tree" in error.what:
             hint = "--mirror UPSTREAM=URL: a git repository has every file"
-        self.faults.append(fitted.foreign.fault(line - 1, "does-not-apply", error.what, hint))
+        what = error.what
+        if self._lost_ends(change):
+            what += "; the file has CRLF line ends, and the patch lost them"
+        self.faults.append(fitted.foreign.fault(line - 1, "does-not-apply", what, hint))
+
+    def _lost_ends(self, change: FileChange) -> bool:
+        """Whether the file here ends its lines with CRLF and the patch does not: a web page or a mail took them away."""
+        if change.old_path not in self.files:
+            return False
+        lines = [line for hunk in change.hunks for line in (*hunk.old, *hunk.new)]
+        return b"\r\n" in self._content(change.old_path) and not any(
+            line.rstrip(b"\n").endswith(b"\r") for line in lines
+        )
+
+    def _placed(self, fitted: Fitted) -> str | None:
+        """What places a patch that was made inside a folder: the one folder of the tree that has all files that it reads."""
+        read = [c.old_path for c in fitted.changes if c.old_path is not None]
+        if not read or any(path in self.files for path in read):
+            return None
+        ends = [{f.removesuffix(path) for f in self.files if f.endswith(b"/" + path)} for path in read]
+        folders = set.intersection(*ends)
+        if len(folders) != 1:
+            return None
+        folder = os.fsdecode(folders.pop())
+        tops = dict.fromkeys(os.fsdecode(c.path).split("/")[0] for c in fitted.changes)
+        maps = " ".join(f"--map {shlex.quote(f'{top}={folder}{top}')}" for top in tops)
+        return f"{maps}: the patch was made in {folder}"
+
+
+def _git_command(foreign: Foreign, *, lost: bool) -> str:
+    """What git takes such a file with, in a work tree of the stack: `git am` knows mails alone."""
+    file = shlex.quote(foreign.message.mail.file)
+    more = " --ignore-whitespace" if lost else ""
+    if not _BARE.match(foreign.message.mail.data):
+        return f"`git am{more or ' -3'} {file}`"
+    three_way = " --3way" if not lost and all(s.old_id for s in foreign.sections if not s.is_new) else ""
+    return f"`git apply{more or three_way} {file}` and `git commit -a`"
 
 
 def _said(found: Stripping) -> str:

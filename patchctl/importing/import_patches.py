@@ -205,7 +205,7 @@ def _laid(
     if result.pack is not None:
         bring_pack(result.pack, store / "objects" / "pack")
     name = f"{stack.upstream}/{stack.name}"
-    way = f"`patchctl edit {name}`, `git am -3 {{file}}` there, then `patchctl export {name}`"
+    way = f"`patchctl edit {name}`, {{command}} there, then `patchctl export {name}`"
     with ObjectReader(store) as reader:
         fit = Fit(reader, reader.files(result.tip_tree), options, base.form, way)
         return _Ground(base, existing, result, store), fit, fit_all(fit, series)

@@ -8,8 +8,10 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -687,3 +689,92 @@ def test_an_sdist_that_lacks_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     shutil.rmtree(made.cache / "git", ignore_errors=True)
     away.rename(made.origins / "zoo")
     assert bring.json(tmp_path / "a.patch", "--stack", "zoo")["tip_tree"] == repo.tree
+
+
+# What is printed behind "try:" works for the file that it is printed for
+
+
+def shifted(repo: Repository) -> None:
+    """A change of other lines than the base has there: no exact fit, and one that git merges."""
+    repo.replace("zoo/ape.py", "def ape_0(value):\n", "# above\n\n\ndef ape_0(value):\n")
+    repo.commit("above")
+    one_change(repo)
+
+
+def follow(bring: Import, said: str, repo: Repository) -> None:
+    """Run what the hint says, in the work tree that it says."""
+    stack, command = re.findall(r"try: `patchctl edit (\S+)`, `(git [^`]+)`", said)[0]
+    bring(stack, "--dir", str(repo.folder.parent / "edit"), verb="edit")
+    tree = repo.folder.parent / "edit"
+    done = subprocess.run(
+        [*shlex.split(command)], cwd=tree, env={**foreign.GIT_ENV, **foreign.AUTHOR}, capture_output=True, check=False
+    )
+    assert done.returncode == 0, (command, done.stderr)
+    assert b"value + 70" in (tree / "zoo/ape.py").read_bytes()
+
+
+@pytest.mark.parametrize("form", ["mail", "git diff", "diff without ids", "stgit"])
+def test_the_way_out_of_a_patch_that_does_not_apply_is_one_for_its_form(
+    bring: Import, repo: Repository, tmp_path: Path, form: str
+) -> None:
+    shifted(repo)
+    data = {
+        "mail": repo.mail(),
+        "git diff": repo.git("diff", "--full-index", "HEAD~1", "HEAD"),
+        "diff without ids": re.sub(rb"(?m)^index .*\n", b"", repo.git("diff", "HEAD~1", "HEAD")),
+        "stgit": foreign.stgit(repo.mail()),
+    }[form]
+    (tmp_path / "a b.patch").write_bytes(data)
+    options = (
+        ()
+        if form in ("mail", "stgit")
+        else ("--author", "A B <a@b.c>", "--date", "2026-01-01 00:00:00 +0000", "--repair")
+    )
+    follow(bring, bring(tmp_path / "a b.patch", "--stack", "zoo/v1", *options, code=4), repo)
+
+
+def test_line_ends_that_the_patch_lost_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    files = {**foreign.FILES, "zoo/ape.py": foreign.module("ape").replace("\n", "\r\n")}
+    made = make_distribution(tmp_path / "made", (dataclasses.replace(ZOO, files=files),))
+    shutil.rmtree(made.root / "manifests/profiles")
+    repo = Repository(made.origins / "zoo", tmp_path / "clone")
+    path = repo.folder / "zoo/ape.py"
+    path.write_bytes(path.read_bytes().replace(b"value + 7\r\n", b"value + 70\r\n"))
+    repo.commit("ape: add seventy")
+    (tmp_path / "a.patch").write_bytes(repo.mail().replace(b"\r\n", b"\n"))
+    bring = Import(made)
+    said = bring(tmp_path / "a.patch", "--stack", "zoo/v1", code=4)
+    assert "the file has CRLF line ends, and the patch lost them" in said and "--ignore-whitespace" in said
+    follow(bring, said, repo)
+
+
+def test_a_patch_made_inside_a_folder_is_told_where_it_belongs(bring: Import, repo: Repository, tmp_path: Path) -> None:
+    one_change(repo)
+    mail = repo.mail("HEAD", "--relative=zoo")
+    (tmp_path / "a.patch").write_bytes(mail)
+    said = bring(tmp_path / "a.patch", "--stack", "zoo/v1", code=4)
+    options = shlex.split(re.findall(r"try: (--map [^:]+): the patch was made in zoo/", said)[0])
+    bring(tmp_path / "a.patch", "--stack", "zoo/v1", *options)
+    assert "+    return value + 70" in bring.patches()[-1].read_text()
+
+
+def test_a_folder_of_quilt_is_taken_in_the_order_of_its_series(bring: Import, repo: Repository, tmp_path: Path) -> None:
+    folder = tmp_path / "patches"
+    folder.mkdir()
+    one_change(repo)
+    (folder / "z-first.patch").write_bytes(repo.mail())
+    repo.replace("zoo/ape.py", "value + 70\n", "value + 700\n")
+    repo.commit("ape: add seven hundred")
+    for name in ("a-second.patch", "b-off.patch", "c-unnamed.patch"):
+        (folder / name).write_bytes(repo.mail())
+    (folder / "series").write_text("# ours\nz-first.patch\na-second.patch -p1 # after it\n\n# b-off.patch\n")
+    said = bring(folder, "--stack", "zoo/v1")
+    assert [p.name[5:] for p in bring.patches()] == [
+        "feature-ape_add_seventy.patch",
+        "feature-ape_add_seven_hundred.patch",
+    ]
+    assert "b-off.patch: commented out in series" in said and "c-unnamed.patch: not named in series" in said
+    (folder / "series").write_text("z-first.patch\nlost.patch\na-second.patch -R\n")
+    said = bring(folder, "--stack", "zoo/v1", code=2)
+    assert "series:2: lost.patch is not there" in said and "series:3: a-second.patch is to be taken back" in said
