@@ -140,8 +140,8 @@ def _charset(name: str | None) -> str | None:
 
     try:
         if name is not None:
-            codecs.lookup(name)
-    except LookupError as error:
+            "".encode(codecs.lookup(name).name)  # zlib_codec is known too, and encodes no text
+    except (LookupError, ValueError) as error:
         raise WrongUse(f"--charset: {error}", hint="for example --charset GBK") from error
     return name
 

@@ -17,6 +17,8 @@ from patchctl.patch.parse import MAX_PATCH
 
 SUFFIXES = (".patch", ".diff", ".eml", ".mbox", ".mbx", ".mail")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_BEGIN = re.compile(rb"(?m)^From ")
+_MOST_MAILS = 5000
 _COMMENT = re.compile(r"(?:^|\s)#.*")
 _DIGITS = re.compile(r"(\d+)")
 
@@ -153,7 +155,11 @@ def _mend_ends(mail: Mail, notes: Notebook) -> None:
 
 
 def _split(whole: Mail, notes: Notebook) -> list[Mail]:
-    """The mails of an mbox, split by git itself."""
+    """The mails of an mbox, split by git itself, into a file each."""
+    count = len(_BEGIN.findall(whole.data))
+    if count > _MOST_MAILS:
+        notes.fault(whole, 1, "mail", f"holds {count} mails, and {_MOST_MAILS} at most are taken", "give the series alone")
+        return []
     with tempfile.TemporaryDirectory(prefix="patchctl-import-") as folder:
         kind = ["--mboxrd"] if notes.options.mboxrd else []
         try:

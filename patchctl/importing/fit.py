@@ -97,7 +97,8 @@ class Fit:
         content = self._content(change.old_path) if old is not None else b""
         stale = old is not None and change.old_id is not None and not old.id.startswith(change.old_id)
         if stale and old is not None and old.id.startswith(change.new_id or "-"):
-            raise DoesNotApply(f"{path_text(change.path)} is already as this patch leaves it{self._by(change)}")
+            what = f"{path_text(change.path)} is already as this patch leaves it{self._by(change)}"
+            raise DoesNotApply(what, hint="leave it out: the stack has it")
         if stale and "ids" not in self._options.repair:
             raise DoesNotApply(self._mismatch(change, old))
         data = apply_change(change, content, fitted.foreign.shown)
@@ -171,7 +172,7 @@ class Fit:
 
     def _fault(self, fitted: Fitted, change: FileChange, error: DoesNotApply) -> None:
         line = error.where.line if error.where and error.where.line else change.line
-        hint = self._placed(fitted) or self._way.format(
+        hint = error.hint or self._placed(fitted) or self._way.format(
             command=_git_command(fitted.foreign, lost=self._lost_ends(change))
         )
         if self.lacking and self._form == "sdist" and "is not in the tree" in error.what:

@@ -115,7 +115,7 @@ def _recode(mail: Mail, text: bytes, notes: Notebook) -> bytes:
     charset = notes.options.charset
     try:
         recoded = words.decode(charset).encode() if charset else None
-    except UnicodeDecodeError:
+    except UnicodeError:
         recoded = None
     if recoded is None:
         what = "the text is not UTF-8, and the mail names no character set"

@@ -778,3 +778,23 @@ def test_a_folder_of_quilt_is_taken_in_the_order_of_its_series(bring: Import, re
     (folder / "series").write_text("z-first.patch\nlost.patch\na-second.patch -R\n")
     said = bring(folder, "--stack", "zoo/v1", code=2)
     assert "series:2: lost.patch is not there" in said and "series:3: a-second.patch is to be taken back" in said
+
+
+def test_a_patch_that_is_in_is_not_to_be_taken_by_hand(bring: Import, repo: Repository, tmp_path: Path) -> None:
+    one_change(repo)
+    (tmp_path / "a.patch").write_bytes(repo.mail())
+    bring(tmp_path / "a.patch", "--stack", "zoo/v1")
+    said = bring(tmp_path / "a.patch", "--stack", "zoo/v1", code=4)
+    assert "is already as this patch leaves it" in said and "try: leave it out: the stack has it" in said
+
+
+@pytest.mark.parametrize("name", ["zlib_codec", "rot13", "no-such", "undefined", "a\0b"])
+def test_what_is_no_character_set_is_wrong_use(bring: Import, repo: Repository, tmp_path: Path, name: str) -> None:
+    one_change(repo)
+    (tmp_path / "a.patch").write_bytes(repo.mail().replace(b"too small", b"t\xf6o small"))
+    assert "try: for example --charset GBK" in bring(tmp_path / "a.patch", "--charset", name, code=2)
+
+
+def test_an_mbox_of_many_empty_mails_makes_no_files(bring: Import, tmp_path: Path) -> None:
+    (tmp_path / "a.mbox").write_bytes(b"From me Thu Jan  1 00:00:00 2026\n\n" * 6000)
+    assert "holds 6000 mails, and 5000 at most are taken" in bring(tmp_path / "a.mbox", "--stack", "zoo/v1", code=2)
