@@ -34,7 +34,7 @@ from patchctl.stack.build import Built, StackBuilder
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
-from patchctl.values import dataclass
+from patchctl.values import dataclass, replace
 from patchctl.workspace.belongings import operation_in
 from patchctl.workspace.bytecode import forged
 from patchctl.workspace.files import TreeFiles
@@ -77,8 +77,8 @@ def verify_workspace(workspace: Path, dist: Distribution | None, progress: Progr
     report.not_checked += _skipped(state)
     unlike = unlike_profile(workspace, state, dist) if dist is not None else {}
     for name, what in sorted(unlike.items()):
-        rule = "other-stack" if name in state.trees else "tree-missing"
-        report.findings.append(Finding(rule, f"{what}: {_AGAIN}", str(workspace / name), upstream=name))
+        found = Finding("other-stack", f"{what}: {_AGAIN}", str(workspace / name), upstream=name)
+        report.findings.append(found if name in state.trees else replace(found, rule="tree-missing"))
     if not state.trees:
         what = f"there is no tree of the profile {state.profile}" if state.profile else "no tree is applied any more"
         report.findings.append(Finding("tree-missing", f"{what}: nothing was verified", str(workspace)))

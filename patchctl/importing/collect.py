@@ -158,7 +158,9 @@ def _split(whole: Mail, notes: Notebook) -> list[Mail]:
     """The mails of an mbox, split by git itself, into a file each."""
     count = len(_BEGIN.findall(whole.data))
     if count > _MOST_MAILS:
-        notes.fault(whole, 1, "mail", f"holds {count} mails, and {_MOST_MAILS} at most are taken", "give the series alone")
+        notes.fault(
+            whole, 1, "mail", f"holds {count} mails, and {_MOST_MAILS} at most are taken", "give the series alone"
+        )
         return []
     with tempfile.TemporaryDirectory(prefix="patchctl-import-") as folder:
         kind = ["--mboxrd"] if notes.options.mboxrd else []

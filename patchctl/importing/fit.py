@@ -172,8 +172,10 @@ class Fit:
 
     def _fault(self, fitted: Fitted, change: FileChange, error: DoesNotApply) -> None:
         line = error.where.line if error.where and error.where.line else change.line
-        hint = error.hint or self._placed(fitted) or self._way.format(
-            command=_git_command(fitted.foreign, lost=self._lost_ends(change))
+        hint = (
+            error.hint
+            or self._placed(fitted)
+            or self._way.format(command=_git_command(fitted.foreign, lost=self._lost_ends(change)))
         )
         if self.lacking and self._form == "sdist" and "is not in the tree" in error.what:
             hint = "--mirror UPSTREAM=URL: a git repository has every file"

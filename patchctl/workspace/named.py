@@ -15,6 +15,11 @@ def in_profile(tree: TreeState) -> bool:
     return bool(tree.patches) or tree.locked or tree.tip_commit != tree.base_commit
 
 
+def _has_patches(dist: Distribution, upstream: str, stack: str) -> bool:
+    known = dist.stacks.get((upstream, stack))
+    return known is not None and bool(dist.patches(known))
+
+
 def unlike_profile(workspace: Path, state: State, dist: Distribution) -> dict[str, str]:
     """The upstreams of which the workspace does not hold what the profile of its state names now, each with the reason.
 
@@ -34,6 +39,8 @@ def unlike_profile(workspace: Path, state: State, dist: Distribution) -> dict[st
             found[name] = f"the profile {profile.name} does not name it, and the tree is not at its base"
         elif stack not in (None, tree.stack):
             found[name] = f"the profile {profile.name} names its stack {stack}, and the tree is of {tree.stack}"
+        elif stack is not None and not in_profile(tree) and not tree.left_out and _has_patches(dist, name, stack):
+            found[name] = f"the profile {profile.name} names it, and the tree is at its base"
     skipped = {one.upstream for one in state.skipped}
     for name in sorted(profile.stacks.keys() - state.trees.keys()):
         if name not in skipped:

@@ -65,12 +65,13 @@ def test_half_the_trees_have_not_the_labels_of_all(own_ws: Workspace) -> None:
     assert half["patchctl.tree.greeter"] == whole["patchctl.tree.greeter"]
 
 
-def test_an_upstream_that_came_into_the_profile_later_is_skipped_too(own_ws: Workspace) -> None:
+def test_an_upstream_that_came_into_the_profile_later_is_not_passed_over(own_ws: Workspace) -> None:
     profile = own_ws.made.root / "manifests/profiles/single.yaml"
     profile.write_text("schema: 1\nname: single\nsummary: One.\nstacks:\n  greeter: v1\n")
     own_ws.apply("single")
     profile.write_text(profile.read_text() + "  clock: v2\n")
-    assert labels(own_ws)["patchctl.skipped"] == "clock"
+    assert "not as it should be" in own_ws.run("labels").stderr
+    assert "the profile single names it, and the state has no tree of it" in own_ws.run("status").stdout
 
 
 def test_a_tree_that_stays_without_its_source_is_labelled(own_ws: Workspace) -> None:
@@ -83,15 +84,18 @@ def test_a_tree_that_stays_without_its_source_is_labelled(own_ws: Workspace) -> 
     assert labels(own_ws) == before
 
 
-def test_a_tree_that_went_back_to_its_base_is_not_labelled(own_ws: Workspace) -> None:
+def test_a_tree_that_went_back_to_its_base_and_is_wanted_again_is_not_passed_over(own_ws: Workspace) -> None:
     """Another profile that was applied in between does not have it, and this one does not either until it is applied again."""
     own_ws.apply()
     single = own_ws.made.root / "manifests/profiles/single.yaml"
     single.write_text("schema: 1\nname: single\nsummary: One.\nstacks:\n  greeter: v1\n")
     own_ws.apply("single")
     single.write_text(single.read_text() + "  clock: v2\n")
-    found = labels(own_ws)
-    assert found["patchctl.skipped"] == "clock" and "patchctl.tree.clock" not in found
+    assert "not as it should be" in own_ws.run("labels").stderr
+    assert "the profile single names it, and the tree is at its base" in own_ws.run("status").stdout
+    assert own_ws.run("verify").returncode == 1
+    own_ws.apply("single")
+    assert labels(own_ws)["patchctl.tree.clock"]
 
 
 def test_the_lock_label_is_the_profiles(own_ws: Workspace) -> None:
