@@ -90,7 +90,12 @@ def test_what_was_looked_for_in_vain_is_wrong_and_not_unknown(look: Look) -> Non
 def test_devices(look: Look) -> None:
     few = one(look(npu_smi=npu_smi(cards=4)), "number of devices")
     assert few.blocks and "8 devices; the recipe has 16 a node" in few.message and "devices_per_node=8" in str(few.todo)
-    assert one(look(npu_smi="dcmi module initialize failed. ret is -8005\n"), "npu-smi").level == "unknown"
+    for code, words in (("-8005", "device files"), ("-8020", "another process"), ("-9", "look the code up")):
+        found = one(
+            look(npu_smi=f"DrvMngGetConsoleLogLevel failed.\ndcmi module initialize failed. ret is {code}\n"), "npu-smi"
+        )
+        assert found.level == "error" and words in f"{found.message} {found.todo}"
+    assert one(look(npu_smi="nothing known\n"), "npu-smi").level == "unknown"
     ill = one(look(npu_smi=npu_smi(health={(3, 1): "Alarm"})), "health")
     assert ill.blocks and ill.message == "NPU 3 chip 1 Alarm" and "-i 3 -c 1" in str(ill.todo)
     busy = one(look(npu_smi=npu_smi(used={(0, 0): 50000})), "memory in use")

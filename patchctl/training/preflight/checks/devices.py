@@ -15,6 +15,18 @@ from patchctl.training.preflight.read import Device, Smi
 IDLE_SHARE = 0.1
 VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
 _MANAGERS = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
+# What npu-smi says instead of its table (vllm-ascend#2698, #9490; verl#332; Ascend/cann-container-image#46).
+_RETURNED = re.compile(r"ret is (-\d+)")
+_CODES = {
+    "-8005": (
+        "it finds no device: device files are missing here, or this user may not open them",
+        "start the container with --device for each card and the managers, or as a user of the group HwHiAiUser",
+    ),
+    "-8020": (
+        "the devices are held by another process or container",
+        "end what holds them: workers of a killed run, or another container that was given the same cards",
+    ),
+}
 _MOUNT = "mount /usr/local/bin/npu-smi, /usr/local/dcmi and /usr/local/Ascend/driver into the container (002, 003)"
 
 
@@ -25,6 +37,9 @@ def check_devices(case: Case) -> Iterator[Finding]:
         level: Level = "error" if case.machine.known_to_lack(m.NPU_SMI) else "unknown"
         todo = f"install the driver (Ascend HDK) on the host; {_MOUNT}; or look at another machine: --machine DIR"
         yield looked_at("devices", "npu-smi", level, case.machine.why_not(m.NPU_SMI), todo)
+    elif not found.devices and (failed := _RETURNED.search(case.machine.text(m.NPU_SMI) or "")):
+        what, todo = _CODES.get(failed[1], (f"it ends with {failed[1]}", "look the code up in the driver's documents"))
+        yield looked_at("devices", "npu-smi", "error", f"{what} (ret is {failed[1]})", todo)
     elif not found.devices:
         todo = "run `npu-smi info` by hand; where it shows devices, please report its output"
         yield looked_at("devices", "npu-smi", "unknown", "its output has no table of devices that is understood", todo)
