@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from patchctl.errors import LocalEdits
 from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, SYMLINK, Entry, object_id
 
+_BEFORE_NS = 2_000_000_000
 _TEMPORARY = ".patchctl-new-"
 
 
@@ -185,6 +187,10 @@ class TreeFiles:
                 _own_like(out.fileno(), os.lstat(os.path.dirname(full)))
             os.fchmod(out.fileno(), wanted)
             out.flush()
+            # A file of the second in which the index is written is read by every later git, and by us, to be sure of it
+            # (Documentation/technical/racy-git.txt); one that says an earlier time is not, and an edit says a later one.
+            past = time.time_ns() - _BEFORE_NS
+            os.utime(out.fileno(), ns=(past, past))
             made = os.fstat(out.fileno())
             return made.st_dev, made.st_ino, made.st_size, made.st_mtime_ns
 
