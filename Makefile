@@ -133,16 +133,15 @@ test-behaviour: trees  ## [all] the patched upstream code of SET on a CPU torch
 test-scripts: trees  ## [all] the scripts, and clusters with a real Ray, of SET of the older release
 	$(WITH_TORCH) $(BEHAVIOUR) tests/scripts tests/cluster
 
-SHARE ?= 1/8
-test-share: trees  ## [all] every eighth file of them, for SET of the older release; SHARE=2/8 for the next
+SHARE ?= 1/16
+test-share: trees  ## [all] every sixteenth file of them, for SET of the older release; SHARE=2/16 for the next
 	$(WITH_TORCH) $(BEHAVIOUR) --share $(SHARE) patches tests/behaviour
 
 test-subsets: trees  ## [weekly] behaviour tests on every subset of the sources at hand that makes other trees, of SET; MIRRORS=DIR for more
 	$(WITH_TORCH) $(RUN) scripts/test_subsets.py --set $(SET)
 
-# Three quarters of an hour a subset of the older set; a sixteenth of one in minutes.
-test-subset-share: trees  ## [all] the same without vllm-ascend, every sixteenth file
-	$(WITH_TORCH) $(RUN) scripts/test_subsets.py --set $(SET) --without vllm-ascend -- --share 1/16 patches tests/behaviour
+test-subset-share: trees  ## [all] the same without vllm-ascend, every 32nd file
+	$(WITH_TORCH) $(RUN) scripts/test_subsets.py --set $(SET) --without vllm-ascend -- --share 1/32 patches tests/behaviour
 
 test-slow: trees  ## [weekly] behaviour tests that take minutes: more processes, larger matrices
 	$(WITH_TORCH) $(PYTEST) patches tests/behaviour tests/scripts tests/cluster -m slow --slow --trees=$(TREES)/patched
