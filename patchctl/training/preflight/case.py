@@ -111,6 +111,16 @@ class Case:
     def devices(self) -> int:
         return int(self.run.sizes[DEVICES].value)
 
+    def is_of(self, upstream: str, versions: str) -> bool:
+        """Whether the profile's stack of an upstream is of such a version, by its name; one that is named after no version is not."""
+        from packaging.specifiers import SpecifierSet
+        from packaging.version import InvalidVersion, Version
+
+        try:
+            return Version(self.stacks.get(upstream, "")) in SpecifierSet(versions, prereleases=True)
+        except InvalidVersion:
+            return False
+
     def text(self, key: str) -> str | None:
         """The value of a key of the configuration, or of `env.NAME`."""
         return self.facts.text(key)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,14 +26,18 @@ from machines import (
     tcp,
     texts,
     workspace,
+    write_machine,
 )
 from preflight_cases import Look, case_of, distribution
 
 from patchctl.findings.report import Finding
+from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.checks import all_findings
+from patchctl.training.preflight.checks.devices import check_devices
+from patchctl.training.preflight.checks.host import check_host
 from patchctl.training.preflight.checks.software import old_caches
 from patchctl.training.preflight.controller import controller_of
-from patchctl.training.preflight.machine import PROBES, Machine
+from patchctl.training.preflight.machine import PROBES, Machine, recorded
 from patchctl.training.recipes.arithmetic import sides
 from patchctl.training.recipes.resolve import Given
 
@@ -662,3 +668,39 @@ def test_what_a_recipe_says_does_not_work_stops_it(look: Look) -> None:
     assert "limits" not in look("qwen3-235b/grpo")
     accepted = [f for f in all_findings(case_of("qwen3-235b/grpo-hdp"), ["limits"]) if f.name == "limits"]
     assert [(f.accepted, f.blocks) for f in accepted] == [(True, False)]
+
+
+def of_verl(version: str, folder: Path, **changed: str | None) -> Case:
+    """The case of a recipe as if its profile had another verl."""
+    case = case_of("qwen3-235b/grpo", recorded(write_machine(folder / version, "qwen3-235b", **changed)))
+    return replace(case, stacks={**case.stacks, "verl": version})
+
+
+@pytest.mark.parametrize(("version", "wrong"), [("v0.6.0", False), ("v0.9.0", True), ("main", False)])
+def test_a_container_without_card_one(tmp_path: Path, version: str, wrong: bool) -> None:
+    first_away = "\n".join(line for line in npu_smi(cards=4).splitlines() if not line.startswith("| 1     Ascend"))
+    case = of_verl(version, tmp_path, npu_smi=first_away)
+    found = [f for f in check_devices(case) if f.name == "card 1"]
+    assert bool(found) == wrong
+    if found:
+        assert found[0].blocks and "ASCEND_VISIBLE_DEVICES=0,2,3" in str(found[0].todo)
+        named = json.dumps({**json.loads(environment()), "ASCEND_VISIBLE_DEVICES": "0,2,3"})
+        case = of_verl(version, tmp_path / "named", npu_smi=first_away, environment=named)
+        assert [f for f in check_devices(case) if f.name == "card 1"] == []
+
+
+@pytest.mark.parametrize(
+    ("version", "driver", "wrong"),
+    [
+        ("v0.9.0", "25.2.0", True),
+        ("v0.9.0", "25.3.rc1.2", False),
+        ("v0.9.0", "25.5.0", False),
+        ("v0.6.0", "25.2.0", False),
+    ],
+)
+def test_shared_memory_for_weights_where_devices_share_none(
+    tmp_path: Path, version: str, driver: str, wrong: bool
+) -> None:
+    case = of_verl(version, tmp_path, df=df(**{"/dev/shm": (8, 8)}), driver=f"Version={driver}\n")
+    (found,) = [f for f in check_host(case) if f.name == "/dev/shm"]
+    assert (found.level == "error", "moves weights through it, 32.0 GiB at once" in found.message) == (wrong, wrong)

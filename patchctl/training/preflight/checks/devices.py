@@ -13,6 +13,7 @@ from patchctl.training.preflight.read import Device, Smi
 
 # An idle chip shows 2.9 to 3.5 GB of 64 in use (vllm-project/vllm-ascend #5588, #2534): a tenth is somebody's process.
 IDLE_SHARE = 0.1
+VISIBLE_CARDS = "ASCEND_VISIBLE_DEVICES"
 VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
 _MANAGERS = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
 # What npu-smi says instead of its table (vllm-ascend#2698, #9490; verl#332; Ascend/cann-container-image#46).
@@ -48,10 +49,26 @@ def check_devices(case: Case) -> Iterator[Finding]:
             "devices", "npu-smi", "ok", f"version {found.version or 'not said'}, {len(found.devices)} devices"
         )
         yield _count(len(found.devices), case)
+        yield from _first_card(case, found)
         yield _health(found)
         yield from _use(found)
     yield from _visible(case)
     yield _files(case)
+
+
+def _first_card(case: Case, found: Smi) -> Iterator[Finding]:
+    """verl asks `npu-smi info -t board -i 1` before the first transfer of weights, whatever cards there are, and ends without an answer
+    unless this variable names another (verl v0.9.0, utils/device.py, get_npu_versions)."""
+    cards = sorted({device.card for device in found.devices})
+    if 1 in cards or not case.is_of("verl", ">=0.9") or VISIBLE_CARDS in case.in_effect:
+        return
+    shown = ", ".join(map(str, cards))
+    what = (
+        f"there is no card 1, which verl asks for its versions before the first transfer of weights; here are {shown}"
+    )
+    yield looked_at(
+        "devices", "card 1", "error", what, f"export {VISIBLE_CARDS}={shown.replace(', ', ',')} before `ray start`"
+    )
 
 
 def _count(found: int, case: Case) -> Finding:

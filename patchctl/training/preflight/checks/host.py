@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from fractions import Fraction
 
+from packaging.version import Version
+
+from patchctl.doctor.runtime import info_version
 from patchctl.findings.report import Finding, looked_at
 from patchctl.terminal.progress import size_text
 from patchctl.training.models.parameters import Model
@@ -26,6 +30,8 @@ RAY_KILLS_ABOVE = Fraction(95, 100)
 # Ours: the rest is for the processes themselves, 16 workers and what they load, and for the kernel.
 WELL_WITHIN = Fraction(3, 4)
 BATCH = "data.train_batch_size"
+BUCKET = "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes"
+_SHARES_MEMORY = "25.3.rc1"
 
 
 def check_host(case: Case) -> Iterator[Finding]:
@@ -52,9 +58,24 @@ def _shared_memory(case: Case) -> Finding:
     what = f"{size_text(found.total)}, {size_text(found.free)} free; 003 has {size_text(SHARED_MEMORY)}"
     if found.total < LEAST_SHARED_MEMORY:
         return looked_at("host", "/dev/shm", "error", what, f"Ray's objects do not fit: {todo}")
+    buckets = _buckets_in_shared_memory(case)
+    if found.total < buckets:
+        moved = f"{what}; a driver below {_SHARES_MEMORY} moves weights through it, {size_text(buckets)} at once"
+        return looked_at("host", "/dev/shm", "error", moved, f"{todo}; or install that driver on the host")
     if found.total < SHARED_MEMORY:
         return looked_at("host", "/dev/shm", "warning", what, todo)
     return looked_at("host", "/dev/shm", "ok", what)
+
+
+def _buckets_in_shared_memory(case: Case) -> int:
+    """Bytes of the weights that are under way at once where devices cannot share memory: a bucket a rank (verl v0.9.0,
+    utils/device.py, check_ipc_version_support; vllm_rollout/bucketed_weight_transfer.py)."""
+    text = case.machine.text(m.DRIVER)
+    told = info_version(text) if text else case.smi.version if case.smi else None
+    driver = re.match(r"\d+\.\d+(?:\.(?:rc\d+|\d+))?", told or "")
+    if not case.is_of("verl", ">=0.9") or driver is None or Version(driver[0]) >= Version(_SHARES_MEMORY):
+        return 0
+    return case.devices_per_node * (case.number(BUCKET) or 2048) * (1 << 20)
 
 
 def _open_files(case: Case) -> Finding:
