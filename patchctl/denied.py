@@ -45,6 +45,8 @@ def no_fault(error: OSError) -> PatchctlError | None:
         return refusal(error, "this cannot be read or written", _AGAIN)
     if error.errno in _PERMISSION and _place(error) is not None:
         return refusal(error, "this cannot be read or written", "")
+    if error.errno == errno.ENAMETOOLONG:
+        return WrongUse(f"a name is too long: {str(_place(error))[:200]}...", hint="give a shorter one")
     if _NO_FOLDER in str(error):
         hint = f"name a folder that can be, with TMPDIR; or {_AGAIN}"
         return refusal(error, "no temporary file can be written", hint)

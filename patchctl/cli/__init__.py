@@ -142,12 +142,24 @@ def cli(ctx: click.Context, root: Path | None, cache: Path | None, color: str) -
 
 def main() -> NoReturn:
     """Run the command line and end the process with the right code."""
+    _open_streams()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, _end)
     code = run(sys.argv[1:])
     gc.freeze()  # Python looks through all that there is once more as it ends, gc.disable() or not: 4 ms for nothing
     sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Where a shell has closed one (`>&-`), what is said goes nowhere, and not into the next file that is opened."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", errors="backslashreplace", closefd=False))  # noqa: SIM115
 
 
 def _end(number: int, _: object) -> NoReturn:
@@ -215,7 +227,13 @@ def _as_wrong_use(wrong: click.ClickException) -> WrongUse:
 def _report(error: PatchctlError, as_json: bool) -> int:
     from patchctl.terminal.failure import render_error
 
-    render_error(error, as_json=as_json)
+    try:
+        sys.stdout.flush()
+        render_error(error, as_json=as_json)
+        sys.stdout.flush()
+    except OSError:  # nothing more can be written there, and what is in the buffer must not raise again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        render_error(error, as_json=False)
     return error.code
 
 

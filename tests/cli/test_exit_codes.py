@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from distribution import REPO, Made
+from distribution import REPO, Made, git
 from on_disk import Workspace, command, copy_of, environment
 
 from patchctl.cli import verbs
@@ -183,6 +183,40 @@ def test_interrupted_before_the_first_change_leaves_nothing(small: Made, tmp_pat
         _, error = run.communicate(timeout=60)
     assert run.returncode == 130 and "Traceback" not in error, error
     assert [p.name for p in tmp_path.iterdir()] == ["bin"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("verb", [["list"], ["list", "--json"], ["--help"], ["list", "profils", "--json"]])
+def test_an_output_that_takes_nothing_is_one_message(small: Made, verb: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command(small, *verb), env=environment(small), stdout=full, stderr=-1, text=True, check=False
+        )
+    assert done.returncode == (2 if "profils" in verb else 7), done.stderr
+    assert done.stderr.count("patchctl: ") == 1 and "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_fault(small: Made, tmp_path: Path, closed: str) -> None:
+    """What would be said goes into no file that is opened meanwhile."""
+    workspace = tmp_path / "ws"
+    line = [
+        "sh",
+        "-c",
+        f'exec "$@" {closed}',
+        "sh",
+        *command(small, "apply", "--profile", "full", "-w", str(workspace)),
+    ]
+    done = subprocess.run(line, env=environment(small), capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    Workspace(small, workspace).assert_healthy()
+
+
+def test_a_name_that_is_too_long_is_wrong_use(small: Made) -> None:
+    done = small.patchctl(
+        "pin", "greeter", git(small.origins / "greeter", "rev-parse", "HEAD").strip(), "--name", "x" * 300
+    )
+    assert done.returncode == 2 and "a name is too long" in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("verb", [["status"], ["status", "--json"], ["apply", "--profile", "full"], ["--help"]])
