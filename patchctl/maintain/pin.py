@@ -135,7 +135,10 @@ def _said(like: Stack, wanted: str, prefix: str, commit: str | None, tried: list
     """What the user says where no repository can tell. Raises SourceUnavailable without that."""
     known = commit or (wanted if _COMMIT.fullmatch(wanted) else None)
     if known is None:
-        hint = f"`--mirror {like.upstream}=URL` names another place; `--commit ID` says it, and only a repository can prove it"
+        hint = (
+            f"`--mirror {like.upstream}=URL` names another place; `--source sdist` takes the package index's archive; "
+            "`pin --commit ID` says it, and only a repository can prove it"
+        )
         raise SourceUnavailable(f"{like.upstream}: no place tells which commit {wanted} is", tried, hint=hint)
     version = version_of(wanted, prefix) if wanted != known else None
     return Revision(known, f"{prefix}{version}" if version else None, None, "the command line")

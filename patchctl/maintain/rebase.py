@@ -183,7 +183,9 @@ def skip(run: Run, state: State, reason: str | None, outcome: Literal["dropped",
     assert folder is not None
     if state.stop is None or run.place.is_ours:
         raise WrongUse("the rebase has not stopped at a patch", hint="`patchctl rebase --continue` goes on with it")
-    why = reason or (state.stop.reason if state.stop.kind == "empty" and outcome == "dropped" else "")
+    # Nothing is left of it, or its own header says that it goes with this release.
+    known = state.stop.kind == "empty" or stage_of(state).name in state.stop.reason.split()
+    why = reason or (state.stop.reason if known and outcome == "dropped" else "")
     if not why.strip():
         hint = '`--reason "..."` goes into the new stack\'s manifest: a patch that does not arrive has to be said'
         raise WrongUse(f"why is {state.stop.feature} {outcome}?", hint=hint)

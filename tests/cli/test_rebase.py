@@ -962,3 +962,12 @@ def test_what_is_staged_and_nowhere_else_is_asked_for(made: Made, verb: tuple[st
     file.unlink() if before is None else file.write_bytes(before)
     git(tree, "status")  # which leaves the index knowing every file
     assert rebase(made, *verb, code=5)["error"]["files"] == [file.name]
+
+
+def test_a_patch_whose_header_says_that_it_goes_with_this_release_needs_no_reason(made: Made) -> None:
+    patch = made.patch("typo")
+    patch.write_text(patch.read_text().replace("Drop-When: upstream does it itself", "Drop-When: v2 or later"))
+    goes_on(made, OTHER_WORDS)
+    begin(made, code=4)
+    found = rebase(made, "--skip", code=4)  # the next one was made on it
+    assert (outcomes(found)["typo"], found["dropped"]) == ("dropped", {"typo": "Drop-When: v2 or later"})
