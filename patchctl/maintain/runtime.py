@@ -12,7 +12,8 @@ from patchctl.values import dataclass
 _FILES = re.compile(
     r"requirements[^/]*\.txt|requirements/[^/]+\.txt|pyproject\.toml|setup\.py|setup\.cfg|Dockerfile[^/]*"
 )
-_LIMITS = r"((?:==|>=|<=|~=|!=|<|>)[^\"'#;\s]+(?:, *(?:==|>=|<=|~=|!=|<|>)[^\"'#;\s]+)*)"
+_LIMIT = r"(?:==|>=|<=|~=|!=|<|>)(?!=)\s*[^\"'#;,\s]+"
+_LIMITS = rf"({_LIMIT}(?:\s*,\s*{_LIMIT})*)"
 _PYTHON = re.compile(r"(?:requires-python|python_requires)\s*=\s*[\"']" + _LIMITS)
 _CANN = re.compile(r"^FROM\s+\S*cann:([0-9][0-9A-Za-z.]*)", re.IGNORECASE)
 
@@ -49,4 +50,4 @@ def _value(name: str, needed: Requirement, line: str) -> str | None:
         match = re.match(rf"\s*[\"']?{spelled}\s*(?:\[[^\]]*\])?\s*{_LIMITS}", line, re.IGNORECASE)
     else:
         return None
-    return match[1] if match else None
+    return re.sub(r"\s+", "", match[1]) if match else None
