@@ -52,14 +52,14 @@ DEMO ?=
 demo: $(VENV)/.ready  ## GRPO on a CPU from nothing to a risen reward and its picture, minutes (docs/demo.md); DEMO="--seed 1"
 	$(RUN) scripts/demo/run.py $(MIRROR_FLAGS) $(DEMO)
 
-demo-share: $(VENV)/.ready  ## [all] the same in two steps, on every release set
-	$(RUN) scripts/demo/run.py --share $(MIRROR_FLAGS)
+demo-share: $(VENV)/.ready  ## [all] the same in two steps; SET=NAME on another release
+	$(RUN) scripts/demo/run.py --share --set $(SET) $(MIRROR_FLAGS)
 
 demo-gpu: $(VENV)/.ready  ## [by hand] the trainer's half on a GPU, where one is at hand (docs/demo.md); DEMO="--device cpu" without
 	$(RUN) scripts/demo/gpu.py $(MIRROR_FLAGS) $(DEMO)
 
-# WHOLE=1 has the behaviour tests whole and every fourth of the heavy ones, as .ci/run does.
-test: HEAVY = $(if $(WHOLE),1/4,none)
+# WHOLE=1 has the behaviour tests whole and every eighth of the heavy ones, as .ci/run does.
+test: HEAVY = $(if $(WHOLE),1/8,none)
 test: test-tool $(if $(WHOLE),test-behaviour,test-on)  ## the tool whole, and that every feature does what it says: under ten minutes
 	$(PATCHCTL) verify --static --quiet
 	@echo; echo "make test leaves to others:"; $(MAKE) -s tiers
@@ -82,7 +82,7 @@ HEAVY ?= 1/1
 test-tool: $(VENV)/.ready  ## [test] the tool alone, no torch; in make test without what is marked heavy
 	$(PYTEST) -n 2 $(if $(filter none,$(HEAVY)),-m "not heavy",--heavy $(HEAVY)) $(TOOL)
 
-test-heavy: $(VENV)/.ready  ## [weekly] what is marked heavy: thousands of inputs and kills, pip, pytest in pytest; every fourth of it is in make test-all
+test-heavy: $(VENV)/.ready  ## [weekly] what is marked heavy: thousands of inputs and kills, pip, pytest in pytest; every eighth of it is in make test-all
 	$(PYTEST) -n 2 -m heavy $(TOOL)
 
 # Counting takes two to three times the time. The floor is what was measured (docs/testing.md).
@@ -133,8 +133,8 @@ test-behaviour: trees  ## [all] the patched upstream code of SET on a CPU torch
 test-scripts: trees  ## [all] the scripts, and clusters with a real Ray, of SET of the older release
 	$(WITH_TORCH) $(BEHAVIOUR) tests/scripts tests/cluster
 
-SHARE ?= 1/16
-test-share: trees  ## [all] every sixteenth file of them, for SET of the older release; SHARE=2/16 for the next
+SHARE ?= 1/32
+test-share: trees  ## [all] every 32nd file of them, for SET of the older release; SHARE=2/32 for the next
 	$(WITH_TORCH) $(BEHAVIOUR) --share $(SHARE) patches tests/behaviour
 
 test-subsets: trees  ## [weekly] behaviour tests on every subset of the sources at hand that makes other trees, of SET; MIRRORS=DIR for more

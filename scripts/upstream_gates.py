@@ -28,12 +28,21 @@ PLACE = re.compile(r"^(\S+\.\w+)(?::\d+)+:? ?(.*)$")
 
 @dataclass(frozen=True)
 class Gate:
-    """A command of `upstream`, run in its tree. With `changed` it is given the Python files that our patches change or bring."""
+    """A command of `upstream`, run in its tree. With `changed` it is given the Python files that our patches change or bring.
+    `settings` are files of upstream's that may say what the command holds, beside pyproject.toml."""
 
     upstream: str
     name: str
     command: tuple[str, ...]
     changed: bool = False
+    settings: tuple[str, ...] = ()
+
+    def lacks_settings(self, tree: Path) -> str | None:
+        """The file with upstream's settings that a source distribution lacks; a tool's own are nobody's gate."""
+        if not self.settings or any((tree / name).is_file() for name in self.settings):
+            return None
+        project = tree / "pyproject.toml"
+        return None if project.is_file() and f"[tool.{self.name}" in project.read_text() else self.settings[0]
 
     @property
     def script(self) -> str | None:
@@ -70,8 +79,8 @@ GATES = [
     Gate("verl", "places of tests", (f"{CHECKS}validate_structure.py",)),
     *(Gate(upstream, name, command) for upstream in ("verl", "vllm", "vllm-ascend") for name, command in RUFF),
     Gate("megatron-lm", "black", ("black", "--check", "--skip-magic-trailing-comma"), changed=True),
-    Gate("megatron-lm", "isort", ("isort", "--check"), changed=True),
-    Gate("megatron-lm", "pylint", ("pylint", "--score=n"), changed=True),
+    Gate("megatron-lm", "isort", ("isort", "--check"), changed=True, settings=(".isort.cfg",)),
+    Gate("megatron-lm", "pylint", ("pylint", "--score=n"), changed=True, settings=(".pylintrc",)),
 ]
 
 
@@ -112,6 +121,8 @@ def _missing(gate: Gate, trees: Sequence[Path]) -> str | None:
             return f"no {tree}"
         if gate.script and not (tree / gate.script).is_file():
             return f"the source distribution has no {gate.script}"
+        if file := gate.lacks_settings(tree):
+            return f"the source distribution has no {file}, upstream's settings"
     return None
 
 

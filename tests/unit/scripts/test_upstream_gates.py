@@ -85,3 +85,17 @@ def test_formatters_are_given_the_files_that_patches_change(trees: Path) -> None
 def test_no_trees_is_an_error(tmp_path: Path) -> None:
     code, said = run(tmp_path)
     assert code == 1 and "no gate could be run" in said
+
+
+def test_a_linter_without_upstreams_settings_is_nobodys_gate(trees: Path) -> None:
+    """As with a source distribution that leaves .pylintrc out."""
+    for side in ("base", "patched"):
+        (trees / side / "megatron-lm/.pylintrc").write_text("[MESSAGES CONTROL]\ndisable=all\nenable=line-too-long\n")
+    long = f"{UPSTREAMS_OWN}# {'long ' * 30}\n"
+    (trees / "patched/megatron-lm/verl/one.py").write_text(long)
+    code, said = run(trees)
+    assert code == 1 and "1 more" in line(said, "megatron-lm  pylint")
+    for side in ("base", "patched"):
+        (trees / side / "megatron-lm/.pylintrc").unlink()
+    said = run(trees)[1]
+    assert "not run: the source distribution has no .pylintrc" in line(said, "megatron-lm  pylint")
