@@ -18,6 +18,7 @@ from patchctl.patch.parse import FileChange
 from patchctl.values import dataclass, field
 
 ABSENT = "0" * 40
+_IS_IN = "leave it out: the stack has it"
 _BARE = re.compile(rb"\s*(?:diff |--- |Index: |\*\*\* )")
 
 
@@ -98,7 +99,7 @@ class Fit:
         stale = old is not None and change.old_id is not None and not old.id.startswith(change.old_id)
         if stale and old is not None and old.id.startswith(change.new_id or "-"):
             what = f"{path_text(change.path)} is already as this patch leaves it{self._by(change)}"
-            raise DoesNotApply(what, hint="leave it out: the stack has it")
+            raise DoesNotApply(what, hint=_IS_IN)
         if stale and "ids" not in self._options.repair:
             raise DoesNotApply(self._mismatch(change, old))
         data = apply_change(change, content, fitted.foreign.shown)
@@ -172,11 +173,8 @@ class Fit:
 
     def _fault(self, fitted: Fitted, change: FileChange, error: DoesNotApply) -> None:
         line = error.where.line if error.where and error.where.line else change.line
-        hint = (
-            error.hint
-            or self._placed(fitted)
-            or self._way.format(command=_git_command(fitted.foreign, lost=self._lost_ends(change)))
-        )
+        way = self._way.format(command=_git_command(fitted.foreign, lost=self._lost_ends(change)))
+        hint = _IS_IN if error.hint == _IS_IN else self._placed(fitted) or way
         if self.lacking and self._form == "sdist" and "is not in the tree" in error.what:
             hint = "--mirror UPSTREAM=URL: a git repository has every file"
         what = error.what
