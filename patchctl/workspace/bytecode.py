@@ -15,6 +15,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from patchctl.workspace.imports import modules_by_folder
+
 _NAME = re.compile(rb"([^.]+)\.([a-z]+-?\d+)(?:\.opt-([12]))?\.pyc")
 _OURS = (sys.implementation.cache_tag or "").encode()
 _HASHED, _COMPARED = 1, 2
@@ -65,12 +67,7 @@ def _same(lines: list[str]) -> Iterator[bool]:
 
 def _taken(folder: bytes, files: Iterable[bytes]) -> Iterator[tuple[bytes, bytes, int, bytes]]:
     """What Python would take: its path, the Python that made it, the level of optimisation, and the module's path."""
-    modules: dict[bytes, set[bytes]] = {}
-    for path in files:
-        if path.endswith(b".py"):
-            above, slash, name = path.rpartition(b"/")
-            modules.setdefault(above + slash, set()).add(name)
-    for above, names in sorted(modules.items()):
+    for above, stems in sorted(modules_by_folder(files).items()):
         kept = above + b"__pycache__/"
         try:
             found = sorted(os.listdir(folder + b"/" + kept))
@@ -78,7 +75,7 @@ def _taken(folder: bytes, files: Iterable[bytes]) -> Iterator[tuple[bytes, bytes
             continue
         for name in found:
             match = _NAME.fullmatch(name)
-            if match and match[1] + b".py" in names:
+            if match and match[1] in stems:
                 module = above + match[1] + b".py"
                 if _believed(folder + b"/" + kept + name, folder + b"/" + module, match[2]):
                     yield kept + name, match[2], int(match[3] or 0), module

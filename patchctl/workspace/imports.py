@@ -129,14 +129,20 @@ def additions(folder: Path, files: Iterable[bytes], known: Container[bytes] = ()
         yield from (one for one in found if one not in files and one not in known)
 
 
-def _beside_modules(folder: Path, files: Iterable[bytes]) -> Iterator[tuple[bytes, bytes, set[bytes]]]:
-    """Each name in the top folder and in each one with modules among the files: the folder with its slash, the name, and the
-    modules there."""
-    modules: dict[bytes, set[bytes]] = {b"": set()}
+def modules_by_folder(files: Iterable[bytes]) -> dict[bytes, set[bytes]]:
+    """The names of the modules in each folder, which is named with its slash."""
+    modules: dict[bytes, set[bytes]] = {}
     for path in files:
         if path.endswith(b".py"):
             above, slash, name = path.rpartition(b"/")
             modules.setdefault(above + slash, set()).add(name.removesuffix(b".py"))
+    return modules
+
+
+def _beside_modules(folder: Path, files: Iterable[bytes]) -> Iterator[tuple[bytes, bytes, set[bytes]]]:
+    """Each name in the top folder and in each one with modules among the files: the folder with its slash, the name, and the
+    modules there."""
+    modules = {b"": set[bytes](), **modules_by_folder(files)}
     for above, stems in sorted(modules.items()):
         for name in _names(os.path.join(os.fsencode(folder), above)):
             yield above, name, stems

@@ -4,7 +4,7 @@ risen, with a stop and a resume, and the picture. docs/demo.md says what stands 
 
 What runs is what a user runs: patchctl apply, verify and install, scripts/prepare_data.py, scripts/train.sh with the recipe
 demo/grpo, verl's own verl.trainer.main_ppo, scripts/plot_log.py. Everything is written below --out; the trees and the Python
-environment in it are kept for the next time. --share is the same in few steps for CI, on every release set.
+environment in it are kept for the next time. --share is the same in few steps, on every release set or the one of --set.
 Exit status: 0; 1 where the reward has not risen, a switch had no effect, or a tree is not what the lock says; 3 where a source or
 torch cannot be had; otherwise that of the step that failed.
 """
