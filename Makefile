@@ -60,7 +60,7 @@ demo-gpu: $(VENV)/.ready  ## [by hand] the trainer's half on a GPU, where one is
 
 # WHOLE=1 has the behaviour tests whole and every eighth of the heavy ones, as .ci/run does.
 test: HEAVY = $(if $(WHOLE),1/8,none)
-test: test-tool $(if $(WHOLE),test-behaviour,test-on)  ## the tool whole, and that every feature does what it says: under ten minutes
+test: test-tool $(if $(WHOLE),test-behaviour,test-on)  ## the tool but for what is marked heavy, and that every feature does what it says
 	$(PATCHCTL) verify --static --quiet
 	@echo; echo "make test leaves to others:"; $(MAKE) -s tiers
 
