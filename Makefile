@@ -58,8 +58,8 @@ demo-share: $(VENV)/.ready  ## [all] the same in two steps; SET=NAME on another 
 demo-gpu: $(VENV)/.ready  ## [by hand] the trainer's half on a GPU, where one is at hand (docs/demo.md); DEMO="--device cpu" without
 	$(RUN) scripts/demo/gpu.py $(MIRROR_FLAGS) $(DEMO)
 
-# WHOLE=1 has the behaviour tests whole and every eighth of the heavy ones, as .ci/run does.
-test: HEAVY = $(if $(WHOLE),1/8,none)
+# WHOLE=1 has the behaviour tests whole and every sixteenth of the heavy ones, as .ci/run does.
+test: HEAVY = $(if $(WHOLE),1/16,none)
 test: test-tool $(if $(WHOLE),test-behaviour,test-on)  ## the tool but for what is marked heavy, and that every feature does what it says
 	$(PATCHCTL) verify --static --quiet
 	@echo; echo "make test leaves to others:"; $(MAKE) -s tiers
@@ -67,9 +67,9 @@ test: test-tool $(if $(WHOLE),test-behaviour,test-on)  ## the tool but for what 
 test-all:  ## all that .ci/run runs
 	$(MAKE) lint
 	$(MAKE) test WHOLE=1
-	$(MAKE) verify torture-share demo-share
-	$(MAKE) test-share test-subset-share test-scripts test-suites test-recipes-share lint-upstream SET=$(OLDER)
-	$(MAKE) image-test
+	$(MAKE) -j2 -O verify torture-share demo-share image-test TORTURE=2
+	$(MAKE) test-share SET=$(OLDER)
+	$(MAKE) -j2 -O test-subset-share test-scripts test-suites test-recipes-share lint-upstream SET=$(OLDER) COMPARE=
 
 tiers:  ## say what make test does not run, in which tier it is, and why
 	@grep -hE '^[a-z0-9.-]+:.*## \[' Makefile | grep -v '\[test' | sed -E 's/:.*## /	/' | expand -t 20
@@ -106,8 +106,10 @@ test-pythons: $(VENV)/.ready  ## [weekly] the unit tests on each Python from 3.1
 test-bombs: $(VENV)/.ready  ## [weekly] archives of gigabytes, with their peak memory: 3 minutes
 	$(RUN) -m pytest -q tests/hostile/test_bombs.py --slow
 
-torture-share: $(VENV)/.ready  ## [all] the tool killed and refused by the disk at a fixed share of its system calls, under 4 minutes
-	$(RUN) -m pytest -q -n 2 tests/torture
+# TORTURE points of each scenario and way to stop it; .ci/run takes two.
+TORTURE ?= 8
+torture-share: $(VENV)/.ready  ## [all] the tool killed and refused by the disk at a fixed share of its system calls
+	PATCHCTL_TORTURE=$(TORTURE) $(PYTEST) -n 2 tests/torture
 
 torture: $(VENV)/.ready  ## [by hand] the same at every one of them; hours on two cores, --resume goes on; writes the counts into docs/reliability.md
 	$(RUN) tests/torture/run.py --table docs/reliability.md
@@ -124,8 +126,9 @@ trees: $(VENV)/.ready
 	$(PATCHCTL) revert --workspace $(TREES)/base
 
 BEHAVIOUR = $(PYTEST) -n 2 --dist loadfile --trees=$(TREES)/patched
-test-on: trees  ## [test] that each feature does what it says: its tests marked `on`, on the patched trees of SET
-	$(WITH_TORCH) $(BEHAVIOUR) -m on patches
+# On Ray each actor of a cluster imports all of it again: minutes a test, which test-behaviour takes.
+test-on: trees  ## [test] that each feature does what it says: its tests marked `on`, on the patched trees of SET, but for those on Ray
+	$(WITH_TORCH) $(BEHAVIOUR) -m on --ignore-glob='*_ray.py' patches
 
 test-behaviour: trees  ## [all] the patched upstream code of SET on a CPU torch
 	$(WITH_TORCH) $(BEHAVIOUR) patches tests/behaviour
@@ -154,10 +157,11 @@ test-recipes: trees  ## [by hand] each recipe on CPUs with all its switches: two
 	  $(if $(COMPARE),--compare $(COMPARE)) $(if $(SIZE),--size $(SIZE)) $(if $(AGAIN),--again)
 
 # One whose trees the package index has: FSDP on four ranks, two engines of two.
-test-recipes-share: trees  ## [all] one of them on four ranks, with its switches and without; 3 minutes
+test-recipes-share: COMPARE ?= off
+test-recipes-share: trees  ## [all] one of them on four ranks, with its switches and, but for .ci/run, without
 	@$(TORCH_PYTHON) || { echo "recipes skipped: no CPU torch"; exit 0; }; \
 	export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) tests/recipes/run.py --set $(SET) --trees=$(TREES)/patched --out build/recipes-share --only qwen3-8b/grpo --compare off --again
+	$(RUN) tests/recipes/run.py --set $(SET) --trees=$(TREES)/patched --out build/recipes-share --only qwen3-8b/grpo --again$(if $(COMPARE), --compare $(COMPARE))
 
 test-suites: trees  ## [all] upstream's own suites that source distributions carry, unpatched against patched; what is on record for the unpatched is not run again
 	@$(TORCH_PYTHON) || { echo "upstream's suites skipped: no CPU torch"; exit 0; }; \

@@ -24,7 +24,7 @@ from typing import IO
 
 FORKS = os.environ.get("PATCHCTL_TEST_FORKS") != "0"
 # Read once, when an interpreter or a library of it starts.
-AT_START = ("PYTHON", "LD_", "LANG", "LC_", "OMP_", "MKL_", "TORCH_", "MALLOC_")
+AT_START = ("PYTHON", "LD_", "LANG", "LC_", "OMP_", "MKL_", "NUMBA_", "RAY_", "TORCH", "MALLOC_")
 PER_RUN = {"PYTHONPATH", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE"}
 
 
@@ -63,7 +63,7 @@ class Forked:
 
 
 class Forks:
-    """One interpreter with `preload` imported (`package.*` is all of a package). A run's environment may differ from
+    """One interpreter with what it has of `preload` imported (`package.*` is all of a package). A run's environment may differ from
     `environment`, the server's, in nothing that is read at a start."""
 
     def __init__(self, python: str | Path, environment: Mapping[str, str], preload: Sequence[str]) -> None:
@@ -258,7 +258,10 @@ def main() -> None:
     requests = socket.socket(fileno=int(sys.argv[1]))
     del sys.path[0]  # where this file lies
     for name in sys.argv[2:]:
-        package = importlib.import_module(name.removesuffix(".*"))
+        try:
+            package = importlib.import_module(name.removesuffix(".*"))
+        except ModuleNotFoundError:
+            continue
         if name.endswith(".*"):
             for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
                 if not module.name.endswith("__main__"):

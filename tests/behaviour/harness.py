@@ -33,7 +33,28 @@ COMPILED = REPO / "build" / "pycache"
 # What vllm found of its models, each in a process of its own, by the digest of the model's file: 11 CPU seconds a model.
 MODELS = REPO / "build" / "modelinfos"
 DEFAULT_TIMEOUT_S = 120.0
+# A test's limit is for a quiet machine and there to end what hangs: under a load of eight a probe takes three times as long.
+PATIENCE = 3
+# What a probe is forked with: modules that it imports anyway, and that no stand-in and no tree changes. With those of vllm and verl an
+# engine starts in half the time. transformers and datasets look for devices and for torchvision as they are imported: they are the probe's own.
 PRELOADED = ("torch", "torch.distributed", "numpy")
+PRELOADED_FOR = {"vllm", "verl"}
+PRELOADED_BESIDES = (
+    "torch._inductor",
+    "torch._inductor.lowering",
+    "torch.distributed.checkpoint.state_dict",
+    "aiohttp",
+    "fastapi",
+    "gguf",
+    "hydra",
+    "numba",
+    "openai.types.responses",
+    "opentelemetry.exporter.otlp.proto.grpc.trace_exporter",
+    "pandas",
+    "ray",
+    "scipy.signal",
+    "tensordict",
+)
 
 # Everything a probe sees, besides PATH, HOME, PYTHONPATH and what the test adds.
 FIXED_ENVIRONMENT = NOBODYS | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "VLLM_LOGGING_LEVEL": "ERROR"}
@@ -53,7 +74,7 @@ class Upstream:
         # Why the tests of the file that runs are for other trees; None if they are for these.
         self.elsewhere: str | None = None
         self._scripts: set[str] = set()
-        self._forks: Forks | None = None
+        self._forks: dict[tuple[str, ...], Forks] = {}
 
     def tree(self, name: str) -> Path:
         """The folder of the upstream's tree; the test is skipped, with the reason, when it cannot be had."""
@@ -92,11 +113,13 @@ class Upstream:
         last line of stdout.
 
         `need` names the upstreams whose trees go on PYTHONPATH, in that order; `standins` names folders of `standins/`
-        or what `patchctl_standins.made` makes. `timeout` is in seconds. With `procs` > 1 that many processes start with RANK,
-        WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and a list (by rank) is returned.
+        or what `patchctl_standins.made` makes. `timeout` is in seconds; a process is ended after PATIENCE times as long. With
+        `procs` > 1 that many processes start with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT,
+        and a list (by rank) is returned.
         Raises AssertionError, with the end of the output, when a process fails or the time is over.
         """
         python = torch_python()
+        timeout *= PATIENCE
         for name in need:
             self.tree(name)
         cwd = self._new_folder()
@@ -108,16 +131,19 @@ class Upstream:
         self._scripts.add(file.relative_to(REPO).as_posix())
         command = [str(python), str(file), *map(str, args)]
         # What stands on no stand-in may be about doing without torch.
-        results = run_group(command, environments, cwd, timeout, self._forks_of(python) if standins else None)
+        results = run_group(command, environments, cwd, timeout, self._forks_of(python, need) if standins else None)
         values = [_value(script, rank, result, timeout) for rank, result in _failures_first(results)]
         return values[0] if procs == 1 else values
 
-    def _forks_of(self, python: Path) -> Forks | None:
-        """A process with torch, and nothing that a stand-in or a tree changes, for the probes to be forked from."""
-        if FORKS and self._forks is None:
+    def _forks_of(self, python: Path, need: Sequence[str]) -> Forks | None:
+        """A process that has imported what such probes begin with, for them to be forked from."""
+        if not FORKS:
+            return None
+        preload = (*PRELOADED, *(PRELOADED_BESIDES if PRELOADED_FOR & set(need) else ()))
+        if preload not in self._forks:
             environment = clean_environment(python, self._trees, (), (), self._scratch) | {"PYTHONPATH": ""}
-            self._forks = Forks(python, environment, PRELOADED)
-        return self._forks
+            self._forks[preload] = Forks(python, environment, preload)
+        return self._forks[preload]
 
     def used(self) -> set[str]:
         """The probes that ran, and what they imported of tests and stand-ins (Python compiled it below `scratch`)."""

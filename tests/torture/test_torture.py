@@ -13,7 +13,7 @@ import seccomp
 from scenarios import ALL, Scenario
 from torture import KINDS
 
-SHARE = 8
+SHARE = int(os.environ.get("PATCHCTL_TORTURE", 8))
 RUN = Path(__file__).with_name("run.py")
 SKIP = seccomp.why_not()
 
@@ -31,7 +31,7 @@ def test_stopped_at_a_share_of_its_calls(scenario: Scenario, tmp_path: Path) -> 
     points = rows[0]["points"]
     assert len(rows) - 1 == sum(min(share, points[k.name]) for k in KINDS)
     reached = [r for r in rows[1:] if r["call"] != "not reached"]
-    assert len(reached) > 0.9 * (len(rows) - 1)  # what git writes can differ by a call from run to run
+    assert len(reached) >= 0.9 * (len(rows) - 1) - 1  # what git writes can differ by a call from run to run
 
 
 @pytest.mark.skipif(SKIP is not None, reason=str(SKIP))
