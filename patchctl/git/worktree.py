@@ -6,7 +6,6 @@ The git directory may lie elsewhere (`--into` keeps its own, so that the owner's
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import shutil
@@ -16,9 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from patchctl.atomic import replace_file
-from patchctl.errors import SourceMismatch, Where
+from patchctl.errors import Where
 from patchctl.git.index import Change, NotPlain, changed, has_marks
 from patchctl.git.locks import OWN, SNAPSHOT, STASH, place_new, put_in_place
+from patchctl.git.packfiles import bring_pack
 from patchctl.git.packread import holds
 from patchctl.git.run import GitFailed, GitRefused, git_environment, run_git
 from patchctl.git.unconfigured import ATTRIBUTES, common_folder, without_settings
@@ -48,6 +48,8 @@ class WorkTree:
         self.git_dir = git_dir
         self.folder = folder
         self._file_modes = file_modes
+        # Whether git last named files by their times alone: those of a tree that was copied, each of them.
+        self.is_stale = False
 
     def git(self, *args: str, stdin: bytes | None = None, index: Path | None = None) -> bytes:
         """Run git on this tree, isolated from its own settings too; with `index`, on that index file."""
@@ -68,7 +70,9 @@ class WorkTree:
         """Paths whose file may differ from `commit`, by git's stat cache, or whose entry in the index does: no edit is
         missed, some named are none. Edits of files that have a mark are: git does not look at them."""
         out = self.git("diff-index", "-z", "--name-only", "--no-renames", "--ignore-submodules=dirty", commit)
-        return [p for p in out.split(b"\0") if p]
+        found = [p for p in out.split(b"\0") if p]
+        self.is_stale = bool(found)
+        return found
 
     def staged(self, commit: str) -> list[bytes]:
         """Paths whose entry in the index is not that of `commit`, files that are only intended to be added among them."""
@@ -130,6 +134,15 @@ class WorkTree:
         own.write_bytes(data)
         put_in_place(own, index)
         return differing
+
+    def refresh(self) -> None:
+        """Let the index know the times of files that are as it says, so that no later run reads them again. Raises LocalEdits
+        when another git holds the index, OSError."""
+        index, own = self.git_dir / "index", self.git_dir / f"index{OWN}"
+        drop_own_index(own)
+        shutil.copyfile(index, own)
+        self._refresh(own)
+        put_in_place(own, index)
 
     def _refresh(self, index: Path) -> list[bytes]:
         try:
@@ -328,40 +341,6 @@ def import_base(git_dir: Path, source: Path, *, anew: bool = False) -> None:
         lines = set(own.read_text(encoding="ascii").split()) if own.exists() else set()
         merged = sorted(lines | set(boundary.read_text(encoding="ascii").split()))
         replace_file(own, "".join(f"{line}\n" for line in merged).encode())
-
-
-def bring_pack(pack: Path, folder: Path, *, anew: bool = False) -> None:
-    """Copy a pack and its index into another object store. Raises SourceMismatch when either was changed. With `anew`,
-    one that is there already is replaced where its bytes are others.
-
-    A copy and not a hard link: a byte that changes in the cache must not change a workspace. git compares the digest at
-    a pack's end in `git fsck` only, and a tree that is written half before a bad object is met is what nobody wants.
-    """
-    for source in (pack, pack.with_suffix(".idx")):
-        target = folder / source.name
-        if target.exists() and not anew:
-            continue
-        data = _read_whole(source)
-        if target.exists() and target.read_bytes() == data:
-            continue
-        replace_file(target, data, 0o444)  # on disk, since the journal will count on it
-
-
-def _read_whole(file: Path) -> bytes:
-    """A file of the cache that ends with its own digest. Raises SourceMismatch when it is another one, or not there."""
-    hint = "`patchctl fetch --refresh` fetches it again"
-    try:
-        data = file.read_bytes()
-    except FileNotFoundError:
-        raise SourceMismatch("the file is gone", where=str(file), hint=hint) from None
-    if not ends_with_digest(data):
-        raise SourceMismatch("the file was changed: its digest is another one", where=str(file), hint=hint)
-    return data
-
-
-def ends_with_digest(data: bytes) -> bool:
-    """Whether a pack's or an index's last 20 bytes are the SHA-1 of all that goes before."""
-    return hashlib.sha1(data[:-20], usedforsecurity=False).digest() == data[-20:]
 
 
 def find_git_dir(folder: Path) -> Path | None:

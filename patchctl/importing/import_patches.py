@@ -11,7 +11,8 @@ from patchctl.errors import PatchctlError, SourceUnavailable
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import CommitInfo
 from patchctl.git.objects import Files, TreeBuilder
-from patchctl.git.worktree import bring_pack, create_git_dir
+from patchctl.git.packfiles import bring_pack
+from patchctl.git.worktree import create_git_dir
 from patchctl.importing.bases import NoBase, PinFiles, Target, describe, find_target
 from patchctl.importing.changes import Foreign, read_diff
 from patchctl.importing.collect import collect, in_order

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from patchctl.errors import LocalEdits, SourceUnavailable, Tried, WrongUse
-from patchctl.git.worktree import bring_pack, import_base
+from patchctl.git.packfiles import bring_pack
+from patchctl.git.worktree import import_base
 from patchctl.maintain.picking import work_of
 from patchctl.maintain.pin import find_pin
 from patchctl.maintain.rebase_run import Run, hold

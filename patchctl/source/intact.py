@@ -6,7 +6,7 @@ from pathlib import Path
 
 from patchctl.errors import GitKilled, SourceMismatch
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.worktree import ends_with_digest
+from patchctl.git.packfiles import ends_with_digest
 from patchctl.source.archive import is_generated, read_archive, tree_of
 from patchctl.source.cache import RECORD, REFRESH, REPOSITORY_CONFIG, read_record
 from patchctl.source.config import archive_limits
@@ -83,7 +83,7 @@ def _pack_files(base: Base) -> list[Path]:
 
 def _check_trailer(file: Path) -> None:
     """A pack and its index end with the SHA-1 of all that goes before; git compares it only in `git fsck`."""
-    if not ends_with_digest(file.read_bytes()):
+    if not ends_with_digest(file):
         raise SourceMismatch("the file was changed: its digest is another one", where=str(file), hint=REFRESH)
 
 

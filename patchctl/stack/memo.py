@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from patchctl import __version__
 from patchctl.atomic import make_folder
 from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, SYMLINK, Entry
-from patchctl.git.worktree import ends_with_digest
+from patchctl.git.packfiles import ends_with_digest
 from patchctl.source.cache import staging_in
 from patchctl.stack.patches import StackPatch
 from patchctl.values import dataclass
@@ -132,7 +132,7 @@ def _put(made: Path, place: Path, pack: str | None) -> None:
 def _whole(pack: Path) -> bool:
     """Whether a pack and its index are there, as they were written."""
     try:
-        return all(ends_with_digest(file.read_bytes()) for file in (pack, pack.with_suffix(".idx")))
+        return all(ends_with_digest(file) for file in (pack, pack.with_suffix(".idx")))
     except OSError:
         return False
 

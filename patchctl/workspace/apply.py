@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from patchctl.denied import refusal
@@ -86,6 +86,7 @@ class _Run:
         self.undone: str | None = None
         self.stashed: dict[str, str] = {}
         self._known_sides: dict[str, Sides] = {}
+        self._stale: list[Tree] = []
         if begun(workspace).exists():
             what = f"a repair of {workspace} was interrupted"
             raise LocalEdits(what, [str(begun(workspace))], hint="`patchctl repair` ends it")
@@ -230,6 +231,7 @@ class _Run:
         active = [p for p in parts if not p.idle or p.change.name in edited]
         changed = tuple(p.change.name for p in active)
         if self.dry or (self.state == after and not active):
+            self._refresh()
             return Outcome(after, changed, self.finished, {}, self.undone)
         try:
             for part in active:
@@ -244,6 +246,12 @@ class _Run:
         state = finish(self.workspace, journal, proofs)
         self._sweep(state)
         return Outcome(state, changed, self.finished, self.stashed, self.undone)
+
+    def _refresh(self) -> None:
+        """Of trees that were copied, as into an image, git would read every file at every run from now on."""
+        for tree in () if self.dry else self._stale:
+            with suppress(LocalEdits, OSError):  # the next one that may write does it
+                tree.work.refresh()
 
     def _all_edited(self, parts: Sequence[Part]) -> dict[str, list[bytes]]:
         """`_edited` of every tree that has any. Raises LocalEdits with those of all trees."""
@@ -277,6 +285,7 @@ class _Run:
         if self.stash and change.kind == "managed":
             edits = sorted({*edits, *tree.work.untracked()})
         if not edits and not moved:
+            self._stale += [tree] if tree.work.is_stale and change.kind == "managed" else []
             return None
         if self.stash and not part.fresh:
             refuse_unkeepable(tree, edits)

@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 
 from patchctl.errors import BrokenRepository, SourceMismatch
-from patchctl.git.worktree import WorkTree, bring_pack, create_git_dir, import_base
+from patchctl.git.packfiles import bring_pack
+from patchctl.git.worktree import WorkTree, create_git_dir, import_base
 from patchctl.source.cache import REFRESH
 from patchctl.stack.memo import forget
 from patchctl.stack.plan import PlannedStack

@@ -14,8 +14,9 @@ from patchctl.atomic import replace_file
 from patchctl.errors import LocalEdits, WrongUse
 from patchctl.git.history import CommitInfo, commits_between
 from patchctl.git.locks import wait_for
+from patchctl.git.packfiles import bring_pack
 from patchctl.git.run import GitFailed, run_git
-from patchctl.git.worktree import Mark, WorkTree, add_exclude, bring_pack, create_git_dir, import_base
+from patchctl.git.worktree import Mark, WorkTree, add_exclude, create_git_dir, import_base
 from patchctl.manifest.types import Stack
 from patchctl.source.types import Base
 from patchctl.stack.build import COMMITTER

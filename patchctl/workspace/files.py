@@ -27,6 +27,7 @@ class TreeFiles:
     def __init__(self, folder: Path) -> None:
         self.folder = os.fsencode(folder)
         self._real: set[bytes] = set()
+        self._owners: dict[bytes, tuple[int, int]] = {}
         self.written: dict[bytes, tuple[int, int, int, int]] = {}
         self._umask = os.umask(0)
         os.umask(self._umask)
@@ -102,13 +103,15 @@ class TreeFiles:
         if entry.mode == GITLINK:
             os.makedirs(full, exist_ok=True)
             return
-        self.clean(path)
+        before = _there(full)
         try:
             if entry.mode == SYMLINK:
+                self.clean(path)
                 os.symlink(data, temporary)
             else:
-                self.written[path] = self._write_new(temporary, full, entry.mode, data, keep_mode=keep_mode)
-            self._empty(full)
+                self.written[path] = self._write_new(temporary, before, entry.mode, data, keep_mode=keep_mode)
+            if before is not None and stat.S_ISDIR(before.st_mode):
+                _remove_empty(full)
             os.replace(temporary, full)
         except OSError:
             self.clean(path)
@@ -161,38 +164,34 @@ class TreeFiles:
         except (FileNotFoundError, NotADirectoryError):
             pass
 
-    def _empty(self, full: bytes) -> None:
-        """Where a folder becomes a file, take its empty folders away: its files went before."""
-        if os.path.isdir(full) and not os.path.islink(full):
-            for top, _, _ in os.walk(full, topdown=False):
-                os.rmdir(top)
-
     def _write_new(
-        self, temporary: bytes, full: bytes, mode: int, data: bytes, *, keep_mode: bool
+        self, temporary: bytes, before: os.stat_result | None, mode: int, data: bytes, *, keep_mode: bool
     ) -> tuple[int, int, int, int]:
         """Returns device, inode, size and time of it."""
-        wanted = (0o777 if mode == EXECUTABLE else 0o666) & ~self._umask
+        most = 0o777 if mode == EXECUTABLE else 0o666
+        out = _opened_new(temporary, most)
         try:
-            before: os.stat_result | None = os.lstat(full)
-        except FileNotFoundError:
-            before = None
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(handle, "wb") as out:
-            out.write(data)
+            _write_all(out, data)
             if before is not None and stat.S_ISREG(before.st_mode):
-                _own_like(out.fileno(), before)
+                _own_like(out, (before.st_uid, before.st_gid))
                 kept = before.st_mode & 0o777
-                wanted = kept if keep_mode else (kept & ~0o111) | (wanted & 0o111)
+                os.fchmod(out, kept if keep_mode else (kept & ~0o111) | (most & 0o111 & ~self._umask))
             else:
-                _own_like(out.fileno(), os.lstat(os.path.dirname(full)))
-            os.fchmod(out.fileno(), wanted)
-            out.flush()
+                _own_like(out, self._owner(os.path.dirname(temporary)))
             # A file of the second in which the index is written is read by every later git, and by us, to be sure of it
             # (Documentation/technical/racy-git.txt); one that says an earlier time is not, and an edit says a later one.
             past = time.time_ns() - _BEFORE_NS
-            os.utime(out.fileno(), ns=(past, past))
-            made = os.fstat(out.fileno())
+            os.utime(out, ns=(past, past))
+            made = os.fstat(out)
             return made.st_dev, made.st_ino, made.st_size, made.st_mtime_ns
+        finally:
+            os.close(out)
+
+    def _owner(self, folder: bytes) -> tuple[int, int]:
+        if folder not in self._owners:
+            status = os.lstat(folder)
+            self._owners[folder] = status.st_uid, status.st_gid
+        return self._owners[folder]
 
     def _status(self, path: bytes) -> os.stat_result | None:
         if not self._parents_are_real(path):
@@ -237,7 +236,7 @@ class TreeFiles:
             full = self._full(parent)
             try:
                 os.mkdir(full)
-                _own_like(full, os.lstat(os.path.dirname(full)))
+                _own_like(full, self._owner(os.path.dirname(full)))
             except FileExistsError:
                 if not stat.S_ISDIR(os.lstat(full).st_mode):
                     name = os.fsdecode(full)
@@ -251,10 +250,39 @@ def bytecode_of(stem: bytes, name: bytes) -> bool:
     return name.startswith(stem) and name.endswith(b".pyc") and len(name) > len(stem) + len(b".pyc")
 
 
-def _own_like(file: int | bytes, other: os.stat_result) -> None:
+def _there(full: bytes) -> os.stat_result | None:
+    try:
+        return os.lstat(full)
+    except FileNotFoundError:
+        return None
+
+
+def _opened_new(path: bytes, mode: int) -> int:
+    """A new file, open for writing, in place of what a killed run may have left there."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, mode)
+    except FileExistsError:
+        os.unlink(path)
+        return os.open(path, flags, mode)
+
+
+def _write_all(file: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+
+
+def _remove_empty(folder: bytes) -> None:
+    """Where a folder becomes a file, take its empty folders away: its files went before."""
+    for top, _, _ in os.walk(folder, topdown=False):
+        os.rmdir(top)
+
+
+def _own_like(file: int | bytes, owner: tuple[int, int]) -> None:
     """A checkout in an image may belong to another user than the one who patches it."""
-    if (other.st_uid, other.st_gid) != (os.geteuid(), os.getegid()):
+    if owner != (os.geteuid(), os.getegid()):
         try:
-            os.chown(file, other.st_uid, other.st_gid)
+            os.chown(file, *owner)
         except PermissionError:
             pass  # not root: the file becomes ours, as with any editor that saves by rename

@@ -18,7 +18,8 @@ from patchctl.denied import refusal
 from patchctl.errors import BadManifest, LocalEdits, Where
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.index import Change, NotPlain
-from patchctl.git.worktree import WorkTree, add_exclude, bring_pack, find_git_dir, object_store
+from patchctl.git.packfiles import bring_pack
+from patchctl.git.worktree import WorkTree, add_exclude, find_git_dir, object_store
 from patchctl.values import asdict, dataclass, field, replace
 from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.installed import bring_bytecode_back, set_bytecode_aside, write_record

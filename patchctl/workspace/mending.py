@@ -15,9 +15,10 @@ from patchctl.atomic import replace_file
 from patchctl.errors import BrokenRepository, PatchctlError, SourceMismatch
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import GITLINK, Entry, Files
+from patchctl.git.packfiles import bring_pack
 from patchctl.git.run import GitFailed, run_git
 from patchctl.git.underway import UNDER_WAY
-from patchctl.git.worktree import WorkTree, bring_pack, create_git_dir, find_git_dir, import_base, object_store
+from patchctl.git.worktree import WorkTree, create_git_dir, find_git_dir, import_base, object_store
 from patchctl.values import dataclass
 from patchctl.workspace.aside import Aside
 from patchctl.workspace.files import TreeFiles

@@ -46,6 +46,20 @@ def test_twice_changes_nothing(ws: Workspace) -> None:
     assert after == before
 
 
+def test_a_tree_that_was_copied_is_read_once_more_and_not_each_time(ws: Workspace) -> None:
+    ws.apply()
+    tree, copy = ws.folder / "greeter", ws.folder / "copy"
+    shutil.copytree(tree, copy, symlinks=True)
+    shutil.rmtree(tree)
+    copy.rename(tree)
+    named = ("diff-files", "--name-only")
+    assert git(tree, *named) != ""
+    ws.good("apply", "--profile", "full", "--dry-run")
+    assert git(tree, *named) != ""
+    ws.apply()
+    assert git(tree, *named) == ""
+
+
 def test_twice_changes_nothing_with_generated_files(own_ws: Workspace) -> None:
     stack = own_ws.made.root / "manifests/stacks/greeter/v1.yaml"
     stack.write_text(stack.read_text() + GENERATED)

@@ -216,6 +216,7 @@ ALLOWED = {
     "git/run.py:scratch_file": _SCRATCH,
     "git/run.py:_config_folder": _SCRATCH,
     "git/unconfigured.py:_make": _SCRATCH,
+    "git/worktree.py:refresh": _GIT,
     "git/worktree.py:staged_tree": "a copy of the index for one question",
     "git/worktree.py:create_git_dir": "into a git directory that no journal names yet: a killed run's is made anew",
     "git/worktree.py:drop_refs": _GIT,
