@@ -12,6 +12,7 @@ from fractions import Fraction
 from patchctl.manifest.load import Loaded
 from patchctl.manifest.problems import Problem, did_you_mean, quoted
 from patchctl.training.recipes.arithmetic import BadExpression, compared, holds, number, sides
+from patchctl.training.recipes.grammar import items
 from patchctl.training.recipes.types import Condition, Rule, Rules
 
 RECIPE_FACTS = ("recipe.needs", "recipe.module", "recipe.config", "recipe.folder", "recipe.data_sources", "recipe.set")
@@ -48,7 +49,7 @@ class Facts:
 
     def items(self, name: str) -> list[str]:
         """The items of a value that is a list."""
-        return [item for item in (self.text(name) or "").strip("[]").split(",") if item]
+        return [item for item in items(self.text(name) or "") if item]
 
 
 def defaults_for(rules: Rules, config: str, release_set: str | None) -> dict[str, str]:
