@@ -83,6 +83,7 @@ defaults:
 KEYS = """\
 greeter\tmapping\tall
 greeter.model\tvalue\tall
+greeter.more\tvalue\tall
 greeter.rate\tvalue\tall
 greeter.text\tvalue\tall
 greeter.tokens\tvalue\tall

@@ -25,7 +25,7 @@ from variants import variants
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.series import feature_of
 from patchctl.training.recipes.arithmetic import number
-from patchctl.training.recipes.conditions import ALL, same
+from patchctl.training.recipes.conditions import ALL, defaults_for, same
 from patchctl.training.recipes.key_list import FOLDER
 from patchctl.training.recipes.keys import read_keys
 from patchctl.training.recipes.read import Recipes, read_recipes
@@ -265,7 +265,7 @@ def test_the_defaults_of_the_rules_are_those_of_the_configuration(
     lacking = [patch.read_text() for patch in patches if upstream.lacks("verl", feature_of(patch.name))]
     # Of a feature that is not in the tree, the keys that its patch declares.
     absent = {name for text in lacking for name in re.findall(r"(?m)^\+ +(\w+):", text)}
-    known = {**rules().defaults[ALL], **rules().defaults[config]}
+    known = defaults_for(rules(), config, run_of(("qwen3-235b", "grpo")).versions)
     declared = {key: value for key, value in known.items() if key.rpartition(".")[2] not in absent}
     found = composed(config)
     assert found["error"] is None

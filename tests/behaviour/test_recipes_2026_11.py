@@ -155,7 +155,7 @@ def arrived(written: str, value: Any) -> bool:
 
 def defaults(config: str) -> dict[str, str]:
     assert RECIPES.rules is not None
-    return defaults_for(RECIPES.rules.value, config, SET)
+    return defaults_for(RECIPES.rules.value, config, run_of(PLAIN).versions)
 
 
 @pytest.mark.parametrize("config", CONFIGS)
