@@ -205,7 +205,9 @@ class Rules:
     ] = field(default_factory=dict)
     renamed: Annotated[
         dict[Requirement, dict[Text, Text]],
-        Doc("For versions of an upstream: keys that are gone, with the names that they have there. Both are read."),
+        Doc(
+            "For versions of an upstream: keys that are gone or deprecated, with the names that they have there. Both are read."
+        ),
     ] = field(default_factory=dict)
     composed_as: Annotated[
         dict[Text, Word],

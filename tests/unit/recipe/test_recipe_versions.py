@@ -128,12 +128,21 @@ def test_weights_in_nz_are_asked_by_what_verl_does_with_the_variable() -> None:
         assert {one.rule for one in broken_rules(bare, recipes.rules)} == rules
 
 
-def test_a_renamed_key_is_read_under_both_names() -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "value"),
+    [
+        ("algorithm.rollout_is", "algorithm.rollout_correction.rollout_is", "token"),
+        (
+            "actor_rollout_ref.actor.ulysses_sequence_parallel_size",
+            "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size",
+            "8",
+        ),
+    ],
+)
+def test_a_renamed_key_is_read_under_both_names(old: str, new: str, value: str) -> None:
     assert NEWEST.rules is not None
-    new = {"algorithm.rollout_correction.rollout_is": "token"}
-    facts = facts_of(run_of(NEWEST, "qwen3-32b/grpo", **new), NEWEST.rules.value)
-    assert facts.text("algorithm.rollout_is") == "token"
-    assert facts.text("algorithm.rollout_correction.rollout_is") == "token"
+    facts = facts_of(run_of(NEWEST, "qwen3-32b/grpo", **{new: value}), NEWEST.rules.value)
+    assert facts.text(old) == facts.text(new) == value
 
 
 def test_an_override_that_makes_another_configuration_has_its_defaults() -> None:
