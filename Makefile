@@ -30,7 +30,7 @@ WITH_TORCH = $(TORCH_PYTHON) && export PATCHCTL_TORCH_PYTHON &&
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
 
-.PHONY: help tiers apply check demo demo-share demo-gpu test test-all test-tool test-heavy test-on test-behaviour test-scripts test-share test-subsets test-subset-share test-recipes test-recipes-share test-slow test-suites test-git coverage test-pythons test-upstream test-mutants test-bombs test-processes fuzz torture torture-share image-test image-test-slow lint verify lint-upstream bench bench-patches config-keys docs clean trees
+.PHONY: help tiers apply check demo demo-share demo-gpu test test-all test-tool test-heavy test-on test-behaviour test-scripts test-share test-subsets test-subset-share test-recipes test-recipes-share test-slow test-suites test-git coverage test-pythons test-upstream test-mutants test-bombs test-processes fuzz torture torture-share image-test image-test-slow lint verify lint-upstream bench bench-patches config-keys published-scripts docs clean trees
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z0-9.-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 20
@@ -232,6 +232,10 @@ docs: $(VENV)/.ready  ## generated pages, tables, JSON schemas
 
 config-keys: trees  ## manifests/keys: the keys that an override may have, from the patched verl of SET
 	"$$($(RUN) scripts/torch_env.py --set $(SET))" scripts/config_keys.py $(TREES)/patched/verl --out manifests/keys/verl/$$(sed -n 's/^  verl: //p' manifests/sets/$(SET).yaml).tsv
+
+published-scripts: trees  ## [mirrors] verl's published Ascend scripts, by Hydra, verl and our checks; MIRRORS=DIR; writes docs/published-scripts.md
+	$(WITH_TORCH) $(RUN) scripts/published_scripts.py --mirror $(firstword $(wildcard $(MIRRORS)/verl $(MIRRORS)/verl.git)) \
+		--tree $(TREES)/patched/verl --python "$$PATCHCTL_TORCH_PYTHON" --out docs/published-scripts.md
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .venv-torch-* build

@@ -6,12 +6,21 @@ needs hydra, and what verl's configuration classes import (a CPU torch). `patchc
 override that the list does not have, so that a typing error is told before a cluster waits for it, and without the tree.
 `make config-keys` writes it again; tests/behaviour/test_recipes.py compares it with the composition.
 
-One line a key and kind, with the configurations that have it so (`all` of them):
+One line a key and kind, with the compositions that have it so (`all` of them). A composition has its configuration's name; where a
+group of the defaults chooses what others are (model_engine), that of the option:
     value     a value
+    null      a value that is null or missing: + may set it too
     mapping   keys of its own; + may add others
     class     keys of a configuration class, which refuses others
     field     of such a class and not in the configuration: + adds it
     free      a mapping that takes any key with +
+
+Before them, with something else in the third column:
+    config    a configuration: GROUP=OPTION, the choice that it composes with
+    group     a group that the defaults choose from: its options
+    options   a group that they do not: its options, which +GROUP or GROUP@PACKAGE takes
+    words     a key: the values that the code has registered or asserts, read from its source
+    unless    the same key: what may register others, so that none is refused
 
 Exit codes: 0; 1 with --check, where FILE differs; 2 wrong use.
 """
@@ -22,11 +31,13 @@ import argparse
 import ast
 import dataclasses
 import importlib
+import inspect
 import os
 import re
 import sys
+import textwrap
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +52,36 @@ _WITHOUT_RECIPES = (0, 7)  # from this version on DAPO is the trainer's, and rec
 READ_BESIDES = {"reward": ("reward_kwargs",)}
 HEAD = (
     "# the keys of verl's configurations, the stack's patches applied; `make config-keys` writes it again\n"
-    "# value, mapping, class, field and free: scripts/config_keys.py\n"
+    "# the kinds are those of scripts/config_keys.py\n"
 )
+# Words that a key may have: who registers them, and below which file or folder. The keys are those of several versions.
+_REGISTERED = {
+    "actor_rollout_ref.actor.policy_loss.loss_mode": ("register_policy_loss", "verl/trainer/ppo"),
+    "algorithm.adv_estimator": ("register_adv_est", "verl/trainer/ppo"),
+    "actor_rollout_ref.rollout.checkpoint_engine.backend": (
+        "CheckpointEngineRegistry.register",
+        "verl/checkpoint_engine",
+    ),
+    "reward.reward_manager.name": ("register", "verl/experimental/reward_loop/reward_manager"),
+    "reward_model.reward_manager": ("register", "verl/workers/reward_manager"),
+}
+_LISTED = {
+    "actor_rollout_ref.rollout.name": ("_ROLLOUT_REGISTRY", "verl/workers/rollout/base.py"),
+    "actor_rollout_ref.actor.fsdp_config.dtype": ("_LIST", "verl/utils/torch_dtypes.py"),
+    "actor_rollout_ref.actor.fsdp_config.model_dtype": ("_LIST", "verl/utils/torch_dtypes.py"),
+    "actor_rollout_ref.ref.fsdp_config.dtype": ("_LIST", "verl/utils/torch_dtypes.py"),
+    "actor_rollout_ref.ref.fsdp_config.model_dtype": ("_LIST", "verl/utils/torch_dtypes.py"),
+}
+# What imports a module of the user's, which may register more.
+_LIBRARY = "actor_rollout_ref.model.external_lib"
+_OPEN = {
+    "actor_rollout_ref.actor.policy_loss.loss_mode": _LIBRARY,
+    "algorithm.adv_estimator": _LIBRARY,
+    "actor_rollout_ref.rollout.name": _LIBRARY,
+    "actor_rollout_ref.rollout.checkpoint_engine.backend": "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module",
+    "reward.reward_manager.name": "reward.reward_manager.source",
+    "reward_model.reward_manager": _LIBRARY,
+}
 
 
 def main() -> int:
@@ -82,27 +121,189 @@ def configs_of(tree: Path) -> dict[str, str]:
 
 
 def lines(tree: Path) -> Iterator[str]:
-    """KEY, KIND and the configurations, sorted."""
-    configs = configs_of(tree)
+    """Configurations, groups, words; then KEY, KIND and the compositions, sorted."""
     sys.path.insert(0, str(tree))
-    found: dict[tuple[str, str], list[str]] = {}
-    for config, module in configs.items():
-        for key, kind in walked("", composed(tree, module, config), None):
-            found.setdefault((key, kind), []).append(config)
-    for (key, kind), having in sorted(found.items()):
-        yield f"{key}\t{kind}\t{'all' if len(having) == len(configs) else ','.join(having)}"
+    composed = compositions(tree)
+    for one in composed:
+        if one.choice:
+            yield f"{one.config}\tconfig\t{one.choice}={one.name}"
+    yield from sorted(groups_of(composed))
+    having: dict[tuple[str, str], dict[str, None]] = {}
+    words: dict[str, dict[str, None]] = {}
+    unbound: set[str] = set()  # what another composition's class takes as it comes
+    for one in [*composed, *with_other_options(composed)]:
+        bound = dict(asserted("", one.mapping))
+        for key, kind in walked("", one.mapping, None, one.is_null):
+            having.setdefault((key, kind), {})[one.name] = None
+            unbound |= {key} - bound.keys()
+        for key, allowed in bound.items():
+            words.setdefault(key, {}).update(dict.fromkeys(allowed))
+    yield from words_of(tree, {k: v for k, v in words.items() if k not in unbound}, {key for key, _ in having})
+    names = {name for of in having.values() for name in of}
+    for (key, kind), of in sorted(having.items()):
+        yield f"{key}\t{kind}\t{'all' if len(of) == len(names) else ','.join(of)}"
 
 
-def composed(tree: Path, module: str, config: str) -> Mapping[str, Any]:
-    """The configuration as its entry module composes it, interpolations as they are written."""
+@dataclasses.dataclass
+class Composition:
+    """What Hydra composes: `name` is the option of the group `choice` where one chooses, else the configuration's."""
+
+    folder: Path
+    config: str
+    name: str
+    choice: str | None
+    mapping: Mapping[str, Any]
+    loaded: Any
+    chosen: Mapping[str, str]
+    options: Mapping[str, Sequence[str]]
+
+    def is_null(self, key: str) -> bool:
+        """Whether Hydra finds nothing there, so that + takes the key."""
+        from omegaconf import OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
+
+        try:
+            return OmegaConf.select(self.loaded, key, throw_on_missing=False) is None
+        except OmegaConfBaseException:  # of an interpolation without a value; Hydra ends with it too
+            return False
+
+
+def compositions(tree: Path) -> list[Composition]:
+    """Each configuration as its entry module composes it, interpolations as they are written."""
+    os.chdir(tree)  # DAPO's configuration looks for ppo_trainer below the current folder
+    found = [one_composition(config_folder(tree, module), config) for config, module in configs_of(tree).items()]
+    for one in found:
+        one.choice = next(choosing(one), None)
+        one.name = one.chosen[one.choice] if one.choice else one.config
+    return found
+
+
+def with_other_options(found: Sequence[Composition]) -> Iterator[Composition]:
+    """What the other options of the group that chooses make of the first configuration; they make the same of every other one."""
+    first, names = found[0], {one.name for one in found}
+    for option in first.options.get(first.choice or "", ()):
+        if option not in names:
+            yield one_composition(first.folder, first.config, first.choice, option)
+
+
+def one_composition(folder: Path, config: str, choice: str | None = None, option: str | None = None) -> Composition:
+    """A configuration, with an option of a group where one is named."""
     from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.types import RunMode
     from omegaconf import OmegaConf
 
-    os.chdir(tree)  # DAPO's configuration looks for ppo_trainer below the current folder
-    with initialize_config_dir(str(config_folder(tree, module)), version_base=None):
-        found = OmegaConf.to_container(compose(config), resolve=False)
-    assert isinstance(found, dict)
-    return {str(key): value for key, value in found.items()}
+    overrides = [f"{choice}={option}"] if choice else []
+    with initialize_config_dir(str(folder), version_base=None):
+        loaded = compose(config, overrides)
+        loader = GlobalHydra.instance().config_loader()
+        made = loader.compute_defaults_list(config_name=config, overrides=overrides, run_mode=RunMode.RUN)
+        chosen = {key: name for key, name in made.overrides.known_choices.items() if not key.startswith("hydra/")}
+        folders = [path.name for path in sorted(folder.iterdir()) if path.is_dir()]
+        chosen = {key: name for key, name in chosen.items() if "/.." not in key}  # of a file's own defaults
+        names = {*folders, *(key.partition("@")[0] for key in chosen)}
+        options = {name: found for name in names if (found := loader.get_group_options(name))}
+    mapping = OmegaConf.to_container(loaded, resolve=False)
+    assert isinstance(mapping, dict)
+    return Composition(folder, config, option or config, choice, mapping, loaded, chosen, options)
+
+
+def choosing(one: Composition) -> Iterator[str]:
+    """Groups whose option other entries of the defaults are named by, as in ${model_engine}_actor."""
+    for key, option in one.chosen.items():
+        others = [name for name in one.options.get(key, ()) if name != option]
+        if "@" in key or not others:
+            continue
+        with_other = one_composition(one.folder, one.config, key, others[0]).chosen
+        if any(with_other.get(k) != v for k, v in one.chosen.items() if k != key):
+            yield key
+
+
+def groups_of(composed: Sequence[Composition]) -> Iterator[str]:
+    """Groups that the defaults choose from, and those that they do not."""
+    chosen = {key for one in composed for key in one.chosen}
+    options = {name: found for one in composed for name, found in one.options.items()}
+    for key in chosen:
+        yield f"{key}\tgroup\t{','.join(options[key.partition('@')[0]])}"
+    for name in options.keys() - chosen:
+        yield f"{name}\toptions\t{','.join(options[name])}"
+
+
+def words_of(tree: Path, words: dict[str, dict[str, None]], keys: set[str]) -> Iterator[str]:
+    """What the keys may have: what the classes assert, and what is registered."""
+    for key, (name, place) in _REGISTERED.items():
+        words.setdefault(key, {}).update(dict.fromkeys(registered(tree / place, name)))
+    for key, (name, place) in _LISTED.items():
+        words.setdefault(key, {}).update(dict.fromkeys(listed(tree / place, name)))
+    for key, allowed in sorted(words.items()):
+        if allowed and key in keys:
+            yield f"{key}\twords\t{','.join(allowed)}"
+            if _OPEN.get(key) in keys:
+                yield f"{key}\tunless\t{_OPEN[key]}"
+
+
+def registered(place: Path, function: str) -> Iterator[str]:
+    """The names that calls of a function register: of decorators too whose module cannot be imported here."""
+    for path in sorted(place.rglob("*.py")):
+        code = ast.parse(path.read_text(encoding="utf-8"))
+        members = {
+            f"{c.name}.{t.id}": b.value
+            for c in ast.walk(code) if isinstance(c, ast.ClassDef)
+            for b in c.body if isinstance(b, ast.Assign)
+            for t in b.targets if isinstance(t, ast.Name)
+        }  # fmt: skip
+        for call in ast.walk(code):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == function and call.args:
+                yield from literals(members.get(ast.unparse(call.args[0]), call.args[0]))
+
+
+def listed(path: Path, ending: str) -> Iterator[str]:
+    """The texts of lists, or of a table's keys, whose names end so."""
+    code = ast.parse(path.read_text(encoding="utf-8")) if path.is_file() else ast.Module([], [])
+    for node in code.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith(ending):
+            yield from literals(node.value)
+
+
+def literals(node: ast.expr) -> Iterator[str]:
+    """Texts and numbers; of a list all, of a table the keys, of a tuple that is a key the first."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str | int):
+        yield str(node.value)
+    elif isinstance(node, ast.List):
+        yield from (text for item in node.elts for text in literals(item))
+    elif isinstance(node, ast.Tuple):
+        yield from literals(node.elts[0])
+    elif isinstance(node, ast.Dict):
+        yield from (text for key in node.keys if key is not None for text in literals(key))
+
+
+def asserted(at: str, mapping: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
+    """Keys of configuration classes whose values __post_init__ looks up in a list, with the list."""
+    for name, value in mapping.items():
+        if isinstance(value, dict):
+            key = f"{at}.{name}" if at else name
+            for field, allowed in looked_up(value.get("_target_")):
+                yield f"{key}.{field}", allowed
+            yield from asserted(key, value)
+
+
+def looked_up(target: str | None) -> Iterator[tuple[str, Sequence[str]]]:
+    """Of a class: FIELD and the list, of `assert self.FIELD in [...]` and of `if self.FIELD not in NAME: raise`."""
+    kind = class_of(target)
+    for one in inspect.getmro(kind) if kind else ():
+        check = vars(one).get("__post_init__")
+        if check is None:
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(check))).body[0].body  # type: ignore[attr-defined]
+        named = {ast.unparse(s.targets[0]): s.value for s in body if isinstance(s, ast.Assign)}
+        for statement in body:
+            test = getattr(statement, "test", None)
+            if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.In | ast.NotIn):
+                continue
+            field, held = ast.unparse(test.left), named.get(ast.unparse(test.comparators[0]), test.comparators[0])
+            plain = isinstance(held, ast.List) and all(isinstance(item, ast.Constant) for item in held.elts)
+            if field.startswith("self.") and plain:
+                yield field.removeprefix("self."), [*literals(held)]
 
 
 def config_folder(tree: Path, module: str) -> Path:
@@ -117,19 +318,21 @@ def config_folder(tree: Path, module: str) -> Path:
     return path.parent / str(named["config_path"])
 
 
-def walked(at: str, mapping: Mapping[str, Any], fields: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
+def walked(
+    at: str, mapping: Mapping[str, Any], fields: Mapping[str, Any] | None, is_null: Callable[[str], bool]
+) -> Iterator[tuple[str, str]]:
     """Every key below `at` with its kind; `fields` are those of the class that takes the mapping, None without one."""
     for name, value in mapping.items():
         if name == "_target_":
             continue
         key = f"{at}.{name}" if at else name
         if not isinstance(value, dict):
-            yield key, "value"
+            yield key, "null" if is_null(key) else "value"
             continue
         own = fields_of(value.get("_target_"))
         free = not value or (fields is not None and own is None and is_mapping(fields.get(name)))
         yield key, "free" if free else "mapping" if own is None else "class"
-        yield from walked(key, value, own)
+        yield from walked(key, value, own, is_null)
     for name in {*(fields or {}), *READ_BESIDES.get(at, ())} - mapping.keys():
         if not name.startswith("_"):
             yield f"{at}.{name}", "field"
@@ -137,14 +340,18 @@ def walked(at: str, mapping: Mapping[str, Any], fields: Mapping[str, Any] | None
 
 def fields_of(target: str | None) -> dict[str, Any] | None:
     """The fields of a configuration class with their types. None without one, or for a name that verl itself has not."""
-    if target is None:
-        return None
-    module, _, name = target.rpartition(".")
-    found = getattr(importlib.import_module(module), name, None)
-    if found is None or not dataclasses.is_dataclass(found):
+    found = class_of(target)
+    if found is None:
         return None
     hints = typing.get_type_hints(found)
     return {field.name: hints[field.name] for field in dataclasses.fields(found) if field.init}
+
+
+def class_of(target: str | None) -> type | None:
+    """The configuration class of that name. None without one, or for a name that verl itself has not."""
+    module, _, name = (target or "").rpartition(".")
+    found: Any = getattr(importlib.import_module(module), name, None) if module else None
+    return found if isinstance(found, type) and dataclasses.is_dataclass(found) else None
 
 
 def is_mapping(kind: Any) -> bool:

@@ -80,10 +80,23 @@ rules:
 defaults:
   all: {greeter.tokens: 64}
 """
+KEYS = """\
+greeter\tmapping\tall
+greeter.model\tvalue\tall
+greeter.more\tvalue\tall
+greeter.rate\tvalue\tall
+greeter.text\tvalue\tall
+greeter.tokens\tvalue\tall
+trainer\tmapping\tall
+trainer.nodes\tvalue\tall
+clock\tmapping\tall
+"""
 
 
 def with_recipes(made: Made) -> Made:
-    """Adds the recipes and rules of this module."""
+    """Adds the recipes and rules of this module, and a list of keys for each stack of greeter."""
+    stacks = [path.stem for path in (made.root / "manifests/stacks/greeter").glob("*.yaml")]
+    write_files(made.root, {f"manifests/keys/greeter/{stack}.tsv": KEYS for stack in stacks})
     write_files(
         made.root,
         {

@@ -7,6 +7,8 @@ from patchctl.check.rule import Rule
 RULES = (
     Rule("recipe-rule", "distribution", "every recipe keeps the rules of manifests/rules.yaml",
          "each rule says what goes wrong otherwise, mostly after hours of training"),
+    Rule("recipe-keys", "distribution", "each stack that recipes start has a list of its configuration's keys, manifests/keys/UPSTREAM/STACK.tsv",
+         "without one any key passes, and a misspelt one stops the run when the cluster is up"),
     Rule("recipe-needs", "distribution", "recipes need features that their profile has, and switch on just what they need",
          "a switch of a feature that is left out does nothing, or stops the run"),
     Rule("recipe-packages", "distribution", "recipes and rewards name the packages that the rewards import",

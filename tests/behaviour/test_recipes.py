@@ -25,8 +25,9 @@ from variants import variants
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.series import feature_of
 from patchctl.training.recipes.arithmetic import number
-from patchctl.training.recipes.conditions import ALL, same
-from patchctl.training.recipes.keys import FOLDER, read_keys
+from patchctl.training.recipes.conditions import ALL, defaults_for, same
+from patchctl.training.recipes.key_list import FOLDER
+from patchctl.training.recipes.keys import read_keys
 from patchctl.training.recipes.read import Recipes, read_recipes
 from patchctl.training.recipes.resolve import Run, bare, resolve
 from patchctl.training.recipes.shell import override_text
@@ -72,6 +73,9 @@ ASKED = (
     "+actor_rollout_ref.rollout.engine_kwargs.vllm.additional_config.moe_chunk_tokens",
     "actor_rollout_ref.rollout.limit_images",
     "+actor_rollout_ref.rollout.limit_images",
+    "+actor_rollout_ref.actor.megatron.override_transformer_config.recompute_method",
+    "+model@actor_rollout_ref.model",
+    "models@actor_rollout_ref.model",
 )
 
 Of = Callable[[str], Any]
@@ -236,7 +240,7 @@ def test_dapo_does_not_start_in_its_own_folder(composed: Of) -> None:
 def test_the_list_of_keys_says_what_hydra_says(composed: Of, key: str) -> None:
     known = read_keys(Distribution.load(REPO), run_of(("qwen3-235b", "grpo")))
     assert known is not None
-    assert (known.fault(key) is None) is (composed(f"asked {key}")["error"] is None)
+    assert (known.fault(key, "1") is None) is (composed(f"asked {key}")["error"] is None)
 
 
 def test_a_key_that_a_class_does_not_have_ends_a_run_later(started: Of) -> None:
@@ -261,7 +265,7 @@ def test_the_defaults_of_the_rules_are_those_of_the_configuration(
     lacking = [patch.read_text() for patch in patches if upstream.lacks("verl", feature_of(patch.name))]
     # Of a feature that is not in the tree, the keys that its patch declares.
     absent = {name for text in lacking for name in re.findall(r"(?m)^\+ +(\w+):", text)}
-    known = {**rules().defaults[ALL], **rules().defaults[config]}
+    known = defaults_for(rules(), config, run_of(("qwen3-235b", "grpo")).versions)
     declared = {key: value for key, value in known.items() if key.rpartition(".")[2] not in absent}
     found = composed(config)
     assert found["error"] is None

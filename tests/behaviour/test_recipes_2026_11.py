@@ -22,7 +22,7 @@ from mbridge_source import check_out, commit_named
 from patchctl.catalog.release_sets import on_set
 from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.conditions import defaults_for, same
-from patchctl.training.recipes.keys import FOLDER
+from patchctl.training.recipes.key_list import FOLDER
 from patchctl.training.recipes.read import Recipes, read_recipes
 from patchctl.training.recipes.resolve import Run, bare, resolve
 from patchctl.training.recipes.shell import override_text
@@ -155,7 +155,7 @@ def arrived(written: str, value: Any) -> bool:
 
 def defaults(config: str) -> dict[str, str]:
     assert RECIPES.rules is not None
-    return defaults_for(RECIPES.rules.value, config, SET)
+    return defaults_for(RECIPES.rules.value, config, run_of(PLAIN).versions)
 
 
 @pytest.mark.parametrize("config", CONFIGS)

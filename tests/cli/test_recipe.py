@@ -29,7 +29,7 @@ def made(original: Made, tmp_path: Path) -> Made:
 
 def findings(made: Made) -> list[dict[str, Any]]:
     report = json.loads(made.patchctl("verify", "--static", "--json").stdout)
-    ours = ("manifest", "recipe-rule", "recipe-needs", "rule-sample")
+    ours = ("manifest", "recipe-keys", "recipe-rule", "recipe-needs", "rule-sample")
     return [f for f in report["findings"] if f["rule"] in ours]
 
 
@@ -242,6 +242,16 @@ def test_an_override_that_the_framework_does_not_know_is_refused(made: Made) -> 
     made.edit(QUIET, "greeter.text:", "greeter.txt:")
     named = {f["message"].partition(":")[0]: (f["file"], f["line"]) for f in findings(made)}
     assert named["full/quiet breaks known-keys"] == (QUIET, 10)
+
+
+def test_a_stack_that_recipes_start_without_a_list_of_keys_is_an_error(made: Made) -> None:
+    made.root.joinpath("manifests/keys/greeter/v1.tsv").unlink()
+    found = findings(made)
+    assert {(f["rule"], f["severity"], f["file"]) for f in found} == {
+        ("recipe-keys", "error", "manifests/keys/greeter/v1.tsv")
+    }
+    assert "full/quiet starts greeter/v1, which has no list of keys" in {f["message"].partition(";")[0] for f in found}
+    assert made.patchctl("verify", "--static").returncode == 1
 
 
 def test_sound_recipes_have_no_findings(made: Made) -> None:

@@ -14,6 +14,7 @@ from patchctl.manifest.load import Loaded
 from patchctl.manifest.problems import InvalidManifest
 from patchctl.stack.patches import StackPatch
 from patchctl.training.recipes.arithmetic import BadExpression
+from patchctl.training.recipes.key_list import FOLDER
 from patchctl.training.recipes.keys import read_keys, unknown_keys
 from patchctl.training.recipes.read import Recipes, read_recipes
 from patchctl.training.recipes.resolve import Run, resolve
@@ -47,10 +48,20 @@ def _check_set(dist: Distribution, series: Series, recipes: Recipes, report: Rep
         except InvalidManifest as error:
             report.add(manifest_findings(dist.root, error).findings)
             continue
+        report.add(_without_keys(dist, run))
         for broken in _broken(dist, series, recipes, run):
             rule = "recipe-needs" if broken.rule == "recipe-needs" else "recipe-rule"
             message = f"{run.title} breaks {broken.rule}: {broken}"
             report.add([Finding(rule, message, below(dist.root, broken.where.file), broken.where.line)])
+
+
+def _without_keys(dist: Distribution, run: Run) -> Iterator[Finding]:
+    upstream = run.entry.upstream
+    stack = dist.profile(run.profile).stacks.get(upstream)
+    if stack is None or (dist.root / FOLDER / upstream / f"{stack}.tsv").is_file():
+        return
+    what = f"{run.title} starts {upstream}/{stack}, which has no list of keys; scripts/config_keys.py makes verl's"
+    yield Finding("recipe-keys", what, (FOLDER / upstream / f"{stack}.tsv").as_posix())
 
 
 def _broken(dist: Distribution, series: Series, recipes: Recipes, run: Run) -> Iterator[Broken]:

@@ -5,32 +5,44 @@ A fact is a key of the framework's configuration (or the default it has there), 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 from fractions import Fraction
 
 from patchctl.manifest.load import Loaded
 from patchctl.manifest.problems import Problem, did_you_mean, quoted
 from patchctl.training.recipes.arithmetic import BadExpression, compared, holds, number, sides
+from patchctl.training.recipes.grammar import items
 from patchctl.training.recipes.types import Condition, Rule, Rules
+from patchctl.training.recipes.versions import FACT, condition_of, table_of, true_of
 
-RECIPE_FACTS = ("recipe.needs", "recipe.module", "recipe.config", "recipe.folder", "recipe.data_sources", "recipe.set")
+RECIPE_FACTS = ("recipe.needs", "recipe.module", "recipe.config", "recipe.folder", "recipe.data_sources")
 SIZES = ("nodes", "devices_per_node", "devices")
 ALL = "all"
 _NULL = ("null", "None", "~")
 
 
 class Facts:
-    """What is known of a recipe, by name. `defaults` stand behind what the recipe sets itself."""
+    """What is known of a recipe, by name. `defaults` stand behind what the recipe sets itself; `versions` are those of its stacks,
+    and `renamed` has the names that keys have there."""
 
-    def __init__(self, values: Mapping[str, str], defaults: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, str],
+        defaults: Mapping[str, str],
+        versions: Mapping[str, str] | None = None,
+        renamed: Mapping[str, str] | None = None,
+    ) -> None:
         self._values = values
         self._defaults = defaults
+        self._renamed = renamed or {}
+        self.versions: Mapping[str, str] = versions or {}
 
     def text(self, name: str) -> str | None:
         """The value, or None where there is none or null."""
-        value = self._values.get(name, self._defaults.get(name))
-        if name not in self._values and value is not None and value.startswith("="):
+        said = self._values.get(name, self._values.get(self._renamed.get(name, name)))
+        value = self._defaults.get(name) if said is None else said
+        if said is None and value is not None and value.startswith("="):
             return self.text(value[1:].strip())
         return None if value is None or value in _NULL else value
 
@@ -48,13 +60,29 @@ class Facts:
 
     def items(self, name: str) -> list[str]:
         """The items of a value that is a list."""
-        return [item for item in (self.text(name) or "").strip("[]").split(",") if item]
+        return [item for item in items(self.text(name) or "") if item]
 
 
-def defaults_for(rules: Rules, config: str, release_set: str | None) -> dict[str, str]:
-    """What the framework of a release set does by itself under one of its configurations."""
-    tables = (ALL, config, f"{ALL}@{release_set}", f"{config}@{release_set}")
-    return {key: value for name in tables for key, value in rules.defaults.get(name, {}).items()}
+def defaults_for(rules: Rules, config: str, versions: Mapping[str, str]) -> dict[str, str]:
+    """What the framework of these versions does by itself under one of its configurations. A table of versions comes after those
+    that are true of all, and one of a configuration after that of all configurations."""
+    tables = [(table_of(name), values) for name, values in rules.defaults.items()]
+    found: dict[str, str] = {}
+    for versioned in (False, True):
+        for wanted in (ALL, config):
+            for (name, condition), values in tables:
+                if name == wanted and bool(condition) == versioned and true_of(condition, versions):
+                    found |= values
+    return found
+
+
+def renamed_in(rules: Rules, versions: Mapping[str, str]) -> dict[str, str]:
+    """The keys that these versions have under another name."""
+    found: dict[str, str] = {}
+    for condition, names in rules.renamed.items():
+        if true_of(condition_of(condition), versions):
+            found |= names
+    return found
 
 
 def same(one: str, other: str) -> bool:
@@ -78,9 +106,11 @@ def names_in(condition: Condition) -> list[str]:
     return found + [name for text in condition.holds for name in compared(text)]
 
 
-def faults(loaded: Loaded[Rules]) -> Iterator[Problem]:
+def faults(loaded: Loaded[Rules], upstreams: Collection[str]) -> Iterator[Problem]:
     """Names that no rule can mean, since nothing gives them a value: a misspelt key would make a rule that never breaks."""
+    yield from _upstream_faults(loaded, upstreams)
     known = {*RECIPE_FACTS, *SIZES, *(key for table in loaded.value.defaults.values() for key in table)}
+    known |= {name for names in loaded.value.renamed.values() for name in names.values()}
     for rule_name, rule in loaded.value.rules.items():
         for part, condition in (("when", rule.when), ("must", rule.must)):
             path = ("rules", rule_name, part)
@@ -94,13 +124,25 @@ def faults(loaded: Loaded[Rules]) -> Iterator[Problem]:
         yield from _sample_faults(loaded, rule_name, rule, known)
 
 
+def _upstream_faults(loaded: Loaded[Rules], upstreams: Collection[str]) -> Iterator[Problem]:
+    """Conditions on an upstream that there is not: such a rule would never be asked."""
+    named: list[tuple[tuple[str, ...], str]] = [
+        (("rules", name, "of", one), one) for name, rule in loaded.value.rules.items() for one in rule.of
+    ]
+    named += [(("defaults", name), one) for name in loaded.value.defaults for one in table_of(name)[1]]
+    named += [(("renamed", name), one) for name in loaded.value.renamed for one in condition_of(name)]
+    for path, one in named:
+        if one not in upstreams:
+            yield loaded.positions.problem(path, f"no upstream {quoted(one)}{did_you_mean(one, upstreams)}", at="key")
+
+
 def _sample_faults(loaded: Loaded[Rules], rule_name: str, rule: Rule, known: set[str]) -> Iterator[Problem]:
     for part, samples in (("good", rule.good), ("bad", rule.bad)):
         if not samples:
             yield loaded.positions.problem(("rules", rule_name, part), "expected one sample at least", at="key")
         for index, sample in enumerate(samples):
             for name in sample:
-                if name not in known and not name.startswith("env."):
+                if name not in known and not name.startswith(("env.", FACT)):
                     what = f"no fact {quoted(name)}{did_you_mean(name, known)}"
                     yield loaded.positions.problem(("rules", rule_name, part, index, name), what, at="key")
 

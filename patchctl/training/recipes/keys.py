@@ -1,59 +1,110 @@
-"""The keys that a framework's configurations have: an override of another one ends a run only when its cluster is up.
-
-manifests/keys/<upstream>/<stack>.tsv, which scripts/config_keys.py makes from the patched tree
-actor_rollout_ref.rollout.max_num_seqs<TAB>value<TAB>all
-"""
+"""The keys that a framework's configurations have: an override of another one ends a run only when its cluster is up."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from patchctl.errors import BadManifest, Where
+from patchctl.errors import Where
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.problems import quoted
 from patchctl.manifest.types import Practice
-from patchctl.training.recipes.resolve import Run, bare
+from patchctl.training.recipes.grammar import BadElement, Element, element, items, unquoted
+from patchctl.training.recipes.key_list import DECLARED, UNDECLARED, KeyList, list_of
+from patchctl.training.recipes.resolve import Resolved, Run, bare
 from patchctl.training.recipes.rules import Broken, Switch
 
-FOLDER = Path("manifests") / "keys"
 RULE = "known-keys"
-_ALL = "all"
-_DECLARED = ("value", "mapping", "class", "free")
-_UNDECLARED = "field"  # of a configuration class: + adds it
+WORDS = "known-words"
+_CONTAINERS = ("mapping", "class", "free")
 _NEAR = 0.85  # of a key with +, which may be new on purpose
-_PARTS_OF_HYDRA = "@/"  # groups of its defaults, as in model@actor_rollout_ref.model
+_NULLS = ("", "null", "None")
+
+Fault = tuple[str, str]
+"""What is wrong, and what to try."""
 
 
 @dataclass(frozen=True)
 class KnownKeys:
-    """The keys of one configuration with what they are: value, mapping, class, free or field."""
+    """The keys of one composition with what they are; the groups that its defaults choose from and all others, with their options;
+    the words that keys may have. Below `replaced` a run has put another group's file, whose keys are not known."""
 
     config: str
     kinds: Mapping[str, str]
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    options: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    words: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    replaced: Sequence[str] = ()
 
-    def fault(self, written: str) -> tuple[str, str] | None:
+    def fault(self, written: str, value: str = "") -> Fault | None:
         """What is wrong with an override's key, as it is written, and what to try; None where it is known."""
-        key, adds = written.lstrip("+~"), written.startswith("+")
-        if key.startswith("hydra.") or any(part in key for part in _PARTS_OF_HYDRA):
+        key = written.lstrip("+~")
+        plus = written[: len(written) - len(written.lstrip("+"))]
+        if key.startswith("hydra.") or any(f"{key}.".startswith(f"{package}.") for package in self.replaced):
             return None
+        if self._is_group(key) and not value.startswith("{"):
+            return self._group_fault(key, plus, value) if written[:1] != "~" else None
+        if "@" in key or "/" in key:
+            return f"{key} is no group of {self.config}", _closest(key, self.groups) or "a key with dots"
+        return self._key_fault(key, plus, value) or self._fault_inside(key, plus, value)
+
+    def word_fault(self, written: str, value: str) -> Fault | None:
+        """What is wrong with a value that has to be one of a few words. An interpolation is Hydra's to read."""
+        key, word = bare(written), unquoted(value)
+        allowed = self.words.get(key)
+        if allowed is None or word in (*_NULLS, *allowed) or "$" in word:
+            return None
+        near = _closest(word, allowed)
+        return f"{key} is {word}, which is none of {', '.join(allowed)}", f"{key}={near or allowed[0]}"
+
+    def _is_group(self, key: str) -> bool:
+        return key in self.groups or key.partition("@")[0] in self._all_options()
+
+    def _all_options(self) -> dict[str, Sequence[str]]:
+        return {**self.options, **{key.partition("@")[0]: names for key, names in self.groups.items()}}
+
+    def _group_fault(self, key: str, plus: str, value: str) -> Fault | None:
+        """The defaults list is Hydra's: = replaces a choice that is there, + adds one that is not."""
+        name = key.partition("@")[0]
+        known = self._all_options()[name]
+        if key in self.groups and plus:
+            return (
+                f"{self.config} has chosen an option of {key}, and + is for groups that it has not",
+                f"{key}, without +",
+            )
+        if key not in self.groups and not plus:
+            ours = [group for group in self.groups if group.partition("@")[0] == name]
+            hint = _closest(key, ours) or " or ".join(ours) or f"+{key}"
+            return f"{key} is none of the groups that {self.config} chooses from", hint
+        for option in [unquoted(item) for item in items(value)]:
+            if option not in (*_NULLS, *known):
+                near = _closest(option, known) or known[0]
+                return f"{key} has no option {option}; there are {', '.join(known)}", f"{key}={near}"
+        return None
+
+    def _key_fault(self, key: str, plus: str, value: str) -> Fault | None:
         kind = self.kinds.get(key)
-        if kind in _DECLARED:
-            if adds and not written.startswith("++"):
+        if kind in DECLARED:
+            if plus == "+" and kind != "null" and value[:1] not in ("[", "{"):
                 return f"{key} is declared by {self.config}, and + is for keys that are not", f"{key}, without +"
             return None
         above = self._above(key)
-        takes_it = kind == _UNDECLARED or self.kinds.get(above) in ("free", _UNDECLARED)
-        if takes_it and not adds:
+        takes_it = kind == UNDECLARED or self.kinds.get(above) in ("free", UNDECLARED)
+        if takes_it and not plus:
             return f"{key} is not declared by {self.config}", f"+{key}"
         if takes_it:
             return None
         near = self._near(key, above)
-        if adds and self.kinds.get(above) != "class" and not _alike(key, near):
+        if plus and self.kinds.get(above) != "class" and not _alike(key, near):
             return None
         return f"{key} is none of {self.config}", near or "`patchctl recipe show` names those that the recipe sets"
+
+    def _fault_inside(self, key: str, plus: str, value: str) -> Fault | None:
+        """Of a mapping that is given as one value: Hydra merges it into one that is there."""
+        if self.kinds.get(key) not in _CONTAINERS or not value.startswith("{"):
+            return None
+        inside = ((f"{'++' if plus else ''}{key}.{name}", one) for name, one in _pairs(value).items())
+        return next((fault for name, one in inside if (fault := self.fault(name, _text(one)))), None)
 
     def _above(self, key: str) -> str:
         """The nearest key above that there is; empty for the top."""
@@ -82,40 +133,85 @@ def _alike(key: str, near: str | None) -> bool:
     return above == near_above and difflib.SequenceMatcher(None, last, near_last).ratio() >= _NEAR
 
 
+def _pairs(value: str) -> Mapping[str, Element]:
+    try:
+        found = element(value)
+    except BadElement:  # which the printed command refuses
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _text(one: Element) -> str:
+    """An item as it may be written; of a list or a mapping what tells that it is one."""
+    if isinstance(one, dict):
+        pairs = ",".join(f"{key}:{_text(value)}" for key, value in one.items())
+        return f"{{{pairs}}}"
+    return f"[{','.join(map(_text, one))}]" if isinstance(one, list) else one
+
+
+def _closest(word: str, known: Iterable[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)), None)
+
+
 def read_keys(dist: Distribution, run: Run) -> KnownKeys | None:
-    """The keys of a run's configuration; None where the distribution has no list of them. Raises BadManifest."""
-    stack = dist.profile(run.profile).stacks.get(run.entry.upstream)
-    path = dist.root / FOLDER / run.entry.upstream / f"{stack}.tsv"
-    if stack is None or not path.exists():
+    """The keys of a run's composition; None where the distribution has no list of them. Raises BadManifest."""
+    upstream = run.entry.upstream
+    found = list_of(dist, upstream, dist.profile(run.profile).stacks.get(upstream))
+    if found is None:
         return None
-    kinds: dict[str, str] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if line.startswith("#"):
-            continue
-        parts = line.split("\t")
-        if len(parts) != 3 or parts[1] not in (*_DECLARED, _UNDECLARED):
-            hint = "it is generated: `make config-keys` writes it again"
-            raise BadManifest(
-                f"expected KEY, KIND and configurations, not {quoted(line)}", where=Where(str(path), number), hint=hint
-            )
-        if parts[2] == _ALL or run.entry.config in parts[2].split(","):
-            kinds[parts[0]] = parts[1]
-    return KnownKeys(run.entry.config, kinds) if kinds else None
+    title, composition = _composed(found, run)
+    kinds = found.kinds(composition)
+    closed = {key: words for key, words in found.words.items() if not _opened(found, run, key)}
+    choice = found.choice(run.entry.config)
+    replaced = [
+        bare(key).partition("@")[2] or bare(key)
+        for key in run.overrides
+        if len(found.group.get(bare(key), ())) > 1 and bare(key) not in (choice or ())
+    ]
+    return KnownKeys(title, kinds, found.group, found.options, closed, replaced) if kinds else None
+
+
+def _composed(found: KeyList, run: Run) -> tuple[str, str]:
+    """What a run composes, as messages call it and as the list does: by its override of the group that chooses."""
+    config, choice = run.entry.config, found.choice(run.entry.config)
+    if choice is None:
+        return config, config
+    group, option = choice
+    said = run.override(group)
+    if said is None or unquoted(said.value) not in found.group.get(group, ()):
+        return config, option
+    return f"{config} with {group}={unquoted(said.value)}", unquoted(said.value)
+
+
+def _opened(found: KeyList, run: Run, key: str) -> bool:
+    """Whether a run names a module of its own, which may register other words."""
+    said = [run.override(opener) for opener in found.unless.get(key, ())]
+    return any(one is not None and one.value not in _NULLS for one in said)
 
 
 def unknown_keys(
     run: Run, keys: KnownKeys | None, practice: Practice | None, switches: Sequence[Switch]
 ) -> Iterator[Broken]:
-    """Overrides of keys that the configuration does not have. A name of the practice's documents is told as such."""
+    """Overrides of keys that the configuration does not have, and of words that the framework does not know. A name of the practice's
+    documents is told as such."""
     for written, setting in run.overrides.items() if keys else ():
         assert keys is not None
-        if (fault := keys.fault(written)) is None:
+        if (fault := keys.fault(written, setting.value)) is None:
+            yield from _unknown_word(run, keys, written, setting)
             continue
         found, hint = fault
         found, hint = _of_practice(bare(written), practice, switches) or (found, hint)
         why = "the framework refuses it, when the cluster is up"
         where = setting.where or Where(run.positions.file, 1)
         yield Broken(RULE, "every override is a key of the framework's configuration", found, why, hint, where)
+
+
+def _unknown_word(run: Run, keys: KnownKeys, written: str, setting: Resolved) -> Iterator[Broken]:
+    fault = keys.word_fault(written, setting.value)
+    if fault is not None:
+        why = "the framework looks it up in its own register, mostly when the cluster is up, and ends"
+        where = setting.where or Where(run.positions.file, 1)
+        yield Broken(WORDS, "every word is one that the framework knows", fault[0], why, fault[1], where)
 
 
 def _of_practice(key: str, practice: Practice | None, switches: Sequence[Switch]) -> tuple[str, str] | None:

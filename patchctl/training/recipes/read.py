@@ -7,7 +7,7 @@ release set with a folder of its own has its profiles' recipes there, and no oth
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from patchctl.errors import WrongUse
@@ -17,6 +17,7 @@ from patchctl.manifest.problems import InvalidManifest, Problem, did_you_mean, q
 from patchctl.manifest.types import Profile
 from patchctl.training.recipes import conditions
 from patchctl.training.recipes.types import Recipe, Rules
+from patchctl.training.recipes.versions import versions_of
 
 FOLDER = Path("manifests") / "recipes"
 RULES = Path("manifests") / "rules.yaml"
@@ -29,12 +30,17 @@ Key = tuple[str, str]
 @dataclass(frozen=True)
 class Recipes:
     """The recipes of a distribution, and the rules over them; both empty where it keeps none. `profiles` have each profile on
-    the set whose recipes are meant, `variants` on each of its sets."""
+    the set whose recipes are meant, `variants` on each of its sets; `versions` are those of its stacks' pins, by profile and set."""
 
     files: Mapping[Key, Loaded[Recipe]]
     rules: Loaded[Rules] | None
     profiles: Mapping[str, Profile]
     variants: Mapping[str, tuple[Profile, ...]]
+    versions: Mapping[tuple[str, str | None], Mapping[str, str]] = field(default_factory=dict)
+
+    def versions_of(self, profile: str) -> Mapping[str, str]:
+        """The versions of the stacks of a profile, by upstream."""
+        return self.versions.get((profile, self.set_of(profile)), {})
 
     def key(self, profile: str, name: str) -> Key:
         """Where the recipe of a profile lies, whether it is there or not."""
@@ -90,12 +96,13 @@ def read_recipes(dist: Distribution) -> Recipes:
             what = f"expected {quoted(path.stem)}, as the file's name; found {quoted(loaded.value.name)}"
             problems.append(loaded.positions.problem(("name",), what))
     rules = _rules(dist.root, problems)
-    problems += conditions.faults(rules) if rules else []
+    problems += conditions.faults(rules, dist.upstreams) if rules else []
     for key, loaded in files.items():
         problems += _parent(key, loaded, files, unread)
     if problems:
         raise InvalidManifest(problems)
-    return Recipes(files, rules, dist.profiles, dist.variants)
+    versions = {(one.name, one.set): versions_of(dist, one) for one in dist.every_profile()}
+    return Recipes(files, rules, dist.profiles, dist.variants, versions)
 
 
 def parent_of(key: Key, recipe: Recipe) -> Key | None:

@@ -49,7 +49,7 @@ class Resolved:
 @dataclass(frozen=True)
 class Run:
     """A recipe ready to be looked at, checked and printed. `overrides` are by the key as written, + included; `set` is the
-    release set that the profile is taken on."""
+    release set that the profile is taken on, `versions` are those of its stacks."""
 
     profile: str
     name: str
@@ -69,6 +69,7 @@ class Run:
     positions: Positions
     packages: tuple[str, ...] = ()
     set: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def needs_packages(self) -> tuple[str, ...]:
@@ -161,6 +162,7 @@ def resolve(recipes: Recipes, profile: str, name: str, given: Given | None = Non
         own.positions,
         tuple(merged.packages),
         recipes.set_of(profile),
+        recipes.versions_of(profile),
     )
 
 

@@ -9,9 +9,10 @@ from patchctl.errors import Where
 from patchctl.manifest.load import Loaded
 from patchctl.manifest.problems import did_you_mean
 from patchctl.training.recipes.arithmetic import BadExpression
-from patchctl.training.recipes.conditions import Facts, defaults_for, misses, names_in, same
+from patchctl.training.recipes.conditions import Facts, defaults_for, misses, names_in, renamed_in, same
 from patchctl.training.recipes.resolve import COMMAND_LINE, Resolved, Run, bare
 from patchctl.training.recipes.types import Rule, Rules
+from patchctl.training.recipes.versions import FACT, true_of
 
 CONFIG = "ppo_trainer"  # what a sample that names no configuration is held against
 _OFF = ("false", "null", "0")
@@ -52,19 +53,29 @@ def facts_of(run: Run, rules: Rules) -> Facts:
         "recipe.config": run.entry.config,
         "recipe.folder": run.entry.folder or ".",
         "recipe.data_sources": _listed([source for data in run.data.values() for source in data.data_source]),
-        "recipe.set": run.set or "null",
     }
-    return Facts(values, defaults_for(rules, run.entry.config, run.set))
+    return Facts(values, defaults_of(run, rules), run.versions, renamed_in(rules, run.versions))
+
+
+def defaults_of(run: Run, rules: Rules) -> dict[str, str]:
+    """What the framework does where the recipe says nothing: under its configuration, or the one that an override makes of it."""
+    said = (f"{bare(key)}={setting.value}" for key, setting in run.overrides.items())
+    config = next((rules.composed_as[one] for one in said if one in rules.composed_as), run.entry.config)
+    return defaults_for(rules, config, run.versions)
 
 
 def sample_facts(sample: Mapping[str, str], rules: Rules) -> Facts:
-    """A rule's own sample as facts."""
+    """A rule's own sample as facts. The versions are those that it names as stack.UPSTREAM."""
     values = {"recipe.module": "verl.trainer.main_ppo", "recipe.config": CONFIG, "recipe.folder": ".", **sample}
-    return Facts(values, defaults_for(rules, values["recipe.config"], values.get("recipe.set")))
+    versions = {name.removeprefix(FACT): value for name, value in sample.items() if name.startswith(FACT)}
+    defaults = defaults_for(rules, values["recipe.config"], versions)
+    return Facts(values, defaults, versions, renamed_in(rules, versions))
 
 
 def verdict(rule: Rule, facts: Facts) -> str | None:
     """What breaks the rule, or None. Raises BadExpression for a rule that cannot be asked of these facts."""
+    if not true_of(rule.of, facts.versions):
+        return None
     if rule.when is not None and misses(rule.when, facts) is not None:
         return None
     return misses(rule.must, facts)
@@ -103,7 +114,7 @@ def wrong_needs(
             yield _need(run, "a recipe needs features of its profile", found, "leave it out, or choose another profile")
     needed = {feature.partition("@")[0] for feature in run.needs}
     acts_on = _acts_on(features, switches, loaded.value if loaded else None)
-    defaults = defaults_for(loaded.value, run.entry.config, run.set) if loaded else {}
+    defaults = defaults_of(run, loaded.value) if loaded else {}
     turned_on = {feature: [k for k in keys if _is_on(run, k, defaults)] for feature, keys in acts_on.items()}
     for feature in sorted(needed & acts_on.keys()):
         if not turned_on[feature]:

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 from patchctl.errors import WrongUse
 from patchctl.terminal.text import one_line
+from patchctl.training.recipes.grammar import BadElement, element
 from patchctl.training.recipes.resolve import Resolved, Run
 
 # What Hydra's grammar takes in a value without quotes; commas and brackets make lists and choices there.
 _PLAIN = re.compile(r"[A-Za-z0-9_./@%*+-][A-Za-z0-9_./:@%*+-]*")
-_LIST = re.compile(r"\[[A-Za-z0-9_./:+-]*(,[A-Za-z0-9_./:+-]+)*\]")
 _DOTENV_PLAIN = re.compile(r"[A-Za-z0-9_./:,=@%+-]*")
 
 
@@ -68,14 +68,24 @@ def override_text(key: str, setting: Resolved, run: Run) -> str:
 
 def hydra_value(text: str) -> str:
     """A value in Hydra's grammar: in quotes where a bare word would mean something else."""
-    if _PLAIN.fullmatch(text) or _LIST.fullmatch(text) or text.startswith("{"):
+    if _PLAIN.fullmatch(text):
         return text
-    if text.startswith("["):
-        raise WrongUse(f"{text}: the items of a list are plain words here")
+    if text.startswith(("[", "{")):
+        return _container(text)
     # Hydra takes a backslash for an escape in front of a quote only.
     escaped = re.sub(r"(\\*)'", lambda m: m[1] * 2 + "\\'", text)
     ended = re.sub(r"(\\+)$", lambda m: m[1] * 2, escaped)
     return f"'{ended}'"
+
+
+def _container(text: str) -> str:
+    """A list or a mapping, which Hydra parses as it is written."""
+    try:
+        element(text)
+    except BadElement as error:
+        hint = """an item with other characters goes in quotes: '["a#b",c]'"""
+        raise WrongUse(f"{text}: Hydra would not parse it: {error}", hint=hint) from None
+    return text
 
 
 def _environment_value(setting: Resolved, run: Run) -> str:

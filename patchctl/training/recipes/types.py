@@ -38,6 +38,20 @@ Module = Annotated[
 ]
 
 
+_LIMIT = r"(==|>=|<=|!=|~=|<|>) ?[0-9][0-9A-Za-z.+!_-]*(\.\*)?"
+Versions = Annotated[str, Pattern(rf"{_LIMIT}(, ?{_LIMIT})*", "limits of a version: '<0.9', '>=0.6,<0.9'")]
+Requirement = Annotated[
+    str, Pattern(rf"[a-z0-9][a-z0-9._-]*{_LIMIT}(, ?{_LIMIT})*", "an upstream and limits of its version: verl>=0.9")
+]
+Table = Annotated[
+    str,
+    Pattern(
+        rf"[A-Za-z_][A-Za-z0-9_]*(@[a-z0-9][a-z0-9._-]*{_LIMIT}(, ?{_LIMIT})*)?",
+        "`all` or a configuration's name, with the versions that it is true of: all@verl>=0.9",
+    ),
+]
+
+
 @dataclass(frozen=True)
 class Setting:
     """A value and where it comes from. One without a reason of its own may be written as the value alone."""
@@ -162,6 +176,10 @@ class Rule:
     hint: Annotated[Text, Doc("What to set instead.")]
     good: Annotated[list[dict[Text, Value]], Doc("Values that keep the rule; what is not named has its default.")]
     bad: Annotated[list[dict[Text, Value]], Doc("Values that break it.")]
+    of: Annotated[
+        dict[Name, Versions],
+        Doc("Upstreams: the versions that it is true of, as the stacks' pins have them; of every version without."),
+    ] = field(default_factory=dict)
     when: Annotated[Condition | None, Doc("Where it is asked; everywhere without.")] = None
 
 
@@ -180,10 +198,20 @@ class Rules:
     schema: FormatVersion
     rules: Annotated[dict[Name, Rule], Doc("The rules by name.")]
     defaults: Annotated[
-        dict[Text, dict[Text, Value]],
+        dict[Table, dict[Text, Value]],
         Doc(
-            "Values of keys that a recipe leaves alone: for all configurations, for one by its name, then those with @SET."
+            "Values of keys that a recipe leaves alone: for all configurations, for one by its name, then those with versions."
         ),
+    ] = field(default_factory=dict)
+    renamed: Annotated[
+        dict[Requirement, dict[Text, Text]],
+        Doc(
+            "For versions of an upstream: keys that are gone or deprecated, with the names that they have there. Both are read."
+        ),
+    ] = field(default_factory=dict)
+    composed_as: Annotated[
+        dict[Text, Word],
+        Doc("An override KEY=VALUE that makes one configuration another: that one's name, whose defaults hold then."),
     ] = field(default_factory=dict)
     switched_by: Annotated[
         dict[Feature, list[Text]],

@@ -12,15 +12,19 @@ from pathlib import Path
 
 import pytest
 
+from patchctl.catalog.release_sets import on_set
 from patchctl.errors import BadManifest
 from patchctl.manifest.distribution import Distribution
-from patchctl.training.recipes.keys import FOLDER, KnownKeys, read_keys, unknown_keys
+from patchctl.training.recipes.key_list import FOLDER
+from patchctl.training.recipes.keys import KnownKeys, read_keys, unknown_keys
 from patchctl.training.recipes.read import Recipes, read_recipes
 from patchctl.training.recipes.resolve import Given, Run, resolve
 
 REPOSITORY = Path(__file__).parents[3]
 DIST = Distribution.load(REPOSITORY)
 RECIPES: Recipes = read_recipes(DIST)
+NEWEST = on_set(DIST, next(iter(DIST.sets)), print)
+RECIPES_OF_NEWEST: Recipes = read_recipes(NEWEST)
 ROLLOUT = "actor_rollout_ref.rollout"
 ACTOR = "actor_rollout_ref.actor"
 OVERRIDE = f"{ACTOR}.megatron.override_transformer_config"
@@ -32,6 +36,13 @@ def run_of(profile: str, name: str, **overrides: str) -> Run:
 
 def keys_of(profile: str, name: str) -> KnownKeys:
     found = read_keys(DIST, run_of(profile, name))
+    assert found is not None
+    return found
+
+
+def newest(profile: str, name: str, **overrides: str) -> KnownKeys:
+    """The keys of a recipe on the newest release, with overrides of it."""
+    found = read_keys(NEWEST, resolve(RECIPES_OF_NEWEST, profile, name, Given(overrides=overrides)))
     assert found is not None
     return found
 
@@ -52,6 +63,7 @@ GRPO, DAPO = keys_of("qwen3-235b", "grpo"), keys_of("qwen3-32b", "dapo-fsdp2")
         (GRPO, f"+{ROLLOUT}.limit_images"),
         (GRPO, "+trainer.of_a_logger"),
         (GRPO, "hydra.run.dir"),
+        (GRPO, f"+{OVERRIDE}.recompute_granularity"),
         (GRPO, "model@actor_rollout_ref.model"),
         (DAPO, "data.gen_batch_size"),
         (DAPO, f"{ACTOR}.fsdp_config.param_offload"),
@@ -83,6 +95,87 @@ def test_a_key_that_there_is_not(keys: KnownKeys, key: str, found: str, hint: st
     fault = keys.fault(key)
     assert fault is not None
     assert found in fault[0] and hint in fault[1]
+
+
+FSDP = newest("qwen3-32b", "gspo")
+MEGATRON = newest("qwen3-32b", "gspo", model_engine="megatron")
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "value"),
+    [
+        (FSDP, "model_engine", "megatron"),
+        (FSDP, "model_engine", "'veomni'"),
+        (MEGATRON, f"{ACTOR}.megatron.use_dist_checkpointing", "False"),
+        (MEGATRON, f"+{ACTOR}.megatron.override_transformer_config.recompute_method", "uniform"),
+        (FSDP, f"{ACTOR}.fsdp_config.param_offload", "True"),
+        (FSDP, "model@actor_rollout_ref.model", "hf_model"),
+        (FSDP, "+npu_profile@profile_of_mine", "npu_profile"),
+        (FSDP, "+trainer.logger", "[console]"),
+        (FSDP, f"{ROLLOUT}.val_kwargs", "{top_p:0.9,temperature:1}"),
+        (FSDP, f"+{ROLLOUT}.engine_kwargs.vllm", "{additional_config:{refresh:true}}"),
+        (newest("qwen3-32b", "gspo", **{f"actor@{ACTOR}": "megatron_actor"}), f"{ACTOR}.megatron.seed", "1"),
+    ],
+)
+def test_an_override_that_hydra_takes(keys: KnownKeys, key: str, value: str) -> None:
+    assert keys.fault(key, value) is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "value", "found", "hint"),
+    [
+        (FSDP, "model_engine", "megatrn", "has no option megatrn", "model_engine=megatron"),
+        (FSDP, "+model_engine", "megatron", "has chosen", "model_engine, without +"),
+        (FSDP, "model", "hf_model", "none of the groups", "model@"),
+        (FSDP, "model@actor_rollout_ref.modle", "hf_model", "none of the groups", "model@actor_rollout_ref.model"),
+        (FSDP, "models@actor_rollout_ref.model", "hf_model", "no group", "model@actor_rollout_ref.model"),
+        (FSDP, "npu_profile", "npu_profile", "none of the groups", "+npu_profile"),
+        (FSDP, "model@actor_rollout_ref.model", "hf_modle", "has no option", "=hf_model"),
+        (FSDP, f"{ROLLOUT}.val_kwargs", "{top_q:0.9}", "val_kwargs.top_q is none", "val_kwargs.top_p"),
+        (
+            MEGATRON,
+            f"{ACTOR}.fsdp_config.param_offload",
+            "True",
+            "none of ppo_trainer with model_engine=megatron",
+            f"{ACTOR}.megatron.param_offload",
+        ),
+    ],
+)
+def test_an_override_that_hydra_refuses(keys: KnownKeys, key: str, value: str, found: str, hint: str) -> None:
+    fault = keys.fault(key, value)
+    assert fault is not None
+    assert found in fault[0] and hint in fault[1]
+
+
+@pytest.mark.parametrize(
+    ("key", "word", "near"),
+    [
+        (f"{ACTOR}.policy_loss.loss_mode", "gsop", "gspo"),
+        (f"{ACTOR}.loss_agg_mode", "token_mean", "token-mean"),
+        ("algorithm.adv_estimator", "grop", "grpo"),
+        (f"{ROLLOUT}.name", "vlm", "vllm"),
+        (f"{ROLLOUT}.checkpoint_engine.backend", "ncl", "nccl"),
+        (f"{ACTOR}.fsdp_config.model_dtype", "bfloat", "bfloat16"),
+        ("reward.reward_manager.name", "'naiv'", "naive"),
+    ],
+)
+def test_a_word_that_nobody_registers(key: str, word: str, near: str) -> None:
+    fault = FSDP.word_fault(key, word)
+    assert fault is not None
+    assert fault[1] == f"{key}={near}"
+    assert FSDP.word_fault(key, f'"{near}"') is None
+
+
+def test_a_module_of_the_users_may_register_words() -> None:
+    with_module = newest("qwen3-32b", "gspo", **{"actor_rollout_ref.model.external_lib": "my.losses"})
+    assert with_module.word_fault(f"{ACTOR}.policy_loss.loss_mode", "mine") is None
+    assert FSDP.word_fault(f"{ACTOR}.policy_loss.loss_mode", "${oc.env:LOSS}") is None
+
+
+def test_an_unknown_word_stops_a_recipe() -> None:
+    run = resolve(RECIPES_OF_NEWEST, "qwen3-32b", "gspo", Given(overrides={"algorithm.adv_estimator": "grop"}))
+    (broken,) = unknown_keys(run, read_keys(NEWEST, run), NEWEST.practice, ())
+    assert broken.rule == "known-words" and broken.hint == "algorithm.adv_estimator=grpo"
 
 
 def test_a_name_of_the_practice_is_told_with_ours() -> None:

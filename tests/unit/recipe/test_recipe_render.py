@@ -18,6 +18,8 @@ from patchctl.training.recipes.shell import hydra_value
         ("[8,16]", "[8,16]"),
         ("[console]", "[console]"),
         ("{a:1}", "{a:1}"),
+        ('["console","wandb"]', '["console","wandb"]'),
+        ("[[a, 'b c'],{d: [1]}]", "[[a, 'b c'],{d: [1]}]"),
         ("a b", "'a b'"),
         ("a,b", "'a,b'"),
         ("a=b", "'a=b'"),
@@ -33,6 +35,7 @@ def test_values(text: str, written: str) -> None:
     assert hydra_value(text) == written
 
 
-def test_a_list_of_texts_that_need_quotes_is_refused() -> None:
-    with pytest.raises(WrongUse):
-        hydra_value("[a b]")
+@pytest.mark.parametrize("text", ["[a#b]", "[a", "[a,]", "{a:1}}", "{'a':1}", "{a}", '["a]'])
+def test_what_hydra_would_not_parse_is_refused(text: str) -> None:
+    with pytest.raises(WrongUse, match="Hydra would not parse it"):
+        hydra_value(text)

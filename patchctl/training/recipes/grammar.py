@@ -1,0 +1,139 @@
+"""Hydra's grammar of a list, a mapping and what they hold (hydra-core 1.3, grammar/OverrideLexer.g4), read without Hydra.
+
+tests/behaviour/test_hydra_grammar.py asks Hydra's own parser the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_CASTS = ("int", "float", "str", "bool", "json_str")
+_TOKEN = re.compile(
+    r"""(?P<quoted>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
+    |(?P<call>[A-Za-z_][A-Za-z0-9_-]*[ \t]*\([ \t]*)
+    |(?P<comma>[ \t]*,[ \t]*)|(?P<colon>[ \t]*:[ \t]*)
+    |(?P<open>[\[{][ \t]*)|(?P<close>[ \t]*[\]})])
+    |(?P<plain>\$\{[^}]+\}|\\[\\()\[\]{}:=, \t]|[A-Za-z0-9_/\-\\+.$%*@?|]|[ \t]+)""",
+    re.VERBOSE | re.DOTALL,
+)
+
+Element = str | list["Element"] | dict[str, "Element"]
+"""What a text holds, its items as they are written."""
+
+
+class BadElement(ValueError):
+    """A text that Hydra would not parse; the message says where."""
+
+
+@dataclass(frozen=True)
+class _Token:
+    kind: str
+    text: str
+    at: int
+
+
+def element(text: str) -> Element:
+    """The list, mapping or single value that a text is in Hydra's grammar. Raises BadElement."""
+    reader = _Reader(text)
+    found = reader.element()
+    reader.take("end")
+    return found
+
+
+def items(text: str) -> list[str]:
+    """The items of a list, as they are written and without quotes; a text that is none is its only item, or parted at its commas."""
+    try:
+        found = element(text)
+    except BadElement:
+        return [item for item in text.strip("[]").split(",") if item]
+    return [unquoted(item) for item in found if isinstance(item, str)] if isinstance(found, list) else [text]
+
+
+def unquoted(text: str) -> str:
+    """A text without the quotes around it."""
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
+
+
+class _Reader:
+    """Goes over the tokens of a text once."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens = list(_tokens(text))
+        self._next = 0
+
+    def take(self, kind: str, text: str = "") -> _Token:
+        """The next token, which has to be of a kind."""
+        token = self._tokens[self._next]
+        if token.kind != kind or (text and token.text.strip() != text):
+            found = repr(token.text.strip()) if token.text.strip() else "its end"
+            raise BadElement(f"expected {text or _SHOWN[kind]} at character {token.at + 1}, found {found}")
+        self._next += 1
+        return token
+
+    def _at(self, kind: str, text: str = "") -> bool:
+        token = self._tokens[self._next]
+        return token.kind == kind and text in ("", token.text.strip())
+
+    def element(self) -> Element:
+        """A list, a mapping, a cast or a single value."""
+        if self._at("open", "["):
+            return self._items()
+        if self._at("open", "{"):
+            return self._pairs()
+        if self._at("call"):
+            return self._cast()
+        return self.take("quoted").text if self._at("quoted") else self._plain("plain", "colon")
+
+    def _items(self) -> list[Element]:
+        self.take("open", "[")
+        found: list[Element] = []
+        while not self._at("close", "]"):
+            if found:
+                self.take("comma")
+            found.append(self.element())
+        self.take("close", "]")
+        return found
+
+    def _pairs(self) -> dict[str, Element]:
+        self.take("open", "{")
+        found: dict[str, Element] = {}
+        while not self._at("close", "}"):
+            if found:
+                self.take("comma")
+            key = self._plain("plain")  # Hydra takes no quotes there
+            self.take("colon")
+            found[key] = self.element()
+        self.take("close", "}")
+        return found
+
+    def _cast(self) -> Element:
+        call = self.take("call")
+        if call.text.rstrip().rstrip("(").rstrip() not in _CASTS:
+            raise BadElement(f"expected one of {', '.join(_CASTS)} before ( at character {call.at + 1}")
+        found = self.element()
+        self.take("close", ")")
+        return found
+
+    def _plain(self, *kinds: str) -> str:
+        """What stands without quotes."""
+        parts = [self.take("colon" if self._at("colon") and "colon" in kinds else "plain").text]
+        while any(self._at(kind) for kind in kinds):
+            parts.append(self.take(self._tokens[self._next].kind).text)
+        return "".join(parts).strip()
+
+
+_SHOWN = {"plain": "a value without quotes", "colon": "':'", "comma": "','", "end": "the end"}
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    at = 0
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        if found is None:
+            raise BadElement(f"{text[at]!r} at character {at + 1} has to be in quotes")
+        assert found.lastgroup is not None
+        yield _Token(found.lastgroup, found[0], at)
+        at = found.end()
+    yield _Token("end", "", at)
