@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Reads what verl printed while it trained: a summary on standard output, and a picture of reward, response length, entropy,
-KL, gradient, throughput, memory and time a phase.
+KL, gradient, throughput, memory and time per phase.
 
     python scripts/plot_log.py logs/train.log                        the summary
     python scripts/plot_log.py logs/train.log --out run.png          and the picture (needs matplotlib)

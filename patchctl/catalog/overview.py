@@ -100,8 +100,10 @@ def overview(dist: Distribution, profile: str | None) -> Overview:
     stacks = tuple(_stack(catalog, row, without) for row in catalog.stacks(profile))
     patches = tuple(_patch(catalog, evidence, row) for row in catalog.patches(profile))
     found = (row for other in extension.registered() for name in other.recipes for row in extension.load(name)(dist))
-    recipes = tuple(row for row in found if profile in (None, row.profile))
-    return Overview(profile, tuple(catalog.profiles(profile)), stacks, patches, recipes)
+    profiles = tuple(catalog.profiles(profile))
+    shown = {(one.name, one.set) for one in profiles}  # of one profile only those on the set that the page is of
+    recipes = tuple(row for row in found if (row.profile, row.set) in shown)
+    return Overview(profile, profiles, stacks, patches, recipes)
 
 
 def _stack(catalog: Catalog, row: StackRow, without: frozenset[str] | None) -> OverviewStack:

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     "--since",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Compare with what an earlier `drift --json` printed; exit code 1 when something newly broke, else 0.",
+    help="Compare with what an earlier `drift --json` printed, and name new releases; exit code 1 when something newly"
+    " broke, else 0.",
 )
 @click.option(
     "--save-plan",
@@ -114,12 +115,12 @@ def command(
         save_plan(plan, plan_of(dist, found))
     if prove:
         found = [_proven(app, one, sources.options(), as_json=output != "text") for one in found]
-    broke = None if earlier is None else earlier.broke(found)
-    shown = Shown(Report(drift_findings(found, broke), not_looked_at(found)), "drift", dist.root)
-    print_findings(app, output, shown, drift_json(found, broke), lambda style: drift_text(found, broke, style))
+    news = None if earlier is None else earlier.news(found)
+    shown = Shown(Report(drift_findings(found, news), not_looked_at(found)), "drift", dist.root)
+    print_findings(app, output, shown, drift_json(found, news), lambda style: drift_text(found, news, style))
     if any(one.unavailable for one in found) and not skip_unavailable:
         return SourceUnavailable.code
-    return exit_code(found) if broke is None else FINDINGS if broke else DONE
+    return exit_code(found) if news is None else FINDINGS if news.broke else DONE
 
 
 def _meant(dist: Distribution, name: str, *, one: bool) -> list[Stack]:

@@ -38,7 +38,7 @@ def command(
     --source sdist no repository is asked, and that digest alone is the pin, unless --commit says one. The files
     that upstream's build generates are taken over from the stack before, with the new version in them, and are refused where
     the new revision expects them no more. What upstream's own files say that it runs on is printed as a proposal: no profile
-    is changed. `patchctl rebase` brings the patches.
+    is changed. Modules that the new revision imports and nothing provides are named. `patchctl rebase` brings the patches.
     """
     import re
 

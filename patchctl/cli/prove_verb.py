@@ -156,7 +156,7 @@ def _prove_all(
                     progress.finish()
                 assert verdict is not None
                 verdicts.append(verdict)
-                _tell(app, verdict, as_json=as_json)
+                _tell(app, verdict, folder, as_json=as_json)
     return verdicts
 
 
@@ -215,8 +215,9 @@ def _trees(
         yield trees
 
 
-def _tell(app: App, verdict: Verdict, *, as_json: bool) -> None:
+def _tell(app: App, verdict: Verdict, folder: Path | None, *, as_json: bool) -> None:
     from patchctl.report.proving import verdict_text
 
     if not as_json:
-        app.emit("prove", {}, lambda style: verdict_text(verdict, style), as_json)
+        trees = str(folder) if folder else None
+        app.emit("prove", {}, lambda style: verdict_text(verdict, style, trees), as_json)

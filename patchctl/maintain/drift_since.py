@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,25 @@ class Broke:
     why: str
 
 
+@dataclass(frozen=True)
+class Appeared:
+    """A release that the earlier run did not name, and how many of the stack's patches arrive on it."""
+
+    upstream: str
+    stack: str
+    release: str
+    arrive: int
+    patches: int
+
+
+@dataclass(frozen=True)
+class News:
+    """What a run found that the earlier one had not."""
+
+    broke: tuple[Broke, ...]
+    appeared: tuple[Appeared, ...]
+
+
 class Earlier:
     """An earlier run, by stack: its releases in their order, each with what was found of every feature."""
 
@@ -46,7 +65,20 @@ class Earlier:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BadManifest(f"this is not what `drift --json` printed: {error}", where=str(file)) from error
 
-    def broke(self, stacks: Sequence[StackDrift]) -> list[Broke]:
+    def news(self, stacks: Sequence[StackDrift]) -> News:
+        """What newly broke, and the releases that are new. Of a stack that the earlier run did not look at, nothing is news."""
+        return News(tuple(self._broke(stacks)), tuple(self._appeared(stacks)))
+
+    def _appeared(self, stacks: Sequence[StackDrift]) -> Iterator[Appeared]:
+        for stack in stacks:
+            if (known := self._stacks.get((stack.upstream, stack.stack))) is None:
+                continue
+            for release in stack.releases:
+                if release.release not in known:
+                    arrive = sum(p.state in ARRIVES or p.clean for p in release.patches)
+                    yield Appeared(stack.upstream, stack.stack, release.release, arrive, len(release.patches))
+
+    def _broke(self, stacks: Sequence[StackDrift]) -> list[Broke]:
         """What is worse now. A release that is new is held against the newest that was known then; a patch that is new, or a
         stack, against nothing."""
         found = []

@@ -10,13 +10,14 @@ from pathlib import Path
 
 from patchctl.errors import LocalEdits, SourceMismatch, SourceUnavailable, Tried, WrongUse
 from patchctl.maintain.generated import Source, carried_over, strangers
+from patchctl.maintain.new_imports import new_imports
 from patchctl.maintain.runtime import Proposal, propose
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import loads
 from patchctl.manifest.problems import quoted
 from patchctl.manifest.shape import shape_of
 from patchctl.manifest.types import Name, Pin, Sdist, Stack, Upstream
-from patchctl.source.obtain import obtain_form
+from patchctl.source.obtain import obtain, obtain_form
 from patchctl.source.refs import Revision, Revisions, release_prefix, version_of
 from patchctl.source.types import Base, SourceOptions
 from patchctl.terminal.progress import Progress
@@ -88,7 +89,9 @@ def find_pin(
     revision = None if in_archive else found or _said(like, wanted, prefix, commit, tried)
     if commit is not None and revision is not None and revision.commit != commit:
         raise SourceMismatch(f"{wanted} is commit {revision.commit}, and {commit} was said", where=revision.origin)
-    version = version_of(revision.tag or wanted if revision else wanted, prefix)
+    # 6688c61 is a commit's first digits, and to Python a release candidate.
+    by_id = revision is not None and revision.tag is None and revision.commit.startswith(wanted)
+    version = None if by_id else version_of(revision.tag or wanted if revision else wanted, prefix)
     own = name or (_name(revision, wanted) if revision else f"{prefix}{version}")
     _check_free(dist, like.upstream, own)
     sdist = _sdist(upstream, str(version) if version else None, options, progress, tried)
@@ -116,6 +119,7 @@ def find_pin(
         notes += strangers(stack, source)
         notes += _same_project(upstream, stack, source)
         notes += _same_commit(stack, source)
+        notes += _imports(dist, like, source, options, progress)
         runtime = propose(dist.requirements, source)
     text = _manifest(dist, like, stack, block)
     file = dist.stack_file(stack)
@@ -232,6 +236,19 @@ def _same_commit(stack: Stack, source: Source) -> list[str]:
         f"{stack.pin.commit} is to be pinned",
         hint="one of both is another revision: ask upstream which",
     )
+
+
+def _imports(dist: Distribution, like: Stack, new: Source, options: SourceOptions, progress: Progress) -> list[str]:
+    """What the new pin imports and nothing provides, where the pin before is on this machine: it is fetched for nothing else."""
+    upstream = dist.upstream(like.upstream)
+    try:
+        base = obtain(like.upstream, upstream, like, replace(options, offline=True), progress)
+    except SourceUnavailable:
+        return [f"imports were not compared with those of {like.name}, of which this machine has no copy"]
+    finally:
+        progress.finish()
+    with Source([base]) as old:
+        return new_imports(dist, upstream, old, new)
 
 
 def _tree_line(tree: str | None) -> str:

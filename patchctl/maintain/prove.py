@@ -106,6 +106,13 @@ class Verdict:
         ]
 
     @property
+    def again(self) -> list[str]:
+        """The commands that repeat, with pytest alone, the runs of test files that did not end as they must."""
+        on_base = judge_met if self.dropped else judge_base
+        bad = [one.command for one in self.base.parts if on_base(one)]
+        return [*bad, *(one.command for one in self.patched.parts if judge_patched(one))] if self.problems else []
+
+    @property
     def broken(self) -> bool:
         """Whether the trees run, as its tests on the unpatched ones show, and it is red on the patched ones."""
         return bool(self.patched.red) and not judge_base(self.base)
@@ -155,15 +162,13 @@ class Prover:
             verdict.problems.append("no test")
             return verdict
         if subject.dropped:
-            note("tests, on the unpatched trees")
             option = f"--dropped={stack.upstream}/{subject.feature}"
-            verdict.base = self.bench.run(tests, self.trees.base, "on", option)
+            verdict.base = self.bench.run(tests, self.trees.base, "on", note, option)
             verdict.problems += judge_met(verdict.base)
             return verdict
         if "tests" in self.parts:
             if self.again or evidence.tests_stale(record, stack, patch) is not None:
-                note("tests")
-                record = self._tests(subject, tests, record, verdict)
+                record = self._tests(subject, tests, record, verdict, note)
             else:
                 verdict.kept += 1
         if "mutants" in self.parts:
@@ -179,10 +184,12 @@ class Prover:
         except BadManifest:
             return Record(*names)  # it proves nothing, and is written anew
 
-    def _tests(self, subject: Subject, tests: Sequence[str], record: Record, verdict: Verdict) -> Record:
+    def _tests(
+        self, subject: Subject, tests: Sequence[str], record: Record, verdict: Verdict, note: Callable[[str], None]
+    ) -> Record:
         before = digests(self.root, tests)
-        verdict.base = self.bench.run(tests, self.trees.base, "on or off")
-        verdict.patched = self.bench.run(tests, self.trees.patched, "")
+        verdict.base = self.bench.run(tests, self.trees.base, "on or off", note)
+        verdict.patched = self.bench.run(tests, self.trees.patched, "", note)
         verdict.problems += judge_base(verdict.base) + judge_patched(verdict.patched)
         proof = None
         if not verdict.problems and not verdict.skipped:
@@ -213,11 +220,11 @@ class Prover:
             record = with_mutant(record, name, None)  # its file is gone
         if not files:
             verdict.problems.append("no mutation")
-        for mutant in load_mutants(self.root, stack.upstream, files):
+        for number, mutant in enumerate(load_mutants(self.root, stack.upstream, files), 1):
             if not self.again and stale[mutant.name] is None:
                 verdict.kept += 1
                 continue
-            note(f"mutation {mutant.name}")
+            note(f"mutation {mutant.name}, {number} of {len(files)}")
             record = self._kept(with_mutant(record, mutant.name, self._mutant(subject, mutant, tests, verdict)))
 
     def _mutant(self, subject: Subject, mutant: Mutant, tests: Sequence[str], verdict: Verdict) -> Proof | None:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
@@ -30,6 +31,9 @@ RUN_TIMEOUT_S = 3600
 # probe that its time limit killed, wherever it ran: on a loaded machine that shows nothing of the code.
 PROBE_FAILED = re.compile(r'failed on setup with "AssertionError: \S+ \(rank \d+\) ended with')
 TIMED_OUT = re.compile(r"AssertionError: \S+ \(rank \d+\) was killed after")
+# What follows these words is the end of the program's output; the cause is in its last lines.
+PROBE_SAID = re.compile(r"AssertionError: \S+ \(rank \d+\)(?: ended with|:) ")
+MESSAGE_CHARS = 200
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,12 @@ class Outcome:
 
 @dataclass
 class Run:
-    """The outcomes of one or more runs, and the files that they used."""
+    """The outcomes of one or more runs and the files that they used; of one, the `command` that repeats it."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
+    command: str = ""
+    parts: list[Run] = field(default_factory=list)
 
     @property
     def skipped(self) -> list[Outcome]:
@@ -60,6 +66,7 @@ class Run:
     def add(self, other: Run) -> None:
         self.outcomes += other.outcomes
         self.used |= other.used
+        self.parts.append(other)
 
 
 @dataclass(frozen=True)
@@ -69,10 +76,11 @@ class Bench:
     root: Path
     stacks: tuple[str, ...]
 
-    def run(self, tests: Iterable[str], trees: Path, marks: str, *options: str) -> Run:
-        """Each test file in a process of its own, slow tests too."""
+    def run(self, tests: Sequence[str], trees: Path, marks: str, note: Callable[[str], None], *options: str) -> Run:
+        """Run each test file in a process of its own, slow tests too; `note` is told of each as it begins."""
         total = Run()
-        for test in tests:
+        for number, test in enumerate(tests, 1):
+            note(f"{Path(test).name} on the {trees.name} trees, file {number} of {len(tests)}")
             total.add(self._run(test, trees, marks, *options))
         return total
 
@@ -98,9 +106,16 @@ class Bench:
             )
             if not report.exists():
                 said = (f"{done.stdout}\n{done.stderr}".strip().splitlines() or [""])[-1]
-                return Run([Outcome(Path(test).name, "", "error", f"pytest ended with {done.returncode}: {said}")])
+                outcome = Outcome(Path(test).name, "", "error", f"pytest ended with {done.returncode}: {said}")
+                return Run([outcome], command=self._as_typed(test, trees, marks, *options))
             outcomes = [_outcome(case) for case in ElementTree.parse(report).iter("testcase")]
-            return Run(outcomes, {test, *(json.loads(used.read_text()) if used.is_file() else [])})
+            typed = self._as_typed(test, trees, marks, *options)
+            return Run(outcomes, {test, *(json.loads(used.read_text()) if used.is_file() else [])}, typed)
+
+    def _as_typed(self, test: str, trees: Path, marks: str, *options: str) -> str:
+        """The same run as a person types it. The workspace says which stacks its trees have, so no --stack is needed."""
+        words = [sys.executable, "-m", "pytest", str(self.root / test), f"--trees={trees.resolve()}", "--slow"]
+        return shlex.join([*words, *options, *(["-m", marks] if marks else [])])
 
     def run_mutant(self, mutant: Mutant, feature: str, tests: Sequence[str], trees: Path) -> Run:
         """Runs tests on the mutated trees until one is red, which is proof: first those of the part it is named for."""
@@ -130,8 +145,24 @@ def _outcome(case: ElementTree.Element) -> Outcome:
                 result = "error"
             elif result == "failure" or PROBE_FAILED.search(message):
                 result = "failed"
-            return Outcome(name, mark, result, message.strip().partition("\n")[0][:200])
+            return Outcome(name, mark, result, summary_of(message))
     return Outcome(name, mark, "passed", "")
+
+
+def summary_of(message: str) -> str:
+    """One line of a test's message: its first, and of a probe that failed also the error that ended it."""
+    first, _, rest = message.strip().partition("\n")
+    cause = last_error(rest.rstrip('"')) if PROBE_SAID.search(first) else ""
+    return f"{first[:MESSAGE_CHARS]}: {cause[:MESSAGE_CHARS]}" if cause else first[:MESSAGE_CHARS]
+
+
+def last_error(output: str) -> str:
+    """The line that names the exception of the last traceback, else the last line that is not blank."""
+    _, found, after = output.rpartition("Traceback (most recent call last):\n")
+    lines = [line.rstrip() for line in (after if found else output).splitlines() if line.strip()]
+    if found:
+        return next((line for line in lines if not line[0].isspace()), "")
+    return next((line for line in reversed(lines) if not line.startswith("--- std")), "")
 
 
 def judge_base(run: Run) -> list[str]:

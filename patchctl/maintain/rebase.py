@@ -252,7 +252,8 @@ def _check_resolved(folder: Path, work: WorkTree, state: State) -> None:
     marked = with_markers(folder, map(os.fsencode, state.stop.paths))
     if marked:
         raise DoesNotApply("with a conflict's markers still\n  " + "\n  ".join(map(os.fsdecode, marked)), hint=hint)
-    unstaged = [p for p in work.git("diff-files", "-z", "--name-only").split(b"\0") if p]
+    # Not diff-files, which goes by a file's time: a file that was touched, and is as staged, is no change.
+    unstaged = [p for p in work.git("diff", "-z", "--name-only", "--no-ext-diff").split(b"\0") if p]
     if unstaged or work.untracked():
         names = sorted(os.fsdecode(p) for p in (*unstaged, *work.untracked()))
         raise LocalEdits(

@@ -153,7 +153,11 @@ class Place:
                 one.unlink() if one.name != _FILE else None
             elif one != git_dir:
                 shutil.rmtree(one)
-        shutil.rmtree(self.gone)
+        if self.gone.is_symlink():  # somebody moved the tree to another disk, and left a link
+            shutil.rmtree(self.gone.resolve())
+            self.gone.unlink()
+        else:
+            shutil.rmtree(self.gone)
 
 
 def find_place(folder: Path | None, start: Path, *, given_up: bool = False) -> Place:

@@ -25,6 +25,7 @@ from patchctl.git.objects import (
     render_commit,
 )
 from patchctl.git.pack import PackWriter
+from patchctl.git.run import GitFailed, run_git
 from patchctl.manifest.types import Pin, Sdist, Stack, Upstream
 from patchctl.source import cache
 from patchctl.source.archive import ArchivedFile, is_generated, read_archive
@@ -133,13 +134,31 @@ class Releases:
         return [self._find(self._newest() if name == LATEST else name) for name in names]
 
     def newer(self) -> list[Release]:
-        """Every release, and every version of the index without one, that is newer than the pin, oldest first. Builds of every
-        night are none: the index has 300 of Megatron-LM 0.16.0rc0."""
+        """Every release, and every version of the index without one, that is newer than the pin, oldest first; the pin's own
+        branch too, where it has moved on. Builds of every night are none: the index has 300 of Megatron-LM 0.16.0rc0."""
         pin = self._stack.pin
         named = [pin.tag, self._stack.name, pin.sdist.version if pin.sdist else None]
         own = next((v for name in named if name and (v := version_of(name, self._prefix)) is not None), None)
-        later = sorted(v for v in self._names if own is not None and v > own and not v.is_devrelease)
+        final = sorted(v for v in self._names if not v.is_devrelease)
+        later = (
+            [v for v in final if v > own or (v == own and self._has_moved(v))] if own else self._after_the_pin(final)
+        )
         return [self._find(self._names[v]) for v in later]
+
+    def _has_moved(self, version: Version) -> bool:
+        """Whether the pin is of a branch that makes this release, and no longer its head."""
+        _, commit = self._tagged.get(version, (None, self._stack.pin.commit))
+        return self._stack.pin.tag is None and commit != self._stack.pin.commit
+
+    def _after_the_pin(self, versions: Sequence[Version]) -> list[Version]:
+        """For a pin between releases, whose name says no version: the releases that descend from it. Where no history is at hand,
+        the newest alone."""
+        pin = self._stack.pin.commit
+        found = self._here.find(pin) if pin else None
+        if pin is None or found is None or found.repo is None:
+            return [v for v in versions if self._names[v] == self._newest()]
+        heads = [(v, self._tagged[v][1]) for v in versions if v in self._tagged]
+        return [v for v, commit in heads if commit != pin and _descends(found.repo, commit, pin)]
 
     def _newest(self) -> str:
         """The newest final version, or the newest of all where there is no final one."""
@@ -152,8 +171,11 @@ class Releases:
         """Versions of the index, then releases: of two names for one version the release's wins, since git has every file."""
         offered = self._offered if self._options.source != "git" else []
         found = {v: one.version for one in offered if (v := version_of(one.version, "")) is not None}
-        tagged = self._anywhere.releases() if self._options.source != "sdist" else {}
-        return found | {version: name for version, (name, _) in tagged.items()}
+        return found | {version: name for version, (name, _) in self._tagged.items()}
+
+    @cached_property
+    def _tagged(self) -> dict[Version, tuple[str, str]]:
+        return self._anywhere.releases() if self._options.source != "sdist" else {}
 
     def _find(self, name: str) -> Release:
         form = self._options.source
@@ -258,6 +280,16 @@ class Releases:
         commit = writer.add("commit", render_commit(tree, [], _AUTHOR, _AUTHOR, message))
         writer.write(repo / "objects" / "pack")
         return commit, tree
+
+
+def _descends(repo: Path, commit: str, ancestor: str) -> bool:
+    """Whether `ancestor` is in the commit's history; no where the repository does not hold both."""
+    safe = (("safe.directory", str(repo)), ("safe.directory", str(repo.parent)))
+    try:
+        run_git(["merge-base", "--is-ancestor", ancestor, commit], repo=repo, config=safe)
+    except GitFailed:
+        return False
+    return True
 
 
 def _names_in(kept: Iterable[str]) -> frozenset[bytes]:

@@ -31,13 +31,18 @@ class Proposal:
 def propose(requirements: Mapping[str, Requirement], source: Source) -> list[Proposal]:
     """Each requirement of the distribution with every value that a file of the build names, once."""
     found: list[Proposal] = []
-    for path in sorted(p for p in source.files if _FILES.fullmatch(p.decode("utf-8", "replace"))):
+    for path in build_files(source):
         for number, line in enumerate(source.text(path).splitlines(), 1):
             for name, needed in requirements.items():
                 value = _value(name, needed, line)
                 if value and (name, value) not in [(p.name, p.value) for p in found]:
                     found.append(Proposal(name, value, path.decode(), number))
     return sorted(found, key=lambda p: list(requirements).index(p.name))
+
+
+def build_files(source: Source) -> list[bytes]:
+    """The files of a tree that say what it needs."""
+    return sorted(p for p in source.files if _FILES.fullmatch(p.decode("utf-8", "replace")))
 
 
 def _value(name: str, needed: Requirement, line: str) -> str | None:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from patchctl.errors import DONE, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK
 from patchctl.findings.report import Finding, NotChecked
 from patchctl.maintain.drift_types import ARRIVES, CONFLICT, EXACT, GONE, LOST, MOVED, THREE_WAY, UNKNOWN, UPSTREAM
-from patchctl.terminal.text import one_line, visible_line
+from patchctl.terminal.text import counted, one_line, patch_count, visible_line
 from patchctl.values import asdict
 
 if TYPE_CHECKING:
     from patchctl.findings.report import Level
-    from patchctl.maintain.drift_since import Broke
+    from patchctl.maintain.drift_since import Appeared, News
     from patchctl.maintain.drift_types import CallerDrift, FileDrift, HunkDrift, PatchDrift, ReleaseDrift, StackDrift
     from patchctl.maintain.tripwires import Changed
     from patchctl.terminal.style import Style
@@ -37,18 +37,18 @@ def _callers(stacks: Sequence[StackDrift]) -> list[CallerDrift]:
     return [c for s in stacks for r in s.releases for c in r.callers]
 
 
-def drift_json(stacks: Sequence[StackDrift], broke: Sequence[Broke] | None) -> dict[str, Any]:
+def drift_json(stacks: Sequence[StackDrift], news: News | None) -> dict[str, Any]:
     """The shape patchctl.drift/1 (docs/json.md)."""
     rows = [asdict(s) for s in stacks]
     for stack, row in zip(stacks, rows, strict=True):
         for release, below in zip(stack.releases, row["releases"], strict=True):
             for patch, one in zip(release.patches, below["patches"], strict=True):
                 one |= {"stale": patch.stale, "clean": patch.clean}
-    more = {} if broke is None else {"broke": [asdict(b) for b in broke]}
+    more = {} if news is None else asdict(news)
     return {"stacks": rows, "trees": [], "verdict": exit_code(stacks), **more}
 
 
-def drift_text(stacks: Sequence[StackDrift], broke: Sequence[Broke] | None, style: Style) -> Iterator[str]:
+def drift_text(stacks: Sequence[StackDrift], news: News | None, style: Style) -> Iterator[str]:
     """A paragraph for a stack on one release, a table for one on several; then what newly broke, and how much it all is."""
     for stack in stacks:
         yield style(f"{stack.upstream}/{stack.stack}", bold=True)
@@ -66,24 +66,31 @@ def drift_text(stacks: Sequence[StackDrift], broke: Sequence[Broke] | None, styl
             yield style.note(f"  what {visible_line(name)} calls was not looked at: {one_line(why)}")
     if any(len(s.releases) > 1 for s in stacks):
         yield style(_LEGEND, dim=True)
-    for one in broke or ():
+    for new in news.appeared if news else ():
+        yield f"{style.note('new release')} {visible_line(new.release)} of {new.upstream}/{new.stack}: {_arriving(new)}"
+    for one in news.broke if news else ():
         where = f"{one.upstream}/{one.stack} on {one.release}: {one.feature}"
         yield f"{style.bad('newly broken')} {visible_line(where)}: {one_line(one.why)}"
-    yield _summary(stacks, broke, style)
+    yield _summary(stacks, news, style)
 
 
-def _summary(stacks: Sequence[StackDrift], broke: Sequence[Broke] | None, style: Style) -> str:
+def _summary(stacks: Sequence[StackDrift], news: News | None, style: Style) -> str:
     patches = [p for s in stacks for r in s.releases for p in r.patches]
-    counted = Counter(p.state for p in patches)
-    states = ", ".join(f"{counted[s]} {s}" for s in _SIGNS if counted[s]) or "nothing looked at"
+    numbers = Counter(p.state for p in patches)
+    states = ", ".join(f"{numbers[s]} {s}" for s in _SIGNS if numbers[s]) or "nothing looked at"
     said = {
         DONE: style.good("nothing is stale"),
         MOVES_CLEANLY: style.good("what is stale is proven or settled there"),
         SOMEBODY_HAS_TO_WORK: style.bad("somebody has to work"),
     }[exit_code(stacks)]
-    new = "" if broke is None else f"; {len(broke)} newly broken"
+    new = "" if news is None else f"; {len(news.broke)} newly broken, {counted(len(news.appeared), 'new release')}"
     called = f", {n} of other upstreams stale" if (n := len(_callers(stacks))) else ""
     return f"{states}{called}: {said}{new}"
+
+
+def _arriving(new: Appeared) -> str:
+    how_many = "all" if new.arrive == new.patches else f"{new.arrive} of"
+    return f"{how_many} {patch_count(new.patches)} arrive"
 
 
 def _release(release: ReleaseDrift, style: Style) -> Iterator[str]:
@@ -164,14 +171,18 @@ def _table(stack: StackDrift, style: Style) -> Iterator[str]:
         yield f"  {visible_line(name):<{width}}  {'  '.join(cells)}".rstrip()
 
 
-def drift_findings(stacks: Sequence[StackDrift], broke: Sequence[Broke] | None) -> list[Finding]:
-    """What does not arrive and what is not proven where it goes, at the hunk's line of the patch; with `broke` what broke newly,
+def drift_findings(stacks: Sequence[StackDrift], news: News | None) -> list[Finding]:
+    """What does not arrive and what is not proven where it goes, at the hunk's line of the patch; with `news` what broke newly,
     and nothing else fails the run."""
-    found = [f for s in stacks for r in s.releases for p in r.patches for f in _findings(s, r, p, broke is None)]
+    found = [f for s in stacks for r in s.releases for p in r.patches for f in _findings(s, r, p, news is None)]
     patches = {(s.upstream, s.stack, p.feature): p.patch for s in stacks for r in s.releases for p in r.patches}
     patches |= {(s.upstream, s.stack, c.name): c.patch for s in stacks for r in s.releases for c in r.callers}
-    found += [f for s in stacks for r in s.releases for c in r.callers for f in _called(s, r, c, broke is None)]
-    for one in broke or ():
+    found += [f for s in stacks for r in s.releases for c in r.callers for f in _called(s, r, c, news is None)]
+    for new in news.appeared if news else ():
+        manifest = f"manifests/stacks/{new.upstream}/{new.stack}.yaml"
+        message = f"{new.release} is new: {_arriving(new)}"
+        found.append(Finding("drift-new", message, manifest, None, "note", new.upstream))
+    for one in news.broke if news else ():
         message = f"{one.release}: {one.feature} broke: {one.why}"
         file = patches[one.upstream, one.stack, one.feature]
         found.append(Finding("drift-broke", message, file, upstream=one.upstream, patch=file))

@@ -11,6 +11,7 @@ from patchctl.report.markup import Markup, join, tag
 from patchctl.values import dataclass
 
 _CODE = re.compile(r"`([^`]+)`")
+_CHANGE = re.compile(r"https://[\w.-]+/[\w.-]+/([\w.-]+)/(?:commit/([0-9a-f]{12})[0-9a-f]*|(?:pull|issues)/(\d+))")
 
 
 class Names:
@@ -110,6 +111,11 @@ def switch(value: str | None) -> Markup:
     where, _, key = (value or "").partition(" ")
     parts = join(re.split(r"(?<=[.=])(?=.)", key or where), Markup("<wbr>"))
     return join([tag("span", where, " ", class_="quiet") if key else "", tag("code", parts)])
+
+
+def short(value: str) -> str:
+    """A status with each address of a commit or a pull request as REPOSITORY@ID or REPOSITORY#NUMBER: for a narrow column."""
+    return _CHANGE.sub(lambda found: f"{found[1]}@{found[2]}" if found[2] else f"{found[1]}#{found[3]}", value)
 
 
 def prose(value: str) -> Markup:

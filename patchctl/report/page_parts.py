@@ -19,6 +19,7 @@ from patchctl.report.page_names import (
     proof_badge,
     prose,
     section,
+    short,
     switch,
     table,
 )
@@ -83,7 +84,7 @@ def _in_stack(names: Names, number: int) -> Row:
     row = patch.row
     kind = badge("plain", "", "fix") if row.kind == "bugfix" else ""
     what = join([row.subject, " ", kind])
-    status = row.upstream_status or "not said"
+    status = short(row.upstream_status or "not said")
     proof = proof_badge([patch.unproven])
     return Row((names.link(row.feature), f"{row.number:04d}", what, switch(row.switch), proof, status), [number])
 

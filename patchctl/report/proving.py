@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from patchctl.terminal.style import Style
 
 
+def trees_of(stack: str) -> str:
+    """The folder that is proposed for --trees, by UPSTREAM/STACK: one of each, since trees that are there are not made anew."""
+    return f"build/trees/{stack.replace('/', '-')}"
+
+
 def prove_json(verdicts: Sequence[Verdict], orphans: Sequence[str]) -> dict[str, Any]:
     """The shape patchctl.prove/1 (docs/json.md)."""
     return {"features": [_verdict_json(verdict) for verdict in verdicts], "problems": list(orphans)}
@@ -37,8 +42,9 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def verdict_text(verdict: Verdict, style: Style) -> Iterator[str]:
-    """One line that sums up a feature, then what is wrong with it."""
+def verdict_text(verdict: Verdict, style: Style, trees: str | None) -> Iterator[str]:
+    """One line that sums up a feature, then what is wrong with it and how to run it again: on `trees`, the folder of --trees;
+    None where the trees are gone when the run ends."""
     word = {"proven": style.good, "met": style.good, "not proven": style.bad, "not met": style.bad}.get(
         verdict.status, style.note
     )(verdict.status)
@@ -53,6 +59,16 @@ def verdict_text(verdict: Verdict, style: Style) -> Iterator[str]:
     ]
     yield f"{word}: {verdict.upstream}/{verdict.stack} {verdict.feature}: {', '.join(filter(None, shown)) or 'nothing ran'}"
     yield from (f"    {visible_line(reason)}" for reason in verdict.reasons)
+    yield from (f"    again: {visible_line(command)}" for command in _again(verdict, trees))
+
+
+def _again(verdict: Verdict, trees: str | None) -> list[str]:
+    if trees is not None or not verdict.again:
+        return verdict.again
+    stack = f"{verdict.upstream}/{verdict.stack}"
+    return [
+        f"patchctl prove {verdict.feature} --stack {stack} --trees {trees_of(stack)}    (keeps the trees for pytest)"
+    ]
 
 
 def _mutants(verdict: Verdict) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from patchctl.errors import DONE, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK
+from patchctl.report.proving import trees_of
 from patchctl.terminal.text import patch_count, visible_line
 from patchctl.values import asdict
 
@@ -69,7 +70,7 @@ def done(run: Run, state: State, ended: Ended) -> Iterator[str]:
         SOMEBODY_HAS_TO_WORK: f"somebody has to work: {', '.join(sorted(work)) or 'see above'}",
     }[ended.verdict]
     if ended.unproven:
-        yield f"next: patchctl prove --all --stack {name}"
+        yield f"next: patchctl prove --all --stack {name} --trees {trees_of(name)}"
 
 
 def aborted(state: State, kept: Path, aside: Path | None) -> Iterator[str]:

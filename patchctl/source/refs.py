@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from patchctl.errors import Tried
 from patchctl.git.fetch import list_refs
 from patchctl.git.revisions import git_dir, has_commit, refs_of
-from patchctl.git.run import GitFailed
+from patchctl.git.run import GitFailed, run_git
 from patchctl.manifest.types import Stack, Upstream
 from patchctl.source.git_form import places_of
 from patchctl.source.places import Place
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+# As short as git itself abbreviates.
+_SHORT = re.compile(r"[0-9a-f]{7,39}")
 _TAGS, _HEADS = "refs/tags/", "refs/heads/"
 
 
@@ -69,7 +71,7 @@ class Revisions:
 
     def find(self, wanted: str) -> Revision | None:
         """The first place's answer. A tag comes before a branch of that name, and a full id is taken as it is, of a repository
-        on this machine if it has it. None where no place knows it."""
+        on this machine if it has it; first digits of one stand for it where they are one commit's. None where no place knows it."""
         for place, refs in self._asked():
             tags = {ref.removeprefix(_TAGS): oid for ref, oid in refs.items() if ref.startswith(_TAGS)}
             repo = _repository(place)
@@ -84,7 +86,12 @@ class Revisions:
                     return Revision(tags[tag], tag, None, place.shown, repo)
             if _HEADS + wanted in refs:
                 return Revision(refs[_HEADS + wanted], None, wanted, place.shown, repo)
-            self.tried.append(Tried(place.shown, f"it has no tag and no branch {wanted}{_like(wanted, tags)}"))
+            if _SHORT.fullmatch(wanted) and (commit := _in_full(wanted, repo, refs)) is not None:
+                tag = next((t for t, oid in sorted(tags.items()) if oid == commit), None)
+                return Revision(commit, tag, None, place.shown, repo)
+            self.tried.append(
+                Tried(place.shown, f"it has no tag and no branch {wanted}{_like(wanted, tags)}{_ask(wanted)}")
+            )
         return None
 
     def releases(self) -> dict[Version, tuple[str, str]]:
@@ -111,6 +118,27 @@ class Revisions:
                 except GitFailed as failure:
                     reason = one_line(failure.stderr.strip()) or f"git ended with status {failure.status}"
             self.tried.append(Tried(place.shown, reason))
+
+
+def _in_full(short: str, repo: Path | None, refs: Mapping[str, str]) -> str | None:
+    """The one commit that begins so: of a repository on this machine any, else a tag's or a branch's."""
+    if repo is None:
+        found = {oid for oid in refs.values() if oid.startswith(short)}
+        return found.pop() if len(found) == 1 else None
+    safe = (("safe.directory", str(repo)), ("safe.directory", str(repo.parent)))
+    try:
+        return (
+            run_git(["rev-parse", "--verify", "--quiet", f"{short}^{{commit}}"], repo=repo, config=safe)
+            .decode()
+            .strip()
+        )
+    except GitFailed:
+        return None
+
+
+def _ask(wanted: str) -> str:
+    """What to do about digits that no place could complete."""
+    return ", nor one commit that begins so: give its 40 digits" if _SHORT.fullmatch(wanted) else ""
 
 
 def _repository(place: Place) -> Path | None:

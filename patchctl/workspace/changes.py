@@ -142,7 +142,16 @@ def edits_of(part: Part, tree: Tree, sides: Sides) -> list[bytes]:
     )
     if change.record and not record_is_ours(tree, change.base, change.source or change.base, change.known):
         edits.add(os.fsencode(change.record))
-    return sorted(edits | set(tree.obstacles(sides)))
+    deleted = _deleted_by(part.planned) - sides.before.keys() if part.planned else set()
+    return sorted(edits | set(tree.obstacles(sides)) | set(tree.differing({}, deleted)))
+
+
+def _deleted_by(planned: PlannedStack) -> set[bytes]:
+    """Paths of the base that the stack takes away: a file of a person's there is in no commit, and git calls it untracked."""
+    touched = [one for step in planned.result.steps for one in step.touched]
+    first = {one.path: one.before for one in reversed(touched)}
+    last = {one.path: one.after for one in touched}
+    return {os.fsencode(path) for path, after in last.items() if after is None and first[path] is not None}
 
 
 def _check_pin(part: Part, tree: Tree, sides: Sides) -> None:

@@ -99,7 +99,11 @@ def _tree(
     problem: str | None = None
     edits: tuple[str, ...] = ()
     try:
-        edits = tuple(os.fsdecode(p) for p in edits_in(tree, state.tip_commit, marks_in(tree)))
+        found = {
+            *edits_in(tree, state.tip_commit, marks_in(tree)),
+            *tree.brought_back(state.base_commit, state.tip_commit),
+        }
+        edits = tuple(map(os.fsdecode, sorted(found)))
         if tree.uninstalled:
             problem = f"it is no longer installed there: {state.record} is gone; `patchctl revert` forgets it"
         elif state.record and not record_is_ours(tree, state.base_commit, state.tip_commit, state.generated):

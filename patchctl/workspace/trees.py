@@ -110,6 +110,12 @@ class Tree:
         wanted = self.files(commit)
         return self.differing(wanted, wanted)
 
+    def brought_back(self, base: str, tip: str) -> list[bytes]:
+        """Files where `base` has some and `tip` has none: git calls them untracked, and an import finds them."""
+        with ObjectReader(self.git_dir, self.name) as reader:
+            moved = reader.changes(*(commit_tree(reader, commit) for commit in (base, tip)))
+        return self.differing({}, moved.before.keys() - moved.after.keys())
+
     def differing(self, wanted: Files, paths: Iterable[bytes]) -> list[bytes]:
         """Those of `paths` whose file is not the wanted one."""
         files, ours = TreeFiles(self.folder), set(paths)

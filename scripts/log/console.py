@@ -16,9 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, cast
 
+from log.wrapped import Pieces
+
+from patchctl.maintain.log_lines import plain, without_note
+
 # More than any line of metrics has. A longer line (a dumped batch) is read in parts, so that memory stays bounded.
 _LONGEST = 1 << 20
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 # Not `training/global_step:5 - `, which is a metric; but behind the 1/9 of a progress bar.
 _STEP = re.compile(r"(?<![A-Za-z_/])step:(?P<step>\d{1,15}) - ")
 _MAY_BE_STEP = re.compile(rb"step:\d+ - ")
@@ -28,8 +31,6 @@ _VALUE = rf"(?:np\.(?P<truth>True|False)_|np\.\w+\((?P<repr>{_NUMBER})\)|(?P<pla
 _PLAIN = re.compile(rf"(?P<key>[^\s:]+):{_VALUE}")
 _ITEM = re.compile(rf"(?P<key>\S.*):{_VALUE}")
 _TORN = re.compile(rf"(?P<key>[^\s:]+):{_VALUE}(?![0-9A-Za-z_.])")
-# Ray's note on lines that it did not repeat, with and without colours.
-_REPEATED = re.compile(r"\s*\[repeated \d+x across [^\]]*\][^\]]*$")
 # These keys hold the data set's name, which may hold anything, the separator included.
 _NAMED_BY_DATA = "val-"
 _TRUTH = {"True": 1.0, "False": 0.0}
@@ -122,15 +123,20 @@ def read_run(path: Path, name: str, advance: Callable[[int], None] = lambda coun
 
 
 def _read(stream: IO[bytes], run: Run, advance: Callable[[int], None]) -> None:
-    for number, text in _candidates(stream, advance):
-        line = parse_line(text.decode("utf-8", "replace"), number)
+    joined = 0
+    for found in _candidates(stream, advance):
+        line = parse_line(found.text, found.number)
         if line is not None:
             run.add(line)
+            joined += found.count > 1
+    if joined:
+        run.notes.append(f"{joined} lines of metrics came in pieces, as a terminal wraps them, and were put together")
 
 
-def _candidates(stream: IO[bytes], advance: Callable[[int], None]) -> Iterator[tuple[int, bytes]]:
-    """What may hold a step, with the number of its line. A progress bar's redrawn states count as one line."""
+def _candidates(stream: IO[bytes], advance: Callable[[int], None]) -> Iterator[Pieces]:
+    """What may hold a step, with the lines below it that belong to it. A progress bar's redrawn states count as one line."""
     number, carried = 1, b""
+    held: Pieces | None = None
     while part := stream.readline(_LONGEST):
         advance(len(part))
         text, carried = carried + part, b""
@@ -139,16 +145,25 @@ def _candidates(stream: IO[bytes], advance: Callable[[int], None]) -> Iterator[t
             text, _, carried = text.rpartition(b"\r")
             if len(carried) > _LONGEST:
                 carried = b""
-        if b"step:" in text and _MAY_BE_STEP.search(text):
-            yield from ((number, one) for one in text.split(b"\r") if _MAY_BE_STEP.search(one))
+        is_step = b"step:" in text and _MAY_BE_STEP.search(text) is not None
+        if held is not None and text and (is_step or not held.take(text)):
+            yield held
+            held = None
+        for one in text.split(b"\r") if is_step else ():
+            if _MAY_BE_STEP.search(one):
+                if held is not None:
+                    yield held
+                held = Pieces(number, one, _PLAIN, _ITEM)
         number += ended
+    if held is not None:
+        yield held
     if _MAY_BE_STEP.search(carried):
-        yield number, carried
+        yield Pieces(number, carried, _PLAIN, _ITEM)
 
 
 def parse_line(text: str, number: int) -> StepLine | None:
     """The step that a line holds; None when it holds none."""
-    text = _REPEATED.sub("", _ANSI.sub("", text)).strip()
+    text = without_note(plain(text)).strip()
     begin = _STEP.search(text)
     if begin is None:
         return None

@@ -43,10 +43,10 @@ python3 scripts/plot_log.py plain.log sam.log --out ab.svg        two, each with
 ```
 
 Nine panels: reward, response length, the share of responses at the limit; entropy, KL (to the reference where there is one, else of the
-old and the new policy), norm of the gradient; throughput, memory of a device, time a phase. Beyond 60 steps every value is drawn
-pale, and strong the median of the steps around it. Drawing needs matplotlib in the Python that runs the script: the lock of a profile
-has it ([requirements](requirements.md)), and so has an image; elsewhere `python3 -m pip install matplotlib`. Without it the summary is
-printed and the script says so; `--csv FILE` has every value and needs nothing.
+old and the new policy), gradient norm; throughput, memory of a device (of the host where the log has no other), time per phase. Beyond
+60 steps every value is drawn pale, and strong the median of the steps around it. Drawing needs matplotlib in the Python that runs the
+script: the lock of a profile has it ([requirements](requirements.md)), and so has an image; elsewhere `python3 -m pip install matplotlib`.
+Without it the summary is printed and the script says so; `--csv FILE` has every value and needs nothing.
 
 ## Other places than the console
 

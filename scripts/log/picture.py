@@ -1,4 +1,4 @@
-"""Draws runs, nine panels: reward, lengths, what they say of the policy, throughput, memory, time a phase. Needs matplotlib,
+"""Draws runs, nine panels: reward, lengths, what they say of the policy, throughput, memory, time per phase. Needs matplotlib,
 and nothing that has a screen.
 
 A run has a colour and a mark of its own in every panel. Legends stand outside of the axes, so that no value is under one.
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 FORMATS = (".png", ".svg")
 _INCHES = (16.0, 10.5)
 _DPI = 110
-# Up to here every step has its mark; beyond, a run has about _MARKS of them, and a median of steps above the noise.
+# Beyond this many steps a median of steps is drawn above the noise.
 _FEW_POINTS = 60
+# Up to so many steps each has its mark; beyond, a run has about so many, since marks side by side hide the line.
 _MARKS = 10
 # Okabe and Ito's colours, which people with a colour vision deficiency can tell apart; the marks do it without colour.
 _RUN_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -92,18 +93,11 @@ def figure_of(runs: Sequence[Run]) -> Figure:
     _panel(reward, drawn, "reward", "critic/rewards/mean", ["critic/rewards/mean"])
     _panel(length, drawn, "response length", "tokens", ["response_length/mean", "response_length/max"], low=0)
     _panel(limit, drawn, "responses at the limit", "share", ["response_length/clip_ratio"], low=0)
-    _panel(entropy, drawn, "entropy of the policy", "actor/entropy", ["actor/entropy"], low=0)
+    _panel(entropy, drawn, "policy entropy", "actor/entropy", ["actor/entropy"], low=0)
     _divergence(divergence, drawn)
-    _panel(norm, drawn, "norm of the gradient", "before clipping", ["actor/grad_norm"], low=0)
+    _panel(norm, drawn, "gradient norm", "before clipping", ["actor/grad_norm"], low=0)
     _panel(throughput, drawn, "throughput", "tokens/s/device", ["perf/throughput"], low=0)
-    _panel(
-        memory,
-        drawn,
-        "memory of a device",
-        "GiB, peak so far",
-        ["perf/max_memory_reserved_gb", "perf/max_memory_allocated_gb"],
-        low=0,
-    )
+    _memory(memory, drawn)
     _time(time, runs)
     _legend_of_runs(figure, drawn)
     if any(_span(run) > 1 for run in runs):
@@ -118,12 +112,26 @@ def _legend_of_runs(figure: Figure, drawn: Sequence[_Drawn]) -> None:
     figure.legend(handles=lines, loc="outside upper center", ncols=min(len(lines), 4), frameon=False)
 
 
+def _memory(axes: Axes, drawn: Sequence[_Drawn]) -> None:
+    """A device's; of runs that do not say it, the host's."""
+    of_device = ["perf/max_memory_reserved_gb", "perf/max_memory_allocated_gb"]
+    of_host = "perf/cpu_memory_used_gb"
+
+    def has(key: str) -> bool:
+        return any(one.run.series(one.run.of_actor(key))[0] for one in drawn)
+
+    if has(of_host) and not has(of_device[0]):
+        _panel(axes, drawn, "host memory", "GiB", [of_host], low=0)
+    else:
+        _panel(axes, drawn, "device memory", "GiB, peak so far", of_device, low=0)
+
+
 def _divergence(axes: Axes, drawn: Sequence[_Drawn]) -> None:
     """The KL that a run is held by, where one has it; else how far a step's updates went."""
     if any("actor/kl_loss" in values for one in drawn for values in one.run.steps.values()):
         _panel(axes, drawn, "KL to the reference policy", "actor/kl_loss", ["actor/kl_loss"], low=0)
     else:
-        _panel(axes, drawn, "KL of the old and the new policy", "actor/ppo_kl", ["actor/ppo_kl"])
+        _panel(axes, drawn, "KL of old and new policy", "actor/ppo_kl", ["actor/ppo_kl"])
 
 
 def _panel(
@@ -140,7 +148,7 @@ def _panel(
     _frame(axes, title, unit)
     axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
     if not axes.lines:
-        axes.text(0.5, 0.5, f"no {keys[0]} in the log", transform=axes.transAxes, ha="center", va="center")
+        _say(axes, f"no {keys[0]} in the log")
         return
     if low is not None:
         top = axes.dataLim.y1
@@ -149,6 +157,12 @@ def _panel(
         axes.set_xlabel(f"step; at {sum(odd)} the value is not finite")
     if len(keys) > 1:
         _legend_of_keys(axes, keys, drawn)
+
+
+def _say(axes: Axes, what: str) -> None:
+    """In place of a curve: no frame and no scale, which would look like values."""
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, what, transform=axes.transAxes, ha="center", va="center", color=_SECOND)
 
 
 def _line(axes: Axes, one: _Drawn, key: str, *, second: bool, alone: bool) -> int:
@@ -162,7 +176,7 @@ def _line(axes: Axes, one: _Drawn, key: str, *, second: bool, alone: bool) -> in
     if span > 1:
         axes.plot(steps, values, alpha=0.35, linewidth=0.8, **look)
         values = _smooth(values, span)
-    every = 1 if len(steps) <= _FEW_POINTS else len(steps) // _MARKS
+    every = -(-len(steps) // _MARKS)
     axes.plot(
         steps, values, marker=one.mark, markersize=5, markevery=(int(one.first * every), every), linewidth=1.6, **look
     )
@@ -217,7 +231,7 @@ def _beside_title(axes: Axes, handles: Sequence[Any]) -> None:
 
 
 def _time(axes: Axes, runs: Sequence[Run]) -> None:
-    """Time a phase: over the steps of one run, or the mean of all steps, run beside run."""
+    """Time per phase: over the steps of one run, or the mean of all steps, run beside run."""
     if len(runs) == 1:
         run = runs[0]
         steps = [step for step, values in sorted(run.steps.items()) if values.get("timing_s/step", 0) > 0]
@@ -234,12 +248,12 @@ def _time(axes: Axes, runs: Sequence[Run]) -> None:
         axes.stackplot(steps, stacks, labels=names, colors=colours)
     else:
         _bars(axes, labels, names, stacks)
-    _frame(axes, "time a phase" if len(runs) == 1 else "time a phase, mean of all steps", "s")
+    _frame(axes, "time per phase" if len(runs) == 1 else "time per phase, mean of all steps", "s")
     if len(runs) > 1:
         axes.set_xlabel("")
         axes.tick_params(axis="x", labelrotation=20 if len(runs) > 2 else 0)
     if not names:
-        axes.text(0.5, 0.5, "no timing_s/step in the log", transform=axes.transAxes, ha="center", va="center")
+        _say(axes, "no timing_s/step in the log")
         return
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize="small", reverse=True, frameon=False)
 

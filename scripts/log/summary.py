@@ -1,4 +1,4 @@
-"""What a log comes to: time a phase, the metrics' figures, and the same as text, JSON and CSV."""
+"""What a log comes to: time per phase, the metrics' figures, and the same as text, JSON and CSV."""
 
 from __future__ import annotations
 

@@ -133,7 +133,9 @@ def _feature_under_test(request: pytest.FixtureRequest) -> None:
         if request.config.getoption("--dropped") != f"{name}/{feature}":
             upstream.feature = (name, feature)
         if path.relative_to(REPO).as_posix() not in tests_of(distribution(), mine, feature):
-            upstream.elsewhere = f"a test of {name} {stack}, and not of {mine.name}, which the tree is of"
+            upstream.elsewhere = (
+                f"a test of {name} {stack}, and not of {mine.name}, which the tree is of; --trees=DIR names other trees"
+            )
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from distribution import CLOCK, GREETER, Made, git, make_distribution, write_files
+from distribution import CLOCK, GREETER, Made, Patch, git, make_distribution, write_files
 from on_disk import Workspace, snapshot, stamps
 
 GENERATED = 'generated:\n  - path: greeter/_version.py\n    content: "version = 1\\n"\n    why: greeter asks for it\n'
@@ -124,6 +124,22 @@ def test_a_byte_that_changes_in_the_cache_later_does_not_reach_the_workspace(own
             out.write(data)
     own_ws.good("revert")
     own_ws.assert_healthy()
+
+
+def test_a_file_where_the_stack_deletes_one_is_an_edit(tmp_path: Path) -> None:
+    """git calls it untracked, and apply and status ended with 0 where verify ends with 1."""
+    gone = Patch("gone", {"run.sh": None}, "run: it goes")
+    made = make_distribution(tmp_path, (replace(GREETER, patches=(gone,)),), lock=True)
+    ws = Workspace(made, tmp_path / "workspace")
+    ws.apply()
+    (ws.folder / "greeter/run.sh").write_text("mine\n")
+    assert "run.sh" in ws.refused(5, "apply", "--profile", "full")
+    assert "run.sh" in ws.refused(5, "apply", "--profile", "full", "--dry-run")
+    (tree,) = ws.json("status", code=1)["trees"]
+    assert tree["edits"] == ["run.sh"]
+    assert "kept on branch patchctl-stash-1" in ws.apply("full", "--stash")
+    assert git(ws.folder / "greeter", "show", "patchctl-stash-1:run.sh") == "mine\n"
+    ws.assert_healthy()
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["no-workspace", "plain"])

@@ -412,6 +412,34 @@ def test_releases_of_branches(made: Made) -> None:
     assert [r["release"] for r in drift(made, "greeter", code=0)["stacks"][0]["releases"]] == ["core_r0.12"]
 
 
+def test_a_branch_that_moved_on_is_newer_than_its_pin(tmp_path: Path) -> None:
+    """A pin of a branch that upstream releases from, without a tag."""
+    made = make_distribution(tmp_path, (replace(CALLING, stack="core_r0.12"), CLOCK))
+    made.edit(
+        "manifests/upstreams.yaml", "    summary: The greeter.", "    releases: core_r\n    summary: The greeter."
+    )
+    repo = made.origins / "greeter"
+    git(repo, "checkout", "-q", "-b", "core_r0.12")
+    assert drift(made, "greeter", "--matrix", code=0)["stacks"][0]["releases"] == []
+    release(made, "unused", {"greeter/hello.py": MOVED})
+    (row,) = drift(made, "greeter", "--matrix", code=20)["stacks"][0]["releases"]
+    assert row["release"] == "core_r0.12" and row["patches"][0]["state"] == "moved"
+
+
+def test_releases_after_a_pin_that_lies_between_releases(made: Made) -> None:
+    manifests = made.root / "manifests/stacks/greeter"
+    made.edit(
+        "manifests/upstreams.yaml", "    summary: The greeter.", "    releases: core_r\n    summary: The greeter."
+    )
+    made.edit(manifests / "v1.yaml", "patches:", "  tag: null\npatches:")
+    git(made.origins / "greeter", "branch", "core_r0.11")
+    assert drift(made, "greeter", "--matrix", code=0)["stacks"][0]["releases"] == []  # a branch that ends before it
+    release(made, "unused", {"other.py": "OTHER = 1\n"})
+    git(made.origins / "greeter", "branch", "core_r0.12")
+    between = drift(made, "greeter", "--matrix", code=0)["stacks"][0]["releases"]
+    assert [r["release"] for r in between] == ["core_r0.12"]
+
+
 def test_several_upstreams_at_once(made: Made) -> None:
     release(made, "v2", {"other.py": "OTHER = 1\n"})
     release(made, "v3", {"clock/tick.py": "def tick(now):\n    return now\n"}, "clock")
@@ -532,6 +560,13 @@ def test_what_newly_broke(made: Made, tmp_path: Path) -> None:
     last = tmp_path / "last.json"
     last.write_text(made.patchctl("drift", "greeter", "--matrix", "--json").stdout)
     assert drift(made, "greeter", "--matrix", "--since", str(last), code=0)["broke"] == []
+    release(made, "v3.1", {"other.py": "OTHER = 2\n"})
+    found = drift(made, "greeter", "--matrix", "--since", str(last), code=0)
+    assert [(a["release"], a["arrive"], a["patches"]) for a in found["appeared"]] == [("v3.1", 4, 4)]
+    text = made.good("drift", "greeter", "--matrix", "--since", str(last))
+    assert "new release v3.1 of greeter/v1: all 4 patches arrive" in text and "; 0 newly broken, 1 new release" in text
+    noted = made.good("drift", "greeter", "--matrix", "--since", str(last), "--format", "github")
+    assert "::notice" in noted and "v3.1 is new" in noted
     release(made, "v4", {"greeter/hello.py": MOVED.replace("Helo, ", "Hi, ")})
     found = drift(made, "greeter", "--matrix", "--since", str(last), code=1)["broke"]
     assert [(b["release"], b["feature"]) for b in found] == [("v4", "typo"), ("v4", "polite")]

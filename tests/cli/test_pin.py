@@ -129,6 +129,29 @@ def test_a_branch_and_a_commit(made: Made) -> None:
     assert (found["stack"], found["commit"], found["tree"], found["tag"]) == ("today", commit, tree, None)
 
 
+def test_the_first_digits_of_a_commit(made: Made) -> None:
+    commit, _ = goes_on(made, {"README.md": "again\n"}, tag=None)
+    for length in (7, 12):
+        found = pin(made, "greeter", commit[:length], "--dry-run")
+        assert (found["stack"], found["commit"], found["sdist"]) == (commit[:length], commit, None)
+    error = pin(made, "greeter", "0123456", code=3)["error"]
+    assert "give its 40 digits" in error["tried"][0]["reason"]
+
+
+def test_a_new_import_that_nothing_provides_is_noted(made: Made) -> None:
+    guarded = "try:\n    import perhaps\nexcept ImportError:\n    perhaps = None\n"
+    text = (
+        f"import os\nimport numpy.linalg\nimport yaml\nimport adaptor_of_theirs\nfrom greeter import hello\n{guarded}"
+    )
+    goes_on(made, {"greeter/more.py": text, "requirements.txt": "numpy>=2\npyyaml\n"})
+    notes = pin(made, "greeter", "v1.1rc2")["notes"]
+    assert [n for n in notes if "is imported" in n] == [
+        "adaptor_of_theirs is imported at greeter/more.py:4, and was not before: neither the tree nor its requirements name it"
+    ]
+    goes_on(made, {"greeter/other.py": "import adaptor_of_theirs\n"}, tag="v1.2")
+    assert not any("is imported" in n for n in pin(made, "greeter", "v1.2")["notes"])
+
+
 def test_a_release_follows_the_newest_stack_that_is_not_newer(made: Made) -> None:
     goes_on(made, {"README.md": "again\n"})
     pin(made, "greeter", "v1.1rc2")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import re
+import shlex
 import shutil
+import subprocess
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -43,7 +45,8 @@ def pytest_collection_modifyitems(items):
         item.user_properties += [("mark", mark.name) for mark in item.iter_markers()]
 def pytest_sessionfinish(session):
     probes = sorted(str(p.relative_to(HERE)) for p in HERE.glob("patches/*/*/*/tests/probe_*.py"))
-    pathlib.Path(session.config.getoption("--used")).write_text(json.dumps(probes))
+    if used := session.config.getoption("--used"):
+        pathlib.Path(used).write_text(json.dumps(probes))
 @pytest.fixture
 def code(request):
     tree = pathlib.Path(request.config.getoption("--trees"), "greeter")
@@ -303,6 +306,26 @@ def test_trees_that_are_not_what_their_stack_gives_are_refused(made: Made, tmp_p
     done = made.patchctl("prove", "typo", "--trees", str(own))
     assert done.returncode == 2 and "holds no unpatched tree of greeter v1" in done.stderr
     assert not (made.root / RECORD).exists()
+
+
+def test_a_run_into_a_file_names_each_step_as_it_begins(made: Made) -> None:
+    slow = TESTS.replace("    assert", "    import time\n    time.sleep(2.5)\n    assert", 1)
+    write(made.root, {TEST: slow})
+    done = made.patchctl("prove", "typo", "--trees", trees(made), env={"PATCHCTL_NO_PROGRESS": ""})
+    told = [line.rpartition(",")[0] for line in done.stderr.splitlines()]
+    assert "patchctl: greeter typo  test_typo.py on the base trees, file 1 of 1" in told, done.stderr
+    assert any(line.startswith("patchctl: greeter typo  mutation typo, 1 of 1") for line in told), done.stderr
+
+
+def test_what_is_red_can_be_run_again(made: Made, tmp_path: Path) -> None:
+    write(made.root, {TEST: TESTS.replace('"Hello" in', '"Hullo" in')})
+    done = made.patchctl("prove", "typo", "--trees", trees(made), "--part", "tests")
+    (again,) = [line for line in done.stdout.splitlines() if line.startswith("    again: ")]
+    ran = subprocess.run(shlex.split(again)[1:], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1 and "1 failed, 1 passed" in ran.stdout, ran.stdout + ran.stderr
+    done = made.patchctl("prove", "typo", "--part", "tests")
+    kept = "    again: patchctl prove typo --stack greeter/v1 --trees build/trees/greeter-v1 "
+    assert any(line.startswith(kept) for line in done.stdout.splitlines()), done.stdout
 
 
 def test_trees_are_made_where_none_are_named(made: Made) -> None:

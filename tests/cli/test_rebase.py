@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -442,6 +443,16 @@ def test_a_conflict_is_the_users(made: Made) -> None:
     assert '"Hello, "' in builds(made)
 
 
+def test_files_that_were_only_touched_are_no_edits(made: Made) -> None:
+    goes_on(made, OTHER_WORDS)
+    begin(made, code=4)
+    resolve(made)
+    git(tree_of(made), "add", "--all")
+    for name in (HELLO, "README.md"):
+        os.utime(tree_of(made) / name, (1, 1))
+    assert outcomes(rebase(made, "--continue", code=20))["typo"] == "resolved"
+
+
 def test_git_alone_resolves_too(made: Made) -> None:
     goes_on(made, OTHER_WORDS)
     begin(made, code=4)
@@ -683,6 +694,16 @@ def test_an_abort_leaves_nothing_but_what_was_resolved(made: Made) -> None:
     assert "+half done" in Path(found["aside"]).read_text()
     found = begin(made, code=4)
     assert outcomes(found) == {"typo": "replayed"} and found["stopped_at"]["feature"] == "polite"
+
+
+def test_a_work_tree_behind_a_link_is_given_up_as_well(made: Made, tmp_path: Path) -> None:
+    goes_on(made, OTHER_WORDS)
+    begin(made, code=4)
+    tree_of(made).rename(tmp_path / "elsewhere")
+    tree_of(made).symlink_to(tmp_path / "elsewhere")
+    rebase(made, "--abort")
+    assert list(edit_folder(made).iterdir()) == [] and not (tmp_path / "elsewhere").exists()
+    begin(made, code=4)
 
 
 def test_what_was_mended_beside_a_conflict_comes_again(made: Made) -> None:

@@ -16,6 +16,8 @@ import pytest
 from distribution import REPO, Made, run_patchctl
 from report_pages import ODD, OWNED, PROFILE, SWITCH, drifted, make_odd
 
+from patchctl.report.page_names import short
+
 TEXT_ALONE = {"style", "script"}
 
 
@@ -213,6 +215,26 @@ def test_a_page_of_one_set_says_which(tmp_path: Path) -> None:
     args = ("report", "--profile", "qwen3-235b", "--set", "2026.11", "--out", "-")
     done = run_patchctl(f"--root={REPO}", *args, home=tmp_path / "home")
     assert "patchctl report, release set 2026.11" in Read(done.stdout).text
+
+
+def test_a_page_of_one_profile_has_the_recipes_of_its_set_alone(tmp_path: Path) -> None:
+    args = ("report", "--profile", "qwen3-235b", "--out", str(tmp_path / "page.html"), "--json")
+    done = run_patchctl(f"--root={REPO}", *args, home=tmp_path / "home")
+    seen = json.loads(done.stdout)
+    assert seen["recipes"] and {r["set"] for r in seen["recipes"]} == {p["set"] for p in seen["profiles"]}
+
+
+@pytest.mark.parametrize(
+    ("status", "shown"),
+    [
+        ("Backport https://github.com/NVIDIA/Megatron-LM/pull/5154", "Backport Megatron-LM#5154"),
+        (f"Backport https://github.com/a/b/commit/{'0123456789' * 4}", "Backport b@012345678901"),
+        ("Submitted https://gitcode.com/a/b-c/issues/3 (and 4)", "Submitted b-c#3 (and 4)"),
+        ("see https://example.com/a", "see https://example.com/a"),
+    ],
+)
+def test_addresses_are_short_in_a_narrow_column(status: str, shown: str) -> None:
+    assert short(status) == shown
 
 
 DRIFTS: dict[str, Any] = {

@@ -181,6 +181,17 @@ def test_no_width_scrolls_the_page_sideways(
     assert wide[0] <= wide[1], wide
 
 
+def test_the_menu_takes_no_width_and_a_commit_s_address_no_five_lines(opened: Opened, ours: Path) -> None:
+    browser = opened(ours)
+    width = script(browser, "document.querySelector('main').getBoundingClientRect().width")
+    assert width > 0.9 * WIDE[0]
+    tall = """[...document.querySelectorAll('.patches td:last-child, .runs li')].filter(e => /https?:/.test(e.textContent))
+              .map(e => { const range = document.createRange(), text = e.firstChild, at = text.data.indexOf('http');
+                const end = text.data.slice(at).search(/\\s|$/) + at; range.setStart(text, at); range.setEnd(text, end);
+                return new Set([...range.getClientRects()].map(box => box.top)).size; }).filter(lines => lines > 2)"""
+    assert script(browser, tall) == []
+
+
 CONTRAST = """(() => {
   const value = (text) => { const n = text.match(/[\\d.]+/g).map(Number); return n.length > 3 && n[3] === 0 ? null : n.slice(0, 3); };
   const light = (rgb) => rgb.map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
@@ -217,6 +228,10 @@ def test_on_paper_all_is_open_and_nothing_is_to_be_pressed(opened: Opened, odd: 
     assert script(browser, "document.querySelectorAll('details[open]').length") == 0  # and closed again afterwards
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     assert script(browser, "getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    kept = "getComputedStyle(document.querySelector('.patch > .facts')).breakInside"
+    assert (
+        script(browser, kept) == "auto"
+    )  # a block of fifteen lines that has to stay whole leaves a third of a page empty
     assert not shown(browser, "nav") and not shown(browser, "#filter") and shown(browser, "main h2")
 
 

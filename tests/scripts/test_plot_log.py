@@ -176,6 +176,37 @@ class TestRealLogs:
         assert run["unknown_metrics"] == ["a/count", "flag", "odd", "small"]
         assert run["notes"] == []
 
+    @pytest.mark.parametrize("width", [41, 64, 80, 81, 82, 83, 84, 200])
+    @pytest.mark.parametrize("copied", [False, True], ids=["as-drawn", "without-blanks-at-ends"])
+    def test_lines_that_a_terminal_wrapped(self, tmp_path: Path, width: int, copied: bool) -> None:
+        more = {
+            "global_seqlen/mean": 501737,
+            "timing_s/update_actor": 0.25,
+            "perf/throughput": 61.125,
+            "actor/lr": 1e-06,
+        }
+        lines = []
+        for step in (1, 2, 3):
+            text = f"(TaskRunner pid=7) {printed(step, {**RUN, **more, 'training/global_step': step})}"
+            lines += [text[at : at + width] for at in range(0, len(text), width)] + ["(TaskRunner pid=7) saved", "1737"]
+        lines = [line.rstrip() for line in lines] if copied else lines
+        (run,) = summary(written(tmp_path / "a.log", lines))
+        for key, value in {**RUN, **more}.items():
+            assert values(run, key) == [value, value, 3], key
+        assert values(run, "training/global_step") == [1, 3, 3]
+        assert run["notes"] == ["3 lines of metrics came in pieces, as a terminal wraps them, and were put together"]
+
+    def test_a_line_that_a_container_runtime_cut(self, tmp_path: Path) -> None:
+        stamp = "2026-01-02T03:04:05.678901234Z stdout"
+        lines = [f"{stamp} P step:1 - r:0.5 - global_seqlen/mean:50", f"{stamp} F 1737 - q:2", f"{stamp} F 3 - s:4"]
+        (run,) = summary(written(tmp_path / "a.log", lines))
+        assert values(run, "global_seqlen/mean")[0] == 501737 and values(run, "q")[0] == 2 and "s" not in run["metrics"]
+
+    def test_what_stands_below_a_line_is_not_taken_for_more_of_it(self, tmp_path: Path) -> None:
+        for below in ("1737 of 2000", "done", "saved to /a - b", "(WorkerDict pid=8) 7", "[rank0]: x"):
+            (run,) = summary(written(tmp_path / "a.log", [printed(1, {**RUN, "global_seqlen/mean": 50}), below]))
+            assert values(run, "global_seqlen/mean")[0] == 50 and run["notes"] == [], below
+
     def test_a_data_source_may_hold_the_separator(self, tmp_path: Path) -> None:
         path = written(tmp_path / "a.log", ["step:4 - val-core/my - set: v2/acc/mean@16:0.5 - val-aux/x/y:1"])
         (run,) = summary(path)
@@ -389,9 +420,17 @@ class TestOutput:
             pictures.append((tmp_path / name).read_bytes())
         assert pictures[0] == pictures[1]
         shown = "".join(ElementTree.fromstring(pictures[0]).itertext())
-        for text in ("reward", "response length", "throughput", "time a phase", "plain/run.log", "sam/run.log", "gen"):
+        for text in (
+            "reward",
+            "response length",
+            "throughput",
+            "time per phase",
+            "plain/run.log",
+            "sam/run.log",
+            "gen",
+        ):
             assert text in shown
-        for panel in ("entropy", "KL", "norm of the gradient", "memory of a device"):
+        for panel in ("entropy", "KL", "gradient norm", "device memory"):
             assert panel in shown
         assert "no response_length/mean in the log" in shown
         assert "no actor/entropy in the log" in shown
@@ -526,7 +565,7 @@ class TestPicture:
 
     def test_two_metrics_of_one_run_differ_in_one_panel(self, picture: Any) -> None:
         figure = picture.figure_of([run_of(picture, "one", 8)])
-        for title in ("response length", "memory of a device"):
+        for title in ("response length", "device memory"):
             (axes,) = [a for a in figure.axes if a.get_title(loc="left") == title]
             first, second = axes.lines
             assert first.get_color() != second.get_color()
@@ -536,7 +575,7 @@ class TestPicture:
         newer = run_of(picture, "one", 8)
         for values in newer.steps.values():
             values |= {f"actor/{key}": values.pop(key) for key in list(values) if key.startswith("perf/max_memory")}
-        (axes,) = [a for a in picture.figure_of([newer]).axes if a.get_title(loc="left") == "memory of a device"]
+        (axes,) = [a for a in picture.figure_of([newer]).axes if a.get_title(loc="left") == "device memory"]
         assert [line.get_ydata()[0] for line in axes.lines] == [60.0, 55.0]
 
     def test_a_long_run_has_few_marks_and_every_value(self, picture: Any) -> None:
@@ -548,19 +587,36 @@ class TestPicture:
         spread = [max(line.get_ydata()) - min(line.get_ydata()) for line in (every, strong)]
         assert spread[1] < spread[0]
 
+    def test_marks_do_not_hide_the_curve(self, picture: Any) -> None:
+        for steps, marked in ((8, 8), (50, 10), (60, 10)):
+            (line,) = picture.figure_of([run_of(picture, "one", steps)]).axes[0].lines
+            assert -(-steps // line.get_markevery()[1]) == marked
+
+    def test_a_panel_without_values_looks_like_none(self, picture: Any) -> None:
+        run = run_of(picture, "one", 8)
+        for values in run.steps.values():
+            for key in [key for key in values if "max_memory" in key]:
+                del values[key]
+        axes = picture.figure_of([run]).axes[7]
+        assert not axes.axison and "no perf/max_memory_reserved_gb" in axes.texts[0].get_text()
+        for values in run.steps.values():
+            values["perf/cpu_memory_used_gb"] = 300.0
+        axes = picture.figure_of([run]).axes[7]
+        assert axes.axison and axes.get_title(loc="left") == "host memory" and axes.lines[0].get_ydata()[0] == 300.0
+
     def test_kl_is_that_to_the_reference_where_a_run_has_one(self, picture: Any) -> None:
         plain, held = run_of(picture, "plain", 8), run_of(picture, "held", 8, **{"actor/kl_loss": 0.02})
         titles = [
             [axes.get_title(loc="left") for axes in picture.figure_of(runs).axes] for runs in ([plain], [plain, held])
         ]
-        assert "KL of the old and the new policy" in titles[0]
+        assert "KL of old and new policy" in titles[0]
         assert "KL to the reference policy" in titles[1]
 
     def test_what_is_not_finite_is_left_out_and_counted(self, picture: Any) -> None:
         run = run_of(picture, "one", 8)
         run.steps[3]["actor/grad_norm"] = math.inf
         run.steps[4]["actor/grad_norm"] = math.nan
-        (axes,) = [a for a in picture.figure_of([run]).axes if a.get_title(loc="left") == "norm of the gradient"]
+        (axes,) = [a for a in picture.figure_of([run]).axes if a.get_title(loc="left") == "gradient norm"]
         assert axes.get_xlabel() == "step; at 2 the value is not finite"
         assert axes.get_ylim()[1] < 1
 

@@ -65,11 +65,13 @@ class Run:
     paths: Mapping[str, PathParameter]
     given_paths: Mapping[str, str]
     limits: tuple[str, ...]
+    """All of them, those that stop a run among them."""
     note: str | None
     positions: Positions
     packages: tuple[str, ...] = ()
     set: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
+    stops: tuple[str, ...] = ()
 
     @property
     def needs_packages(self) -> tuple[str, ...]:
@@ -111,6 +113,7 @@ class _Merged:
     data: dict[str, DataSet] = field(default_factory=dict)
     paths: dict[str, PathParameter] = field(default_factory=dict)
     limits: list[str] = field(default_factory=list)
+    stops: list[str] = field(default_factory=list)
     entry: Entry | None = None
 
     def take_out(self, name: str) -> bool:
@@ -163,6 +166,7 @@ def resolve(recipes: Recipes, profile: str, name: str, given: Given | None = Non
         tuple(merged.packages),
         recipes.set_of(profile),
         recipes.versions_of(profile),
+        tuple(merged.stops),
     )
 
 
@@ -190,7 +194,8 @@ def _merge(recipes: Recipes, chain: Iterable[Key]) -> _Merged:
         merged.packages.update(dict.fromkeys(recipe.needs_packages))
         merged.data.update(recipe.data)
         merged.paths.update(recipe.paths)
-        merged.limits += recipe.limits
+        merged.limits += [*recipe.stops, *recipe.limits]
+        merged.stops += recipe.stops
         merged.entry = recipe.entry or merged.entry
     return merged
 

@@ -134,9 +134,13 @@ class Recipe:
         default_factory=dict
     )
     entry: Annotated[Entry | None, Doc("What is started.")] = None
-    limits: Annotated[list[Text], Doc("What does not work at these pins: shown wherever the recipe is.")] = field(
-        default_factory=list
-    )
+    limits: Annotated[
+        list[Text], Doc("What does not work, or was not seen to, at these pins: shown wherever the recipe is.")
+    ] = field(default_factory=list)
+    stops: Annotated[
+        list[Text],
+        Doc("A limit without whose cure no run works: preflight stops at it until it is accepted."),
+    ] = field(default_factory=list)
     note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 8
 _LONGEST = 1000
+_ORDER = ("wrong", "warning", "note")
 
 
 def readiness_json(found: Readiness, run: Run, address: str, ray: str) -> dict[str, Any]:
@@ -69,15 +70,16 @@ def _odd(odd: Odd, total: int, style: Style) -> Iterator[str]:
 
 def _findings(found: Readiness, total: int, style: Style) -> Iterator[str]:
     """By name and what is said, those that block first."""
-    rows: dict[tuple[bool, str, str, str | None], list[str]] = {}
+    rows: dict[tuple[str, str, str, str | None], list[str]] = {}
     for title, findings in found.findings.items():
         for f in findings:
             if f.level != "ok" and not f.accepted:
-                rows.setdefault((not f.blocks, f.name, f.message, f.todo), []).append(title)
-    for (passes, name, what, todo), titles in sorted(rows.items(), key=lambda row: row[0][0]):
-        mark = style.note("warning") if passes else style.bad("wrong  ")
+                word = "wrong" if f.blocks else "note" if f.level == "note" else "warning"
+                rows.setdefault((word, f.name, f.message, f.todo), []).append(title)
+    for (word, name, what, todo), titles in sorted(rows.items(), key=lambda row: _ORDER.index(row[0][0])):
+        mark = (style.bad if word == "wrong" else style.note)(f"{word:<7}")
         yield f"{mark}  {_names(titles, total)}  {visible_line(name)}: {one_line(what, _LONGEST)}"
-        if todo and not passes:
+        if todo and word == "wrong":
             yield f"         try: {visible_line(todo)}"
 
 

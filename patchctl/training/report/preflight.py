@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from patchctl.terminal.style import Style
     from patchctl.training.preflight.case import Case
 
-_WORDS = {"ok": "ok", "warning": "warning", "error": "wrong", "unknown": "not known"}
+_WORDS = {"ok": "ok", "note": "note", "warning": "warning", "error": "wrong", "unknown": "not known"}
 
 
 def finding_json(finding: Finding) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def preflight_text(case: Case, findings: Sequence[Finding], cleared: Sequence[st
 
 def _verdict(findings: Sequence[Finding], style: Style) -> str:
     blocking = list(dict.fromkeys(f.name for f in findings if f.blocks))
-    others = sum(f.level != "ok" and not f.blocks for f in findings)
+    others = sum(f.level not in ("ok", "note") and not f.blocks for f in findings)
     rest = f"; {others} more to look at" if others else ""
     if blocking:
         return style.bad(f"not ready: {', '.join(map(visible_line, blocking))}") + rest

@@ -12,7 +12,7 @@ import click
 
 from patchctl.cli.app import App, workspace_option
 from patchctl.cli.format_option import format_option, print_findings
-from patchctl.errors import WrongUse
+from patchctl.errors import PatchctlError, WrongUse
 from patchctl.training.verbs.options import (
     RecipeArguments,
     RecipeBook,
@@ -22,6 +22,7 @@ from patchctl.training.verbs.options import (
 )
 
 if TYPE_CHECKING:
+    from patchctl.findings.report import Finding
     from patchctl.training.preflight.case import Case
     from patchctl.training.preflight.machine import Machine
     from patchctl.training.recipes.resolve import Run
@@ -87,6 +88,7 @@ def command(
     from patchctl.terminal.text import visible_line
     from patchctl.training.preflight.checks import all_findings
     from patchctl.training.preflight.machine import record as write
+    from patchctl.training.preflight.other_sets import blocked_by_software
     from patchctl.training.report.preflight import preflight_json, preflight_text
 
     if folder is not None and (record is not None or clear_caches):
@@ -98,6 +100,8 @@ def command(
     if record is not None:
         write(case.machine, record)
     findings = all_findings(case, accept)
+    if blocked_by_software(findings):
+        findings = [*_other_set(app, arguments, case, accept), *findings]
     for name in sorted(set(accept) - {f.name for f in findings}):  # no error: on another node there may be one
         click.echo(f"patchctl: --accept {visible_line(name)}: no finding is called so here", err=True)
     cleared = _clear(case, yes) if clear_caches else []
@@ -136,6 +140,24 @@ def _machine(app: App, run: Run, folder: Path | None, workspace: Path, python: s
         return look(request, progress.note)
     finally:
         progress.finish()
+
+
+def _other_set(app: App, arguments: RecipeArguments, case: Case, accept: Sequence[str]) -> list[Finding]:
+    """What is said first where another release set fits: on it the same recipe is looked at, on the same machine."""
+    from patchctl.training.preflight.checks import all_findings
+    from patchctl.training.preflight.other_sets import fitting_set
+
+    def look(name: str) -> tuple[Case, list[Finding]] | None:
+        other = App(app.root, app.cache, app.color, name, app.shown)
+        try:
+            found = case_of(other, RecipeBook(other).valid_run(arguments), case.machine, None)
+        except PatchctlError:  # it has no such recipe, or what the command line sets is nothing there
+            return None
+        return found, all_findings(found, accept)
+
+    variants = app.distribution.variants.get(case.run.profile, ())
+    said = fitting_set(case, [p.set for p in variants if p.set not in (None, case.run.set)], look)
+    return [said] if said else []
 
 
 def variables_of(app: App, run: Run) -> frozenset[str]:

@@ -76,7 +76,6 @@ def _imports() -> str:
 
 
 FAULTS = (
-    Fault("the recipe says that it cannot train", "limits", True, NOTHING, recipe="deepseek-r1/grpo"),
     # devices
     Fault("fewer devices than the recipe has", "number of devices", True, "number of devices: stops",
           {"npu_smi": npu_smi(cards=4)}),

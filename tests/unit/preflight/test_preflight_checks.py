@@ -39,7 +39,8 @@ from patchctl.training.preflight.checks.software import old_caches
 from patchctl.training.preflight.controller import controller_of
 from patchctl.training.preflight.machine import PROBES, Machine, recorded
 from patchctl.training.recipes.arithmetic import sides
-from patchctl.training.recipes.resolve import Given
+from patchctl.training.recipes.read import read_recipes
+from patchctl.training.recipes.resolve import Given, resolve
 
 TIB = 1 << 30  # in KiB, as /proc/meminfo has it
 
@@ -137,8 +138,10 @@ def test_versions(look: Look, name: str, changed: dict[str, str], what: str) -> 
 def test_another_driver_is_told_and_stops_nothing(look: Look) -> None:
     """002: 25.3, and other versions that go with this CANN."""
     found = one(look(driver="Version=25.2.1\n"), "driver")
-    assert (found.level, found.blocks) == ("warning", False) and found.message.startswith("25.2.1; 25.3.* is what was")
-    assert "CANN's table of versions" in str(found.todo)
+    assert (found.level, found.blocks) == ("warning", False) and found.message.startswith(
+        "25.2.1; 25.3.* is the release set's"
+    )
+    assert "release notes of CANN 8.5.0" in str(found.todo)
 
 
 @pytest.mark.parametrize(
@@ -659,15 +662,27 @@ def test_sizes_that_are_none(look: Look) -> None:
     assert "tensor_model_parallel_size is -4" in one(look(given=negative), "parallel sizes").message
 
 
-def test_what_a_recipe_says_does_not_work_stops_it(look: Look) -> None:
-    """deepseek-r1/grpo says what only a device can show of it: a node that is fine does not change that."""
+def test_what_a_recipe_says_was_not_seen_is_a_note(look: Look) -> None:
     for title in ("deepseek-r1/grpo", "qwen3-235b/grpo-hdp"):
         found = look(title)["limits"]
         assert len(found) == len(case_of(title).run.limits) > 0
-        assert all(f.blocks and f.level == "error" and "--accept limits" in str(f.todo) for f in found)
+        assert all(f.level == "note" and not f.blocks for f in found)
     assert "limits" not in look("qwen3-235b/grpo")
-    accepted = [f for f in all_findings(case_of("qwen3-235b/grpo-hdp"), ["limits"]) if f.name == "limits"]
-    assert [(f.accepted, f.blocks) for f in accepted] == [(True, False)]
+
+
+def test_what_a_recipe_says_stops_any_run_blocks_until_it_is_accepted() -> None:
+    case = case_of("qwen3-235b/grpo-hdp")
+    case = replace(case, run=replace(case.run, stops=case.run.limits))
+    for accepted in (False, True):
+        found = [f for f in all_findings(case, ["limits"] if accepted else []) if f.name == "limits"]
+        assert [(f.level, f.blocks, f.accepted) for f in found] == [("error", not accepted, accepted)]
+        assert all("--accept limits" in str(f.todo) for f in found)
+
+
+def test_what_stops_a_recipe_is_among_its_limits() -> None:
+    newest = distribution().each_set()[0]
+    run = resolve(read_recipes(newest), "deepseek-r1", "grpo")
+    assert len(run.stops) == 1 and "mbridge" in run.stops[0] and {*run.stops} < {*run.limits}
 
 
 def of_verl(version: str, folder: Path, **changed: str | None) -> Case:

@@ -28,7 +28,7 @@ _TODO = {
     "cann": "install CANN {wanted} and source its set_env.sh, or use an image that has it",
     "python": "run training in a Python {wanted}, and name it with --python",
 }
-_COMPATIBLE = "look it up in CANN's table of versions (hiascend.com/document/detail/zh/canncommercial/850/releasenote/releasenote_0000.html)"
+_COMPATIBLE = "look it up in the table of versions in the release notes of CANN {cann} (hiascend.com/document)"
 INFO_FILE = "ascend_toolkit_install.info"
 
 
@@ -52,8 +52,9 @@ def _compared(case: Case, name: str, wanted: str) -> Finding:
     if found is None:
         return looked_at("software", name, "error", f"{wanted} is wanted; {missing or 'it is not there'}", todo)
     if not fits(found, wanted) and name == "driver":
-        what = f"{found}; {wanted} is what was trained with, and 002 allows other versions that go with CANN"
-        return looked_at("software", name, "warning", what, f"{_COMPATIBLE}; or {todo}", needed=False)
+        what = f"{found}; {wanted} is the release set's, and 002 allows other versions that go with CANN"
+        table = _COMPATIBLE.format(cann=case.wanted.get("cann", "of the profile"))
+        return looked_at("software", name, "warning", what, f"{table}; or {todo}", needed=False)
     if not fits(found, wanted):
         return looked_at("software", name, "error", f"{found}; {wanted} is wanted", f"{todo}; or --accept {name}")
     return looked_at("software", name, "ok", f"{found}; {wanted} is wanted")
