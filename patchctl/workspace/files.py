@@ -259,12 +259,15 @@ def _there(full: bytes) -> os.stat_result | None:
 
 def _opened_new(path: bytes, mode: int) -> int:
     """A new file, open for writing, in place of what a killed run may have left there."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        return os.open(path, flags, mode)
+        return _new(path, mode)
     except FileExistsError:
         os.unlink(path)
-        return os.open(path, flags, mode)
+        return _new(path, mode)
+
+
+def _new(path: bytes, mode: int) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
 
 
 def _write_all(file: int, data: bytes) -> None:

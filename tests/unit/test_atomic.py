@@ -250,7 +250,7 @@ ALLOWED = {
     "workspace/edit.py:_take_over": _STAGED,
     "workspace/edit.py:make_edit_tree": "the rename of such a folder",
     "workspace/files.py:_write": "the files of a tree, each by rename; by the journal a run after a kill writes them again",
-    "workspace/files.py:_opened_new": "the same",
+    "workspace/files.py:_new": "the same",
     "workspace/journal.py:place_repositories": "the rename of a folder that was prepared",
     "workspace/leftovers.py:_let_go": "the rename of a folder",
     "workspace/journal.py:_put_away": "the rename of a folder back to where it was prepared",
