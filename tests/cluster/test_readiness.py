@@ -22,6 +22,7 @@ from preflight_cases import case_of
 from patchctl.cluster.facts import Failed, MachineFacts, NodeFacts
 from patchctl.cluster.fanout import Answer, NoAnswer, Node
 from patchctl.findings.formats import RENDERERS, Shown
+from patchctl.findings.report import Finding
 from patchctl.terminal.style import Style
 from patchctl.training.preflight.probe import paths_here
 from patchctl.training.preflight.readiness import Odd, Readiness, readiness
@@ -128,6 +129,13 @@ def test_every_format_has_the_findings_of_each_node_and_what_is_odd() -> None:
     assert levels["odd/driver", "n3"] == levels["nodes-missing", "1 more nodes are wanted than there are"] == "error"
     assert levels["node-dead", "n4"] == "warning"
     assert formats.sarif(RENDERERS["sarif"](shown)) and formats.gitlab(RENDERERS["gitlab"](shown))
+
+
+def test_what_is_said_first_of_a_node_blocks_nothing() -> None:
+    answers: dict[Node, Answer] = {node(n): machine(n) for n in (1, 2)}
+    told = Finding("recipe", "another set fits", level="warning", name="release set", needed=False)
+    found = readiness(answers, lambda m: case_of(RECIPE, m), (), 2, lambda case, findings: [told])
+    assert found.ready and all(findings[0] is told for findings in found.findings.values())
 
 
 def test_the_controllers_memory_is_the_first_nodes() -> None:

@@ -26,7 +26,7 @@ def fitting_set(
             continue
         rest = len(dict.fromkeys(f.name for f in seen[1] if f.blocks))
         left = f"{rest} other findings are in the way there" if rest else "nothing is in the way there"
-        message = f"this machine's software is that of {name}, and {case.run.set} was looked at; {left}"
+        message = f"this machine's software is that of release set {name}, and {case.run.set} was looked at; {left}"
         todo = f"patchctl preflight -p {case.run.profile} -r {case.run.name} --set {name}"
         return looked_at("recipe", RELEASE, "warning", message, todo, needed=False)
     return None

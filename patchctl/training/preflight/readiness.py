@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from patchctl.cluster.compare import majority
@@ -97,12 +97,14 @@ def readiness(
     case: Callable[[Machine], Case],
     accepted: Collection[str] = (),
     nodes: int | None = None,
+    first: Callable[[Case, Sequence[Finding]], Sequence[Finding]] = lambda case, findings: (),
 ) -> Readiness:
     """Every node against the recipe, and against the others. `case` makes a case of a machine; `nodes`: how many there have
-    to be."""
+    to be; `first`: what is said before a node's own findings."""
     machines = {node.title: _machine(node, answer) for node, answer in answers.items() if isinstance(answer, NodeFacts)}
     cases = {title: case(machine) for title, machine in machines.items() if machine is not None}
-    findings = {title: tuple(_findings(each, accepted)) for title, each in cases.items()}
+    own = {title: tuple(_findings(each, accepted)) for title, each in cases.items()}
+    findings = {title: (*first(cases[title], found), *found) for title, found in own.items()}
     missing = max(0, (nodes or 0) - sum(node.alive for node in answers))
     return Readiness(answers, findings, tuple(_odd(cases, accepted)), missing)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,7 +89,6 @@ def command(
     from patchctl.terminal.text import visible_line
     from patchctl.training.preflight.checks import all_findings
     from patchctl.training.preflight.machine import record as write
-    from patchctl.training.preflight.other_sets import blocked_by_software
     from patchctl.training.report.preflight import preflight_json, preflight_text
 
     if folder is not None and (record is not None or clear_caches):
@@ -100,8 +100,7 @@ def command(
     if record is not None:
         write(case.machine, record)
     findings = all_findings(case, accept)
-    if blocked_by_software(findings):
-        findings = [*_other_set(app, arguments, case, accept), *findings]
+    findings = [*other_set(app, arguments, accept)(case, findings), *findings]
     for name in sorted(set(accept) - {f.name for f in findings}):  # no error: on another node there may be one
         click.echo(f"patchctl: --accept {visible_line(name)}: no finding is called so here", err=True)
     cleared = _clear(case, yes) if clear_caches else []
@@ -142,22 +141,33 @@ def _machine(app: App, run: Run, folder: Path | None, workspace: Path, python: s
         progress.finish()
 
 
-def _other_set(app: App, arguments: RecipeArguments, case: Case, accept: Sequence[str]) -> list[Finding]:
-    """What is said first where another release set fits: on it the same recipe is looked at, on the same machine."""
+def other_set(
+    app: App, arguments: RecipeArguments, accept: Sequence[str]
+) -> Callable[[Case, Sequence[Finding]], list[Finding]]:
+    """What is said first of a machine whose software is in the way, where the same recipe on another release set fits it."""
     from patchctl.training.preflight.checks import all_findings
-    from patchctl.training.preflight.other_sets import fitting_set
+    from patchctl.training.preflight.other_sets import blocked_by_software, fitting_set
 
-    def look(name: str) -> tuple[Case, list[Finding]] | None:
+    @cache
+    def run_on(name: str) -> tuple[App, Run] | None:
         other = App(app.root, app.cache, app.color, name, app.shown)
         try:
-            found = case_of(other, RecipeBook(other).valid_run(arguments), case.machine, None)
+            return other, RecipeBook(other).valid_run(arguments)
         except PatchctlError:  # it has no such recipe, or what the command line sets is nothing there
             return None
-        return found, all_findings(found, accept)
 
-    variants = app.distribution.variants.get(case.run.profile, ())
-    said = fitting_set(case, [p.set for p in variants if p.set not in (None, case.run.set)], look)
-    return [said] if said else []
+    def said(case: Case, findings: Sequence[Finding]) -> list[Finding]:
+        def look(name: str) -> tuple[Case, list[Finding]] | None:
+            found = run_on(name)
+            seen = case_of(*found, case.machine, None) if found else None
+            return (seen, all_findings(seen, accept)) if seen else None
+
+        variants = app.distribution.variants.get(case.run.profile, ())
+        others = [p.set for p in variants if p.set not in (None, case.run.set)]
+        fitting = fitting_set(case, others, look) if blocked_by_software(findings) else None
+        return [fitting] if fitting else []
+
+    return said
 
 
 def variables_of(app: App, run: Run) -> frozenset[str]:
