@@ -112,7 +112,7 @@ def _merged(
     """
     waiting = iter([*sorted(change.before.keys() | change.after.keys()), None])
     coming = next(waiting)
-    racy = struct.pack(">I", min(second, 0xFFFFFFFF))
+    racy = struct.pack(">I", max(0, min(second, 0xFFFFFFFF)))
     pieces: list[bytes] = []
     run = end = _HEAD
     count = len(places)

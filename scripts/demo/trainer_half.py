@@ -41,7 +41,7 @@ CHECKED = {
     "log_probs_bfloat16": ("log-probabilities, verl's from transformers' in bfloat16, the farthest", 0.02, 0.05),
     "log_probs_float32": ("log-probabilities, verl's from transformers' in float32, the mean", 0.01, 0.02),
     "answers": ("tokens of the answers, off from on", 0.0, 0.0),
-    "grad_norm": ("norm of the gradient, off from on", 0.0, 0.01),
+    "grad_norm": ("gradient norm, off from on", 0.0, 0.01),
     "entropy": ("entropy, off from on", 0.0, 0.01),
     "weights": ("weights after the step, off from on, as a part of the step", 0.0, 0.1),
 }

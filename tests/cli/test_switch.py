@@ -206,6 +206,15 @@ def test_what_is_staged_is_a_commit_below_what_is_on_disk(ws: Workspace) -> None
     ws.assert_healthy()
 
 
+def test_times_before_1970_are_no_fault_of_the_tool(ws: Workspace) -> None:
+    ws.apply("plain")
+    tree = ws.folder / "greeter"
+    for file in (tree / ".git/index", *tree.glob("greeter/*.py")):
+        os.utime(file, (-10, -10))
+    ws.apply("full", "--stash")
+    assert ws.json("status")["clean"]
+
+
 def test_a_refused_stash_leaves_no_branch(ws: Workspace) -> None:
     """Edits of one tree can be kept, those of the other cannot."""
     ws.apply("full")
