@@ -207,7 +207,8 @@ lint-upstream: trees  ## [all] upstream's own gates (licences, linters, formatte
 	$(RUN) scripts/upstream_gates.py --base $(TREES)/base --patched $(TREES)/patched
 
 bench: $(VENV)/.ready  ## apply beside git am and git apply; REPO=DIR for real history, MIRRORS="NAME=URL ..." for the profile's
-	$(RUN) benchmarks/bench_apply.py $(if $(REPO),--repo $(REPO)) --profile $(PROFILE) $(MIRRORS:%=--mirror %) $(BENCH) --out docs/benchmarks.md
+	$(RUN) benchmarks/bench_apply.py $(if $(REPO),--repo $(REPO)) --profile $(PROFILE) --set $(SET) $(MIRRORS:%=--mirror %) $(BENCH) --out docs/benchmarks.md
+	$(RUN) benchmarks/bench_workspace.py --profile $(PROFILE) --set $(SET) $(MIRRORS:%=--mirror %) --out docs/benchmarks.md
 
 bench-all: BENCH = --sizes 35 200 1000 --made 10000 --trees 1000 4000 16000 --rounds 3 --plot docs/benchmarks-apply.svg
 bench-all: bench  ## bench with 10,000 patches, trees of other sizes and the plot: an hour

@@ -89,6 +89,7 @@ def main() -> int:
         "--trees", type=int, nargs="*", default=[], metavar="N", help="35 patches on trees of so many files"
     )
     parser.add_argument("--profile", help="a profile of this distribution, its sources from --mirror or the network")
+    parser.add_argument("--set", metavar="NAME", help="the profile's release set, where it is not the newest")
     parser.add_argument("--mirror", action="append", default=[], metavar="NAME=URL")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, help="a markdown file whose part between the markers is replaced")
@@ -129,7 +130,7 @@ def machine() -> str:
 def all_cases(scratch: Path, args: argparse.Namespace) -> Iterable[tuple[str, Case]]:
     """Each case, and the chart that it is a point of."""
     if args.profile:
-        yield "profile", profile_case(scratch / "profile", args.profile, args.mirror, args.rounds)
+        yield "profile", profile_case(scratch / "profile", args)
     for size in args.sizes:
         series = find_series(scratch / f"s{size}", args.repo, size)
         yield "patches", series_case(scratch / f"w{size}", series, args.rounds)
@@ -220,12 +221,14 @@ def compare(ours: Workspace, checkouts: list[Checkout], rounds: int, check: Call
 class Workspace:
     """A workspace of a profile, with a cache of its own that has the sources."""
 
-    def __init__(self, folder: Path, root: Path, profile: str, mirrors: Iterable[str] = ()) -> None:
-        self.folder, self.root, self.profile = folder, root, profile
+    def __init__(
+        self, folder: Path, root: Path, profile: str, mirrors: Iterable[str] = (), release_set: str | None = None
+    ) -> None:
+        self.folder, self.root = folder, root
         self.cache = folder / "cache"
         folder.mkdir(parents=True, exist_ok=True)
-        self._mirrors = [word for mirror in mirrors for word in ("--mirror", mirror)]
-        self.run(Clock(), "fetch", "--profile", profile, *self._mirrors)
+        self._named = ["--profile", profile, *(["--set", release_set] if release_set else []), "--skip-unavailable"]
+        self.run(Clock(), "fetch", *self._named, *(word for mirror in mirrors for word in ("--mirror", mirror)))
         self.apply(Clock())
         self.state = json.loads((folder / "ws" / ".patchctl" / "state.json").read_text())
         self.revert(Clock())
@@ -237,7 +240,10 @@ class Workspace:
         clock.run([*command, *args], self.folder, env)
 
     def apply(self, clock: Clock) -> None:
-        self.run(clock, "apply", "--profile", self.profile, "--workspace", "ws", "--offline")
+        self.apply_to("ws", clock)
+
+    def apply_to(self, workspace: str, clock: Clock) -> None:
+        self.run(clock, "apply", *self._named, "--workspace", workspace, "--offline")
 
     def revert(self, clock: Clock) -> None:
         self.run(clock, "revert", "--workspace", "ws")
@@ -284,9 +290,9 @@ def series_case(work: Path, series: Series, rounds: int) -> Case:
     return Case(series.source, len(series.files), series.tracked, compare(ours, [checkout], rounds, check))
 
 
-def profile_case(work: Path, profile: str, mirrors: list[str], rounds: int) -> Case:
+def profile_case(work: Path, args: argparse.Namespace) -> Case:
     """The distribution's own profile: all of its trees in one apply, and a `git am` for each tree."""
-    ours = Workspace(work, ROOT, profile, mirrors)
+    ours = Workspace(work, ROOT, args.profile, args.mirror, args.set)
     expected = {name: tree["tip_tree"] for name, tree in ours.state["trees"].items()}
     checkouts, files = [], 0
     for name, tree in ours.state["trees"].items():
@@ -304,7 +310,8 @@ def profile_case(work: Path, profile: str, mirrors: list[str], rounds: int) -> C
         assert ours.trees() == expected
 
     count = sum(len(c.files) for c in checkouts)
-    return Case(profile, count, files, compare(ours, checkouts, rounds, check))
+    name = f"{args.profile}, {len(checkouts)} trees of release set {ours.state['set']}"
+    return Case(name, count, files, compare(ours, checkouts, args.rounds, check))
 
 
 if __name__ == "__main__":
