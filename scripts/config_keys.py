@@ -51,19 +51,19 @@ _WITHOUT_RECIPES = (0, 7)  # from this version on DAPO is the trainer's, and rec
 # What verl reads of a section although the section's class has no such field: the reward managers, which get the mapping.
 READ_BESIDES = {"reward": ("reward_kwargs",)}
 HEAD = (
-    "# the keys of verl's configurations, the stack's patches applied; `make config-keys` writes it again\n"
+    "# the keys of verl {version}'s configurations, the stack's patches applied; `make config-keys` writes it again\n"
     "# the kinds are those of scripts/config_keys.py\n"
 )
-# Words that a key may have: who registers them, and below which file or folder. The keys are those of several versions.
+# Words that a key may have: the function that registers them and the package that it is of. The keys are those of several versions.
 _REGISTERED = {
-    "actor_rollout_ref.actor.policy_loss.loss_mode": ("register_policy_loss", "verl/trainer/ppo"),
-    "algorithm.adv_estimator": ("register_adv_est", "verl/trainer/ppo"),
+    "actor_rollout_ref.actor.policy_loss.loss_mode": ("register_policy_loss", "verl.trainer.ppo"),
+    "algorithm.adv_estimator": ("register_adv_est", "verl.trainer.ppo"),
     "actor_rollout_ref.rollout.checkpoint_engine.backend": (
         "CheckpointEngineRegistry.register",
-        "verl/checkpoint_engine",
+        "verl.checkpoint_engine",
     ),
-    "reward.reward_manager.name": ("register", "verl/experimental/reward_loop/reward_manager"),
-    "reward_model.reward_manager": ("register", "verl/workers/reward_manager"),
+    "reward.reward_manager.name": ("register", "verl.experimental.reward_loop.reward_manager"),
+    "reward_model.reward_manager": ("register", "verl.workers.reward_manager"),
 }
 _LISTED = {
     "actor_rollout_ref.rollout.name": ("_ROLLOUT_REGISTRY", "verl/workers/rollout/base.py"),
@@ -100,7 +100,7 @@ def main() -> int:
     if lacking:
         parser.error(f"{given.tree} has no {lacking[0]}: expected verl's tree from git, with recipe/")
     out, check = (path.resolve() if path else None for path in (given.out, given.check))
-    text = HEAD + "".join(f"{line}\n" for line in lines(tree))
+    text = HEAD.format(version=version_of(tree)) + "".join(f"{line}\n" for line in lines(tree))
     if check:
         same = check.is_file() and check.read_text(encoding="utf-8") == text
         print(f"{given.check}: {'in step' if same else 'differs from the tree: `make config-keys` writes it again'}")
@@ -115,9 +115,14 @@ def main() -> int:
 
 def configs_of(tree: Path) -> dict[str, str]:
     """The configurations of a tree of this version, and the modules that compose them."""
-    file = tree / "verl" / "version" / "version"
-    version = tuple(map(int, re.findall(r"\d+", file.read_text(encoding="utf-8"))[:2])) if file.is_file() else (0, 0)
+    version = tuple(map(int, re.findall(r"\d+", version_of(tree))[:2]))
     return {c: m for c, m in CONFIGS.items() if version < _WITHOUT_RECIPES or not m.startswith("recipe.")}
+
+
+def version_of(tree: Path) -> str:
+    """The version that verl's tree says it is."""
+    file = tree / "verl" / "version" / "version"
+    return file.read_text(encoding="utf-8").strip() if file.is_file() else "0.0"
 
 
 def lines(tree: Path) -> Iterator[str]:
@@ -231,8 +236,8 @@ def groups_of(composed: Sequence[Composition]) -> Iterator[str]:
 
 def words_of(tree: Path, words: dict[str, dict[str, None]], keys: set[str]) -> Iterator[str]:
     """What the keys may have: what the classes assert, and what is registered."""
-    for key, (name, place) in _REGISTERED.items():
-        words.setdefault(key, {}).update(dict.fromkeys(registered(tree / place, name)))
+    for key, (function, package) in _REGISTERED.items():
+        words.setdefault(key, {}).update(dict.fromkeys(registered(tree, function, package)))
     for key, (name, place) in _LISTED.items():
         words.setdefault(key, {}).update(dict.fromkeys(listed(tree / place, name)))
     for key, allowed in sorted(words.items()):
@@ -242,19 +247,43 @@ def words_of(tree: Path, words: dict[str, dict[str, None]], keys: set[str]) -> I
                 yield f"{key}\tunless\t{_OPEN[key]}"
 
 
-def registered(place: Path, function: str) -> Iterator[str]:
-    """The names that calls of a function register: of decorators too whose module cannot be imported here."""
-    for path in sorted(place.rglob("*.py")):
-        code = ast.parse(path.read_text(encoding="utf-8"))
-        members = {
-            f"{c.name}.{t.id}": b.value
-            for c in ast.walk(code) if isinstance(c, ast.ClassDef)
-            for b in c.body if isinstance(b, ast.Assign)
-            for t in b.targets if isinstance(t, ast.Name)
-        }  # fmt: skip
+def registered(tree: Path, function: str, package: str) -> Iterator[str]:
+    """The names that calls of a package's function register, under whichever name a file imports it; of decorators too whose
+    module cannot be imported here."""
+    for path in sorted((tree / package.partition(".")[0]).rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if function.rpartition(".")[2] not in text:
+            continue
+        code, module = ast.parse(text), ".".join(path.relative_to(tree).with_suffix("").parts)
+        names, members = imported(code, module), members_of(code)
         for call in ast.walk(code):
-            if isinstance(call, ast.Call) and ast.unparse(call.func) == function and call.args:
-                yield from literals(members.get(ast.unparse(call.args[0]), call.args[0]))
+            if isinstance(call, ast.Call) and call.args:
+                head, dot, rest = ast.unparse(call.func).partition(".")
+                home, original = names.get(head, (module, head))
+                if f"{original}{dot}{rest}" == function and f"{home}.".startswith(f"{package}."):
+                    yield from literals(members.get(ast.unparse(call.args[0]), call.args[0]))
+
+
+def imported(code: ast.Module, module: str) -> dict[str, tuple[str, str]]:
+    """The names that a module imports: from where, and what they are called there."""
+    found: dict[str, tuple[str, str]] = {}
+    for node in ast.walk(code):
+        if isinstance(node, ast.ImportFrom):
+            above = ".".join(module.split(".")[: -node.level]) if node.level else ""
+            home = ".".join(filter(None, (above, node.module)))
+            found |= {name.asname or name.name: (home, name.name) for name in node.names}
+    return found
+
+
+def members_of(code: ast.Module) -> dict[str, ast.expr]:
+    """The values of classes' members, as Kind.FIRST."""
+    return {
+        f"{kind.name}.{ast.unparse(one.targets[0])}": one.value
+        for kind in code.body
+        if isinstance(kind, ast.ClassDef)
+        for one in kind.body
+        if isinstance(one, ast.Assign)
+    }
 
 
 def listed(path: Path, ending: str) -> Iterator[str]:

@@ -311,7 +311,10 @@ def _table(judged: Sequence[Judged]) -> Iterator[str]:
         yield f"| {one.script.removeprefix('examples/')} | {hydra} | {verl} | {keys} | {rules} |"
     if any(one.not_asked for one in judged):
         yield ""
-        yield "[1] but for the critic's model, which the check loads from Hugging Face; it was not at hand."
+        yield (
+            "[1] as far as it was asked: validate_config ended at the critic's model, which it loads from Hugging Face; "
+            "checks after that did not run."
+        )
 
 
 def _refusals(judged: Sequence[Judged]) -> Iterator[str]:

@@ -22,7 +22,7 @@ from mbridge_source import check_out, commit_named
 from patchctl.catalog.release_sets import on_set
 from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.conditions import defaults_for, same
-from patchctl.training.recipes.key_list import FOLDER
+from patchctl.training.recipes.key_list import FOLDER, list_of
 from patchctl.training.recipes.read import Recipes, read_recipes
 from patchctl.training.recipes.resolve import Run, bare, resolve
 from patchctl.training.recipes.shell import override_text
@@ -293,6 +293,13 @@ def test_the_list_of_keys_is_that_of_the_tree(upstream: Upstream, tree: Path) ->
     listed = (REPO / FOLDER / "verl" / f"{upstream.stack('verl').name}.tsv").read_text().splitlines()
     found = upstream.run("tests/behaviour/verl/probe_config_keys.py", tree, timeout=300, need=["verl"])
     assert [line for line in listed if not line.startswith("#")] == found
+
+
+def test_the_words_of_the_list_are_those_that_verl_registers(upstream: Upstream, tree: Path) -> None:
+    known = list_of(Distribution.load(REPO), "verl", upstream.stack("verl").name)
+    assert known is not None
+    found = upstream.run("tests/behaviour/verl/probe_words.py", timeout=300, need=["verl"])
+    assert {key: sorted(known.words[key]) for key in found} == found
 
 
 @pytest.mark.parametrize("variable", sorted({name for key in KEYS for name in run_of(key).environment}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +96,9 @@ def test_a_stack_comes_over_to_the_next_pin(made: Made) -> None:
     assert (there / manners).read_bytes() == (here / manners).read_bytes()
     profile = made.root / "manifests/profiles/full.yaml"
     profile.write_text(profile.read_text().replace("greeter: v1", "greeter: v2"))
+    keys = made.root / "manifests/keys/greeter"
+    assert "recipes start greeter/v2, which has no list of keys" in made.patchctl("verify").stdout
+    shutil.copy(keys / "v1.tsv", keys / "v2.tsv")
     made.good("verify")
     workspace = made.root.parent / "ws"
     made.good("apply", "--profile", "full", "--workspace", str(workspace))

@@ -42,26 +42,29 @@ def _check_set(dist: Distribution, series: Series, recipes: Recipes, report: Rep
     """The recipes of the profiles as they are on one release set."""
     if recipes.files or recipes.rules:
         report.counts.update(recipes=len(recipes.runnable()))
+    unlisted: dict[str, str] = {}
     for profile, name in recipes.runnable():
         try:
             run = resolve(recipes, profile, name)
         except InvalidManifest as error:
             report.add(manifest_findings(dist.root, error).findings)
             continue
-        report.add(_without_keys(dist, run))
+        unlisted |= _without_keys(dist, run)
         for broken in _broken(dist, series, recipes, run):
             rule = "recipe-needs" if broken.rule == "recipe-needs" else "recipe-rule"
             message = f"{run.title} breaks {broken.rule}: {broken}"
             report.add([Finding(rule, message, below(dist.root, broken.where.file), broken.where.line)])
+    for path, stack in unlisted.items():
+        what = f"recipes start {stack}, which has no list of keys; `make config-keys` (scripts/config_keys.py) writes verl's"
+        report.add([Finding("recipe-keys", what, path)])
 
 
-def _without_keys(dist: Distribution, run: Run) -> Iterator[Finding]:
+def _without_keys(dist: Distribution, run: Run) -> dict[str, str]:
+    """The list of keys that a recipe's stack lacks, with the stack; empty where it is there."""
     upstream = run.entry.upstream
     stack = dist.profile(run.profile).stacks.get(upstream)
-    if stack is None or (dist.root / FOLDER / upstream / f"{stack}.tsv").is_file():
-        return
-    what = f"{run.title} starts {upstream}/{stack}, which has no list of keys; scripts/config_keys.py makes verl's"
-    yield Finding("recipe-keys", what, (FOLDER / upstream / f"{stack}.tsv").as_posix())
+    path = FOLDER / upstream / f"{stack}.tsv"
+    return {} if stack is None or (dist.root / path).is_file() else {path.as_posix(): f"{upstream}/{stack}"}
 
 
 def _broken(dist: Distribution, series: Series, recipes: Recipes, run: Run) -> Iterator[Broken]:

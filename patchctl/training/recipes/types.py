@@ -28,7 +28,11 @@ Values = Annotated[list[Value], OneOrMore()]
 Size = Annotated[str, Pattern(r"[a-z][a-z0-9_]*", "a name of lower-case letters, digits and '_'")]
 Variable = Annotated[str, Pattern(r"[A-Z][A-Z0-9_]*", "the name of an environment variable, in capitals")]
 Key = Annotated[
-    str, Pattern(r"\+{0,2}[A-Za-z_][A-Za-z0-9_.]*", "a key of the framework's configuration, with + where it is new")
+    str,
+    Pattern(
+        r"\+{0,2}[A-Za-z_][A-Za-z0-9_./@-]*",
+        "a key of the framework's configuration, with + where it is new, or a group of its defaults (model@actor_rollout_ref.model)",
+    ),
 ]
 RecipeName = Annotated[
     str, Pattern(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)?", "the name of a recipe, or PROFILE/RECIPE")

@@ -11,7 +11,8 @@ from patchctl.terminal.progress import size_text
 from patchctl.training.models.parameters import Model
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
-from patchctl.training.preflight.memory import BF16, checkpoint_bytes
+from patchctl.training.preflight.checkpoint import bytes_of_one, trains_adapters
+from patchctl.training.preflight.memory import BF16
 from patchctl.training.preflight.read import Mount, mount_of, mounts
 from patchctl.training.recipes.totals import totals_of
 
@@ -118,15 +119,13 @@ def _checkpoints(case: Case) -> Finding:
     todo = f"--path {CHECKPOINTS}=DIR, or {case.run.paths[CHECKPOINTS].variable}=DIR, on a disk that all nodes see"
     if not isinstance(model, Model):
         return looked_at("storage", name, "unknown", "the model is not known", todo, needed=False)
-    strategy = case.text(f"{_ACTOR}.strategy") or "fsdp"
-    one = checkpoint_bytes(model, strategy)
+    one = bytes_of_one(model, case.facts)
     totals = totals_of(case.run, case.all_rules, one)
     limited = case.number("trainer.max_actor_ckpt_to_keep")
     total = totals.kept_bytes or one
     number = "all" if totals.kept is None else f"{'' if limited else 'all '}{totals.kept}"
-    what = f"{size_text(one)} each with the optimizer, {number} are kept" + (
-        f": {size_text(total)}" if totals.kept else ""
-    )
+    optimizer = "with the optimizer of the adapters" if trains_adapters(case.facts) else "with the optimizer"
+    what = f"{size_text(one)} each {optimizer}, {number} are kept" + (f": {size_text(total)}" if totals.kept else "")
     if path is None:
         return looked_at("storage", name, "unknown", f"{what}; where is not given", todo, needed=False)
     mount = _mount(case, path)
