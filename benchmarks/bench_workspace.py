@@ -15,7 +15,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench_apply import ROOT, Clock, Runs, Workspace, git, machine, measured
+from apply_series import git
+from bench_apply import ROOT, Clock, Runs, Workspace, machine, measured
 from markers import write_between_markers
 
 TITLES = {
