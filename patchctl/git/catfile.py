@@ -125,8 +125,8 @@ class ObjectReader:
             waiting = deeper
         return found
 
-    def changes(self, before: str, after: str) -> Changes:
-        """What differs between two trees; folders that are the same are not read."""
+    def changes(self, before: str | None, after: str) -> Changes:
+        """What differs between two trees; folders that are the same are not read. None is a tree without anything in it."""
         found = Changes({}, {}, {})
         level: list[tuple[bytes, str | None, str | None]] = [(b"", before, after)] if before != after else []
         while level:

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, SYMLINK, Entry, Files
-from patchctl.values import dataclass
+from patchctl.values import dataclass, replace
 
 _HEAD, _FIXED, _DIGEST = 12, 62, 20
 _LONGEST_NAME = 0xFFF
+_EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 _LARGEST = 256 << 20
 # A file that was written so shortly ago may have been written again within the kernel's tick.
 _TICK_NS = 50_000_000
@@ -50,7 +51,22 @@ def has_marks(file: Path) -> bool:
 
 def changed(file: Path, folder: Path, change: Change) -> tuple[bytes, list[bytes]]:
     """The index after `change`, and the files of it that are not as it says. Raises NotPlain, OSError."""
-    data, second = _read(file)
+    return _changed(*_read(file), folder, change)
+
+
+def made_anew(folder: Path, change: Change) -> tuple[bytes, list[bytes]]:
+    """`changed` where there is no index yet: from nothing to a tree. Raises NotPlain, OSError."""
+    return _changed(_empty(), 0, folder, replace(change, source=_EMPTY_TREE))
+
+
+def _empty() -> bytes:
+    """An index without entries."""
+    cache = b"\x000 0\n" + bytes.fromhex(_EMPTY_TREE)
+    data = b"DIRC" + struct.pack(">II", 2, 0) + b"TREE" + struct.pack(">I", len(cache)) + cache
+    return data + hashlib.sha1(data, usedforsecurity=False).digest()
+
+
+def _changed(data: bytes, second: int, folder: Path, change: Change) -> tuple[bytes, list[bytes]]:
     sides = (*change.before.values(), *change.after.values())
     if any(entry.mode not in (REGULAR, EXECUTABLE, SYMLINK) for entry in sides):
         raise NotPlain

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from patchctl.atomic import replace_file
 from patchctl.errors import Where
-from patchctl.git.index import Change, NotPlain, changed, has_marks
+from patchctl.git.index import Change, NotPlain, changed, has_marks, made_anew
 from patchctl.git.locks import OWN, SNAPSHOT, STASH, place_new, put_in_place
 from patchctl.git.packfiles import bring_pack
 from patchctl.git.packread import holds
@@ -121,13 +121,13 @@ class WorkTree:
         return differing
 
     def change_index(self, change: Change) -> list[bytes]:
-        """`write_index` for an index that is changed by its bytes. Raises NotPlain before anything is changed, LocalEdits when
+        """`write_index` for an index that is changed by its bytes, or is not there yet. Raises NotPlain before anything is changed, LocalEdits when
         another git holds the index, OSError."""
         index, own = self.git_dir / "index", self.git_dir / f"index{OWN}"
         if not change.folders:  # the same tree
             raise NotPlain
         try:
-            data, differing = changed(index, self.folder, change)
+            data, differing = changed(index, self.folder, change) if index.exists() else made_anew(self.folder, change)
         except OSError as error:  # git says better what it is; but once the lock is ours, nobody else may try
             raise NotPlain from error
         drop_own_index(own)

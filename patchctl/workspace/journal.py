@@ -34,7 +34,7 @@ from patchctl.workspace.state import (
     save_json,
     state_from_json,
 )
-from patchctl.workspace.trees import Move, Steps, Tree, commit_tree
+from patchctl.workspace.trees import Move, Sides, Steps, Tree, commit_tree
 
 VERSION = 1
 _FILE = "journal.json"
@@ -220,14 +220,25 @@ def _finish_tree(workspace: Path, change: TreeChange, steps: Steps) -> dict[str,
 def _write_index(tree: Tree, change: TreeChange, steps: Steps, files: TreeFiles) -> list[bytes]:
     """Make the index that of the target; returns the files that it finds to be others."""
     assert change.target is not None
-    sides = steps.sides
-    if sides.folders is not None and change.source is not None:
-        with ObjectReader(tree.git_dir, tree.name) as reader:
-            source = commit_tree(reader, change.source)
-        moved = Change(source, sides.before, sides.after, sides.folders, files.entry, files.written)
-        with contextlib.suppress(NotPlain):
-            return tree.work.change_index(moved)
+    with contextlib.suppress(NotPlain):
+        if (move := _index_change(tree, change, steps.sides, files)) is not None:
+            return tree.work.change_index(move)
     return tree.work.write_index(change.target)
+
+
+def _index_change(tree: Tree, change: TreeChange, sides: Sides, files: TreeFiles) -> Change | None:
+    """What changes in the index, where that is known: of a tree that moves, and of a new one, all of whose files we have written."""
+    assert change.target is not None
+    if change.source is None and (tree.kind != "managed" or (tree.git_dir / "index").exists()):
+        return None
+    with ObjectReader(tree.git_dir, tree.name) as reader:
+        if change.source is None:
+            found = reader.changes(None, commit_tree(reader, change.target))
+            return Change("", found.before, found.after, found.folders, files.entry, files.written)
+        if sides.folders is None:
+            return None
+        source = commit_tree(reader, change.source)
+        return Change(source, sides.before, sides.after, sides.folders, files.entry, files.written)
 
 
 def _put_away(workspace: Path, tree: Tree) -> None:

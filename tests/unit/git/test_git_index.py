@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.index import Change, NotPlain, changed, has_marks
+from patchctl.git.index import Change, NotPlain, changed, has_marks, made_anew
 from patchctl.workspace.files import TreeFiles
 
 ENV = {
@@ -204,3 +204,20 @@ def test_an_index_that_says_more_is_left_to_git(checkout: tuple[Path, list[str]]
     elif what not in ("another tree", "no cache", "split"):
         with pytest.raises(NotPlain):
             has_marks(index)
+
+
+def test_an_index_made_anew_is_the_one_that_git_makes(checkout: tuple[Path, list[str]]) -> None:
+    top, commits = checkout
+    git(top, "read-tree", "--reset", commits[-1])
+    git(top, "update-index", "--refresh")
+    tree = git(top, "rev-parse", f"{commits[-1]}^{{tree}}").strip()
+    with ObjectReader(top / ".git") as reader:
+        found = reader.changes(None, tree)
+    data, differing = made_anew(top, Change("", found.before, found.after, found.folders, TreeFiles(top).entry, {}))
+    assert differing == []
+    own = top / ".git/own"
+    own.write_bytes(data)
+    for asked in (("ls-files", "--stage"), ("write-tree",), ("fsck", "--full", "--strict")):
+        assert git(top, *asked, index=own) == git(top, *asked)
+    assert git(top, "write-tree", index=own).strip() == tree
+    assert git(top, "diff-files", "--name-only", index=own) == ""
