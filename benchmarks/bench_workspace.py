@@ -8,7 +8,6 @@ A bench that runs git in the trees between two commands measures an index that g
 from __future__ import annotations
 
 import argparse
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -46,9 +45,10 @@ def main() -> int:
         ours.apply(Clock())
         ours.run(Clock(), "status", "--workspace", "ws")
         runs: dict[str, Runs] = {}
-        for _ in range(args.rounds):
-            one_round(ours, runs)
-        files = sum(git("ls-files", repo=None, cwd=tree).count("\n") for tree in trees(ours, "ws"))
+        for number in range(args.rounds):
+            one_round(ours, runs, ours.folder / str(number))
+        folders = [ours.folder / "ws" / name for name in ours.state["trees"]]
+        files = sum(git("ls-files", repo=None, cwd=tree).count("\n") for tree in folders)
     text = "\n".join([head, "", *table(runs, args, ours, files)]) + "\n"
     print(text)
     if args.out:
@@ -56,39 +56,36 @@ def main() -> int:
     return 0
 
 
-def one_round(ours: Workspace, runs: dict[str, Runs]) -> None:
-    """Everything once, each on what the one before has left."""
-    for name in ("clones", "fresh", "copy"):
-        shutil.rmtree(ours.folder / name, ignore_errors=True)
-    measured(runs, "clone", lambda clock: clones(ours, clock))
-    measured(runs, "fresh", lambda clock: ours.apply_to("fresh", clock))
-    measured(runs, "status", asking(ours, "status", "fresh"))
-    measured(runs, "again", lambda clock: ours.apply_to("fresh", clock))
-    subprocess.run(["cp", "-a", "fresh", "copy"], cwd=ours.folder, check=True)
-    measured(runs, "copied status", asking(ours, "status", "copy"))
-    measured(runs, "copied again", lambda clock: ours.apply_to("copy", clock))
-    measured(runs, "copied then", asking(ours, "status", "copy"))
-    measured(runs, "verify", asking(ours, "verify", "copy"))
-    measured(runs, "git status", lambda clock: git_status(ours, clock))
+def one_round(ours: Workspace, runs: dict[str, Runs], place: Path) -> None:
+    """Everything once, each on what the one before has left. Nothing is deleted in between: for a while after, ext4 takes a
+    millisecond to make a file."""
+    place.mkdir()
+    fresh, copy = str(place / "fresh"), str(place / "copy")
+    measured(runs, "clone", lambda clock: clones(ours, place / "clones", clock))
+    measured(runs, "fresh", lambda clock: ours.apply_to(fresh, clock))
+    measured(runs, "status", asking(ours, "status", fresh))
+    measured(runs, "again", lambda clock: ours.apply_to(fresh, clock))
+    subprocess.run(["cp", "-a", fresh, copy], check=True)
+    measured(runs, "copied status", asking(ours, "status", copy))
+    measured(runs, "copied again", lambda clock: ours.apply_to(copy, clock))
+    measured(runs, "copied then", asking(ours, "status", copy))
+    measured(runs, "verify", asking(ours, "verify", copy))
+    measured(runs, "git status", lambda clock: git_status(ours, place / "copy", clock))
 
 
 def asking(ours: Workspace, verb: str, workspace: str) -> Callable[[Clock], None]:
     return lambda clock: ours.run(clock, verb, "--workspace", workspace)
 
 
-def clones(ours: Workspace, clock: Clock) -> None:
+def clones(ours: Workspace, place: Path, clock: Clock) -> None:
     """The patched trees, from repositories that lie beside: git writes the same files."""
-    for tree in trees(ours, "ws"):
-        clock.run(["git", "clone", "-q", "--shared", str(tree), str(ours.folder / "clones" / tree.name)], ours.folder)
+    for name in ours.state["trees"]:
+        clock.run(["git", "clone", "-q", "--shared", str(ours.folder / "ws" / name), str(place / name)], ours.folder)
 
 
-def git_status(ours: Workspace, clock: Clock) -> None:
-    for tree in trees(ours, "copy"):
-        clock.run(["git", "status"], tree)
-
-
-def trees(ours: Workspace, workspace: str) -> list[Path]:
-    return [ours.folder / workspace / name for name in ours.state["trees"]]
+def git_status(ours: Workspace, workspace: Path, clock: Clock) -> None:
+    for name in ours.state["trees"]:
+        clock.run(["git", "status"], workspace / name)
 
 
 def table(runs: dict[str, Runs], args: argparse.Namespace, ours: Workspace, files: int) -> list[str]:
