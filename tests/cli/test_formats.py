@@ -68,8 +68,8 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 def weight(finding: dict[str, Any]) -> str:
-    """What stops is an error; what else is not as it should be, a warning."""
-    return "error" if finding["blocks"] else "ok" if finding["level"] == "ok" else "warning"
+    """What stops is an error; what else is not as it should be, a warning, unless it says that it is a note."""
+    return "error" if finding["blocks"] else finding["level"] if finding["level"] in ("ok", "note") else "warning"
 
 
 def test_format_json_is_json(run: Run) -> None:
@@ -107,8 +107,9 @@ def test_github_annotations(run: Run) -> None:
     code, text = run("github")
     wrong = [f for f in run.findings() if f["level"] != "ok"]
     assert code == 1
+    levels = {"error": "error", "warning": "warning", "note": "notice"}
     assert [(level, p) for level, p, _ in formats.github(text)] == [
-        (weight(f), {"title": f"{f['area']}/{f['name']}"}) for f in wrong
+        (levels[weight(f)], {"title": f"{f['area']}/{f['name']}"}) for f in wrong
     ]
 
 
@@ -116,7 +117,7 @@ def test_gitlab_issues(run: Run) -> None:
     code, text = run("gitlab")
     wrong = [f for f in run.findings() if f["level"] != "ok"]
     assert code == 1
-    severities = {"error": "critical", "warning": "minor"}
+    severities = {"error": "critical", "warning": "minor", "note": "info"}
     assert [(i["check_name"], i["severity"]) for i in formats.gitlab(text)] == [
         (f"{f['area']}/{f['name']}", severities[weight(f)]) for f in wrong
     ]
