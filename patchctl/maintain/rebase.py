@@ -29,12 +29,13 @@ from patchctl.maintain.picking import (
     with_markers,
     work_of,
 )
-from patchctl.maintain.rebase_end import take_back
+from patchctl.maintain.rebase_end import SCRATCH, take_back
 from patchctl.maintain.rebase_run import Run, base_before, generated_in, hold, is_held, stage_of
 from patchctl.maintain.rebase_state import State, Step, Stop, advanced, write_state
 from patchctl.maintain.regenerating import Regeneration
 from patchctl.maintain.upstreamed import taken_by
 from patchctl.patch.header import parse_header
+from patchctl.scratch import sweep
 from patchctl.values import replace
 
 
@@ -199,6 +200,7 @@ def abort(run: Run, state: State) -> Path | None:
     """Give it up: the distribution as it was, no work tree. What was resolved is kept; what was half done lies aside, in the
     file that is returned. Raises LocalEdits for everything else of the user's."""
     aside = None
+    sweep(SCRATCH)
     if run.place.given_up:  # by a run that was killed: no more than its tree is left
         run.place.remove()
         return None

@@ -904,6 +904,22 @@ def test_killed_while_it_is_given_up(stage: str, request: pytest.FixtureRequest,
     assert outcomes(begin(made, code=4 if stage == "half" else 20))["typo"] == "replayed"
 
 
+def test_given_up_when_all_of_it_is_written(stopped: tuple[Made, bytes, int, dict[str, tuple[str, str]]]) -> None:
+    """Killed behind the lock: the list of the new pin's files, which is written with it, goes too."""
+    made, mended, total, result = stopped
+    before = distribution(made)
+    for at in range(total, 0, -1):
+        back(made, before)
+        begin(made, code=4)
+        (tree_of(made) / HELLO).write_bytes(mended)
+        git(tree_of(made), "add", "--all")
+        if killed(made, at, "rebase", "--continue")[0] == -9 and under_way(made):
+            break
+    assert distribution(made) == result
+    rebase(made, "--abort")
+    assert distribution(made) == before
+
+
 def under_way(made: Made) -> bool:
     return any(edit_folder(made).glob("*/.git/patchctl-rebase.json")) or any(
         edit_folder(made).glob(".*/.git/patchctl-rebase.json")
