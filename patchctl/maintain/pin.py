@@ -4,7 +4,6 @@ of the stack before it, with the new version in them; and the manifest that hold
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from patchctl.manifest.load import loads
 from patchctl.manifest.problems import quoted
 from patchctl.manifest.shape import shape_of
 from patchctl.manifest.types import Name, Pin, Sdist, Stack, Upstream
+from patchctl.scratch import scratch
 from patchctl.source.obtain import obtain, obtain_form
 from patchctl.source.refs import Revision, Revisions, release_prefix, version_of
 from patchctl.source.types import Base, SourceOptions
@@ -172,8 +172,8 @@ def _sdist(
         return None
     from patchctl.source.index import find_digest
 
-    with tempfile.TemporaryDirectory(prefix="patchctl-pin-") as scratch:
-        found = find_digest(upstream.sdist, version, Path(scratch), progress, tried)
+    with scratch("patchctl-pin-") as folder:
+        found = find_digest(upstream.sdist, version, folder, progress, tried)
     return Sdist(version, found[0]) if found else None
 
 
