@@ -191,6 +191,11 @@ def _bases(
                 )
             except SourceUnavailable as failure:
                 lost += failure.tried
+                if form == "git" and options.source != "sdist":
+                    # A git that was killed, a transfer that broke: the same run again would make another pin.
+                    hint = f"run it again; `--source sdist --commit {stack.pin.commit}` pins it without its tree"
+                    what = f"{stack.upstream}: a repository names {stack.pin.identity}, and it could not be had"
+                    raise SourceUnavailable(what, [*tried, *lost], hint=hint) from failure
     progress.finish()
     if not bases:
         hint = f"`--mirror {stack.upstream}=URL` names another place"
