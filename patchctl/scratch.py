@@ -65,9 +65,10 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
         for inside, folders, _ in os.walk(folder):
-            for name in folders:
+            for one in (os.path.join(inside, name) for name in folders):
                 with contextlib.suppress(OSError):
-                    os.chmod(os.path.join(inside, name), 0o700, follow_symlinks=False)
+                    if not os.path.islink(one):
+                        os.chmod(one, 0o700)
         shutil.rmtree(folder, ignore_errors=True)
 
 

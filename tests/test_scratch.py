@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from patchctl.scratch import scratch
 
 HOLD = (
@@ -42,3 +44,16 @@ def test_folders_that_may_not_be_written_go_too(tmp_path: Path) -> None:
         (folder / "closed" / "file").write_text("a module cache\n")
         (folder / "closed").chmod(0o500)
     assert os.listdir(tmp_path) == []
+
+
+def test_what_cannot_be_removed_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that cannot be written: the run ends as it would have, and the next one sweeps."""
+    with scratch("mine-", tmp_path) as folder:
+        (folder / "inner").mkdir()
+        (tmp_path / "theirs").mkdir(mode=0o750)
+        (folder / "link").symlink_to(tmp_path / "theirs")
+        monkeypatch.setattr("shutil.rmtree", lambda *args, **options: None)
+    assert folder.exists() and (tmp_path / "theirs").stat().st_mode & 0o777 == 0o750
+    monkeypatch.undo()
+    with scratch("mine-", tmp_path):
+        assert not folder.exists()

@@ -20,6 +20,9 @@ from patchctl.maintain.picking import (
     Picked,
     clear,
     commit_as,
+    commit_staged,
+    drop_locks,
+    end_pick,
     head_of,
     pick,
     remember,
@@ -154,12 +157,14 @@ def settle(run: Run, state: State) -> State:
         _refuse_edits(folder, state, state.head)
         folder = run.place.take()
     if run.place.is_ours:  # of a killed run: what it had not noted is done again
+        drop_locks(work_of(folder))
         return write_state(folder, replace(state, stop=None))
     work = work_of(folder)
     feature, original = state.todo[0]
+    end_pick(work, original, state.head)
     if (folder / ".git" / "CHERRY_PICK_HEAD").exists():
         _check_resolved(folder, work, state)
-        commit_as(work, original, state.head)
+        commit_staged(work, original, state.head)
     commit = _own_commit(folder, state, feature)
     if commit is None:  # given up with git's own --skip or --abort: begun anew
         _refuse_edits(folder, state, state.head)
@@ -207,6 +212,8 @@ def abort(run: Run, state: State) -> Path | None:
     if not run.place.is_ours:
         folder = run.place.held
         assert folder is not None
+        if state.todo:
+            end_pick(work_of(folder), state.todo[0][1], state.head)
         commit = _own_commit(folder, state, state.todo[0][0]) if state.stop and state.todo else None
         if commit is not None:
             run.store(state).keep(work_of(folder), state.todo[0][1], state.head, commit.id)

@@ -1008,3 +1008,46 @@ def test_a_patch_whose_header_says_that_it_goes_with_this_release_needs_no_reaso
     begin(made, code=4)
     found = rebase(made, "--skip", code=4)  # the next one was made on it
     assert (outcomes(found)["typo"], found["dropped"]) == ("dropped", {"typo": "Drop-When: v2 or later"})
+
+
+def test_the_locks_of_a_killed_git_in_a_tree_of_ours(made: Made) -> None:
+    """The tree has its hidden name: whatever git held there, nobody else is at work."""
+    tree = stopping(made)
+    resolve(made)
+    git(tree, "add", "--all")
+    hidden = tree.with_name(".greeter-v2.rebase")
+    tree.rename(hidden)
+    for name in ("CHERRY_PICK_HEAD", "packed-refs", "AUTO_MERGE", "refs/patchctl/base"):
+        (hidden / ".git" / f"{name}.lock").write_bytes(b"")
+    assert rebase(made, "--continue", code=4)["stopped_at"]["feature"] == "typo"
+    ends(made)
+
+
+@pytest.mark.parametrize("verb", ["--continue", "--abort"])
+def test_killed_when_the_commit_was_there_and_the_pick_not_over(made: Made, verb: str) -> None:
+    """Git commits, then forgets that it was picking. --continue made an empty second commit, at which it stopped for good."""
+    tree = stopping(made)
+    resolve(made)
+    git(tree, "add", "--all")
+    picked = (tree / ".git/CHERRY_PICK_HEAD").read_bytes()
+    git(tree, "commit", "--quiet", "--no-edit", "--cleanup=strip")
+    (tree / ".git/CHERRY_PICK_HEAD").write_bytes(picked)
+    rebase(made, verb, code=20 if verb == "--continue" else 0)
+    if verb == "--abort":
+        assert outcomes(begin(made, code=20))["typo"] == "replayed"
+
+
+def test_the_lock_of_our_killed_git_in_a_tree_of_the_users(made: Made) -> None:
+    """By the note of when it began; another git's lock stays, and the message says what to do."""
+    tree = stopping(made)
+    resolve(made)
+    git(tree, "add", "--all")
+    (tree / ".git/index.lock").write_bytes(b"")
+    error = rebase(made, "--continue", code=5)["error"]
+    assert error["files"] == [str(tree / ".git/index.lock")] and "remove the lock" in error["hint"]
+    note = tree / ".git/patchctl-at-work"
+    note.write_bytes(b"")
+    os.utime(note, (0, 0))
+    rebase(made, "--continue", code=5)
+    note.write_bytes(b"")
+    rebase(made, "--continue", code=20)
