@@ -3,7 +3,7 @@ user's, as `edit` makes one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from patchctl.atomic import replace_file
@@ -71,13 +71,14 @@ def end(run: Run, state: State) -> Ended:
     work = work_of(folder)
     clear(work, state.head)
     stack = new_stack(state)
-    old = load_patches(dist, dist.stack(state.upstream, state.old))
+    before = dist.stack(state.upstream, state.old)
+    old = load_patches(dist, before)
     final = state.stages[-1].base
     with ObjectReader(folder / ".git") as reader:
         commits = commits_between(folder, final)
         exported = _numbered(export_commits(reader, commit_tree(reader, final), commits, old))
         _prove(dist, reader, final, commit_tree(reader, state.head), exported)
-    manifest = _manifest(state, [e.name for e in exported])
+    manifest = _manifest(state, [e.name for e in exported], {**before.unlinted, **stack.unlinted})
     loads(manifest.encode(), Stack, str(dist.stack_file(stack)))  # what could not be read again is not written
     target = dist.root / "patches" / stack.upstream / stack.name
     with one_writer(dist.root):
@@ -90,8 +91,8 @@ def end(run: Run, state: State) -> Ended:
         calls = tuple(changed_calls(reader, state.old_commits[-1], [c.id for c in commits], own))
     mark_exported(folder, series_digest((p.file.name, p.data, p.carried) for p in own))
     written = replace(stack, patches=[e.name for e in exported], dropped=state.dropped, postponed=state.postponed)
-    before = {p.digest for p in old}
-    same = frozenset(p.feature for p in own if p.digest in before)
+    digests = {p.digest for p in old}
+    same = frozenset(p.feature for p in own if p.digest in digests)
     stale = frozenset(p.feature for p in own) - same | {feature for feature, _ in calls}
     return Ended(
         written,
@@ -190,9 +191,11 @@ def _text_of(file: Path) -> str | None:
     return file.read_text(encoding="utf-8", errors="surrogateescape") if file.exists() else None
 
 
-def _manifest(state: State, names: Sequence[str]) -> str:
+def _manifest(state: State, names: Sequence[str], unlinted: Mapping[str, str]) -> str:
     text = rewrite_list(state.manifest, "patches", names)
-    return rewrite_texts(rewrite_texts(text, "dropped", state.dropped), "postponed", state.postponed)
+    for key, texts in (("dropped", state.dropped), ("postponed", state.postponed), ("unlinted", unlinted)):
+        text = rewrite_texts(text, key, texts)
+    return text
 
 
 def _range_diff(run: Run, state: State, stack: Stack) -> Path:

@@ -113,6 +113,15 @@ def test_all_of_it_arrives(made: Made) -> None:
     assert "nothing differs" in made.good("export", "greeter/v2", "--dir", str(tree_of(made)))
 
 
+def test_what_is_not_asked_of_imported_patches_comes_along(made: Made) -> None:
+    goes_on(made, AGAIN)
+    line = 'unlinted:\n  no-trailing-blanks: "As their project has them."\n'
+    with (made.root / "manifests/stacks/greeter/v1.yaml").open("a") as manifest:
+        manifest.write(line)
+    begin(made)
+    assert line in (made.root / "manifests/stacks/greeter/v2.yaml").read_text()
+
+
 def test_it_ends_as_what_is_stale_is_proven(made: Made) -> None:
     """10 is what records of the new stack show, of the very patches that it now has."""
     from patchctl.catalog.evidence import Proof, Record, write_record
