@@ -136,7 +136,10 @@ def _prove_all(
     as_json: bool,
 ) -> list[Verdict]:
     from patchctl.maintain.prove import Prover, on_record
+    from patchctl.scratch import sweep
 
+    for prefix in ("patchctl-prove-", "patchctl-proof-"):  # also where every record holds, and no tree is made
+        sweep(prefix)
     progress, dist = app.progress(as_json), app.distribution
     parts = ("tests", "mutants") if part == "all" else (part,)
     known = keep and not again and folder is None  # trees that somebody names are looked at
