@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import tarfile
 from typing import Any
 
 from box import Box
-from distribution import git
+from distribution import git, write_files
 from on_disk import Snapshot, snapshot
 from scenario import Args, Scenario, Step, Way
 from seccomp import GO_ON, Answer, Call
@@ -20,6 +23,15 @@ def _beside(box: Box) -> Snapshot:
 def _distribution(box: Box) -> Snapshot:
     """All of it but what people resolved, and unfinished files, of which `healthy` tells."""
     return {p: s for p, s in snapshot(box.made.root).items() if p.split("/")[0] != "edit"}
+
+
+def _untouched(box: Box) -> Any:
+    """What is the user's, the distribution with it."""
+    return _beside(box), _distribution(box)
+
+
+def _whole(box: Box) -> dict[str, object]:
+    return {f"distribution/{p}": s for p, s in _distribution(box).items()}
 
 
 def _in_temporary(box: Box) -> list[str]:
@@ -86,7 +98,7 @@ def _half_written(box: Box) -> None:
 
 def _rebased(box: Box) -> dict[str, object]:
     """The distribution, and the work tree that is the user's: files, commits, the index, whether a rebase is under way."""
-    found: dict[str, object] = {f"distribution/{p}": s for p, s in _distribution(box).items()}
+    found = _whole(box)
     tree = box.at("edit/shapes")
     if tree.is_dir():
         found |= {f"tree/{p}": s for p, s in snapshot(tree).items() if p.split("/")[0] != ".git"}
@@ -119,6 +131,99 @@ def _whole_rebase(box: Box) -> list[str]:
     return found + [f"left behind: {p}" for p in box.at("edit").iterdir() if p.name not in wanted]
 
 
+# pin, drift
+
+
+def _offered(box: Box) -> None:
+    """Another release of each: a tag of shapes; of clock a tag and a source distribution, with a call that its patch changes."""
+    _next_release(box)
+    origin = box.made.origins / "clock"
+    tick = origin / "clock/tick.py"
+    tick.write_text("# a line more\n" + tick.read_text())
+    git(origin, "commit", "--quiet", "--all", "-m", "the next one")
+    git(origin, "tag", "v3.0")
+    _offer(box, "3.0", {f: (origin / f).read_bytes() for f in git(origin, "ls-files").split()})
+
+
+def _offer(box: Box, version: str, files: dict[str, bytes]) -> None:
+    """A source distribution of clock on the index, the same bytes every time."""
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        told = f"Metadata-Version: 2.1\nName: clock\nVersion: {version}\n".encode()
+        for name, data in sorted({**files, "PKG-INFO": told}.items()):
+            info = tarfile.TarInfo(f"clock-{version}/{name}")
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    (box.made.index / f"clock-{version}.tar.gz").write_bytes(gzip.compress(plain.getvalue(), mtime=0))
+
+
+def _drifted(box: Box) -> dict[str, object]:
+    """The distribution, and which source distributions were read. Verdicts are kept where the cache can be written, and no more."""
+    folder = box.made.cache / "drift"
+    read = {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("release.json")}
+    return {**_whole(box), **read}
+
+
+# bisect, prove
+
+
+def _with_check(box: Box) -> None:
+    """A command that one of the patches breaks."""
+    (box.at("check.sh")).write_text("test -d shapes/shapes/box\n")
+
+
+def _tested(box: Box) -> None:
+    """One feature with its tests and a mutation."""
+    feature = "patches/clock/v2/step"
+    write_files(
+        box.made.root,
+        {
+            "conftest.py": _CONFTEST,
+            f"{feature}/tests/test_step.py": _TESTS,
+            f"{feature}/mutants/step.yaml": "file: clock/tick.py\nwhy: it asks\nreplace: count + step\nwith: count + 1\n",
+        },
+    )
+
+
+# What docs/evidence/README.md asks of the tests of a distribution of one's own, and no more.
+_CONFTEST = """
+import json, pathlib, pytest
+def pytest_addoption(parser):
+    for name in ("--trees", "--used", "--dropped"):
+        parser.addoption(name)
+    parser.addoption("--stack", action="append", default=[])
+    parser.addoption("--slow", action="store_true")
+def pytest_configure(config):
+    for name in ("on", "off", "misuse"):
+        config.addinivalue_line("markers", name)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        item.user_properties += [("mark", mark.name) for mark in item.iter_markers()]
+def pytest_sessionfinish(session):
+    pathlib.Path(session.config.getoption("--used")).write_text("[]")
+@pytest.fixture
+def tick(request):
+    names = {}
+    exec(pathlib.Path(request.config.getoption("--trees"), "clock/clock/tick.py").read_text(), names)
+    return names["tick"]
+"""
+_TESTS = """
+import pytest
+@pytest.mark.on
+def test_need(tick):
+    assert tick(1, 2) == 3
+@pytest.mark.off
+def test_rest(tick):
+    assert tick(1) == 2
+"""
+_PIN: Args = ("pin", "clock", "v3.0")
+_DRIFT: Args = ("drift", "--against", "shapes=v2", "--against", "clock=3.0", "--source", "auto")
+_STATES = "3 exact, 2 moved, 2 conflict"
+_BISECT: Args = ("bisect", "--profile", "full", "--", "sh", "BOX/check.sh")
+_FOUND: Way = (Step(_BISECT, "end", says="broken by polite@shapes"),)
+_PROVE: Args = ("prove", "step@clock")
+_OF_DISTRIBUTION = ("cache", "tmp", "distribution")
+
 _DIR = ("--dir", "BOX/edit/shapes")
 _REBASE: Args = ("rebase", "shapes/v1", "--to", "v2", *_DIR)
 _CONTINUE: Args = ("rebase", "--continue", *_DIR)
@@ -148,4 +253,14 @@ ALL: tuple[Scenario, ...] = (
     Scenario("rebase-take-back", "rebase --abort of a killed end", _half_written, _ABORT, "before",
              {"before": [_ABORT], "done": [_ABORT, _REBASE]}, (_GONE,), _rebased, _mended_somewhere, _REBASE_ROOTS,
              healthy=_whole_rebase, codes=(2, 3, 7), well=(0, 20)),
+    # 2: it is pinned already
+    Scenario("pin", "pin", _offered, _PIN, "end", {"end": [_PIN]}, ((Step(_PIN, None, (0, 2)), Step(_LIST, "end")),),
+             _distribution, _beside, _OF_DISTRIBUTION, healthy=_tidy, codes=(2, 3, 7)),
+    Scenario("drift", "drift", _offered, _DRIFT, "end", {"end": [_DRIFT]}, ((Step(_DRIFT, "end", (20,), _STATES),),), _drifted, _untouched,
+             _OF_DISTRIBUTION, healthy=_tidy, codes=(2, 3, 7), well=(20,), says=_STATES),
+    # A command that is killed is a bad one, a crash being what somebody looks for: which patch is named then, the next run tells.
+    Scenario("bisect", "bisect", _with_check, _BISECT, "end", {"end": [_BISECT]}, (_FOUND,), _whole, _untouched,
+             _OF_DISTRIBUTION, healthy=_tidy, codes=(2, 3, 7), says="broken by ", weight=2),
+    Scenario("prove", "prove", _tested, _PROVE, "end", {"end": [_PROVE]}, ((Step(_PROVE, "end"),),), _whole, _beside,
+             _OF_DISTRIBUTION, healthy=_tidy, codes=(1, 2, 3, 7), weight=3),
 )  # fmt: skip

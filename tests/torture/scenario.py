@@ -22,11 +22,13 @@ class Lacking(Exception):
 @dataclass(frozen=True)
 class Step:
     """A command that a user types afterwards. `end` names how everything has to be where it ended well, several names by `|`;
-    `codes` are the ways it may end: where that is another one, the next step is the way out that its message names."""
+    `codes` are the ways it may end: where that is another one, the next step is the way out that its message names. `says` is what
+    it then prints, among other things."""
 
     args: Args
     end: str | None = None
     codes: tuple[int, ...] = (0,)
+    says: str = ""
 
 
 Way = tuple[Step, ...]

@@ -136,7 +136,7 @@ class Torture:
             wrong.append(f"it ended with {done.status}: {done.err[-1500:]}")
         if done.status in self.scenario.well:
             wrong += self._unlike(self.scenario.end, f"it ended with {done.status}")
-            wrong += self._unsaid(self.scenario.args, done)
+            wrong += _unsaid(self.scenario.says, done)
         if self.scenario.kept(self._box) != self._kept:
             wrong.append("something of the user's was changed")
         return wrong + self.scenario.torn(self._box)
@@ -149,7 +149,7 @@ class Torture:
                 wrong.append(f"the next command, {_line(step)}, ended with {done.status}: {done.err[-1500:]}")
             if not wrong and done.status in self.scenario.well and step.end is not None:
                 wrong += self._unlike(step.end, f"{_line(step)} ended well")
-                wrong += self._unsaid(step.args, done)
+                wrong += _unsaid(step.says, done)
                 wrong += self.scenario.healthy(self._box)
             if self.scenario.kept(self._box) != self._kept:
                 wrong.append(f"{_line(step)} changed something of the user's")
@@ -162,11 +162,6 @@ class Torture:
         if any(have == self._ends[end] for end in ends.split("|")):
             return []
         return [f"{what} and is not as it shall be: {self._difference(ends.split('|')[0])}"]
-
-    def _unsaid(self, args: tuple[str, ...], done: Ended) -> list[str]:
-        """What the scenario's own command has to print."""
-        missing = args == self.scenario.args and self.scenario.says not in done.out
-        return [f"it did not print {self.scenario.says!r}: {done.out[-600:]}"] if missing else []
 
     def _difference(self, end: str) -> str:
         have, wanted = self.scenario.observe(self._box), self._ends[end]
@@ -222,6 +217,10 @@ def _faults(args: tuple[str, ...], done: Ended) -> list[str]:
     if "Traceback" in done.err + done.out or done.status == 70:
         return [f"a fault ({done.status}) of patchctl {' '.join(args)}: {(done.err or done.out)[-2500:]}"]
     return []
+
+
+def _unsaid(text: str, done: Ended) -> list[str]:
+    return [] if text in done.out else [f"it did not print {text!r}: {done.out[-600:]}"]
 
 
 def _line(step: Step) -> str:
