@@ -24,6 +24,8 @@ _OTHERS = (
          "a patch that is read in two ways is applied in two ways"),
     Rule("number-gap", "distribution", "the numbers of a stack's patches have no gaps (a note)",
          "a gap is often a patch that somebody forgot to commit"),
+    Rule("unlinted", "distribution", "`unlinted:` of a stack names rules about one patch file, which its imported patches break (a note)",
+         "nobody would know what was not asked of them"),
     Rule("feature-unique", "distribution", "a stack has one patch of each feature",
          "`--without FEATURE` and the generated pages speak of one patch"),
     Rule("requires-known", "distribution", "`Requires:` names patches that come earlier, or another upstream's",

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from patchctl.catalog.linted import LintedPatch
-from patchctl.check.rule import PATCH_CHECKS
-from patchctl.check.rules import all_rules
+from patchctl.check.form import check_form
 from patchctl.errors import BadPatch, WrongUse
 from patchctl.findings.report import Finding, Report, from_error
 from patchctl.manifest.distribution import Distribution
@@ -52,19 +51,9 @@ def read_series(dist: Distribution, report: Report) -> Series:
     return Series(stacks, read, frozenset(dist.stacks.keys() - stacks.keys()))
 
 
-def lint(patch: StackPatch, upstream: str | None = None) -> Iterator[Finding]:
-    """Every rule about one patch file."""
-    all_rules()
-    linted = LintedPatch(patch)
-    for name, check in PATCH_CHECKS.items():
-        for fault in check(linted):
-            yield Finding(name, fault.message, patch.shown, fault.line, upstream=upstream, patch=patch.feature)
-
-
 def check_series(dist: Distribution, series: Series) -> Iterator[Finding]:
     """Lint of every patch, and what no file can say alone."""
-    for file, patch in series.patches.items():
-        yield from lint(patch, _upstream_of(dist, file))
+    yield from check_form(dist, series.patches)
     for stack in dist.stacks.values():
         yield from _gaps(dist, stack)
     blamed: set[tuple[str, int | None]] = set()
@@ -91,10 +80,6 @@ def _why_unlisted(dist: Distribution, path: Path) -> str:
         return "no stack lists it: delete it, or name it in a manifest"
     manifest = dist.stack_file(stack).relative_to(dist.root).as_posix()
     return f"{manifest} lists no patch of this folder: delete the folder, or list its patch there"
-
-
-def _upstream_of(dist: Distribution, file: Path) -> str:
-    return file.relative_to(dist.root).parts[1]
 
 
 def _gaps(dist: Distribution, stack: Stack) -> Iterator[Finding]:

@@ -167,13 +167,12 @@ def _proven_on(
     app: App, drift: StackDrift, release: ReleaseDrift, options: SourceOptions, *, as_json: bool
 ) -> ReleaseDrift:
     """What keeps tests from being run is said of every patch, since the rest of the matrix is there."""
-    from tempfile import TemporaryDirectory
-
     from patchctl.cli.lock_verb import lock_stack
     from patchctl.cli.prove_verb import prove_stack
     from patchctl.maintain.drift_copy import copy_distribution, rebase_alone
     from patchctl.maintain.drift_types import ARRIVES
     from patchctl.manifest.distribution import Distribution
+    from patchctl.scratch import scratch
     from patchctl.values import replace
 
     arriving = {(drift.upstream, p.feature) for p in release.patches if not p.clean and p.state in ARRIVES}
@@ -182,11 +181,11 @@ def _proven_on(
         return release
     progress, said = app.progress(as_json), dict[tuple[str, str], tuple[str | None, bool]]()
     try:
-        with TemporaryDirectory(prefix="patchctl-drift-") as name:
-            root = copy_distribution(app.distribution.root, Path(name))
+        with scratch("patchctl-drift-") as folder:
+            root = copy_distribution(app.distribution.root, folder)
             dist = Distribution.load(root)
             old = dist.stack(drift.upstream, drift.stack)
-            new = rebase_alone(dist, old, release.release, Path(name), options, progress)
+            new = rebase_alone(dist, old, release.release, folder, options, progress)
             copy = App(root, app.cache, app.color, app.release_set, app.shown)  # which has that stack
             lock_stack(copy.distribution, new, options, progress, check=False)
             said = {(drift.upstream, f): (why, False) for f, why in new.postponed.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -137,7 +136,10 @@ def _prove_all(
     as_json: bool,
 ) -> list[Verdict]:
     from patchctl.maintain.prove import Prover, on_record
+    from patchctl.scratch import sweep
 
+    for prefix in ("patchctl-prove-", "patchctl-proof-"):  # also where every record holds, and no tree is made
+        sweep(prefix)
     progress, dist = app.progress(as_json), app.distribution
     parts = ("tests", "mutants") if part == "all" else (part,)
     known = keep and not again and folder is None  # trees that somebody names are looked at
@@ -200,14 +202,15 @@ def _trees(
     """The trees of the profile: made, where it is not None, in `folder` or in a temporary one."""
     from patchctl.check.workspace import verify_workspace
     from patchctl.maintain.prove_trees import make_trees, trees_of
+    from patchctl.scratch import scratch
 
     def check(workspace: Path) -> list[str]:
         # A stack that no profile names yet is proven too: a record names it.
         found = (e for e in verify_workspace(workspace, dist, progress).errors if e.rule != "other-stack")
         return [f"{error.file}: {error.message}" for error in found]
 
-    with tempfile.TemporaryDirectory(prefix="patchctl-prove-") as scratch:
-        place = (folder or Path(scratch)).absolute()
+    with scratch("patchctl-prove-") as temporary:
+        place = (folder or temporary).absolute()
         if profile is not None:
             make_trees(dist, profile, place, options, progress)
         trees = trees_of(dist, place, check)

@@ -113,6 +113,7 @@ def command(
     be lost, 6 another run is at it.
     """
     from patchctl.git.locks import drop_own
+    from patchctl.maintain.picking import drop_noted_locks, work_of
     from patchctl.maintain.rebase_begin import Wish, begin
     from patchctl.maintain.rebase_run import Run
     from patchctl.maintain.rebase_state import alone, find_place, read_state, write_state
@@ -145,6 +146,7 @@ def command(
         return DONE
     with alone(tree):
         drop_own([tree / ".git"])
+        drop_noted_locks(work_of(tree))
         if place.held is not None:
             run.store(state).link(tree / ".git")
         if prove and action != "abort":

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from patchctl.errors import WrongUse
 from patchctl.maintain import children
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile
+from patchctl.scratch import scratch
 from patchctl.source.types import SourceOptions
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import Selection, make_plan, select
@@ -139,8 +139,8 @@ class Bisection:
         return Bisected(tuple(self.order), tuple(self._tried), reason=reason)
 
     def _run(self, command: Sequence[str], applied: int) -> Outcome:
-        with tempfile.TemporaryDirectory(prefix="patchctl-bisect-") as folder:
-            workspace = Path(folder) / "workspace"
+        with scratch("patchctl-bisect-") as folder:
+            workspace = folder / "workspace"
             later = [f"{feature}@{u}" for unit in self.order[applied:] for u, feature in unit.patches]
             selection = select(self._dist, self._profile, (*self._without, *later))
             plan = make_plan(self._dist, selection, self._options, self._progress, without=later)

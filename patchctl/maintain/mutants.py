@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.errors import BadManifest, Where
+from patchctl.scratch import scratch
 
 _KEYS = {"file", "replace", "with", "why"}
 
@@ -61,16 +61,13 @@ def mutated(patched: Path, mutant: Mutant) -> Iterator[Path]:
     text = original.read_text(encoding="utf-8") if original.is_file() else ""
     if (count := text.count(mutant.replace)) != 1:
         raise MutationError(f"mutant {mutant.name}: the text to replace occurs {count} times in {mutant.file}")
-    folder = Path(tempfile.mkdtemp(prefix="mutant-", dir=_beside(patched)))
-    try:
+    with scratch("patchctl-mutant-", _beside(patched)) as folder:
         _link_tree(source, folder / mutant.upstream)
         _replace(folder / mutant.upstream / mutant.file, text.replace(mutant.replace, mutant.replacement))
         for other in patched.iterdir():
             if other.is_dir() and other.name not in (mutant.upstream, ".patchctl"):
                 (folder / other.name).symlink_to(other.resolve())
         yield folder
-    finally:
-        shutil.rmtree(folder)
 
 
 def _beside(folder: Path) -> Path | None:

@@ -6,10 +6,12 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from patchctl.atomic import replace_file
+from patchctl.errors import LocalEdits
+from patchctl.git.locks import wait_for
 from patchctl.git.run import GitFailed
 from patchctl.git.worktree import WorkTree
 from patchctl.values import dataclass
@@ -42,6 +44,9 @@ _KINDS = {
     "2": "upstream moved or added a file here",
     "3": "the patch has a file here, and upstream has moved its folder",
 }
+_NOTE = "patchctl-at-work"
+# In which a git of ours has its locks; a person who commits in an editor begins later.
+_SECONDS = 10.0
 MARKER = re.compile(rb"^(<{7}|>{7}|\|{7})( |$)", re.MULTILINE)
 
 
@@ -70,14 +75,67 @@ def head_of(work: WorkTree) -> str:
 
 def clear(work: WorkTree, commit: str) -> None:
     """Bring a tree of ours to a commit, whatever a killed git left in it."""
-    for name in ("index.lock", "HEAD.lock", "MERGE_RR.lock"):
-        (work.git_dir / name).unlink(missing_ok=True)
-    for lock in (work.git_dir / "refs" / "heads").rglob("*.lock"):
-        lock.unlink()
-    for name in ("CHERRY_PICK_HEAD", "MERGE_MSG", "MERGE_RR", "AUTO_MERGE"):
-        (work.git_dir / name).unlink(missing_ok=True)
+    drop_locks(work)
+    _forget_pick(work)
     work.git("reset", "--hard", "--quiet", commit)
     work.git("clean", "-d", "--force", "--quiet")
+
+
+def drop_locks(work: WorkTree) -> None:
+    """Take away what killed gits left locked in a tree of ours: any of git's own files can be."""
+    for lock in _locks(work):
+        lock.unlink(missing_ok=True)
+
+
+def _locks(work: WorkTree) -> list[Path]:
+    return [*work.git_dir.glob("*.lock"), *(work.git_dir / "refs").rglob("*.lock")]
+
+
+def _forget_pick(work: WorkTree) -> None:
+    for name in ("CHERRY_PICK_HEAD", "MERGE_MSG", "MERGE_RR", "AUTO_MERGE"):
+        (work.git_dir / name).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _at_work(work: WorkTree) -> Iterator[None]:
+    """Let a git of ours write to a tree of the user's, with a note of when: should both be killed, the next run tells its locks from
+    those of the user's git. Raises LocalEdits while another git holds one."""
+    held = wait_for(_locks(work))
+    if held:
+        hint = "let it end; or remove the lock that a killed git left, and run this again"
+        raise LocalEdits(f"git is at work in {work.folder}", [str(p) for p in held], hint=hint)
+    note = work.git_dir / _NOTE
+    replace_file(note, b"")
+    yield
+    note.unlink(missing_ok=True)
+
+
+def drop_noted_locks(work: WorkTree) -> None:
+    """Take away the locks of a killed git of ours in a tree of the user's."""
+    note = work.git_dir / _NOTE
+    if note.is_file():
+        began = note.stat().st_mtime
+        for lock in _locks(work):
+            with contextlib.suppress(FileNotFoundError):
+                if abs(lock.stat().st_mtime - began) < _SECONDS:
+                    lock.unlink()
+        note.unlink()
+
+
+def commit_staged(work: WorkTree, original: str, before: str) -> None:
+    """Commit what the user staged in a tree of theirs, as `commit_as`."""
+    with _at_work(work):
+        commit_as(work, original, before)
+
+
+def end_pick(work: WorkTree, original: str, before: str) -> None:
+    """End a pick whose commit is there. Git makes the commit first: killed right behind, it says that the pick is under way still, and
+    would commit once more, or refuse to be aborted."""
+    mark = work.git_dir / "CHERRY_PICK_HEAD"
+    if not mark.is_file() or mark.read_text(encoding="utf-8").strip() != original:
+        return
+    if work.git("rev-list", "--parents", "--max-count=1", "HEAD").decode().split()[1:] == [before]:
+        _forget_pick(work)
 
 
 def pick(work: WorkTree, commit: str) -> Picked:
@@ -140,7 +198,7 @@ def unmerged(work: WorkTree) -> dict[bytes, str]:
 
 def remember(work: WorkTree) -> None:
     """Let rerere take down what is resolved so far."""
-    with contextlib.suppress(GitFailed):
+    with contextlib.suppress(GitFailed), _at_work(work):
         work.git(*_CONFIG, "rerere")
 
 

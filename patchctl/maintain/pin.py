@@ -4,7 +4,6 @@ of the stack before it, with the new version in them; and the manifest that hold
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from patchctl.manifest.load import loads
 from patchctl.manifest.problems import quoted
 from patchctl.manifest.shape import shape_of
 from patchctl.manifest.types import Name, Pin, Sdist, Stack, Upstream
+from patchctl.scratch import scratch
 from patchctl.source.obtain import obtain, obtain_form
 from patchctl.source.refs import Revision, Revisions, release_prefix, version_of
 from patchctl.source.types import Base, SourceOptions
@@ -172,8 +172,8 @@ def _sdist(
         return None
     from patchctl.source.index import find_digest
 
-    with tempfile.TemporaryDirectory(prefix="patchctl-pin-") as scratch:
-        found = find_digest(upstream.sdist, version, Path(scratch), progress, tried)
+    with scratch("patchctl-pin-") as folder:
+        found = find_digest(upstream.sdist, version, folder, progress, tried)
     return Sdist(version, found[0]) if found else None
 
 
@@ -191,6 +191,11 @@ def _bases(
                 )
             except SourceUnavailable as failure:
                 lost += failure.tried
+                if form == "git" and options.source != "sdist":
+                    # A git that was killed, a transfer that broke: the same run again would make another pin.
+                    hint = f"run it again; `--source sdist --commit {stack.pin.commit}` pins it without its tree"
+                    what = f"{stack.upstream}: a repository names {stack.pin.identity}, and it could not be had"
+                    raise SourceUnavailable(what, [*tried, *lost], hint=hint) from failure
     progress.finish()
     if not bases:
         hint = f"`--mirror {stack.upstream}=URL` names another place"

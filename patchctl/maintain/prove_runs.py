@@ -14,7 +14,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from xml.etree import ElementTree
 
 from patchctl.maintain import children
 from patchctl.maintain.mutants import Mutant
+from patchctl.scratch import scratch
 
 MARKS = ("on", "off", "misuse")
 RUN_TIMEOUT_S = 3600
@@ -85,12 +85,12 @@ class Bench:
         return total
 
     def _run(self, test: str, trees: Path, marks: str, *options: str) -> Run:
-        with tempfile.TemporaryDirectory(prefix="prove-") as scratch:
-            report, used = Path(scratch, "report.xml"), Path(scratch, "used.json")
+        with scratch("patchctl-proof-") as folder:
+            report, used = folder / "report.xml", folder / "used.json"
             command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
             command += [f"--rootdir={self.root}", f"--confcutdir={self.root}"]
             command += [test, f"--trees={trees.resolve()}", *(f"--stack={name}" for name in self.stacks)]
-            command += [f"--junitxml={report}", f"--used={used}", "--slow", f"--basetemp={scratch}/tmp", *options]
+            command += [f"--junitxml={report}", f"--used={used}", "--slow", f"--basetemp={folder}/tmp", *options]
             command += ["-m", marks] if marks else []
             # What is on record is of programs that were started, and not forked.
             env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PATCHCTL_TEST_FORKS": "0"}

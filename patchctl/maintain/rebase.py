@@ -20,6 +20,9 @@ from patchctl.maintain.picking import (
     Picked,
     clear,
     commit_as,
+    commit_staged,
+    drop_locks,
+    end_pick,
     head_of,
     pick,
     remember,
@@ -29,12 +32,13 @@ from patchctl.maintain.picking import (
     with_markers,
     work_of,
 )
-from patchctl.maintain.rebase_end import take_back
+from patchctl.maintain.rebase_end import SCRATCH, take_back
 from patchctl.maintain.rebase_run import Run, base_before, generated_in, hold, is_held, stage_of
 from patchctl.maintain.rebase_state import State, Step, Stop, advanced, write_state
 from patchctl.maintain.regenerating import Regeneration
 from patchctl.maintain.upstreamed import taken_by
 from patchctl.patch.header import parse_header
+from patchctl.scratch import sweep
 from patchctl.values import replace
 
 
@@ -153,12 +157,14 @@ def settle(run: Run, state: State) -> State:
         _refuse_edits(folder, state, state.head)
         folder = run.place.take()
     if run.place.is_ours:  # of a killed run: what it had not noted is done again
+        drop_locks(work_of(folder))
         return write_state(folder, replace(state, stop=None))
     work = work_of(folder)
     feature, original = state.todo[0]
+    end_pick(work, original, state.head)
     if (folder / ".git" / "CHERRY_PICK_HEAD").exists():
         _check_resolved(folder, work, state)
-        commit_as(work, original, state.head)
+        commit_staged(work, original, state.head)
     commit = _own_commit(folder, state, feature)
     if commit is None:  # given up with git's own --skip or --abort: begun anew
         _refuse_edits(folder, state, state.head)
@@ -199,12 +205,15 @@ def abort(run: Run, state: State) -> Path | None:
     """Give it up: the distribution as it was, no work tree. What was resolved is kept; what was half done lies aside, in the
     file that is returned. Raises LocalEdits for everything else of the user's."""
     aside = None
+    sweep(SCRATCH)
     if run.place.given_up:  # by a run that was killed: no more than its tree is left
         run.place.remove()
         return None
     if not run.place.is_ours:
         folder = run.place.held
         assert folder is not None
+        if state.todo:
+            end_pick(work_of(folder), state.todo[0][1], state.head)
         commit = _own_commit(folder, state, state.todo[0][0]) if state.stop and state.todo else None
         if commit is not None:
             run.store(state).keep(work_of(folder), state.todo[0][1], state.head, commit.id)

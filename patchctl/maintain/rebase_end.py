@@ -3,8 +3,7 @@ user's, as `edit` makes one."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from patchctl.atomic import replace_file
@@ -12,6 +11,7 @@ from patchctl.catalog.evidence import Evidence
 from patchctl.errors import DONE, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK, LocalEdits, PatchctlError
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import commits_between
+from patchctl.identify.lists import tree_list_file
 from patchctl.maintain.picking import clear, work_of
 from patchctl.maintain.rebase_names import changed_calls
 from patchctl.maintain.rebase_run import Run, let_go, new_stack
@@ -23,6 +23,7 @@ from patchctl.manifest.rewrite import rewrite_list, rewrite_texts
 from patchctl.manifest.series import place_of
 from patchctl.manifest.turns import one_writer
 from patchctl.manifest.types import Stack
+from patchctl.scratch import scratch
 from patchctl.stack.build import StackBuilder
 from patchctl.stack.export import Exported, export_commits, write_stack
 from patchctl.stack.patches import StackPatch, load_patch
@@ -30,6 +31,8 @@ from patchctl.stack.plan import load_patches
 from patchctl.values import dataclass, replace
 from patchctl.workspace.edit import mark_exported, series_digest
 from patchctl.workspace.trees import commit_tree
+
+SCRATCH = "patchctl-rebase-"
 
 
 @dataclass(frozen=True)
@@ -68,13 +71,14 @@ def end(run: Run, state: State) -> Ended:
     work = work_of(folder)
     clear(work, state.head)
     stack = new_stack(state)
-    old = load_patches(dist, dist.stack(state.upstream, state.old))
+    before = dist.stack(state.upstream, state.old)
+    old = load_patches(dist, before)
     final = state.stages[-1].base
     with ObjectReader(folder / ".git") as reader:
         commits = commits_between(folder, final)
         exported = _numbered(export_commits(reader, commit_tree(reader, final), commits, old))
         _prove(dist, reader, final, commit_tree(reader, state.head), exported)
-    manifest = _manifest(state, [e.name for e in exported])
+    manifest = _manifest(state, [e.name for e in exported], {**before.unlinted, **stack.unlinted})
     loads(manifest.encode(), Stack, str(dist.stack_file(stack)))  # what could not be read again is not written
     target = dist.root / "patches" / stack.upstream / stack.name
     with one_writer(dist.root):
@@ -87,8 +91,8 @@ def end(run: Run, state: State) -> Ended:
         calls = tuple(changed_calls(reader, state.old_commits[-1], [c.id for c in commits], own))
     mark_exported(folder, series_digest((p.file.name, p.data, p.carried) for p in own))
     written = replace(stack, patches=[e.name for e in exported], dropped=state.dropped, postponed=state.postponed)
-    before = {p.digest for p in old}
-    same = frozenset(p.feature for p in own if p.digest in before)
+    digests = {p.digest for p in old}
+    same = frozenset(p.feature for p in own if p.digest in digests)
     stale = frozenset(p.feature for p in own) - same | {feature for feature, _ in calls}
     return Ended(
         written,
@@ -124,11 +128,12 @@ def take_back(run: Run, state: State) -> None:
         for one, before in (
             (file, state.writing.manifest),
             (lock_file(dist.root, stack.upstream, stack.name), state.writing.lock),
+            (tree_list_file(dist.root, stack.upstream, stack.name), state.writing.listed),
         ):
             if before is None:
                 _unlink(one)
             else:
-                replace_file(one, before.encode())
+                replace_file(one, before.encode("utf-8", "surrogateescape"))
         _unlink(run.place.range_diff)
         for name in state.writing.files:
             _unlink(dist.root / name)
@@ -155,9 +160,9 @@ def _numbered(exported: Sequence[Exported]) -> list[Exported]:
 
 def _prove(dist: Distribution, reader: ObjectReader, base: str, tree: str, exported: Sequence[Exported]) -> None:
     """Read the files as `apply` does: they have to give the tree that stands in the work tree."""
-    with tempfile.TemporaryDirectory(prefix="patchctl-rebase-") as scratch:
-        write_stack(Path(scratch), exported)
-        patches = [load_patch(Path(scratch) / place_of(e.name), dist.root) for e in exported]
+    with scratch(SCRATCH) as folder:
+        write_stack(folder, exported)
+        patches = [load_patch(folder / place_of(e.name), dist.root) for e in exported]
         built = StackBuilder(reader, base, commit_tree(reader, base)).build(patches)
     if built.tip_tree != tree:
         raise PatchctlError(f"the patch files give tree {built.tip_tree}, and the commits {tree}; nothing was written")
@@ -167,24 +172,30 @@ def _note_writing(run: Run, state: State, stack: Stack, target: Path, exported: 
     """Note what is about to be written, so that an abort can take it back. Raises LocalEdits for what is there and not ours."""
     file = run.dist.stack_file(stack)
     if state.writing is None:
-        with tempfile.TemporaryDirectory(prefix="patchctl-rebase-") as scratch:
-            write_stack(Path(scratch), exported)
-            paths = sorted(p.relative_to(scratch) for p in Path(scratch).rglob("*") if p.is_file())
+        with scratch(SCRATCH) as folder:
+            write_stack(folder, exported)
+            paths = sorted(p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
         there = [str(target / p) for p in paths if (target / p).exists()]
-        before = file.read_text(encoding="utf-8") if file.exists() else None
+        before = _text_of(file)
         if there or (before is not None and loads(before.encode(), Stack, str(file)).value.patches):
             what = "files of the new stack are there meanwhile, and no rebase wrote them"
             raise LocalEdits(what, there or [str(file)], hint="move them elsewhere, then `patchctl rebase --continue`")
         names = tuple((target / p).relative_to(run.dist.root).as_posix() for p in paths)
-        lock = lock_file(run.dist.root, stack.upstream, stack.name)
-        locked = lock.read_text(encoding="utf-8") if lock.exists() else None
-        state = write_state(run.place.hidden, replace(state, writing=Writing(names, before, locked)))
+        own = run.dist.root, stack.upstream, stack.name
+        writing = Writing(names, before, _text_of(lock_file(*own)), _text_of(tree_list_file(*own)))
+        state = write_state(run.place.hidden, replace(state, writing=writing))
     return state
 
 
-def _manifest(state: State, names: Sequence[str]) -> str:
+def _text_of(file: Path) -> str | None:
+    return file.read_text(encoding="utf-8", errors="surrogateescape") if file.exists() else None
+
+
+def _manifest(state: State, names: Sequence[str], unlinted: Mapping[str, str]) -> str:
     text = rewrite_list(state.manifest, "patches", names)
-    return rewrite_texts(rewrite_texts(text, "dropped", state.dropped), "postponed", state.postponed)
+    for key, texts in (("dropped", state.dropped), ("postponed", state.postponed), ("unlinted", unlinted)):
+        text = rewrite_texts(text, key, texts)
+    return text
 
 
 def _range_diff(run: Run, state: State, stack: Stack) -> Path:

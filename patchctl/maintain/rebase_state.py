@@ -63,11 +63,13 @@ class Stage:
 
 @dataclass(frozen=True)
 class Writing:
-    """Files of the distribution that the end of a rebase makes, and manifest and lock as they were before; null for none."""
+    """Files of the distribution that the end of a rebase makes, and manifest, lock and the list of the pin's files as they were
+    before; null for none."""
 
     files: tuple[str, ...]
     manifest: str | None
     lock: str | None = None
+    listed: str | None = None
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from patchctl.git.run import GitFailed, git_environment, run_git
 from patchctl.git.worktree import WorkTree
 from patchctl.manifest.types import Upstream
+from patchctl.scratch import scratch
 from patchctl.source.git_form import places_of
 from patchctl.source.types import SourceOptions
 
@@ -51,8 +51,8 @@ class _History:
         same = self._same_change(diff, paths)
         if same is not None:
             return self._told(same)
-        with tempfile.TemporaryDirectory(prefix="patchctl-history-") as scratch:
-            index = Path(scratch) / "index"
+        with scratch("patchctl-history-") as folder:
+            index = folder / "index"
             found = commits[-1] if self._holds(commits[-1], diff, index) else self._with_line(diff, paths)
             if found == commits[-1]:  # it stayed from some commit on
                 low, high = 0, len(commits) - 1

@@ -192,6 +192,10 @@ class Stack:
     generated: Annotated[list[GeneratedFile], Doc("Files that upstream's build would write.")] = field(
         default_factory=list
     )
+    unlinted: Annotated[
+        dict[Name, Text],
+        Doc("A rule about one patch file that imported patches of this stack need not keep (docs/lint-rules.md): why."),
+    ] = field(default_factory=dict)
     note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
 
 

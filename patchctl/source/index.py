@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from patchctl.denied import of_the_machine, refusal
 from patchctl.errors import SourceMismatch, Tried, WrongUse
 from patchctl.manifest.types import Sdist
 from patchctl.source.config import archive_limits
@@ -121,12 +122,21 @@ def find_digest(
                 for candidate in _candidates(client, source, kind, distribution, Sdist(version, ""), tried):
                     if candidate.sha256 is None:
                         label = f"{distribution} {version}: {candidate.page}"
-                        found = _stream(client, candidate.url, folder / "archive", label, progress)[0]
-                        return found, candidate.shown
+                        return _new_digest(client, candidate, folder, label, progress), candidate.shown
                     return candidate.sha256, candidate.shown
     if not config.index_urls and not config.find_links:
         tried.append(Tried("package index", "pip's configuration names none (no-index)"))
     return None
+
+
+def _new_digest(client: Any, candidate: _Candidate, folder: Path, label: str, progress: Progress) -> str:
+    """Raises MachineFailed for a disk or a limit: that is no reason to pin another place's archive, or none."""
+    try:
+        return _stream(client, candidate.url, folder / "archive", label, progress)[0]
+    except OSError as error:
+        if of_the_machine(error):
+            raise refusal(error, f"{candidate.shown} cannot be brought here", "run the same again") from error
+        raise
 
 
 def _places(config: IndexConfig) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ import pytest
 from distribution import REPO, Made, git, write_files
 from on_disk import copy_of
 
-from patchctl.check.series import lint
+from patchctl.check.form import lint
 from patchctl.maintain.template import MARKER, rendered
 from patchctl.stack.patches import load_patch
 

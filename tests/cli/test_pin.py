@@ -290,6 +290,41 @@ def test_an_index_without_it_says_so(made: Made) -> None:
     assert snapshot(made.root) == before
 
 
+def test_a_repository_that_names_it_and_cannot_give_it(made: Made) -> None:
+    """A fetch that broke off: without its tree the pin would be a weaker one than the next run makes."""
+    commit, _ = goes_on(made, {"README.md": "again\n"})
+    archive(made, "1.1rc2", {"greeter/_version.py": VERSION.format("1.1rc2", "(1, 1, 'rc2')", f"g{commit[:9]}")})
+    blob = git(made.origins / "greeter", "rev-parse", "HEAD:README.md").strip()
+    file = made.origins / "greeter/.git/objects" / blob[:2] / blob[2:]
+    held, before = file.read_bytes(), snapshot(made.root)
+    file.unlink()
+    error = pin(made, "greeter", "v1.1rc2", code=3)["error"]
+    assert commit in error["what"] and error["tried"] and "--source sdist" in error["hint"]
+    assert snapshot(made.root) == before
+    assert (
+        "tree: null"
+        in pin(made, "greeter", "v1.1rc2", "--dry-run", "--source", "sdist", "--commit", commit)["manifest"]
+    )
+    file.write_bytes(held)
+    assert pin(made, "greeter", "v1.1rc2", "--dry-run")["forms"] == ["git", "sdist"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is full")
+def test_an_archive_that_finds_no_room_is_not_left_out(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    from patchctl.errors import MachineFailed
+    from patchctl.source import index
+    from patchctl.source.pipconfig import IndexConfig
+    from patchctl.terminal.progress import SilentProgress
+
+    archive(made, "1.1rc2", {"README.md": "again\n"})
+    full = made.root.parent / "full"
+    full.mkdir()
+    (full / "archive").symlink_to("/dev/full")
+    monkeypatch.setattr(index, "machine_config", lambda: IndexConfig(index_urls=(), find_links=(str(made.index),)))
+    with pytest.raises(MachineFailed, match="No space left"):
+        index.find_digest("greeter", "1.1rc2", full, SilentProgress(), [])
+
+
 @pytest.mark.heavy("killed at every operation")
 def test_killed_anywhere_it_has_written_all_or_nothing(made: Made) -> None:
     """With nothing in the cache, from both places; the next run is hindered by nothing that a killed one left."""

@@ -113,6 +113,15 @@ def test_all_of_it_arrives(made: Made) -> None:
     assert "nothing differs" in made.good("export", "greeter/v2", "--dir", str(tree_of(made)))
 
 
+def test_what_is_not_asked_of_imported_patches_comes_along(made: Made) -> None:
+    goes_on(made, AGAIN)
+    line = 'unlinted:\n  no-trailing-blanks: "As their project has them."\n'
+    with (made.root / "manifests/stacks/greeter/v1.yaml").open("a") as manifest:
+        manifest.write(line)
+    begin(made)
+    assert line in (made.root / "manifests/stacks/greeter/v2.yaml").read_text()
+
+
 def test_it_ends_as_what_is_stale_is_proven(made: Made) -> None:
     """10 is what records of the new stack show, of the very patches that it now has."""
     from patchctl.catalog.evidence import Proof, Record, write_record
@@ -904,6 +913,22 @@ def test_killed_while_it_is_given_up(stage: str, request: pytest.FixtureRequest,
     assert outcomes(begin(made, code=4 if stage == "half" else 20))["typo"] == "replayed"
 
 
+def test_given_up_when_all_of_it_is_written(stopped: tuple[Made, bytes, int, dict[str, tuple[str, str]]]) -> None:
+    """Killed behind the lock: the list of the new pin's files, which is written with it, goes too."""
+    made, mended, total, result = stopped
+    before = distribution(made)
+    for at in range(total, 0, -1):
+        back(made, before)
+        begin(made, code=4)
+        (tree_of(made) / HELLO).write_bytes(mended)
+        git(tree_of(made), "add", "--all")
+        if killed(made, at, "rebase", "--continue")[0] == -9 and under_way(made):
+            break
+    assert distribution(made) == result
+    rebase(made, "--abort")
+    assert distribution(made) == before
+
+
 def under_way(made: Made) -> bool:
     return any(edit_folder(made).glob("*/.git/patchctl-rebase.json")) or any(
         edit_folder(made).glob(".*/.git/patchctl-rebase.json")
@@ -992,3 +1017,46 @@ def test_a_patch_whose_header_says_that_it_goes_with_this_release_needs_no_reaso
     begin(made, code=4)
     found = rebase(made, "--skip", code=4)  # the next one was made on it
     assert (outcomes(found)["typo"], found["dropped"]) == ("dropped", {"typo": "Drop-When: v2 or later"})
+
+
+def test_the_locks_of_a_killed_git_in_a_tree_of_ours(made: Made) -> None:
+    """The tree has its hidden name: whatever git held there, nobody else is at work."""
+    tree = stopping(made)
+    resolve(made)
+    git(tree, "add", "--all")
+    hidden = tree.with_name(".greeter-v2.rebase")
+    tree.rename(hidden)
+    for name in ("CHERRY_PICK_HEAD", "packed-refs", "AUTO_MERGE", "refs/patchctl/base"):
+        (hidden / ".git" / f"{name}.lock").write_bytes(b"")
+    assert rebase(made, "--continue", code=4)["stopped_at"]["feature"] == "typo"
+    ends(made)
+
+
+@pytest.mark.parametrize("verb", ["--continue", "--abort"])
+def test_killed_when_the_commit_was_there_and_the_pick_not_over(made: Made, verb: str) -> None:
+    """Git commits, then forgets that it was picking. --continue made an empty second commit, at which it stopped for good."""
+    tree = stopping(made)
+    resolve(made)
+    git(tree, "add", "--all")
+    picked = (tree / ".git/CHERRY_PICK_HEAD").read_bytes()
+    git(tree, "commit", "--quiet", "--no-edit", "--cleanup=strip")
+    (tree / ".git/CHERRY_PICK_HEAD").write_bytes(picked)
+    rebase(made, verb, code=20 if verb == "--continue" else 0)
+    if verb == "--abort":
+        assert outcomes(begin(made, code=20))["typo"] == "replayed"
+
+
+def test_the_lock_of_our_killed_git_in_a_tree_of_the_users(made: Made) -> None:
+    """By the note of when it began; another git's lock stays, and the message says what to do."""
+    tree = stopping(made)
+    resolve(made)
+    git(tree, "add", "--all")
+    (tree / ".git/index.lock").write_bytes(b"")
+    error = rebase(made, "--continue", code=5)["error"]
+    assert error["files"] == [str(tree / ".git/index.lock")] and "remove the lock" in error["hint"]
+    note = tree / ".git/patchctl-at-work"
+    note.write_bytes(b"")
+    os.utime(note, (0, 0))
+    rebase(made, "--continue", code=5)
+    note.write_bytes(b"")
+    rebase(made, "--continue", code=20)

@@ -499,3 +499,46 @@ def test_every_feature_stands_alone(tmp_path: Path) -> None:
     assert said[0].startswith("greeter/more.py:1 uses greeter.manners.polite of polite, which it does not require")
     assert said[1].startswith("more builds on lines of a feature that is left out, in greeter/hello.py")
     assert made.patchctl("verify", "--alone", "--static").returncode == 2
+
+
+# Rules that do not hold for imported patches
+
+
+def blanks(made: Made, *, imported: bool) -> None:
+    """A line of `polite` that ends with a blank, as other projects have them."""
+    patch = made.patch("polite")
+    text = patch.read_text().replace("+        text = polite(text)\n", "+        text = polite(text) \n")
+    if imported:
+        text = text.replace("Drop-When:", "Imported: 0001-polite.patch\nDrop-When:")
+    patch.write_text(text)
+
+
+def unlinted(made: Made, rule: str) -> list[dict[str, Any]]:
+    """What `verify` says of form and of `unlinted:`, where the stack names this rule."""
+    with (made.root / STACK).open("a") as manifest:
+        manifest.write(f"unlinted:\n  {rule}: These patches are kept as their project has them.\n")
+    found = verify(made, "--static")[1]["findings"]
+    return [f for f in found if f["rule"] in ("no-trailing-blanks", "unlinted")]
+
+
+def test_a_rule_that_a_stack_names_does_not_hold_for_what_was_imported(made: Made) -> None:
+    blanks(made, imported=True)
+    (note,) = unlinted(made, "no-trailing-blanks")
+    assert (note["severity"], note["file"]) == ("note", STACK)
+    assert note["message"] == (
+        "no-trailing-blanks is not asked of 1 imported patch: These patches are kept as their project has them."
+    )
+
+
+def test_it_holds_for_patches_of_ones_own(made: Made) -> None:
+    blanks(made, imported=False)
+    own, idle = sorted(unlinted(made, "no-trailing-blanks"), key=lambda f: str(f["rule"]))
+    assert own["rule"] == "no-trailing-blanks" and own["severity"] == "error"
+    assert idle["message"].startswith("no imported patch of this stack breaks no-trailing-blanks")
+
+
+def test_a_rule_that_is_none_of_one_patch_file(made: Made) -> None:
+    (finding,) = unlinted(made, "no-trailing-blank")
+    assert finding["severity"] == "error" and "did you mean 'no-trailing-blanks'?" in finding["message"]
+    (made.root / STACK).write_text((made.root / STACK).read_text().replace("no-trailing-blank:", "lock:"))
+    assert "is no rule about one patch file" in verify(made, "--static")[1]["findings"][0]["message"]

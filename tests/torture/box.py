@@ -84,6 +84,7 @@ class Box:
             "PATH": os.environ["PATH"],
             "PIP_NO_INDEX": "1",
             "PATCHCTL_NO_PROGRESS": "1",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # `prove` runs pytest
             "PIP_FIND_LINKS": str(self.made.index),
             "PYTHONDONTWRITEBYTECODE": "1",
             "PATCHCTL_CACHE": str(self.made.cache),

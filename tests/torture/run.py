@@ -26,6 +26,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1])]
 
 import scenarios  # noqa: E402
 from box import load_everything  # noqa: E402
+from scenario import Lacking, Scenario  # noqa: E402
 from seccomp import why_not  # noqa: E402
 from torture import KINDS, Torture  # noqa: E402
 
@@ -80,11 +81,11 @@ def _part(options: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
-def _scenario(scenario: scenarios.Scenario, place: Path, options: argparse.Namespace, began: float) -> int:
+def _scenario(scenario: Scenario, place: Path, options: argparse.Namespace, began: float) -> int:
     done = {point for point, verdict in _verdicts(options.out, scenario.name).items() if not verdict["wrong"]}
     try:
         torture = Torture(scenario, place)
-    except scenarios.Lacking as reason:
+    except Lacking as reason:
         print(f"{scenario.name}: skipped: {reason}", flush=True)
         return 0
     chosen = [

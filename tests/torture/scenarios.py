@@ -8,62 +8,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import seccomp
+import maintaining
 from box import Box, belongings, settle
 from distribution import git, write_files
-from on_disk import Snapshot, leftovers, snapshot
+from on_disk import Snapshot, snapshot
+from scenario import Args, Lacking, Scenario, Step, Way, healthy
 
 from patchctl.install.metadata import REQUIREMENTS
-
-Args = tuple[str, ...]
-
-
-class Lacking(Exception):
-    """Why a scenario cannot be prepared on this machine."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """A command that a user types afterwards. `end` names how everything has to be then; `codes` are the ways it may end:
-    where that is not 0, the next step is the way out that its message names."""
-
-    args: Args
-    end: str | None = None
-    codes: tuple[int, ...] = (0,)
-
-
-Way = tuple[Step, ...]
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """`ends` by name: the commands that lead there from what was prepared, when nobody stops them."""
-
-    name: str
-    title: str
-    prepare: Callable[[Box], None]
-    args: Args
-    end: str
-    ends: dict[str, Sequence[Args]]
-    ways: tuple[Way, ...]
-    observe: Callable[[Box], Any]
-    kept: Callable[[Box], Any]
-    roots: tuple[str, ...] = ("ws", "cache", "tmp")
-    call: Callable[[Box], Callable[[], int]] | None = None
-    healthy: Callable[[Box], list[str]] = field(default=lambda box: _healthy(box))
-    codes: tuple[int, ...] = (0, 2, 3, 7)
-    weight: int = 1  # a point of it takes so many times as long: a share has so many fewer of them
-    torn: Callable[[Box], list[str]] = field(default=lambda box: [])  # what may not be even before the next command
-
-    def run(self, box: Box, args: Args, decide: seccomp.Decide | None = None) -> seccomp.Ended:
-        if self.call is not None and args == self.args:
-            return seccomp.run(box.body(self.call(box)), decide, 60.0)
-        return box.run([a.replace("BOX", str(box.folder)) for a in args], decide)
-
 
 _WS = ("--workspace", "BOX/ws")
 _FULL: Args = ("apply", "--profile", "full", *_WS)
@@ -130,27 +84,6 @@ def _text_blobs(tree: Path, refs: Sequence[str], path: str) -> list[str]:
     return [line.split()[2] for ref in refs for line in git(tree, "ls-tree", ref, "--", path).splitlines()]
 
 
-def _healthy(box: Box) -> list[str]:
-    """What is wrong with the workspace after a command that ended well."""
-    found = [f"left behind: {name}" for name in leftovers(box.ws)]
-    file = box.ws / ".patchctl" / "state.json"
-    if not file.is_file():
-        return [*found, "there is no state"]
-    for name, tree in json.loads(file.read_text())["trees"].items():
-        if tree["kind"] != "managed":
-            continue
-        repo = box.ws / name
-        for args in (
-            ("fsck", "--full", "--strict", "--no-dangling"),
-            ("status", "--porcelain", "--untracked-files=no"),
-        ):
-            if (said := git(repo, *args)) != "":
-                found.append(f"git {args[0]} in {name}: {said}")
-        if git(repo, "rev-parse", "HEAD", "HEAD^{tree}").split() != [tree["tip_commit"], tree["tip_tree"]]:
-            found.append(f"HEAD of {name} is not what the state says")
-    return found
-
-
 # --into
 
 
@@ -181,7 +114,7 @@ def _with_checkout(box: Box) -> Any:
 
 
 def _healthy_into(box: Box) -> list[str]:
-    found = _healthy(box) if (box.ws / ".patchctl/state.json").is_file() else []
+    found = healthy(box) if (box.ws / ".patchctl/state.json").is_file() else []
     said = git(box.at("checkout"), "fsck", "--full", "--strict", "--no-dangling")
     return [*found, *([f"git fsck in the checkout: {said}"] if said else [])]
 
@@ -488,4 +421,5 @@ ALL: tuple[Scenario, ...] = (
              _installed, _of_env, ("env", "tmp", "cache", "ws/.patchctl", "home"), healthy=_no_litter, weight=10),
     Scenario("cluster", "cluster apply, on a node", _nothing, ("cluster",), "full", {**_ENDS, "full": [_FULL]},
              (_TO_FULL, _NEVER_MIND), _trees, _beside, call=_node, codes=(0, 1, 2, 3, 7)),
+    *maintaining.ALL,
 )  # fmt: skip

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import seccomp
-from scenarios import ALL, Scenario
+from scenario import Scenario
+from scenarios import ALL
 from torture import KINDS
 
 SHARE = int(os.environ.get("PATCHCTL_TORTURE", 8))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "patchctl"
-GROUND = {"patchctl", "values", "delta", "errors", "atomic", "denied", "given", "extension", "terminal"}
+GROUND = {"patchctl", "values", "delta", "errors", "atomic", "scratch", "denied", "given", "extension", "terminal"}
 SOURCES = GROUND | {"patch", "git", "manifest", "source"}
 TREES = SOURCES | {"stack", "identify", "workspace"}
 FIRST_WING = TREES | {
@@ -38,6 +38,7 @@ ROOMS: dict[str, set[str]] = {
     "errors": {"values"},
     "extension": {"values"},
     "atomic": {"values", "errors"},
+    "scratch": {"atomic"},
     "denied": {"values", "errors"},
     "given": {"errors"},
     "terminal": {"values", "errors"},

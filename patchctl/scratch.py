@@ -1,0 +1,85 @@
+"""Folders for what a run needs only while it runs: gone as it ends, and where it was killed, as the next one like it begins."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from patchctl.atomic import is_in_place
+
+
+@contextmanager
+def scratch(prefix: str, parent: Path | None = None) -> Iterator[Path]:
+    """A new folder of this name's beginning in `parent`, else where temporary files go. A killed run removes nothing, and the trees
+    of a `bisect` are gigabytes: what those before left under the same beginning goes first.
+
+    The run holds the kernel's lock on its folder, so that no other takes it away. Raises OSError."""
+    sweep(prefix, parent)
+    folder, handle = _held_folder(Path(parent or tempfile.gettempdir()), prefix)
+    try:
+        yield folder
+    finally:
+        _remove(folder)
+        os.close(handle)
+
+
+def _held_folder(place: Path, prefix: str) -> tuple[Path, int]:
+    """A new folder, and the handle that holds it."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
+        with contextlib.suppress(FileNotFoundError):  # another run took it for one that was left
+            handle = _open(folder)
+            if _hold(handle, alone=True) and is_in_place(handle, folder):
+                return folder, handle
+            os.close(handle)
+
+
+def sweep(prefix: str, parent: Path | None = None) -> None:
+    """Remove the folders of this user's that no run holds. What cannot be removed stays."""
+    with contextlib.suppress(OSError):
+        place = Path(parent or tempfile.gettempdir())
+        entries = list(os.scandir(place))
+        for name in [e.name for e in entries if e.name.startswith(prefix) and e.is_dir(follow_symlinks=False)]:
+            with contextlib.suppress(OSError):
+                _take_away(place / name)
+
+
+def _take_away(folder: Path) -> None:
+    handle = _open(folder)
+    try:
+        if os.fstat(handle).st_uid == os.geteuid() and _hold(handle, alone=False):
+            _remove(folder)
+    finally:
+        os.close(handle)
+
+
+def _remove(folder: Path) -> None:
+    """Folders that may not be written go too: a command of the user's may have made some. Another failure leaves it to be swept."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        for inside, folders, _ in os.walk(folder):
+            for one in (os.path.join(inside, name) for name in folders):
+                with contextlib.suppress(OSError):
+                    if not os.path.islink(one):
+                        os.chmod(one, 0o700)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _open(folder: Path) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _hold(handle: int, *, alone: bool) -> bool:
+    """Take the lock of a folder. Where a file system has none, a run goes on without (`alone`), and nothing is swept."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return alone and error.errno not in (errno.EAGAIN, errno.EACCES)
+    return True
