@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
-_REPEATED = re.compile(r"\s*\[repeated \d+x across [^\]]*\].*$")
+_REPEATED = re.compile(r"\[repeated \d+x across [^\]]*\].*$")
 _INDENT = re.compile(" *")
 # Each takes the space behind it, but not the four spaces before code.
 _PART = re.compile(
@@ -40,7 +40,8 @@ def plain(line: str) -> str:
 
 def without_note(line: str) -> str:
     """The line without Ray's note behind it."""
-    return _REPEATED.sub("", line)
+    found = _REPEATED.search(line)
+    return line[: found.start()].rstrip() if found else line
 
 
 def without_prefix(line: str, most: int | None = None) -> tuple[int, str]:

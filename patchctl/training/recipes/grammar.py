@@ -6,16 +6,17 @@ tests/behaviour/test_hydra_grammar.py asks Hydra's own parser the same.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+_DEEPEST = 50
 _CASTS = ("int", "float", "str", "bool", "json_str")
 _TOKEN = re.compile(
     r"""(?P<quoted>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
     |(?P<call>[A-Za-z_][A-Za-z0-9_-]*[ \t]*\([ \t]*)
     |(?P<comma>[ \t]*,[ \t]*)|(?P<colon>[ \t]*:[ \t]*)
     |(?P<open>[\[{][ \t]*)|(?P<close>[ \t]*[\]})])
-    |(?P<plain>\$\{[^}]+\}|\\[\\()\[\]{}:=, \t]|[A-Za-z0-9_/\-\\+.$%*@?|]|[ \t]+)""",
+    |(?P<plain>\$\{[^{}]+\}|\\[\\()\[\]{}:=, \t]|[A-Za-z0-9_/\-+.%*@?|]+|[\\$]|[ \t]+)""",
     re.VERBOSE | re.DOTALL,
 )
 
@@ -62,6 +63,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self._tokens = list(_tokens(text))
         self._next = 0
+        self._depth = 0
 
     def take(self, kind: str, text: str = "") -> _Token:
         """The next token, which has to be of a kind."""
@@ -78,12 +80,17 @@ class _Reader:
 
     def element(self) -> Element:
         """A list, a mapping, a cast or a single value."""
-        if self._at("open", "["):
-            return self._items()
-        if self._at("open", "{"):
-            return self._pairs()
-        if self._at("call"):
-            return self._cast()
+        if not self._at("open") and not self._at("call"):
+            return self._value()
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise BadElement(f"more than {_DEEPEST} lists and mappings in each other")
+        nested: Callable[[], Element] = self._items if self._at("open", "[") else self._pairs
+        found = self._cast() if self._at("call") else nested()
+        self._depth -= 1
+        return found
+
+    def _value(self) -> Element:
         return self.take("quoted").text if self._at("quoted") else self._plain("plain", "colon")
 
     def _items(self) -> list[Element]:
