@@ -238,6 +238,7 @@ ALLOWED = {
     "maintain/rebase_state.py:remove": "the same, before it is taken away",
     "requirements/inputs.py:write_inputs": _SCRATCH,
     "requirements/resolver.py:_compiled": _SCRATCH,
+    "scratch.py:_held_folder": _SCRATCH,
     "source/cache.py:new_repository": _STAGED,
     "source/cache.py:seal": _STAGED,
     "source/cache.py:place": "the rename of such a folder",
