@@ -229,7 +229,6 @@ ALLOWED = {
     "install/wheel.py:_write": _SCRATCH,
     "maintain/releases.py:_downloaded": _STAGED,
     "maintain/drift_copy.py:copy_distribution": _SCRATCH,
-    "maintain/mutants.py:mutated": _SCRATCH,
     "maintain/mutants.py:_link_tree": _SCRATCH,
     "maintain/mutants.py:_link": _SCRATCH,
     "maintain/mutants.py:_replace": _SCRATCH,
