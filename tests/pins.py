@@ -9,6 +9,7 @@ from patchctl.__main__ import compose
 from patchctl.catalog.release_sets import on_set
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Stack
+from patchctl.training.recipes import versions
 
 REPO = Path(__file__).resolve().parents[1]
 PROFILE = "qwen3-235b"
@@ -38,10 +39,9 @@ def version_of(upstream: str, profile: str = PROFILE, release_set: str | None = 
 
 def index_version(stack: Stack) -> str:
     """The version that the package index has a stack's pin by; its tag's, where a repository alone has it."""
-    if stack.pin.sdist is not None:
-        return stack.pin.sdist.version
-    assert stack.pin.tag is not None, f"{stack.upstream} {stack.name} is neither on the package index nor tagged"
-    return stack.pin.tag.removeprefix("v")
+    version = versions.version_of(stack)
+    assert version is not None, f"{stack.upstream} {stack.name} is neither on the package index nor tagged"
+    return version
 
 
 def import_name(upstream: str) -> str:

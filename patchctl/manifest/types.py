@@ -56,7 +56,7 @@ _HOST = r"(?!-)[A-Za-z0-9._:\[\]-]+"
 _REST = r"/[!-?A-~]*"
 _URL = rf"(https|git)://{_HOST}{_REST}|ssh://([A-Za-z0-9_.]+@)?{_HOST}{_REST}|file:///[^\s\x00-\x1f\x7f-\x9f]+"
 _VERSION = r"[0-9][0-9A-Za-z.+!_-]*"
-_LIMIT = r"(==|>=|<=|!=|~=|<|>) ?[0-9][0-9A-Za-z.+!_-]*(\.\*)?"
+LIMIT = r"(==|>=|<=|!=|~=|<|>) ?[0-9][0-9A-Za-z.+!_-]*(\.\*)?"
 _SPECIFIER = r"((==|>=|<=|!=|~=|<|>) ?)?[0-9][0-9A-Za-z.+!_-]*(\.\*)?"
 
 _OBJECT_ID = Pattern(r"[0-9a-f]{40}", "a full git object id: 40 lower-case hexadecimal digits, quoted")
@@ -102,7 +102,7 @@ Distributed = Annotated[
 PackageRequirement = Annotated[
     str,
     Pattern(
-        rf"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(\[[A-Za-z0-9,._-]+\])?( ?{_LIMIT}(, ?{_LIMIT})*)?",
+        rf"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(\[[A-Za-z0-9,._-]+\])?( ?{LIMIT}(, ?{LIMIT})*)?",
         "a distribution's name, with limits where there are some: xgrammar==0.1.30",
     ),
 ]

@@ -250,7 +250,7 @@ class _Run:
     def _refresh(self) -> None:
         """Of trees that were copied, as into an image, git would read every file at every run from now on."""
         for tree in () if self.dry else self._stale:
-            with suppress(LocalEdits, OSError):  # the next one that may write does it
+            with suppress(GitFailed, LocalEdits, OSError):  # the next one that may write does it
                 tree.work.refresh()
 
     def _all_edited(self, parts: Sequence[Part]) -> dict[str, list[bytes]]:

@@ -169,10 +169,13 @@ class TreeFiles:
     ) -> tuple[int, int, int, int]:
         """Returns device, inode, size and time of it."""
         most = 0o777 if mode == EXECUTABLE else 0o666
-        out = _opened_new(temporary, most)
+        replaced = before is not None and stat.S_ISREG(before.st_mode)
+        out = _opened_new(
+            temporary, 0o600 if replaced else most
+        )  # what replaces a private file is private from the start
         try:
             _write_all(out, data)
-            if before is not None and stat.S_ISREG(before.st_mode):
+            if before is not None and replaced:
                 _own_like(out, (before.st_uid, before.st_gid))
                 kept = before.st_mode & 0o777
                 os.fchmod(out, kept if keep_mode else (kept & ~0o111) | (most & 0o111 & ~self._umask))

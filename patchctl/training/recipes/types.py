@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from patchctl.manifest.types import (
+    LIMIT,
     Address,
     Doc,
     Feature,
@@ -42,15 +43,15 @@ Module = Annotated[
 ]
 
 
-_LIMIT = r"(==|>=|<=|!=|~=|<|>) ?[0-9][0-9A-Za-z.+!_-]*(\.\*)?"
-Versions = Annotated[str, Pattern(rf"{_LIMIT}(, ?{_LIMIT})*", "limits of a version: '<0.9', '>=0.6,<0.9'")]
+_LIMITS = rf"{LIMIT}(, ?{LIMIT})*"
+Versions = Annotated[str, Pattern(_LIMITS, "limits of a version: '<0.9', '>=0.6,<0.9'")]
 Requirement = Annotated[
-    str, Pattern(rf"[a-z0-9][a-z0-9._-]*{_LIMIT}(, ?{_LIMIT})*", "an upstream and limits of its version: verl>=0.9")
+    str, Pattern(rf"[a-z0-9][a-z0-9._-]*{_LIMITS}", "an upstream and limits of its version: verl>=0.9")
 ]
 Table = Annotated[
     str,
     Pattern(
-        rf"[A-Za-z_][A-Za-z0-9_]*(@[a-z0-9][a-z0-9._-]*{_LIMIT}(, ?{_LIMIT})*)?",
+        rf"[A-Za-z_][A-Za-z0-9_]*(@[a-z0-9][a-z0-9._-]*{_LIMITS})?",
         "`all` or a configuration's name, with the versions that it is true of: all@verl>=0.9",
     ),
 ]
