@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 MARK = "PATCHCTL_TEST_RAYLET"
-_START_SECONDS = 90.0
+_START_SECONDS = 300.0
 # Ray's own means to start less: no statistics, no idle workers before they are asked for.
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",

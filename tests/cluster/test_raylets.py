@@ -23,7 +23,9 @@ from test_json import SHAPES, check_shape
 
 NAMES = ("a", "b", "c", "d")
 HELLO = "greeter/greeter/hello.py"
-_RUN_SECONDS = 120
+_RUN_SECONDS = 600
+# What a node is given to answer in: its workers import all anew, which takes a minute where the machine does something else as well.
+_ANSWER_SECONDS = 240
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,9 @@ def make_slow_git(folder: Path) -> Path:
     real = subprocess.run(["sh", "-c", "command -v git"], capture_output=True, text=True, check=True).stdout.strip()
     write_files(
         folder / "bin",
-        {"git": f'#!/bin/sh\nif test -e "{folder}/slow"; then : > "{folder}/here"; sleep 60; fi\nexec {real} "$@"\n'},
+        {
+            "git": f'#!/bin/sh\nif test -e "{folder}/slow"; then : > "{folder}/here"; sleep {_RUN_SECONDS}; fi\nexec {real} "$@"\n'
+        },
     )
     (folder / "bin" / "git").chmod(0o755)
     return folder / "bin"
@@ -169,7 +173,7 @@ def test_an_altered_file_a_package_and_a_death_during_the_run(nodes: Nodes) -> N
     killed = threading.Thread(target=when_there, args=(nodes.folder / "d" / "here", lambda: nodes.raylets.kill("d")))
     killed.start()
     began = time.monotonic()
-    found = nodes.json("verify", "--profile", "full", "--recipe", "loud", "--timeout", "40", code=1)
+    found = nodes.json("verify", "--profile", "full", "--recipe", "loud", f"--timeout={_ANSWER_SECONDS}", code=1)
     took = time.monotonic() - began
     killed.join()
     assert states(found) == {"a": "ok", "b": "odd", "c": "odd", "d": "dead"}
@@ -178,13 +182,13 @@ def test_an_altered_file_a_package_and_a_death_during_the_run(nodes: Nodes) -> N
     assert by_rule["file-changed"]["file"] == HELLO
     assert by_rule["package-differs"]["message"].startswith("words is 0.9; 1.0 on the others")
     assert "during the run" in by_rule["node-dead"]["message"]
-    assert took < 60, "a node that dies is no wait for its whole time"
+    assert took < _ANSWER_SECONDS, "a node that dies is no wait for its whole time"
     for node in found["nodes"][:3]:
         assert {(s["view"], s["ours"]) for s in node["facts"]["seen"]} == {("worker", True), ("spawned", True)}
 
 
 def test_the_table_after_it(nodes: Nodes) -> None:
-    done = nodes.run("status", "--timeout", "30")
+    done = nodes.run("status", f"--timeout={_ANSWER_SECONDS}")
     assert done.returncode == 1, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert [line.split()[:2] for line in lines if line[:2].strip() in NAMES] == [
