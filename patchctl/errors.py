@@ -5,9 +5,8 @@ The exit codes are the tool's contract with CI jobs; docs/exit-codes.md lists th
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
-
-from patchctl.values import dataclass
 
 DONE = 0
 FINDINGS = 1

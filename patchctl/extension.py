@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
-
-from patchctl.values import dataclass, field
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import io
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -43,7 +44,6 @@ from patchctl.stack.locking import forms_of
 from patchctl.stack.patches import CARRIED_FOLDER
 from patchctl.stack.plan import Plan, make_plan, select
 from patchctl.terminal.progress import Progress
-from patchctl.values import dataclass, replace
 
 # A distribution as it is used: what is applied, the scripts that start a run, the pages, and the tests that pages and
 # `show` name. The tool itself is installed, and is no part of it; nor are Dockerfiles, which copy it from a checkout.

@@ -16,10 +16,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from patchctl.patch.names import collision_key, why_refused
-from patchctl.values import asdict, dataclass
 
 VERSION = 1
 BLOCK = 512

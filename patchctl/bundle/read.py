@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -32,7 +33,6 @@ from patchctl.denied import kind_of
 from patchctl.errors import NotTrusted, PatchctlError, SourceMismatch, WrongUse
 from patchctl.terminal.progress import Progress, SilentProgress
 from patchctl.terminal.text import visible_line
-from patchctl.values import dataclass, replace
 
 _CHUNK = 1 << 20
 _SHOWN = 20

@@ -20,12 +20,12 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from patchctl.errors import NotTrusted, WrongUse
 from patchctl.terminal.text import one_line, visible_line
-from patchctl.values import dataclass
 
 NAMESPACE = "patchctl-bundle"
 OLDEST = "8.2"

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.series import MUTANTS, RECORD, TESTS, descent
 from patchctl.manifest.types import Stack
 from patchctl.stack.patches import StackPatch
-from patchctl.values import asdict, dataclass, field, replace
 
 BEHAVIOUR = Path("tests") / "behaviour"
 SCHEMA = "patchctl.evidence/1"

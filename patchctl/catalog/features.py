@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
@@ -15,7 +16,6 @@ from patchctl.manifest.problems import did_you_mean, nearest, quoted
 from patchctl.manifest.types import Profile, Stack
 from patchctl.stack.patches import StackPatch, load_patch
 from patchctl.stack.select import parse_feature
-from patchctl.values import dataclass
 
 
 @dataclass(frozen=True)

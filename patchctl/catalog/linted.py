@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cached_property
 
 from patchctl.stack.patches import StackPatch
-from patchctl.values import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl import extension
@@ -13,7 +14,6 @@ from patchctl.errors import BadManifest
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, read_lock
 from patchctl.manifest.types import Stack
-from patchctl.values import dataclass
 
 
 @dataclass(frozen=True)

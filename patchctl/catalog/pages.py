@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.catalog.evidence import mutants_of, tests_of
@@ -18,7 +19,6 @@ from patchctl.manifest.series import Patch, own_files
 from patchctl.manifest.types import Practice, Stack
 from patchctl.stack.patches import StackPatch
 from patchctl.terminal.text import visible_line
-from patchctl.values import dataclass
 
 FOLDER = "docs/patches"
 SWITCHES_PAGE = "docs/practice/switches.md"

@@ -8,11 +8,11 @@ is proven on none of its sets is taken on the oldest: whoever adds a set moves n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from patchctl.errors import WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Stack
-from patchctl.values import replace
 
 Tell = Callable[[str], None]
 

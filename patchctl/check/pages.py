@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.atomic import replace_file
@@ -12,7 +13,6 @@ from patchctl.check.series import Series, read_series
 from patchctl.findings.report import Finding, Report
 from patchctl.manifest import schema
 from patchctl.manifest.distribution import Distribution
-from patchctl.values import dataclass
 
 _WRITE = "`patchctl docs` writes it"
 

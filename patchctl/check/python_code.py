@@ -6,10 +6,10 @@ import ast
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from patchctl.findings.report import Finding
 from patchctl.stack.patches import CARRIED_FOLDER, StackPatch
-from patchctl.values import dataclass, field
 
 
 @dataclass(frozen=True)

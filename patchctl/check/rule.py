@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 from patchctl.catalog.linted import LintedPatch
-from patchctl.values import dataclass
 
 Scope = Literal["patch", "distribution", "source", "workspace"]
 

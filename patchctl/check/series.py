@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from patchctl.catalog.linted import LintedPatch
@@ -16,7 +17,6 @@ from patchctl.manifest.series import Patch, own_files
 from patchctl.manifest.types import Stack
 from patchctl.stack.patches import CARRIED_FOLDER, StackPatch, load_patch
 from patchctl.stack.select import check_requirements, leave_out
-from patchctl.values import dataclass, field
 
 Key = tuple[str, str]
 

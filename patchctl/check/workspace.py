@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -34,7 +35,6 @@ from patchctl.stack.build import Built, StackBuilder
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
-from patchctl.values import dataclass, replace
 from patchctl.workspace.belongings import operation_in
 from patchctl.workspace.bytecode import forged
 from patchctl.workspace.files import TreeFiles

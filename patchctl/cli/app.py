@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,6 @@ import click
 
 from patchctl.errors import WrongUse
 from patchctl.terminal.style import Style
-from patchctl.values import dataclass
 
 if TYPE_CHECKING:
     from patchctl.bundle.signature import Trust

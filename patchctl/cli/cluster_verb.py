@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,6 @@ from patchctl.cli.app import App, complete_profile, json_option, profile_option,
 from patchctl.cli.format_option import format_option, print_findings
 from patchctl.cli.sources import Sources, source_or_bundle_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
-from patchctl.values import dataclass, replace
 
 if TYPE_CHECKING:
     from patchctl.cluster.facts import Verb

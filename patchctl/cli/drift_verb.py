@@ -157,7 +157,7 @@ def _named(app: App, against: Sequence[str], chosen: Sequence[Stack], *, matrix:
 
 def _proven(app: App, drift: StackDrift, options: SourceOptions, *, as_json: bool) -> StackDrift:
     """With what tests say, where something arrives that no record proves."""
-    from patchctl.values import replace
+    from dataclasses import replace
 
     rows = [_proven_on(app, drift, row, options, as_json=as_json) for row in drift.releases]
     return replace(drift, releases=tuple(rows))
@@ -167,13 +167,14 @@ def _proven_on(
     app: App, drift: StackDrift, release: ReleaseDrift, options: SourceOptions, *, as_json: bool
 ) -> ReleaseDrift:
     """What keeps tests from being run is said of every patch, since the rest of the matrix is there."""
+    from dataclasses import replace
+
     from patchctl.cli.lock_verb import lock_stack
     from patchctl.cli.prove_verb import prove_stack
     from patchctl.maintain.drift_copy import copy_distribution, rebase_alone
     from patchctl.maintain.drift_types import ARRIVES
     from patchctl.manifest.distribution import Distribution
     from patchctl.scratch import scratch
-    from patchctl.values import replace
 
     arriving = {(drift.upstream, p.feature) for p in release.patches if not p.clean and p.state in ARRIVES}
     wanted = arriving | {(c.upstream, c.feature) for c in release.callers if c.proof is not None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,6 @@ from patchctl.cli.app import App, complete_upstream, json_option
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, SourceUnavailable
 from patchctl.terminal.style import Style
-from patchctl.values import asdict, dataclass
 
 if TYPE_CHECKING:
     from patchctl.check.pages import Written

@@ -112,13 +112,14 @@ def command(
     --prove makes, 20 somebody has to work, if only to prove it. Else 2 wrong use, 3 no source, 4 a patch needs a person, 5 edits of yours would
     be lost, 6 another run is at it.
     """
+    from dataclasses import replace
+
     from patchctl.git.locks import drop_own
     from patchctl.maintain.picking import drop_noted_locks, work_of
     from patchctl.maintain.rebase_begin import Wish, begin
     from patchctl.maintain.rebase_run import Run
     from patchctl.maintain.rebase_state import alone, find_place, read_state, write_state
     from patchctl.report import rebasing
-    from patchctl.values import replace
 
     options = sources.options()
     if action is None:

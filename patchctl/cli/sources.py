@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +13,6 @@ import click
 
 from patchctl.cli.app import App, split_pair
 from patchctl.errors import WrongUse
-from patchctl.values import dataclass
 
 if TYPE_CHECKING:
     from patchctl.bundle.read import Bundle

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from patchctl.cluster.facts import SPAWNED, WORKER, NodeFacts, Seen
@@ -17,7 +18,6 @@ from patchctl.findings.report import Finding, Level, Report
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import lock_digest, read_lock
 from patchctl.manifest.types import Profile
-from patchctl.values import dataclass, field, replace
 
 T = TypeVar("T", bound=Hashable)
 _NO_ANSWER = {"dead": "node-dead", "silent": "node-silent", "broken": "node-broken"}

@@ -9,12 +9,12 @@ write into one folder after all meet at its lock, and the one that came late is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from patchctl.cluster.facts import NodeFacts, Verb
 from patchctl.cluster.fanout import Answer, NoAnswer, Node
 from patchctl.errors import DONE, FINDINGS, WorkspaceBusy
-from patchctl.values import dataclass, field
 
 Ask = Callable[[Verb, Sequence[Node]], Mapping[Node, Answer]]
 _DEAD = "start Ray there again; --nodes N is content with N that are there, --skip-unreachable with any"

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from patchctl.cluster import task
@@ -24,7 +25,6 @@ from patchctl.cluster.facts import NodeFacts, Request, facts_of
 from patchctl.errors import SourceUnavailable, Tried, WrongUse
 from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import one_line
-from patchctl.values import dataclass
 
 CLIENT = "ray://"
 AUTO = "auto"

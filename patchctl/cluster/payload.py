@@ -13,11 +13,11 @@ import re
 import tempfile
 import zipfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.series import MUTANTS, RECORD, TESTS
-from patchctl.values import dataclass
 
 PACKAGE = Path(__file__).resolve().parent.parent
 CODE, DISTRIBUTION, CACHE = "code", "distribution", "cache"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from patchctl.cluster.fanout import Answer, Cluster, Node, own_paths
 from patchctl.cluster.payload import Payload, make_payload
 from patchctl.manifest.distribution import Distribution
 from patchctl.terminal.progress import Progress
-from patchctl.values import dataclass, field, replace
 
 # What decides which code a process finds, whatever a recipe says.
 _ALWAYS = ("PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,7 +13,6 @@ from patchctl import __version__
 from patchctl.findings.render import LONGEST, places
 from patchctl.findings.report import Finding, Level, Report
 from patchctl.terminal.text import one_line
-from patchctl.values import dataclass, field
 
 
 class Described(Protocol):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Literal
 
 from patchctl.errors import DONE, FINDINGS, PatchctlError, SourceUnavailable, Tried
-from patchctl.values import dataclass, field
 
 Level = Literal["ok", "note", "warning", "error", "unknown"]
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import codecs
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.errors import WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.run import git_executable
 from patchctl.git.worktree import WorkTree
-from patchctl.values import dataclass
 
 
 @dataclass(frozen=True)

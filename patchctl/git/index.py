@@ -12,10 +12,10 @@ import stat
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, SYMLINK, Entry, Files
-from patchctl.values import dataclass, replace
 
 _HEAD, _FIXED, _DIGEST = 12, 62, 20
 _LONGEST_NAME = 0xFFF

@@ -8,9 +8,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
-
-from patchctl.values import dataclass
 
 REGULAR = 0o100644
 EXECUTABLE = 0o100755

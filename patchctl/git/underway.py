@@ -5,9 +5,8 @@ Until then git has notes of where it came from, and `git rebase --abort` brings 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-
-from patchctl.values import dataclass
 
 # What shows it in the git directory.
 UNDER_WAY = ("rebase-merge", "rebase-apply", "MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "sequencer", "BISECT_LOG")

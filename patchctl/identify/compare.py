@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 
 from patchctl.git.objects import EXECUTABLE, REGULAR, SYMLINK, object_id
 from patchctl.identify.known import KnownTree
 from patchctl.identify.scan import BUILD_OUTPUTS, Content, Folder
 from patchctl.identify.selection import applied_patches
-from patchctl.values import dataclass, field
 
 EMPTY = object_id("blob", b"")
 # Fewer files than this say nothing: a licence and an ignore file are the same in many projects.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -11,7 +12,6 @@ from patchctl.identify.lists import read_tree_list
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import Lock, LockedPatch, read_lock
 from patchctl.manifest.types import Stack
-from patchctl.values import dataclass
 
 
 @dataclass(frozen=True)

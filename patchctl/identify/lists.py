@@ -11,6 +11,7 @@ chose to ship, and sometimes files of submodules, which the manifest's `pin.sdis
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,6 @@ from patchctl.atomic import replace_file
 from patchctl.errors import BadManifest, Where
 from patchctl.git.objects import GITLINK, Entry, Files
 from patchctl.manifest.types import Stack
-from patchctl.values import dataclass
 
 if TYPE_CHECKING:
     from patchctl.source.types import Base

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.identify.compare import (
@@ -21,7 +22,6 @@ from patchctl.identify.compare import (
 )
 from patchctl.identify.known import KnownTree
 from patchctl.identify.scan import Folder, scan
-from patchctl.values import dataclass
 
 # How many places in a tree a folder is compared with: a folder with two common names in it fits several.
 _PLACES = 4

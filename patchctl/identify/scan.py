@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from patchctl.git.objects import EXECUTABLE, REGULAR, SYMLINK, object_id
-from patchctl.values import dataclass, field
 
 # Never a part of a source tree; some (`build`, `venv`) could be, and are looked into when a known tree has the name.
 _PASSED_BY = frozenset(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from patchctl.errors import PatchctlError, WrongUse
 from patchctl.git.objects import Files
@@ -15,7 +16,6 @@ from patchctl.manifest.lock import DamagedLock, read_lock
 from patchctl.manifest.problems import quoted
 from patchctl.manifest.shape import shape_of
 from patchctl.manifest.types import Name, Stack
-from patchctl.values import dataclass, replace
 
 _DEEPEST = 12
 PinFiles = Callable[[Stack], Files]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from patchctl.errors import BadPatch
 from patchctl.git.objects import Entry
@@ -12,7 +13,6 @@ from patchctl.patch.header import Header
 from patchctl.patch.names import path_text
 from patchctl.patch.parse import FileChange, Patch, parse_diff
 from patchctl.patch.policy import check_patch
-from patchctl.values import dataclass
 
 _DEEPEST = 12
 

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from patchctl.errors import DoesNotApply
 from patchctl.git.catfile import ObjectReader
@@ -15,7 +16,6 @@ from patchctl.importing.types import Fault, Options
 from patchctl.patch.apply import apply_change
 from patchctl.patch.names import path_text
 from patchctl.patch.parse import FileChange
-from patchctl.values import dataclass, field
 
 ABSENT = "0" * 40
 _IS_IN = "leave it out: the stack has it"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from patchctl.errors import PatchctlError, SourceUnavailable
@@ -33,7 +34,6 @@ from patchctl.stack.memo import StackResult
 from patchctl.stack.patches import StackPatch, load_patch
 from patchctl.stack.plan import build_stack, load_patches
 from patchctl.terminal.progress import Progress
-from patchctl.values import dataclass, replace
 
 
 @dataclass(frozen=True)

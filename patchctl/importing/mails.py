@@ -10,6 +10,7 @@ import codecs
 import os
 import re
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.errors import BadPatch
@@ -18,7 +19,6 @@ from patchctl.importing.types import Mail, Message, Notebook
 from patchctl.patch import mailinfo
 from patchctl.patch.header import Header, parse_header, stripspace
 from patchctl.patch.write import render_patch
-from patchctl.values import dataclass
 
 _FIELD = re.compile(rb"[!-9;-~]+:")
 _PART = re.compile(r"\[[^\]]*?\b(\d{1,5})/(\d{1,5})\]")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from patchctl.errors import PatchctlError, Where
 from patchctl.terminal.text import counted
-from patchctl.values import dataclass, field
 
 Repair = Literal["line-ends", "blank-line", "subject", "ids"]
 REPAIRS: tuple[Repair, ...] = ("line-ends", "blank-line", "subject", "ids")

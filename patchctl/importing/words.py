@@ -8,11 +8,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Container
+from dataclasses import replace
 
 from patchctl.importing.types import Message
 from patchctl.patch.header import Header, parse_header
 from patchctl.patch.write import render_patch
-from patchctl.values import replace
 
 MARKER = "TODO(import)"
 _LONGEST_FEATURE = 40

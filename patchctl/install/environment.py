@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.atomic import replace_file
@@ -14,7 +15,6 @@ from patchctl.errors import WrongUse
 from patchctl.install.installable import InstallTree
 from patchctl.install.metadata import Metadata, in_environment, normalised
 from patchctl.terminal.text import one_line
-from patchctl.values import dataclass
 from patchctl.workspace.imports import Import
 
 _SECONDS = 600

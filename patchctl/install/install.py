@@ -6,6 +6,7 @@ import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.errors import WrongUse
@@ -27,7 +28,6 @@ from patchctl.manifest.types import Profile
 from patchctl.requirements.compare import Difference
 from patchctl.requirements.interpreter import differences
 from patchctl.terminal.progress import Progress
-from patchctl.values import dataclass
 from patchctl.workspace.imports import Import, find_imports
 from patchctl.workspace.state import load_state
 

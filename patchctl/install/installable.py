@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.errors import LocalEdits, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import REGULAR, SYMLINK, Files
 from patchctl.manifest.distribution import Distribution
-from patchctl.values import dataclass
 from patchctl.workspace.named import in_profile
 from patchctl.workspace.state import State, TreeState, load_state
 from patchctl.workspace.status import Status, read_status

@@ -14,13 +14,13 @@ import json
 import shutil
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from patchctl.atomic import replace_file
 from patchctl.errors import WrongUse
 from patchctl.install.environment import Environment, info_folder
 from patchctl.install.metadata import normalised
-from patchctl.values import dataclass
 
 _NOTE = ".patchctl-installing.json"
 _SET_ASIDE = "~"

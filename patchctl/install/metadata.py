@@ -11,13 +11,13 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.errors import SourceMismatch, SourceUnavailable, Tried, WrongUse
 from patchctl.git.objects import EXECUTABLE
 from patchctl.install.installable import InstallTree
 from patchctl.terminal.text import one_line
-from patchctl.values import dataclass
 
 # What the five setup.py import at their pins, less torch. vllm's has the narrowest limits (its pyproject.toml).
 REQUIREMENTS = ("setuptools>=77.0.3,<81", "setuptools-scm>=8", "wheel", "packaging>=24.2", "pybind11")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.errors import SourceMismatch, WrongUse
@@ -12,7 +13,6 @@ from patchctl.git.run import GitFailed
 from patchctl.identify.lists import read_tree_list
 from patchctl.install.installable import InstallTree
 from patchctl.manifest.distribution import Distribution
-from patchctl.values import dataclass
 from patchctl.workspace.trees import commit_tree
 
 

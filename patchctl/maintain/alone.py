@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import Entry
@@ -12,7 +13,6 @@ from patchctl.patch.header import Header
 from patchctl.patch.write import Difference, Side, render_patch
 from patchctl.stack.memo import StackResult
 from patchctl.stack.patches import StackPatch
-from patchctl.values import dataclass, replace
 
 
 @dataclass(frozen=True)

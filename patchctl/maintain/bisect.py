@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +25,6 @@ from patchctl.source.types import SourceOptions
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import Selection, make_plan, select
 from patchctl.terminal.progress import Progress
-from patchctl.values import dataclass
 from patchctl.workspace.apply import apply_plan
 
 # What a shell ends with where it cannot run a command, where one was interrupted, and what git's bisect passes by.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -28,7 +29,6 @@ from patchctl.source.types import SourceOptions
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import SilentProgress
-from patchctl.values import dataclass, replace
 from patchctl.workspace.state import State, TreeState, load_state
 from patchctl.workspace.trees import Tree
 

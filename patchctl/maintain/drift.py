@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -52,7 +53,6 @@ from patchctl.source.types import SourceOptions
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
-from patchctl.values import asdict, dataclass, field, replace
 
 _Row = TypeVar("_Row", PatchDrift, CallerDrift)
 # Raise it when the same files give another verdict.

@@ -4,6 +4,7 @@ can be lost there, and nothing else that `drift` looks at is of them."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 
 from patchctl.catalog.evidence import Evidence
@@ -14,7 +15,6 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Stack, Upstream
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import load_patches
-from patchctl.values import dataclass, replace
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ and the distribution stays as it is."""
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from patchctl.errors import WrongUse
@@ -17,7 +18,6 @@ from patchctl.manifest.types import Stack
 from patchctl.source.types import SourceOptions
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
-from patchctl.values import replace
 
 # What is hidden is no part of a distribution, nor is what was built of it.
 _NOT_COPIED = shutil.ignore_patterns(".*", "build", "edit", "__pycache__", "*.egg-info")

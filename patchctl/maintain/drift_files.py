@@ -4,12 +4,12 @@ git merges what is not where the patch says."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from patchctl.git.merge import merge_file
 from patchctl.maintain.drift_types import CONFLICT, EXACT, FITS, GONE, LOST, MOVED, THREE_WAY, UPSTREAM, HunkDrift
 from patchctl.patch.apply import hunk_position, split_lines
 from patchctl.patch.parse import FileChange, Hunk
-from patchctl.values import dataclass
 
 
 @dataclass(frozen=True)

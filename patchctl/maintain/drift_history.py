@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.revisions import commits_touching
@@ -12,7 +13,6 @@ from patchctl.maintain.releases import Release, RevisionTree
 from patchctl.patch.names import path_text
 from patchctl.patch.parse import Hunk
 from patchctl.stack.patches import StackPatch
-from patchctl.values import replace
 
 Known = Mapping[tuple[str, str, int], HunkDrift]
 """What is known of lost hunks from the release before, by feature, path and line."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from patchctl.atomic import replace_file
@@ -18,7 +19,6 @@ from patchctl.source.types import SourceOptions
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import one_line
-from patchctl.values import asdict, dataclass
 
 SCHEMA = "patchctl.plan/1"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from patchctl.errors import BadManifest, WrongUse
 from patchctl.given import named_file
 from patchctl.maintain.drift_since import SCHEMA
 from patchctl.manifest.shape import Shape, build, fields_of, shape_of
-from patchctl.values import dataclass, field
 
 _NO_RUN = "patchctl.error/1"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ from patchctl.errors import BadManifest, WrongUse
 from patchctl.given import named_file
 from patchctl.maintain.drift_types import ARRIVES, PatchDrift, StackDrift
 from patchctl.maintain.tripwires import Changed
-from patchctl.values import dataclass
 
 SCHEMA = "patchctl.drift/1"
 _Seen = dict[str, tuple[bool, frozenset[str]]]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from patchctl.errors import Tried
 from patchctl.maintain.tripwires import Changed
-from patchctl.values import dataclass
 
 # From the best to the worst; `upstream` is what upstream has by now, `unknown` what this source does not hold.
 EXACT, MOVED, THREE_WAY, UPSTREAM, UNKNOWN, GONE, CONFLICT = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.errors import BrokenRepository, WrongUse
@@ -13,7 +14,6 @@ from patchctl.maintain.line_owners import owners_by_git
 from patchctl.maintain.releases import RevisionTree
 from patchctl.patch.apply import split_lines
 from patchctl.patch.names import path_text
-from patchctl.values import dataclass
 from patchctl.workspace.state import TreeState, load_state
 from patchctl.workspace.trees import Tree
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from patchctl.git.worktree import WorkTree
 from patchctl.patch.apply import split_lines
 from patchctl.patch.parse import FileChange, Hunk
 from patchctl.stack.patches import StackPatch
-from patchctl.values import dataclass
 
 _BLAMED = re.compile(rb"(?m)^([0-9a-f]{40}) \d+ (\d+)(?: \d+)?$")
 _Lines = list["tuple[bytes, int | None]"]

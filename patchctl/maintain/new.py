@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.atomic import make_folder, replace_file
@@ -24,7 +25,6 @@ from patchctl.source.types import SourceOptions
 from patchctl.stack.build import COMMITTER
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
-from patchctl.values import dataclass
 
 # As the lint rule feature-form has it, and short enough for the names of files.
 _FEATURE = re.compile(r"[a-z0-9][a-z0-9_]{0,99}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.errors import SourceUnavailable
@@ -12,7 +13,6 @@ from patchctl.source.types import SourceOptions
 from patchctl.stack.memo import StackResult
 from patchctl.stack.plan import build_stack, load_patches, missing_files
 from patchctl.terminal.progress import Progress
-from patchctl.values import dataclass
 from patchctl.workspace.edit import default_folder, make_edit_tree, series_digest
 
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.atomic import replace_file
@@ -14,7 +15,6 @@ from patchctl.errors import LocalEdits
 from patchctl.git.locks import wait_for
 from patchctl.git.run import GitFailed
 from patchctl.git.worktree import WorkTree
-from patchctl.values import dataclass
 from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.trees import Tree
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from patchctl.errors import LocalEdits, SourceMismatch, SourceUnavailable, Tried, WrongUse
@@ -22,7 +23,6 @@ from patchctl.source.refs import Revision, Revisions, release_prefix, version_of
 from patchctl.source.types import Base, SourceOptions
 from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import one_line
-from patchctl.values import dataclass, replace
 
 _TOP_LEVEL = re.compile(r"(?m)^(?=[A-Za-z_]+:)")
 _COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from patchctl.errors import WrongUse
@@ -12,7 +13,6 @@ from patchctl.manifest.types import Profile, Stack
 from patchctl.source.types import SourceOptions
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
-from patchctl.values import replace
 from patchctl.workspace.state import State, load_state
 
 MAKE = "patchctl apply --profile NAME --set SET --workspace DIR/patched; the same into DIR/base; patchctl revert --workspace DIR/base"

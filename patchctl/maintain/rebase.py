@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -39,7 +40,6 @@ from patchctl.maintain.regenerating import Regeneration
 from patchctl.maintain.upstreamed import taken_by
 from patchctl.patch.header import parse_header
 from patchctl.scratch import sweep
-from patchctl.values import replace
 
 
 def go_on(run: Run, state: State) -> State:

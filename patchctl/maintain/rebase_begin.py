@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from patchctl.errors import LocalEdits, SourceUnavailable, Tried, WrongUse
@@ -24,7 +25,6 @@ from patchctl.stack.memo import StackResult
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import build_stack, load_patches, missing_files
 from patchctl.terminal.progress import Progress
-from patchctl.values import dataclass, replace
 from patchctl.workspace.edit import default_folder, make_edit_tree
 
 

@@ -4,6 +4,7 @@ user's, as `edit` makes one."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from patchctl.atomic import replace_file
@@ -28,7 +29,6 @@ from patchctl.stack.build import StackBuilder
 from patchctl.stack.export import Exported, export_commits, write_stack
 from patchctl.stack.patches import StackPatch, load_patch
 from patchctl.stack.plan import load_patches
-from patchctl.values import dataclass, replace
 from patchctl.workspace.edit import mark_exported, series_digest
 from patchctl.workspace.trees import commit_tree
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from patchctl.git.worktree import WorkTree
 from patchctl.maintain.rebase_state import Place, Stage, State
@@ -13,7 +14,6 @@ from patchctl.manifest.load import loads
 from patchctl.manifest.types import Stack
 from patchctl.source.types import SourceOptions
 from patchctl.terminal.progress import Progress
-from patchctl.values import dataclass
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from patchctl.atomic import replace_file
 from patchctl.errors import BadManifest, WorkspaceBusy, WrongUse
-from patchctl.values import asdict, dataclass, field, replace
 
 _FILE = "patchctl-rebase.json"
 _VERSION = 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,6 @@ from patchctl.source.refs import Revisions, release_prefix, version_of
 from patchctl.source.types import SourceOptions
 from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import one_line
-from patchctl.values import dataclass, replace
 
 if TYPE_CHECKING:
     from packaging.version import Version

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from patchctl.maintain.generated import Source
 from patchctl.manifest.types import Requirement
-from patchctl.values import dataclass
 
 _FILES = re.compile(
     r"requirements[^/]*\.txt|requirements/[^/]+\.txt|pyproject\.toml|setup\.py|setup\.cfg|Dockerfile[^/]*"

@@ -4,9 +4,9 @@ before the line of code below it, too."""
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from patchctl.maintain.log_lines import plain, without_note, without_prefix
-from patchctl.values import dataclass
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?!\d)(?:, in (?P<function>.+))?')
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
-
-from patchctl.values import dataclass
 
 Reader = Callable[[str], "bytes | None"]
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)

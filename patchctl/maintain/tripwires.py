@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeGuard
 
 from patchctl.maintain.tripwire_modules import Found, Module, Modules, Reader, module_name
 from patchctl.patch.parse import Hunk
-from patchctl.values import dataclass
 
 _SUPER = "super()"
 _Scope = dict[str, tuple[str, ...]]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from patchctl.errors import WorkspaceBusy
 from patchctl.manifest.files import ManifestFiles
 from patchctl.manifest.shape import build
 from patchctl.manifest.types import Content, Practice, Profile, ReleaseSet, Stack, Upstreams
-from patchctl.values import asdict
 
 
 def find(cache_dir: Path, files: ManifestFiles) -> Content | None:

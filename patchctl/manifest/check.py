@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
@@ -13,7 +14,6 @@ from patchctl.manifest.problems import InvalidManifest, Problem, cleaned, did_yo
 from patchctl.manifest.series import Cycle, Patch, ancestry, descent, feature_of, is_there, own_files, resolve
 from patchctl.manifest.types import Content, Practice, Profile, ReleaseSet, Stack, Upstreams
 from patchctl.manifest.yamltree import KeyPath
-from patchctl.values import dataclass, field
 
 T = TypeVar("T")
 Problems = Iterator[Problem]

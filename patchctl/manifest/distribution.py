@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from patchctl.errors import Where, WrongUse
@@ -20,7 +21,6 @@ from patchctl.manifest.files import ManifestFiles
 from patchctl.manifest.problems import cleaned, did_you_mean, quoted, shown
 from patchctl.manifest.series import Patch, missing_files, resolve, unlisted
 from patchctl.manifest.types import Practice, Profile, ReleaseSet, Requirement, Stack, Upstream
-from patchctl.values import dataclass, field, replace
 
 MARKER = Path("manifests") / "upstreams.yaml"
 VARIABLE = "PATCHCTL_ROOT"

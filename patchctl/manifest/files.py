@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.extension import registered
 from patchctl.manifest.problems import InvalidManifest, Problem, quoted, shown
-from patchctl.values import dataclass
 
 MAX_BYTES = 1 << 18
 # Read by others: what is generated (locks, trees, keys, the schemas), and what is installed beside the trees

@@ -6,6 +6,7 @@ Every fault is told in one run, with its place, what was expected, what was foun
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -15,7 +16,6 @@ from patchctl.manifest.problems import InvalidManifest, Problem, cleaned, did_yo
 from patchctl.manifest.shape import Shape, build, expects, fields_of, shape_of
 from patchctl.manifest.types import DIGESTS, FORMAT, Only, Pattern
 from patchctl.manifest.yamltree import KeyPath, Node
-from patchctl.values import dataclass
 
 T = TypeVar("T")
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from patchctl.errors import BadManifest, Where
 from patchctl.manifest.types import Pin, Stack
-from patchctl.values import asdict, dataclass, field
 
 VERSION = 1
 UNKNOWN = "unknown"

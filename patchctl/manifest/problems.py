@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.errors import BadManifest, Where
-from patchctl.values import dataclass
 
 SHOWN = 50
 LONGEST_QUOTE = 80

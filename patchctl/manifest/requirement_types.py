@@ -5,6 +5,7 @@ A set is no part of `Content`: apply, verify of a workspace and revert need none
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from patchctl.manifest.types import (
@@ -20,7 +21,6 @@ from patchctl.manifest.types import (
     Text,
     Version,
 )
-from patchctl.values import dataclass, field
 
 Platform = Literal["x86_64", "aarch64"]
 PLATFORMS: tuple[Platform, ...] = ("x86_64", "aarch64")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.manifest.types import Stack
-from patchctl.values import dataclass
 
 Stacks = Mapping[tuple[str, str], Stack]
 # What lies in a feature's folder beside its patch: files that it carries, what proves it, and the record of that.

@@ -9,10 +9,10 @@ import functools
 import re
 import types as python_types
 from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from patchctl.manifest.types import Doc, Only, Pattern
-from patchctl.values import dataclass, defaults_of, field_names, is_value_class
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class Shape:
 
     @property
     def is_record(self) -> bool:
-        return is_value_class(self.base)
+        return isinstance(self.base, type) and is_dataclass(self.base)
 
     def takes_text(self, text: str) -> bool:
         """Whether the text matches the pattern, where the type has one."""
@@ -79,9 +79,10 @@ def fields_of(record: type) -> Mapping[str, Field]:
     """The fields of one of our dataclasses, in order."""
     hints = get_type_hints(record, include_extras=True)
     found = {}
-    optional, defaults = defaults_of(record)
-    for name in field_names(record):
-        found[name] = Field(name, shape_of(hints[name]), name not in optional, defaults.get(name))
+    for field in fields(record):
+        default = None if field.default is MISSING else field.default
+        required = field.default is MISSING and field.default_factory is MISSING
+        found[field.name] = Field(field.name, shape_of(hints[field.name]), required, default)
     return found
 
 

@@ -6,12 +6,12 @@ they are written because another parser reads them. Places stay those of the fil
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from patchctl.manifest.shape import Shape, fields_of, shape_of
 from patchctl.manifest.types import OneOrMore, Written
 from patchctl.manifest.yamltree import Entry, Node
-from patchctl.values import replace
 
 
 def written_out(root: Node, model: Any) -> Node:

@@ -7,9 +7,8 @@ Standard dataclasses whose annotations say what may stand there, by the markers 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
-
-from patchctl.values import dataclass, field, replace
 
 FORMAT = 1
 """The version of the manifests' own format, in each file as `schema: 1`."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from patchctl.manifest.files import MAX_BYTES
 from patchctl.manifest.problems import cleaned, quoted
-from patchctl.values import dataclass, field
 
 MAX_DEPTH = 16
 

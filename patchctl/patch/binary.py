@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import struct
 import zlib
+from dataclasses import dataclass
 
 from patchctl.errors import BadPatch, Where
-from patchctl.values import dataclass
 
 # For all binary blocks of one patch together: a few kilobytes of a patch can inflate to a thousand times as much.
 MAX_INFLATED = 64 * 1024 * 1024

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import calendar
 import re
+from dataclasses import dataclass, field
 
 from patchctl.errors import BadPatch, Where
 from patchctl.patch import mailinfo
-from patchctl.values import dataclass, field
 
 _MONTHS = {
     m: i for i, m in enumerate(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1)

@@ -8,6 +8,7 @@ patch that does nothing (pnpm#9160, GNU patch, `git apply` in a subdirectory).
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import compress
 
@@ -16,7 +17,6 @@ from patchctl.patch.binary import MAX_INFLATED, BinaryChange, parse_binary
 from patchctl.patch.header import Header, parse_header
 from patchctl.patch.mailinfo import splits_mails
 from patchctl.patch.names import header_names, parse_moved, parse_name
-from patchctl.values import dataclass, field
 
 _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(?: .*)?$")
 _EXTENDED = re.compile(

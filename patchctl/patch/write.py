@@ -10,12 +10,12 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from patchctl.patch.apply import split_lines
 from patchctl.patch.header import Header
 from patchctl.patch.names import quote
 from patchctl.patch.parse import NO_NEWLINE
-from patchctl.values import dataclass
 
 CONTEXT = 3
 ZERO_COMMIT = "0" * 40

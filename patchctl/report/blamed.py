@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from patchctl.terminal.text import one_line, visible_line
-from patchctl.values import asdict
 
 if TYPE_CHECKING:
     from patchctl.maintain.blame import Blamed

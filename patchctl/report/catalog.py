@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from patchctl.terminal.text import patch_count, visible, visible_line
-from patchctl.values import asdict
 
 if TYPE_CHECKING:
     from patchctl.catalog.features import FileRow, PatchDetail, PatchRow, ProfileRow, RequirementRow, SetRow, StackRow

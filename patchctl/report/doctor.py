@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from patchctl.findings.render import machine_json, machine_text
-from patchctl.values import asdict
 
 if TYPE_CHECKING:
     from patchctl.findings.report import Finding

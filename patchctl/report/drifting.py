@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from patchctl.errors import DONE, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK
 from patchctl.findings.report import Finding, NotChecked
 from patchctl.maintain.drift_types import ARRIVES, CONFLICT, EXACT, GONE, LOST, MOVED, THREE_WAY, UNKNOWN, UPSTREAM
 from patchctl.terminal.text import counted, one_line, patch_count, visible_line
-from patchctl.values import asdict
 
 if TYPE_CHECKING:
     from patchctl.findings.report import Level

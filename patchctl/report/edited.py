@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from patchctl.errors import DONE, FINDINGS
 from patchctl.findings.report import Finding
 from patchctl.terminal.text import visible_line
-from patchctl.values import asdict
 
 if TYPE_CHECKING:
     from patchctl.maintain.drift_workspace import EditedTree

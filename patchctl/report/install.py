@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,6 @@ from patchctl.doctor.runtime import package_findings
 from patchctl.findings.report import Report, looked_at
 from patchctl.requirements.interpreter import summary
 from patchctl.terminal.text import visible_line
-from patchctl.values import asdict
 
 if TYPE_CHECKING:
     from patchctl.install.install import Installation, InstallOptions

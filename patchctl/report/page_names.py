@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from patchctl.catalog.features import go_together
 from patchctl.catalog.overview import Overview, OverviewPatch
 from patchctl.report.markup import Markup, join, tag
-from patchctl.values import dataclass
 
 _CODE = re.compile(r"`([^`]+)`")
 _CHANGE = re.compile(r"https://[\w.-]+/[\w.-]+/([\w.-]+)/(?:commit/([0-9a-f]{12})[0-9a-f]*|(?:pull|issues)/(\d+))")

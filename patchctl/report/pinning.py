@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from patchctl.terminal.text import visible_line
-from patchctl.values import asdict
 
 if TYPE_CHECKING:
     from patchctl.maintain.pin import Pinned

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from patchctl.errors import DONE, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK
 from patchctl.report.proving import trees_of
 from patchctl.terminal.text import patch_count, visible_line
-from patchctl.values import asdict
 
 if TYPE_CHECKING:
     from patchctl.maintain.rebase_end import Ended

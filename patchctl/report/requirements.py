@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
-
-from patchctl.values import asdict
 
 if TYPE_CHECKING:
     from patchctl.requirements.lockfile import Lock

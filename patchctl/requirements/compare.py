@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
@@ -14,7 +15,6 @@ from patchctl.manifest.requirement_types import LeftOut, Platform
 from patchctl.requirements.declared import Declared, read_declared
 from patchctl.requirements.lockfile import Lock, read_lock
 from patchctl.requirements.sets import NamedSet
-from patchctl.values import dataclass
 
 Kind = Literal["missing", "excluded", "left out", "other"]
 

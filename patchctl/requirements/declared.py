@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from packaging.requirements import InvalidRequirement, Requirement
 
@@ -20,7 +21,6 @@ from patchctl.requirements.sets import NamedSet
 from patchctl.source.obtain import obtain
 from patchctl.source.types import SourceOptions
 from patchctl.terminal.progress import Progress
-from patchctl.values import dataclass
 
 FILE = "declared.txt"
 _HEAD = re.compile(r"# (?P<upstream>\S+) (?P<stack>\S+): (?P<file>\S+) (?P<blob>[0-9a-f]{40})")

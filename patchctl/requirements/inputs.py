@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -17,7 +18,6 @@ from patchctl.manifest.types import Profile
 from patchctl.requirements.declared import Declared, read_declared
 from patchctl.requirements.scripts import declared_by_scripts
 from patchctl.requirements.sets import NamedSet
-from patchctl.values import dataclass, replace
 
 PROFILE = "profile"
 """Who asks, where it is no file of a tree, no script and no extension: the profile's versions."""

@@ -9,6 +9,7 @@ import hashlib
 import platform as python_platform
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -16,7 +17,6 @@ from packaging.utils import canonicalize_name
 from patchctl.errors import BadManifest, Where, WrongUse
 from patchctl.manifest.requirement_types import PLATFORMS, Elsewhere, Platform
 from patchctl.requirements.sets import FOLDER, NamedSet
-from patchctl.values import dataclass
 
 _PACKAGE = re.compile(r"(?P<name>[a-z0-9][a-z0-9-]*)==(?P<version>\S+)(?: \\)?")
 _HASH = re.compile(r"    --hash=(?P<hash>sha256:[0-9a-f]{64})(?: \\)?")

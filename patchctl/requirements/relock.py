@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.atomic import replace_file
@@ -17,7 +18,6 @@ from patchctl.requirements.resolver import resolve_inputs
 from patchctl.requirements.sets import NamedSet, all_sets
 from patchctl.source.types import SourceOptions
 from patchctl.terminal.progress import Progress
-from patchctl.values import dataclass
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -20,7 +21,6 @@ from patchctl.manifest.requirement_types import Platform
 from patchctl.requirements.inputs import Inputs, write_inputs
 from patchctl.requirements.lockfile import Lock, Locked
 from patchctl.terminal.text import one_line
-from patchctl.values import replace
 
 _SECONDS = 900
 _LONGEST = 1500

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -14,7 +15,6 @@ from patchctl.manifest.load import Loaded, read
 from patchctl.manifest.problems import InvalidManifest, Problem, did_you_mean, quoted, shown
 from patchctl.manifest.requirement_types import RequirementSet
 from patchctl.manifest.types import Profile
-from patchctl.values import dataclass
 
 FOLDER = Path("manifests") / "requirements"
 

@@ -8,6 +8,7 @@ import os
 import stat
 import zlib
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.errors import SourceMismatch
@@ -17,7 +18,6 @@ from patchctl.source.cache import REFRESH
 from patchctl.source.tarball import BadArchive, Member, members
 from patchctl.source.types import ArchiveLimits
 from patchctl.terminal.text import visible_line
-from patchctl.values import dataclass
 
 NAME_LIMIT = 1024
 # So much may be unpacked at any ratio: a small archive of small files packs better than a large one.

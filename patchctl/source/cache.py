@@ -19,13 +19,13 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from patchctl.atomic import make_folder, new_folder, sweep
 from patchctl.denied import refusal
 from patchctl.errors import MachineFailed, PatchctlError, SourceMismatch, WrongUse
 from patchctl.source.types import FORMS, Form
-from patchctl.values import asdict, dataclass
 
 REPOSITORY_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
 RECORD = "patchctl.json"

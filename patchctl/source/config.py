@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from patchctl.errors import BadManifest, WrongUse
 from patchctl.manifest.types import Name, Written
 from patchctl.source.types import ArchiveLimits
-from patchctl.values import asdict, dataclass, field, replace
 
 if TYPE_CHECKING:
     from patchctl.manifest.load import Positions

@@ -12,6 +12,7 @@ import os
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -25,7 +26,6 @@ from patchctl.source.places import PORTS, has_proxy, known_unreachable, remember
 from patchctl.source.types import Download
 from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import one_line, redact
-from patchctl.values import dataclass
 
 if TYPE_CHECKING:
     from unearth import Link

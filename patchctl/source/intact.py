@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from patchctl.errors import GitKilled, SourceMismatch
@@ -12,7 +13,6 @@ from patchctl.source.cache import RECORD, REFRESH, REPOSITORY_CONFIG, read_recor
 from patchctl.source.config import archive_limits
 from patchctl.source.types import Base
 from patchctl.terminal.text import visible_line
-from patchctl.values import replace
 
 
 def is_intact(repo: Path, fetched: Path) -> bool:

@@ -13,8 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-
-from patchctl.values import dataclass
+from dataclasses import dataclass
 
 PYPI = "https://pypi.org/simple"
 _PIP_SECONDS = 60.0

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import re
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from patchctl.errors import WrongUse
 from patchctl.terminal.text import redact, visible_line
-from patchctl.values import dataclass
 
 PORTS = {"http": 80, "https": 443, "git": 9418, "ssh": 22}
 CONNECT_SECONDS = 10.0

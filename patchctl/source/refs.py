@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,6 @@ from patchctl.source.git_form import places_of
 from patchctl.source.places import Place
 from patchctl.source.types import SourceOptions
 from patchctl.terminal.text import one_line
-from patchctl.values import dataclass
 
 if TYPE_CHECKING:
     from packaging.version import Version

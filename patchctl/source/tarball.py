@@ -10,9 +10,8 @@ Formats: POSIX.1-2001 pax and ustar, and GNU's long names (`info tar`, "Basic Ta
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol
-
-from patchctl.values import dataclass
 
 BLOCK = 512
 _EXTENSION_LIMIT = 1 << 20

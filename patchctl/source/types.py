@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
 from patchctl.errors import SourceUnavailable
-from patchctl.values import dataclass, field
 
 Form = Literal["git", "sdist"]
 FORMS: tuple[Form, ...] = ("git", "sdist")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from patchctl.delta import Copy
 from patchctl.errors import DoesNotApply, Where
@@ -29,7 +30,6 @@ from patchctl.patch.names import collision_key, path_text
 from patchctl.patch.parse import FileChange
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.weave import Misfit, Weave
-from patchctl.values import dataclass, field
 
 COMMITTER = ("patchctl", "patchctl@localhost")
 

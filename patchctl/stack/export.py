@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.atomic import replace_file
@@ -22,7 +23,6 @@ from patchctl.patch.write import Difference, Side, mail_date, render_patch
 from patchctl.stack.build import StackBuilder
 from patchctl.stack.memo import StackResult
 from patchctl.stack.patches import CARRIED_FOLDER, StackPatch
-from patchctl.values import dataclass
 
 # What a list in a trailer can name; a new file of another name stays in the diff.
 _LISTABLE = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_./+~-]*")

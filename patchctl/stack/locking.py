@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from patchctl.errors import BadPatch, SourceUnavailable
 from patchctl.git.objects import Entry
@@ -26,7 +27,6 @@ from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import build_stack, load_patches, missing_files
 from patchctl.stack.select import Omission, dependents, leave_out
 from patchctl.terminal.progress import Progress
-from patchctl.values import dataclass, field
 
 
 @dataclass(frozen=True)

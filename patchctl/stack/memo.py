@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, SYMLINK, Entry
 from patchctl.git.packfiles import ends_with_digest
 from patchctl.source.cache import staging_in
 from patchctl.stack.patches import StackPatch
-from patchctl.values import dataclass
 
 if TYPE_CHECKING:
     from patchctl.stack.build import Built

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -14,7 +15,6 @@ from patchctl.manifest.series import CARRIED
 from patchctl.patch.header import Header
 from patchctl.patch.parse import MAX_PATCH, LatePatch, Patch
 from patchctl.patch.policy import check_carried, check_patch
-from patchctl.values import dataclass
 
 CARRIED_FOLDER = CARRIED
 

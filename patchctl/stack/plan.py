@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from patchctl.errors import BadManifest, SourceUnavailable, Tried, Where
@@ -20,7 +21,6 @@ from patchctl.stack.memo import StackResult, memo_key, note_parsed, parsed_befor
 from patchctl.stack.patches import StackPatch, load_patch, load_unparsed, parsed
 from patchctl.stack.select import Omission, check_name, check_requirements, dependents, leave_out
 from patchctl.terminal.progress import Progress
-from patchctl.values import dataclass, field
 
 NO_PATCHES = "its upstream is skipped"
 

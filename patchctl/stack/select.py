@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from patchctl.errors import BadPatch, Where, WrongUse
 from patchctl.stack.patches import StackPatch
-from patchctl.values import dataclass
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_]*")
 Patches = Mapping[str, Sequence[StackPatch]]

@@ -10,9 +10,10 @@ file's end; otherwise the patch builds on the one that was left out, and is refu
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from patchctl.patch.apply import hunk_position, split_lines
 from patchctl.patch.parse import Hunk
-from patchctl.values import dataclass, field
 
 _MINUS, _PLUS = ord("-"), ord("+")
 _CONTEXT = 3

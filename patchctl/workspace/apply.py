@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from patchctl.denied import refusal
@@ -16,7 +17,6 @@ from patchctl.errors import BrokenRepository, LocalEdits, WrongUse
 from patchctl.git.run import GitFailed
 from patchctl.source.obtain import CACHE
 from patchctl.stack.plan import Plan, PlannedStack
-from patchctl.values import dataclass, replace
 from patchctl.workspace.arrival import arrived
 from patchctl.workspace.belongings import refuse_unkeepable, settled_marks, staged_during
 from patchctl.workspace.changes import Part, edits_of, planned_state, refuse_all, target_files, touched_sides

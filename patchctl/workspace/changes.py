@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.errors import LocalEdits, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import Entry, Files
 from patchctl.stack.plan import PlannedStack
-from patchctl.values import dataclass
 from patchctl.workspace.belongings import edits_in, settled_marks
 from patchctl.workspace.installed import record_is_ours
 from patchctl.workspace.journal import TreeChange

@@ -10,13 +10,13 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from patchctl.errors import WrongUse
 from patchctl.git.objects import GITLINK, SYMLINK, Files
 from patchctl.manifest.distribution import Distribution
-from patchctl.values import dataclass
 from patchctl.workspace.files import TreeFiles
 
 # Runs in the user's interpreter: finds the packages as `import` would (editable finders included) and imports none.

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.git.index import Change, NotPlain
 from patchctl.git.packfiles import bring_pack
 from patchctl.git.worktree import WorkTree, add_exclude, find_git_dir, object_store
-from patchctl.values import asdict, dataclass, field, replace
 from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.installed import bring_bytecode_back, set_bytecode_aside, write_record
 from patchctl.workspace.modes import note_modes, set_modes

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.atomic import replace_file
@@ -19,7 +20,6 @@ from patchctl.git.packfiles import bring_pack
 from patchctl.git.run import GitFailed, run_git
 from patchctl.git.underway import UNDER_WAY
 from patchctl.git.worktree import WorkTree, create_git_dir, find_git_dir, import_base, object_store
-from patchctl.values import dataclass
 from patchctl.workspace.aside import Aside
 from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.installed import bring_bytecode_back, write_record

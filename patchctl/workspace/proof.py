@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.denied import refusal
@@ -14,7 +15,6 @@ from patchctl.git.locks import check_free
 from patchctl.git.objects import GITLINK, Entry, Files
 from patchctl.git.run import GitFailed
 from patchctl.git.worktree import WorkTree, find_git_dir, holds_packed, object_store
-from patchctl.values import dataclass
 from patchctl.workspace.trees import Move, Sides, Tree, changed_paths, commit_tree, sides_of
 
 # Contents that were read and hashed are written from memory up to here for each tree; what is beyond is read again.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.errors import BrokenRepository
-from patchctl.values import dataclass
 from patchctl.workspace.journal import Journal, TreeChange, place_repositories, taken_back
 from patchctl.workspace.leftovers import drop_own_locks
 from patchctl.workspace.proof import Proof, check_places, prove

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from patchctl.errors import LocalEdits, WrongUse
 from patchctl.git.catfile import ObjectReader
-from patchctl.values import dataclass
 from patchctl.workspace.aside import Aside
 from patchctl.workspace.leftovers import drop_own_locks, sweep
 from patchctl.workspace.lock import workspace_lock
@@ -45,7 +45,7 @@ class Repair:
         return not self.found
 
     def as_json(self) -> dict[str, Any]:
-        from patchctl.values import asdict
+        from dataclasses import asdict
 
         return {**asdict(self), "healthy": self.healthy}
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from patchctl.atomic import replace_file
 from patchctl.denied import refusal
 from patchctl.errors import BadManifest, Where
-from patchctl.values import asdict, dataclass, field, field_names, replace
 
 VERSION = 1
 FOLDER = ".patchctl"
@@ -161,7 +161,7 @@ def check_generated(generated: dict[str, str]) -> None:
 
 def _tree(name: str, data: dict[str, Any]) -> TreeState:
     data = {"record": "", **data}  # workspaces of earlier versions say nothing of it
-    tree = TreeState(**{name: data[name] for name in field_names(TreeState)})
+    tree = TreeState(**{one.name: data[one.name] for one in fields(TreeState)})
     check_place(name, tree.kind, tree.folder, _text(tree.record))
     check_ids(tree.base_commit, tree.base_tree, tree.tip_commit, tree.tip_tree)
     check_generated(tree.generated)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from patchctl.errors import GitKilled, PatchctlError, WrongUse
 from patchctl.git.run import GitRefused
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import read_lock
-from patchctl.values import dataclass, field
 from patchctl.workspace.belongings import edits_in, marks_in, operation_in
 from patchctl.workspace.imports import Import, find_imports
 from patchctl.workspace.installed import record_is_ours
@@ -69,7 +69,7 @@ class Status:
         return right and self.interrupted is None and all(i.ours for t in self.trees for i in t.imports)
 
     def as_json(self) -> dict[str, Any]:
-        from patchctl.values import asdict
+        from dataclasses import asdict
 
         return {**asdict(self), "clean": self.clean}
 

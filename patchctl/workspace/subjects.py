@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from patchctl.errors import BadManifest
 from patchctl.git.worktree import base_ref
-from patchctl.values import dataclass, field, replace
 from patchctl.workspace.journal import Journal, read_journal
 from patchctl.workspace.state import FOLDER, State, TreeState, check_ids, check_place, load_state, save_json
 from patchctl.workspace.trees import Tree

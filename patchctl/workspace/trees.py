@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from patchctl.errors import LocalEdits
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import GITLINK, REGULAR, Entry, Files
 from patchctl.git.worktree import WorkTree
-from patchctl.values import dataclass, field
 from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.record import listed
 from patchctl.workspace.state import FOLDER, TreeState

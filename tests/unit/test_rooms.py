@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "patchctl"
-GROUND = {"patchctl", "values", "delta", "errors", "atomic", "scratch", "denied", "given", "extension", "terminal"}
+GROUND = {"patchctl", "delta", "errors", "atomic", "scratch", "denied", "given", "extension", "terminal"}
 SOURCES = GROUND | {"patch", "git", "manifest", "source"}
 TREES = SOURCES | {"stack", "identify", "workspace"}
 FIRST_WING = TREES | {
@@ -33,18 +33,17 @@ FIRST_WING = TREES | {
 # From the ground up: each room, and what it may import. All of it stands further up in this table.
 ROOMS: dict[str, set[str]] = {
     "patchctl": set(),
-    "values": set(),
     "delta": set(),
-    "errors": {"values"},
-    "extension": {"values"},
-    "atomic": {"values", "errors"},
+    "errors": set(),
+    "extension": set(),
+    "atomic": {"errors"},
     "scratch": {"atomic"},
-    "denied": {"values", "errors"},
+    "denied": {"errors"},
     "given": {"errors"},
-    "terminal": {"values", "errors"},
-    "findings": {"patchctl", "values", "errors", "terminal"},
-    "patch": {"values", "delta", "errors"},
-    "git": {"values", "delta", "errors", "atomic"},
+    "terminal": {"errors"},
+    "findings": {"patchctl", "errors", "terminal"},
+    "patch": {"delta", "errors"},
+    "git": {"delta", "errors", "atomic"},
     "manifest": GROUND,
     "source": GROUND | {"patch", "git", "manifest"},
     "stack": SOURCES,
@@ -67,7 +66,7 @@ ROOMS: dict[str, set[str]] = {
     "training/report": FIRST_WING | {"training/models", "training/recipes", "training/preflight"},
     "training/verbs": FIRST_WING
     | {"report", "cli", "training/models", "training/recipes", "training/preflight", "training/report"},
-    "training": {"values", "extension", "check", "training/models", "training/recipes"},
+    "training": {"extension", "check", "training/models", "training/recipes"},
     "__main__": {"extension", "cli", "cluster", "training"},
 }
 # By name, as an operator would: the process on a node begins where every process of patchctl begins.

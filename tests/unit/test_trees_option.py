@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).parents[2]
-TEST = "tests/unit/test_values.py"
+TEST = "tests/unit/test_scratch.py"
 
 
 @pytest.fixture

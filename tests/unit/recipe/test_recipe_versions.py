@@ -65,7 +65,7 @@ def test_the_version_of_a_pin(tag: str | None, sdist: str | None, version: str |
 
 
 def replace_pin(stack: Stack, pin: Pin) -> Stack:
-    from patchctl.values import replace as replaced
+    from dataclasses import replace as replaced
 
     return replaced(stack, pin=pin)
 
