@@ -1,9 +1,7 @@
 # One image a profile: the patched trees, installed, with what they run on. docs/images.md explains it; scripts/build_image.sh
 # builds it and labels it with what it holds. It builds with docker 20.10 and buildah 1.28: no heredoc, no COPY --link.
 ARG BASE_IMAGE=quay.io/ascend/cann:9.1.0-a3-openeuler24.03-py3.12
-# build_image.sh takes the base of a release set from these lines; without --set the first set on which the profile stands counts.
-# base of 2026.11: quay.io/ascend/cann:9.1.0-a3-openeuler24.03-py3.12 (vllm-ascend v0.23.0, Dockerfile.a3.openEuler)
-# base of 2026.02: quay.io/ascend/cann:8.5.0-a3-openeuler24.03-py3.11
+# build_image.sh takes the base from the release's manifest (`images`).
 
 # The system's packages, and patchctl in an environment of its own.
 FROM ${BASE_IMAGE} AS system
@@ -15,9 +13,9 @@ ENV PATCHCTL_ROOT=/opt/patchctl/distribution \
     PATCHCTL_WORKSPACE=/opt/patched \
     WORKSPACE=/opt/patched \
     PIP_DISABLE_PIP_VERSION_CHECK=1
-# The release set that every patchctl in the image takes the profile on; empty: the newest on which it is proven.
-ARG SET=
-ENV PATCHCTL_SET=${SET}
+# The release that every patchctl in the image takes the profile on; empty: the newest on which it is proven.
+ARG RELEASE=
+ENV PATCHCTL_RELEASE=${RELEASE}
 # For a package index of one's own. Each stage declares them: podman and buildah 1.28 hand no argument on.
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
@@ -61,7 +59,7 @@ ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 # The index of torch's CPU build, which x86_64 wants; empty where PIP_INDEX_URL has it.
 ARG CPU_WHEELS=https://download.pytorch.org/whl/cpu/
-# Huawei's index, which has the triton-ascend of release set 2026.11; empty where PIP_INDEX_URL has it.
+# Huawei's index, which has a triton-ascend that the package index has not; empty where PIP_INDEX_URL has it.
 ARG ASCEND_WHEELS=https://mirrors.huaweicloud.com/ascend/repos/pypi
 ARG PROFILE=qwen3-235b
 ARG RUNTIME=yes

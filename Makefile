@@ -2,10 +2,10 @@
 # The first word of a target's help is its tier: [test] is in make test, [all] in make test-all and .ci/run besides, [weekly] takes too
 # long for them, [mirrors] needs git mirrors of the upstreams (MIRRORS=DIR), [by hand] hours, a GPU or a gigabyte.
 PROFILE ?= qwen3-235b
-# The release set of every target: the newest, as patchctl takes it by itself.
-SETS := $(sort $(basename $(notdir $(wildcard manifests/sets/*.yaml))))
-SET ?= $(lastword $(SETS))
-OLDER := $(firstword $(SETS))
+# The release of every target: the newest, as patchctl takes it by itself.
+RELEASES := $(sort $(basename $(notdir $(wildcard manifests/releases/*.yaml))))
+RELEASE ?= $(lastword $(RELEASES))
+OLDER := $(firstword $(RELEASES))
 WORKSPACE ?= workspace
 PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3.10 python3; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done)
@@ -22,10 +22,10 @@ MIRROR_FLAGS := $(if $(MIRRORS),$(foreach u,$(UPSTREAMS),$(foreach d,$(wildcard 
 export PATCHCTL_MBRIDGE := $(if $(MBRIDGE),$(abspath $(MBRIDGE)))
 export PATCHCTL_MIRRORS := $(if $(MIRRORS),$(abspath $(MIRRORS)))
 export PYTHONDONTWRITEBYTECODE := 1
-# Each release set has trees, an environment and records of its own; the records of the older one have no ending.
-OF_SET = $(if $(filter-out $(OLDER),$(SET)),-$(SET))
-TREES = build/trees/$(SET)
-TORCH_PYTHON = PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py --set $(SET))"
+# Each release has trees, an environment and records of its own; the records of the older one have no ending.
+OF_RELEASE = $(if $(filter-out $(OLDER),$(RELEASE)),-$(RELEASE))
+TREES = build/trees/$(RELEASE)
+TORCH_PYTHON = PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py --release $(RELEASE))"
 WITH_TORCH = $(TORCH_PYTHON) && export PATCHCTL_TORCH_PYTHON &&
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
@@ -45,15 +45,15 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 apply: $(VENV)/.ready  ## apply PROFILE into WORKSPACE: what can be had, naming what cannot
-	$(PATCHCTL) apply --profile $(PROFILE)$(if $(filter file,$(origin SET)),, --set $(SET)) --workspace $(WORKSPACE) --skip-unavailable $(MIRROR_FLAGS)
+	$(PATCHCTL) apply --profile $(PROFILE)$(if $(filter file,$(origin RELEASE)),, --release $(RELEASE)) --workspace $(WORKSPACE) --skip-unavailable $(MIRROR_FLAGS)
 	$(PATCHCTL) status --workspace $(WORKSPACE)
 
 DEMO ?=
 demo: $(VENV)/.ready  ## GRPO on a CPU from nothing to a risen reward and its picture, minutes (docs/demo.md); DEMO="--seed 1"
 	$(RUN) scripts/demo/run.py $(MIRROR_FLAGS) $(DEMO)
 
-demo-share: $(VENV)/.ready  ## [all] the same in two steps; SET=NAME on another release
-	$(RUN) scripts/demo/run.py --share --set $(SET) $(MIRROR_FLAGS)
+demo-share: $(VENV)/.ready  ## [all] the same in two steps; RELEASE=NAME on another release
+	$(RUN) scripts/demo/run.py --share --release $(RELEASE) $(MIRROR_FLAGS)
 
 demo-gpu: $(VENV)/.ready  ## [by hand] the trainer's half on a GPU, where one is at hand (docs/demo.md); DEMO="--device cpu" without
 	$(RUN) scripts/demo/gpu.py $(MIRROR_FLAGS) $(DEMO)
@@ -68,8 +68,8 @@ test-all:  ## all that .ci/run runs
 	$(MAKE) lint
 	$(MAKE) test WHOLE=1
 	$(MAKE) -j2 -O verify torture-share demo-share image-test TORTURE=2
-	$(MAKE) test-share SET=$(OLDER)
-	$(MAKE) -j2 -O test-subset-share test-scripts test-suites test-recipes-share lint-upstream SET=$(OLDER) COMPARE=
+	$(MAKE) test-share RELEASE=$(OLDER)
+	$(MAKE) -j2 -O test-subset-share test-scripts test-suites test-recipes-share lint-upstream RELEASE=$(OLDER) COMPARE=
 
 tiers:  ## say what make test does not run, in which tier it is, and why
 	@grep -hE '^[a-z0-9.-]+:.*## \[' Makefile | grep -v '\[test' | sed -E 's/:.*## /	/' | expand -t 20
@@ -117,9 +117,8 @@ torture: $(VENV)/.ready  ## [by hand] the same at every one of them; hours on tw
 verify: $(VENV)/.ready  ## [all] the distribution itself, in every form that can be had, and each feature without the others
 	$(PATCHCTL) verify --alone --skip-unavailable $(MIRROR_FLAGS)
 
-# The unpatched and the patched trees, from the same sources, for everything that compares them: of a newer set by the profile for that.
-OF_TREES = $(firstword $(basename $(notdir $(wildcard manifests/profiles/upstream-$(SET).yaml))) $(PROFILE))
-APPLY_TREES = $(PATCHCTL) apply --profile $(OF_TREES) --set $(SET) --skip-unavailable $(MIRROR_FLAGS)
+# The unpatched and the patched trees, from the same sources, for everything that compares them.
+APPLY_TREES = $(PATCHCTL) apply --profile every-stack --release $(RELEASE) --skip-unavailable $(MIRROR_FLAGS)
 trees: $(VENV)/.ready
 	$(APPLY_TREES) --workspace $(TREES)/patched
 	$(APPLY_TREES) --workspace $(TREES)/base
@@ -127,24 +126,24 @@ trees: $(VENV)/.ready
 
 BEHAVIOUR = $(PYTEST) -n 2 --dist loadfile --trees=$(TREES)/patched
 # On Ray each actor of a cluster imports all of it again: minutes a test, which test-behaviour takes.
-test-on: trees  ## [test] that each feature does what it says: its tests marked `on`, on the patched trees of SET, but for those on Ray
+test-on: trees  ## [test] that each feature does what it says: its tests marked `on`, on the patched trees of RELEASE, but for those on Ray
 	$(WITH_TORCH) $(BEHAVIOUR) -m on --ignore-glob='*_ray.py' patches
 
-test-behaviour: trees  ## [all] the patched upstream code of SET on a CPU torch
+test-behaviour: trees  ## [all] the patched upstream code of RELEASE on a CPU torch
 	$(WITH_TORCH) $(BEHAVIOUR) patches tests/behaviour
 
-test-scripts: trees  ## [all] the scripts, and clusters with a real Ray, of SET of the older release
+test-scripts: trees  ## [all] the scripts, and clusters with a real Ray, of RELEASE of the older release
 	$(WITH_TORCH) $(BEHAVIOUR) tests/scripts tests/cluster
 
 SHARE ?= 1/32
-test-share: trees  ## [all] every 32nd file of them, for SET of the older release; SHARE=2/32 for the next
+test-share: trees  ## [all] every 32nd file of them, for RELEASE of the older release; SHARE=2/32 for the next
 	$(WITH_TORCH) $(BEHAVIOUR) --share $(SHARE) patches tests/behaviour
 
-test-subsets: trees  ## [weekly] behaviour tests on every subset of the sources at hand that makes other trees, of SET; MIRRORS=DIR for more
-	$(WITH_TORCH) $(RUN) scripts/test_subsets.py --set $(SET)
+test-subsets: trees  ## [weekly] behaviour tests on every subset of the sources at hand that makes other trees, of RELEASE; MIRRORS=DIR for more
+	$(WITH_TORCH) $(RUN) scripts/test_subsets.py --release $(RELEASE)
 
 test-subset-share: trees  ## [all] the same without vllm-ascend, every 32nd file
-	$(WITH_TORCH) $(RUN) scripts/test_subsets.py --set $(SET) --without vllm-ascend -- --share 1/32 patches tests/behaviour
+	$(WITH_TORCH) $(RUN) scripts/test_subsets.py --release $(RELEASE) --without vllm-ascend -- --share 1/32 patches tests/behaviour
 
 test-slow: trees  ## [weekly] behaviour tests that take minutes: more processes, larger matrices
 	$(WITH_TORCH) $(PYTEST) patches tests/behaviour tests/scripts tests/cluster -m slow --slow --trees=$(TREES)/patched
@@ -153,7 +152,7 @@ test-slow: trees  ## [weekly] behaviour tests that take minutes: more processes,
 # AGAIN=1 runs all anew. ONLY="qwen3-8b/grpo ..."; SIZE="tp=1 cp=1" for fewer ranks; COMPARE=off,one-rank,minus-one,pairs holds further runs against each recipe's own.
 test-recipes: trees  ## [by hand] each recipe on CPUs with all its switches: two steps, an update, a checkpoint and its load; hours; COMPARE=off,...
 	$(WITH_TORCH) \
-	$(RUN) tests/recipes/run.py --set $(SET) --trees=$(TREES)/patched --out build/recipes$(OF_SET) --records $(EVIDENCE)/recipes$(OF_SET) --table $(EVIDENCE)/recipes$(OF_SET).md $(if $(ONLY),--only $(ONLY)) \
+	$(RUN) tests/recipes/run.py --release $(RELEASE) --trees=$(TREES)/patched --out build/recipes$(OF_RELEASE) --records $(EVIDENCE)/recipes$(OF_RELEASE) --table $(EVIDENCE)/recipes$(OF_RELEASE).md $(if $(ONLY),--only $(ONLY)) \
 	  $(if $(COMPARE),--compare $(COMPARE)) $(if $(SIZE),--size $(SIZE)) $(if $(AGAIN),--again)
 
 # One whose trees the package index has: FSDP on four ranks, two engines of two.
@@ -161,20 +160,20 @@ test-recipes-share: COMPARE ?= off
 test-recipes-share: trees  ## [all] one of them on four ranks, with its switches and, but for .ci/run, without
 	@$(TORCH_PYTHON) || { echo "recipes skipped: no CPU torch"; exit 0; }; \
 	export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) tests/recipes/run.py --set $(SET) --trees=$(TREES)/patched --out build/recipes-share --only qwen3-8b/grpo --again$(if $(COMPARE), --compare $(COMPARE))
+	$(RUN) tests/recipes/run.py --release $(RELEASE) --trees=$(TREES)/patched --out build/recipes-share --only qwen3-8b/grpo --again$(if $(COMPARE), --compare $(COMPARE))
 
 test-suites: trees  ## [all] upstream's own suites that source distributions carry, unpatched against patched; what is on record for the unpatched is not run again
 	@$(TORCH_PYTHON) || { echo "upstream's suites skipped: no CPU torch"; exit 0; }; \
 	export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) scripts/compare_upstream_suites.py --set $(SET) --base $(TREES)/base --patched $(TREES)/patched --off-only --quick --kept --out build/suites
+	$(RUN) scripts/compare_upstream_suites.py --release $(RELEASE) --base $(TREES)/base --patched $(TREES)/patched --off-only --quick --kept --out build/suites
 
 test-upstream: trees  ## [mirrors] all of upstream's listed suites, both trees in one run; MIRRORS=DIR; writes docs/evidence
 	$(WITH_TORCH) \
-	$(RUN) scripts/compare_upstream_suites.py --set $(SET) --base $(TREES)/base --patched $(TREES)/patched --out $(EVIDENCE)
+	$(RUN) scripts/compare_upstream_suites.py --release $(RELEASE) --base $(TREES)/base --patched $(TREES)/patched --out $(EVIDENCE)
 
 test-mutants: trees  ## [mirrors] each patch: red on the unpatched tree, green on the patched, red on its mutants; goes on where it was stopped
 	$(WITH_TORCH) \
-	$(PATCHCTL) prove --all --set $(SET) --trees $(TREES)
+	$(PATCHCTL) prove --all --release $(RELEASE) --trees $(TREES)
 
 # CASES, SEED and FIRST (of each reader's cases) go on where a run was stopped; what is at fault is kept in build/fuzz.
 CASES ?= 1000000
@@ -184,10 +183,10 @@ fuzz: $(VENV)/.ready  ## [by hand] the readers and the parser against changed by
 	$(RUN) tests/fuzz/fuzz_run.py --cases $(CASES) --seed $(SEED) --first $(FIRST) $(if $(MIRRORS),--mirrors $(MIRRORS))
 	PATCHCTL_FUZZ_VERBS=100 PATCHCTL_FUZZ_FIRST=$(FIRST) $(RUN) -m pytest -q tests/fuzz/test_fuzz_verbs.py
 
-# The bare stand-in bases are kept in build/. A tree that cannot be had is skipped by what needs it. Of a set whose base has a Python
-# that Debian has not, Ubuntu's is taken, where its keys are there; else the images are the older set's.
-IMAGE_SET := $(if $(filter file,$(origin SET)),$(if $(wildcard /usr/share/keyrings/ubuntu-archive-keyring.gpg),$(SET),$(OLDER)),$(SET))
-IMAGES = $(MAKE) trees SET=$(IMAGE_SET) && PATCHCTL_SET=$(IMAGE_SET) $(PYTEST) tests/image --base-trees=build/trees/$(IMAGE_SET)/base --bases build/image
+# The bare stand-in bases are kept in build/. A tree that cannot be had is skipped by what needs it. Of a release whose base has a Python
+# that Debian has not, Ubuntu's is taken, where its keys are there; else the images are the older release's.
+IMAGE_RELEASE := $(if $(filter file,$(origin RELEASE)),$(if $(wildcard /usr/share/keyrings/ubuntu-archive-keyring.gpg),$(RELEASE),$(OLDER)),$(RELEASE))
+IMAGES = $(MAKE) trees RELEASE=$(IMAGE_RELEASE) && PATCHCTL_RELEASE=$(IMAGE_RELEASE) $(PYTEST) tests/image --base-trees=build/trees/$(IMAGE_RELEASE)/base --bases build/image
 image-test:  ## [all] both images on stand-in bases of three layouts, built with buildah and run; root, about 5 minutes
 	$(IMAGES)
 
@@ -207,13 +206,13 @@ lint-upstream: trees  ## [all] upstream's own gates (licences, linters, formatte
 	$(RUN) scripts/upstream_gates.py --base $(TREES)/base --patched $(TREES)/patched
 
 bench: $(VENV)/.ready  ## apply beside git am and git apply; REPO=DIR for real history, MIRRORS="NAME=URL ..." for the profile's
-	$(RUN) benchmarks/bench_apply.py $(if $(REPO),--repo $(REPO)) --profile $(PROFILE) --set $(SET) $(MIRRORS:%=--mirror %) $(BENCH) --out docs/benchmarks.md
-	$(RUN) benchmarks/bench_workspace.py --profile $(PROFILE) --set $(SET) $(MIRRORS:%=--mirror %) --out docs/benchmarks.md
+	$(RUN) benchmarks/bench_apply.py $(if $(REPO),--repo $(REPO)) --profile $(PROFILE) --release $(RELEASE) $(MIRRORS:%=--mirror %) $(BENCH) --out docs/benchmarks.md
+	$(RUN) benchmarks/bench_workspace.py --profile $(PROFILE) --release $(RELEASE) $(MIRRORS:%=--mirror %) --out docs/benchmarks.md
 
 bench-all: BENCH = --sizes 35 200 1000 --made 10000 --trees 1000 4000 16000 --rounds 3 --plot docs/benchmarks-apply.svg
 bench-all: bench  ## bench with 10,000 patches, trees of other sizes and the plot: an hour
 
-bench-patches: SET = $(OLDER)
+bench-patches: RELEASE = $(OLDER)
 bench-patches: trees  ## what patches gain, as far as a CPU can tell: a simulation, counted bytes, a step's parts
 	$(RUN) benchmarks/bench_data_rebalance.py --out docs/benchmarks.md
 	$(RUN) benchmarks/bench_rollout_rebalance.py --out docs/benchmarks.md
@@ -231,8 +230,8 @@ docs: $(VENV)/.ready  ## generated pages, tables, JSON schemas
 	$(RUN) scripts/log/metrics.py
 	$(RUN) tests/recipes/records.py
 
-config-keys: trees  ## manifests/keys: the keys that an override may have, from the patched verl of SET
-	"$$($(RUN) scripts/torch_env.py --set $(SET))" scripts/config_keys.py $(TREES)/patched/verl --out manifests/keys/verl/$$(sed -n 's/^  verl: //p' manifests/sets/$(SET).yaml).tsv
+config-keys: trees  ## manifests/keys: the keys that an override may have, from the patched verl of RELEASE
+	"$$($(RUN) scripts/torch_env.py --release $(RELEASE))" scripts/config_keys.py $(TREES)/patched/verl --out manifests/keys/verl/$$(sed -n 's/^  verl: //p' manifests/releases/$(RELEASE).yaml).tsv
 
 published-scripts: trees  ## [mirrors] verl's published Ascend scripts, by Hydra, verl and our checks; MIRRORS=DIR; writes docs/published-scripts.md
 	$(WITH_TORCH) $(RUN) scripts/published_scripts.py --mirror $(firstword $(wildcard $(MIRRORS)/verl $(MIRRORS)/verl.git)) \

@@ -89,7 +89,7 @@ def main() -> int:
         "--trees", type=int, nargs="*", default=[], metavar="N", help="35 patches on trees of so many files"
     )
     parser.add_argument("--profile", help="a profile of this distribution, its sources from --mirror or the network")
-    parser.add_argument("--set", metavar="NAME", help="the profile's release set, where it is not the newest")
+    parser.add_argument("--release", metavar="NAME", help="the profile's release, where it is not the newest")
     parser.add_argument("--mirror", action="append", default=[], metavar="NAME=URL")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, help="a markdown file whose part between the markers is replaced")
@@ -222,12 +222,12 @@ class Workspace:
     """A workspace of a profile, with a cache of its own that has the sources."""
 
     def __init__(
-        self, folder: Path, root: Path, profile: str, mirrors: Iterable[str] = (), release_set: str | None = None
+        self, folder: Path, root: Path, profile: str, mirrors: Iterable[str] = (), release: str | None = None
     ) -> None:
         self.folder, self.root = folder, root
         self.cache = folder / "cache"
         folder.mkdir(parents=True, exist_ok=True)
-        self._named = ["--profile", profile, *(["--set", release_set] if release_set else []), "--skip-unavailable"]
+        self._named = ["--profile", profile, *(["--release", release] if release else []), "--skip-unavailable"]
         self.run(Clock(), "fetch", *self._named, *(word for mirror in mirrors for word in ("--mirror", mirror)))
         self.apply(Clock())
         self.state = json.loads((folder / "ws" / ".patchctl" / "state.json").read_text())
@@ -292,7 +292,7 @@ def series_case(work: Path, series: Series, rounds: int) -> Case:
 
 def profile_case(work: Path, args: argparse.Namespace) -> Case:
     """The distribution's own profile: all of its trees in one apply, and a `git am` for each tree."""
-    ours = Workspace(work, ROOT, args.profile, args.mirror, args.set)
+    ours = Workspace(work, ROOT, args.profile, args.mirror, args.release)
     expected = {name: tree["tip_tree"] for name, tree in ours.state["trees"].items()}
     checkouts, files = [], 0
     for name, tree in ours.state["trees"].items():
@@ -310,7 +310,7 @@ def profile_case(work: Path, args: argparse.Namespace) -> Case:
         assert ours.trees() == expected
 
     count = sum(len(c.files) for c in checkouts)
-    name = f"{args.profile}, {len(checkouts)} trees of release set {ours.state['set']}"
+    name = f"{args.profile}, {len(checkouts)} trees of release {ours.state['release']}"
     return Case(name, count, files, compare(ours, checkouts, args.rounds, check))
 
 

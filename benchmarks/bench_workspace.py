@@ -34,14 +34,14 @@ TITLES = {
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--profile", default="qwen3-235b")
-    parser.add_argument("--set", metavar="NAME", help="the profile's release set, where it is not the newest")
+    parser.add_argument("--release", metavar="NAME", help="the profile's release, where it is not the newest")
     parser.add_argument("--mirror", action="append", default=[], metavar="NAME=URL")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, help="a markdown file whose part between the markers is replaced")
     args = parser.parse_args()
     head = machine()
     with tempfile.TemporaryDirectory(prefix="patchctl-bench-") as scratch:
-        ours = Workspace(Path(scratch), ROOT, args.profile, args.mirror, args.set)
+        ours = Workspace(Path(scratch), ROOT, args.profile, args.mirror, args.release)
         ours.apply(Clock())
         ours.run(Clock(), "status", "--workspace", "ws")
         runs: dict[str, Runs] = {}
@@ -90,7 +90,7 @@ def git_status(ours: Workspace, workspace: Path, clock: Clock) -> None:
 
 def table(runs: dict[str, Runs], args: argparse.Namespace, ours: Workspace, files: int) -> list[str]:
     clone = min(runs["clone"].cpu)
-    title = f"{args.profile} on release set {ours.state['set']}, {len(ours.state['trees'])} trees, {files:,} files"
+    title = f"{args.profile} on release {ours.state['release']}, {len(ours.state['trees'])} trees, {files:,} files"
     out = [
         f"{title}. Fastest of {args.rounds} rounds.",
         "",

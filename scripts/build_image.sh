@@ -16,7 +16,7 @@ Builds Dockerfile.into (--into) or Dockerfile for a profile with docker, podman 
 holds (`patchctl labels`) and labels it with that, and with where it came from: revision, base and its digest.
 
   -p, --profile NAME   the profile [default: qwen3-235b]
-  -s, --set NAME       the release set to take it on, whose base is then the default [default: PATCHCTL_SET, else the first of those
+  -s, --release NAME       the release to take it on, whose base is then the default [default: PATCHCTL_RELEASE, else the first of those
                        in the Dockerfile on which the profile stands: the newest on which it is proven]
   -t, --tag IMAGE      the image's name [default: patchctl:PROFILE]
   -b, --base IMAGE     BASE_IMAGE, by tag or NAME@sha256:DIGEST [default: what the Dockerfile says]
@@ -44,7 +44,7 @@ TEXT
 }
 
 main() {
-  local profile=qwen3-235b set=${PATCHCTL_SET-} tag='' base='' file=Dockerfile bundle='' signers='' tool='' value
+  local profile=qwen3-235b release=${PATCHCTL_RELEASE-} tag='' base='' file=Dockerfile bundle='' signers='' tool='' value
   local -a arguments=() into=() left=()
   while [[ $# -gt 0 ]]; do
     case $1 in
@@ -57,11 +57,11 @@ main() {
       --compilers) arguments+=(--build-arg COMPILERS=yes) ;;
       --native) arguments+=(--build-arg NATIVE=yes) ;;
       --) shift && break ;;
-      -p | --profile | -s | --set | -t | --tag | -b | --base | --bundle | --allowed-signers | --apply | --tool | --python | --leave-out)
+      -p | --profile | -s | --release | -t | --tag | -b | --base | --bundle | --allowed-signers | --apply | --tool | --python | --leave-out)
         take value "$@"
         case $1 in
           -p | --profile) profile=$value ;;
-          -s | --set) set=$value ;;
+          -s | --release) release=$value ;;
           -t | --tag) tag=$value ;;
           -b | --base) base=$value ;;
           --bundle) bundle=$value ;;
@@ -82,12 +82,12 @@ main() {
   [[ -z $bundle ]] || bundle=$(realpath --no-symlinks -- "$bundle")
   cd "$HERE/.."
   [[ -f manifests/profiles/$profile.yaml ]] || wrong_use "there is no profile $profile" "patchctl list"
-  set=${set:-$(set_of "$profile" "$file")}
-  if [[ -n $set ]]; then
-    [[ -f manifests/sets/$set.yaml ]] || wrong_use "there is no release set $set" "patchctl list sets"
-    arguments+=(--build-arg "SET=$set")
-    base=${base:-$(sed -n "s/^# base of ${set//./\\.}: \([^ ]*\).*/\1/p" "$file")}
-    [[ -n $base ]] || wrong_use "$file names no base of $set" "name one with --base IMAGE"
+  release=${release:-$(release_of "$profile")}
+  if [[ -n $release ]]; then
+    [[ -f manifests/releases/$release.yaml ]] || wrong_use "there is no release $release" "patchctl list releases"
+    arguments+=(--build-arg "RELEASE=$release")
+    base=${base:-$(image_of "$release" "$file")}
+    [[ -n $base ]] || wrong_use "release $release names no base image for $file" "name one with --base IMAGE"
   fi
   tool=$(building "$tool")
   tag=${tag:-patchctl:$profile}
@@ -108,13 +108,39 @@ main() {
   say "$tag: built with $tool, labelled as \`patchctl labels\` says in it"
 }
 
-# set_of PROFILE DOCKERFILE: the first release set of those that the Dockerfile has bases of on which the profile stands. patchctl, which
-# need not be here, takes it on the same one, as a test holds.
-set_of() {
-  local set
-  while read -r set; do
-    if grep -q "^  [\"']${set//./\\.}[\"']:" "manifests/profiles/$1.yaml"; then echo "$set" && return; fi
-  done < <(sed -n 's/^# base of \([^:]*\): .*/\1/p' "$2")
+# release_of PROFILE: the newest release on which the profile stands. patchctl, which need not be here, takes it on the same one, as a
+# test holds.
+release_of() {
+  local release releases
+  while read -r release; do
+    while read -r releases; do
+      if among "$releases" "$release"; then echo "$release" && return; fi
+    done < <(sed -n "/^releases:/,/^[^ ]/s/^  [\"']\([^\"']*\)[\"']:.*/\1/p" "manifests/profiles/$1.yaml")
+  done < <(basename -s .yaml -- manifests/releases/*.yaml | sort -rV)
+}
+
+# among RELEASES RELEASE: whether it is the one named, or within limits such as >=YEAR.MONTH,<YEAR.MONTH.
+among() {
+  local limit limits
+  IFS=', ' read -ra limits <<<"$1"
+  for limit in "${limits[@]}"; do
+    case $limit in
+      '>='*) [[ $(printf '%s\n' "${limit#>=}" "$2" | sort -V | head -n 1) == "${limit#>=}" ]] || return 1 ;;
+      '<'*) [[ ${limit#<} != "$2" && $(printf '%s\n' "${limit#<}" "$2" | sort -V | head -n 1) == "$2" ]] || return 1 ;;
+      *) [[ $limit == "$2" ]] || return 1 ;;
+    esac
+  done
+}
+
+# image_of RELEASE DOCKERFILE: what the release's manifest names for it, or that of the release which it extends.
+image_of() {
+  local at=$1 key=base found
+  [[ $2 != *.into ]] || key=into
+  while [[ -n $at ]]; do
+    found=$(sed -n "/^images:/,/^[^ ]/s/^  $key: *\([^ ]*\).*/\1/p" "manifests/releases/$at.yaml")
+    [[ -z $found ]] || { echo "$found" && return; }
+    at=$(sed -n "s/^extends: *[\"']\([^\"']*\)[\"'].*/\1/p" "manifests/releases/$at.yaml")
+  done
 }
 
 # take_bundle BUNDLE SIGNERS

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs upstream's own test suites on the unpatched and on the patched trees, and compares the outcome of each test id.
 
-The suites are listed in tests/upstream_suites/suites.yaml, those of another release set than 2026.02 in suites-SET.yaml.
-PATCHCTL_TORCH_PYTHON names the interpreter that runs them, of the same set as the trees.
+The suites are listed in tests/upstream_suites/suites.yaml, those of another release than 2026.02 in suites-RELEASE.yaml.
+PATCHCTL_TORCH_PYTHON names the interpreter that runs them, of the same release as the trees.
 A test id whose outcome is not the same is run by itself three times on each side, and is called flaky only if it also
 differs within one tree; when many differ none is run again. After the comparison with every switch off, each suite is run
 again with each feature on that it lists, by a variable or by another default in a copy of the tree, against the unpatched
@@ -31,7 +31,7 @@ from evidence import Comparison, Difference, base_trees, count, programs, revisi
 from suite_runs import Run, Suite, Switch, load_suites, missing, run_suite, switched_on  # noqa: E402
 from unpatched import Unpatched  # noqa: E402
 
-FIRST_SET = "2026.02"  # whose files have no set in their names
+OLDEST_RELEASE = "2026.02"  # whose files have no release in their names
 RERUNS = 3
 MANY = 12  # more that differ have one cause, and are not rerun
 ABSENT = "absent"
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("PATCHCTL_TORCH_PYTHON is not set: it names a Python 3.11 that has a CPU torch", file=sys.stderr)
         return 1
     sides = {"base": options.base.resolve(), "patched": options.patched.resolve()}
-    suites = load_suites(SUITES / named("suites.yaml", options.set))
+    suites = load_suites(SUITES / named("suites.yaml", options.release))
     if unknown := set(options.only) - {suite.name for suite in suites}:
         print(f"no suite {', '.join(sorted(unknown))}; there are: {', '.join(s.name for s in suites)}", file=sys.stderr)
         return 1
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.kept:
         names = {name for suite in chosen if not missing(suite, sides["base"]) for name in suite.upstreams}
         kept = Unpatched(
-            SUITES / named("unpatched.json", options.set), Path(python).absolute(), base_trees(names, sides["base"])
+            SUITES / named("unpatched.json", options.release), Path(python).absolute(), base_trees(names, sides["base"])
         )
     runs = [(suite, switch) for suite in chosen for switch in [None, *([] if options.off_only else suite.switches)]]
     done: dict[int, Comparison] = {}
@@ -89,7 +89,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--patched", type=Path, required=True, metavar="DIR", help="patched trees: DIR/verl, ...")
     others = [path.stem.removeprefix("suites-") for path in sorted(SUITES.glob("suites-*.yaml"))]
     parser.add_argument(
-        "--set", choices=[FIRST_SET, *others], default=FIRST_SET, help="the trees' release set (default %(default)s)"
+        "--release",
+        choices=[OLDEST_RELEASE, *others],
+        default=OLDEST_RELEASE,
+        help="the trees' release (default %(default)s)",
     )
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this suite only (repeatable)")
     parser.add_argument("--off-only", action="store_true", help="leave out the runs with a feature on")
@@ -103,9 +106,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def named(file: str, release_set: str) -> str:
-    """The name of a set's own file: with the set before its ending, unless it is the first."""
-    return file if release_set == FIRST_SET else f"-{release_set}.".join(file.rsplit(".", 1))
+def named(file: str, release: str) -> str:
+    """The name of a release's own file: with the release before its ending, unless it is the first."""
+    return file if release == OLDEST_RELEASE else f"-{release}.".join(file.rsplit(".", 1))
 
 
 def _compared(
@@ -215,7 +218,7 @@ def _write_evidence(
 ) -> None:
     names = {name for suite in suites for name in suite.upstreams}
     present = sorted(name for name in names if all((trees / name).is_dir() for trees in sides.values()))
-    more = f" --set {options.set}" if options.set != FIRST_SET else ""
+    more = f" --release {options.release}" if options.release != OLDEST_RELEASE else ""
     more += "".join(f" --only {name}" for name in options.only) + (" --off-only" if options.off_only else "")
     command = f"scripts/compare_upstream_suites.py --base BASE --patched PATCHED{more} --out DIR"
     facts = {
@@ -223,7 +226,7 @@ def _write_evidence(
         "programs": programs(python),
         "revisions": revisions(present, sides["base"], sides["patched"]),
     }
-    write(options.out / named("upstream-suites.md", options.set), command, facts, comparisons)
+    write(options.out / named("upstream-suites.md", options.release), command, facts, comparisons)
 
 
 if __name__ == "__main__":

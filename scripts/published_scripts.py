@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from patchctl.__main__ import compose  # noqa: E402
-from patchctl.catalog.release_sets import on_set  # noqa: E402
+from patchctl.catalog.chosen_release import on_release  # noqa: E402
 from patchctl.errors import Where, WrongUse  # noqa: E402
 from patchctl.manifest.distribution import Distribution  # noqa: E402
 from patchctl.training.recipes.keys import read_keys, unknown_keys  # noqa: E402
@@ -138,7 +138,7 @@ def main() -> int:
 def judged_scripts(mirror: Path, tree: Path, python: Path) -> tuple[list[Judged], str]:
     """Every published script of the stack's tag, judged by both sides; and the tag."""
     compose()
-    dist = on_set(Distribution.load(ROOT), next(iter(Distribution.load(ROOT).sets)), print)
+    dist = on_release(Distribution.load(ROOT), next(iter(Distribution.load(ROOT).releases)), print)
     recipes = read_recipes(dist)
     assert recipes.rules is not None
     plain = resolve(recipes, *recipes.runnable()[0])

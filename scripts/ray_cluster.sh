@@ -24,7 +24,7 @@ nodes are there, and waits with --wait; stop ends what this script started on th
 
 The environment comes first: Ray's workers inherit that of `ray start`, and a variable that is set later reaches none.
   -p, --profile P, -r, --recipe R   load `patchctl env` of this recipe
-      --path NAME=PATH, --size NAME=N, --set NAME|KEY=VALUE   passed to `patchctl env`; repeatable
+      --path NAME=PATH, --size NAME=N, --release NAME|KEY=VALUE   passed to `patchctl env`; repeatable
       --env-file F           source F instead: what `patchctl env` printed elsewhere
       --no-env               leave the environment as it is
       --workspace D          put the trees of D on PYTHONPATH; not needed where they are installed
@@ -66,7 +66,7 @@ parse() {
     case $1 in
       -p | --profile) take PROFILE "$@" && shift 2 ;;
       -r | --recipe) take RECIPE "$@" && shift 2 ;;
-      --path | --size | --set) take WORD "$@" && ASKED+=("$1" "$WORD") && shift 2 ;;
+      --path | --size | --release) take WORD "$@" && ASKED+=("$1" "$WORD") && shift 2 ;;
       --env-file) take ENV_FILE "$@" && shift 2 ;;
       --no-env) NO_ENV=1 && shift ;;
       --workspace) take WORKSPACE "$@" && shift 2 ;;

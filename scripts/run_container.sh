@@ -126,7 +126,7 @@ find_mounts() {
   local path mount source target
   VOLUMES=()
   there "$DRIVER" || {
-    absent "$DRIVER is not there: containers use the host's driver" "it and its files" "install the Ascend HDK of the release set: 26.0 for 2026.11, 25.3 for 2026.02"
+    absent "$DRIVER is not there: containers use the host's driver" "it and its files" "install the Ascend HDK of the release: 26.0 for 2026.11, 25.3 for 2026.02"
     ELSEWHERE=1
   }
   for path in "${READ_ONLY[@]}" "${SHARED[@]}"; do

@@ -5,7 +5,7 @@ A subset whose trees are the same bytes in a larger one that was tested is not t
 one of an upstream that lacks are left out, and so make trees of their own. Sources are taken from the cache alone.
 
 example:
-  scripts/test_subsets.py --set 2026.11 --plan
+  scripts/test_subsets.py --release 2026.11 --plan
   scripts/test_subsets.py --without megatron-lm -- --share 1/8 patches tests/behaviour
 """
 
@@ -31,7 +31,7 @@ NONE = 3  # patchctl's exit code where no source at all can be had
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--set", help="the release set [default: the one that apply takes]")
+    parser.add_argument("--release", help="the release [default: the one that apply takes]")
     parser.add_argument("--profile", default="qwen3-235b", help="[default: %(default)s]")
     parser.add_argument(
         "--without", action="append", choices=UPSTREAMS, metavar="UPSTREAM", help="this subset alone (repeatable)"
@@ -40,7 +40,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=REPO / "build" / "subsets", help="[default: %(default)s]")
     parser.add_argument("pytest", nargs="*", metavar="-- ARGUMENT", help=f"for pytest [default: {' '.join(TESTS)}]")
     args = parser.parse_args()
-    profile = ["--profile", args.profile, *(["--set", args.set] if args.set else [])]
+    profile = ["--profile", args.profile, *(["--release", args.release] if args.release else [])]
     tested: list[dict[str, str]] = []
     failed: list[str] = []
     same = 0

@@ -4,7 +4,7 @@
 Looked for in this order: PATCHCTL_TORCH_PYTHON; the environment that an earlier run made; otherwise one is made with
 Python 3.11 and torch from what pip is configured for (find-links included), then from TORCH_INDEX_URL. A torch build that
 requires nvidia-* packages is never installed. Prints nothing on standard output and exits 3 when there is none; the
-reason, and what to set, go to standard error. Each release set has its own environment, which its manifest names: --set says of which.
+reason, and what to set, go to standard error. Each release has its own environment, which its manifest names: --release says of which.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TORCH = "2.13.0"
 PYTHON = "3.11"
 HERE = Path(__file__).resolve().parent.parent
 BEHAVIOUR = HERE / "tests" / "behaviour"
-MANIFESTS = HERE / "manifests" / "sets"
+MANIFESTS = HERE / "manifests" / "releases"
 FILES = ("requirements.txt", "requirements-no-deps.txt", "constraints.txt")
 NONE = 3
 
@@ -35,17 +35,17 @@ class NoTorch(Exception):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     sets = sorted(file.stem for file in MANIFESTS.glob("*.yaml"))
-    parser.add_argument("--set", choices=sets, default=sets[-1], help="the release set [default: %(default)s]")
+    parser.add_argument("--release", choices=sets, default=sets[-1], help="the release [default: %(default)s]")
     parser.add_argument(
-        "--venv", type=Path, help="where to make the environment [default: as the set's manifest names it]"
+        "--venv", type=Path, help="where to make the environment [default: as the release's manifest names it]"
     )
     args = parser.parse_args()
-    manifest = (MANIFESTS / f"{args.set}.yaml").read_text(encoding="utf-8")
+    manifest = (MANIFESTS / f"{args.release}.yaml").read_text(encoding="utf-8")
     name = re.search(r"(?m)^environment: (\S+)$", manifest)
     try:
         if name is None:
-            raise NoTorch(f"the manifest of {args.set} names no environment")
-        print(find_or_make((args.venv or HERE / f".{name[1]}").absolute(), folder_of(args.set), args.set))
+            raise NoTorch(f"the manifest of {args.release} names no environment")
+        print(find_or_make((args.venv or HERE / f".{name[1]}").absolute(), folder_of(args.release), args.release))
     except NoTorch as reason:
         print(f"no CPU torch for the behaviour tests: {reason}", file=sys.stderr)
         return NONE
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def folder_of(name: str) -> Path:
-    """Where the files lie that a set's environment is made of: a folder of its own, else the one that the first set has."""
+    """Where the files lie that a release's environment is made of: a folder of its own, else the one that the first release has."""
     own = BEHAVIOUR / "environments" / name
     return own if (own / FILES[0]).is_file() else BEHAVIOUR
 
@@ -82,14 +82,14 @@ def wanted(folder: Path) -> str:
 
 
 def check_transformers(python: str, folder: Path, name: str) -> None:
-    """Raise NoTorch where an interpreter that somebody named is of another set: transformers tells them apart."""
+    """Raise NoTorch where an interpreter that somebody named is of another release: transformers tells them apart."""
     lines = (folder / "constraints.txt").read_text().splitlines()
     (version,) = [line.removeprefix("transformers==") for line in lines if line.startswith("transformers==")]
     probe = "import importlib.metadata; print(importlib.metadata.version('transformers'))"
     done = subprocess.run([python, "-c", probe], capture_output=True, text=True, check=False)
     if (found := done.stdout.strip() or "no transformers") != version:
         raise NoTorch(
-            f"PATCHCTL_TORCH_PYTHON={python} has {found}; release set {name} runs on transformers {version}: unset it"
+            f"PATCHCTL_TORCH_PYTHON={python} has {found}; release {name} runs on transformers {version}: unset it"
         )
 
 

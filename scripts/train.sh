@@ -22,7 +22,7 @@ nodes and NPUs are in the cluster, and Ray was started with this environment; th
                           [default: $WORKSPACE, $PATCHCTL_WORKSPACE or workspace]
       --path NAME=PATH    a file of the recipe, instead of its variable; repeatable
       --size NAME=N       another size of the recipe; repeatable
-      --set NAME          the release set whose recipe it is, as RECIPE@NAME and PATCHCTL_SET say it, too
+      --release NAME      the release whose recipe it is, as RECIPE@NAME and PATCHCTL_RELEASE say it, too
       --head A[:PORT]     the cluster [default: RAY_ADDRESS, else what ray_cluster.sh started on this machine, else
                           for one node: the framework starts Ray by itself]
       --wait SECONDS      for the nodes [default: 600]
@@ -51,7 +51,7 @@ parse() {
       -n | --nodes) take NODES "$@" && shift 2 ;;
       --workspace) take WORKSPACE "$@" && ON_PATH=1 && shift 2 ;;
       --path) take word "$@" && name=${word%%=*} && ASKED+=(--path "$name=$(absolute "$name" "${word#*=}")") && shift 2 ;;
-      --size | --set) take word "$@" && ASKED+=("$1" "$word") && shift 2 ;;
+      --size | --release) take word "$@" && ASKED+=("$1" "$word") && shift 2 ;;
       --head) take HEAD "$@" && shift 2 ;;
       --wait) take WAIT "$@" && shift 2 ;;
       --log-dir) take LOG_DIR "$@" && shift 2 ;;
@@ -62,7 +62,7 @@ parse() {
       --cann) take CANN "$@" && shift 2 ;;
       --dry-run) DRY_RUN=1 && shift ;;
       -*) wrong_use "unknown option $1" ;;
-      *=*) ASKED+=(--set "$1") && shift ;;
+      *=*) ASKED+=("$1") && shift ;;
       *) names+=("$1") && shift ;;
     esac
   done
@@ -125,7 +125,7 @@ check_paths() {
   done < <(variables)
   ((${#missing[@]} == 0)) || die "$WRONG_USE" "$PROFILE/$RECIPE needs paths that are not set:
 $(printf '%s\n' "${missing[@]}")" "export NAME=PATH, or --path NAME=PATH (patchctl recipe show $PROFILE/$RECIPE)"
-  [[ -d $FOLDER ]] || die "$WRONG_USE" "$FOLDER: there is no such folder" "patchctl apply --profile $PROFILE --workspace D (with the recipe's --set), --workspace D"
+  [[ -d $FOLDER ]] || die "$WRONG_USE" "$FOLDER: there is no such folder" "patchctl apply --profile $PROFILE --workspace D (with the recipe's --release), --workspace D"
 }
 
 # absolute NAME PATH: a model may also be a name on a hub, which is no path; checkpoints may not be there yet.
@@ -141,7 +141,7 @@ print_plan() {
   check_paths_aloud
   # shellcheck disable=SC2016
   [[ -z $ON_PATH ]] || printf 'export PYTHONPATH=%q${PYTHONPATH:+:$PYTHONPATH}\n' "$(trees_of "$WORKSPACE")"
-  [[ -z ${PATCHCTL_SET-} ]] || printf 'export PATCHCTL_SET=%q\n' "$PATCHCTL_SET"
+  [[ -z ${PATCHCTL_RELEASE-} ]] || printf 'export PATCHCTL_RELEASE=%q\n' "$PATCHCTL_RELEASE"
   if [[ -n $PREFLIGHT ]]; then printf 'patchctl' && printf ' %q' "${PREFLIGHT_COMMAND[@]}" && echo ' || exit'; fi
   # Only what is known now is quoted; a cluster that is not there yet is the script's own HEAD.
   local head=local

@@ -1,4 +1,4 @@
-"""Pages in Markdown: which there are, their headings as links reach them, their links, and the release set of their commands."""
+"""Pages in Markdown: which there are, their headings as links reach them, their links, and the release of their commands."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _headings(text: str) -> Iterator[tuple[int, int, str]]:
         yield index, len(heading["level"]), anchor
 
 
-def set_of_shell(line: str, before: str | None) -> str | None:
-    """The release set that PATCHCTL_SET says after a line of a shell; `before` is what it said until then, None for nothing."""
-    said = re.match(r"export PATCHCTL_SET=(\S+)|unset PATCHCTL_SET", line)
+def release_of_shell(line: str, before: str | None) -> str | None:
+    """The release that PATCHCTL_RELEASE says after a line of a shell; `before` is what it said until then, None for nothing."""
+    said = re.match(r"export PATCHCTL_RELEASE=(\S+)|unset PATCHCTL_RELEASE", line)
     return said[1] if said else before

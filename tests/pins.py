@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from patchctl.__main__ import compose
-from patchctl.catalog.release_sets import on_set
+from patchctl.catalog.chosen_release import on_release
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Stack
 from patchctl.training.recipes import versions
@@ -22,19 +22,19 @@ def distribution() -> Distribution:
     return Distribution.load(REPO)
 
 
-def profile_on(release_set: str | None, profile: str = PROFILE) -> Profile:
-    """A profile on a release set; without one on that which patchctl takes by itself. Raises WrongUse where it does not stand there."""
-    return on_set(distribution(), release_set, print).profile(profile)
+def profile_on(release: str | None, profile: str = PROFILE) -> Profile:
+    """A profile on a release; without one on that which patchctl takes by itself. Raises WrongUse where it does not stand there."""
+    return on_release(distribution(), release, print).profile(profile)
 
 
-def stack_of(upstream: str, profile: str = PROFILE, release_set: str | None = None) -> Stack:
+def stack_of(upstream: str, profile: str = PROFILE, release: str | None = None) -> Stack:
     """The stack that a profile has of an upstream."""
-    return distribution().stacks_of(profile_on(release_set, profile))[upstream]
+    return distribution().stacks_of(profile_on(release, profile))[upstream]
 
 
-def version_of(upstream: str, profile: str = PROFILE, release_set: str | None = None) -> str:
+def version_of(upstream: str, profile: str = PROFILE, release: str | None = None) -> str:
     """The version that the package index has the pin of a profile's stack by."""
-    return index_version(stack_of(upstream, profile, release_set))
+    return index_version(stack_of(upstream, profile, release))
 
 
 def index_version(stack: Stack) -> str:

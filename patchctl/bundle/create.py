@@ -115,7 +115,9 @@ def create_bundle(
         gone = [(m.upstream, m.form) for m in missing]
         gone += [(s.upstream, f) for s in plan.skipped for f in forms_of(dist.stacks_of(profile)[s.upstream])]
         parts.sort(key=lambda part: part.member.name)
-        index = Index(profile.name, tuple(sources), tuple(sorted(gone)), tuple(p.member for p in parts), profile.set)
+        index = Index(
+            profile.name, tuple(sources), tuple(sorted(gone)), tuple(p.member for p in parts), profile.release
+        )
         progress.start(f"writing {out.name}", index.size)
         try:
             size, digest, signature = _write(out, index, parts, progress, key)
@@ -207,7 +209,9 @@ def _own_parts(dist: Distribution, plan: Plan, cache_dir: Path) -> list[_Part]:
         if read.get(file) != data:
             raise _edited(file)
     now = Distribution.load(dist.root, cache_dir)
-    if replace(now, profiles=dist.profiles, named_set=dist.named_set) != dist:  # these two are how this run reads it
+    if (
+        replace(now, profiles=dist.profiles, named_release=dist.named_release) != dist
+    ):  # these two are how this run reads it
         raise _edited(dist.root / "manifests")
     return parts
 

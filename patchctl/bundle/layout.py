@@ -78,14 +78,14 @@ class BundledSource:
 
 @dataclass(frozen=True)
 class Index:
-    """What a bundle says of itself. `missing` names (upstream, form) that could not be had when it was made; `set` is the release
-    set that the profile was taken on, and stands in no bundle of a profile without one."""
+    """What a bundle says of itself. `missing` names (upstream, form) that could not be had when it was made; `release` is the one
+    that the profile was taken on, and stands in no bundle of a profile without one."""
 
     profile: str
     sources: tuple[BundledSource, ...]
     missing: tuple[tuple[str, str], ...]
     members: tuple[Member, ...]
-    set: str | None = None
+    release: str | None = None
 
     def source(self, upstream: str, form: str) -> BundledSource | None:
         """The source of an upstream in this form, or None."""
@@ -100,8 +100,8 @@ class Index:
 def render_index(index: Index) -> bytes:
     """The index as a member: the same index gives the same bytes."""
     data = {"bundle": VERSION, **asdict(index)}
-    if index.set is None:
-        del data["set"]
+    if index.release is None:
+        del data["release"]
     return (json.dumps(data, indent=1, sort_keys=True) + "\n").encode("ascii")
 
 
@@ -131,7 +131,7 @@ def parse_index(data: bytes) -> Index:
 def _index(held: Mapping[str, Any]) -> Index:
     sources = tuple(BundledSource(**s) for s in held["sources"])
     missing = tuple((u, f) for u, f in held["missing"])
-    return Index(held["profile"], sources, missing, tuple(Member(**m) for m in held["members"]), held.get("set"))
+    return Index(held["profile"], sources, missing, tuple(Member(**m) for m in held["members"]), held.get("release"))
 
 
 def _check_members(members: Sequence[Member]) -> None:
@@ -188,7 +188,7 @@ class _Names:
 def _check_sources(index: Index) -> None:
     texts = [
         index.profile,
-        *([] if index.set is None else [index.set]),
+        *([] if index.release is None else [index.release]),
         *(v for s in index.sources for v in (s.upstream, s.form)),
     ]
     texts += [text for pair in index.missing for text in pair]

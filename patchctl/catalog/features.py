@@ -28,12 +28,12 @@ class ProfileRow:
     without: tuple[str, ...]
     runtime: dict[str, str]
     patches: int
-    set: str | None = None
+    release: str | None = None
 
 
 @dataclass(frozen=True)
-class SetRow:
-    """A release set: `stacks` by upstream, `runtime` versions by requirement, `pinned` commits by upstream, and the profiles that
+class ReleaseRow:
+    """A release: `stacks` by upstream, `runtime` versions by requirement, `pinned` commits by upstream, and the profiles that
     stand on it."""
 
     name: str
@@ -133,7 +133,7 @@ def go_together(profiles: Iterable[Profile | ProfileRow], one: tuple[str, str], 
 
 
 def _applies(profile: Profile, upstream: str, stack: str, feature: str) -> bool:
-    """Whether a profile, as it is on its set, has the stack and does not leave the feature out."""
+    """Whether a profile, as it is on its release, has the stack and does not leave the feature out."""
     return profile.stacks.get(upstream) == stack and not {feature, f"{feature}@{upstream}"} & {*profile.without}
 
 
@@ -150,13 +150,13 @@ class Catalog:
             self._read[file] = load_patch(file, self.dist.root)
         return self._read[file]
 
-    def sets(self, profile: str | None = None, upstream: str | None = None) -> list[SetRow]:
-        """The release sets, the newest first: all, or those on which a profile stands, or that have a stack of an upstream."""
+    def releases(self, profile: str | None = None, upstream: str | None = None) -> list[ReleaseRow]:
+        """The releases, the newest first: all, or those on which a profile stands, or that have a stack of an upstream."""
         if profile is not None:
             self.dist.profile(profile)
-        users = {name: {p.name for p in self.dist.every_profile() if p.set == name} for name in self.dist.sets}
+        users = {name: {p.name for p in self.dist.every_profile() if p.release == name} for name in self.dist.releases}
         return [
-            SetRow(
+            ReleaseRow(
                 one.name,
                 one.summary,
                 {u: one.stacks[u] for u in self.dist.upstreams if u in one.stacks},
@@ -166,10 +166,10 @@ class Catalog:
                 one.environment,
                 tuple(sorted(users[one.name])),
             )
-            for one in self.dist.sets.values()
+            for one in self.dist.releases.values()
             if (profile is None or profile in users[one.name])
             and (upstream is None or upstream in one.stacks)
-            and self.dist.named_set in (None, one.name)
+            and self.dist.named_release in (None, one.name)
         ]
 
     def profiles(self, only: str | None = None, upstream: str | None = None) -> list[ProfileRow]:
@@ -181,14 +181,14 @@ class Catalog:
         return [self._profile_row(profile, self.patches()) for profile in chosen]
 
     def _every_profile(self) -> list[Profile]:
-        """Every profile on every set, or on the one that the run names."""
-        return [p for p in self.dist.every_profile() if self.dist.named_set in (None, p.set)]
+        """Every profile on every release, or on the one that the run names."""
+        return [p for p in self.dist.every_profile() if self.dist.named_release in (None, p.release)]
 
     def _profile_row(self, profile: Profile, patches: Sequence[PatchRow]) -> ProfileRow:
         stacks = {u: profile.stacks[u] for u in self.dist.upstreams if u in profile.stacks}
         applied = sum(_applies(profile, row.upstream, row.stack, row.feature) for row in patches)
         without, runtime = tuple(profile.without), dict(profile.runtime)
-        return ProfileRow(profile.name, profile.summary, stacks, without, runtime, applied, profile.set)
+        return ProfileRow(profile.name, profile.summary, stacks, without, runtime, applied, profile.release)
 
     def stacks(self, profile: str | None = None, upstream: str | None = None) -> list[StackRow]:
         """The stacks in the order of upstreams.yaml, of one profile or upstream only. Raises WrongUse."""
@@ -205,7 +205,7 @@ class Catalog:
             if owner == name
             and upstream in (None, owner)
             and (wanted is None or wanted.get(owner) == stack.name)
-            and self.dist.of_named_set(stack)
+            and self.dist.of_named_release(stack)
         ]
 
     def _stack_row(self, stack: Stack) -> StackRow:
@@ -248,12 +248,12 @@ class Catalog:
 
     def requirements(self, profile: str | None = None) -> list[RequirementRow]:
         """What profiles run on, or what one does. Raises WrongUse."""
-        several = len(self.dist.sets) > 1
+        several = len(self.dist.releases) > 1
         chosen = self._every_profile() if profile is None else [self.dist.profile(profile)]
         rows = []
         for name, requirement in self.dist.requirements.items():
             versions = {
-                f"{p.name}@{p.set}" if several and p.set else p.name: p.runtime[name]
+                f"{p.name}@{p.release}" if several and p.release else p.name: p.runtime[name]
                 for p in chosen
                 if name in p.runtime
             }
@@ -279,15 +279,15 @@ class Catalog:
             return [self._detail(file) for file in found]
         known = sorted({self.patch(f).feature for f, owner in self._owned.items() if upstream in (None, owner)})
         of = f" of {upstream}" if upstream else ""
-        all_sets = "`patchctl list patches` names them all"
-        if self.dist.named_set is not None:
-            of += f" on {self.dist.named_set}"
-            all_sets = "`PATCHCTL_SET= patchctl list patches` names those of every set"
-        hint = self._hint_for(feature, known) or all_sets
+        every = "`patchctl list patches` names them all"
+        if self.dist.named_release is not None:
+            of += f" on {self.dist.named_release}"
+            every = "`PATCHCTL_RELEASE= patchctl list patches` names those of every release"
+        hint = self._hint_for(feature, known) or every
         raise WrongUse(f"no feature {quoted(feature)}{of}{did_you_mean(feature, known)}", hint=hint)
 
     def _hint_for(self, name: str, known: Sequence[str]) -> str | None:
-        """For a switch that a document of the practice names: what does its work here, on another set than the run's where it is
+        """For a switch that a document of the practice names: what does its work here, on another release than the run's where it is
         not `known`."""
         switches = self.dist.practice.switches if self.dist.practice else {}
         named = next((n for key, n in switches.items() if re.split("[= ]", key)[0].rpartition(".")[2] == name), None)
@@ -296,8 +296,8 @@ class Catalog:
         seeds = f"a switch of the practice's documents ({', '.join(named.seeds)})"
         if not named.features:
             return f"{seeds}; nothing here does its work: {' '.join((named.note or '').split())}"
-        here = [f for f in named.features if self.dist.named_set is None or parse_feature(f)[0] in known]
-        shown = (f"`{'' if f in here else 'PATCHCTL_SET= '}patchctl show {f}`" for f in named.features)
+        here = [f for f in named.features if self.dist.named_release is None or parse_feature(f)[0] in known]
+        shown = (f"`{'' if f in here else 'PATCHCTL_RELEASE= '}patchctl show {f}`" for f in named.features)
         return f"{seeds}; here it is " + ", ".join(shown)
 
     @cached_property

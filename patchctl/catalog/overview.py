@@ -79,7 +79,7 @@ class RecipeRow:
     module: str
     needs: tuple[str, ...]
     limits: tuple[str, ...]
-    set: str | None = None
+    release: str | None = None
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,10 @@ def overview(dist: Distribution, profile: str | None) -> Overview:
     patches = tuple(_patch(catalog, evidence, row) for row in catalog.patches(profile))
     found = (row for other in extension.registered() for name in other.recipes for row in extension.load(name)(dist))
     profiles = tuple(catalog.profiles(profile))
-    shown = {(one.name, one.set) for one in profiles}  # of one profile only those on the set that the page is of
-    recipes = tuple(row for row in found if (row.profile, row.set) in shown)
+    shown = {
+        (one.name, one.release) for one in profiles
+    }  # of one profile only those on the release that the page is of
+    recipes = tuple(row for row in found if (row.profile, row.release) in shown)
     return Overview(profile, profiles, stacks, patches, recipes)
 
 

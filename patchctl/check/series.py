@@ -146,7 +146,7 @@ def _selections(dist: Distribution, series: Series, blamed: set[tuple[str, int |
         except (WrongUse, BadPatch) as error:
             if error.where is not None and (error.where.file, error.where.line) in blamed:
                 continue
-            key = "sets" if profile.set else "without" if profile.without else "stacks"
+            key = "releases" if profile.release else "without" if profile.without else "stacks"
             line = dist.where(dist.profile_file(profile), key).line
             message = error.what if error.hint is None else f"{error.what} ({error.hint})"
             yield Finding("selection", message, shown, line)

@@ -239,7 +239,7 @@ class _TreeCheck:
     def chosen(self) -> set[str]:
         """The features of this upstream that somebody decided to leave out; the others could not be had."""
         asked = list(self.whole.without)
-        profile = self.dist.held(self.whole.profile, self.whole.set) if self.dist is not None else None
+        profile = self.dist.held(self.whole.profile, self.whole.release) if self.dist is not None else None
         asked += profile.without if profile is not None else []
         pairs = [feature.partition("@") for feature in asked]
         return {name for name, _, upstream in pairs if upstream in ("", self.name)}
@@ -289,7 +289,7 @@ class _Expectation:
     def applied(self) -> bool:
         """Whether the profile of the state has this tree; after a revert, and for what another profile had, it is at its base."""
         dist, whole = self.check.dist, self.check.whole
-        profile = dist.held(whole.profile, whole.set) if dist is not None else None
+        profile = dist.held(whole.profile, whole.release) if dist is not None else None
         if profile is None:
             return whole.profile is not None and bool(self.state.patches)
         return self.check.name in profile.stacks

@@ -77,6 +77,10 @@ def _telling_closed_pipes() -> Iterator[None]:
         raise _ReaderGone from error
 
 
+# Options that have another name now, with the words that do the same.
+_RENAMED = {"--set": "--release NAME names a release; an override is KEY=VALUE without an option"}
+
+
 class VerbGroup(click.Group):
     """Loads a verb's module when that verb is run."""
 
@@ -137,7 +141,11 @@ def cli(ctx: click.Context, root: Path | None, cache: Path | None, color: str) -
     shown = ctx.obj
     if shown is not None:
         shown.of(ctx.invoked_subcommand)
-    ctx.obj = App(root, cache, color, os.environ.get("PATCHCTL_SET") or None, shown)
+    if os.environ.get("PATCHCTL_SET"):
+        raise WrongUse(
+            "PATCHCTL_SET is called PATCHCTL_RELEASE now", hint="unset PATCHCTL_SET, and export PATCHCTL_RELEASE"
+        )
+    ctx.obj = App(root, cache, color, os.environ.get("PATCHCTL_RELEASE") or None, shown)
 
 
 def main() -> NoReturn:
@@ -221,6 +229,8 @@ def _reader_gone() -> bool:
 def _as_wrong_use(wrong: click.ClickException) -> WrongUse:
     context = getattr(wrong, "ctx", None)
     hint = f"`{context.command_path} --help` shows how it is used" if context else None
+    if isinstance(wrong, click.NoSuchOption) and wrong.option_name in _RENAMED:
+        hint = _RENAMED[wrong.option_name]
     return WrongUse(wrong.format_message(), hint=hint)
 
 

@@ -33,17 +33,17 @@ class App:
     root: Path | None
     cache: Path | None
     color: str = "auto"
-    release_set: str | None = None
+    release: str | None = None
     shown: Progress | None = None
 
     @cached_property
     def distribution(self) -> Distribution:
-        """The run's, with every profile on the release set that this run takes it on: `--set`, else the newest that is proven."""
-        from patchctl.catalog.release_sets import on_set
+        """The run's, with every profile on the release that this run takes it on: `--release`, else the newest that is proven."""
+        from patchctl.catalog.chosen_release import on_release
         from patchctl.manifest.distribution import Distribution, find_root
 
         dist = Distribution.load(find_root(self.root, Path.cwd()), self.cache_folder)
-        return on_set(dist, self.release_set, note)
+        return on_release(dist, self.release, note)
 
     @contextmanager
     def writing(self) -> Iterator[Distribution]:
@@ -143,8 +143,8 @@ def split_pair(text: str, option: str) -> tuple[str, str]:
 
 
 def find_stack(dist: Distribution, name: str) -> Stack:
-    """The stack that UPSTREAM/STACK names; UPSTREAM alone is its only one, or that of the release set in force. Raises WrongUse."""
-    from patchctl.catalog.release_sets import stack_taken
+    """The stack that UPSTREAM/STACK names; UPSTREAM alone is its only one, or that of the release in force. Raises WrongUse."""
+    from patchctl.catalog.chosen_release import stack_taken
 
     upstream, _, stack = name.partition("/")
     dist.upstream(upstream)
@@ -156,9 +156,9 @@ def complete_profile(ctx: click.Context, param: click.Parameter, incomplete: str
     return _complete(ctx, incomplete, lambda dist: list(dist.profiles))
 
 
-def complete_set(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Shell completion: the release sets of the distribution."""
-    return _complete(ctx, incomplete, lambda dist: list(dist.sets))
+def complete_release(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Shell completion: the releases of the distribution."""
+    return _complete(ctx, incomplete, lambda dist: list(dist.releases))
 
 
 def complete_upstream(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -175,24 +175,24 @@ def _complete(ctx: click.Context, incomplete: str, names: Callable[[Distribution
         return []
 
 
-def _named_set(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+def _named_release(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     app = ctx.find_object(App)
     if app is not None and value is not None:
-        app.release_set = value
+        app.release = value
 
 
-set_option = click.option(
-    "--set",
+release_option = click.option(
+    "--release",
     metavar="NAME",
     expose_value=False,
-    callback=_named_set,
-    shell_complete=complete_set,
-    help="The release set to take profiles and upstreams on [default: PATCHCTL_SET, else the newest that is proven].",
+    callback=_named_release,
+    shell_complete=complete_release,
+    help="The release to take profiles and upstreams on [default: PATCHCTL_RELEASE, else the newest that is proven].",
 )
 
 
 def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--profile, and --set, which no command sees: it decides what `App.distribution` holds."""
+    """--profile, and --release, which no command sees: it decides what `App.distribution` holds."""
     named = click.option(
         "--profile",
         "-p",
@@ -201,7 +201,7 @@ def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
         shell_complete=complete_profile,
         help="The profile, see `patchctl list`.",
     )
-    return named(set_option(command))
+    return named(release_option(command))
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON of a versioned shape, and nothing else.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from patchctl import extension
-from patchctl.cli.app import App, complete_profile, json_option, profile_option, set_option
+from patchctl.cli.app import App, complete_profile, json_option, profile_option, release_option
 from patchctl.cli.format_option import format_option, print_findings
 from patchctl.cli.sources import Sources, source_or_bundle_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
@@ -59,7 +59,7 @@ _LOOKING = (
         shell_complete=complete_profile,
         help="The profile that every node should hold [default: what most of them hold].",
     ),
-    set_option,
+    release_option,
     click.option(
         "--recipe",
         "-r",
@@ -285,7 +285,7 @@ def _apply(app: App, options: _Apply) -> int:
         options.skip_unavailable,
         options.stash,
         bundle.sha256 if bundle else None,
-        chosen.set,
+        chosen.release,
     )
     with joined(options.address) as cluster:
         plain = replace(

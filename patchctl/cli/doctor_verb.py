@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, complete_profile, set_option
+from patchctl.cli.app import App, complete_profile, release_option
 from patchctl.cli.format_option import format_option, print_findings
 from patchctl.cli.sources import Sources
 from patchctl.errors import BadManifest, WrongUse
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option(
     "--profile", "-p", metavar="NAME", shell_complete=complete_profile, help="Look at what this profile needs."
 )
-@set_option
+@release_option
 @click.option(
     "--mirror", "mirrors", multiple=True, metavar="NAME=URL", help="Another git place for an upstream. Repeatable."
 )
@@ -110,7 +110,9 @@ def _distribution(app: App, profile: str | None) -> Distribution | None:
 def _stacks(dist: Distribution, profile: str | None) -> list[Stack]:
     if profile is not None:
         return list(dist.stacks_of(dist.profile(profile)).values())
-    return [s for name in dist.upstreams for s in dist.stacks.values() if s.upstream == name and dist.of_named_set(s)]
+    return [
+        s for name in dist.upstreams for s in dist.stacks.values() if s.upstream == name and dist.of_named_release(s)
+    ]
 
 
 def _files(dist: Distribution, stacks: list[Stack]) -> int | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from patchctl.cli.app import App, find_stack, set_option
+from patchctl.cli.app import App, find_stack, release_option
 from patchctl.cli.format_option import format_option, print_findings
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, PatchctlError, SourceUnavailable, WrongUse
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Say what differs in the trees of this workspace from what was applied, as a diff, with whose lines they are.",
 )
-@set_option
+@release_option
 @source_options
 @format_option
 @click.pass_obj
@@ -101,7 +101,7 @@ def command(
 
     dist = app.distribution
     meant = {f"{s.upstream}/{s.name}": s for name in stacks for s in _meant(dist, name, one=plan is not None)}
-    chosen = list(meant.values()) if stacks else [s for s in dist.stacks.values() if dist.of_named_set(s)]
+    chosen = list(meant.values()) if stacks else [s for s in dist.stacks.values() if dist.of_named_release(s)]
     named = _named(app, against, chosen, matrix=matrix)
     earlier = Earlier(since) if since is not None else None
     if plan is not None:
@@ -124,9 +124,9 @@ def command(
 
 
 def _meant(dist: Distribution, name: str, *, one: bool) -> list[Stack]:
-    """The stack that UPSTREAM/STACK names, or every one of UPSTREAM, of the named set where there is one; of the set in force where
+    """The stack that UPSTREAM/STACK names, or every one of UPSTREAM, of the named release where there is one; of the release in force where
     `one` is wanted. Raises WrongUse."""
-    own = [] if one else [s for (u, _), s in dist.stacks.items() if u == name and dist.of_named_set(s)]
+    own = [] if one else [s for (u, _), s in dist.stacks.items() if u == name and dist.of_named_release(s)]
     return own or [find_stack(dist, name)]
 
 
@@ -187,7 +187,7 @@ def _proven_on(
             dist = Distribution.load(root)
             old = dist.stack(drift.upstream, drift.stack)
             new = rebase_alone(dist, old, release.release, folder, options, progress)
-            copy = App(root, app.cache, app.color, app.release_set, app.shown)  # which has that stack
+            copy = App(root, app.cache, app.color, app.release, app.shown)  # which has that stack
             lock_stack(copy.distribution, new, options, progress, check=False)
             said = {(drift.upstream, f): (why, False) for f, why in new.postponed.items()}
             for one in prove_stack(copy, new, options, as_json=as_json, only=wanted):

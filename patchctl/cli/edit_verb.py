@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from patchctl.cli.app import App, complete_upstream, find_stack, json_option, set_option
+from patchctl.cli.app import App, complete_upstream, find_stack, json_option, release_option
 from patchctl.cli.sources import Sources, source_options
 
 
@@ -19,7 +19,7 @@ from patchctl.cli.sources import Sources, source_options
     metavar="DIR",
     help="Where to [default: edit/UPSTREAM-STACK].",
 )
-@set_option
+@release_option
 @source_options
 @json_option
 @click.pass_obj

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, complete_upstream, find_stack, json_option, note, set_option
+from patchctl.cli.app import App, complete_upstream, find_stack, json_option, note, release_option
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
 from patchctl.terminal.style import Style
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     metavar="FEATURE",
     help="With --mbox: this feature alone, as upstream could take it, after what it requires.",
 )
-@set_option
+@release_option
 @source_options
 @json_option
 @click.pass_obj
@@ -92,12 +92,12 @@ def command(
 
 
 def _opened(dist: Distribution, name: str, folder: Path | None) -> Stack | None:
-    """The stack of the work tree, where UPSTREAM and no set is named: of --dir, else of the only one that `edit` made of it. What was
-    opened stays meant when the default set is another one since: an export can leave a feature of the newest set unproven."""
+    """The stack of the work tree, where UPSTREAM and no release is named: of --dir, else of the only one that `edit` made of it. What was
+    opened stays meant when the default release is another one since: an export can leave a feature of the newest release unproven."""
     from patchctl.workspace.edit import default_folder, stack_of
 
     own = [s for (upstream, _), s in dist.stacks.items() if upstream == name]
-    if len(own) < 2 or dist.named_set is not None:
+    if len(own) < 2 or dist.named_release is not None:
         return None
     noted = {stack_of(folder.absolute())} if folder else {stack_of(default_folder(s).absolute()) for s in own}
     opened = [s for s in own if f"{s.upstream}/{s.name}" in noted]

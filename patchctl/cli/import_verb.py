@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from patchctl.cli.app import App, complete_upstream, find_stack, json_option, set_option, split_pair
+from patchctl.cli.app import App, complete_upstream, find_stack, json_option, release_option, split_pair
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import WrongUse
 
@@ -51,7 +51,7 @@ from patchctl.errors import WrongUse
 )
 @click.option("--scissors", is_flag=True, help="Drop what stands above a scissors line, as `git am --scissors`.")
 @click.option("--mboxrd", is_flag=True, help="The mbox quotes `>From ` lines, as `git am --patch-format=mboxrd`.")
-@set_option
+@release_option
 @source_options
 @json_option
 @click.pass_obj

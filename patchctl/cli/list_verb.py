@@ -7,22 +7,22 @@ from typing import Any
 
 import click
 
-from patchctl.cli.app import App, complete_profile, complete_upstream, json_option, set_option
+from patchctl.cli.app import App, complete_profile, complete_upstream, json_option, release_option
 
-KINDS = ("sets", "profiles", "stacks", "patches", "requirements")
+KINDS = ("releases", "profiles", "stacks", "patches", "requirements")
 
 
 @click.command("list")
 @click.argument("what", metavar="[WHAT]", type=click.Choice(KINDS), required=False)
 @click.option("--profile", "-p", metavar="NAME", shell_complete=complete_profile, help="Only what this profile has.")
-@set_option
+@release_option
 @click.option("--upstream", metavar="NAME", shell_complete=complete_upstream, help="Only what concerns this upstream.")
 @json_option
 @click.pass_obj
 def command(app: App, what: str | None, profile: str | None, upstream: str | None, as_json: bool) -> None:
-    """List what the distribution has: release sets, profiles, stacks, patches and requirements.
+    """List what the distribution has: releases, profiles, stacks, patches and requirements.
 
-    WHAT is one of sets, profiles, stacks, patches and requirements; without it, all of them are listed. `patchctl show` tells
+    WHAT is one of releases, profiles, stacks, patches and requirements; without it, all of them are listed. `patchctl show` tells
     all about one patch.
     """
     from patchctl.catalog.features import Catalog
@@ -30,7 +30,7 @@ def command(app: App, what: str | None, profile: str | None, upstream: str | Non
 
     catalog = Catalog(app.distribution)
     parts: dict[str, Callable[[], Sequence[Any]]] = {
-        "sets": lambda: catalog.sets(profile, upstream),
+        "releases": lambda: catalog.releases(profile, upstream),
         "profiles": lambda: catalog.profiles(profile, upstream),
         "stacks": lambda: catalog.stacks(profile, upstream),
         "patches": lambda: catalog.patches(profile, upstream),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from patchctl.cli.app import App, complete_upstream, find_stack, json_option, set_option
+from patchctl.cli.app import App, complete_upstream, find_stack, json_option, release_option
 from patchctl.cli.sources import Sources, source_options
 from patchctl.terminal.style import Style
 
@@ -29,7 +29,7 @@ from patchctl.terminal.style import Style
     metavar="DIR",
     help="Where to open the stack [default: edit/UPSTREAM-STACK].",
 )
-@set_option
+@release_option
 @source_options
 @json_option
 @click.pass_obj

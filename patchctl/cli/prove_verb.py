@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, complete_profile, complete_upstream, find_stack, json_option, set_option
+from patchctl.cli.app import App, complete_profile, complete_upstream, find_stack, json_option, release_option
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     shell_complete=complete_profile,
     help="Whose trees the tests run on [default: the first profile with these stacks].",
 )
-@set_option
+@release_option
 @click.option(
     "--trees",
     "folder",
@@ -189,7 +189,7 @@ def _by_profile(
         groups.setdefault(repr(found), (found, []))[1].append(subject)
     if folder is not None and len(groups) > 1:
         several = [one for one, _ in groups.values()]
-        named = ", ".join(f"{one.name} on {one.set}" if one.set else one.name for one in several)
+        named = ", ".join(f"{one.name} on {one.release}" if one.release else one.name for one in several)
         hint = f"take one: {' or '.join(f'`{one.options}`' for one in several)}; or leave --trees out"
         raise WrongUse(f"these stacks are in {len(groups)} profiles: {named}", hint=hint)
     yield from groups.values()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, complete_upstream, find_stack, json_option, set_option
+from patchctl.cli.app import App, complete_upstream, find_stack, json_option, release_option
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, DoesNotApply, PatchctlError, WrongUse
 
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="The work tree [default: edit/UPSTREAM-NEW].",
 )
-@set_option
+@release_option
 @source_options
 @json_option
 @click.pass_obj

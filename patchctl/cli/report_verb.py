@@ -8,13 +8,13 @@ from pathlib import Path
 
 import click
 
-from patchctl.cli.app import App, complete_profile, json_option, set_option
+from patchctl.cli.app import App, complete_profile, json_option, release_option
 from patchctl.errors import LocalEdits, WrongUse
 
 
 @click.command("report")
 @click.option("--profile", "-p", metavar="NAME", shell_complete=complete_profile, help="Only what this profile has.")
-@set_option
+@release_option
 @click.option(
     "--out",
     "-o",

@@ -129,7 +129,7 @@ def _collected(command: Callable[..., Any]) -> Callable[..., Any]:
 
             app.root = cached_distribution(bundle, app.cache_folder)
         if bundle is not None:
-            app.release_set = app.release_set or bundle.index.set
+            app.release = app.release or bundle.index.release
         return command(*args, sources=Sources(app, source, mirrors, offline, bundle), **rest)
 
     return collected

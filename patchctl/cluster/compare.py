@@ -105,18 +105,18 @@ def compare(answers: Mapping[Node, Answer], wanted: Wanted) -> Compared:
 
 
 def _chosen(facts: Mapping[str, NodeFacts], wanted: Wanted) -> Profile | None:
-    """What every node should hold, as it is on its release set: what is asked for, else what most of them hold."""
+    """What every node should hold, as it is on its release: what is asked for, else what most of them hold."""
     if wanted.profile is not None:
         return wanted.dist.profiles.get(wanted.profile)
-    held = {t: (one.name, one.set) for t, f in facts.items() if (one := wanted.dist.held(f.profile, f.set))}
+    held = {t: (one.name, one.release) for t, f in facts.items() if (one := wanted.dist.held(f.profile, f.release))}
     most = majority({t: held.get(t) for t in facts})
     return wanted.dist.held(*most) if most else None
 
 
-def _named(dist: Distribution, name: str | None, release_set: str | None) -> str:
-    """A profile, with its release set where it stands on several."""
-    one = dist.held(name, release_set)
-    return f"{name} on {one.set}" if one and len(dist.variants[one.name]) > 1 else name or "no profile (reverted)"
+def _named(dist: Distribution, name: str | None, release: str | None) -> str:
+    """A profile, with its release where it stands on several."""
+    one = dist.held(name, release)
+    return f"{name} on {one.release}" if one and len(dist.variants[one.name]) > 1 else name or "no profile (reverted)"
 
 
 def _difference(
@@ -174,13 +174,13 @@ def _absent(answers: Mapping[Node, Answer], wanted: Wanted) -> Iterator[Finding]
 def _selection(
     facts: Mapping[str, NodeFacts], profile: str | None, chosen: Profile | None, wanted: Wanted
 ) -> Iterator[Finding]:
-    """Profile, the release set that it is on, and features left out by hand."""
+    """Profile, the release that it is on, and features left out by hand."""
     by = "profile" if wanted.profile else "majority"
-    held = {t: _named(wanted.dist, f.profile, f.set) for t, f in facts.items()}
+    held = {t: _named(wanted.dist, f.profile, f.release) for t, f in facts.items()}
     if chosen is not None:
-        profile = _named(wanted.dist, chosen.name, chosen.set)
+        profile = _named(wanted.dist, chosen.name, chosen.release)
     elif profile in wanted.dist.variants:
-        profile = None  # its nodes are on several release sets, and none is that of most
+        profile = None  # its nodes are on several releases, and none is that of most
     for value, nodes in _groups(held).items():
         if value != profile:
             other = (
@@ -286,7 +286,7 @@ def _by_text(rows: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
 def _distributions(facts: Mapping[str, NodeFacts], wanted: Wanted) -> Iterator[Finding]:
     """The distribution that a workspace was made from, where it is on its node: `patchctl verify` there reads that one."""
     for title, f in facts.items():
-        known = wanted.dist.held(f.profile, f.set)
+        known = wanted.dist.held(f.profile, f.release)
         ours = lock_digest(wanted.dist.root, wanted.dist.stacks_of(known).values()) if known else None
         if f.lock_digest is not None and ours is not None and f.lock_digest != ours:
             what = f"the distribution on this node, {f.root}, has other locks (digest {f.lock_digest[:12]})"

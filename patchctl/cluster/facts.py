@@ -16,7 +16,7 @@ SECRET = re.compile(r"(?i)key|token|secret|passw|credential|auth")
 
 @dataclass(frozen=True)
 class ApplyOptions:
-    """What `apply` is told, the same for every node. `bundle` is a name; its bytes travel beside the request. `release_set` is settled
+    """What `apply` is told, the same for every node. `bundle` is a name; its bytes travel beside the request. `release` is settled
     here, where the evidence is."""
 
     source: Literal["auto", "git", "sdist"] = "auto"
@@ -26,7 +26,7 @@ class ApplyOptions:
     skip_unavailable: bool = False
     stash: bool = False
     bundle_sha256: str | None = None
-    release_set: str | None = None
+    release: str | None = None
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class NodeFacts:
     failed: Failed | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     machine: MachineFacts | None = None
-    set: str | None = None
+    release: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -195,7 +195,7 @@ def _held(facts: NodeFacts, request: Request, dist: Distribution, views: dict[st
         faults=list(_faults(report, workspace)),
         not_checked=[f"{n.what}: {'; '.join(f'{t.place} ({t.reason})' for t in n.tried)}" for n in report.not_checked],
         seconds={"status": read - began, "verify": time.monotonic() - read},
-        set=state.set,
+        release=state.release,
     )
 
 
@@ -279,7 +279,7 @@ def _seen(request: Request, tree: TreeStatus, dist: Distribution, views: dict[st
 
 def _own_lock(state: State, dist: Distribution) -> str | None:
     """The digest of the locks in the distribution that the workspace was made from, where that is on this node."""
-    profile = dist.held(state.profile, state.set)
+    profile = dist.held(state.profile, state.release)
     return lock_digest(Path(state.root), dist.stacks_of(profile).values()) if profile else None
 
 
@@ -315,7 +315,7 @@ def _applied(facts: NodeFacts, request: Request, dist: Distribution, workspace: 
 
     options = request.apply
     assert options is not None and request.profile is not None
-    chosen = dist.held(request.profile, options.release_set) or dist.profile(request.profile)
+    chosen = dist.held(request.profile, options.release) or dist.profile(request.profile)
     plan = make_plan(
         dist,
         select(dist, chosen, options.without),
@@ -352,7 +352,7 @@ def _applied(facts: NodeFacts, request: Request, dist: Distribution, workspace: 
         changed=list(outcome.changed),
         stashed=dict(outcome.stashed),
         not_checked=skipped,
-        set=outcome.state.set,
+        release=outcome.state.release,
     )
 
 

@@ -21,7 +21,7 @@ _ALWAYS = ("PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD")
 @dataclass(frozen=True)
 class Environment:
     """What the environment of every node is held against. `variables` are read, `values` are the same on all nodes,
-    `of_each_node` are set on each, with the reason. `start`: the upstream and the folder in its tree that training is
+    `of_each_node` are release on each, with the reason. `start`: the upstream and the folder in its tree that training is
     started in."""
 
     profile: str | None = None

@@ -132,7 +132,7 @@ def _packages(
 ) -> tuple[Profile | None, tuple[Difference, ...] | None]:
     """The workspace's profile, and how the environment differs from its lock. `install` itself changes none of that."""
     state = load_state(workspace)
-    profile = dist.held(state.profile, state.set) if state is not None else None
+    profile = dist.held(state.profile, state.release) if state is not None else None
     if profile is None:
         return None, None
     found = differences(dist, profile, {n: i.version for n, i in environment.found.items()})

@@ -38,7 +38,7 @@ class _Package:
 
 @dataclass(frozen=True)
 class Note:
-    """An install that was stopped: its packages, and what had been set aside by others before it began."""
+    """An install that was stopped: its packages, and what had been release aside by others before it began."""
 
     site: Path
     packages: tuple[_Package, ...]

@@ -288,13 +288,13 @@ def lacking(trees: Trees, subject: Subject) -> str | None:
 
 
 def subjects_of(dist: Distribution, features: Sequence[str], stack: Stack | None) -> list[Subject]:
-    """What FEATURE[@UPSTREAM] names, or all with none, on every stack of the set that the run names, or on one, of whatever set, of
+    """What FEATURE[@UPSTREAM] names, or all with none, on every stack of the release that the run names, or on one, of whatever release, of
     which what it dropped can be named too. Raises WrongUse for what nothing carries."""
     stacks = [s for name in dist.upstreams for (_, _), s in sorted(dist.stacks.items()) if s.upstream == name]
     carried = [
         Subject(one, load_patch(file, dist.root))
         for one in stacks
-        if one == stack or (stack is None and dist.of_named_set(one))
+        if one == stack or (stack is None and dist.of_named_release(one))
         for file in dist.patch_files(one)
     ]
     wanted = [parse_feature(name) for name in features]
@@ -303,7 +303,7 @@ def subjects_of(dist: Distribution, features: Sequence[str], stack: Stack | None
     for feature, upstream in wanted:
         if not any(s.feature == feature and upstream in (None, s.stack.upstream) for s in carried):
             where = f" of {upstream}" if upstream else f" of {stack.upstream}/{stack.name}" if stack else ""
-            where += f" on {dist.named_set}" if dist.named_set and stack is None else ""
+            where += f" on {dist.named_release}" if dist.named_release and stack is None else ""
             near = did_you_mean(feature, sorted({s.feature for s in carried}))
             raise WrongUse(f"no feature {quoted(feature)}{where}{near}", hint="`patchctl list patches` names them all")
     return [

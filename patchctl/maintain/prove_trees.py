@@ -15,7 +15,7 @@ from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
 from patchctl.workspace.state import State, load_state
 
-MAKE = "patchctl apply --profile NAME --set SET --workspace DIR/patched; the same into DIR/base; patchctl revert --workspace DIR/base"
+MAKE = "patchctl apply --profile PROFILE --release RELEASE --workspace DIR/patched; the same into DIR/base; patchctl revert --workspace DIR/base"
 
 
 def trees_of(dist: Distribution, folder: Path, check: Callable[[Path], list[str]]) -> Trees:

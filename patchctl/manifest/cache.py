@@ -19,7 +19,7 @@ from patchctl.atomic import replace_file
 from patchctl.errors import WorkspaceBusy
 from patchctl.manifest.files import ManifestFiles
 from patchctl.manifest.shape import build
-from patchctl.manifest.types import Content, Practice, Profile, ReleaseSet, Stack, Upstreams
+from patchctl.manifest.types import Content, Practice, Profile, Release, Stack, Upstreams
 
 
 def find(cache_dir: Path, files: ManifestFiles) -> Content | None:
@@ -68,7 +68,7 @@ def _plain(content: Content) -> dict[str, Any]:
         "stacks": [asdict(s) for s in content.stacks.values()],
         "profiles": [asdict(p) for p in content.profiles.values()],
         "practice": asdict(content.practice) if content.practice else None,
-        "sets": [asdict(s) for s in content.sets.values()],
+        "releases": [asdict(s) for s in content.releases.values()],
     }
 
 
@@ -77,6 +77,6 @@ def _content(data: dict[str, Any]) -> Content:
     profiles: list[Profile] = [build(Profile, p) for p in data["profiles"]]
     upstreams: Upstreams = build(Upstreams, data["upstreams"])
     practice: Practice | None = build(Practice, data["practice"]) if data["practice"] else None
-    sets: list[ReleaseSet] = [build(ReleaseSet, s) for s in data["sets"]]
+    releases: list[Release] = [build(Release, s) for s in data["releases"]]
     known = {(s.upstream, s.name): s for s in stacks}
-    return Content(upstreams, known, {p.name: p for p in profiles}, practice, {s.name: s for s in sets})
+    return Content(upstreams, known, {p.name: p for p in profiles}, practice, {s.name: s for s in releases})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
@@ -12,7 +12,7 @@ from patchctl.manifest.files import ManifestFiles
 from patchctl.manifest.load import Loaded, Positions, loads
 from patchctl.manifest.problems import InvalidManifest, Problem, cleaned, did_you_mean, nearest, quoted, shown
 from patchctl.manifest.series import Cycle, Patch, ancestry, descent, feature_of, is_there, own_files, resolve
-from patchctl.manifest.types import Content, Practice, Profile, ReleaseSet, Stack, Upstreams
+from patchctl.manifest.types import Content, OnRelease, Practice, Profile, Release, Stack, Upstreams, among
 from patchctl.manifest.yamltree import KeyPath
 
 T = TypeVar("T")
@@ -28,9 +28,9 @@ class Read:
     practice: Loaded[Practice] | None = None
     stacks: dict[tuple[str, str], Loaded[Stack]] = field(default_factory=dict)
     profiles: dict[str, Loaded[Profile]] = field(default_factory=dict)
-    sets: dict[str, Loaded[ReleaseSet]] = field(default_factory=dict)
+    releases: dict[str, Loaded[Release]] = field(default_factory=dict)
     stack_files: set[tuple[str, str]] = field(default_factory=set)
-    set_files: set[str] = field(default_factory=set)
+    release_files: set[str] = field(default_factory=set)
 
     @property
     def good_stacks(self) -> dict[tuple[str, str], Stack]:
@@ -41,13 +41,14 @@ def checked(root: Path, files: ManifestFiles) -> Content:
     """All manifests, validated and checked against each other. Raises InvalidManifest with every fault."""
     problems = list(files.problems)
     read = _read(root, files, problems)
+    problems.extend(_inherit(read))
     problems.extend(_cross_checks(read))
     if problems or read.upstreams is None:
         raise InvalidManifest(problems)
     profiles = {name: loaded.value for name, loaded in read.profiles.items()}
     practice = read.practice.value if read.practice else None
-    sets = {name: loaded.value for name, loaded in read.sets.items()}
-    return Content(read.upstreams.value, read.good_stacks, profiles, practice, sets)
+    releases = {name: loaded.value for name, loaded in read.releases.items()}
+    return Content(read.upstreams.value, read.good_stacks, profiles, practice, releases)
 
 
 def _read(root: Path, files: ManifestFiles, problems: list[Problem]) -> Read:
@@ -71,10 +72,10 @@ def _read(root: Path, files: ManifestFiles, problems: list[Problem]) -> Read:
             read.stack_files.add(key)
             if (stack := one(name, data, Stack)) is not None:
                 read.stacks[key] = stack
-        elif parts[1] == "sets":
-            read.set_files.add(parts[2])
-            if (found := one(name, data, ReleaseSet)) is not None:
-                read.sets[parts[2]] = found
+        elif parts[1] == "releases":
+            read.release_files.add(parts[2])
+            if (found := one(name, data, Release)) is not None:
+                read.releases[parts[2]] = found
         elif (profile := one(name, data, Profile)) is not None:
             read.profiles[parts[2]] = profile
     return read
@@ -84,17 +85,14 @@ def _cross_checks(read: Read) -> Problems:
     for (folder, file), stack in read.stacks.items():
         for check in STACK_CHECKS:
             yield from check(read, stack, folder, file)
-    for file, found in read.sets.items():
-        yield from _file_name(found, file)
+    for found in read.releases.values():
         yield from _one_stack_at_least(found)
-        yield from _stacks_known(read, found.positions, (), found.value.stacks)
-        yield from _runtime_known(read, found)
         for name in found.value.stacks.keys() & found.value.pinned.keys():
-            yield found.positions.problem(("pinned", name), "has a stack in this set already", at="key")
+            yield found.positions.problem(("pinned", name), "has a stack in this release already", at="key")
     for file, profile in read.profiles.items():
         yield from _file_name(profile, file)
-        if profile.value.sets:
-            yield from _profile_sets(read, profile)
+        if profile.value.releases:
+            yield from _profile_releases(read, profile)
             continue
         yield from _one_stack_at_least(profile)
         yield from _stacks_known(read, profile.positions, (), profile.value.stacks)
@@ -102,7 +100,27 @@ def _cross_checks(read: Read) -> Problems:
         yield from _runtime_known(read, profile)
 
 
-def _file_name(loaded: Loaded[Profile] | Loaded[ReleaseSet], file: str) -> Problems:
+def _inherit(read: Read) -> Problems:
+    """Checks what each release says itself, then gives it what it has of the one that it extends."""
+    for file, found in read.releases.items():
+        yield from _file_name(found, file)
+        yield from _stacks_known(read, found.positions, (), found.value.stacks)
+        yield from _runtime_known(read, found)
+    own = {name: found.value for name, found in read.releases.items()}
+    for name, found in read.releases.items():
+        value, seen = found.value, [name]
+        while value.extends is not None and value.extends not in seen and value.extends in own:
+            seen.append(value.extends)
+            value = replace(value.over(own[value.extends]), extends=own[value.extends].extends)
+        if value.extends in seen:
+            yield found.positions.problem(("extends",), f"a circle: {' -> '.join([*seen, str(value.extends)])}")
+        elif found.value.extends is not None and found.value.extends not in read.release_files:
+            what = f"no release {quoted(found.value.extends)}{did_you_mean(found.value.extends, read.release_files)}"
+            yield found.positions.problem(("extends",), what)
+        read.releases[name] = replace(found, value=replace(value, extends=found.value.extends))
+
+
+def _file_name(loaded: Loaded[Profile] | Loaded[Release], file: str) -> Problems:
     if loaded.value.name != file:
         what = f"expected {quoted(file)}, as the file's name; found {quoted(loaded.value.name)}"
         yield loaded.positions.problem(("name",), what)
@@ -253,7 +271,7 @@ StackCheck = Callable[[Read, Loaded[Stack], str, str], Problems]
 STACK_CHECKS: tuple[StackCheck, ...] = (_names, _sources, _numbers, _files, _extends, _comes_from, _left, _generated)
 
 
-def _one_stack_at_least(loaded: Loaded[Profile] | Loaded[ReleaseSet]) -> Problems:
+def _one_stack_at_least(loaded: Loaded[Profile] | Loaded[Release]) -> Problems:
     if not loaded.value.stacks:
         yield loaded.positions.problem(("stacks",), "expected one stack at least", at="key")
 
@@ -283,7 +301,7 @@ def _without_known(
             yield loaded.positions.problem(path, f"{quoted(feature)} a second time")
 
 
-def _runtime_known(read: Read, loaded: Loaded[Profile] | Loaded[ReleaseSet]) -> Problems:
+def _runtime_known(read: Read, loaded: Loaded[Profile] | Loaded[Release]) -> Problems:
     """What it runs on is known."""
     if read.upstreams is None:
         return
@@ -294,31 +312,45 @@ def _runtime_known(read: Read, loaded: Loaded[Profile] | Loaded[ReleaseSet]) -> 
             yield loaded.positions.problem(("runtime", name), what, at="key")
 
 
-def _profile_sets(read: Read, loaded: Loaded[Profile]) -> Problems:
-    """Its sets are there, what it changes of each is in it, and it says nothing that the sets say."""
+def _profile_releases(read: Read, loaded: Loaded[Profile]) -> Problems:
+    """Its releases are there, what it changes of each is in it, and it says nothing that the releases say."""
     profile, at = loaded.value, loaded.positions
     for key in ("stacks", "runtime", "requirements"):
         if getattr(profile, key):
-            yield at.problem((key,), "not with 'sets', which say it", at="key")
-    for name, own in profile.sets.items():
-        path = ("sets", name)
-        if name not in read.set_files:
-            yield at.problem(path, f"no release set {quoted(name)}{did_you_mean(name, read.set_files)}", at="key")
-        if name not in read.sets:
-            continue  # its own file is told of
-        stacks = read.sets[name].value.stacks
-        for upstream in own.stacks:
-            if upstream not in stacks or upstream in own.leaves_out:
-                what = f"the set has no {quoted(upstream)}{did_you_mean(upstream, stacks)}"
-                what = what if upstream not in stacks else "the profile leaves it out"
-                yield at.problem((*path, "stacks", upstream), what, at="key")
-        for index, upstream in enumerate(own.leaves_out):
-            if upstream not in stacks:
-                what = f"the set has no {quoted(upstream)}{did_you_mean(upstream, stacks)}"
-                yield at.problem((*path, "leaves_out", index), what)
-        left = [upstream for upstream in stacks if upstream not in own.leaves_out]
-        if not left:
-            yield at.problem((*path, "leaves_out"), "expected one stack at least to be left", at="key")
-        yield from _stacks_known(read, at, path, {u: s for u, s in own.stacks.items() if u in stacks})
-        yield from _without_known(loaded, (), profile.without, left)
-        yield from _without_known(loaded, path, own.without, left)
+            yield at.problem((key,), "not with 'releases', which say it", at="key")
+    taken: dict[str, str] = {}
+    for releases, own in profile.releases.items():
+        path = ("releases", releases)
+        there = [name for name in sorted(read.release_files) if among(releases, name)]
+        if not there:
+            yield at.problem(
+                path, f"no release {quoted(releases)}{did_you_mean(releases, read.release_files)}", at="key"
+            )
+        for name in there:
+            if taken.setdefault(name, releases) != releases:
+                yield at.problem(path, f"{quoted(name)} a second time, after {quoted(taken[name])}", at="key")
+        found: dict[Problem, None] = {}
+        for name in there:
+            if name in read.releases:  # else its own file is told of
+                found |= dict.fromkeys(_on_release(read, loaded, releases, own, read.releases[name].value))
+        yield from found
+
+
+def _on_release(read: Read, loaded: Loaded[Profile], releases: str, own: OnRelease, chosen: Release) -> Problems:
+    """What a profile changes of a release is in it."""
+    at, path, stacks = loaded.positions, ("releases", releases), chosen.stacks
+    for upstream in own.stacks:
+        if upstream not in stacks or upstream in own.leaves_out:
+            what = f"the release has no {quoted(upstream)}{did_you_mean(upstream, stacks)}"
+            what = what if upstream not in stacks else "the profile leaves it out"
+            yield at.problem((*path, "stacks", upstream), what, at="key")
+    for index, upstream in enumerate(own.leaves_out):
+        if upstream not in stacks:
+            what = f"the release has no {quoted(upstream)}{did_you_mean(upstream, stacks)}"
+            yield at.problem((*path, "leaves_out", index), what)
+    left = [upstream for upstream in stacks if upstream not in own.leaves_out]
+    if not left:
+        yield at.problem((*path, "leaves_out"), "expected one stack at least to be left", at="key")
+    yield from _stacks_known(read, at, path, {u: s for u, s in own.stacks.items() if u in stacks})
+    yield from _without_known(loaded, (), loaded.value.without, left)
+    yield from _without_known(loaded, path, own.without, left)

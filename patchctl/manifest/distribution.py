@@ -2,7 +2,7 @@
 
 manifests/upstreams.yaml
 manifests/stacks/<upstream>/<stack>.yaml
-manifests/sets/<set>.yaml                what upstreams support together; not every team has release sets
+manifests/releases/<release>.yaml                what upstreams support together; not every team has releases
 manifests/profiles/<profile>.yaml
 manifests/practice.yaml                 what documents of the practice call our switches; not every team has such documents
 patches/<upstream>/<stack>/<name>/NNNN-<feature|bugfix>-<name>.patch
@@ -20,7 +20,7 @@ from patchctl.manifest import cache
 from patchctl.manifest.files import ManifestFiles
 from patchctl.manifest.problems import cleaned, did_you_mean, quoted, shown
 from patchctl.manifest.series import Patch, missing_files, resolve, unlisted
-from patchctl.manifest.types import Practice, Profile, ReleaseSet, Requirement, Stack, Upstream
+from patchctl.manifest.types import Practice, Profile, Release, Requirement, Stack, Upstream, release_order
 
 MARKER = Path("manifests") / "upstreams.yaml"
 VARIABLE = "PATCHCTL_ROOT"
@@ -59,10 +59,10 @@ def _checked(folder: Path, origin: str) -> Path:
 
 @dataclass(frozen=True)
 class Distribution:
-    """Everything that manifests say, checked. Stacks are kept by (upstream, name), sets with the newest first.
+    """Everything that manifests say, checked. Stacks are kept by (upstream, name), releases with the newest first.
 
-    `profiles` has each profile on one set: the oldest that it stands on, unless patchctl.catalog.release_sets chose another.
-    `variants` has it on each of its sets, the newest first. `named_set` is the set that the run names, None for none.
+    `profiles` has each profile on one release: the oldest that it stands on, unless patchctl.catalog.chosen_release chose another.
+    `variants` has it on each of its releases, the newest first. `named_release` is the release that the run names, None for none.
     """
 
     root: Path
@@ -71,9 +71,9 @@ class Distribution:
     stacks: Mapping[tuple[str, str], Stack]
     profiles: Mapping[str, Profile]
     practice: Practice | None = None
-    sets: Mapping[str, ReleaseSet] = field(default_factory=dict)
+    releases: Mapping[str, Release] = field(default_factory=dict)
     variants: Mapping[str, tuple[Profile, ...]] = field(default_factory=dict)
-    named_set: str | None = None
+    named_release: str | None = None
 
     @classmethod
     def load(cls, root: Path, cache_dir: Path | None = None) -> Distribution:
@@ -91,13 +91,15 @@ class Distribution:
             if cache_dir:
                 cache.keep(cache_dir, files, content)
         known = content.upstreams
-        sets = dict(sorted(content.sets.items(), key=lambda item: [int(n) for n in item[0].split(".")], reverse=True))
+        releases = dict(sorted(content.releases.items(), key=lambda item: release_order(item[0]), reverse=True))
         variants = {
-            name: tuple(profile.on(one) for one in sets.values() if one.name in profile.sets) or (profile,)
+            name: tuple(profile.on(one) for one in releases.values() if profile.is_for(one.name)) or (profile,)
             for name, profile in content.profiles.items()
         }
         oldest = {name: found[-1] for name, found in variants.items()}
-        return cls(root, known.upstreams, known.requirements, content.stacks, oldest, content.practice, sets, variants)
+        return cls(
+            root, known.upstreams, known.requirements, content.stacks, oldest, content.practice, releases, variants
+        )
 
     def upstream(self, name: str) -> Upstream:
         """Raises WrongUse, which names the nearest known one."""
@@ -106,48 +108,48 @@ class Distribution:
         return self.upstreams[name]
 
     def profile(self, name: str) -> Profile:
-        """On the set that was chosen. Raises WrongUse, which names the nearest known one, or the sets that it stands on."""
+        """On the release that was chosen. Raises WrongUse, which names the nearest known one, or the releases that it stands on."""
         if name not in self.variants:
             raise WrongUse(f"no profile {quoted(name)}{did_you_mean(name, self.variants)}")
         if name not in self.profiles:
-            sets = ", ".join(p.set for p in self.variants[name] if p.set)
-            stands = f"it stands on {sets}" if sets else "it names its stacks itself: take it without --set"
-            raise WrongUse(f"the profile {name} does not stand on the release set that was asked for", hint=stands)
+            releases = ", ".join(p.release for p in self.variants[name] if p.release)
+            stands = f"it stands on {releases}" if releases else "it names its stacks itself: take it without --release"
+            raise WrongUse(f"the profile {name} does not stand on the release that was asked for", hint=stands)
         return self.profiles[name]
 
-    def release_set(self, name: str) -> ReleaseSet:
+    def release(self, name: str) -> Release:
         """Raises WrongUse, which names the nearest known one."""
-        if name not in self.sets:
-            hint = f"there are {', '.join(self.sets)}" if self.sets else "this distribution has none"
-            raise WrongUse(f"no release set {quoted(name)}{did_you_mean(name, self.sets)}", hint=hint)
-        return self.sets[name]
+        if name not in self.releases:
+            hint = f"there are {', '.join(self.releases)}" if self.releases else "this distribution has none"
+            raise WrongUse(f"no release {quoted(name)}{did_you_mean(name, self.releases)}", hint=hint)
+        return self.releases[name]
 
     def every_profile(self) -> list[Profile]:
-        """Every profile on every set that it stands on."""
+        """Every profile on every release that it stands on."""
         return [profile for found in self.variants.values() for profile in found]
 
-    def of_named_set(self, stack: Stack) -> bool:
-        """Whether a stack is one of the release set that the run names; where it names none, every stack is."""
-        if self.named_set is None:
+    def of_named_release(self, stack: Stack) -> bool:
+        """Whether a stack is one of the release that the run names; where it names none, every stack is."""
+        if self.named_release is None:
             return True
-        users = (self.sets[self.named_set].stacks, *(p.stacks for p in self.profiles.values()))
+        users = (self.releases[self.named_release].stacks, *(p.stacks for p in self.profiles.values()))
         return any(stacks.get(stack.upstream) == stack.name for stacks in users)
 
-    def each_set(self) -> list[Distribution]:
-        """The distribution on the release set that the run names; without one on each of them, the newest first, then with the
-        profiles that stand on none: so every profile is met on every set that it stands on."""
-        if self.named_set is not None:
+    def each_release(self) -> list[Distribution]:
+        """The distribution on the release that the run names; without one on each of them, the newest first, then with the
+        profiles that stand on none: so every profile is met on every release that it stands on."""
+        if self.named_release is not None:
             return [self]
-        on = {name: {p.name: p for p in self.every_profile() if p.set == name} for name in (*self.sets, None)}
+        on = {name: {p.name: p for p in self.every_profile() if p.release == name} for name in (*self.releases, None)}
         return [replace(self, profiles=profiles) for profiles in on.values() if profiles]
 
-    def held(self, name: str | None, release_set: str | None) -> Profile | None:
-        """The profile that a workspace's state names, or None where it is gone. A state that names no set was written
+    def held(self, name: str | None, release: str | None) -> Profile | None:
+        """The profile that a workspace's state names, or None where it is gone. A state that names no release was written
         before there were several: it is of the oldest."""
         found = self.variants.get(name or "", ())
-        if release_set is None:
+        if release is None:
             return found[-1] if found else None
-        return next((profile for profile in found if profile.set == release_set), None)
+        return next((profile for profile in found if profile.release == release), None)
 
     def stack(self, upstream: str, name: str) -> Stack:
         """Raises WrongUse, which names the nearest known one."""

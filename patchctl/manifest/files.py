@@ -47,7 +47,7 @@ def _listing(root: Path) -> Iterator[tuple[str, str]]:
     """Every manifest's path, or a path and why it is none."""
     yield "manifests/upstreams.yaml", ""
     known = _READ_BY_OTHERS.union(
-        {"upstreams.yaml", "stacks", "sets", "profiles"}, *(e.manifests for e in registered())
+        {"upstreams.yaml", "stacks", "releases", "profiles"}, *(e.manifests for e in registered())
     )
     for name, is_folder in _entries(root, "manifests"):
         if name == PRACTICE and not is_folder:
@@ -55,14 +55,14 @@ def _listing(root: Path) -> Iterator[tuple[str, str]]:
         elif name not in known:
             yield (
                 f"manifests/{name}",
-                _stray(name, f"upstreams.yaml, {PRACTICE}, stacks/, sets/ and profiles/", is_folder),
+                _stray(name, f"upstreams.yaml, {PRACTICE}, stacks/, releases/ and profiles/", is_folder),
             )
     for upstream, is_folder in _entries(root, "manifests/stacks"):
         if not is_folder:
             yield f"manifests/stacks/{upstream}", _stray(upstream, "one folder for each upstream", is_folder)
             continue
         yield from _yaml_files(root, f"manifests/stacks/{upstream}")
-    yield from _yaml_files(root, "manifests/sets")
+    yield from _yaml_files(root, "manifests/releases")
     yield from _yaml_files(root, "manifests/profiles")
 
 

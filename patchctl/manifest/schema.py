@@ -13,14 +13,14 @@ from typing import Any, Literal
 from patchctl import extension
 from patchctl.manifest.requirement_types import RequirementSet
 from patchctl.manifest.shape import Shape, doc, fields_of, shape_of
-from patchctl.manifest.types import OneOrMore, Only, Pattern, Practice, Profile, ReleaseSet, Stack, Upstreams, Written
+from patchctl.manifest.types import OneOrMore, Only, Pattern, Practice, Profile, Release, Stack, Upstreams, Written
 
 FOLDER = Path("manifests") / "schema"
 _OWN: dict[str, type] = {
     "upstreams": Upstreams,
     "stack": Stack,
     "profile": Profile,
-    "set": ReleaseSet,
+    "release": Release,
     "practice": Practice,
     "requirements": RequirementSet,
 }

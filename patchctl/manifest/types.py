@@ -62,11 +62,13 @@ _OBJECT_ID = Pattern(r"[0-9a-f]{40}", "a full git object id: 40 lower-case hexad
 _SHA256 = Pattern(r"[0-9a-f]{64}", "a sha256: 64 lower-case hexadecimal digits, quoted")
 DIGESTS = (_OBJECT_ID, _SHA256)
 
-SetName = Annotated[
+_RELEASE = r"[0-9]{4}\.(0[1-9]|1[0-2])(\.[0-9]{1,4})?"
+ReleaseName = Annotated[str, Pattern(_RELEASE, "a release's name, YEAR.MONTH or YEAR.MONTH.N, quoted")]
+Releases = Annotated[
     str,
     Pattern(
-        r"[0-9]{4}\.(0[1-9]|1[0-2])(\.[0-9]{1,4})?",
-        "a release set's name, which is its month ('2026.02'), quoted",
+        rf"{_RELEASE}|(>=|<){_RELEASE}(, ?(>=|<){_RELEASE})*",
+        "a release's name, YEAR.MONTH, or limits of names (>=YEAR.MONTH, <YEAR.MONTH), quoted",
     ),
 ]
 ObjectId = Annotated[str, _OBJECT_ID]
@@ -252,7 +254,7 @@ class Upstreams:
 
 @dataclass(frozen=True)
 class Pinned:
-    """An upstream that a release set needs at one revision, and that nobody here patches or fetches."""
+    """An upstream that a release needs at one revision, and that nobody here patches or fetches."""
 
     summary: Annotated[Text, Doc("What it is, and who needs it.")]
     git: Annotated[GitUrl, Doc("Its repository.")]
@@ -261,13 +263,27 @@ class Pinned:
 
 
 @dataclass(frozen=True)
-class ReleaseSet:
-    """manifests/sets/NAME.yaml: what upstreams support together, for every profile that stands on it."""
+class Images:
+    """The images on which scripts/build_image.sh builds."""
+
+    base: Annotated[Text | None, Doc("For Dockerfile: CANN and Python.")] = None
+    into: Annotated[Text | None, Doc("For Dockerfile.into: one that has the upstreams.")] = None
+
+
+@dataclass(frozen=True)
+class Release:
+    """manifests/releases/NAME.yaml: what upstreams support together, for every profile that stands on it."""
 
     schema: FormatVersion
-    name: Annotated[SetName, Doc("The set's name, as this file's name: its month. A later one is the newer set.")]
+    name: Annotated[ReleaseName, Doc("The release's name, as this file's name. A later one is the newer release.")]
     summary: Annotated[Text, Doc("What it is, in a line.")]
-    stacks: Annotated[dict[Name, Name], Doc("An upstream: the name of one of its stacks.")]
+    extends: Annotated[
+        ReleaseName | None,
+        Doc("The release of which it has all that it does not say itself: stacks, runtime, the rest."),
+    ] = None
+    stacks: Annotated[dict[Name, Name], Doc("An upstream: the name of one of its stacks.")] = field(
+        default_factory=dict
+    )
     runtime: Annotated[dict[Name, Specifier], Doc("A requirement: the version that the stacks were chosen for.")] = (
         field(default_factory=dict)
     )
@@ -280,77 +296,111 @@ class ReleaseSet:
     environment: Annotated[
         Name | None, Doc("The virtual environment in which the behaviour tests of its stacks run; null for none.")
     ] = None
+    images: Annotated[Images, Doc("What images of it are built on.")] = field(default_factory=Images)
     note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
+
+    def over(self, base: Release) -> Release:
+        """With what `base`, which it extends, has and this one does not say."""
+        return replace(
+            self,
+            stacks=base.stacks | self.stacks,
+            runtime=base.runtime | self.runtime,
+            pinned={n: p for n, p in base.pinned.items() if n not in self.stacks} | self.pinned,
+            requirements=self.requirements or base.requirements,
+            environment=self.environment or base.environment,
+            images=Images(self.images.base or base.images.base, self.images.into or base.images.into),
+        )
+
+
+def release_order(name: str) -> tuple[int, ...]:
+    """What releases are sorted by, the oldest first."""
+    return tuple(int(part) for part in name.split("."))
+
+
+def among(releases: str, name: str) -> bool:
+    """Whether the name of a release is the one that `releases` says, or within its limits."""
+    if releases[0] not in "<>":
+        return releases == name
+    limits = [limit.strip() for limit in releases.split(",")]
+    least = [release_order(limit[2:]) for limit in limits if limit[0] == ">"]
+    below = [release_order(limit[1:]) for limit in limits if limit[0] == "<"]
+    return all(one <= release_order(name) for one in least) and all(release_order(name) < one for one in below)
 
 
 @dataclass(frozen=True)
-class OnSet:
-    """What a profile has otherwise than a release set that it stands on."""
+class OnRelease:
+    """What a profile has otherwise than a release that it stands on."""
 
-    stacks: Annotated[dict[Name, Name], Doc("An upstream of the set: another stack of it, in place of the set's.")] = (
-        field(default_factory=dict)
-    )
-    leaves_out: Annotated[list[Name], Doc("Upstreams of the set that the profile does not need.")] = field(
+    stacks: Annotated[
+        dict[Name, Name], Doc("An upstream of the release: another stack of it, in place of the release's.")
+    ] = field(default_factory=dict)
+    leaves_out: Annotated[list[Name], Doc("Upstreams of the release that the profile does not need.")] = field(
         default_factory=list
     )
     without: Annotated[list[Feature], Doc("Features that the profile leaves out.")] = field(default_factory=list)
     requirements: Annotated[
-        Literal["of the set", "none"], Doc("none: of the set's requirements nothing is installed for it.")
-    ] = "of the set"
+        Literal["of the release", "none"], Doc("none: of the release's requirements nothing is installed for it.")
+    ] = "of the release"
 
 
-def profile_options(name: str, release_set: str | None) -> str:
-    """The options by which a verb takes the profile of this name on that set."""
-    return f"--profile {name} --set {release_set}" if release_set else f"--profile {name}"
+def profile_options(name: str, release: str | None) -> str:
+    """The options by which a verb takes the profile of this name on that release."""
+    return f"--profile {name} --release {release}" if release else f"--profile {name}"
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What a model is trained with. Written, it names the release sets that it stands on, or its own stacks, without and runtime.
-    `on` gives it as it is on one set, with that set's stacks and runtime: so everybody but the checks of manifests has it.
+    """What a model is trained with. Written, it names the releases that it stands on, or its own stacks, without and runtime.
+    `on` gives it as it is on one release, with that release's stacks and runtime: so everybody but the checks of manifests has it.
     """
 
     schema: FormatVersion
     name: Annotated[Name, Doc("The profile's name, as this file's name.")]
     summary: Annotated[Text, Doc("What it is for, in a line.")]
-    sets: Annotated[
-        dict[SetName, OnSet], Doc("A release set that it stands on: what it has otherwise there, {} for nothing.")
+    releases: Annotated[
+        dict[Releases, OnRelease],
+        Doc("Releases that it stands on, by name or limits: what it has otherwise there, {} for nothing."),
     ] = field(default_factory=dict)
-    stacks: Annotated[dict[Name, Name], Doc("Without sets, an upstream: the name of one of its stacks.")] = field(
+    stacks: Annotated[dict[Name, Name], Doc("Without releases, an upstream: the name of one of its stacks.")] = field(
         default_factory=dict
     )
-    without: Annotated[list[Feature], Doc("Features that the profile leaves out, on any set.")] = field(
+    without: Annotated[list[Feature], Doc("Features that the profile leaves out, on any release.")] = field(
         default_factory=list
     )
     runtime: Annotated[
-        dict[Name, Specifier], Doc("Without sets, a requirement: the version that the stacks were chosen for.")
+        dict[Name, Specifier], Doc("Without releases, a requirement: the version that the stacks were chosen for.")
     ] = field(default_factory=dict)
     requirements: Annotated[
-        Name | None, Doc("Without sets, the folder in manifests/requirements/ whose lock it installs; null for none.")
+        Name | None,
+        Doc("Without releases, the folder in manifests/requirements/ whose lock it installs; null for none."),
     ] = None
     note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
 
     @property
-    def set(self) -> str | None:
-        """The set that this is the profile on; None where it names its stacks itself."""
-        return next(iter(self.sets), None)
+    def release(self) -> str | None:
+        """Of a profile that `on` gave, the release; None where it names its stacks itself."""
+        return next(iter(self.releases), None)
 
     @property
     def options(self) -> str:
         """By which a verb takes it as it is here."""
-        return profile_options(self.name, self.set)
+        return profile_options(self.name, self.release)
 
-    def on(self, chosen: ReleaseSet) -> Profile:
-        """The profile as it is on one of its sets."""
-        own = self.sets[chosen.name]
+    def is_for(self, release: str) -> bool:
+        """Whether it stands on the release of this name."""
+        return any(among(releases, release) for releases in self.releases)
+
+    def on(self, chosen: Release) -> Profile:
+        """The profile as it is on one of its releases."""
+        own = next(own for releases, own in self.releases.items() if among(releases, chosen.name))
         stacks = {u: own.stacks.get(u, s) for u, s in chosen.stacks.items() if u not in own.leaves_out}
         return replace(
             self,
-            sets={chosen.name: own},
+            releases={chosen.name: own},
             stacks=stacks,
             without=[*self.without, *own.without],
             runtime=chosen.runtime,
-            requirements=chosen.requirements if own.requirements == "of the set" else None,
+            requirements=chosen.requirements if own.requirements == "of the release" else None,
         )
 
 
@@ -381,4 +431,4 @@ class Content:
     stacks: Mapping[tuple[str, str], Stack]
     profiles: Mapping[str, Profile]
     practice: Practice | None = None
-    sets: Mapping[str, ReleaseSet] = field(default_factory=dict)
+    releases: Mapping[str, Release] = field(default_factory=dict)

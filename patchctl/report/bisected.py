@@ -23,7 +23,7 @@ def bisect_json(found: Bisected, profile: Profile) -> dict[str, Any]:
     """The shape patchctl.bisect/1 (docs/json.md)."""
     return {
         "profile": profile.name,
-        "set": profile.set,
+        "release": profile.release,
         "order": [_unit(u) for u in found.order],
         "tried": [asdict(t) for t in found.tried],
         "broken": [_unit(u) for u in found.broken],

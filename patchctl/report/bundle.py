@@ -62,8 +62,8 @@ def bundle_json(bundle: Bundle, *, members: bool) -> dict[str, Any]:
 def show_text(bundle: Bundle, style: Style, *, members: bool) -> Iterator[str]:
     """Profile, sources, what is missing, size and digest; with `members` every file."""
     yield f"profile      {bundle.index.profile}"
-    if bundle.index.set:
-        yield f"set          {bundle.index.set}"
+    if bundle.index.release:
+        yield f"release      {bundle.index.release}"
     yield from _sources(bundle.index, style)
     yield from (f"{u:<12} {f:<6} {style.note('not in it')}" for u, f in bundle.index.missing)
     if members:
@@ -105,7 +105,7 @@ def _head(path: Path, size: int, sha256: str, index: Index, signature: Signature
         "size": size,
         "sha256": sha256,
         "profile": index.profile,
-        "set": index.set,
+        "release": index.release,
         "sources": rows,
     }
     return {**head, "signature": signed}

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 from patchctl.terminal.text import patch_count, visible, visible_line
 
 if TYPE_CHECKING:
-    from patchctl.catalog.features import FileRow, PatchDetail, PatchRow, ProfileRow, RequirementRow, SetRow, StackRow
+    from patchctl.catalog.features import (
+        FileRow,
+        PatchDetail,
+        PatchRow,
+        ProfileRow,
+        ReleaseRow,
+        RequirementRow,
+        StackRow,
+    )
     from patchctl.terminal.style import Style
 
 Rows = Mapping[str, Sequence[Any]]
@@ -34,7 +42,7 @@ def list_text(what: str, rows: Rows, style: Style) -> Iterator[str]:
             yield style.note("none")
 
 
-def _sets(rows: Sequence[SetRow], style: Style) -> Iterator[str]:
+def _releases(rows: Sequence[ReleaseRow], style: Style) -> Iterator[str]:
     for row in rows:
         yield f"{style.good(row.name)}  {visible_line(row.summary)}"
         yield "    " + ", ".join(f"{u} {s}" for u, s in row.stacks.items())
@@ -45,7 +53,7 @@ def _sets(rows: Sequence[SetRow], style: Style) -> Iterator[str]:
 
 def _profiles(rows: Sequence[ProfileRow], style: Style) -> Iterator[str]:
     for row in rows:
-        on = f"  on {row.set}" if row.set else ""
+        on = f"  on {row.release}" if row.release else ""
         yield f"{style.good(row.name)}{on}  {patch_count(row.patches)}  {visible_line(row.summary)}"
         yield "    " + ", ".join(f"{u} {s}" for u, s in row.stacks.items())
         if row.without:
@@ -93,7 +101,7 @@ def _requirements(rows: Sequence[RequirementRow], style: Style) -> Iterator[str]
 
 
 _SECTIONS: Mapping[str, Callable[[Any, Style], Iterator[str]]] = {
-    "sets": _sets,
+    "releases": _releases,
     "profiles": _profiles,
     "stacks": _stacks,
     "patches": _patches,

@@ -104,8 +104,12 @@ def _header(seen: Overview) -> Markup:
         title, summary = seen.profile, seen.profiles[0].summary
     else:
         title, summary = "All profiles", "Every stack of this distribution, with its patches."
-    sets = {profile.set for profile in seen.profiles}
-    eyebrow = f"patchctl report, release set {sets.pop()}" if len(sets) == 1 and None not in sets else "patchctl report"
+    releases = {profile.release for profile in seen.profiles}
+    eyebrow = (
+        f"patchctl report, release {releases.pop()}"
+        if len(releases) == 1 and None not in releases
+        else "patchctl report"
+    )
     return tag(
         "header",
         tag("p", eyebrow, class_="eyebrow"),

@@ -26,7 +26,7 @@ class Names:
         for number, patch in enumerate(seen.patches):
             self.features.setdefault(patch.row.feature, []).append(number)
         self.names = [p.name if len(self.named(p.name)) == 1 else f"{p.name}/{p.row.stack}" for p in seen.patches]
-        self.several_sets = len({profile.set for profile in seen.profiles}) > 1
+        self.several_releases = len({profile.release for profile in seen.profiles}) > 1
 
     def patches(self, numbers: Iterable[int]) -> list[OverviewPatch]:
         return [self.seen.patches[n] for n in numbers]
@@ -43,10 +43,10 @@ class Names:
         found = ((n, self.seen.patches[n].row) for n in self.named(name))
         return [n for n, row in found if go_together(self.seen.profiles, (upstream, stack), (row.upstream, row.stack))]
 
-    def on(self, name: str, profile: str, release_set: str | None) -> list[int]:
-        """Of the patches of a name those that a profile applies on a set."""
+    def on(self, name: str, profile: str, release: str | None) -> list[int]:
+        """Of the patches of a name those that a profile applies on a release."""
         stacks = {
-            pair for p in self.seen.profiles if (p.name, p.set) == (profile, release_set) for pair in p.stacks.items()
+            pair for p in self.seen.profiles if (p.name, p.release) == (profile, release) for pair in p.stacks.items()
         }
         found = ((n, self.seen.patches[n].row) for n in self.named(name))
         return [n for n, row in found if (row.upstream, row.stack) in stacks]

@@ -34,7 +34,7 @@ def profiles(names: Names) -> Markup:
         stacks = join((tag("span", text(u), " ", code(s), class_="pair") for u, s in one.stacks.items()), " ")
         runtime = join((tag("span", text(n), " ", code(v), class_="pair") for n, v in one.runtime.items()), " ")
         left_out = names.links(one.without) if one.without else "nothing"
-        on = tag("span", f"on {one.set}", class_="quiet below") if one.set else ""
+        on = tag("span", f"on {one.release}", class_="quiet below") if one.release else ""
         rows.append(Row((join([code(one.name), on]), one.summary, str(one.patches), stacks, left_out, runtime), ()))
     heads = ("Profile", "What for", "Patches", "Stacks", "Leaves out", "Runs on")
     return section("profiles", "Profiles" if len(rows) > 1 else "Profile", table("Profiles", heads, rows, "profiles"))
@@ -228,13 +228,13 @@ def _recipe(names: Names, row: RecipeRow) -> Row:
 
 
 def _needed(names: Names, row: RecipeRow) -> list[int]:
-    """The patches of its profile, on its set, that a recipe cannot do without."""
-    return sorted({n for need in row.needs for n in names.on(need, row.profile, row.set)})
+    """The patches of its profile, on its release, that a recipe cannot do without."""
+    return sorted({n for need in row.needs for n in names.on(need, row.profile, row.release)})
 
 
 def _title(names: Names, row: RecipeRow) -> str:
-    """As `patchctl recipe` takes it: with its set where the page has several."""
-    return f"{row.profile}/{row.recipe}" + (f"@{row.set}" if names.several_sets and row.set else "")
+    """As `patchctl recipe` takes it: with its release where the page has several."""
+    return f"{row.profile}/{row.recipe}" + (f"@{row.release}" if names.several_releases and row.release else "")
 
 
 def numbers(seen: Overview) -> Iterator[tuple[str, str]]:

@@ -20,7 +20,7 @@ def plan_json(plan: Plan, outcome: Outcome, workspace: Path, *, dry_run: bool) -
     """The shape patchctl.apply/1 (docs/json.md)."""
     return {
         "profile": plan.profile.name,
-        "set": plan.profile.set,
+        "release": plan.profile.release,
         "workspace": str(workspace),
         "dry_run": dry_run,
         "without": list(plan.without),
@@ -60,9 +60,11 @@ def plan_text(plan: Plan, outcome: Outcome, workspace: Path, style: Style, *, dr
         yield f"{kept.upstream:<12} {tree.stack}  {tree.form:<5}  {style.note('kept as it was applied')}: its source cannot be had now"
         yield from (f"    tried {visible_line(t.place)}: {visible_line(t.reason)}" for t in kept.tried)
     yield from (f"{n:<12} edits kept on branch {branch}" for n, branch in outcome.stashed.items())
-    on = f" on release set {plan.profile.set}" if plan.profile.set else ""
+    on = f" on release {plan.profile.release}" if plan.profile.release else ""
     moved = (
-        f" (it was on {outcome.moved_from}: --set {outcome.moved_from} takes it there)" if outcome.moved_from else ""
+        f" (it was on {outcome.moved_from}: --release {outcome.moved_from} takes it there)"
+        if outcome.moved_from
+        else ""
     )
     yield f"profile {plan.profile.name}{on} {'would be' if dry_run else 'is'} in {workspace}{moved}"
 
@@ -71,8 +73,8 @@ def status_text(status: Status, style: Style) -> Iterator[str]:
     """What `status` prints."""
     yield f"workspace  {status.workspace}"
     yield f"profile    {status.profile or _no_profile(status)}"
-    if status.set:
-        yield f"set        {status.set}"
+    if status.release:
+        yield f"release    {status.release}"
     if status.without:
         yield f"without    {', '.join(status.without)}"
     if status.interrupted:

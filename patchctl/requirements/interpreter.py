@@ -44,7 +44,7 @@ def installed_in(python: str) -> dict[str, str]:
 
 
 def differences(dist: Distribution, profile: Profile, installed: Mapping[str, str]) -> list[Difference] | None:
-    """How an environment of this machine differs from the profile's lock; None where it names no set, or none is for this
+    """How an environment of this machine differs from the profile's lock; None where it names no release, or none is for this
     machine. Raises BadManifest for a lock that is not as generated.
     """
     named = set_of(dist, profile)

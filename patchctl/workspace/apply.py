@@ -33,7 +33,7 @@ from patchctl.workspace.trees import STASH_HINT, Sides, Tree
 @dataclass(frozen=True)
 class Outcome:
     """What a run did: the state now, trees that changed, an interrupted run that it finished first, or took back
-    (`undone`), branches with edits, and the release set that the profile was on before, where it is another one."""
+    (`undone`), branches with edits, and the release that the profile was on before, where it is another one."""
 
     state: State
     changed: tuple[str, ...]
@@ -116,11 +116,11 @@ class _Run:
             SkippedUpstream(s.upstream, tuple((t.place, t.reason) for t in s.tried if not t.place.startswith(CACHE)))
             for s in plan.skipped
         )
-        was = self.state.set if self.state is not None and self.state.profile == plan.profile.name else None
+        was = self.state.release if self.state is not None and self.state.profile == plan.profile.name else None
         outcome = self._carry_out(
-            "apply", parts, State(plan.profile.name, str(root), plan.without, after, skipped, plan.profile.set)
+            "apply", parts, State(plan.profile.name, str(root), plan.without, after, skipped, plan.profile.release)
         )
-        return outcome if was == plan.profile.set else replace(outcome, moved_from=was)
+        return outcome if was == plan.profile.release else replace(outcome, moved_from=was)
 
     def revert(self) -> Outcome:
         if self.state is None:

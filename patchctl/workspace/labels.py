@@ -25,7 +25,7 @@ def labels(status: Status, dist: Distribution) -> dict[str, str]:
             where=status.workspace,
             hint="`patchctl status` names what is not",
         )
-    profile = dist.held(status.profile, status.set) or dist.profile(status.profile)
+    profile = dist.held(status.profile, status.release) or dist.profile(status.profile)
     skipped = {one.upstream for one in status.skipped}
     held = [t for t in status.trees if t.upstream in profile.stacks and t.upstream not in skipped and _applied(t)]
     lacking = {one.feature for tree in held for one in tree.left_out}
@@ -33,7 +33,7 @@ def labels(status: Status, dist: Distribution) -> dict[str, str]:
     found = {
         "patchctl.version": __version__,
         "patchctl.profile": status.profile,
-        "patchctl.set": profile.set or "",
+        "patchctl.release": profile.release or "",
         "patchctl.without": ",".join(sorted({*status.without, *lacking})),
         "patchctl.lock": lock_digest(dist.root, stacks) or "",
         "patchctl.skipped": ",".join(sorted(profile.stacks.keys() - {tree.upstream for tree in held})),

@@ -27,9 +27,9 @@ def unlike_profile(workspace: Path, state: State, dist: Distribution) -> dict[st
     """
     if state.profile is None:
         return {}
-    profile = dist.held(state.profile, state.set)
+    profile = dist.held(state.profile, state.release)
     if profile is None:
-        where = f" of the release set {state.set}" if state.set else ""
+        where = f" of the release {state.release}" if state.release else ""
         what = f"the distribution has no profile {state.profile}{where}"
         return {name: what for name, tree in state.trees.items() if in_profile(tree)}
     found = {}

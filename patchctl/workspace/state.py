@@ -74,7 +74,7 @@ class SkippedUpstream:
 
 @dataclass(frozen=True)
 class State:
-    """The whole file. `profile` is None after a revert; `set` is the release set on which it was applied, None where it
+    """The whole file. `profile` is None after a revert; `release` is the release on which it was applied, None where it
     stands on none and in what an earlier patchctl wrote."""
 
     profile: str | None
@@ -82,7 +82,7 @@ class State:
     without: tuple[str, ...] = ()
     trees: dict[str, TreeState] = field(default_factory=dict)
     skipped: tuple[SkippedUpstream, ...] = ()
-    set: str | None = None
+    release: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {"version": VERSION, **asdict(self)}
@@ -116,9 +116,9 @@ def state_from_json(data: Any, file: Path) -> State:
         trees = {name: _tree(name, tree) for name, tree in data["trees"].items()}
         skipped = tuple(_skipped(s) for s in data["skipped"])
         profile = None if data["profile"] is None else _name(data["profile"])
-        release_set = None if data.get("set") is None else _name(data["set"])
+        release = None if data.get("release") is None else _name(data["release"])
         without = tuple(_name(f) for f in data["without"])
-        return State(profile, _text(data["root"]), without, trees, skipped, release_set)
+        return State(profile, _text(data["root"]), without, trees, skipped, release)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _broken(file, str(error) or "a value is missing") from error
 

@@ -54,7 +54,7 @@ class Status:
     interrupted: str | None
     trees: tuple[TreeStatus, ...]
     skipped: tuple[SkippedUpstream, ...]
-    set: str | None = None
+    release: str | None = None
     lacking: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -89,7 +89,9 @@ def read_status(workspace: Path, dist: Distribution | None, python: str | None) 
         for name, tree in sorted(state.trees.items())
     )
     interrupted = journal.verb if journal else None
-    return Status(str(workspace), state.profile, state.without, interrupted, trees, state.skipped, state.set, unlike)
+    return Status(
+        str(workspace), state.profile, state.without, interrupted, trees, state.skipped, state.release, unlike
+    )
 
 
 def _tree(

@@ -20,7 +20,7 @@ HERE = Path(__file__).resolve().parents[2]
 SCRIPTS = HERE / "scripts"
 NONE = 3
 # The trainer's half runs verl's DataParallelPPOActor, which v0.9.0 does not have any more.
-SET, ACTOR = "2026.02", Path("verl", "workers", "actor", "dp_actor.py")
+RELEASE, ACTOR = "2026.02", Path("verl", "workers", "actor", "dp_actor.py")
 # Columns, and what goes with them; 0.6b has those of Qwen3-0.6B.
 SIZES = {
     "tiny": {
@@ -105,9 +105,9 @@ def _arguments() -> argparse.Namespace:
         help="auto: a GPU, or nothing; cuda: an error where there is none [%(default)s]",
     )
     parser.add_argument(
-        "--python", help="the interpreter [PATCHCTL_TORCH_PYTHON, python3 and its versions, .venv-torch-SET]"
+        "--python", help="the interpreter [PATCHCTL_TORCH_PYTHON, python3 and its versions, .venv-torch-RELEASE]"
     )
-    parser.add_argument("--tree", type=Path, help=f"a patched tree of verl of {SET} [applied into OUT/workspace]")
+    parser.add_argument("--tree", type=Path, help=f"a patched tree of verl of {RELEASE} [applied into OUT/workspace]")
     parser.add_argument("--mirror", action="append", default=[], metavar="NAME=PATH", help="as for patchctl apply")
     parser.add_argument("--out", type=Path, default=HERE / "build" / "demo-gpu", help="[build/demo-gpu]")
     parser.add_argument("--size", choices=SIZES, help="of the model [small on a GPU, tiny on a CPU]")
@@ -122,7 +122,7 @@ def _arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if args.tree and not (args.tree / ACTOR).is_file():
         parser.error(
-            f"--tree {args.tree} has no {ACTOR}: it takes verl as `patchctl apply --profile demo --set {SET}` makes it"
+            f"--tree {args.tree} has no {ACTOR}: it takes verl as `patchctl apply --profile demo --release {RELEASE}` makes it"
         )
     if args.vocabulary < 16 or min(args.steps, args.prompts, args.samples, args.answer, args.micro) < 1:
         parser.error("--vocabulary is at least 16, and what is counted at least 1")
@@ -137,7 +137,7 @@ def _find(args: argparse.Namespace) -> tuple[str | None, list[str]]:
     if not args.python:
         named += [
             *(f"python3.{minor}" for minor in (13, 12, 11, 10)),
-            str(HERE / f".venv-torch-{SET}" / "bin" / "python"),
+            str(HERE / f".venv-torch-{RELEASE}" / "bin" / "python"),
         ]
     looked = []
     for python in dict.fromkeys(filter(None, map(shutil.which, filter(None, named)))):
@@ -165,7 +165,7 @@ def _run(python: str, args: argparse.Namespace) -> int:
         mirrors = [word for one in args.mirror for word in ("--mirror", one)]
         apply = [Path(sys.executable).with_name("patchctl"), "--root", HERE, "apply", "--workspace", tree.parent]
         subprocess.run(
-            [*apply, "--profile", "demo", "--set", SET, "--skip-unavailable", *mirrors],
+            [*apply, "--profile", "demo", "--release", RELEASE, "--skip-unavailable", *mirrors],
             check=True,
             stdout=subprocess.DEVNULL,
         )

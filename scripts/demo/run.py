@@ -4,7 +4,7 @@ risen, with a stop and a resume, and the picture. docs/demo.md says what stands 
 
 What runs is what a user runs: patchctl apply, verify and install, scripts/prepare_data.py, scripts/train.sh with the recipe
 demo/grpo, verl's own verl.trainer.main_ppo, scripts/plot_log.py. Everything is written below --out; the trees and the Python
-environment in it are kept for the next time. --share is the same in few steps, on every release set or the one of --set.
+environment in it are kept for the next time. --share is the same in few steps, on every release or the one of --release.
 Exit status: 0; 1 where the reward has not risen, a switch had no effect, or a tree is not what the lock says; 3 where a source or
 torch cannot be had; otherwise that of the step that failed.
 """
@@ -28,7 +28,7 @@ from typing import Any
 from patchctl.__main__ import compose
 from patchctl.cli.app import App
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.types import ReleaseSet
+from patchctl.manifest.types import Release
 
 HERE = Path(__file__).resolve().parents[2]
 SCRIPTS = HERE / "scripts"
@@ -77,14 +77,14 @@ class Failed(Exception):
 
 def main() -> int:
     compose()
-    dist = App(root=HERE, cache=None, release_set=os.environ.get("PATCHCTL_SET") or None).distribution
+    dist = App(root=HERE, cache=None, release=os.environ.get("PATCHCTL_RELEASE") or None).distribution
     args = _arguments(dist)
     # `kill` ends it as Ctrl-C does: what it started is ended on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        for name in args.set:
-            os.environ["PATCHCTL_SET"] = name  # for every patchctl that is started, train.sh's too
-            Demo((args.out or HERE / "build" / f"demo-{name}").resolve(), dist.sets[name], args).run()
+        for name in args.release:
+            os.environ["PATCHCTL_RELEASE"] = name  # for every patchctl that is started, train.sh's too
+            Demo((args.out or HERE / "build" / f"demo-{name}").resolve(), dist.releases[name], args).run()
     except Failed as failed:
         print(f"demo: {failed}", file=sys.stderr)
         return failed.status
@@ -92,11 +92,11 @@ def main() -> int:
 
 
 def _arguments(dist: Distribution) -> argparse.Namespace:
-    taken, sets = dist.profile(PROFILE).set, [one.set for one in dist.variants[PROFILE]]
+    taken, sets = dist.profile(PROFILE).release, [one.release for one in dist.variants[PROFILE]]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--set", choices=sets, help=f"the release set [what `patchctl apply` takes: {taken}]")
-    parser.add_argument("--out", type=Path, help="[build/demo-SET]")
-    parser.add_argument("--share", action="store_true", help=f"every release set, {SHARE} steps each, and no stop")
+    parser.add_argument("--release", choices=sets, help=f"the release [what `patchctl apply` takes: {taken}]")
+    parser.add_argument("--out", type=Path, help="[build/demo-RELEASE]")
+    parser.add_argument("--share", action="store_true", help=f"every release, {SHARE} steps each, and no stop")
     parser.add_argument("--steps", type=int, default=40, help="of training [%(default)s]")
     parser.add_argument(
         "--stop", type=int, default=22, metavar="N", help="stop it after so many, and resume; 0: never [%(default)s]"
@@ -109,17 +109,17 @@ def _arguments(dist: Distribution) -> argparse.Namespace:
         args.steps, args.stop, args.save = SHARE, 0, SHARE
     if args.stop and not 0 < args.save <= args.stop < args.steps:
         parser.error("--save is at most --stop, and --stop less than --steps: there has to be something to resume from")
-    args.set = [args.set] if args.set else sets if args.share else [taken]
-    if args.out and len(args.set) > 1:
-        parser.error("--out holds one release set: name it with --set")
+    args.release = [args.release] if args.release else sets if args.share else [taken]
+    if args.out and len(args.release) > 1:
+        parser.error("--out holds one release: name it with --release")
     return args
 
 
 class Demo:
     """One run below `out`."""
 
-    def __init__(self, out: Path, release_set: ReleaseSet, args: argparse.Namespace) -> None:
-        self.out, self.set, self.args = out, release_set, args
+    def __init__(self, out: Path, release: Release, args: argparse.Namespace) -> None:
+        self.out, self.release, self.args = out, release, args
         self.workspace, self.venv = out / "workspace", out / "venv"
         self.run_folder = out / f"run-seed{args.seed}"
         self.python = self.venv / "bin" / "python"
@@ -130,7 +130,7 @@ class Demo:
         self._sources(mirrors)
         shutil.rmtree(self.run_folder, ignore_errors=True)
         self.run_folder.mkdir(parents=True)
-        self._say(f"trees: patchctl apply --profile {PROFILE} --set {self.set.name}")
+        self._say(f"trees: patchctl apply --profile {PROFILE} --release {self.release.name}")
         self._patchctl("apply", "--profile", PROFILE, "--workspace", self.workspace, "--skip-unavailable", *mirrors)
         before = self._verified()
         self._environment(before)
@@ -162,17 +162,17 @@ class Demo:
 
     def _sources(self, mirrors: list[str]) -> None:
         """Fetched before anything is made; Failed where one is lacking that the run needs, with the places that were asked."""
-        self._say(f"sources: patchctl fetch --profile {PROFILE} --set {self.set.name}")
+        self._say(f"sources: patchctl fetch --profile {PROFILE} --release {self.release.name}")
         command = [PATCHCTL, "--root", HERE, "fetch", "--profile", PROFILE, "--skip-unavailable", "--json", *mirrors]
         asked = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True, check=False)
         if asked.returncode != 0:
-            raise Failed(f"release set {self.set.name} cannot run: see above", asked.returncode)
+            raise Failed(f"release {self.release.name} cannot run: see above", asked.returncode)
         lacking = {one["upstream"]: one["tried"] for one in json.loads(asked.stdout)["skipped"]}
         lacking.pop(SPARED, None)
         if lacking:
             lines = [f"  {name}: {place}: {why}" for name, tried in lacking.items() for place, why in tried]
             cannot = (
-                f"release set {self.set.name} cannot run without {', '.join(lacking)}; --mirror NAME=PATH adds places"
+                f"release {self.release.name} cannot run without {', '.join(lacking)}; --mirror NAME=PATH adds places"
             )
             raise Failed("\n".join((cannot, *lines)), UNAVAILABLE)
 
@@ -208,7 +208,7 @@ class Demo:
         """Packages are lent by the environment of the behaviour tests. The trees are installed as they lie there, so that what
         is verified is what runs; they stay installed for the next time, and the stand-ins are installed anew."""
         self._say("environment: scripts/torch_env.py, patchctl install, pip install ./standins")
-        find = [sys.executable, str(SCRIPTS / "torch_env.py"), "--set", self.set.name]
+        find = [sys.executable, str(SCRIPTS / "torch_env.py"), "--release", self.release.name]
         found = subprocess.run(find, stdout=subprocess.PIPE, text=True, check=False)
         if found.returncode != 0:
             raise Failed("there is no CPU torch, see above", found.returncode)
@@ -225,7 +225,7 @@ class Demo:
         # After the installs: with these packages in sight pip would build with them.
         (site,) = self.venv.glob("lib/python3*/site-packages")
         # transformers 5 and the vllm beside it import torchvision, whose stand-in is not installed (standins/README.md).
-        imported = int(self.set.runtime["transformers"].split(".")[0]) >= 5
+        imported = int(self.release.runtime["transformers"].split(".")[0]) >= 5
         folders = [lent, str(HERE / "standins" / "torchvision")] if imported else [lent]
         (site / "zz_lent.pth").write_text("".join(f"{one}\n" for one in (*folders, COLLECT_LESS)), encoding="utf-8")
         mark.write_text(made_of, encoding="utf-8")
@@ -282,7 +282,7 @@ class Demo:
         return kept | {
             "PATH": f"{self.venv / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "PATCHCTL": str(PATCHCTL),
-            "PATCHCTL_SET": self.set.name,
+            "PATCHCTL_RELEASE": self.release.name,
             "PATCHCTL_NPUS": "2",
             "WORKSPACE": str(self.workspace),
             "MODEL_PATH": str(folder / "model"),

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # apply.sh PROFILE BUNDLE OPTIONS PYTHON [INTO]: applies the profile into PATCHCTL_WORKSPACE and verifies what is there.
 # BUNDLE is a file of the build context, which is at /context, or empty; OPTIONS are words for `patchctl apply`. PYTHON is the interpreter
-# that trains, and has to be of the version that the release set wants. With INTO, the trees that it imports are patched where they are;
+# that trains, and has to be of the version that the release wants. With INTO, the trees that it imports are patched where they are;
 # INTO holds words NAME=DIR that say where one is. RUNTIME as in install.sh.
 set -euo pipefail
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""check_python.py PROFILE PYTHON: whether an interpreter is of the Python that the profile's release set wants.
+"""check_python.py PROFILE PYTHON: whether an interpreter is of the Python that the profile's release wants.
 
 The lock of its requirements holds for that Python alone: in another, pip would end at the first package that has no wheel for it, after
 everything was fetched. Ends with 2 where it is another. With RUNTIME=no, which installs nothing of the lock, it is said, and no more.
@@ -20,14 +20,14 @@ WRONG_USE = 2
 
 def main(profile_name: str, python: str) -> int:
     compose()
-    dist = App(root=None, cache=None, release_set=os.environ.get("PATCHCTL_SET") or None).distribution
+    dist = App(root=None, cache=None, release=os.environ.get("PATCHCTL_RELEASE") or None).distribution
     profile = dist.profile(profile_name)
     wanted, asked = profile.runtime.get("python"), Interpreter(python, [])
     if wanted is None or (asked.version and fits(asked.version, wanted)):
         return 0
     found = f"is Python {asked.version}" if asked.version else f"cannot be asked: {asked.problem}"
     say(
-        f"{python} of the base {found}; {profile_name} wants {wanted}{f' on release set {profile.set}' if profile.set else ''}"
+        f"{python} of the base {found}; {profile_name} wants {wanted}{f' on release {profile.release}' if profile.release else ''}"
     )
     if os.environ.get("RUNTIME") == "no" and asked.version:
         say(
@@ -35,7 +35,7 @@ def main(profile_name: str, python: str) -> int:
         )
         return 0
     say(
-        "try: a base of that Python (docs/images.md lists them by release set); --python PY for another one of the base; or --set"
+        "try: a base of that Python (docs/images.md lists them by release); --python PY for another one of the base; or --release"
     )
     return WRONG_USE
 

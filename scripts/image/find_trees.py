@@ -25,7 +25,7 @@ WRONG_USE, NOT_THE_PIN = 2, 3
 
 def main(profile_name: str, python: str, *said: str) -> int:
     compose()
-    dist = App(root=None, cache=None, release_set=os.environ.get("PATCHCTL_SET") or None).distribution
+    dist = App(root=None, cache=None, release=os.environ.get("PATCHCTL_RELEASE") or None).distribution
     stacks = dist.profile(profile_name).stacks
     given = dict(word.partition("=")[::2] for word in said)
     if unknown := sorted(given.keys() - stacks.keys()):

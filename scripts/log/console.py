@@ -83,7 +83,7 @@ class Run:
         return [step for step, _ in points], [value for _, value in points]
 
     def of_actor(self, key: str) -> str:
-        """The name that the run has a worker's metric under: 2026.11 puts actor/ before what it is in 2026.02."""
+        """The name that the run has a worker's metric under: verl 0.9 puts actor/ before what it is in 0.6."""
         named = f"actor/{key}"
         return named if any(named in values for values in self.steps.values()) else key
 

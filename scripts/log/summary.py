@@ -62,7 +62,7 @@ def phases(run: Run) -> list[Phase]:
         return []
     step = fmean(values["timing_s/step"] for values in timed)
     present = [p for p in PHASES if any(f"timing_s/{p}" in values for values in timed)]
-    if "update_weights" not in present:  # a trainer of 2026.02, which writes checkpoints when the step is over
+    if "update_weights" not in present:  # a trainer before verl 0.9, which writes checkpoints when the step is over
         present = [p for p in present if p != "save_checkpoint"]
     found = [Phase(p, seconds := _mean_time(timed, p), seconds / step) for p in present]
     rest = step - sum(phase.seconds for phase in found)

@@ -86,7 +86,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         upstream, versions = mark.args
         given = item.config.getoption("--trees")
         named = _given(Path(given), tuple(item.config.getoption("--stack"))).stack(upstream) if given else None
-        stack = named or stack_of(upstream, release_set=os.environ.get("PATCHCTL_SET"))
+        stack = named or stack_of(upstream, release=os.environ.get("PATCHCTL_RELEASE"))
         if not SpecifierSet(versions, prereleases=True).contains(index_version(stack)):
             pytest.skip(f"of {upstream} {versions}, and the tree is of {stack.name}")
 

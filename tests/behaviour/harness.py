@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from environment import NOBODYS
 from forks import FORKS, Forks
-from pins import distribution
 from processes import Finished, free_port, run_group
 from trees import Trees
 
 from patchctl.manifest.types import Stack
+from patchctl.training.recipes.versions import true_of, version_of
 
 REPO = Path(__file__).resolve().parents[2]
 PATCHES, BEHAVIOUR = REPO / "patches", REPO / "tests" / "behaviour"
@@ -89,11 +89,11 @@ class Upstream:
         """The stack that the upstream's tree is of."""
         return self._trees.stack(name)
 
-    def skip_unless_of(self, release_set: str, name: str) -> None:
-        """Skips the test where the upstream's tree is not of that release set, whose trees have a target and an environment of their own."""
-        wanted = distribution().release_set(release_set).stacks[name]
-        if (stack := self.stack(name).name) != wanted:
-            pytest.skip(f"the trees have {name} {stack}; `make test-{release_set}` has {wanted} and its environment")
+    def skip_unless(self, name: str, limits: str) -> None:
+        """Skips the test where the upstream's tree is of a version that is not within the limits."""
+        stack = self.stack(name)
+        if not true_of({name: limits}, {name: version_of(stack) or "0"}):
+            pytest.skip(f"the trees have {name} {stack.name}; this is of {name} {limits}")
 
     def lacks(self, upstream: str, feature: str) -> str | None:
         """Why a feature is not in the upstream's tree, None if it is; for tests of what several features make."""

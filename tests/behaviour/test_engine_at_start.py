@@ -47,7 +47,7 @@ def test_the_worker_waits_and_nothing_is_pinned(upstream: Upstream, late: bool) 
 
 @pytest.mark.parametrize(("demo", "seconds"), [(True, 0.2), (False, 2.0)])
 def test_the_demo_looks_oftener_for_a_steps_answers(upstream: Upstream, demo: bool, seconds: float) -> None:
-    upstream.skip_unless_of("2026.11", "verl")
+    upstream.skip_unless("verl", ">=0.9")
     env = {"PATCHCTL_STANDINS_WATCH": watch_of_the_demo() if demo else "", "PATCHCTL_NPUS": "1"}
     need = ["verl", "vllm", "vllm-ascend"]
     found = upstream.run(

@@ -25,8 +25,8 @@ pytestmark = pytest.mark.stack("verl", "<0.9")
 
 PROBE = "tests/behaviour/verl/probe_log_metrics.py"
 DAPO = "recipe/dapo/dapo_ray_trainer.py"
-SET = "2026.02"
-METRICS = [metric for section in sections() for metric in section.metrics if SET in metric.sources]
+VERSIONS = "<0.9"
+METRICS = [metric for section in sections() for metric in section.metrics if VERSIONS in metric.sources]
 # f"timing/{name}" in DAPO's trainer, printed when it runs out of data: it is run, and not found by reading.
 BY_RUNNING = "timing/save_checkpoint"
 
@@ -40,7 +40,7 @@ def verl(upstream: Upstream, tiny_models: TinyModels) -> Any:
 def place(name: str) -> str | None:
     """Where the table has the metric computed in this set."""
     metric = explanation(name)
-    return metric.sources.get(SET) if metric else None
+    return metric.sources.get(VERSIONS) if metric else None
 
 
 def summary(log: str, tmp_path: Path) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def test_every_metric_that_is_explained_is_one_of_verl(verl: Any) -> None:
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
 def test_the_function_that_is_named_is_there(upstream: Upstream, metric: Metric) -> None:
-    path, _, function = metric.sources[SET].rpartition(": ")
+    path, _, function = metric.sources[VERSIONS].rpartition(": ")
     file = upstream.tree("verl") / path
     if not file.is_file() and path.startswith("recipe/"):
         pytest.skip("this tree of verl has no recipe/ (a source distribution)")

@@ -14,19 +14,19 @@ sys.path.insert(0, str(REPO / "scripts"))
 from log.metrics import Metric, explanation, names, sections
 
 PROBE = "tests/behaviour/verl/probe_log_metrics_0_9.py"
-SET = "2026.11"
-METRICS = [metric for section in sections() for metric in section.metrics if SET in metric.sources]
+VERSIONS = ">=0.9"
+METRICS = [metric for section in sections() for metric in section.metrics if VERSIONS in metric.sources]
 
 
 def place(name: str) -> str | None:
     """Where the table has the metric computed in this set."""
     metric = explanation(name)
-    return metric.sources.get(SET) if metric else None
+    return metric.sources.get(VERSIONS) if metric else None
 
 
 @pytest.fixture(scope="module")
 def verl(upstream: Upstream) -> Any:
-    upstream.skip_unless_of(SET, "verl")
+    upstream.skip_unless("verl", ">=0.9")
     return upstream.run(PROBE, upstream.tree("verl"), need=["verl"], standins=["torchvision"], timeout=300)
 
 
@@ -47,7 +47,7 @@ def test_it_is_written_in_the_file_that_is_named(verl: Any) -> None:
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
 def test_the_function_that_is_named_is_there(upstream: Upstream, metric: Metric) -> None:
-    upstream.skip_unless_of(SET, "verl")
-    file, _, function = metric.sources[SET].rpartition(": ")
+    upstream.skip_unless("verl", ">=0.9")
+    file, _, function = metric.sources[VERSIONS].rpartition(": ")
     code = ast.parse((upstream.tree("verl") / file).read_text())
     assert function in {node.name for node in ast.walk(code) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}

@@ -1,4 +1,4 @@
-"""Needs of features of release set 2026.02 that upstream meets in 2026.11, where no patch is: `make test-behaviour` runs them.
+"""Needs of features of release 2026.02 that upstream meets in 2026.11, where no patch is: `make test-behaviour` runs them.
 
 The trees may be patched or not: nothing of these features is in either.
 """
@@ -14,7 +14,7 @@ from harness import REPO, Upstream
 from models import TinyModels
 from pins import distribution
 
-SET = "2026.11"
+RELEASE = "2026.11"
 ENGINE: dict[str, Any] = {
     "need": ["vllm", "vllm-ascend"],
     "standins": [
@@ -34,7 +34,7 @@ CLOSE = 1e-5  # float32, against Hugging Face's implementation
 
 def test_npu_expandable_segments(upstream: Upstream) -> None:
     """verl tells torch_npu's allocator what it tells CUDA's."""
-    upstream.skip_unless_of(SET, "verl")
+    upstream.skip_unless("verl", ">=0.9")
     probe = "patches/verl/v0.6.0/npu_expandable_segments/tests/probe_expandable_segments.py"
     made: Any = upstream.run(probe, "npu", need=["verl"], standins=["torch_npu"])
     assert made["device"] == "npu"
@@ -46,7 +46,7 @@ def test_npu_expandable_segments(upstream: Upstream) -> None:
 
 def test_expert_bias_float32(upstream: Upstream) -> None:
     """Megatron-LM loads and gives away a router's bias in float32, also before the model goes forward."""
-    upstream.skip_unless_of(SET, "megatron-lm")
+    upstream.skip_unless("megatron-lm", ">=0.16")
     made: Any = upstream.run("probe_expert_bias.py", need=["megatron-lm"], standins=["megatron_cpu"])
     assert made["given away"] == ["torch.float32"]
     assert made["loaded"] == [["torch.float32", made["saved"]]] * 2
@@ -54,7 +54,7 @@ def test_expert_bias_float32(upstream: Upstream) -> None:
 
 @pytest.fixture(scope="module")
 def te_layers(upstream: Upstream) -> Any:
-    upstream.skip_unless_of(SET, "mindspeed")
+    upstream.skip_unless("megatron-lm", ">=0.16")
     standins = ["torch_npu", "megatron_cpu"]
     return upstream.run("probe_te_layers.py", need=["megatron-lm", "mindspeed"], standins=standins, timeout=300)
 
@@ -72,7 +72,7 @@ def test_mla_attention_sizes(te_layers: Any) -> None:
 
 def test_spec_decode_logprobs(upstream: Upstream, tiny_models: TinyModels) -> None:
     """Each speculated token comes with its own log-probability, from vllm-ascend's own runner."""
-    upstream.skip_unless_of(SET, "vllm-ascend")
+    upstream.skip_unless("vllm-ascend", ">=0.23")
     probe = REPO / "patches/vllm-ascend/v0.14.0rc1/spec_decode_logprobs/tests/probe_spec_decode_logprobs.py"
     made: Any = upstream.run("probe_on_0_23.py", probe, tiny_models.qwen3, **ENGINE)
     assert made["accepted"] > 0
@@ -82,7 +82,7 @@ def test_spec_decode_logprobs(upstream: Upstream, tiny_models: TinyModels) -> No
 
 def updated(upstream: Upstream, standin: str, model: object, *ways: str, **more: Any) -> Any:
     """What an engine answers before and after updates by verl's own transfer, for each way."""
-    upstream.skip_unless_of(SET, "verl")
+    upstream.skip_unless("verl", ">=0.9")
     standins = [*ENGINE["standins"], "npu_experts_0_23", "npu_latent_0_23"]
     settings = {**ENGINE, "need": ["verl", *ENGINE["need"]], "standins": standins, "timeout": 600}
     return upstream.run("verl/probe_weight_update_v1.py", standin, model, *ways, **(settings | more))
@@ -138,7 +138,7 @@ def test_moe_update_weights_of_a_square_w13_is_not_met(upstream: Upstream, tiny_
 @pytest.mark.parametrize(("drafts", "shapes"), [(0, [1, 2, 4]), (3, [4, 8, 16])])
 def test_npugraph_ex_static_kernel(upstream: Upstream, tiny_models: TinyModels, drafts: int, shapes: list[int]) -> None:
     """Static kernels are asked for at the sizes of decode: up to four requests of one token and its drafts."""
-    upstream.skip_unless_of(SET, "vllm-ascend")
+    upstream.skip_unless("vllm-ascend", ">=0.23")
     options: dict[str, Any] = {
         "additional_config": {"ascend_compilation_config": {"enable_npugraph_ex": True, "enable_static_kernel": True}},
         "compilation_config": {
@@ -155,7 +155,7 @@ def test_npugraph_ex_static_kernel(upstream: Upstream, tiny_models: TinyModels, 
 
 def test_hf_to_mcore_dense_cpu_is_not_needed(upstream: Upstream) -> None:
     """verl v0.6.0 needed a converted checkpoint where there was no bridge; v0.9.0 has its weights from the bridge, and refuses to be without."""
-    upstream.skip_unless_of(SET, "verl")
+    upstream.skip_unless("verl", ">=0.9")
     made: Any = upstream.run(
         "verl/probe_bridge_v1.py", need=["verl", "megatron-lm"], standins=["torch_npu", "megatron_cpu"], timeout=300
     )
@@ -169,7 +169,7 @@ def test_fia_tnd_padding(upstream: Upstream) -> None:
 
     The runner's own function, for every batch of up to four requests, all places taken too; no graph is captured here.
     """
-    upstream.skip_unless_of(SET, "vllm-ascend")
+    upstream.skip_unless("vllm-ascend", ">=0.23")
     made: Any = upstream.run("probe_fia_lengths_0_23.py", **ENGINE)
     for kind in ("mixed", "mixed, with drafts", "decode", "decode, with drafts"):
         assert made[kind]["padded"] > 0
@@ -178,7 +178,7 @@ def test_fia_tnd_padding(upstream: Upstream) -> None:
 
 def test_what_verl_packs_with_is_dynamic_cp_groups(upstream: Upstream) -> None:
     """hdp: verl has it, and asks Megatron-LM for groups and a packing by names that core_v0.16.0 does not have without that patch."""
-    upstream.skip_unless_of(SET, "megatron-lm")
+    upstream.skip_unless("megatron-lm", ">=0.16")
     verl, megatron = upstream.tree("verl"), upstream.tree("megatron-lm")
     patched = upstream.lacks("megatron-lm", "dynamic_cp_groups") is None
     for asking, having, name in (
@@ -205,7 +205,7 @@ def would_start(upstream: Upstream, tiny_models: TinyModels) -> Any:
 
     Its module imports under vllm 0.23 without vllm_import_compat.
     """
-    upstream.skip_unless_of(SET, "verl")
+    upstream.skip_unless("verl", ">=0.9")
     settings = {**ENGINE, "need": ["verl", *ENGINE["need"]], "timeout": 600}
     common = [f"{ROLLOUT}.{key}" for key in ("name=vllm", "max_model_len=256", "tensor_model_parallel_size=1")]
     runs = [json.dumps([*common, *more]) for more in ([], GRAPHS, PARALLEL)]
@@ -240,8 +240,8 @@ SYNCHRONOUS_ROLLOUT = {
 
 @pytest.mark.parametrize("file", SYNCHRONOUS_ROLLOUT)
 def test_what_features_of_the_synchronous_rollout_patched_is_gone(upstream: Upstream, file: str) -> None:
-    upstream.skip_unless_of(SET, "verl")
-    before = REPO / "patches" / "verl" / distribution().release_set("2026.02").stacks["verl"]
+    upstream.skip_unless("verl", ">=0.9")
+    before = REPO / "patches" / "verl" / distribution().release("2026.02").stacks["verl"]
     for feature in SYNCHRONOUS_ROLLOUT[file]:
         (patch,) = (before / feature).glob("*.patch")
         assert f"diff --git a/{file} " in patch.read_text()
@@ -252,7 +252,7 @@ def test_what_features_of_the_synchronous_rollout_patched_is_gone(upstream: Upst
 
 def test_no_trainer_asks_its_workers_for_answers(upstream: Upstream) -> None:
     """data_rebalance orders what fit hands to `actor_rollout_wg.generate_sequences`: nothing calls that any more."""
-    upstream.skip_unless_of(SET, "verl")
+    upstream.skip_unless("verl", ">=0.9")
     call = "actor_rollout_wg.generate_sequences("
     assert call in (REPO / "patches/verl/v0.6.0/data_rebalance/0006-feature-data_rebalance.patch").read_text()
     sources = list((upstream.tree("verl") / "verl").rglob("*.py"))
@@ -262,7 +262,7 @@ def test_no_trainer_asks_its_workers_for_answers(upstream: Upstream) -> None:
 
 def test_no_cache_is_older_than_the_weights(upstream: Upstream, tiny_models: TinyModels) -> None:
     """vllm alone answers from keys and values of weights that are gone; what verl calls after an update, and vllm's sleep, forget them."""
-    upstream.skip_unless_of(SET, "vllm-ascend")
+    upstream.skip_unless("vllm-ascend", ">=0.23")
     settings = {**ENGINE, "need": ["verl", *ENGINE["need"]], "timeout": 600}
     made: Any = upstream.run("verl/probe_stale_caches_v1.py", tiny_models.qwen3, **settings)
     cached = {step: found[0] for step, found in made.items()}
@@ -282,7 +282,7 @@ def test_no_cache_is_older_than_the_weights(upstream: Upstream, tiny_models: Tin
 @pytest.fixture(scope="module")
 def experts(upstream: Upstream, tiny_models: TinyModels) -> Any:
     """Experts of verl's Megatron engine on two ranks that share them, from a Hugging Face model to what an update sends."""
-    upstream.skip_unless_of(SET, "verl")
+    upstream.skip_unless("verl", ">=0.9")
     standins = ["torch_npu", "megatron_cpu", "npu_attention", "npu_training", "npu_training_0_9", "torchvision"]
     need = ["verl", "megatron-lm", "mindspeed"]
     return upstream.run(
@@ -331,7 +331,7 @@ CONVERTS = {
 )
 def test_no_engine_calls_what_was_patched(upstream: Upstream, name: str, files: set[str]) -> None:
     """DeepSeek's groups of experts are left out of what converts checkpoints alone, which routes nothing."""
-    upstream.skip_unless_of(SET, "verl")
+    upstream.skip_unless("verl", ">=0.9")
     tree = upstream.tree("verl")
     sources = [*(tree / "verl").rglob("*.py"), *(tree / "scripts").rglob("*.py")]
     assert {str(file.relative_to(tree)) for file in sources if f"{name}(" in file.read_text()} == files

@@ -1,4 +1,4 @@
-"""verl v0.9.0's platform with stand-ins, as Ray's workers meet it in `make demo DEMO="--set 2026.11"`; triton's names beside it."""
+"""verl v0.9.0's platform with stand-ins, as Ray's workers meet it in `make demo DEMO="--release 2026.11"`; triton's names beside it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ANYHOW = {"resource": "NPU", "engine": "FSDPEngineWithLMHead", "context": "meta"
 
 @pytest.mark.parametrize("on", [True, False])
 def test_an_npu_whose_tensors_are_on_the_cpu(upstream: Upstream, on: bool) -> None:
-    upstream.skip_unless_of("2026.11", "verl")
+    upstream.skip_unless("verl", ">=0.9")
     # With MindSpeed's adaptor, whose stand-ins wrap torch's own functions.
     need = ["verl", "megatron-lm", "mindspeed"] if on else ["verl"]
     env = {"PATCHCTL_STANDINS": str(int(on)), "PATCHCTL_NPUS": "1"}
@@ -31,7 +31,7 @@ def test_an_npu_whose_tensors_are_on_the_cpu(upstream: Upstream, on: bool) -> No
 
 def test_mindspeeds_triton_kernels_are_refused(upstream: Upstream) -> None:
     """They are declared where its adaptor is imported, and torch goes on without triton."""
-    upstream.skip_unless_of("2026.11", "mindspeed")
+    upstream.skip_unless("megatron-lm", ">=0.16")
     found = upstream.run(
         "probe_triton_names.py", need=["megatron-lm", "mindspeed"], standins=["torch_npu", "megatron_cpu"]
     )

@@ -1,8 +1,8 @@
-"""The recipes of release set 2026.11 against its verl: `make test-behaviour` runs them, in an environment of their own.
+"""The recipes of release 2026.11 against its verl: `make test-behaviour` runs them, in an environment of their own.
 
 Hydra composes every override to the value that the recipe says, verl's own checks before a worker starts take it, and the list of
 keys is that of the tree. Those of Megatron make a configuration of Megatron-LM with the model's own, through mbridge, and tiny models
-step with their settings. Whole runs: `make test-recipes SET=2026.11`.
+step with their settings. Whole runs: `make test-recipes RELEASE=2026.11`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import yaml
 from harness import REPO, Upstream
 from mbridge_source import check_out, commit_named
 
-from patchctl.catalog.release_sets import on_set
+from patchctl.catalog.chosen_release import on_release
 from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.conditions import defaults_for, same
 from patchctl.training.recipes.key_list import FOLDER, list_of
@@ -27,8 +27,8 @@ from patchctl.training.recipes.read import Recipes, read_recipes
 from patchctl.training.recipes.resolve import Run, bare, resolve
 from patchctl.training.recipes.shell import override_text
 
-SET = "2026.11"
-RECIPES: Recipes = read_recipes(on_set(Distribution.load(REPO), SET, print))
+RELEASE = "2026.11"
+RECIPES: Recipes = read_recipes(on_release(Distribution.load(REPO), RELEASE, print))
 KEYS = RECIPES.runnable()
 PLAIN = ("qwen2.5-1.5b", "grpo")
 # What the trainer of this set refuses, and a key of the older one.
@@ -82,7 +82,7 @@ Of = Callable[[str], Any]
 
 @pytest.fixture(scope="module")
 def tree(upstream: Upstream) -> Path:
-    upstream.skip_unless_of(SET, "verl")
+    upstream.skip_unless("verl", ">=0.9")
     return upstream.tree("verl")
 
 

@@ -39,7 +39,7 @@ class Trees:
         `stacks` names the stack of each tree, where it is not the profile's."""
         self._folders = folders
         has = PROFILE in distribution().profiles  # a distribution of others need not have it
-        self._stacks = {**(profile_on(os.environ.get("PATCHCTL_SET")).stacks if has else {}), **(stacks or {})}
+        self._stacks = {**(profile_on(os.environ.get("PATCHCTL_RELEASE")).stacks if has else {}), **(stacks or {})}
         self._missing = missing or {}
         self._left_out = left_out or {}
         self._otherwise = otherwise
@@ -133,8 +133,8 @@ def _pair(text: str) -> tuple[str, str]:
 def built_trees(workspace: Path) -> Trees:
     """Runs `patchctl apply` into `workspace`; a failure for another reason than a lack of sources fails the tests.
 
-    On the set that PATCHCTL_SET names, else the one that patchctl, make and scripts/torch_env.py take by themselves."""
-    chosen = profile_on(os.environ.get("PATCHCTL_SET"))
+    On the release that PATCHCTL_RELEASE names, else the one that patchctl, make and scripts/torch_env.py take by themselves."""
+    chosen = profile_on(os.environ.get("PATCHCTL_RELEASE"))
     command = [sys.executable, "-m", "patchctl", "--root", str(REPO), "apply", *chosen.options.split()]
     command += ["--workspace", str(workspace), "--skip-unavailable", "--json", *_mirror_options()]
     done = subprocess.run(

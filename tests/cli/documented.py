@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import click
 from distribution import REPO
-from markdown_pages import pages_of, set_of_shell
+from markdown_pages import pages_of, release_of_shell
 
 from patchctl.cli import cli
 
@@ -20,11 +20,11 @@ _ENVIRONMENT = re.compile(r"^(?:[A-Z_]+=\S* )+")
 
 
 class Shown(NamedTuple):
-    """A command, what PATCHCTL_SET has where it stands, whether it is shown to be run as it is, and where: a command in a sentence
+    """A command, what PATCHCTL_RELEASE has where it stands, whether it is shown to be run as it is, and where: a command in a sentence
     or a hint may name a verb alone."""
 
     command: str
-    release_set: str | None
+    release: str | None
     whole: bool
     where: str
 
@@ -44,16 +44,16 @@ def _blocks(text: str) -> tuple[list[str], str]:
 
 
 def in_blocks(page: Path) -> Iterator[tuple[str, str | None]]:
-    """The lines of a page's code blocks that run the tool, make or a script, each with the release set that PATCHCTL_SET has then,
+    """The lines of a page's code blocks that run the tool, make or a script, each with the release that PATCHCTL_RELEASE has then,
     for whoever pastes one after the other; a line that ends in a backslash goes on."""
-    release_set: str | None = None
+    release: str | None = None
     for block in _blocks(page.read_text(encoding="utf-8"))[0]:
         for line in re.sub(r"\s*\\\n\s*", " ", block).splitlines():
             # Beside the command stands what it does, behind a # or three blanks.
             one = re.split(r" {3,}(?![ -])", line.strip().removeprefix("$ "))[0]
-            release_set = set_of_shell(one, release_set)
+            release = release_of_shell(one, release)
             for command in _parts(one.partition(" #")[0]):
-                yield command, release_set
+                yield command, release
 
 
 def _parts(line: str) -> Iterator[str]:
@@ -118,18 +118,18 @@ def _text(node: ast.AST) -> str:
 
 
 def all_shown() -> list[Shown]:
-    """Each command once a release set, whole where it is so anywhere."""
+    """Each command once a release, whole where it is so anywhere."""
     found: dict[tuple[str, str | None], Shown] = {}
 
-    def add(command: str, release_set: str | None, whole: bool, where: str) -> None:
-        known = found.get((command, release_set))
+    def add(command: str, release: str | None, whole: bool, where: str) -> None:
+        known = found.get((command, release))
         if known is None or (whole and not known.whole):
-            found[command, release_set] = Shown(command, release_set, whole, where)
+            found[command, release] = Shown(command, release, whole, where)
 
     for page in pages():
         name = page.relative_to(REPO).as_posix()
-        for command, release_set in in_blocks(page):
-            add(command, release_set, True, name)
+        for command, release in in_blocks(page):
+            add(command, release, True, name)
         for command, whole in in_spans(page):
             add(command, None, whole, name)
     for command, whole in in_help():

@@ -1,4 +1,4 @@
-"""A small distribution that has the names of this one: its upstreams, stacks, release sets and profiles, and of each stack the
+"""A small distribution that has the names of this one: its upstreams, stacks, releases and profiles, and of each stack the
 features that the documents name, on sources of a few lines. What a document runs can be run on it as it is written."""
 
 from __future__ import annotations
@@ -17,29 +17,27 @@ from patchctl.manifest.types import Stack
 _ASKED = "verl/workers/rollout/base.py"
 
 
-def make_twin(
-    folder: Path, features: Collection[str], revisions: Iterable[str], profile: str, release_set: str
-) -> Made:
+def make_twin(folder: Path, features: Collection[str], revisions: Iterable[str], profile: str, release: str) -> Made:
     """In `folder`; each of `revisions` is a tag of every upstream, on a commit of its own. `home` has what a reader has by then: a
     workspace with `profile`, its bundle, a series of mails, a log with a traceback, and clones where an image has sources."""
     real = Distribution.load(REPO)
     made = Made(folder / "distribution", folder / "origins", folder / "cache")
     write_files(made.root, {"manifests/upstreams.yaml": _upstreams(real, made.origins)})
-    for one in real.sets.values():
+    for one in real.releases.values():
         part = make_distribution(
             folder / "parts" / one.name, [_upstream(real.stack(*s), features, real) for s in one.stacks.items()]
         )
         for upstream, stack in one.stacks.items():
             _take_over(part, made, real.stack(upstream, stack))
         sets = {"schema": 1, "name": one.name, "summary": one.summary, "stacks": dict(one.stacks)}
-        write_files(made.root, {f"manifests/sets/{one.name}.yaml": yaml.safe_dump(sets, sort_keys=False)})
+        write_files(made.root, {f"manifests/releases/{one.name}.yaml": yaml.safe_dump(sets, sort_keys=False)})
     shutil.rmtree(folder / "parts")
     for name, found in real.variants.items():
         profiles = {
             "schema": 1,
             "name": name,
             "summary": "As the real one.",
-            "sets": {p.set: {} for p in found if p.set},
+            "releases": {p.release: {} for p in found if p.release},
         }
         write_files(made.root, {f"manifests/profiles/{name}.yaml": yaml.safe_dump(profiles, sort_keys=False)})
     for origin in made.origins.iterdir():
@@ -47,7 +45,7 @@ def make_twin(
             git(origin, "commit", "--quiet", "--allow-empty", "-m", revision)
             git(origin, "tag", revision)
     made.good("lock")
-    _what_a_reader_has(made, profile, release_set)
+    _what_a_reader_has(made, profile, release)
     return made
 
 
@@ -99,9 +97,9 @@ def _take_over(part: Made, made: Made, stack: Stack) -> None:
     shutil.copytree(part.root / "patches" / stack.upstream, made.root / "patches" / stack.upstream, dirs_exist_ok=True)
 
 
-def _what_a_reader_has(made: Made, profile: str, release_set: str) -> None:
+def _what_a_reader_has(made: Made, profile: str, release: str) -> None:
     dist = Distribution.load(made.root)
-    env, home = {"PATCHCTL_SET": release_set}, made.cache.parent / "home"
+    env, home = {"PATCHCTL_RELEASE": release}, made.cache.parent / "home"
     made.good("apply", "--profile", profile, env=env)
     made.good("bundle", "create", "--profile", profile, env=env)
     made.good("edit", "verl", "--dir", "opened", env=env)
@@ -124,4 +122,4 @@ def _what_a_reader_has(made: Made, profile: str, release_set: str) -> None:
     for name in ("vllm", "vllm-ascend"):
         clone = home / "vllm-workspace" / name
         git(made.origins, "clone", "--quiet", str(made.origins / name), str(clone))
-        git(clone, "checkout", "--quiet", dist.stack(name, dist.sets[release_set].stacks[name]).pin.identity)
+        git(clone, "checkout", "--quiet", dist.stack(name, dist.releases[release].stacks[name]).pin.identity)

@@ -399,7 +399,7 @@ def test_json_has_the_documented_shape(ws: Workspace) -> None:
     assert set(result) == {
         "schema",
         "profile",
-        "set",
+        "release",
         "workspace",
         "dry_run",
         "without",

@@ -19,7 +19,7 @@ from distribution import REPO, run_patchctl
 from documented import SCRIPT, Shown, all_shown, helped, in_blocks
 from small_twin import make_twin
 
-from patchctl.catalog.release_sets import on_set
+from patchctl.catalog.chosen_release import on_release
 from patchctl.cli import cli
 from patchctl.cli.app import App
 from patchctl.manifest.distribution import Distribution
@@ -36,21 +36,21 @@ ON_SETS = sorted({shown[:2] for shown in ALL if shown.whole}, key=str)
 
 
 @cache
-def book(release_set: str | None) -> tuple[Distribution, Recipes]:
-    """The distribution and its recipes as a verb has them, with the set's name and without."""
-    chosen = on_set(Distribution.load(REPO), release_set, print)
+def book(release: str | None) -> tuple[Distribution, Recipes]:
+    """The distribution and its recipes as a verb has them, with the release's name and without."""
+    chosen = on_release(Distribution.load(REPO), release, print)
     return chosen, read_recipes(chosen)
 
 
 @cache
-def recipes(release_set: str | None) -> set[str]:
-    """PROFILE/RECIPE as it is taken while PATCHCTL_SET is that, and PROFILE/RECIPE@SET on each release set."""
+def recipes(release: str | None) -> set[str]:
+    """PROFILE/RECIPE as it is taken while PATCHCTL_RELEASE is that, and PROFILE/RECIPE@RELEASE on each release."""
     on_sets = {
-        f"{p}/{name}@{read.set_of(p)}"
-        for read in map(read_recipes, Distribution.load(REPO).each_set())
+        f"{p}/{name}@{read.release_of(p)}"
+        for read in map(read_recipes, Distribution.load(REPO).each_release())
         for p, name in read.runnable()
     }
-    return {"/".join(key) for key in book(release_set)[1].runnable()} | on_sets
+    return {"/".join(key) for key in book(release)[1].runnable()} | on_sets
 
 
 @cache
@@ -83,7 +83,7 @@ FILLED = {
     "PROFILE/RECIPE": "{profile}/grpo",
     "PYTHON": sys.executable,
     "PY": sys.executable,
-    "SET": "{set}",
+    "RELEASE": "{release}",
     "import DIR": "series",
     "identify DIR": "workspace/verl",
     "show NAME": "{feature}",
@@ -161,7 +161,7 @@ def fits(shown: Shown, args: list[str]) -> bool:
 
 @cache
 def in_force() -> Distribution:
-    return on_set(Distribution.load(REPO), None, print)
+    return on_release(Distribution.load(REPO), None, print)
 
 
 class Reader:
@@ -169,7 +169,7 @@ class Reader:
 
     def __init__(self, folder: Path) -> None:
         real = Distribution.load(REPO)
-        self.set = in_force().profile(PROFILE).set or ""
+        self.release = in_force().profile(PROFILE).release or ""
         self.stacks = {f"{upstream}/{name}" for upstream, name in real.stacks}
         text = "\n".join(shown.command for shown in OURS)
         said = re.findall(rf"(?:--to|--against|pin [\w-]+) (\S*\d\S*)|\b(?:{'|'.join(real.upstreams)})/(v\S+)", text)
@@ -177,7 +177,7 @@ class Reader:
             s.rpartition("/")[2] for s in self.stacks
         }
         self.twin = make_twin(
-            folder, set(re.findall(r"\w+", text)), sorted(r for r in revisions if r != "latest"), PROFILE, self.set
+            folder, set(re.findall(r"\w+", text)), sorted(r for r in revisions if r != "latest"), PROFILE, self.release
         )
         self.whole = folder / "whole"
         self.home = folder / "home"
@@ -188,7 +188,7 @@ class Reader:
         self.values = {
             "verl": stack.name,
             "profile": PROFILE,
-            "set": self.set,
+            "release": self.release,
             "feature": feature,
             "root": str(self.twin.root),
         }
@@ -196,14 +196,14 @@ class Reader:
     def run(self, shown: Shown, args: list[str]) -> subprocess.CompletedProcess[str]:
         verb = next(w for w in args if not w.startswith(("-", "/")))
         env = dict(re.findall(r"([A-Z_]+)=(\S*) ", shown.command.partition("patchctl ")[0] + " "))
-        env |= {"PATCHCTL_SET": shown.release_set} if shown.release_set else {}
+        env |= {"PATCHCTL_RELEASE": shown.release} if shown.release else {}
         if verb in ON_THE_REAL_ONE:
             here = ["--root", str(REPO), "--cache", str(self.twin.cache)]
             if "--machine" in args:
                 record = ["--record" if w == "--machine" else w for w in args]
                 run_patchctl(*here, *record, home=self.home, env=env)
             return run_patchctl(*here, *args, home=self.home, env=env)
-        env = {"PATCHCTL_SET": self.set_of(args), **env}
+        env = {"PATCHCTL_RELEASE": self.release_of(args), **env}
         for name in (w for w in args if re.fullmatch(r"[\w-]+/v\d\S*", w) and w not in self.stacks):
             self.twin.good("pin", *name.split("/"), env=env)
         if "--into" in args:
@@ -212,10 +212,10 @@ class Reader:
             self.twin.good("edit", args[1], env=env)
         return self.twin.patchctl(*args, env=env)
 
-    def set_of(self, args: list[str]) -> str:
-        """The set on which the real distribution takes the profile of a command: the twin has no proofs."""
+    def release_of(self, args: list[str]) -> str:
+        """The release on which the real distribution takes the profile of a command: the twin has no proofs."""
         named = next((v for o, v in pairwise(args) if o in ("-p", "--profile")), PROFILE)
-        return in_force().profile(named).set or self.set
+        return in_force().profile(named).release or self.release
 
     def again(self, verb: str) -> None:
         """What the verb writes as it was before."""
@@ -316,12 +316,12 @@ def recipes_in(command: str) -> list[str]:
     return [n for n in named if not PLACEHOLDERS & set(n.split("/"))]
 
 
-@pytest.mark.parametrize(("command", "release_set"), [one for one in ON_SETS if recipes_in(one[0])])
-def test_the_recipe_of_a_command_is_there(command: str, release_set: str | None) -> None:
-    """On the set that the page's reader is on: the one that is taken without a name, until the page says another."""
+@pytest.mark.parametrize(("command", "release"), [one for one in ON_SETS if recipes_in(one[0])])
+def test_the_recipe_of_a_command_is_there(command: str, release: str | None) -> None:
+    """On the release that the page's reader is on: the one that is taken without a name, until the page says another."""
     text = f"{command} "
-    said = re.search(r"--set (\d\S*) ", text)
-    known = recipes(said[1] if said else release_set)
+    said = re.search(r"--release (\d\S*) ", text)
+    known = recipes(said[1] if said else release)
     assert [n for n in recipes_in(command) if n not in known] == []
 
 
@@ -334,7 +334,7 @@ def examples_of_help() -> Iterator[str]:
                 yield command.partition(" > ")[0].strip().removeprefix('eval "$(').removesuffix(')"')
 
 
-def run_of(command: str, release_set: str | None) -> tuple[str, Given] | None:
+def run_of(command: str, release: str | None) -> tuple[str, Given] | None:
     """PROFILE/RECIPE and what a command says instead of it; None for one that names no recipe that is there."""
     given = words(command)
     option = {o: given[i + 1] for i, o in enumerate(given[:-1]) if o.startswith("-")}
@@ -345,9 +345,9 @@ def run_of(command: str, release_set: str | None) -> tuple[str, Given] | None:
     train = re.search(r"train\.sh (\S+) ([a-z]\S*)", command)
     shown = re.search(r"recipe (?:show|command) (\S+/\S+)", command)
     title = f"{train[1]}/{train[2]}" if train else shown[1] if shown else named
-    after = [given[i + 1] for i, o in enumerate(given[:-1]) if o == "--set"]
+    after = [given[i + 1] for i, o in enumerate(given[:-1]) if o == "--release"]
     title += "".join(f"@{word}" for word in after if "=" not in word)
-    if title not in recipes(release_set):
+    if title not in recipes(release):
         return None
     pairs = [given[i + 1].partition("=") for i, o in enumerate(given[:-1]) if o == "--size"]
     sizes = {name: value for name, _, value in pairs} | ({"nodes": nodes} if nodes and nodes.isdecimal() else {})
@@ -359,13 +359,13 @@ def run_of(command: str, release_set: str | None) -> tuple[str, Given] | None:
 RUNS = sorted({*ON_SETS} | {(command, None) for command in examples_of_help()}, key=str)
 
 
-@pytest.mark.parametrize(("command", "release_set"), [run for run in RUNS if run_of(*run)])
-def test_what_is_shown_keeps_the_rules(command: str, release_set: str | None) -> None:
+@pytest.mark.parametrize(("command", "release"), [run for run in RUNS if run_of(*run)])
+def test_what_is_shown_keeps_the_rules(command: str, release: str | None) -> None:
     """With the nodes, sizes and overrides that the example has: a reader pastes it as it stands."""
-    found = run_of(command, release_set)
+    found = run_of(command, release)
     assert found is not None
     title, _, named = found[0].partition("@")
-    dist, all_recipes = book(named or release_set)
+    dist, all_recipes = book(named or release)
     profile, name = title.split("/")
     run = resolve(all_recipes, profile, name, found[1])
     features, switches = features_and_switches(dist, profile)
@@ -374,7 +374,7 @@ def test_what_is_shown_keeps_the_rules(command: str, release_set: str | None) ->
 
 
 def test_the_recipe_of_a_commands_help_is_there() -> None:
-    """Whoever pastes an example of --help has named no set."""
+    """Whoever pastes an example of --help has named no release."""
     named = {command: recipes_in(command) for command in examples_of_help()}
     assert any(named.values())
     assert {c: found for c, found in named.items() if set(found) - recipes(None)} == {}

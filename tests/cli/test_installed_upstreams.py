@@ -48,7 +48,7 @@ def test_both_are_patched_where_they_are_installed(
     env.install("verl==0.6.0", "megatron-core==0.12.1")
     before, shared = snapshot(env.site), snapshot(env.cache)
     done = patchctl(
-        "apply", "--profile", "qwen3-235b", "--set", "2026.02", "--into-python", env.python, "--skip-unavailable"
+        "apply", "--profile", "qwen3-235b", "--release", "2026.02", "--into-python", env.python, "--skip-unavailable"
     )
     for upstream in PACKAGES:
         tree = done["trees"][upstream]
@@ -67,7 +67,9 @@ def test_both_are_patched_where_they_are_installed(
     assert status["clean"] is True
     patchctl("verify")
     assert (
-        patchctl("apply", "--profile", "qwen3-235b", "--set", "2026.02", "--skip-unavailable", "--offline")["changed"]
+        patchctl("apply", "--profile", "qwen3-235b", "--release", "2026.02", "--skip-unavailable", "--offline")[
+            "changed"
+        ]
         == []
     )
     patchctl("revert")

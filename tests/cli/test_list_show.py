@@ -153,7 +153,7 @@ def test_show_names_both_sides_of_a_requirement(made: Made) -> None:
 
 
 def test_required_is_what_is_applied_with_it(tmp_path: Path) -> None:
-    """Of the distribution that this repository has: MindSpeed's patch requires Megatron-LM's on the newer set alone."""
+    """Of the distribution that this repository has: MindSpeed's patch requires Megatron-LM's on the newer release alone."""
     done = run_patchctl(f"--root={REPO}", "show", "optimizer_none_state", "--json", home=tmp_path)
     found = {detail["stacks"][0]["stack"]: detail["required_by"] for detail in json.loads(done.stdout)["patches"]}
     assert found == {"core_v0.12.1": [], "core_v0.16.0": ["swap_optimizer_state@mindspeed"]}

@@ -30,7 +30,7 @@ models:
     bytes: 279296
     source: made up for this test
 """
-BIG = ("preflight", "-p", "qwen3-235b", "-r", "grpo", "--set", "2026.02")  # whose software write_machine has
+BIG = ("preflight", "-p", "qwen3-235b", "-r", "grpo", "--release", "2026.02")  # whose software write_machine has
 
 
 def real(tmp_path: Path, *args: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -69,17 +69,17 @@ def test_a_node_with_a_fault_is_not(tmp_path: Path) -> None:
     assert "try: `npu-smi info -t health -i 3 -c 1`" in text.stdout
 
 
-def test_a_release_set_that_fits_the_machine_is_named_first(tmp_path: Path) -> None:
+def test_a_release_that_fits_the_machine_is_named_first(tmp_path: Path) -> None:
     folder = write_machine(tmp_path / "node")
     other = tuple("2026.11" if word == "2026.02" else word for word in BIG)
     text = real(tmp_path, *other, "--machine", str(folder))
     first = text.stdout.splitlines()[2:4]
-    assert text.returncode == 1 and "release set" in first[0] and "nothing is in the way there" in first[0], text.stdout
+    assert text.returncode == 1 and "release" in first[0] and "nothing is in the way there" in first[0], text.stdout
     assert real(tmp_path, *first[1].partition("try: patchctl ")[2].split(), "--machine", str(folder)).returncode == 0
     assert "release notes of CANN 9.1.0" in text.stdout and "850" not in text.stdout
-    assert "release set" not in found_by_name(real(tmp_path, *BIG, "--machine", str(folder), "--json"), 0)
+    assert "release" not in found_by_name(real(tmp_path, *BIG, "--machine", str(folder), "--json"), 0)
     nothing = write_machine(tmp_path / "another", cann="version=7.0.0\n")
-    assert "release set" not in found_by_name(real(tmp_path, *other, "--machine", str(nothing), "--json"), 1)
+    assert "release" not in found_by_name(real(tmp_path, *other, "--machine", str(nothing), "--json"), 1)
 
 
 def test_going_on_in_spite_of_a_finding(tmp_path: Path) -> None:

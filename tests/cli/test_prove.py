@@ -550,19 +550,19 @@ def test_a_report_says_what_is_proven_and_what_is_lacking(proven: Made) -> None:
 
 
 def two_sets(made: Made, older: str, newer: str, bare: str) -> None:
-    """The profile `full` on two sets with these stacks of the greeter, one of which is v1; `bare` is v1 without patches."""
+    """The profile `full` on two releases with these stacks of the greeter, one of which is v1; `bare` is v1 without patches."""
     manifests = made.root / "manifests"
     text = (manifests / "stacks/greeter/v1.yaml").read_text().replace("name: v1", f"name: {bare}")
     sets = {
-        f"sets/{name}.yaml": f'schema: 1\nname: "{name}"\nsummary: A set.\nstacks:\n  greeter: {stack}\n'
-        for name, stack in {"2026.02": older, "2026.11": newer}.items()
+        f"releases/{name}.yaml": f'schema: 1\nname: "{name}"\nsummary: A release.\nstacks:\n  greeter: {stack}\n'
+        for name, stack in {"2001.02": older, "2001.11": newer}.items()
     }
     write(
         manifests,
         {
             **sets,
             f"stacks/greeter/{bare}.yaml": "\n".join(without_patches(text)) + "\n",
-            "profiles/full.yaml": 'schema: 1\nname: full\nsummary: On both.\nsets:\n  "2026.02": {}\n  "2026.11": {}\n',
+            "profiles/full.yaml": 'schema: 1\nname: full\nsummary: On both.\nreleases:\n  "2001.02": {}\n  "2001.11": {}\n',
         },
     )
     made.good("lock")
@@ -571,30 +571,30 @@ def two_sets(made: Made, older: str, newer: str, bare: str) -> None:
 def taken(made: Made, workspace: Path) -> tuple[str, str]:
     done = made.patchctl("apply", "--profile", "full", "--workspace", str(workspace), "--json")
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)["set"], done.stderr
+    return json.loads(done.stdout)["release"], done.stderr
 
 
-def test_a_profile_is_taken_on_the_newest_set_on_which_it_is_proven(proven: Made, tmp_path: Path) -> None:
+def test_a_profile_is_taken_on_the_newest_release_on_which_it_is_proven(proven: Made, tmp_path: Path) -> None:
     two_sets(proven, "earlier", "v1", bare="earlier")
-    assert taken(proven, tmp_path / "while proven") == ("2026.11", "")
+    assert taken(proven, tmp_path / "while proven") == ("2001.11", "")
     (proven.root / TEST).write_text(TESTS + "# another test\n")
     chosen, why = taken(proven, tmp_path / "stale")
-    assert chosen == "2026.02"
-    assert "on 2026.11 1 of its features are not proven, typo@greeter for one" in why
+    assert chosen == "2001.02"
+    assert "on 2001.11 1 of its features are not proven, typo@greeter for one" in why
 
 
-def test_a_set_that_is_only_pinned_proves_nothing(proven: Made, tmp_path: Path) -> None:
+def test_a_release_that_is_only_pinned_proves_nothing(proven: Made, tmp_path: Path) -> None:
     two_sets(proven, "v1", "later", bare="later")
     chosen, why = taken(proven, tmp_path / "ws")
-    assert chosen == "2026.02"
-    assert "on 2026.11 nothing is brought over to greeter/later" in why
+    assert chosen == "2001.02"
+    assert "on 2001.11 nothing is brought over to greeter/later" in why
 
 
-def test_a_set_to_which_features_are_still_to_come_is_not_proven(proven: Made, tmp_path: Path) -> None:
+def test_a_release_to_which_features_are_still_to_come_is_not_proven(proven: Made, tmp_path: Path) -> None:
     two_sets(proven, "earlier", "v1", bare="earlier")
     proven.edit(
         "manifests/stacks/greeter/v1.yaml", "name: v1\n", "name: v1\ncomes_from: earlier\npostponed: {loud: soon}\n"
     )
     chosen, why = taken(proven, tmp_path / "ws")
-    assert chosen == "2026.02"
-    assert "on 2026.11 1 of its features are postponed, loud@greeter for one" in why
+    assert chosen == "2001.02"
+    assert "on 2001.11 1 of its features are postponed, loud@greeter for one" in why

@@ -237,17 +237,17 @@ def test_proofs_are_run_at_the_end(tested: Made) -> None:
     assert tested.patchctl("drift", "greeter/v1", "--against", "v2").returncode == 10
 
 
-def test_the_set_of_the_shell_keeps_no_stack_from_being_proven(tested: Made) -> None:
-    """PATCHCTL_SET is of profiles: the stack that a rebase makes is in no release set yet, and drift's copy of it neither."""
+def test_the_release_of_the_shell_keeps_no_stack_from_being_proven(tested: Made) -> None:
+    """PATCHCTL_RELEASE is of profiles: the stack that a rebase makes is in no release yet, and drift's copy of it neither."""
     goes_on(tested, {HELLO: OLD.replace('"""Says hello."""\n', '"""Says hello."""\n\n# a line\n')})
     write_files(
         tested.root,
         {
-            "manifests/sets/2026.02.yaml": 'schema: 1\nname: "2026.02"\nsummary: One.\nstacks: {greeter: v1}\n',
-            "manifests/profiles/full.yaml": 'schema: 1\nname: full\nsummary: On it.\nsets: {"2026.02": {}}\n',
+            "manifests/releases/2001.02.yaml": 'schema: 1\nname: "2001.02"\nsummary: One.\nstacks: {greeter: v1}\n',
+            "manifests/profiles/full.yaml": 'schema: 1\nname: full\nsummary: On it.\nreleases: {"2001.02": {}}\n',
         },
     )
-    shell = {"PATCHCTL_SET": "2026.02"}
+    shell = {"PATCHCTL_RELEASE": "2001.02"}
     done = tested.patchctl("drift", "greeter", "--prove", "--against", "v2", env=shell)
     assert done.returncode == 10, done.stdout
     done = tested.patchctl("rebase", "greeter/v1", "--to", "v2", "--prove", "--json", env=shell)

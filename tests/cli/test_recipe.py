@@ -78,7 +78,7 @@ def test_show_says_what_it_cannot_count(made: Made) -> None:
 
 
 def test_a_value_of_the_command_line_is_told_as_such(made: Made) -> None:
-    args = ("--nodes", "1", "--size", "prompt=16", "--set", "greeter.text=x", "--path", "model=/m")
+    args = ("--nodes", "1", "--size", "prompt=16", "greeter.text=x", "--path", "model=/m")
     shown = json.loads(made.good("recipe", "show", "full/loud", *args, "--json"))
     assert (shown["sizes"]["nodes"]["value"], shown["sizes"]["devices"]["value"]) == ("1", "8")
     assert shown["overrides"]["greeter.tokens"]["value"] == "304"
@@ -192,9 +192,9 @@ def test_diff_names_what_only_one_has(made: Made) -> None:
             ["recipe", "command", "full/loud", "--size", "nodes"],
             "--size takes NAME=VALUE, not 'nodes'\n  try: for example --size batch=256",
         ),
-        (["recipe", "command", "full/loud", "--set", "greeter.text"], "for example --set trainer.total_epochs=1"),
+        (["recipe", "command", "full/loud", "greeter.text"], "for example trainer.total_epochs=1"),
         (["recipe", "command", "full/loud", "--path", "model"], "for example --path model=/data/model"),
-        (["recipe", "command", "full/loud", "--set", "greeter.x== promt"], "greeter.x: no size 'promt'"),
+        (["recipe", "command", "full/loud", "greeter.x== promt"], "greeter.x: no size 'promt'"),
         (["recipe", "command", "full/loud", "--nodes", "0"], "--nodes"),
     ],
 )
@@ -231,8 +231,8 @@ KNOWN_KEYS = "".join(
 def test_an_override_that_the_framework_does_not_know_is_refused(made: Made) -> None:
     write_files(made.root, {"manifests/keys/greeter/v1.tsv": KNOWN_KEYS})
     assert findings(made) == []
-    made.good("recipe", "command", "full/loud", "--set", "greeter.text=x", "--set", "+trainer.own=1")
-    typo = ("--set", "greeter.txt=x")
+    made.good("recipe", "command", "full/loud", "greeter.text=x", "+trainer.own=1")
+    typo = ("greeter.txt=x",)
     for verb in (["recipe", "command", "full/loud"], ["env", "-r", "full/loud"]):
         done = made.patchctl(*verb, *typo)
         assert done.returncode == 2 and done.stdout == ""
@@ -293,8 +293,8 @@ def test_needs_and_switches_belong_together(made: Made, old: str, new: str, mess
 def test_a_switch_on_the_command_line_is_told_of_a_recipe_of_ones_own(
     made: Made, recipe: str, setting: str, hint: str
 ) -> None:
-    """needs cannot be said beside --set; the way that is told is then walked."""
-    done = made.patchctl("recipe", "command", f"full/{recipe}", "--set", setting)
+    """needs cannot be said beside an override; the way that is told is then walked."""
+    done = made.patchctl("recipe", "command", f"full/{recipe}", "--release", setting)
     assert done.returncode == 2
     assert hint in done.stderr and "manifests/recipes/full/NAME.yaml" in done.stderr
     key, _, value = setting.partition("=")

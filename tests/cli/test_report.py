@@ -186,19 +186,19 @@ def test_a_feature_that_upstreams_share_is_one(tmp_path: Path, odd: Made) -> Non
 
 
 def test_what_two_release_sets_have_is_told_apart(tmp_path: Path) -> None:
-    """Of the distribution that this repository has: a feature in two stacks of an upstream, a profile and a recipe on two sets."""
+    """Of the distribution that this repository has: a feature in two stacks of an upstream, a profile and a recipe on two releases."""
     done = run_patchctl(
         f"--root={REPO}", "report", "--out", str(tmp_path / "page.html"), "--json", home=tmp_path / "home"
     )
     assert done.returncode == 0, done.stderr
     seen, read = json.loads(done.stdout), Read((tmp_path / "page.html").read_text())
     leads_somewhere(read)
-    sets = {profile["set"] for profile in seen["profiles"]}
+    sets = {profile["release"] for profile in seen["profiles"]}
     assert len(sets) > 1
     for row in seen["recipes"]:
-        assert f"{row['profile']}/{row['recipe']}@{row['set']}" in read.text
+        assert f"{row['profile']}/{row['recipe']}@{row['release']}" in read.text
     for profile in seen["profiles"]:
-        assert re.search(rf"{profile['name']}\s+on {profile['set']}", read.text)
+        assert re.search(rf"{profile['name']}\s+on {profile['release']}", read.text)
     # A line of the picture, or a link, never leads to a patch that is not applied with this one.
     drawn = [box["href"] for box in read.all("a") if box.get("class") == "node"]
     assert len(drawn) == len({*drawn}) and "#sam_proposer@vllm-ascend-v0-23-0" in drawn
@@ -211,17 +211,17 @@ def test_what_two_release_sets_have_is_told_apart(tmp_path: Path) -> None:
         )
 
 
-def test_a_page_of_one_set_says_which(tmp_path: Path) -> None:
-    args = ("report", "--profile", "qwen3-235b", "--set", "2026.11", "--out", "-")
+def test_a_page_of_one_release_says_which(tmp_path: Path) -> None:
+    args = ("report", "--profile", "qwen3-235b", "--release", "2026.11", "--out", "-")
     done = run_patchctl(f"--root={REPO}", *args, home=tmp_path / "home")
-    assert "patchctl report, release set 2026.11" in Read(done.stdout).text
+    assert "patchctl report, release 2026.11" in Read(done.stdout).text
 
 
-def test_a_page_of_one_profile_has_the_recipes_of_its_set_alone(tmp_path: Path) -> None:
+def test_a_page_of_one_profile_has_the_recipes_of_its_release_alone(tmp_path: Path) -> None:
     args = ("report", "--profile", "qwen3-235b", "--out", str(tmp_path / "page.html"), "--json")
     done = run_patchctl(f"--root={REPO}", *args, home=tmp_path / "home")
     seen = json.loads(done.stdout)
-    assert seen["recipes"] and {r["set"] for r in seen["recipes"]} == {p["set"] for p in seen["profiles"]}
+    assert seen["recipes"] and {r["release"] for r in seen["recipes"]} == {p["release"] for p in seen["profiles"]}
 
 
 @pytest.mark.parametrize(

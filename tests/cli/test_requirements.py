@@ -207,9 +207,9 @@ def test_our_locks_are_what_resolving_gives(name: str, platform: Platform) -> No
     """
     dist = Distribution.load(REPO)
     named = read_set(dist, name)
-    assert {p.name for p in named.profiles} == {p.name for p in dist.every_profile() if p.set == name} - {
+    assert {p.name for p in named.profiles} == {p.name for p in dist.every_profile() if p.release == name} - {
         "demo",
-        "upstream-2026.11",
+        "every-stack",
     }
     have = read_lock(named, platform)
     lock = resolve_inputs(inputs_of(dist, named), platform, have)

@@ -9,9 +9,9 @@ from functools import cache
 
 import pytest
 from distribution import REPO
-from markdown_pages import set_of_shell
+from markdown_pages import release_of_shell
 
-from patchctl.catalog.release_sets import on_set
+from patchctl.catalog.chosen_release import on_release
 from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.read import Recipes, read_recipes
 from patchctl.training.recipes.resolve import resolve
@@ -22,9 +22,9 @@ TRAIN = re.compile(r"scripts/train\.sh (?P<profile>\S+) (?P<recipe>[a-z0-9-]+)(?
 
 
 @cache
-def recipes(release_set: str | None) -> Recipes:
-    """Those that are taken while PATCHCTL_SET is that."""
-    return read_recipes(on_set(Distribution.load(REPO), release_set, print))
+def recipes(release: str | None) -> Recipes:
+    """Those that are taken while PATCHCTL_RELEASE is that."""
+    return read_recipes(on_release(Distribution.load(REPO), release, print))
 
 
 def lines(page: str) -> list[str]:
@@ -42,11 +42,11 @@ def test_the_first_image_is_made_where_the_operators_are(page: str) -> None:
 @pytest.mark.parametrize("page", TUTORIALS)
 def test_what_a_recipe_asks_for_is_named_before_it_is_run(page: str) -> None:
     exported: set[str] = set()
-    release_set: str | None = None
+    release: str | None = None
     runs = 0
     for line in lines(page):
         command = line.partition(" #")[0]
-        release_set = set_of_shell(command, release_set)
+        release = release_of_shell(command, release)
         if command.startswith("export "):
             exported |= {word.partition("=")[0] for word in shlex.split(command)[1:]}
         found = PREFLIGHT.match(command) or TRAIN.match(command)
@@ -54,7 +54,7 @@ def test_what_a_recipe_asks_for_is_named_before_it_is_run(page: str) -> None:
             continue
         runs += 1
         given = set(re.findall(r"--path (\w+)=", found["rest"]))
-        paths = resolve(recipes(release_set), found["profile"], found["recipe"]).paths
+        paths = resolve(recipes(release), found["profile"], found["recipe"]).paths
         asked = {p.variable for name, p in paths.items() if p.default is None and name not in given}
         assert asked <= exported, f"{command}: {', '.join(sorted(asked - exported))}"
     assert runs >= 7

@@ -14,7 +14,7 @@ import formats
 import pytest
 from distribution import Made, make_distribution, write_files
 
-from patchctl.catalog.release_sets import on_set
+from patchctl.catalog.chosen_release import on_release
 from patchctl.cluster.compare import Compared, Wanted, compare
 from patchctl.cluster.deploy import Deployment, Result, deploy
 from patchctl.cluster.facts import Failed, Fault, NodeFacts, Seen, TreeFacts
@@ -108,27 +108,28 @@ def test_the_lock_is_the_truth_and_not_the_majority(wanted: Wanted, good: NodeFa
     assert [found.state(n) for n in found.answers] == ["odd", "odd", "ok"]
 
 
-def test_nodes_on_two_release_sets(made: Made, good: NodeFacts, tmp_path: Path) -> None:
-    """A state that names no set was written before there were any, and is of the oldest."""
+def test_nodes_on_two_releases(made: Made, good: NodeFacts, tmp_path: Path) -> None:
+    """A state that names no release was written before there were any, and is of the oldest."""
     root = Path(shutil.copytree(made.root, tmp_path / "d"))
     stacks = "stacks: {greeter: v1, clock: v2}"
     sets = {
-        f"manifests/sets/{n}.yaml": f'schema: 1\nname: "{n}"\nsummary: S.\n{stacks}\n' for n in ("2026.02", "2026.11")
+        f"manifests/releases/{n}.yaml": f'schema: 1\nname: "{n}"\nsummary: S.\n{stacks}\n'
+        for n in ("2001.02", "2001.11")
     }
-    full = "schema: 1\nname: full\nsummary: On both.\nsets: {'2026.02': {}, '2026.11': {}}\n"
+    full = "schema: 1\nname: full\nsummary: On both.\nreleases: {'2001.02': {}, '2001.11': {}}\n"
     write_files(root, {**sets, "manifests/profiles/full.yaml": full})
     dist = Distribution.load(root)
-    newer = replace(good, set="2026.11")
+    newer = replace(good, release="2001.11")
     found = compare(
-        {node("a"): newer, node("b"): good, node("c"): replace(good, set="2026.02")}, Wanted(dist, "d" * 64)
+        {node("a"): newer, node("b"): good, node("c"): replace(good, release="2001.02")}, Wanted(dist, "d" * 64)
     )
     assert rows(found) == {("other-profile", "a")}
     found = compare({node("a"): newer, node("b"): good}, Wanted(dist, "d" * 64))
     assert rows(found) == {("other-profile", "a"), ("other-profile", "b")}, "nobody can tell which of two is right"
-    asked = Wanted(on_set(dist, "2026.11", print), "d" * 64, "full")
+    asked = Wanted(on_release(dist, "2001.11", print), "d" * 64, "full")
     found = compare({node("a"): newer, node("b"): good}, asked)
     assert [(d.rule, d.nodes, d.message) for d in found.differences if d.level == "error"] == [
-        ("other-profile", ("b",), "holds full on 2026.02; full on 2026.11 is asked for")
+        ("other-profile", ("b",), "holds full on 2001.02; full on 2001.11 is asked for")
     ]
 
 

@@ -133,7 +133,7 @@ def test_every_format_has_the_findings_of_each_node_and_what_is_odd() -> None:
 
 def test_what_is_said_first_of_a_node_blocks_nothing() -> None:
     answers: dict[Node, Answer] = {node(n): machine(n) for n in (1, 2)}
-    told = Finding("recipe", "another set fits", level="warning", name="release set", needed=False)
+    told = Finding("recipe", "another release fits", level="warning", name="release", needed=False)
     found = readiness(answers, lambda m: case_of(RECIPE, m), (), 2, lambda case, findings: [told])
     assert found.ready and all(findings[0] is told for findings in found.findings.values())
 

@@ -1,6 +1,6 @@
 """The stand-in bases: a bare one, and two that hold trees where vllm-ascend's images and verl's for Ascend have them.
 
-All are Debian or Ubuntu, whichever has the Python that the release set wants, with an environment of it in front of the PATH, where
+All are Debian or Ubuntu, whichever has the Python that the release wants, with an environment of it in front of the PATH, where
 CANN's images have openEuler or Ubuntu with CANN, and their own Python: no registry is asked. The trees are checkouts where the sources
 came from git, and `pip install -e` put them into the environment, running upstream's own setup.py. What such a build has not here is
 stood in for: the part of torch that vllm's setup.py asks for a device, CANN's compiler, catlass, and cmake, which leaves a shared
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from images import CERTIFICATES, SETS_PROFILE, buildah, index_arguments, stack
+from images import CERTIFICATES, RELEASES_PROFILE, buildah, index_arguments, stack
 from pins import index_version
 
 from patchctl.doctor.runtime import fits
@@ -51,13 +51,13 @@ SYSTEMS = (
         "Ubuntu 24.04", "noble", "3.12", ("http://archive.ubuntu.com/ubuntu", "--components=main,universe"), UBUNTU_KEYS
     ),
 )
-SYSTEM = next(one for one in SYSTEMS if fits(one.python, SETS_PROFILE.runtime["python"]))
-FIRST_SET = SETS_PROFILE.set == "2026.02"
+SYSTEM = next(one for one in SYSTEMS if fits(one.python, RELEASES_PROFILE.runtime["python"]))
+OLDEST_RELEASE = RELEASES_PROFILE.release == "2026.02"
 # v0.14.0rc1's build_aclnn.sh has nothing for this chip, v0.23.0's runs its build.sh and the installer that comes of it for an A3's.
-SOC_VERSION = "ascend310p1" if FIRST_SET else "ascend910_9391"
+SOC_VERSION = "ascend310p1" if OLDEST_RELEASE else "ascend910_9391"
 _EXTENSION = f"vllm_ascend_C.cpython-{SYSTEM.python.replace('.', '')}-x86_64-linux-gnu.so"
 _OPERATORS = "vendors/custom_transformer/op_api/lib/libcust_opapi.so"
-COMPILED = (f"vllm_ascend/{_EXTENSION}", *([] if FIRST_SET else [f"vllm_ascend/_cann_ops_custom/{_OPERATORS}"]))
+COMPILED = (f"vllm_ascend/{_EXTENSION}", *([] if OLDEST_RELEASE else [f"vllm_ascend/_cann_ops_custom/{_OPERATORS}"]))
 _SHIMS = {
     "torch/__init__.py": "from types import SimpleNamespace\nversion = SimpleNamespace(cuda=None, hip=None)\n",
     "torch/utils/__init__.py": "",
@@ -96,7 +96,7 @@ VLLM_ASCEND = Layout(
     ("vllm", "vllm-ascend"),
     owner="1234:1234",
 )
-# docker/ascend/Dockerfile.ascend_8.3.rc1_a3 of verl (main, 2026-01), and for the newer set v0.9.0's Dockerfile.ascend_9.1.0_a3, which
+# docker/ascend/Dockerfile.ascend_8.3.rc1_a3 of verl (main, 2026-01), and for the newer release v0.9.0's Dockerfile.ascend_9.1.0_a3, which
 # installs Megatron-LM as well.
 VERL = Layout(
     "verl",
@@ -107,8 +107,8 @@ VERL = Layout(
         "megatron-lm": "/Megatron-LM",
         "verl": "/verl",
     },
-    ("vllm", "vllm-ascend", "mindspeed", *([] if FIRST_SET else ["megatron-lm"]), "verl"),
-    {"PYTHONPATH": "/Megatron-LM"} if FIRST_SET else {},
+    ("vllm", "vllm-ascend", "mindspeed", *([] if OLDEST_RELEASE else ["megatron-lm"]), "verl"),
+    {"PYTHONPATH": "/Megatron-LM"} if OLDEST_RELEASE else {},
 )
 # Those whose setup.py asks git for its version.
 SCM_VERSIONED = ("vllm", "vllm-ascend")

@@ -14,7 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from bases import BARE, SYSTEM, VERL, VLLM_ASCEND, Layout, make, make_bare, make_tar
-from images import PROFILE, REPO, SET, Image, build, buildah, digest
+from images import PROFILE, RELEASE, REPO, Image, build, buildah, digest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -71,7 +71,7 @@ def bundle(base: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "-o",
         out,
         "--skip-unavailable",
-        *(["--set", SET] if SET else []),
+        *(["--release", RELEASE] if RELEASE else []),
         *options,
     ]
     done = subprocess.run(command, cwd=REPO, check=False, capture_output=True, text=True)
@@ -89,13 +89,13 @@ def image(base: str, bundle: Path) -> Iterator[Image]:
 
 @pytest.fixture(scope="session")
 def image_again(image: Image, base: str, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
-    """The same once more; buildah is no word on PATH, but named by its path, and the release set is that of the shell."""
+    """The same once more; buildah is no word on PATH, but named by its path, and the release is that of the shell."""
     name, tool = "localhost/patchctl-test-again", tmp_path_factory.mktemp("tool") / "buildah"
     log = tool.with_name("log")
     tool.write_text(f'#!/bin/sh\necho "$1" >>{log}\nexec {shutil.which("buildah")} "$@"\n')
     tool.chmod(0o755)
     options = ("--base", base, "--bundle", str(bundle), "--apply", "--skip-unavailable", "--no-runtime")
-    built = build(name, *options, tool=str(tool), release_set=None)
+    built = build(name, *options, tool=str(tool), release=None)
     yield Image(name, log.read_text() + built.build_log)
     buildah("rmi", "-f", name, check=False)
 

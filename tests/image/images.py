@@ -16,15 +16,15 @@ from patchctl.manifest.types import Stack
 REPO = Path(__file__).resolve().parents[2]
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 PROFILE = "qwen3-235b"
-# The release set that the images are of, named as patchctl itself takes it: without one no build is told of any.
-SET = os.environ.get("PATCHCTL_SET") or None
-SETS_PROFILE = profile_on(SET, PROFILE)
+# The release that the images are of, named as patchctl itself takes it: without one no build is told of any.
+RELEASE = os.environ.get("PATCHCTL_RELEASE") or None
+RELEASES_PROFILE = profile_on(RELEASE, PROFILE)
 ENVIRONMENT = os.environ | {"BUILDAH_ISOLATION": "chroot"}
 
 
 def stack(upstream: str) -> Stack:
     """The stack that the images have of an upstream."""
-    return stack_of(upstream, PROFILE, SET)
+    return stack_of(upstream, PROFILE, RELEASE)
 
 
 def buildah(*arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -84,10 +84,10 @@ def digest(image: str) -> str:
     return buildah("inspect", "--type", "image", "--format", "{{.FromImageDigest}}", image).stdout.strip()
 
 
-def build(name: str, *options: str, tool: str = "buildah", release_set: str | None = SET) -> Image:
+def build(name: str, *options: str, tool: str = "buildah", release: str | None = RELEASE) -> Image:
     """scripts/build_image.sh, with this machine's certificates at the same place in the build, and only there."""
-    if release_set:
-        options = ("--set", release_set, *options)
+    if release:
+        options = ("--release", release, *options)
     mounted = ["-v", f"{CERTIFICATES}:{CERTIFICATES}:ro"] if CERTIFICATES.exists() else []
     command = [str(REPO / "scripts/build_image.sh"), "--tool", tool, "--tag", name, *options]
     command += ["--", "--pull-never", *mounted, *index_arguments()]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from bases import BARE, COMPILED, SYSTEM, VERL, VLLM_ASCEND, Layout
 from differences import differences
-from images import CERTIFICATES, PROFILE, REPO, SET, SETS_PROFILE, Image, build, buildah, digest, stack
+from images import CERTIFICATES, PROFILE, RELEASE, RELEASES_PROFILE, REPO, Image, build, buildah, digest, stack
 from pins import distribution, import_name, index_version, stack_of
 
 from patchctl import __version__
@@ -60,7 +60,10 @@ def check_labels(image: Image) -> None:
         assert tree == locked_tree(upstream, form, lacking[upstream]), upstream
     assert image.labels["patchctl.without"] == ",".join(sorted(set().union(*lacking.values())))
     assert image.labels["patchctl.profile"] == PROFILE and len(image.labels["patchctl.lock"]) == 64
-    assert image.labels["patchctl.set"] == SETS_PROFILE.set and f"PATCHCTL_SET={SET or ''}" in image.config["Env"]
+    assert (
+        image.labels["patchctl.release"] == RELEASES_PROFILE.release
+        and f"PATCHCTL_RELEASE={RELEASE or ''}" in image.config["Env"]
+    )
 
 
 def test_labels_say_what_the_image_holds(image: Image) -> None:
@@ -240,15 +243,15 @@ def test_a_tree_of_another_revision_stops_the_build(image_into: Image) -> None:
     assert "vllm=" not in left_alone.stdout.splitlines()
 
 
-OTHERS = next(one for one in distribution().variants[PROFILE] if one.set != SETS_PROFILE.set)
+OTHERS = next(one for one in distribution().variants[PROFILE] if one.release != RELEASES_PROFILE.release)
 
 
-def test_a_base_of_another_release_set_stops_the_build(image_into: Image) -> None:
+def test_a_base_of_another_release_stops_the_build(image_into: Image) -> None:
     """Its trees are named, and its Python is, which a base that brings its own runtime may have."""
     with pytest.raises(AssertionError) as refused:
-        build(REFUSED, "--into", "--base", VLLM_ASCEND.image, "--no-runtime", release_set=OTHERS.set)
-    said, pin = str(refused.value), stack_of("vllm", PROFILE, OTHERS.set).name
-    assert f"{PROFILE} wants {OTHERS.runtime['python']} on release set {OTHERS.set}" in said
+        build(REFUSED, "--into", "--base", VLLM_ASCEND.image, "--no-runtime", release=OTHERS.release)
+    said, pin = str(refused.value), stack_of("vllm", PROFILE, OTHERS.release).name
+    assert f"{PROFILE} wants {OTHERS.runtime['python']} on release {OTHERS.release}" in said
     assert f"/vllm-workspace/vllm, which is not the profile's {pin}" in said
     assert buildah("inspect", "--type", "image", REFUSED, check=False).returncode != 0
 
@@ -256,7 +259,7 @@ def test_a_base_of_another_release_set_stops_the_build(image_into: Image) -> Non
 def test_a_python_that_the_lock_is_not_for_stops_the_build(base: str) -> None:
     """Before anything is fetched."""
     with pytest.raises(AssertionError) as refused:
-        build(REFUSED, "--base", base, release_set=OTHERS.set)
+        build(REFUSED, "--base", base, release=OTHERS.release)
     said = str(refused.value)
     assert f"is Python {SYSTEM.python}." in said and f"{PROFILE} wants {OTHERS.runtime['python']}" in said
     assert "applied" not in said and "install.sh" not in said
@@ -265,7 +268,7 @@ def test_a_python_that_the_lock_is_not_for_stops_the_build(base: str) -> None:
 @pytest.mark.slow
 def test_every_wheel_of_the_lock_is_installed(base: str, bundle: Path) -> None:
     """But those that another index has, as torch's CPU builds: they are left out by name, and the image says so."""
-    elsewhere = REPO / "manifests/requirements" / str(SETS_PROFILE.requirements) / "x86_64-elsewhere.txt"
+    elsewhere = REPO / "manifests/requirements" / str(RELEASES_PROFILE.requirements) / "x86_64-elsewhere.txt"
     name, left_out = "localhost/patchctl-test-wheels", re.findall(r"(?m)^([a-z0-9-]+)==", elsewhere.read_text())
     options = [word for one in left_out for word in ("--leave-out", one)]
     image = build(name, "--base", base, "--bundle", str(bundle), "--apply", "--skip-unavailable", *options)

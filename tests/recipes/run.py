@@ -1,7 +1,7 @@
 """Every shipped recipe, shrunk, through verl's own entry module on CPUs: two training steps, updates of the engine, a
 checkpoint, and its load. Writes one JSON file a recipe, and the table of docs/evidence/recipes.md.
 
-Usage: run.py --trees DIR [--set 2026.11] [--only PROFILE/RECIPE ...] [--compare off,one-rank,minus-one,pairs] [--out build/recipes]
+Usage: run.py --trees DIR [--release 2026.11] [--only PROFILE/RECIPE ...] [--compare off,one-rank,minus-one,pairs] [--out build/recipes]
               [--records docs/evidence/recipes] [--table docs/evidence/recipes.md] [--timeout S]
        run.py --trees DIR --only PROFILE/RECIPE --steps N [--page FILE]      each update looked into, and no record
        run.py --trees DIR --only PROFILE/RECIPE --out DIR --with KEY=VALUE ... [--model PROFILE]   other settings, and no record
@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from compare import compared
 from more_steps import more_steps
 from records import Records, State, state_of
+from releases import OLDEST_RELEASE, RELEASES, OfRelease
 from runs import REPO, Ended, Place, paths, place_of, train
 from seen import BEHIND, answers_of, chosen, same_again, steps_of, update_seen, updates_of, why
-from sets import FIRST_SET, SETS, OfSet
 from shrunk import NOTHING, TABLE, Beside, Shrunk, recipes, shipped, shrunk, smaller
 from table import sizes_page
 from variants import KINDS, Variant, variant_of, variants
@@ -45,7 +45,7 @@ DIFFERENT = 0.75
 def main() -> int:
     asked = arguments(sys.argv[1:])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what it started is ended on the way out
-    python, of = Path(os.environ["PATCHCTL_TORCH_PYTHON"]).absolute(), SETS[asked.set]
+    python, of = Path(os.environ["PATCHCTL_TORCH_PYTHON"]).absolute(), RELEASES[asked.release]
     place = Place(asked.trees.resolve(), python, asked.out.resolve(), of)
     known, other = recipes(of.name), dict(one.split("=") for one in asked.size)
     if asked.steps:
@@ -139,7 +139,7 @@ class Session:
         return self.place.folder / "-".join(key) / name / "state.json"
 
 
-def as_expected(of: OfSet, title: str, found: dict[str, Any]) -> bool:
+def as_expected(of: OfRelease, title: str, found: dict[str, Any]) -> bool:
     """Whether all is well with a recipe, or it stops as known.yaml says of it."""
     return well(found) or of.known_stop(title, found["why"]) is not None
 
@@ -160,7 +160,9 @@ def good(found: dict[str, Any]) -> bool:
 def arguments(given: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trees", type=Path, required=True)
-    parser.add_argument("--set", choices=list(SETS), default=FIRST_SET, help="the trees' release set [%(default)s]")
+    parser.add_argument(
+        "--release", choices=list(RELEASES), default=OLDEST_RELEASE, help="the trees' release [%(default)s]"
+    )
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--out", type=Path, default=REPO / "build/recipes")
     parser.add_argument("--records", type=Path, help="a folder for the results, a file a recipe; OUT without it")
@@ -199,8 +201,8 @@ def arguments(given: list[str]) -> argparse.Namespace:
         parser.error(
             "--with and --model are for one recipe (--only), and go with none of --records, --table, --compare, --steps"
         )
-    if (asked.steps or asked.compare) and not SETS[asked.set].looks_closer:
-        parser.error(f"--steps and --compare are not for {asked.set}: its trainer cannot be given answers yet")
+    if (asked.steps or asked.compare) and not RELEASES[asked.release].looks_closer:
+        parser.error(f"--steps and --compare are not for {asked.release}: its trainer cannot be given answers yet")
     if unknown := set(asked.compare) - set(KINDS):
         parser.error(f"--compare: no {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
     return asked

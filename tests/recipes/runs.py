@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memory import resident_bytes
-from sets import FIRST, OfSet
+from releases import FIRST, OfRelease
 from shrunk import REPO, TABLE, Shrunk
 
 from patchctl.training.recipes.read import Recipes
@@ -48,13 +48,13 @@ GRACE_S = 10.0
 
 @dataclass(frozen=True)
 class Place:
-    """Where a session of runs keeps its things: trees of a release set, an interpreter with torch, and a folder of its own; and
+    """Where a session of runs keeps its things: trees of a release, an interpreter with torch, and a folder of its own; and
     what comes before the interpreter's packages."""
 
     trees: Path
     python: Path
     folder: Path
-    of: OfSet = FIRST
+    of: OfRelease = FIRST
     packages: tuple[Path, ...] = ()
 
     def environment(self, **more: str) -> dict[str, str]:
@@ -113,14 +113,14 @@ def _names_error(line: str) -> bool:
     return head.endswith(("Error", "Exception")) and " " not in head
 
 
-def _make_site(site: Path, trees: Path, of: OfSet) -> None:
+def _make_site(site: Path, trees: Path, of: OfRelease) -> None:
     """What `pip install ./standins` would put into the environment, and metadata of vllm and vllm-ascend."""
     sys.path.insert(0, str(STANDINS / "patchctl_standins"))
     from patchctl_standins.made import entry_points
 
     site.mkdir(parents=True)
     (site / "sitecustomize.py").write_text(SITE)
-    stacks = distribution().release_set(of.name).stacks
+    stacks = distribution().release(of.name).stacks
     version = {name: index_version(distribution().stack(name, stacks[name])) for name in ("vllm", "vllm-ascend")}
     versions = {
         "vllm": f"{version['vllm']}+cpu",

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from sets import FIRST_SET
+from releases import OLDEST_RELEASE
 
 from patchctl.__main__ import compose
-from patchctl.catalog.release_sets import on_set
+from patchctl.catalog.chosen_release import on_release
 from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.read import Key, Recipes, read_recipes
 from patchctl.training.recipes.resolve import Given, Run, bare, resolve
@@ -22,10 +22,10 @@ TABLE: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "sizes.yaml").re
 TRAINED_IN_PARALLEL = ("tp", "pp", "cp", "sp")
 
 
-def recipes(release_set: str = FIRST_SET) -> Recipes:
-    """Those of a release set."""
+def recipes(release: str = OLDEST_RELEASE) -> Recipes:
+    """Those of a release."""
     compose()  # a script comes here too, which no conftest.py has prepared
-    return read_recipes(on_set(Distribution.load(REPO), release_set, print))
+    return read_recipes(on_release(Distribution.load(REPO), release, print))
 
 
 def shipped(known: Recipes) -> list[Key]:
@@ -95,7 +95,7 @@ def shrunk(
 
 
 def smaller(own: Run, sizes: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
-    """Of a release set's `sizes` those that make a recipe smaller, and those that somebody asks for."""
+    """Of a release's `sizes` those that make a recipe smaller, and those that somebody asks for."""
     return {name: size for name, size in sizes.items() if name in own.sizes and whole(own, name) > int(size)} | dict(
         asked
     )

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from compare import LIMITS
+from releases import FIRST, OfRelease
 from seen import BEHIND, TIE
-from sets import FIRST, OfSet
 from shrunk import TABLE
 
 HEAD = """\
-# Recipes{on_set}, run
+# Recipes{on_release}, run
 
 Every shipped recipe, shrunk (`tests/recipes/sizes.yaml`), through verl's own entry module on CPUs: Ray workers, gloo, the
 recipe's trainer and its engine, on the patched trees with the stand-ins of `standins/`. What shrinking replaces, and why, is in
-[recipes-sizes.md](recipes-sizes.md). Written by `make test-recipes{set}`, after each run.
+[recipes-sizes.md](recipes-sizes.md). Written by `make test-recipes{release}`, after each run.
 
 - **composed**: the entry module took the overrides and started its task runner.
 - **two steps**: generation, reward, reference, update and checkpoint, twice.
@@ -102,13 +102,17 @@ def page(
     titles: Sequence[str],
     older: Mapping[tuple[str, str], Sequence[str]],
     since: Sequence[str],
-    of: OfSet = FIRST,
+    of: OfRelease = FIRST,
 ) -> str:
     """`older` are the runs, as (title, variant), that are not of today's patches and recipes, with what has changed of what the
     recipe needs; the variant is "" for a recipe's own.
     `since` names the patches that have changed, come or gone after the oldest of them."""
     changed = f" Changed since then:\n  {', '.join(since)}." if since else ""
-    other = {"on_set": "", "set": ""} if of == FIRST else {"on_set": f" of {of.name}", "set": f" SET={of.name}"}
+    other = (
+        {"on_release": "", "release": ""}
+        if of == FIRST
+        else {"on_release": f" of {of.name}", "release": f" RELEASE={of.name}"}
+    )
     runs = [(title, name) for title, found in results.items() for name in ("", *found.get("compared", {}))]
     share = f"{sum(run in older for run in runs)} of {len(runs)} runs"
     text = HEAD.format(since=changed, folder=of.page, older=share, **other) + "".join(
@@ -125,7 +129,7 @@ def page(
     return text + (FOUND if of == FIRST else _known(of))
 
 
-def _known(of: OfSet) -> str:
+def _known(of: OfRelease) -> str:
     """The recipes that known.yaml says to stop."""
     rows = [f"| {title} | `{one['stops']}` | {one['why'].strip()} |\n" for title, one in of.known_stops.items()]
     return KNOWN + "".join(rows) if rows else ""

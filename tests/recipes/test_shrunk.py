@@ -15,33 +15,33 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from compare import LIMITS, differences, faults
 from memory import resident_bytes
 from records import Records, locked_patches, locked_tips, settings_of
+from releases import RELEASES, OfRelease
 from run import arguments, as_expected, beside, good
 from seen import same_again, updates_of
-from sets import SETS, OfSet
 from shrunk import REPO, TABLE, Beside, recipes, replaced, shipped, shrunk, smaller
 from table import sizes_page
 from variants import DYNAMIC, KINDS, SWITCHES, Variant, changed_code, on_in, variants
 from watch import same_prompts
 
-from patchctl.catalog.release_sets import on_set
+from patchctl.catalog.chosen_release import on_release
 from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.check import features_and_switches
 from patchctl.training.recipes.resolve import bare, resolve
 
 KNOWN = recipes()
 KEYS = shipped(KNOWN)
-OF_SET = {name: recipes(name) for name in SETS}
-# Those of every set, for what holds on each.
-of_every_set = pytest.mark.parametrize(
-    ("release_set", "key"),
-    [(name, key) for name, known in OF_SET.items() for key in shipped(known)],
+OF_RELEASE = {name: recipes(name) for name in RELEASES}
+# Those of every release, for what holds on each.
+of_every_release = pytest.mark.parametrize(
+    ("release", "key"),
+    [(name, key) for name, known in OF_RELEASE.items() for key in shipped(known)],
     ids=lambda one: one if isinstance(one, str) else "/".join(one),
 )
 
 
-@of_every_set
-def test_nothing_but_sizes_is_replaced(release_set: str, key: tuple[str, str]) -> None:
-    known = OF_SET[release_set]
+@of_every_release
+def test_nothing_but_sizes_is_replaced(release: str, key: tuple[str, str]) -> None:
+    known = OF_RELEASE[release]
     one = shrunk(known, key, {})
     changed = replaced(known, one)
     computed = {name for name, value in one.recipe.overrides.items() if value.written.startswith("= ")}
@@ -53,12 +53,12 @@ def test_nothing_but_sizes_is_replaced(release_set: str, key: tuple[str, str]) -
     assert set(changed) <= allowed
 
 
-@of_every_set
-def test_no_switch_of_a_feature_is_replaced(release_set: str, key: tuple[str, str]) -> None:
-    dist = on_set(Distribution.load(REPO), release_set, print)
+@of_every_release
+def test_no_switch_of_a_feature_is_replaced(release: str, key: tuple[str, str]) -> None:
+    dist = on_release(Distribution.load(REPO), release, print)
     switches = {switch.name for switch in features_and_switches(dist, key[0])[1]}
     amounts = {"actor_rollout_ref.rollout.data_parallel_size"}  # a switch by its number, which follows the sizes
-    known = OF_SET[release_set]
+    known = OF_RELEASE[release]
     changed = {bare(name) for name in replaced(known, shrunk(known, key, {}))}
     lengths = {name for name in TABLE["amounts"] if name in switches}
     assert changed & switches <= amounts | lengths
@@ -74,15 +74,15 @@ def test_what_goes_with_a_key_is_set_beside_it_alone() -> None:
     assert found == [("qwen3-235b", "grpo-random-init")]
 
 
-@of_every_set
-def test_ranks_are_at_most_eight(release_set: str, key: tuple[str, str]) -> None:
-    one = shrunk(OF_SET[release_set], key, {})
+@of_every_release
+def test_ranks_are_at_most_eight(release: str, key: tuple[str, str]) -> None:
+    one = shrunk(OF_RELEASE[release], key, {})
     assert 1 <= one.ranks <= TABLE["most_ranks"]
 
 
-@pytest.mark.parametrize("release_set", SETS)
-def test_every_recipe_but_the_demos_is_run(release_set: str) -> None:
-    known = OF_SET[release_set]
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_recipe_but_the_demos_is_run(release: str) -> None:
+    known = OF_RELEASE[release]
     assert shipped(known)
     assert {key[0] for key in known.runnable()} - {key[0] for key in shipped(known)} <= {"demo"}
 
@@ -99,22 +99,23 @@ def test_the_page_says_what_the_table_does() -> None:
 
 
 @pytest.mark.heavy("reads every record of a run")
-@pytest.mark.parametrize("of", SETS.values(), ids=SETS)
-def test_the_page_says_what_the_records_do(of: OfSet) -> None:
+@pytest.mark.parametrize("of", RELEASES.values(), ids=RELEASES)
+def test_the_page_says_what_the_records_do(of: OfRelease) -> None:
     folder = REPO / "docs/evidence" / of.page
     assert (
-        folder.with_name(f"{of.page}.md").read_text(encoding="utf-8") == Records(OF_SET[of.name], folder, of=of).page()
+        folder.with_name(f"{of.page}.md").read_text(encoding="utf-8")
+        == Records(OF_RELEASE[of.name], folder, of=of).page()
     )
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        "--set 2026.11 --compare off",
-        "--set 2026.11 --only qwen2.5-1.5b/grpo --steps 3",
+        "--release 2026.11 --compare off",
+        "--release 2026.11 --only qwen2.5-1.5b/grpo --steps 3",
         "--only a/b --with A=1 --records kept",
         "--with A=1",
-        "--set 2026.12",
+        "--release 2026.12",
     ],
 )
 def test_what_a_run_cannot_do_is_refused_before_anything_starts(words: str) -> None:
@@ -130,27 +131,27 @@ def test_what_is_given_beside_a_recipe_is_an_override_or_a_variable() -> None:
     assert beside(asked) == Beside({"+a.b": "{c:1}"}, {"D": "true"}, "qwen3-235b")
 
 
-def test_sizes_of_a_set_make_a_recipe_smaller_only() -> None:
+def test_sizes_of_a_release_make_a_recipe_smaller_only() -> None:
     def sizes(*key: str) -> dict[str, str]:
-        return smaller(resolve(OF_SET["2026.11"], *key), SETS["2026.11"].sizes, {})
+        return smaller(resolve(OF_RELEASE["2026.11"], *key), RELEASES["2026.11"].sizes, {})
 
     assert sizes("qwen2.5-1.5b", "grpo") == {}
-    one = shrunk(OF_SET["2026.11"], ("qwen3-235b", "grpo"), {}, sizes("qwen3-235b", "grpo"))
+    one = shrunk(OF_RELEASE["2026.11"], ("qwen3-235b", "grpo"), {}, sizes("qwen3-235b", "grpo"))
     assert (one.ranks, one.given.sizes["tp"], one.given.sizes["pp"]) == (2, "2", "1")
-    assert not [key for key in one.run(OF_SET["2026.11"]).overrides if "pipeline_stage" in key]
+    assert not [key for key in one.run(OF_RELEASE["2026.11"]).overrides if "pipeline_stage" in key]
 
 
-@pytest.mark.parametrize("of", SETS.values(), ids=SETS)
-def test_what_is_known_to_stop_was_seen_to(of: OfSet) -> None:
+@pytest.mark.parametrize("of", RELEASES.values(), ids=RELEASES)
+def test_what_is_known_to_stop_was_seen_to(of: OfRelease) -> None:
     """No reason stands for a recipe that has run, or that has stopped otherwise."""
-    found = Records(OF_SET[of.name], REPO / "docs/evidence" / of.page, of=of).found
+    found = Records(OF_RELEASE[of.name], REPO / "docs/evidence" / of.page, of=of).found
     for title, one in of.known_stops.items():
         assert not good(found[title])
         assert of.known_stop(title, found[title]["why"]) == one["why"]
 
 
 def test_only_the_stop_that_is_known_is_as_expected() -> None:
-    of, stopped = SETS["2026.11"], {"steps": 0, "update": None, "answers": [], "resumed": None}
+    of, stopped = RELEASES["2026.11"], {"steps": 0, "update": None, "answers": [], "resumed": None}
     known = replace(of, known_stops={"a/b": {"stops": "TypeError: one", "why": "it is so"}})
     assert as_expected(known, "a/b", stopped | {"why": "TypeError: one thing"})
     assert not as_expected(known, "a/b", stopped | {"why": "TypeError: another"})

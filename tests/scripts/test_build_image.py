@@ -13,7 +13,7 @@ import pytest
 from distribution import REPO, Made, make_distribution
 from pins import distribution
 
-from patchctl.catalog.release_sets import on_set
+from patchctl.catalog.chosen_release import on_release
 
 pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no ssh-keygen here")
 
@@ -41,13 +41,13 @@ def signed(made: Made, tmp_path: Path) -> Path:
     return tmp_path / "full.tar"
 
 
-def build(folder: Path, *options: str, config: str = "", release_set: str = "") -> subprocess.CompletedProcess[str]:
+def build(folder: Path, *options: str, config: str = "", release: str = "") -> subprocess.CompletedProcess[str]:
     tool = folder / "docker"
     tool.write_text(BUILDER)
     tool.chmod(0o755)
     (folder / "config.yaml").write_text(config or "cache: /nowhere\n")
     env = {**os.environ, "LOG": str(folder / "log"), "PATCHCTL_CONFIG": str(folder / "config.yaml")}
-    env["PATCHCTL_SET"] = release_set
+    env["PATCHCTL_RELEASE"] = release
     line = [str(REPO / "scripts/build_image.sh"), "--tool", str(tool), *options]
     return subprocess.run(line, env=env, cwd=folder, capture_output=True, text=True, check=False)
 
@@ -79,72 +79,72 @@ def test_signers_without_a_bundle_are_wrong_use(signed: Path) -> None:
 
 
 def taken_on(profile: str) -> str:
-    """The release set that patchctl takes the profile on by itself."""
-    found = on_set(distribution(), None, print).profile(profile).set
+    """The release that patchctl takes the profile on by itself."""
+    found = on_release(distribution(), None, print).profile(profile).release
     assert found is not None
     return found
 
 
 @pytest.mark.parametrize("profile", sorted(distribution().variants))
 @pytest.mark.parametrize("way", [(), ("--into",)])
-def test_without_a_set_the_base_is_that_of_the_one_that_patchctl_takes(
+def test_without_a_release_the_base_is_that_of_the_one_that_patchctl_takes(
     tmp_path: Path, profile: str, way: tuple[str, ...]
 ) -> None:
     assert build(tmp_path, "--profile", profile, *way).returncode == 42
     said = (tmp_path / "log").read_text().splitlines()
-    build(tmp_path, "--profile", profile, *way, "--set", taken_on(profile))
+    build(tmp_path, "--profile", profile, *way, "--release", taken_on(profile))
     assert said == (tmp_path / "log").read_text().splitlines()
-    assert f"SET={taken_on(profile)}" in said
+    assert f"RELEASE={taken_on(profile)}" in said
 
 
-@pytest.mark.parametrize("file", ["Dockerfile", "Dockerfile.into"])
-def test_a_build_without_the_script_has_that_base_too(file: str) -> None:
+def image_of(release: str, key: str) -> str | None:
+    images = distribution().release(release).images
+    return images.into if key == "into" else images.base
+
+
+@pytest.mark.parametrize(("file", "key"), [("Dockerfile", "base"), ("Dockerfile.into", "into")])
+def test_a_build_without_the_script_has_that_base_too(file: str, key: str) -> None:
     text = (REPO / file).read_text()
     (profile,) = set(re.findall(r"^ARG PROFILE=(\S+)", text, re.M))
     (base,) = re.findall(r"^ARG BASE_IMAGE=(\S+)", text, re.M)
-    assert f"\n# base of {taken_on(profile)}: {base}" in text
+    assert base == image_of(taken_on(profile), key)
 
 
-@pytest.mark.parametrize(
-    ("options", "base"),
-    [
-        (("--set", "2026.02"), "quay.io/ascend/cann:8.5.0-a3-openeuler24.03-py3.11"),
-        (("--set", "2026.02", "--into"), "quay.io/ascend/vllm-ascend:v0.14.0rc1-a3-openeuler"),
-        (("--set", "2026.11"), "quay.io/ascend/cann:9.1.0-a3-openeuler24.03-py3.12"),
-        (("--set", "2026.11", "--into"), "quay.io/ascend/vllm-ascend:v0.23.0-a3-openeuler"),
-        (("--set", "2026.11", "--base", "mine:1"), "mine:1"),
-    ],
-)
-def test_the_base_is_that_of_the_release_set(tmp_path: Path, options: tuple[str, ...], base: str) -> None:
-    done = build(tmp_path, "--profile", "qwen3-32b", *options)
+@pytest.mark.parametrize("release", distribution().releases)
+@pytest.mark.parametrize(("options", "base"), [((), "base"), (("--into",), "into"), (("--base", "mine:1"), "")])
+@pytest.mark.parametrize("way", ["option", "shell"])
+def test_the_base_is_that_of_the_release(
+    tmp_path: Path, release: str, options: tuple[str, ...], base: str, way: str
+) -> None:
+    """By --release, or by PATCHCTL_RELEASE, as every verb of patchctl takes it."""
+    named = ("--release", release) if way == "option" else ()
+    other = next(name for name in distribution().releases if name != release)
+    done = build(tmp_path, "--profile", "qwen3-32b", *named, *options, release=other if way == "option" else release)
     assert done.returncode == 42, done.stderr
-    assert {f"BASE_IMAGE={base}", f"SET={options[1]}"} <= set((tmp_path / "log").read_text().splitlines())
+    wanted = image_of(release, base) if base else "mine:1"
+    assert {f"BASE_IMAGE={wanted}", f"RELEASE={release}"} <= set((tmp_path / "log").read_text().splitlines())
 
 
-def test_the_release_set_of_the_shell_is_that_of_the_image(tmp_path: Path) -> None:
-    """PATCHCTL_SET, as every verb of patchctl takes it; --set goes before it."""
-    base = "BASE_IMAGE=quay.io/ascend/vllm-ascend:"
-    assert build(tmp_path, "--profile", "qwen3-32b", "--into", release_set="2026.11").returncode == 42
-    assert {"SET=2026.11", f"{base}v0.23.0-a3-openeuler"} <= set((tmp_path / "log").read_text().splitlines())
-    assert (
-        build(tmp_path, "--profile", "qwen3-32b", "--into", "--set", "2026.02", release_set="2026.11").returncode == 42
-    )
-    assert {"SET=2026.02", f"{base}v0.14.0rc1-a3-openeuler"} <= set((tmp_path / "log").read_text().splitlines())
+def test_a_release_that_is_not_there_is_wrong_use(tmp_path: Path) -> None:
+    done = build(tmp_path, "--release", "2001.12")
+    assert done.returncode == 2 and "there is no release 2001.12" in done.stderr
 
 
-def test_a_release_set_that_is_not_there_is_wrong_use(tmp_path: Path) -> None:
-    done = build(tmp_path, "--set", "2026.12")
-    assert done.returncode == 2 and "there is no release set 2026.12" in done.stderr
-
-
-def test_a_release_set_of_which_the_dockerfile_names_no_base_is_wrong_use(tmp_path: Path) -> None:
-    """The base of another set would be patched, and found out in a training."""
+def test_a_release_without_a_base_is_wrong_use(tmp_path: Path) -> None:
+    """The base of another release would be patched, and found out in a training."""
     for name in ("scripts", "manifests"):
         shutil.copytree(REPO / name, tmp_path / name)
-    (tmp_path / "manifests/sets/2030.01.yaml").write_text("")
+    newest = next(iter(distribution().releases))
+    (tmp_path / "manifests/releases/2030.01.yaml").write_text("")
+    (tmp_path / "manifests/releases/2030.02.yaml").write_text(f'extends: "{newest}"\n')
     shutil.copy(REPO / "Dockerfile", tmp_path)
-    line = [str(tmp_path / "scripts/build_image.sh"), "--profile", "qwen3-235b", "--set", "2030.01"]
+    line = [str(tmp_path / "scripts/build_image.sh"), "--profile", "qwen3-235b", "--release", "2030.01"]
     done = subprocess.run([*line, "--tool", "/bin/true"], capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and "names no base of 2030.01" in done.stderr and "--base IMAGE" in done.stderr
+    assert (
+        done.returncode == 2 and "release 2030.01 names no base image" in done.stderr and "--base IMAGE" in done.stderr
+    )
     done = subprocess.run([*line, "--base", "x", "--tool", "/bin/false"], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "names no base" not in done.stderr
+    line = [str(tmp_path / "scripts/build_image.sh"), "--profile", "qwen3-235b"]
+    done = subprocess.run([*line, "--tool", "/bin/false"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "names no base" not in done.stderr, "the newest has that of the one that it extends"

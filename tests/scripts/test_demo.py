@@ -44,20 +44,20 @@ def run() -> ModuleType:
     return module
 
 
-def test_it_takes_the_release_set_that_apply_takes(
+def test_it_takes_the_release_that_apply_takes(
     run: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     compose()
     dist = App(root=REPO, cache=tmp_path).distribution
     monkeypatch.setattr(sys, "argv", ["run.py"])
-    assert run._arguments(dist).set == [dist.profile("demo").set]
+    assert run._arguments(dist).release == [dist.profile("demo").release]
     monkeypatch.setattr(sys, "argv", ["run.py", "--share"])
     shared = run._arguments(dist)
-    assert shared.set == [one.set for one in dist.variants["demo"]] and len(shared.set) > 1
+    assert shared.release == [one.release for one in dist.variants["demo"]] and len(shared.release) > 1
     assert (shared.steps, shared.stop) == (2, 0)
-    older = App(root=REPO, cache=tmp_path, release_set=shared.set[-1]).distribution
+    older = App(root=REPO, cache=tmp_path, release=shared.release[-1]).distribution
     monkeypatch.setattr(sys, "argv", ["run.py"])
-    assert run._arguments(older).set == [shared.set[-1]]
+    assert run._arguments(older).release == [shared.release[-1]]
 
 
 def test_a_source_that_is_lacking_is_said_before_anything_is_made(
@@ -89,7 +89,7 @@ def test_the_source_of_a_tree_that_nothing_runs_is_spared(
     compose()
     one = run.Demo(
         tmp_path / "out",
-        next(iter(App(root=REPO, cache=tmp_path).distribution.sets.values())),
+        next(iter(App(root=REPO, cache=tmp_path).distribution.releases.values())),
         argparse.Namespace(seed=0),
     )
     if lacking == run.SPARED:
@@ -143,8 +143,8 @@ def test_a_few_steps_a_stop_and_a_resume(
     elif python := os.environ.get(f"PATCHCTL_TORCH_PYTHON_{name.replace('.', '_')}"):
         monkeypatch.setenv("PATCHCTL_TORCH_PYTHON", python)
     else:
-        pytest.skip("PATCHCTL_TORCH_PYTHON_2026_11 names no Python with the packages of release set 2026.11")
-    ended = demo(tmp_path / "demo", "--set", name, "--steps", "12", "--stop", "2", "--save", "2")
+        pytest.skip("PATCHCTL_TORCH_PYTHON_2026_11 names no Python with the packages of release 2026.11")
+    ended = demo(tmp_path / "demo", "--release", name, "--steps", "12", "--stop", "2", "--save", "2")
     assert ended.returncode == 0, ended.stderr[-3000:] + ended.stdout[-3000:]
     (run,) = (tmp_path / "demo").glob("run-*")
     log = (run / "whole.log").read_text(encoding="utf-8", errors="replace")

@@ -100,16 +100,16 @@ def test_packages_on_pythonpath_are_there_for_the_program(scripts: Scripts, tmp_
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
 
 
-def test_a_tree_of_another_set_is_refused(tmp_path: Path) -> None:
+def test_a_tree_of_another_release_is_refused(tmp_path: Path) -> None:
     (tmp_path / "verl" / "verl" / "workers" / "engine").mkdir(parents=True)
     ended = demo("--tree", tmp_path / "verl", "--out", tmp_path / "out")
     assert ended.returncode == 2 and not (tmp_path / "out").exists()
-    assert "dp_actor.py" in ended.stderr and "--set 2026.02" in ended.stderr
+    assert "dp_actor.py" in ended.stderr and "--release 2026.02" in ended.stderr
 
 
 @pytest.mark.slow
 def test_it_makes_its_tree_itself(scripts: Scripts, tmp_path: Path) -> None:
-    """Of the set that its program is for, whatever set is taken without a word."""
+    """Of the release that its program is for, whatever release is taken without a word."""
     ended = demo(*SMALL, "--out", tmp_path / "out", PATCHCTL_TORCH_PYTHON=str(scripts.python), HOME=os.environ["HOME"])
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
     state = subprocess.run(

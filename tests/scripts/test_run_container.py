@@ -178,10 +178,10 @@ def test_what_is_missing_is_named(shell: Shell, host: Path, gone: str) -> None:
     assert f"/{gone}" in done.stderr
 
 
-def test_the_driver_that_is_advised_is_one_of_a_release_set(shell: Shell, host: Path) -> None:
+def test_the_driver_that_is_advised_is_one_of_a_release(shell: Shell, host: Path) -> None:
     (host / DRIVER).unlink()
     told = start(shell, host, "image:1").stderr
-    for path in (REPOSITORY / "manifests" / "sets").glob("*.yaml"):
+    for path in (REPOSITORY / "manifests" / "releases").glob("*.yaml"):
         driver = yaml.safe_load(path.read_text(encoding="utf-8"))["runtime"]["driver"].removesuffix(".*")
         assert f"{driver} for {path.stem}" in told
 

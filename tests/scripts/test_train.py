@@ -111,32 +111,32 @@ def test_scripts_that_were_copied_without_recipes_say_what_is_missing(run: Train
 def test_preflight_is_asked_about_this_very_run(run: Training) -> None:
     _, program = run.to_the_end("trainer.total_epochs=7", "--accept", "/dev/shm")
     (line,) = [line for line in program.err.splitlines() if line.startswith("asked: ")]
-    assert "--profile qwen3-8b --recipe grpo --set trainer.total_epochs=7" in line
+    assert "--profile qwen3-8b --recipe grpo trainer.total_epochs=7" in line
     assert f"--workspace {run.shell.folder}/workspace" in line
     assert "--accept /dev/shm" in line
 
 
-@pytest.mark.parametrize("said", ["--set 2026.02", "PATCHCTL_SET", "grpo@2026.02"])
-def test_a_release_set_is_that_of_every_step(run: Training, said: str) -> None:
+@pytest.mark.parametrize("said", ["--release 2026.02", "PATCHCTL_RELEASE", "grpo@2026.02"])
+def test_a_release_is_that_of_every_step(run: Training, said: str) -> None:
     """2026.11, on which the profile is taken without a name, has no such recipe; the printed script may be run in another shell."""
     recipe = "grpo-sam@2026.02" if said.startswith("grpo") else "grpo-sam"
     args = ["qwen3-32b", recipe, *(said.split() if said.startswith("--") else ()), "--dry-run"]
-    env = {"PATCHCTL_SET": "2026.02"} if said == "PATCHCTL_SET" else {}
+    env = {"PATCHCTL_RELEASE": "2026.02"} if said == "PATCHCTL_RELEASE" else {}
     done = run.shell.run("train.sh", *args, **(run.env | env))
     assert done.returncode == 0, done.stderr
-    assert "# qwen3-32b/grpo-sam, release set 2026.02: " in done.stdout
+    assert "# qwen3-32b/grpo-sam, release 2026.02: " in done.stdout
     steps = [line for line in done.stdout.splitlines() if " --recipe grpo-sam" in line]
     assert len(steps) == 2  # preflight, and ray_cluster.sh status
     if env:
-        assert done.stdout.index("export PATCHCTL_SET=2026.02\n") < done.stdout.index(steps[0])
+        assert done.stdout.index("export PATCHCTL_RELEASE=2026.02\n") < done.stdout.index(steps[0])
     else:
-        assert [line for line in steps if "--set 2026.02" not in line and "grpo-sam@2026.02" not in line] == []
+        assert [line for line in steps if "--release 2026.02" not in line and "grpo-sam@2026.02" not in line] == []
 
 
-def test_a_recipe_of_another_set_is_told_with_its_set(run: Training) -> None:
+def test_a_recipe_of_another_release_is_told_with_its_release(run: Training) -> None:
     done = run.shell.run("train.sh", "qwen3-32b", "grpo-sam", "--dry-run", **run.env)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "on 2026.11: it is one of 2026.02" in done.stderr and "export PATCHCTL_SET=2026.02" in done.stderr
+    assert "on 2026.11: it is one of 2026.02" in done.stderr and "export PATCHCTL_RELEASE=2026.02" in done.stderr
 
 
 def test_nothing_starts_when_preflight_finds_something(run: Training) -> None:

@@ -34,12 +34,12 @@ def check_recipes(dist: Distribution, series: Series, report: Report) -> None:
     if recipes.rules:
         report.counts["recipe rules"] = len(recipes.rules.value.rules)
         report.add(_samples(dist, recipes.rules))
-    for on_set in dist.each_set():
-        _check_set(on_set, series, replace(recipes, profiles=on_set.profiles), report)
+    for on_release in dist.each_release():
+        _check_release(on_release, series, replace(recipes, profiles=on_release.profiles), report)
 
 
-def _check_set(dist: Distribution, series: Series, recipes: Recipes, report: Report) -> None:
-    """The recipes of the profiles as they are on one release set."""
+def _check_release(dist: Distribution, series: Series, recipes: Recipes, report: Report) -> None:
+    """The recipes of the profiles as they are on one release."""
     if recipes.files or recipes.rules:
         report.counts.update(recipes=len(recipes.runnable()))
     unlisted: dict[str, str] = {}

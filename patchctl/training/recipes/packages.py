@@ -27,7 +27,7 @@ _SCRIPT = re.compile(r"scripts/[A-Za-z0-9_/]+\.py")
 
 
 def packages_of_recipes(dist: Distribution, named: NamedSet) -> dict[str, tuple[str, ...]]:
-    """What the recipes of the set's profiles need, each once and all together: a recipe more that needs the same changes no
+    """What the recipes of the release's profiles need, each once and all together: a recipe more that needs the same changes no
     lock. Raises InvalidManifest."""
     recipes = replace(read_recipes(dist), profiles={p.name: p for p in named.profiles})
     runs = (resolve(recipes, *key) for key in recipes.runnable())
@@ -37,8 +37,8 @@ def packages_of_recipes(dist: Distribution, named: NamedSet) -> dict[str, tuple[
 def check_packages(dist: Distribution, series: Series, report: Report) -> None:
     """Adds where recipes and rewards do not say what the scripts import that they name."""
     try:
-        for on_set in dist.each_set():
-            report.add(_needs(on_set, read_recipes(on_set)))
+        for on_release in dist.each_release():
+            report.add(_needs(on_release, read_recipes(on_release)))
         report.add(_rewards(dist))
     except InvalidManifest:
         return  # faults of recipes are told by the check of the recipes

@@ -1,7 +1,8 @@
-"""Reads manifests/recipes/[<set>/]<folder>/<recipe>.yaml and manifests/rules.yaml.
+"""Reads manifests/recipes/[<release>/]<folder>/<recipe>.yaml and manifests/rules.yaml.
 
 A folder has a profile's name and holds its recipes; the folder `shared` holds parts that recipes extend and nobody runs. A
-release set with a folder of its own has its profiles' recipes there, and no other; what lies beside is of the other sets.
+release with a folder of its own, or that extends one which has it, has its profiles' recipes there, and no other; what lies
+beside is of the other releases.
 """
 
 from __future__ import annotations
@@ -24,35 +25,37 @@ RULES = Path("manifests") / "rules.yaml"
 SHARED = "shared"
 
 Key = tuple[str, str]
-"""A recipe's folder, below its set's where that has one, and its name; the same of a profile and its recipe."""
+"""A recipe's folder, below its release's where that has one, and its name; the same of a profile and its recipe."""
 
 
 @dataclass(frozen=True)
 class Recipes:
     """The recipes of a distribution, and the rules over them; both empty where it keeps none. `profiles` have each profile on
-    the set whose recipes are meant, `variants` on each of its sets; `versions` are those of its stacks' pins, by profile and set."""
+    the release whose recipes are meant, `variants` on each of its releases; `versions` are those of its stacks' pins, by profile and release."""
 
     files: Mapping[Key, Loaded[Recipe]]
     rules: Loaded[Rules] | None
     profiles: Mapping[str, Profile]
     variants: Mapping[str, tuple[Profile, ...]]
     versions: Mapping[tuple[str, str | None], Mapping[str, str]] = field(default_factory=dict)
+    folders: Mapping[str, str] = field(default_factory=dict)
+    """Of releases whose recipes do not lie beside, the folder where they do."""
 
     def versions_of(self, profile: str) -> Mapping[str, str]:
         """The versions of the stacks of a profile, by upstream."""
-        return self.versions.get((profile, self.set_of(profile)), {})
+        return self.versions.get((profile, self.release_of(profile)), {})
 
     def key(self, profile: str, name: str) -> Key:
         """Where the recipe of a profile lies, whether it is there or not."""
-        return self._key_on(self.set_of(profile), profile, name)
+        return self._key_on(self.release_of(profile), profile, name)
 
     def _key_on(self, chosen: str | None, profile: str, name: str) -> Key:
-        own = chosen is not None and any(folder.startswith(f"{chosen}/") for folder, _ in self.files)
-        return (f"{chosen}/{profile}" if own else profile), name
+        folder = self.folders.get(chosen or "")
+        return (f"{folder}/{profile}" if folder else profile), name
 
-    def set_of(self, profile: str) -> str | None:
-        """The release set whose recipes of a profile are meant; None where it stands on none."""
-        return self.profiles[profile].set if profile in self.profiles else None
+    def release_of(self, profile: str) -> str | None:
+        """The release whose recipes of a profile are meant; None where it stands on none."""
+        return self.profiles[profile].release if profile in self.profiles else None
 
     def of(self, profile: str) -> list[str]:
         """The names of a profile's recipes."""
@@ -64,15 +67,15 @@ class Recipes:
         return [(profile, name) for profile in sorted(self.profiles) for name in self.of(profile)]
 
     def recipe(self, profile: str, name: str) -> Loaded[Recipe]:
-        """Raises WrongUse, which names another set that has it, else the nearest known one."""
+        """Raises WrongUse, which names another release that has it, else the nearest known one."""
         found = self.files.get(self.key(profile, name))
         if found is None:
             for one in self.variants.get(profile, ()):
-                if (other := one.set) is not None and self._key_on(other, profile, name) in self.files:
-                    what = f"{profile} has no recipe {quoted(name)} on {self.set_of(profile)}: it is one of {other}"
-                    way = f"name it {profile}/{name}@{other}, or `export PATCHCTL_SET={other}` for all verbs of this shell"
+                if (other := one.release) is not None and self._key_on(other, profile, name) in self.files:
+                    what = f"{profile} has no recipe {quoted(name)} on {self.release_of(profile)}: it is one of {other}"
+                    way = f"name it {profile}/{name}@{other}, or `export PATCHCTL_RELEASE={other}` for all verbs of this shell"
                     raise WrongUse(what, hint=way)
-            chosen = f" on {set_}" if (set_ := self.set_of(profile)) else ""
+            chosen = f" on {release}" if (release := self.release_of(profile)) else ""
             hint = f"`patchctl recipe list --profile {profile}` names them all" if self.of(profile) else None
             near = did_you_mean(name, self.of(profile))
             raise WrongUse(f"{profile} has no recipe {quoted(name)}{chosen}{near}", hint=hint)
@@ -101,17 +104,28 @@ def read_recipes(dist: Distribution) -> Recipes:
         problems += _parent(key, loaded, files, unread)
     if problems:
         raise InvalidManifest(problems)
-    versions = {(one.name, one.set): versions_of(dist, one) for one in dist.every_profile()}
-    return Recipes(files, rules, dist.profiles, dist.variants, versions)
+    versions = {(one.name, one.release): versions_of(dist, one) for one in dist.every_profile()}
+    return Recipes(files, rules, dist.profiles, dist.variants, versions, _folders(dist))
+
+
+def _folders(dist: Distribution) -> dict[str, str]:
+    found = {}
+    for name in dist.releases:
+        at: str | None = name
+        while at is not None and not (dist.root / FOLDER / at).is_dir():
+            at = dist.releases[at].extends
+        if at is not None:
+            found[name] = at
+    return found
 
 
 def parent_of(key: Key, recipe: Recipe) -> Key | None:
-    """What a recipe extends: a name of its own folder, or FOLDER/NAME of the same set."""
+    """What a recipe extends: a name of its own folder, or FOLDER/NAME of the same release."""
     if recipe.extends is None:
         return None
     folder, slash, name = recipe.extends.partition("/")
-    of_set = key[0].rpartition("/")[0]
-    return (f"{of_set}/{folder}" if of_set else folder, name) if slash else (key[0], folder)
+    of_release = key[0].rpartition("/")[0]
+    return (f"{of_release}/{folder}" if of_release else folder, name) if slash else (key[0], folder)
 
 
 def _key(dist: Distribution, path: Path) -> Key:
@@ -120,19 +134,21 @@ def _key(dist: Distribution, path: Path) -> Key:
 
 def _paths(dist: Distribution, problems: list[Problem]) -> Iterator[Path]:
     folder = dist.root / FOLDER
-    of_sets = {name: [p for p, on in dist.variants.items() if any(one.set == name for one in on)] for name in dist.sets}
-    yield from _below(folder, {SHARED, *dist.variants}, of_sets, problems)
-    for name, profiles in of_sets.items():
+    of_releases = {
+        name: [p for p, on in dist.variants.items() if any(one.release == name for one in on)] for name in dist.releases
+    }
+    yield from _below(folder, {SHARED, *dist.variants}, of_releases, problems)
+    for name, profiles in of_releases.items():
         yield from _below(folder / name, {SHARED, *profiles}, (), problems)
 
 
-def _below(folder: Path, known: Set[str], sets: Collection[str], problems: list[Problem]) -> Iterator[Path]:
+def _below(folder: Path, known: Set[str], releases: Collection[str], problems: list[Problem]) -> Iterator[Path]:
     for sub in sorted(_visible(folder)):
-        if sub.is_dir() and sub.name in sets:
+        if sub.is_dir() and sub.name in releases:
             continue
         if not sub.is_dir() or sub.name not in known:
             what = f"would not be read; expected a folder with a profile's name, or {SHARED!r}, here"
-            problems.append(Problem(shown(sub), 1, 1, "", what + did_you_mean(sub.name, {*known, *sets})))
+            problems.append(Problem(shown(sub), 1, 1, "", what + did_you_mean(sub.name, {*known, *releases})))
             continue
         for path in sorted(_visible(sub)):
             if path.suffix == ".yaml":

@@ -48,8 +48,8 @@ class Resolved:
 
 @dataclass(frozen=True)
 class Run:
-    """A recipe ready to be looked at, checked and printed. `overrides` are by the key as written, + included; `set` is the
-    release set that the profile is taken on, `versions` are those of its stacks."""
+    """A recipe ready to be looked at, checked and printed. `overrides` are by the key as written, + included; `release` is the
+    release that the profile is taken on, `versions` are those of its stacks."""
 
     profile: str
     name: str
@@ -69,7 +69,7 @@ class Run:
     note: str | None
     positions: Positions
     packages: tuple[str, ...] = ()
-    set: str | None = None
+    release: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     stops: tuple[str, ...] = ()
 
@@ -164,7 +164,7 @@ def resolve(recipes: Recipes, profile: str, name: str, given: Given | None = Non
         recipe.note,
         own.positions,
         tuple(merged.packages),
-        recipes.set_of(profile),
+        recipes.release_of(profile),
         recipes.versions_of(profile),
         tuple(merged.stops),
     )

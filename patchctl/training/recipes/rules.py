@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from patchctl.errors import Where
 from patchctl.manifest.load import Loaded
@@ -135,7 +136,7 @@ def wrong_needs(
 
 def _acts_on(features: Sequence[str], switches: Sequence[Switch], rules: Rules | None) -> dict[str, list[str]]:
     """The names of facts that turn each feature on: its patch's switch, and what the rules name besides. What the profile does not
-    apply is turned on by nothing: on a newer release set the same keys are upstream's own."""
+    apply is turned on by nothing: on a newer release the same keys are upstream's own."""
     found: dict[str, list[str]] = {}
     for switch in switches:
         found.setdefault(switch.feature, []).append(switch.name if switch.kind == "config" else f"env.{switch.name}")
@@ -157,7 +158,8 @@ def _said_by_user(run: Run, names: Sequence[str]) -> bool:
 
 
 def _own_recipe(run: Run, content: str) -> str:
-    return f"a recipe of your own, manifests/recipes/{run.profile}/NAME.yaml, with {content}"
+    folder = PurePath(run.positions.file).parent.as_posix()
+    return f"a recipe of your own, {folder}/NAME.yaml, with {content}"
 
 
 def _is_on(run: Run, name: str, defaults: Mapping[str, str]) -> bool:

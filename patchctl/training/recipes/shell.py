@@ -104,7 +104,7 @@ def _from_variable(name: str, run: Run) -> str:
 
 def _comments(run: Run) -> Iterator[str]:
     """What a recipe says of itself. One line each, whatever the text holds: a shell reads what comes after."""
-    on = f", release set {run.set}" if run.set else ""
+    on = f", release {run.release}" if run.release else ""
     yield f"# {run.title}{on}: {one_line(run.summary)}"
     for limit in run.limits:
         yield f"# limit: {one_line(limit, 1000)}"

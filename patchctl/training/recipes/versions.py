@@ -1,4 +1,4 @@
-"""Of which versions of upstreams something is true: conditions on the pins of a profile's stacks, never a release set's name.
+"""Of which versions of upstreams something is true: conditions on the pins of a profile's stacks, never a release's name.
 
 A pin has its source distribution's version, else the one that its tag names. A commit between releases has none, and nothing that
 names versions of that upstream is true of it.

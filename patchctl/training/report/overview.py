@@ -11,8 +11,8 @@ from patchctl.training.recipes.resolve import NODES, PER_NODE, resolve
 def recipe_rows(dist: Distribution) -> list[RecipeRow]:
     """Every recipe that can be run. Raises InvalidManifest."""
     rows = []
-    recipes = [read_recipes(one) for one in dist.each_set()]
-    for run in (resolve(of_set, *key) for of_set in recipes for key in of_set.runnable()):
+    recipes = [read_recipes(one) for one in dist.each_release()]
+    for run in (resolve(of_release, *key) for of_release in recipes for key in of_release.runnable()):
         nodes, per_node = (int(run.sizes[name].value) for name in (NODES, PER_NODE))
         row = RecipeRow(
             run.profile,
@@ -23,7 +23,7 @@ def recipe_rows(dist: Distribution) -> list[RecipeRow]:
             run.entry.module,
             run.needs,
             tuple(run.limits),
-            run.set,
+            run.release,
         )
         rows.append(row)
     return rows

@@ -30,7 +30,7 @@ def preflight_json(
     return {
         "profile": case.run.profile,
         "recipe": case.run.name,
-        "set": case.run.set,
+        "release": case.run.release,
         "nodes": case.nodes,
         "devices": case.devices,
         "machine": case.machine.place,

@@ -24,7 +24,7 @@ def list_json(runs: Sequence[Run]) -> dict[str, Any]:
         {
             "profile": run.profile,
             "recipe": run.name,
-            "set": run.set,
+            "release": run.release,
             "summary": run.summary,
             "nodes": int(run.sizes["nodes"].value),
             "devices": int(run.sizes["devices"].value),
@@ -41,7 +41,7 @@ def list_text(runs: Sequence[Run], style: Style) -> Iterator[str]:
     width = max((len(run.title) for run in runs), default=0)
     for run in runs:
         size = f"{run.sizes['nodes'].value} x {run.sizes['devices_per_node'].value}"
-        on = f"  on {run.set}" if run.set else ""
+        on = f"  on {run.release}" if run.release else ""
         mark = f" {style.note('(has limits, see show)')}" if run.limits else ""
         yield f"{style(f'{run.title:<{width}}', bold=True)}  {size:>7}  {run.entry.module}{on}{mark}"
         yield f"{'':{width}}           {visible_line(run.summary)}"
@@ -53,7 +53,7 @@ def env_json(run: Run) -> dict[str, Any]:
     return {
         "profile": run.profile,
         "recipe": run.name,
-        "set": run.set,
+        "release": run.release,
         "environment": {name: literal(setting, run) for name, setting in run.environment.items()},
         "of_each_node": dict(run.of_each_node),
     }
@@ -64,7 +64,7 @@ def command_json(run: Run) -> dict[str, Any]:
     return {
         "profile": run.profile,
         "recipe": run.name,
-        "set": run.set,
+        "release": run.release,
         "upstream": run.entry.upstream,
         "folder": run.entry.folder or ".",
         "module": run.entry.module,
@@ -81,7 +81,7 @@ def show_json(run: Run, broken: Sequence[Broken], totals: Totals) -> dict[str, A
     return {
         "profile": run.profile,
         "recipe": run.name,
-        "set": run.set,
+        "release": run.release,
         "summary": run.summary,
         "extends": list(run.chain),
         "entry": asdict(run.entry) | {"folder": run.entry.folder or "."},
@@ -127,8 +127,8 @@ def show_text(run: Run, broken: Sequence[Broken], totals: Totals, style: Style) 
     yield f"  {visible_line(run.summary)}"
     if run.chain:
         yield f"  extends {', which extends '.join(run.chain)}"
-    if run.set:
-        yield f"  on      release set {run.set}"
+    if run.release:
+        yield f"  on      release {run.release}"
     yield f"  runs    python3 -m {run.entry.module} --config-name={run.entry.config}, in the tree of {run.entry.upstream}"
     yield f"  needs   {', '.join(run.needs) or 'no feature'}"
     for limit in run.limits:
@@ -214,7 +214,7 @@ def _broken_text(broken: Sequence[Broken], style: Style) -> Iterator[str]:
 
 
 def _on(run: Run) -> str:
-    return f"{run.title}@{run.set}" if run.set else run.title
+    return f"{run.title}@{run.release}" if run.release else run.title
 
 
 def diff_json(one: Run, other: Run, rows: Sequence[Difference]) -> dict[str, Any]:

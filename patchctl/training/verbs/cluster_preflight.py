@@ -83,7 +83,7 @@ def preflight(
     from patchctl.findings.formats import Shown
     from patchctl.training.preflight.readiness import readiness
     from patchctl.training.report.cluster_preflight import readiness_json, readiness_text
-    from patchctl.training.verbs.preflight import case_of, other_set
+    from patchctl.training.verbs.preflight import case_of, other_release
 
     run = RecipeBook(app).valid_run(arguments)
     dist = app.distribution
@@ -101,7 +101,7 @@ def preflight(
         version = cluster.version
     answers = {n: found[n] if n.alive else NoAnswer("dead", n.reason) for n in nodes}
     wanted = int(run.sizes["nodes"].value)
-    first = other_set(app, arguments, accept)
+    first = other_release(app, arguments, accept)
     outcome = readiness(answers, lambda machine: case_of(app, run, machine, None), accept, wanted, first)
     data = readiness_json(outcome, run, address, version)
     shown = Shown(outcome.report(), "cluster.preflight")

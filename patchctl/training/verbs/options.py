@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from patchctl.cli.app import App, complete_profile, complete_set, split_pair
+from patchctl.cli.app import App, complete_profile, complete_release, split_pair
 from patchctl.errors import BadManifest, WrongUse
 
 if TYPE_CHECKING:
@@ -124,18 +124,18 @@ class RecipeBook:
 def _given(arguments: RecipeArguments) -> Given:
     from patchctl.training.recipes.resolve import NODES, Given
 
-    sizes = _pairs(arguments.sizes, "--size", "batch=256")
+    sizes = _pairs(arguments.sizes, "--size", "--size batch=256")
     if arguments.nodes is not None:
         sizes[NODES] = str(arguments.nodes)
-    settings = _pairs(arguments.settings, "--set", "trainer.total_epochs=1")
-    return Given(sizes, settings, _pairs(arguments.paths, "--path", "model=/data/model"))
+    settings = _pairs(arguments.settings, "an override", "trainer.total_epochs=1")
+    return Given(sizes, settings, _pairs(arguments.paths, "--path", "--path model=/data/model"))
 
 
 def _pairs(texts: Iterable[str], option: str, example: str) -> dict[str, str]:
     try:
         return dict(split_pair(text, option) for text in texts)
     except WrongUse as error:
-        raise WrongUse(error.what, hint=f"for example {option} {example}") from error
+        raise WrongUse(error.what, hint=f"for example {example}") from error
 
 
 def complete_recipe(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -150,12 +150,9 @@ def complete_recipe(ctx: click.Context, param: click.Parameter, incomplete: str)
         return []
 
 
-def _settings(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """The overrides. A release set begins with its year, no key does so: it is taken out."""
-    named = [value for value in values if value[:1].isdigit() and "=" not in value]
-    for name in named:
-        _take_set(ctx, name)
-    return tuple(value for value in values if value not in named)
+def _release(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        _take_release(ctx, value)
 
 
 _OVERRIDES = (
@@ -164,14 +161,12 @@ _OVERRIDES = (
     ),
     click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="Another size of the recipe. Repeatable."),
     click.option(
-        "--set",
-        "settings",
-        multiple=True,
-        metavar="NAME|KEY=VALUE",
-        callback=_settings,
-        shell_complete=complete_set,
-        help="A name is the release set whose recipe it is [default: PATCHCTL_SET, else the newest on which the profile"
-        " is proven]. KEY=VALUE is an override more, or in place of the recipe's; the rules see it. Repeatable.",
+        "--release",
+        metavar="NAME",
+        expose_value=False,
+        callback=_release,
+        shell_complete=complete_release,
+        help="The release whose recipe it is [default: PATCHCTL_RELEASE, else the newest on which the profile is proven].",
     ),
     click.option(
         "--path",
@@ -180,11 +175,12 @@ _OVERRIDES = (
         metavar="NAME=PATH",
         help="Where a file of the recipe lies, instead of its variable. Repeatable.",
     ),
+    click.argument("settings", nargs=-1, metavar="[KEY=VALUE]..."),
 )
 
 
 def recipe_overrides(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--nodes, --size, --set and --path; with profile and recipe they reach the command as one `arguments`."""
+    """--nodes, --size, --release, --path and KEY=VALUE; with profile and recipe they reach the command as one `arguments`."""
 
     @wraps(command)
     def gathered(
@@ -204,20 +200,20 @@ def recipe_overrides(command: Callable[..., Any]) -> Callable[..., Any]:
     return gathered
 
 
-def _of_set(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    """The recipe of RECIPE@SET; the set is taken out."""
-    recipe, at, release_set = value.partition("@")
+def _of_release(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """The recipe of RECIPE@RELEASE; the release is taken out."""
+    recipe, at, release = value.partition("@")
     if at:
-        _take_set(ctx, release_set)
+        _take_release(ctx, release)
     return recipe
 
 
-def _take_set(ctx: click.Context, name: str) -> None:
-    """Makes it the release set of the whole command, for what App.distribution holds. Raises WrongUse for a second one."""
+def _take_release(ctx: click.Context, name: str) -> None:
+    """Makes it the release of the whole command, for what App.distribution holds. Raises WrongUse for a second one."""
     first = ctx.meta.setdefault(__name__, name)
     if first != name:
-        raise WrongUse(f"two release sets are named: {first} and {name}", hint="name one")
-    ctx.ensure_object(App).release_set = name
+        raise WrongUse(f"two releases are named: {first} and {name}", hint="name one")
+    ctx.ensure_object(App).release = name
 
 
 profile_of_recipe = click.option(
@@ -228,10 +224,10 @@ recipe_option = click.option(
     "-r",
     required=True,
     metavar="NAME",
-    callback=_of_set,
+    callback=_of_release,
     shell_complete=complete_recipe,
-    help="The recipe, or PROFILE/RECIPE, or with @SET that of a release set.",
+    help="The recipe, or PROFILE/RECIPE, or with @RELEASE that of a release.",
 )
 recipe_argument = click.argument(
-    "recipe", metavar="[PROFILE/]RECIPE[@SET]", callback=_of_set, shell_complete=complete_recipe
+    "recipe", metavar="[PROFILE/]RECIPE[@RELEASE]", callback=_of_release, shell_complete=complete_recipe
 )

@@ -100,7 +100,7 @@ def command(
     if record is not None:
         write(case.machine, record)
     findings = all_findings(case, accept)
-    findings = [*other_set(app, arguments, accept)(case, findings), *findings]
+    findings = [*other_release(app, arguments, accept)(case, findings), *findings]
     for name in sorted(set(accept) - {f.name for f in findings}):  # no error: on another node there may be one
         click.echo(f"patchctl: --accept {visible_line(name)}: no finding is called so here", err=True)
     cleared = _clear(case, yes) if clear_caches else []
@@ -141,12 +141,12 @@ def _machine(app: App, run: Run, folder: Path | None, workspace: Path, python: s
         progress.finish()
 
 
-def other_set(
+def other_release(
     app: App, arguments: RecipeArguments, accept: Sequence[str]
 ) -> Callable[[Case, Sequence[Finding]], list[Finding]]:
-    """What is said first of a machine whose software is in the way, where the same recipe on another release set fits it."""
+    """What is said first of a machine whose software is in the way, where the same recipe on another release fits it."""
     from patchctl.training.preflight.checks import all_findings
-    from patchctl.training.preflight.other_sets import blocked_by_software, fitting_set
+    from patchctl.training.preflight.other_releases import blocked_by_software, fitting_release
 
     @cache
     def run_on(name: str) -> tuple[App, Run] | None:
@@ -163,8 +163,8 @@ def other_set(
             return (seen, all_findings(seen, accept)) if seen else None
 
         variants = app.distribution.variants.get(case.run.profile, ())
-        others = [p.set for p in variants if p.set not in (None, case.run.set)]
-        fitting = fitting_set(case, others, look) if blocked_by_software(findings) else None
+        others = [p.release for p in variants if p.release not in (None, case.run.release)]
+        fitting = fitting_release(case, others, look) if blocked_by_software(findings) else None
         return [fitting] if fitting else []
 
     return said

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, complete_profile, json_option, set_option
+from patchctl.cli.app import App, complete_profile, json_option, release_option
 from patchctl.errors import DONE, FINDINGS
 from patchctl.training.verbs.options import (
     RecipeArguments,
@@ -40,13 +40,13 @@ def command() -> None:
 @click.option(
     "--profile", "-p", metavar="NAME", shell_complete=complete_profile, help="Only the recipes of this profile."
 )
-@set_option
+@release_option
 @json_option
 @click.pass_obj
 def list_(app: App, profile: str | None, as_json: bool) -> None:
-    """List the recipes: profile, name, release set, nodes and devices, entry module and what it trains.
+    """List the recipes: profile, name, release, nodes and devices, entry module and what it trains.
 
-    Without --set those of every release set, the newest first.
+    Without --release those of every release, the newest first.
     """
     from patchctl.training.recipes.read import read_recipes
     from patchctl.training.recipes.resolve import resolve
@@ -55,8 +55,10 @@ def list_(app: App, profile: str | None, as_json: bool) -> None:
     dist = app.distribution
     if profile is not None:
         dist.profile(profile)
-    found = [read_recipes(one) for one in dist.each_set()]
-    runs = [resolve(of_set, *key) for of_set in found for key in of_set.runnable() if profile in (None, key[0])]
+    found = [read_recipes(one) for one in dist.each_release()]
+    runs = [
+        resolve(of_release, *key) for of_release in found for key in of_release.runnable() if profile in (None, key[0])
+    ]
     app.emit("recipe.list", list_json(runs), lambda style: list_text(runs, style), as_json)
 
 
@@ -107,16 +109,16 @@ def command_(app: App, arguments: RecipeArguments, as_json: bool) -> None:
 
 
 @command.command("diff", short_help="Say what differs between two.")
-@click.argument("one", metavar="[PROFILE/]RECIPE[@SET]", shell_complete=complete_recipe)
-@click.argument("other", metavar="[PROFILE/]RECIPE[@SET]", shell_complete=complete_recipe)
+@click.argument("one", metavar="[PROFILE/]RECIPE[@RELEASE]", shell_complete=complete_recipe)
+@click.argument("other", metavar="[PROFILE/]RECIPE[@RELEASE]", shell_complete=complete_recipe)
 @profile_of_recipe
-@set_option
+@release_option
 @json_option
 @click.pass_obj
 def diff(app: App, one: str, other: str, profile: str | None, as_json: bool) -> None:
     """Say what differs between two recipes: computed values, and which of them only one has.
 
-    They are of one profile or of two, and of one release set or of two: RECIPE@SET names another set than --set.
+    They are of one profile or of two, and of one release or of two: RECIPE@RELEASE names another release than --release.
 
     \b
     patchctl recipe diff qwen3-8b/dapo qwen3-8b/grpo
@@ -131,7 +133,7 @@ def diff(app: App, one: str, other: str, profile: str | None, as_json: bool) -> 
 
 
 def _run_on(app: App, profile: str | None, named: str) -> Run:
-    """RECIPE, or RECIPE@SET on that release set."""
-    recipe, at, release_set = named.partition("@")
-    chosen = App(app.root, app.cache, app.color, release_set) if at else app
+    """RECIPE, or RECIPE@RELEASE on that release."""
+    recipe, at, release = named.partition("@")
+    chosen = App(app.root, app.cache, app.color, release) if at else app
     return RecipeBook(chosen).run(RecipeArguments(profile, recipe))

@@ -258,7 +258,7 @@ def test_faults_of_all_files_are_told_at_once(root: Path, edit: Edit) -> None:
         ("manifests/stacks/clock/old/v1.yaml", "the folder 'old' would not be read; expected files NAME.yaml here"),
         (
             "manifests/stack/x",
-            "the folder 'stack' would not be read; expected upstreams.yaml, practice.yaml, stacks/, sets/ and profiles/ here",
+            "the folder 'stack' would not be read; expected upstreams.yaml, practice.yaml, stacks/, releases/ and profiles/ here",
         ),
     ],
 )

@@ -96,7 +96,8 @@ class Places:
         return self._words(self.root / path) | words(pointer.text)
 
     def _recipe(self, path: str) -> Iterator[frozenset[str]]:
-        key: tuple[str, str] | None = (Path(path).parent.name, Path(path).stem)
+        file = Path(path).relative_to(FOLDER)
+        key: tuple[str, str] | None = (file.parent.as_posix(), file.stem)
         while key is not None:
             loaded = self.recipes.files[key]
             yield self._words(Path(loaded.positions.file))

@@ -139,7 +139,7 @@ def test_another_driver_is_told_and_stops_nothing(look: Look) -> None:
     """002: 25.3, and other versions that go with this CANN."""
     found = one(look(driver="Version=25.2.1\n"), "driver")
     assert (found.level, found.blocks) == ("warning", False) and found.message.startswith(
-        "25.2.1; 25.3.* is the release set's"
+        "25.2.1; 25.3.* is the release's"
     )
     assert "release notes of CANN 8.5.0" in str(found.todo)
 
@@ -206,11 +206,11 @@ def test_an_environment_with_next_to_nothing_is_told_in_a_few_lines(look: Look) 
     assert len([f for fs in found.values() for f in fs if f.rule == "software" and "is missing" in f.message]) == 8
 
 
-def test_commands_that_are_advised_name_the_release_set(look: Look) -> None:
-    """A profile alone is taken on another set, whose lock and variables these are not."""
+def test_commands_that_are_advised_name_the_release(look: Look) -> None:
+    """A profile alone is taken on another release, whose lock and variables these are not."""
     other = json.dumps(ENVIRONMENT | {"TASK_QUEUE_ENABLE": "7"})
     found = look(pip_list="[]", environment=other)
-    assert "patchctl requirements --profile qwen3-235b --set 2026.02 " in str(one(found, "packages").todo)
+    assert "patchctl requirements --profile qwen3-235b --release 2026.02 " in str(one(found, "packages").todo)
     assert '"$(patchctl env -p qwen3-235b -r grpo@2026.02)"' in str(found["TASK_QUEUE_ENABLE"][-1].todo)
 
 
@@ -680,7 +680,7 @@ def test_what_a_recipe_says_stops_any_run_blocks_until_it_is_accepted() -> None:
 
 
 def test_what_stops_a_recipe_is_among_its_limits() -> None:
-    newest = distribution().each_set()[0]
+    newest = distribution().each_release()[0]
     run = resolve(read_recipes(newest), "deepseek-r1", "grpo")
     assert len(run.stops) == 1 and "mbridge" in run.stops[0] and {*run.stops} < {*run.limits}
 

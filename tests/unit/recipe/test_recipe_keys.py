@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from patchctl.catalog.release_sets import on_set
+from patchctl.catalog.chosen_release import on_release
 from patchctl.errors import BadManifest
 from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.key_list import FOLDER
@@ -23,7 +23,7 @@ from patchctl.training.recipes.resolve import Given, Run, resolve
 REPOSITORY = Path(__file__).parents[3]
 DIST = Distribution.load(REPOSITORY)
 RECIPES: Recipes = read_recipes(DIST)
-NEWEST = on_set(DIST, next(iter(DIST.sets)), print)
+NEWEST = on_release(DIST, next(iter(DIST.releases)), print)
 RECIPES_OF_NEWEST: Recipes = read_recipes(NEWEST)
 ROLLOUT = "actor_rollout_ref.rollout"
 ACTOR = "actor_rollout_ref.actor"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from patchctl.catalog.release_sets import on_set
+from patchctl.catalog.chosen_release import on_release
 from patchctl.manifest.distribution import Distribution
 from patchctl.training.models.published import model_of, read_models
 from patchctl.training.recipes.check import features_and_switches
@@ -17,7 +17,8 @@ from patchctl.training.recipes.rules import broken_rules, sample_facts, verdict
 REPOSITORY = Path(__file__).parents[3]
 DIST = Distribution.load(REPOSITORY)
 RECIPES: Recipes = read_recipes(DIST)
-NEWER: Recipes = read_recipes(on_set(DIST, "2026.11", print))
+NEWEST = on_release(DIST, next(iter(DIST.releases)), print)
+NEWER: Recipes = read_recipes(NEWEST)
 assert RECIPES.rules is not None
 RULES = RECIPES.rules.value
 # Its model is made by scripts/demo/tiny_model.py, and published nowhere.
@@ -47,7 +48,7 @@ EXPECTED = {
     "deepseek-r1": {"grpo"},
     "qwen2.5-1.5b": {"grpo"},
     "demo": {"grpo"},
-    "upstream-2026.11": set(),  # for bringing patches over
+    "every-stack": set(),  # for bringing patches over
 }
 
 
@@ -64,7 +65,7 @@ def test_every_recipe_of_the_practice_is_there() -> None:
     assert {profile: set(RECIPES.of(profile)) for profile in RECIPES.profiles} == EXPECTED
 
 
-def test_the_newer_set_has_recipes_of_its_own() -> None:
+def test_the_newer_release_has_recipes_of_its_own() -> None:
     assert {"/".join(key) for key in NEWER.runnable()} == {
         "deepseek-r1/grpo",
         "demo/grpo",
@@ -79,7 +80,7 @@ def test_the_newer_set_has_recipes_of_its_own() -> None:
 @pytest.mark.parametrize(
     "run",
     [resolve(recipes, *key) for recipes in (RECIPES, NEWER) for key in recipes.runnable()],
-    ids=lambda run: f"{run.title}@{run.set}",
+    ids=lambda run: f"{run.title}@{run.release}",
 )
 def test_every_value_names_who_gives_it(run: Run) -> None:
     values = {**run.sizes, **run.environment, **run.overrides}
@@ -169,9 +170,11 @@ def test_the_three_rows_of_002_have_a_recipe_each(recipe: str, sam: str | None, 
 def test_every_feature_is_needed_by_a_recipe_or_by_a_setting_that_none_has() -> None:
     runs = [resolve(recipes, *key) for recipes in (RECIPES, NEWER) for key in recipes.runnable()]
     needed = {feature.partition("@")[0] for run in runs for feature in run.needs}
-    features = {feature for profile in DIST.profiles for feature in features_and_switches(DIST, profile)[0]}
+    features = {
+        feature for dist in (DIST, NEWEST) for name in dist.profiles for feature in features_and_switches(dist, name)[0]
+    }
     assert features - needed == {
-        "custom_class_proposer",  # speculation by a class of one's own, which no recipe of the newer set has
+        "custom_class_proposer",  # speculation by a class of one's own, which no recipe of the newer release has
         *(
             "dynamic_cp_argument",
             "dynamic_cp_groups",
@@ -192,7 +195,7 @@ def test_every_feature_is_needed_by_a_recipe_or_by_a_setting_that_none_has() -> 
     }
 
 
-def test_what_moves_to_the_newer_set_keeps_its_sizes() -> None:
+def test_what_moves_to_the_newer_release_keeps_its_sizes() -> None:
     """The practice's figures are of no release; the settings' names are. The v1 trainer asks for prompts one at a time."""
     for key in NEWER.runnable():
         older, newer = run_of(*key), resolve(NEWER, *key)

@@ -1,4 +1,4 @@
-"""Rules, defaults and names of keys are true of versions of upstreams, as the stacks of a run have them, and of no release set."""
+"""Rules, defaults and names of keys are true of versions of upstreams, as the stacks of a run have them, and of no release."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from patchctl.catalog.release_sets import on_set
+from patchctl.catalog.chosen_release import on_release
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import read
 from patchctl.manifest.types import Pin, Sdist, Stack
@@ -22,7 +22,7 @@ from patchctl.training.recipes.versions import table_of, true_of, version_of
 
 REPOSITORY = Path(__file__).parents[3]
 DIST = Distribution.load(REPOSITORY)
-NEWEST, *_, OLDEST = [read_recipes(on_set(DIST, name, print)) for name in DIST.sets]
+NEWEST, *_, OLDEST = [read_recipes(on_release(DIST, name, print)) for name in DIST.releases]
 assert NEWEST.rules is not None
 ROLLOUT = "actor_rollout_ref.rollout"
 MEGATRON = "actor_rollout_ref.actor.megatron"
@@ -75,13 +75,13 @@ def test_the_table_of_a_version() -> None:
     assert table_of("ppo_trainer") == ("ppo_trainer", {})
 
 
-def test_no_rule_names_a_release_set() -> None:
+def test_no_rule_names_a_release() -> None:
     assert re.findall(r"\b20[0-9]{2}\.[0-9]{2}\b", (REPOSITORY / RULES).read_text()) == []
 
 
 def test_a_new_release_of_the_same_stacks_has_the_same_rules() -> None:
     run = run_of(NEWEST, "qwen3-32b/grpo", **{f"{ROLLOUT}.mode": "sync"})
-    later = replace(run, set="2999.01")
+    later = replace(run, release="2999.01")
     assert {one.rule for one in broken_rules(later, NEWEST.rules)} == {"servers-alone"}
 
 

@@ -16,11 +16,11 @@ from patchctl.training.recipes.resolve import resolve
 pytestmark = pytest.mark.heavy("resolves requirements")
 
 LOCKS = {f"{SET}/x86_64.txt", f"{SET}/aarch64.txt"}
-GRPO = "manifests/recipes/qwen3-32b/grpo.yaml"
+GRPO = "manifests/recipes/2026.02/qwen3-32b/grpo.yaml"
 REWARD = "scripts/rewards/deepscaler.py"
 # The recipe with the path, and those that inherit it.
-WITH_REWARD = {f"manifests/recipes/qwen3-32b/{path.name}" for path in (REPO / GRPO).parent.glob("grpo*.yaml")}
-RELEASE = "manifests/sets/2026.02.yaml"
+WITH_REWARD = {path.relative_to(REPO).as_posix() for path in (REPO / GRPO).parent.glob("grpo*.yaml")}
+RELEASE = "manifests/releases/2026.02.yaml"
 BLOCK = '# dependencies = ["mathruler"]\n'
 
 

@@ -254,14 +254,14 @@ def test_edit_that_upstream_has_overtaken(script: ModuleType, tmp_path: Path) ->
         run(script, tmp_path)
 
 
-def test_another_set_has_files_of_its_own(script: ModuleType, tmp_path: Path) -> None:
-    """Its list alone is read, and its evidence leaves that of the first set as it is."""
+def test_another_release_has_files_of_its_own(script: ModuleType, tmp_path: Path) -> None:
+    """Its list alone is read, and its evidence leaves that of the first release as it is."""
     (tmp_path / "suites-2026.11.yaml").write_text(SUITES.replace("small", "newer"))
     assert run(script, tmp_path) == 0
     before = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
-    assert run(script, tmp_path, "--set", "2026.11") == 0
+    assert run(script, tmp_path, "--release", "2026.11") == 0
     after = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
     assert after.keys() - before.keys() == {"upstream-suites-2026.11.json", "upstream-suites-2026.11.md"}
     assert before.items() <= after.items()
     newer = json.loads(after["upstream-suites-2026.11.json"])
-    assert [one["suite"] for one in newer["suites"]] == ["newer"] and "--set 2026.11" in newer["command"]
+    assert [one["suite"] for one in newer["suites"]] == ["newer"] and "--release 2026.11" in newer["command"]

@@ -1,4 +1,4 @@
-"""The Makefile's promises: the release set that it takes by itself, and which target is in which tier."""
+"""The Makefile's promises: the release that it takes by itself, and which target is in which tier."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ MAKEFILE = (REPO / "Makefile").read_text(encoding="utf-8")
 TIERS = dict(re.findall(r"^([a-z0-9.-]+):.*## \[([a-z ]+)\]", MAKEFILE, re.MULTILINE))
 
 
-def test_the_release_set_is_the_one_that_apply_takes_by_itself() -> None:
-    command = ["make", "-s", "--no-print-directory", "--eval", "said: ; @echo $(SET)", "said"]
+def test_the_release_is_the_one_that_apply_takes_by_itself() -> None:
+    command = ["make", "-s", "--no-print-directory", "--eval", "said: ; @echo $(RELEASE)", "said"]
     done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [profile_on(None).set]
+    assert done.stdout.split() == [profile_on(None).release]
 
 
 def test_what_make_test_leaves_out_is_run_by_test_all_or_says_where() -> None:

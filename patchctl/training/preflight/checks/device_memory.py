@@ -72,7 +72,7 @@ def _rollout(case: Case, model: Model, engine: Engine, total: int | None) -> Ite
     taken, free = int(total * share), _free(case)
     if free is not None and taken > free:
         what_it_takes = f"{float(share):g} x {size_text(total)} are {size_text(taken)}, and {size_text(free)} are free"
-        todo = f"--set {ROLLOUT}.gpu_memory_utilization={int(100 * free / total) / 100:g}, or end what else is on the devices"
+        todo = f"{ROLLOUT}.gpu_memory_utilization={int(100 * free / total) / 100:g}, or end what else is on the devices"
         yield looked_at(_AREA, "gpu_memory_utilization", "error", f"{what_it_takes}: the engine does not start", todo)
     if weights >= taken:
         todo = "a larger rollout tensor parallel, data parallel or expert parallel size"
@@ -93,7 +93,7 @@ def _sequences(case: Case, model: Model, engine: Engine, budget: int, working: i
     most = sequences_that_fit(budget, model, engine.tensor, length)
     each = size_text(length * kv_bytes(model, engine.tensor))
     what = f"{size_text(max(0, budget))} for the KV cache after at least {size_text(working)} to work in; {most} of {length:,} tokens ({each} each)"
-    todo = f"--set {ROLLOUT}.max_num_seqs={most}"
+    todo = f"{ROLLOUT}.max_num_seqs={most}"
     if most < 1:
         less = "shorter sequences, a larger rollout tensor parallel size, or a larger gpu_memory_utilization"
         return looked_at(_AREA, "sequences at once", "error", f"{what}: the engine does not start", less)
@@ -157,7 +157,7 @@ def _update(case: Case, what: str, todo: str, training: Training) -> Finding:
         engine = int(min(d.total for d in case.smi.devices) * utilisation(case))
         free, left_by_rollout = max(0, free - engine), 0
         what += f"; the engine keeps {size_text(engine)} of it (free_cache_engine is off)"
-        todo = f"--set {ROLLOUT}.free_cache_engine=True, or {todo}"
+        todo = f"{ROLLOUT}.free_cache_engine=True, or {todo}"
     if training.states > free:
         return looked_at(
             _AREA,

@@ -129,7 +129,7 @@ def _overruled(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
     for name, setting in case.run.environment.items():
         if name in own and setting.path is None and own[name] != setting.value:
             what = f"{own[name]} here, {setting.value} in the recipe"
-            on = f"@{case.run.set}" if case.run.set else ""
+            on = f"@{case.run.release}" if case.run.release else ""
             todo = (
                 f'eval "$(patchctl env -p {case.run.profile} -r {case.run.name}{on})" on every node before `ray start`'
             )

@@ -102,7 +102,7 @@ def _engine_groups(case: Case) -> Iterator[Finding]:
     name, size, devices = "engine groups", tensor * data, case.devices
     what = f"{devices} devices, tensor parallel {tensor} x data parallel {data}"
     if devices % size:
-        todo = "sizes whose product divides the devices: --size, or --set rollout.data_parallel_size"
+        todo = "sizes whose product divides the devices: --size, or another rollout.data_parallel_size"
         yield looked_at("network", name, "error", f"{what}: no whole number of groups", todo)
         return
     groups = devices // size

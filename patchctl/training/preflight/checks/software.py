@@ -52,7 +52,7 @@ def _compared(case: Case, name: str, wanted: str) -> Finding:
     if found is None:
         return looked_at("software", name, "error", f"{wanted} is wanted; {missing or 'it is not there'}", todo)
     if not fits(found, wanted) and name == "driver":
-        what = f"{found}; {wanted} is the release set's, and 002 allows other versions that go with CANN"
+        what = f"{found}; {wanted} is the release's, and 002 allows other versions that go with CANN"
         table = _COMPATIBLE.format(cann=case.wanted.get("cann", "of the profile"))
         return looked_at("software", name, "warning", what, f"{table}; or {todo}", needed=False)
     if not fits(found, wanted):
@@ -99,7 +99,7 @@ def _packages(case: Case) -> Iterator[Finding]:
     matter = [d for d in found if d.matters]
     for one in matter[:_SHOWN]:
         yield looked_at("software", one.name, "error", str(one), f"{_cure(one, wanted)}; or --accept {one.name}")
-    lock = f"patchctl requirements {profile_options(case.run.profile, case.run.set)} prints what pip installs, on every node"
+    lock = f"patchctl requirements {profile_options(case.run.profile, case.run.release)} prints what pip installs, on every node"
     if len(matter) > _SHOWN:
         rest = summary(matter[_SHOWN:])
         yield looked_at("software", "packages", "error", f"and besides those: {rest}", f"{lock}; or --accept packages")

@@ -16,7 +16,7 @@ from patchctl.training.preflight.read import records
 def check_workspace(case: Case) -> Iterator[Finding]:
     """What `patchctl status` says of the workspace that the recipe is started in."""
     state = case.machine.data(m.WORKSPACE)
-    apply = f"patchctl apply {profile_options(case.run.profile, case.run.set)} --workspace"
+    apply = f"patchctl apply {profile_options(case.run.profile, case.run.release)} --workspace"
     if not isinstance(state, dict):
         known = case.machine.known_to_lack(m.WORKSPACE)
         what = case.machine.why_not(m.WORKSPACE)
@@ -54,9 +54,9 @@ def _profile(case: Case, state: Mapping[str, Any], place: str, apply: str) -> It
         what = f"{place} holds {profile or 'the unpatched trees'}, not {case.run.profile}"
         yield looked_at("workspace", "workspace", "error", what, apply)
     elif other := _other_stack(case, state):
-        held = f" (release set {state['set']})" if state.get("set") else ""
-        what = f"{place} holds {profile} with {other}{held}; the recipe is for release set {case.run.set}"
-        todo = f"{apply}, or the recipe with --set of the workspace"
+        held = f" (release {state['release']})" if state.get("release") else ""
+        what = f"{place} holds {profile} with {other}{held}; the recipe is for release {case.run.release}"
+        todo = f"{apply}, or the recipe with --release of the workspace"
         yield looked_at("workspace", "workspace", "error", what, todo)
     else:
         yield looked_at("workspace", "workspace", "ok", f"{place} holds {profile}")
@@ -68,7 +68,7 @@ def _profile(case: Case, state: Mapping[str, Any], place: str, apply: str) -> It
 
 
 def _other_stack(case: Case, state: Mapping[str, Any]) -> str | None:
-    """A tree whose stack is not that of the profile on the recipe's release set."""
+    """A tree whose stack is not that of the profile on the recipe's release."""
     trees = records(state.get("trees"))
     stacks = {str(tree.get("upstream")): str(tree.get("stack")) for tree in trees}
     return next((f"{u} {s}" for u, s in stacks.items() if case.stacks and case.stacks.get(u, s) != s), None)
