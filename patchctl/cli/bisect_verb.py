@@ -35,7 +35,7 @@ def command(
     Exit code 1 when the command succeeds with all, or fails without any patch.
     """
     from patchctl.maintain.bisect import Bisection
-    from patchctl.report.bisected import bisect_json, bisect_text, step_text
+    from patchctl.report.proving import bisect_json, bisect_text, step_text
 
     def tell(step: Tried, units: int) -> None:
         print(step_text(step, units), file=sys.stderr, flush=True)

@@ -40,7 +40,7 @@ def command(
     nobody can tell whose it is.
     """
     from patchctl.maintain.blame import Blame, parse_place, places_in
-    from patchctl.report.blamed import blame_json, blame_text
+    from patchctl.report.proving import blame_json, blame_text
 
     if (place is None) == (traceback is None):
         raise WrongUse("name one line as FILE:LINE, or a --traceback")

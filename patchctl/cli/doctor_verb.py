@@ -45,7 +45,7 @@ def command(
     from patchctl.doctor.runtime import check_packages, check_runtime, check_torch
     from patchctl.findings.formats import Shown
     from patchctl.findings.report import Report
-    from patchctl.report.doctor import doctor_json, doctor_text
+    from patchctl.report.machine import doctor_json, doctor_text
 
     progress = app.progress(output == "json")
     progress.start("doctor", None)

@@ -97,7 +97,7 @@ def command(
     from patchctl.maintain.drift import Drifting
     from patchctl.maintain.drift_plan import check_place, plan_of, save_plan
     from patchctl.maintain.drift_since import Earlier
-    from patchctl.report.drifting import drift_findings, drift_json, drift_text, exit_code, not_looked_at
+    from patchctl.report.drift import drift_findings, drift_json, drift_text, exit_code, not_looked_at
 
     dist = app.distribution
     meant = {f"{s.upstream}/{s.name}": s for name in stacks for s in _meant(dist, name, one=plan is not None)}
@@ -214,7 +214,7 @@ def _workspace(app: App, workspace: Path, output: str) -> int:
     from patchctl.findings.formats import Shown
     from patchctl.findings.report import Report
     from patchctl.maintain.drift_workspace import drift_of_workspace
-    from patchctl.report.edited import edited_findings, edited_json, edited_text
+    from patchctl.report.drift import edited_findings, edited_json, edited_text
 
     trees = drift_of_workspace(workspace)
     shown = Shown(Report(edited_findings(trees)), "drift", workspace)

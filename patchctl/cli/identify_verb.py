@@ -25,7 +25,7 @@ def command(app: App, folder: Path, as_json: bool) -> int:
     """
     from patchctl.identify.known import known_trees
     from patchctl.identify.match import identify
-    from patchctl.report.identified import identify_json, identify_text
+    from patchctl.report.trees import identify_json, identify_text
 
     known = known_trees(app.distribution)
     if not known:

@@ -54,7 +54,7 @@ def command(
     from patchctl.install.environment import interpreter
     from patchctl.install.install import InstallOptions, install
     from patchctl.manifest.distribution import Distribution
-    from patchctl.report.install import install_json, install_report, install_text
+    from patchctl.report.machine import install_json, install_report, install_text
 
     workspace = workspace.absolute()
     root = app.root_of(workspace)

@@ -103,7 +103,7 @@ def command(
 
 
 def _requirements(app: App, options: SourceOptions, as_json: bool, *, check: bool) -> int:
-    from patchctl.report.requirements import relock_json, relock_text
+    from patchctl.report.catalog import relock_json, relock_text
     from patchctl.requirements.relock import relock
 
     rows = relock(app.distribution, options, app.progress(as_json), check=check)

@@ -43,7 +43,7 @@ def command(
     import re
 
     from patchctl.maintain.pin import find_pin, newest, write_pin
-    from patchctl.report import pinning
+    from patchctl.report.stacks import pin_json, pin_text
 
     if commit is not None and not re.fullmatch(r"[0-9a-f]{40}", commit):
         raise WrongUse(f"--commit {commit!r} is no full commit id", hint="40 lower-case hexadecimal digits")
@@ -56,5 +56,5 @@ def command(
         progress.finish()
     if not dry_run:
         write_pin(pinned)
-    data = pinning.data(pinned, written=not dry_run)
-    app.emit("pin", data, lambda style: pinning.lines(pinned, dist.root, written=not dry_run), as_json)
+    data = pin_json(pinned, written=not dry_run)
+    app.emit("pin", data, lambda style: pin_text(pinned, dist.root, written=not dry_run), as_json)

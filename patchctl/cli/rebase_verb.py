@@ -119,7 +119,7 @@ def command(
     from patchctl.maintain.rebase_begin import Wish, begin
     from patchctl.maintain.rebase_run import Run
     from patchctl.maintain.rebase_state import alone, find_place, read_state, write_state
-    from patchctl.report import rebasing
+    from patchctl.report.stacks import rebase_json, rebase_status
 
     options = sources.options()
     if action is None:
@@ -143,7 +143,7 @@ def command(
     tree = place.held or place.gone
     state = read_state(tree)
     if action == "status":
-        app.emit("rebase", rebasing.data(run, state), lambda style: rebasing.status(run, state), as_json)
+        app.emit("rebase", rebase_json(run, state), lambda style: rebase_status(run, state), as_json)
         return DONE
     with alone(tree):
         drop_own([tree / ".git"])
@@ -205,12 +205,12 @@ def _act(
     app: App, run: Run, state: State, action: str, reason: str | None, options: SourceOptions, as_json: bool
 ) -> int:
     from patchctl.maintain.rebase import abort, settle, skip
-    from patchctl.report import rebasing
+    from patchctl.report.stacks import rebase_aborted, rebase_json
 
     if action == "abort":
         aside = abort(run, state)
-        data = rebasing.data(run, state, status="aborted", aside=aside)
-        app.emit("rebase", data, lambda style: rebasing.aborted(state, run.store(state).folder, aside), as_json)
+        data = rebase_json(run, state, status="aborted", aside=aside)
+        app.emit("rebase", data, lambda style: rebase_aborted(state, run.store(state).folder, aside), as_json)
         return DONE
     if action == "continue":
         state = settle(run, state)
@@ -224,12 +224,12 @@ def _go_on(app: App, run: Run, state: State, options: SourceOptions, as_json: bo
     from patchctl.cli.lock_verb import lock_stack
     from patchctl.maintain.rebase import go_on
     from patchctl.maintain.rebase_end import end, finish
-    from patchctl.report import rebasing
+    from patchctl.report.stacks import rebase_done, rebase_json, rebase_stopped
 
     try:
         state = go_on(run, state)
         if state.stop is not None:
-            app.emit("rebase", rebasing.data(run, state), lambda style: rebasing.stopped(run, state), as_json)
+            app.emit("rebase", rebase_json(run, state), lambda style: rebase_stopped(run, state), as_json)
             return DoesNotApply.code
         ended = end(run, state)
     finally:
@@ -239,6 +239,6 @@ def _go_on(app: App, run: Run, state: State, options: SourceOptions, as_json: bo
     finish(run)
     if state.prove:
         ended = _proven(app, ended, options, as_json)
-    data = rebasing.data(run, state, ended, locked=locked.written)
-    app.emit("rebase", data, lambda style: rebasing.done(run, state, ended), as_json)
+    data = rebase_json(run, state, ended, locked=locked.written)
+    app.emit("rebase", data, lambda style: rebase_done(run, state, ended), as_json)
     return ended.verdict

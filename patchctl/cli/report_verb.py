@@ -47,8 +47,8 @@ def command(app: App, profile: str | None, out: Path, drift: Path | None, force:
     from patchctl.atomic import replace_file
     from patchctl.catalog.overview import overview
     from patchctl.maintain.drift_saved import read_drift
+    from patchctl.report.catalog import page_json, written_text
     from patchctl.report.page import page
-    from patchctl.report.reporting import page_json, written_text
 
     to_stdout = out == Path("-")
     if to_stdout and as_json:

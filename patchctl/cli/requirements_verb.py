@@ -26,7 +26,7 @@ def command(app: App, profile: str, platform: str | None, elsewhere: bool, as_js
     pip install --no-deps --extra-index-url https://download.pytorch.org/whl/cpu/ -r elsewhere.txt
     pip install --no-deps --require-hashes -r lock.txt
     """
-    from patchctl.report.requirements import requirements_json
+    from patchctl.report.catalog import requirements_json
     from patchctl.requirements.lockfile import read_lock, render, this_platform
     from patchctl.requirements.sets import required_set
 

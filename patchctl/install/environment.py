@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,13 @@ from pathlib import Path
 from patchctl.atomic import replace_file
 from patchctl.errors import WrongUse
 from patchctl.install.installable import InstallTree
-from patchctl.install.metadata import Metadata, in_environment, normalised
+from patchctl.install.wheel import Metadata, in_environment, normalised
 from patchctl.terminal.text import one_line
 from patchctl.workspace.imports import Import
 
 _SECONDS = 600
 _HINT = "name an interpreter with --python, for example .venv/bin/python"
+_KILLED = "run the same `patchctl install` again: it replaces what is half there"
 # Runs in the user's interpreter. What is found first on the path is what imports see.
 _PROBE = """
 import importlib.metadata, json, re, sys, sysconfig
@@ -154,19 +156,27 @@ def pip_install(environment: Environment, wheels: Sequence[Path]) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        what = f"pip did not end in {error.timeout:g} seconds, and was stopped"
-        raise WrongUse(what, hint=f"`{environment.python} -m pip list` says what is there; install again") from error
+        raise WrongUse(f"pip did not end in {error.timeout:g} seconds, and was stopped", hint=_KILLED) from error
+    if done.returncode < 0:
+        raise WrongUse(f"pip was killed by signal {-done.returncode}", hint=_KILLED)
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         said = [line for line in lines if line.lower().startswith("error")] or lines[-3:]
         raise WrongUse(f"pip could not install: {one_line('; '.join(said))}", hint=_pip_hint(done.stderr))
     for wheel in wheels:
-        _forget_address(environment, info_folder(wheel))
+        _forget_address(environment, "-".join(wheel.name.split("-")[:2]) + ".dist-info")
+        _delete_set_aside(environment, wheel)
 
 
-def info_folder(wheel: Path) -> str:
-    """The name of the folder in which pip keeps what it knows of a wheel's package."""
-    return "-".join(wheel.name.split("-")[:2]) + ".dist-info"
+def _delete_set_aside(environment: Environment, wheel: Path) -> None:
+    """Delete what a killed pip left of an older one: it renames `package` to `~ackage`, and deletes that at the end."""
+    with zipfile.ZipFile(wheel) as archive:
+        tops = {name.partition("/")[0] for name in archive.namelist() if "/" in name}
+    for site in environment.site:
+        for top in tops:
+            pattern = f"{top.partition('-')[0]}-*.dist-info" if top.endswith(".dist-info") else top
+            for aside in site.glob(f"~{pattern[1:]}"):
+                shutil.rmtree(aside)
 
 
 def _forget_address(environment: Environment, name: str) -> None:
@@ -181,6 +191,8 @@ def _forget_address(environment: Environment, name: str) -> None:
 def _pip_hint(said: str) -> str | None:
     if "externally-managed" in said:
         return "this Python belongs to the system: make an environment with `python3 -m venv`"
+    if "no-record-file" in said or "RECORD file not found" in said:
+        return "a pip that was killed left it: delete its .dist-info folder (`pip show NAME` says where), and install again"
     if "Permission denied" in said:
         return "the environment belongs to somebody else"
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,18 +10,17 @@ from pathlib import Path
 
 from patchctl.errors import WrongUse
 from patchctl.install.environment import Environment, check_shadows, pip_install, read_environment
-from patchctl.install.installable import InstallTree, install_trees
-from patchctl.install.interrupted import forget, read_note, take_away, write_note
-from patchctl.install.metadata import (
+from patchctl.install.installable import InstallTree, Submodule, install_trees, submodules, write_submodules
+from patchctl.install.wheel import (
     Metadata,
     build_tools,
     check_tools,
+    complete_wheel,
     native_wheel,
     read_metadata,
     write_copy,
+    write_wheel,
 )
-from patchctl.install.submodules import Submodule, submodules, write_submodules
-from patchctl.install.wheel import complete_wheel, write_wheel
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile
 from patchctl.requirements.compare import Difference
@@ -83,7 +81,7 @@ def install(workspace: Path, dist: Distribution, options: InstallOptions, progre
         what = "--build-native compiles in a copy of the tree, and --editable leads to the tree itself"
         raise WrongUse(what, hint="give one of them")
     items, passed_by = install_trees(workspace, dist)
-    environment = _environment(options, progress)
+    environment = read_environment(options.python)
     profile, others = _packages(workspace, dist, environment)
     modules = {item.upstream: submodules(item, dist) for item in items} if options.native else {}
     with tempfile.TemporaryDirectory(prefix="patchctl-install-") as name:
@@ -93,38 +91,11 @@ def install(workspace: Path, dist: Distribution, options: InstallOptions, progre
             check_shadows(environment, one.item, one.metadata, before[one.item.upstream])
         if not options.dry_run:
             progress.note("pip install")
-            _install(environment, [b.wheel for b in built])
+            pip_install(environment, [b.wheel for b in built])
     progress.finish()
     after = before if options.dry_run else _proven(built, dist, options.python)
     trees = tuple(_result(b, environment, after[b.item.upstream]) for b in built)
     return Installation(trees, passed_by, profile, others)
-
-
-def _environment(options: InstallOptions, progress: Progress) -> Environment:
-    """The environment, without what an install that was stopped left in it."""
-    environment = read_environment(options.python)
-    note = read_note(environment)
-    if note is None:
-        return environment
-    halves = ", ".join(p.info.removesuffix(".dist-info") for p in note.halves()) or "nothing"
-    if options.dry_run:
-        what = f"an install into {options.python} was stopped, and left half of {halves}"
-        raise WrongUse(what, hint="install without --dry-run takes that away first")
-    progress.note(f"taking away what an install that was stopped left: {halves}")
-    take_away(note)
-    return read_environment(options.python)
-
-
-def _install(environment: Environment, wheels: Sequence[Path]) -> None:
-    write_note(environment, wheels)
-    try:
-        pip_install(environment, wheels)
-    except WrongUse:
-        with contextlib.suppress(OSError):  # the note stays, and the next install does it
-            if (note := read_note(environment)) is not None:
-                take_away(note)
-        raise
-    forget(environment)
 
 
 def _packages(

@@ -1,4 +1,10 @@
-"""Writes a wheel (PEP 427) of a tree: its packages as they are, or a line that leads to them (editable)."""
+"""A tree as a package: what its upstream says of itself (name, version, requirements, entry points), and the wheel (PEP 427) with
+its packages as they are, or with a line that leads to them (editable). Nothing is compiled for it.
+
+Upstream's setup.py is asked through setuptools' build backend, in a copy of the tree: it writes where it lies. Only its
+metadata is asked for (PEP 517, prepare_metadata_for_build_wheel), which runs no build step: no compiler, no CANN and no
+torch is needed where upstream's build would need them.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +13,254 @@ import csv
 import hashlib
 import io
 import json
+import os
+import re
+import subprocess
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl import __version__
-from patchctl.errors import WrongUse
+from patchctl.errors import SourceMismatch, SourceUnavailable, Tried, WrongUse
 from patchctl.git.objects import EXECUTABLE, REGULAR
 from patchctl.install.installable import InstallTree
-from patchctl.install.metadata import Metadata, normalised
+from patchctl.terminal.text import one_line
 
+# What the five setup.py import at their pins, less torch. vllm's has the narrowest limits (its pyproject.toml).
+REQUIREMENTS = ("setuptools>=77.0.3,<81", "setuptools-scm>=8", "wheel", "packaging>=24.2", "pybind11")
+_SECONDS = 600
+# Read by the setup.py files at the pins. vllm: no device of its own, since vllm-ascend brings it.
+ENVIRONMENT = {"VLLM_TARGET_DEVICE": "empty"}
+# vllm-ascend asks npu-smi for the chip unless it is named. Metadata does not depend on it, and the manifest says what
+# _build_info.py holds; a native build is for the chip that is there.
+_FOR_METADATA = {"SOC_VERSION": "910c"}
+
+# Runs in the user's interpreter, in the copy. vllm's setup.py imports torch to find out whether there is CUDA or ROCm.
+# For no device it then uses neither, so that any torch gives the same metadata; this one stands for a torch without both. From 0.23
+# on it imports setuptools_rust as well, of whose binary the metadata says nothing.
+_DRIVER = """
+import sys, types
+if not sys.path[0]:
+    del sys.path[0]
+if sys.argv[3] == "torch stands in":
+    from setuptools import Command
+    torch, utils, extension = map(types.ModuleType, ("torch", "torch.utils", "torch.utils.cpp_extension"))
+    torch.version = types.SimpleNamespace(cuda=None, hip=None)
+    extension.CUDA_HOME = extension.ROCM_HOME = None
+    torch.utils, utils.cpp_extension = utils, extension
+    rust, build = map(types.ModuleType, ("setuptools_rust", "setuptools_rust.build"))
+    rust.Binding, rust.RustExtension, build.build_rust = types.SimpleNamespace(Exec=None), lambda *args, **settings: None, Command
+    sys.modules.update({m.__name__: m for m in (torch, utils, extension, rust, build)})
+from setuptools import build_meta
+backend = build_meta.__legacy__ if sys.argv[2] == "legacy" else build_meta
+with open(sys.argv[1] + "/name", "w", encoding="utf-8") as out:
+    out.write(backend.prepare_metadata_for_build_wheel(sys.argv[1]))
+"""
 RECORD_FILE = "patchctl.json"
 _WHEEL = f"Wheel-Version: 1.0\nGenerator: patchctl {__version__}\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 Content = dict[str, tuple[int, bytes]]
 """A wheel's files by their path in it: mode and bytes."""
+_BACKEND = re.compile(r'(?m)^\s*build-backend\s*=\s*["\']([^"\']+)["\']')
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """A package's name and version, and the files of its .dist-info folder, which is called `folder`."""
+
+    name: str
+    version: str
+    folder: str
+    files: Mapping[str, bytes]
+
+
+def normalised(name: str) -> str:
+    """A distribution's name as names are compared (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def in_environment() -> dict[str, str]:
+    """For pip: install where it is told to. In the user's own site, which it falls back to when it may not write, every
+    environment of that Python would have the packages.
+    """
+    return {**os.environ, "PIP_USER": "0"}
+
+
+def build_tools(python: str, folder: Path) -> Path:
+    """Install REQUIREMENTS into `folder` from pip's package indexes, for this run alone.
+
+    Raises SourceUnavailable when they cannot be had.
+    """
+    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", str(folder)]
+    try:
+        done = subprocess.run(
+            [*command, *REQUIREMENTS],
+            env=in_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+        lines = done.stderr.splitlines() if done.returncode != 0 else None
+    except subprocess.TimeoutExpired as error:
+        lines = [f"pip did not end in {error.timeout:g} seconds"]
+    if lines is not None:
+        said = [line for line in lines if line.startswith("ERROR")] or lines[-3:]
+        tried = [Tried("the package indexes of pip's configuration", one_line("; ".join(said) or "no message"))]
+        wanted = " ".join(f"'{r}'" for r in REQUIREMENTS)
+        hint = f"`--no-build-isolation` uses those that {python} has; it needs {wanted}"
+        raise SourceUnavailable("what setup.py needs to run cannot be had", tried, hint=hint)
+    return folder
+
+
+def check_tools(python: str, installed: Mapping[str, str], *, native: bool) -> None:
+    """Whether the environment itself has REQUIREMENTS; `installed` is version by normalised name. Raises WrongUse."""
+    from packaging.requirements import Requirement
+
+    missing = []
+    for text in REQUIREMENTS:
+        requirement = Requirement(text)
+        version = installed.get(normalised(requirement.name))
+        if version is None or not requirement.specifier.contains(version, prereleases=True):
+            missing.append(f"'{text}'" + (f" (it has {version})" if version else ""))
+    if missing:
+        wanted = " ".join(m.partition(" (")[0] for m in missing)
+        other = "--build-native takes what the environment has" if native else "or leave --no-build-isolation out"
+        hint = f"{python} -m pip install {wanted}; {other}"
+        raise WrongUse(f"{python} lacks what setup.py needs to run: {', '.join(missing)}", hint=hint)
+
+
+def write_copy(item: InstallTree, folder: Path) -> Path:
+    """The tree as files below `folder`: what setup.py may write into."""
+    for path, mode, data in item.files():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+        if mode == EXECUTABLE:
+            target.chmod(0o755)
+    return folder
+
+
+def build_environment(
+    item: InstallTree, python: str, tools: Path | None, more: Mapping[str, str], *, native: bool = False
+) -> dict[str, str]:
+    """The environment for upstream's setup.py. What the user set of ENVIRONMENT, or of `more`, stays.
+
+    PYTHONPATH goes, since it may lead to the very tree; a native build keeps the rest of it, where CANN's packages are.
+    """
+    env = {**ENVIRONMENT, **more, **os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    path = env.pop("PYTHONPATH", "")
+    if native and (kept := _outside(path, item.folder)):
+        env["PYTHONPATH"] = kept
+    env["PATH"] = os.pathsep.join([os.path.dirname(os.path.abspath(python)), env.get("PATH", os.defpath)])
+    if tools is not None:
+        env["PYTHONPATH"] = str(tools)
+    if item.version is not None:
+        # setup.py calls get_version() without a name, which reads the first; pyproject.toml's hook reads the second.
+        env["SETUPTOOLS_SCM_PRETEND_VERSION"] = item.version
+        env[f"SETUPTOOLS_SCM_PRETEND_VERSION_FOR_{re.sub(r'[-_.]+', '_', item.upstream).upper()}"] = item.version
+    return env
+
+
+def _outside(path: str, folder: Path) -> str:
+    """A PYTHONPATH without the entries that are the folder or lie below it."""
+    inner = folder.resolve()
+    return os.pathsep.join(p for p in path.split(os.pathsep) if p and not Path(p).resolve().is_relative_to(inner))
+
+
+def read_metadata(item: InstallTree, copy: Path, python: str, tools: Path | None, folder: Path) -> Metadata:
+    """Ask the setup.py of a copy. Raises WrongUse with what it said, SourceMismatch when it has another version."""
+    folder.mkdir()
+    project = copy / "pyproject.toml"
+    named = _BACKEND.search(project.read_text(encoding="utf-8")) if project.is_file() else None
+    if named is not None and named[1].partition(":")[0] != "setuptools.build_meta":
+        raise WrongUse(
+            f"{item.upstream} is built by {named[1]}, and only setuptools is known here", where=str(item.folder)
+        )
+    if named is None and not (project.is_file() or (copy / "setup.py").is_file()):
+        raise WrongUse(f"{item.upstream} has neither pyproject.toml nor setup.py", where=str(item.folder))
+    stands_in = "torch stands in" if (item.packages.keys() & {"vllm"}) else "no"
+    command = [python, "-c", _DRIVER, str(folder), "build_meta" if named else "legacy", stands_in]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=copy,
+            env=build_environment(item, python, tools, _FOR_METADATA),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise WrongUse(f"setup.py of {item.upstream} cannot be run: {error}", where=str(item.folder)) from error
+    if done.returncode != 0:
+        raise WrongUse(f"setup.py of {item.upstream} failed: {_last(done.stderr)}", where=str(item.folder))
+    return _checked(item, _read(folder))
+
+
+def _last(said: str) -> str:
+    lines = [line for line in said.splitlines() if line.strip() and not line.startswith("Traceback (")]
+    return one_line("; ".join(lines[-3:])) or "no message"
+
+
+def _read(folder: Path) -> Metadata:
+    name = (folder / "name").read_text(encoding="utf-8")
+    top = folder / name
+    kept = (p for p in sorted(top.rglob("*")) if p.is_file() and p.name not in ("RECORD", "WHEEL"))
+    files = {p.relative_to(top).as_posix(): p.read_bytes() for p in kept}
+    head = files["METADATA"].decode("utf-8").partition("\n\n")[0]
+    return Metadata(_field(head, "Name"), _field(head, "Version"), name, files)
+
+
+def _field(head: str, key: str) -> str:
+    match = re.search(rf"(?m)^{key}: (\S+)\s*$", head)
+    assert match is not None, f"setuptools wrote no {key}"
+    return match[1]
+
+
+def _checked(item: InstallTree, metadata: Metadata) -> Metadata:
+    from packaging.version import Version
+
+    if item.version is not None and Version(metadata.version).public != Version(item.version).public:
+        what = f"{item.upstream} calls itself {metadata.name} {metadata.version}, and {item.version} is pinned"
+        raise SourceMismatch(what, where=str(item.folder))
+    return metadata
+
+
+def native_wheel(item: InstallTree, copy: Path, python: str, folder: Path) -> Path:
+    """Upstream's own build of a copy, extensions included, with what the environment has; its output goes to stderr.
+
+    Raises WrongUse when it fails.
+    """
+    command: Sequence[str] = [
+        python,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--disable-pip-version-check",
+        "-v",
+        "--wheel-dir",
+        str(folder),
+        str(copy),
+    ]
+    done = subprocess.run(
+        command,
+        env=build_environment(item, python, None, {}, native=True),
+        stdin=subprocess.DEVNULL,
+        stdout=2,
+        check=False,
+    )
+    wheels = sorted(folder.glob("*.whl"))
+    if done.returncode != 0 or len(wheels) != 1:
+        hint = "its output is above; without --build-native nothing is compiled"
+        raise WrongUse(f"the build of {item.upstream} failed", where=str(item.folder), hint=hint)
+    return wheels[0]
 
 
 def write_wheel(item: InstallTree, metadata: Metadata, folder: Path, *, editable: bool) -> Path:
@@ -49,10 +288,14 @@ def complete_wheel(item: InstallTree, built: Path, folder: Path) -> Path:
 
 
 def _write(target: Path, content: Content, item: InstallTree, folder: str, editable: bool) -> Path:
+    record = f"{folder}/RECORD"
     content[f"{folder}/{RECORD_FILE}"] = (REGULAR, _origin(item, editable))
-    content[f"{folder}/RECORD"] = (REGULAR, _record(content, f"{folder}/RECORD"))
+    content[record] = (REGULAR, _record(content, record))
+    # pip writes files in this order, and takes a package away by its RECORD. With RECORD last (pip's own order), a pip that was killed
+    # leaves a package that no pip replaces any more (uninstall-no-record-file); with RECORD first the next install does.
+    order = sorted(content, key=lambda path: (path != record, path != f"{folder}/METADATA"))
     with zipfile.ZipFile(target, "w") as out:
-        for path, (mode, data) in content.items():
+        for path, (mode, data) in ((path, content[path]) for path in order):
             info = zipfile.ZipInfo(path, _EPOCH)
             info.external_attr = (0o100755 if mode == EXECUTABLE else 0o100644) << 16
             out.writestr(info, data)

@@ -1,4 +1,4 @@
-"""What `list` and `show` print, as text and as JSON. Computes nothing."""
+"""What `list`, `show`, `report`, `requirements` and `lock --requirements` print, as text and as JSON. Computes nothing."""
 
 from __future__ import annotations
 
@@ -19,10 +19,16 @@ if TYPE_CHECKING:
         RequirementRow,
         StackRow,
     )
+    from patchctl.catalog.overview import Overview
+    from patchctl.maintain.drift_saved import SavedDrift
+    from patchctl.requirements.lockfile import Lock
+    from patchctl.requirements.relock import LockedSet
+    from patchctl.requirements.sets import NamedSet
     from patchctl.terminal.style import Style
 
 Rows = Mapping[str, Sequence[Any]]
 _WIDTH = 100
+_SHOWN = 12
 
 
 def list_json(what: str, rows: Rows) -> dict[str, Any]:
@@ -187,3 +193,66 @@ def _coloured(line: str, style: Style) -> str:
     if line.startswith("+"):
         return style.good(line)
     return style(line, fg="red") if line.startswith("-") else style(line, fg="cyan") if line.startswith("@@") else line
+
+
+def page_json(seen: Overview, saved: SavedDrift | None) -> dict[str, Any]:
+    """What the page shows, but for the matrix; with `file`, the shape patchctl.report/1 (docs/json.md)."""
+    patches = []
+    for patch in seen.patches:
+        row = asdict(patch)
+        patches.append({**row.pop("row"), **row})
+    stacks = []
+    for stack in seen.stacks:
+        row = asdict(stack)
+        stacks.append({**row.pop("row"), **row})
+    return {
+        "profile": seen.profile,
+        "profiles": [asdict(p) for p in seen.profiles],
+        "stacks": stacks,
+        "patches": patches,
+        "recipes": [asdict(r) for r in seen.recipes],
+        "drift_problem": saved.problem if saved else None,
+    }
+
+
+def written_text(file: str, seen: Overview, saved: SavedDrift | None, style: Style) -> Iterator[str]:
+    """Where it is, and what it is of."""
+    of = f"profile {seen.profile}" if seen.profile else "all profiles"
+    yield f"{style.good('written')}  {visible_line(file)}  {of}, {patch_count(len(seen.patches))}"
+    if saved is None:
+        yield "without a drift matrix: `patchctl drift --matrix --json >FILE`, then --drift FILE"
+    elif saved.problem is not None:
+        yield f"without a drift matrix, as that run came to nothing: {visible_line(saved.problem)}"
+
+
+def relock_json(rows: Sequence[LockedSet], check: bool) -> dict[str, Any]:
+    """The shape patchctl.lock/1 with --requirements (docs/json.md)."""
+    return {"check": check, "stacks": [], "requirements": [asdict(row) for row in rows]}
+
+
+def relock_text(rows: Sequence[LockedSet], check: bool, style: Style) -> Iterator[str]:
+    """A line a lock, and below it what differed."""
+    for row in rows:
+        word = "written" if row.written else style.bad("differs")
+        word = word if row.differences else style.good("in step")
+        elsewhere = f", {row.elsewhere} of them without digests" if row.elsewhere else ""
+        yield f"{row.name:<12} {row.platform:<8} {word}  {row.packages} packages{elsewhere}"
+        yield from (f"    {line}" for line in row.differences[:_SHOWN])
+        if len(row.differences) > _SHOWN:
+            yield f"    and {len(row.differences) - _SHOWN} more"
+    if not rows:
+        yield "no profile names a set of requirements"
+
+
+def requirements_json(named: NamedSet, lock: Lock, profile: str) -> dict[str, Any]:
+    """The shape patchctl.requirements/1 (docs/json.md)."""
+    packages = [asdict(p) for p in lock.packages.values()]
+    overrides = [asdict(o) for o in named.value.overrides]
+    return {
+        "profile": profile,
+        "set": named.name,
+        "platform": lock.platform,
+        "python": named.value.python,
+        "packages": packages,
+        "overrides": overrides,
+    }

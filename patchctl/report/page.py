@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from patchctl import __version__
 from patchctl.catalog.overview import Overview
-from patchctl.report import page_drift, page_graph, page_parts
+from patchctl.report import page_drift, page_parts
 from patchctl.report.markup import Markup, embedded, join, raw, tag, text
-from patchctl.report.page_names import Names
 
 if TYPE_CHECKING:
     from patchctl.maintain.drift_saved import SavedDrift
@@ -29,7 +28,7 @@ _PARTS = {
     "stacks": "Stacks",
     "features": "Features",
     "files": "Files",
-    "graph": "Dependencies",
+    "dependencies": "Dependencies",
     "drift": "Drift",
     "recipes": "Recipes",
 }
@@ -59,7 +58,7 @@ def page(seen: Overview, saved: SavedDrift | None, patches: Sequence[Mapping[str
         raw("style", style),
     ]
     island = raw("script", embedded(json.dumps(patches, sort_keys=True)), type="application/json", id="data")
-    body = [_body(Names(seen), saved), island, raw("script", script)]
+    body = [_body(page_parts.Names(seen), saved), island, raw("script", script)]
     whole = tag(
         "html", tag("head", "\n", join(head, "\n"), "\n"), "\n", tag("body", "\n", join(body, "\n"), "\n"), lang="en"
     )
@@ -74,14 +73,14 @@ def _digest(content: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
-def _body(names: Names, saved: SavedDrift | None) -> Markup:
+def _body(names: page_parts.Names, saved: SavedDrift | None) -> Markup:
     links = (tag("li", tag("a", title, href=f"#part-{name}")) for name, title in _PARTS.items())
     parts = (
         page_parts.profiles(names),
         page_parts.stacks(names),
         page_parts.features(names),
         page_parts.files(names),
-        page_graph.graph(names),
+        page_parts.dependencies(names),
         page_drift.drift(names, saved),
         page_parts.recipes(names),
     )

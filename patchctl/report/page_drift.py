@@ -16,8 +16,8 @@ from patchctl.maintain.drift_types import (
     UNKNOWN,
     UPSTREAM,
 )
-from patchctl.report.markup import Markup, join, tag
-from patchctl.report.page_names import Names, Row, cell, code, grid, keys, section, table
+from patchctl.report.markup import Markup, Row, cell, code, grid, join, keys, section, table, tag
+from patchctl.report.page_parts import Names
 from patchctl.terminal.text import counted
 
 if TYPE_CHECKING:

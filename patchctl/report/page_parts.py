@@ -1,29 +1,133 @@
-"""The parts of the report's page that are text and tables: profiles, stacks, features, files, recipes. Computes nothing."""
+"""The parts of the report's page that are text and tables: profiles, stacks, features, files, dependencies, recipes. Computes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from patchctl.catalog.features import go_together
 from patchctl.catalog.overview import Overview, OverviewPatch, OverviewStack, RecipeRow, Run
-from patchctl.report.markup import Markup, join, tag, text
-from patchctl.report.page_names import (
-    Names,
+from patchctl.report.markup import (
+    Markup,
     Row,
-    anchor,
     badge,
     cell,
     code,
     facts,
     grid,
+    join,
     keys,
-    proof_badge,
     prose,
     section,
-    short,
-    switch,
     table,
+    tag,
+    text,
 )
-from patchctl.terminal.text import counted
+from patchctl.terminal.text import counted, patch_count
+
+_CHANGE = re.compile(r"https://[\w.-]+/[\w.-]+/([\w.-]+)/(?:commit/([0-9a-f]{12})[0-9a-f]*|(?:pull|issues)/(\d+))")
+
+
+class Names:
+    """The page's patches by their numbers in `Overview.patches`: elements name those that they are about in data-p, and the
+    filter shows an element when one of its patches is found.
+
+    `names` are the patches' own: FEATURE@UPSTREAM, or FEATURE@UPSTREAM/STACK where several stacks here have it. `required` are
+    the patches that each one requires.
+    """
+
+    def __init__(self, seen: Overview) -> None:
+        self.seen = seen
+        self.features: dict[str, list[int]] = {}
+        for number, patch in enumerate(seen.patches):
+            self.features.setdefault(patch.row.feature, []).append(number)
+        self.names = [p.name if len(self.named(p.name)) == 1 else f"{p.name}/{p.row.stack}" for p in seen.patches]
+        self.several_releases = len({profile.release for profile in seen.profiles}) > 1
+        self.required = [self._required(number) for number in range(len(seen.patches))]
+
+    def _required(self, number: int) -> list[int]:
+        """The patches that one requires, of those that are applied with it."""
+        patch = self.seen.patches[number]
+        found = (self.beside(name, patch.row.upstream, patch.row.stack) for name in patch.requires)
+        return [n for n in dict.fromkeys(itertools.chain.from_iterable(found)) if n != number]
+
+    def required_by(self, number: int) -> list[int]:
+        return [n for n, required in enumerate(self.required) if number in required]
+
+    def patches(self, numbers: Iterable[int]) -> list[OverviewPatch]:
+        return [self.seen.patches[n] for n in numbers]
+
+    def named(self, name: str) -> list[int]:
+        """The patches of FEATURE, of FEATURE@UPSTREAM, or of FEATURE@UPSTREAM/STACK."""
+        feature, _, place = name.partition("@")
+        upstream, _, stack = place.partition("/")
+        found = ((n, self.seen.patches[n].row) for n in self.features.get(feature, ()))
+        return [n for n, row in found if upstream in ("", row.upstream) and stack in ("", row.stack)]
+
+    def beside(self, name: str, upstream: str, stack: str) -> list[int]:
+        """Of the patches of a name those that are applied with this stack."""
+        found = ((n, self.seen.patches[n].row) for n in self.named(name))
+        return [n for n, row in found if go_together(self.seen.profiles, (upstream, stack), (row.upstream, row.stack))]
+
+    def on(self, name: str, profile: str, release: str | None) -> list[int]:
+        """Of the patches of a name those that a profile applies on a release."""
+        stacks = {
+            pair for p in self.seen.profiles if (p.name, p.release) == (profile, release) for pair in p.stacks.items()
+        }
+        found = ((n, self.seen.patches[n].row) for n in self.named(name))
+        return [n for n, row in found if (row.upstream, row.stack) in stacks]
+
+    def of_stack(self, upstream: str, stack: str) -> list[int]:
+        found = enumerate(self.seen.patches)
+        return [n for n, p in found if (p.row.upstream, p.row.stack) == (upstream, stack)]
+
+    def link(self, name: str, shown: str = "") -> Markup:
+        """A feature, or a patch by its name, as a link where the page has it."""
+        shown = code(shown or name)
+        return tag("a", shown, href=f"#{self.place(name)}") if self.named(name) else shown
+
+    def place(self, name: str) -> str:
+        """The id of a feature's card; where it has several patches, and one is meant, that of this one's part."""
+        feature, _, place = name.partition("@")
+        several = len(self.features.get(feature, ())) > 1
+        if not place or not several:
+            return anchor(feature)
+        return f"{anchor(feature)}@{anchor(self.names[self.named(name)[0]].partition('@')[2])}"
+
+    def needed(self, name: str, upstream: str, stack: str) -> Markup:
+        """What a patch of this stack requires, as it writes it, with a link to what that is there."""
+        found = self.beside(name, upstream, stack)
+        return self.link(self.names[found[0]], name) if found else code(name)
+
+    def links(self, names: Iterable[str]) -> Markup:
+        return join(map(self.link, names), ", ")
+
+
+def anchor(name: str) -> str:
+    """The id of a feature's place: its name, as patchctl takes one. No part of the page has such an id."""
+    return re.sub(r"[^A-Za-z0-9_]", "-", name)
+
+
+def proof_badge(unproven: Sequence[str | None]) -> Markup:
+    """Of one patch, or of all that a feature has."""
+    if any(unproven):
+        return badge("open", "○", "unproven")
+    return badge("good", "✓", "proven")
+
+
+def switch(value: str | None) -> Markup:
+    """Where it is set, and the key; a long key is parted behind a dot, where it has to be."""
+    if value in (None, "none"):
+        return tag("span", "always on", class_="quiet")
+    where, _, key = (value or "").partition(" ")
+    parts = join(re.split(r"(?<=[.=])(?=.)", key or where), Markup("<wbr>"))
+    return join([tag("span", where, " ", class_="quiet") if key else "", tag("code", parts)])
+
+
+def short(value: str) -> str:
+    """A status with each address of a commit or a pull request as REPOSITORY@ID or REPOSITORY#NUMBER: for a narrow column."""
+    return _CHANGE.sub(lambda found: f"{found[1]}@{found[2]}" if found[2] else f"{found[1]}#{found[3]}", value)
 
 
 def profiles(names: Names) -> Markup:
@@ -121,15 +225,12 @@ def _patch(names: Names, number: int) -> Markup:
     row, folder = patch.row, patch.path.rpartition("/")[0] + "/"
     several = len(names.features[row.feature]) > 1
     requires = join((names.needed(name, row.upstream, row.stack) for name in patch.requires), ", ")
-    # What is applied with it, and requires its name.
-    known = ((other, p) for other, p in enumerate(names.seen.patches) if patch.name in p.requires)
-    required_by = [names.names[n] for n, p in known if number in names.beside(patch.name, p.row.upstream, p.row.stack)]
     rows = [
         ("Stack", f"{row.upstream} {row.stack}, number {row.number:04d}"),
         ("Switch", switch(row.switch)),
         ("Proof", join([proof_badge([patch.unproven]), " ", _proof(patch)])),
         ("Requires", requires),
-        ("Required by", names.links(required_by)),
+        ("Required by", names.links(names.names[n] for n in names.required_by(number))),
         ("Profiles", ", ".join(row.profiles) or "none"),
         ("Upstream status", row.upstream_status),
         ("Can be dropped when", patch.drop_when),
@@ -199,6 +300,26 @@ def _file(names: Names, path: str, about: Sequence[int]) -> Row:
         for all_ in zip(*((f.added, f.removed) for f, _ in found), strict=True)
     )
     return Row((code(path), links, shared, _lines(added, removed, found[0][0].change)), about, path)
+
+
+def dependencies(names: Names) -> Markup:
+    """What features require of each other, in the order of the stacks; one that stands alone has no row."""
+    rows = []
+    for number, name in enumerate(names.names):
+        required, by = (
+            [names.names[n] for n in found] for found in (names.required[number], names.required_by(number))
+        )
+        if required or by:
+            feature, _, place = name.partition("@")
+            cells = (names.link(name, feature), place, names.links(required), names.links(by))
+            rows.append(Row(cells, [number]))
+    if not rows:
+        return section("dependencies", "Dependencies", tag("p", "No feature here requires another.", class_="notice"))
+    alone = patch_count(len(names.names) - len(rows))
+    hint = f"Not listed: {alone} that nothing here requires and that require nothing."
+    heads = ("Feature", "Upstream", "Requires", "Required by")
+    listed = table("What features require of each other", heads, rows, "needs fixed")
+    return section("dependencies", "Dependencies", tag("p", hint, class_="quiet"), listed)
 
 
 def recipes(names: Names) -> Markup:

@@ -1,4 +1,4 @@
-"""What `prove` prints. Computes nothing."""
+"""What `prove`, `bisect` and `blame` print, as text and as JSON. Computes nothing."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from patchctl.terminal.text import visible_line
+from patchctl.terminal.text import one_line, visible_line
 
 if TYPE_CHECKING:
+    from patchctl.maintain.bisect import Bisected, Tried, Unit
+    from patchctl.maintain.blame import Blamed
     from patchctl.maintain.prove import Verdict
     from patchctl.maintain.prove_runs import Run
+    from patchctl.manifest.types import Profile
     from patchctl.terminal.style import Style
+
+_REASONS = {
+    "good": "the command succeeds with every patch, or cannot be told: there is nothing to look for",
+    "base": "the command does not succeed without any patch: no patch broke it",
+}
 
 
 def trees_of(stack: str) -> str:
@@ -87,3 +95,61 @@ def summary_text(verdicts: Sequence[Verdict], orphans: Sequence[str], style: Sty
     yield from (style.bad(visible_line(orphan)) for orphan in orphans)
     counts = Counter(verdict.status for verdict in verdicts)
     yield ", ".join(f"{number} {status}" for status, number in sorted(counts.items())) or "nothing to prove"
+
+
+def bisect_json(found: Bisected, profile: Profile) -> dict[str, Any]:
+    """The shape patchctl.bisect/1 (docs/json.md)."""
+    return {
+        "profile": profile.name,
+        "release": profile.release,
+        "order": [_unit(u) for u in found.order],
+        "tried": [asdict(t) for t in found.tried],
+        "broken": [_unit(u) for u in found.broken],
+        "reason": found.reason,
+    }
+
+
+def _unit(unit: Unit) -> list[str]:
+    return [f"{feature}@{upstream}" for upstream, feature in unit.patches]
+
+
+def step_text(step: Tried, units: int) -> str:
+    """One run, as it ended."""
+    return f"{step.applied} of {units} patches: {step.outcome} (exit code {step.code}, {step.seconds:.1f} s)"
+
+
+def bisect_text(found: Bisected, style: Style) -> Iterator[str]:
+    """The patch, or why there is none."""
+    if found.reason is not None:
+        yield style.note(_REASONS[found.reason])
+        return
+    for unit in found.broken:
+        yield f"{style.bad('broken by')} {visible_line(' and '.join(_unit(unit)))}"
+    if len(found.broken) > 1:
+        yield "runs between them were skipped: it is one of these"
+    yield f"found in {len(found.tried)} runs over {len(found.order)} patches"
+
+
+def blame_json(found: Sequence[Blamed]) -> dict[str, Any]:
+    """The shape patchctl.blame/1 (docs/json.md)."""
+    return {"lines": [{**asdict(one.place), **{k: v for k, v in asdict(one).items() if k != "place"}} for one in found]}
+
+
+def blame_text(found: Sequence[Blamed], style: Style) -> Iterator[str]:
+    """A line for each place, with what to read of a patch below it."""
+    for one in found:
+        often = f"  ({one.place.count} times)" if one.place.count > 1 else ""
+        place = visible_line(f"{one.place.file}:{one.place.line}") + often
+        if one.owner is None:
+            yield f"{place}  {style('not ours' if one.upstream is None else 'cannot tell', dim=True)}: {one_line(one.why or '')}"
+            continue
+        where = f"{one.upstream}/{one.stack}"
+        owner = style.bad(one.owner) if one.patch else style.note(one.owner)
+        yield f"{place}  {owner}  {visible_line(where)}" + (f"  ({one_line(one.why)})" if one.why else "")
+        if one.text:
+            yield f"    {one_line(one.text, 160)}"
+        if one.patch:
+            yield f"    patch {visible_line(one.patch)}"
+            yield f"    switch {one_line(one.switch or 'none', 200)}"
+        if one.page:
+            yield f"    page {visible_line(one.page)}"

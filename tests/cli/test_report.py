@@ -16,7 +16,7 @@ import pytest
 from distribution import REPO, Made, run_patchctl
 from report_pages import ODD, OWNED, PROFILE, SWITCH, drifted, make_odd
 
-from patchctl.report.page_names import short
+from patchctl.report.page_parts import short
 
 TEXT_ALONE = {"style", "script"}
 
@@ -199,16 +199,32 @@ def test_what_two_release_sets_have_is_told_apart(tmp_path: Path) -> None:
         assert f"{row['profile']}/{row['recipe']}@{row['release']}" in read.text
     for profile in seen["profiles"]:
         assert re.search(rf"{profile['name']}\s+on {profile['release']}", read.text)
-    # A line of the picture, or a link, never leads to a patch that is not applied with this one.
-    drawn = [box["href"] for box in read.all("a") if box.get("class") == "node"]
-    assert len(drawn) == len({*drawn}) and "#sam_proposer@vllm-ascend-v0-23-0" in drawn
+
+
+def test_a_dependency_leads_to_a_patch_that_is_applied_with_this_one(tmp_path: Path) -> None:
+    args = ("report", "--out", str(tmp_path / "page.html"), "--json")
+    seen = json.loads(run_patchctl(f"--root={REPO}", *args, home=tmp_path / "home").stdout)
+    part = (
+        (tmp_path / "page.html").read_text().partition('<section id="part-dependencies"')[2].partition("</section>")[0]
+    )
+    rows = [
+        (seen["patches"][int(number)], Read(row))
+        for number, row in re.findall(r'data-p="(\d+)">(.*?)</tr>', part, re.S)
+    ]
+    assert len(rows) > 20
+    by_place: dict[str, list[tuple[str, str]]] = {}
+    for patch in seen["patches"]:
+        pair, name = (patch["upstream"], patch["stack"]), patch["feature"]
+        stack = re.sub(r"[^A-Za-z0-9_]", "-", f"{pair[0]}/{pair[1]}")
+        for place in (name, f"{name}@{pair[0]}", f"{name}@{stack}"):
+            by_place.setdefault(f"#{place}", []).append(pair)
     together = [{*profile["stacks"].items()} for profile in seen["profiles"]]
-    lines = [[seen["patches"][int(n)] for n in line["data-p"].split()] for line in read.all("path")]
-    assert len(lines) > 20
-    for one, other in lines:
-        assert any(
-            {(one["upstream"], one["stack"]), (other["upstream"], other["stack"])} <= pairs for pairs in together
-        )
+    own = [row.values("href")[0] for _, row in rows]
+    assert len(own) == len({*own}) and "#sam_proposer@vllm-ascend-v0-23-0" in own
+    for patch, row in rows:
+        pair = (patch["upstream"], patch["stack"])
+        for link in row.values("href")[1:]:
+            assert any(pair in stacks and {*by_place[link]} & stacks for stacks in together), (patch["feature"], link)
 
 
 def test_a_page_of_one_release_says_which(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from patchctl.catalog.overview import Overview, OverviewStack
 from patchctl.errors import PatchctlError
 from patchctl.maintain.drift_saved import read_drift
 from patchctl.report.page_drift import drift
-from patchctl.report.page_names import Names
+from patchctl.report.page_parts import Names
 
 CASES = 1500
 _PATCH: dict[str, Any] = {

@@ -17,7 +17,7 @@ from distribution import git, write_files
 from on_disk import Snapshot, snapshot
 from scenario import Args, Lacking, Scenario, Step, Way, healthy
 
-from patchctl.install.metadata import REQUIREMENTS
+from patchctl.install.wheel import REQUIREMENTS
 
 _WS = ("--workspace", "BOX/ws")
 _FULL: Args = ("apply", "--profile", "full", *_WS)

@@ -10,7 +10,6 @@
     about: numbers(element),
     own: element.dataset.own && element.dataset.own.toLowerCase(),
     byPath: Boolean(element.closest(".paths")),
-    drawn: Boolean(element.closest("svg")),
   }));
   const said = patches.map((p) =>
     [p.feature, p.upstream, p.stack, p.subject, p.switch, p.kind, p.need, p.change, p.upstream_status, ...p.requires, ...p.profiles]
@@ -25,14 +24,12 @@
     const bySaid = patches.map((_, n) => chosen[n] && inAll(said[n]));
     const byAny = patches.map((_, n) => chosen[n] && inAll(said[n] + "\n" + files[n]));
     const all = !terms.length && !upstream.value && !proof.value;
-    for (const { element, about, own, byPath, drawn } of elements) {
+    for (const { element, about, own, byPath } of elements) {
       const named = own !== undefined && inAll(own) && (about.some((n) => chosen[n]) || (!about.length && !upstream.value && !proof.value));
-      const shown = all || named || (drawn ? about.length > 0 && about.every((n) => byAny[n]) : about.some((n) => (byPath ? bySaid : byAny)[n]));
-      if (drawn) element.classList.toggle("faint", !shown);
-      else element.hidden = !shown;
+      element.hidden = !(all || named || about.some((n) => (byPath ? bySaid : byAny)[n]));
     }
     for (const part of document.querySelectorAll("main > section")) {
-      part.hidden = !all && !part.querySelector("[data-p]:not(.faint):not([hidden])");
+      part.hidden = !all && !part.querySelector("[data-p]:not([hidden])");
     }
     const count = byAny.filter(Boolean).length;
     found.textContent = `${count} of ${patches.length} patches` + (count || all ? "" : ": nothing has all of this");

@@ -1,4 +1,4 @@
-"""Where a rebase stands, as lines and as JSON."""
+"""What `import`, `pin` and `rebase` did to a stack, as text and as JSON. Computes nothing."""
 
 from __future__ import annotations
 
@@ -12,12 +12,122 @@ from patchctl.report.proving import trees_of
 from patchctl.terminal.text import patch_count, visible_line
 
 if TYPE_CHECKING:
+    from patchctl.importing.import_patches import Result
+    from patchctl.maintain.pin import Pinned
     from patchctl.maintain.rebase_end import Ended
     from patchctl.maintain.rebase_run import Run
     from patchctl.maintain.rebase_state import State, Step
 
 
-def status(run: Run, state: State) -> Iterator[str]:
+def import_text(result: Result) -> Iterator[str]:
+    """A line a patch, what was mended below it, and what to do next."""
+    stack = result.target.stack
+    name = f"{stack.upstream}/{stack.name}"
+    yield from map(visible_line, result.said)
+    for left in result.left:
+        yield visible_line(f"passed over {left.file}: {left.why}")
+    for patch in result.patches:
+        yield visible_line(f"{patch.file}  from {patch.source}, {patch.author}: {patch.subject}")
+        yield from (visible_line(f"    {note}") for note in patch.notes)
+    new = " (a new stack)" if result.target.is_new else ""
+    done = "in" if result.written else "dry run: would go into"
+    yield f"{patch_count(len(result.patches))} {done} {name}{new}, tree {result.tip_tree[:12]}"
+    waiting = sum(p.open_lines for p in result.patches)
+    if not result.written:
+        yield "nothing was written"
+        return
+    if waiting:
+        yield f"{waiting} lines of headers wait to be filled in; `patchctl verify --static` names each"
+    yield f"next: patchctl edit {name}, fill them in with `git rebase -i`, patchctl export {name}, patchctl lock"
+
+
+def import_json(result: Result) -> dict[str, Any]:
+    """The shape `patchctl.import/1`, less its name."""
+    stack = result.target.stack
+    return {
+        "upstream": stack.upstream,
+        "stack": stack.name,
+        "new_stack": result.target.is_new,
+        "extends": stack.extends,
+        "written": result.written,
+        "base": result.base.commit,
+        "form": result.base.form,
+        "tip_tree": result.tip_tree,
+        "candidates": [
+            {
+                "upstream": c.upstream,
+                "stack": c.stack,
+                "blobs": c.wanted,
+                "at_pin": c.at_pin,
+                "at_tip": c.at_tip,
+                "paths": c.paths_wanted,
+                "paths_found": c.paths,
+                "named_as_base": c.base_commit,
+            }
+            for c in result.target.candidates
+        ],
+        "said": list(result.said),
+        "passed_over": [{"file": left.file, "why": left.why} for left in result.left],
+        "patches": [
+            {
+                "source": p.source,
+                "file": p.file,
+                "feature": p.feature,
+                "subject": p.subject,
+                "author": p.author,
+                "notes": list(p.notes),
+                "open_lines": p.open_lines,
+            }
+            for p in result.patches
+        ],
+    }
+
+
+def pin_text(pinned: Pinned, root: Path, *, written: bool) -> Iterator[str]:
+    """The pin, what was not had, what to look at, the proposal, and what to do next."""
+    stack, pin = pinned.stack, pinned.stack.pin
+    name = f"{stack.upstream}/{stack.name}"
+    yield f"{name}  comes from {pinned.like.name}"
+    yield f"    commit  {pin.commit or 'none: the source distribution alone is pinned'}{f'  tag {pin.tag}' if pin.tag else ''}"
+    yield f"    tree    {pin.tree or 'not established: no repository could be had'}"
+    yield f"    sdist   {f'{pin.sdist.version}  {pin.sdist.sha256}' if pin.sdist else 'none'}"
+    yield from (visible_line(f"    {base.form} from {base.origin}") for base in pinned.bases)
+    yield from (visible_line(f"    not had from {t.place}: {t.reason}") for t in pinned.tried)
+    yield from (visible_line(f"    {note}") for note in pinned.notes)
+    if pinned.runtime:
+        yield "proposal for a profile's `runtime:`, read from upstream's own files; no profile was changed:"
+        yield from (visible_line(f"    {p.name:<12} {p.value:<16} {p.file}:{p.line}") for p in pinned.runtime)
+    if not written:
+        yield "dry run: nothing was written; the manifest would be"
+        yield from pinned.text.splitlines()
+        return
+    yield f"written  {pinned.file.relative_to(root).as_posix()}"
+    yield f"next: patchctl rebase {stack.upstream}/{pinned.like.name} --to {name}"
+
+
+def pin_json(pinned: Pinned, *, written: bool) -> dict[str, Any]:
+    """The shape `patchctl.pin/1`, less its name."""
+    stack, pin = pinned.stack, pinned.stack.pin
+    return {
+        "upstream": stack.upstream,
+        "stack": stack.name,
+        "comes_from": pinned.like.name,
+        "written": written,
+        "file": str(pinned.file),
+        "commit": pin.identity,
+        "tree": pin.tree,
+        "tag": pin.tag,
+        "sdist": asdict(pin.sdist) if pin.sdist else None,
+        "forms": [b.form for b in pinned.bases],
+        "generated": [g.path for g in stack.generated],
+        "notes": list(pinned.notes),
+        "runtime": [asdict(p) for p in pinned.runtime],
+        "tried": [[t.place, t.reason] for t in pinned.tried],
+        "manifest": pinned.text,
+    }
+
+
+def rebase_status(run: Run, state: State) -> Iterator[str]:
     """How far it is, and what to do."""
     yield from _steps(state, state.steps)
     if state.stop is not None and not run.place.is_ours:
@@ -27,7 +137,7 @@ def status(run: Run, state: State) -> Iterator[str]:
     yield "next: patchctl rebase --continue, or --abort"
 
 
-def stopped(run: Run, state: State) -> Iterator[str]:
+def rebase_stopped(run: Run, state: State) -> Iterator[str]:
     """What became of the patch at which it stopped before and of those after it, and of this one, the way on."""
     asked = [n for n, step in enumerate(state.steps) if step.outcome in ("resolved", "dropped", "postponed")]
     before = asked[-1] if asked else 0
@@ -54,7 +164,7 @@ def _stop(run: Run, state: State) -> Iterator[str]:
     yield "next: patchctl rebase --continue, or --skip --reason TEXT, or --postpone --reason TEXT, or --abort"
 
 
-def done(run: Run, state: State, ended: Ended) -> Iterator[str]:
+def rebase_done(run: Run, state: State, ended: Ended) -> Iterator[str]:
     """All patches, what was written, what was dropped, and what nobody has proven."""
     name = f"{state.upstream}/{state.new}"
     yield from _steps(state, state.steps)
@@ -73,7 +183,7 @@ def done(run: Run, state: State, ended: Ended) -> Iterator[str]:
         yield f"next: patchctl prove --all --stack {name} --trees {trees_of(name)}"
 
 
-def aborted(state: State, kept: Path, aside: Path | None) -> Iterator[str]:
+def rebase_aborted(state: State, kept: Path, aside: Path | None) -> Iterator[str]:
     """What is gone and what is not."""
     yield f"{state.upstream}/{state.new}: given up; the distribution is as before"
     if aside is not None:
@@ -93,7 +203,7 @@ def _steps(state: State, steps: Sequence[Step]) -> Iterator[str]:
         yield from (visible_line(f"    {note}") for note in step.notes)
 
 
-def data(
+def rebase_json(
     run: Run,
     state: State,
     ended: Ended | None = None,

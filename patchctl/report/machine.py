@@ -1,4 +1,4 @@
-"""What `install` prints. Computes nothing."""
+"""What `doctor` and `install` print, as text and as JSON. Computes nothing."""
 
 from __future__ import annotations
 
@@ -8,15 +8,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from patchctl.doctor.runtime import package_findings
+from patchctl.findings.render import machine_json, machine_text
 from patchctl.findings.report import Report, looked_at
 from patchctl.requirements.interpreter import summary
 from patchctl.terminal.text import visible_line
 
 if TYPE_CHECKING:
+    from patchctl.findings.report import Finding
     from patchctl.install.install import Installation, InstallOptions
     from patchctl.manifest.types import Profile
     from patchctl.requirements.compare import Difference
     from patchctl.terminal.style import Style
+
+_AREAS = {
+    "machine": "machine",
+    "sources": "sources",
+    "tests": "behaviour tests (optional)",
+    "runtime": "training (for information)",
+}
+_WORDS = {"ok": "ok", "warning": "warning", "error": "missing"}
+
+
+def doctor_json(findings: Sequence[Finding], profile: str | None) -> dict[str, Any]:
+    """The shape patchctl.doctor/1 (docs/json.md)."""
+    rows = [{**machine_json(f, _WORDS), "tried": [asdict(t) for t in f.tried], "blocks": f.blocks} for f in findings]
+    return {"profile": profile, "healthy": not any(f.blocks for f in findings), "findings": rows}
+
+
+def doctor_text(findings: Sequence[Finding], style: Style) -> Iterator[str]:
+    """One line a finding, with what to do below it; at the end, whether patchctl can work here."""
+    yield from machine_text(findings, _AREAS, _WORDS, style)
+    lacking = ", ".join(f.name for f in findings if f.blocks)
+    yield style.bad(f"lacking: {lacking}") if lacking else style.good("nothing that patchctl needs is missing")
 
 
 def install_json(found: Installation, options: InstallOptions, workspace: Path) -> dict[str, Any]:
