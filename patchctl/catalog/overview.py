@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl import extension
-from patchctl.catalog.evidence import Evidence, mutants_of, read_record, tests_of
+from patchctl.catalog.evidence import Evidence, mutants_of, tests_of
+from patchctl.catalog.evidence_file import read_record
 from patchctl.catalog.features import Catalog, FileRow, PatchRow, ProfileRow, StackRow, file_rows, sections
 from patchctl.errors import BadManifest
 from patchctl.manifest.distribution import Distribution

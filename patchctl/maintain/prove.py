@@ -26,18 +26,8 @@ from functools import cache
 from pathlib import Path
 
 from patchctl import __version__
-from patchctl.catalog.evidence import (
-    Evidence,
-    Proof,
-    Record,
-    digests,
-    mutants_of,
-    read_record,
-    tests_of,
-    with_mutant,
-    with_tests,
-    write_record,
-)
+from patchctl.catalog.evidence import Evidence, digests, mutants_of, tests_of
+from patchctl.catalog.evidence_file import Proof, Record, read_record, with_mutant, with_tests, write_record
 from patchctl.errors import BadManifest, WrongUse
 from patchctl.maintain.mutants import Mutant, MutationError, load_mutants, mutated
 from patchctl.maintain.prove_runs import Bench, Run, judge_base, judge_met, judge_mutant, judge_patched
@@ -241,10 +231,15 @@ class Prover:
             return None
         # Only what the red one used: a test that was not needed may change.
         results = {"mutant": {run.red.test: f"{run.red.mark} {run.red.result}"}}
-        return self._proof(subject, before, run.used | {mutant.source}, results)
+        return self._proof(subject, before, run.used, results, mutation=before[mutant.source])
 
     def _proof(
-        self, subject: Subject, before: Mapping[str, str], used: set[str], results: dict[str, dict[str, str]]
+        self,
+        subject: Subject,
+        before: Mapping[str, str],
+        used: set[str],
+        results: dict[str, dict[str, str]],
+        mutation: str | None = None,
     ) -> Proof:
         files = digests(self.root, used)
         # A test that was changed while it ran is recorded as it was before: the record is stale at once.
@@ -257,6 +252,7 @@ class Prover:
             environment=dict(environment()),
             trees=dict(self.trees.ids),
             date=datetime.date.today().isoformat(),
+            mutation=mutation,
         )
 
 

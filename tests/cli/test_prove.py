@@ -19,6 +19,8 @@ from distribution import CLOCK, GREETER, Made, Patch, Upstream, make_distributio
 from test_json import SHAPES, check_shape
 from test_release_sets import without_patches
 
+from patchctl.catalog.evidence_file import Proof, read_record
+
 pytestmark = pytest.mark.heavy("runs pytest in processes of its own, some hundred times")
 
 FEATURE = "patches/greeter/v1/typo"
@@ -132,6 +134,15 @@ def unproven(made: Made) -> list[str]:
     return [f["message"].partition(": ")[2] for f in found]
 
 
+def recorded(made: Made, stack: str, mutation: str | None = None) -> Proof:
+    """What stands on record of the feature's tests on a stack, or of one of its mutations."""
+    record = read_record(made.root, "greeter", stack, "typo")
+    assert record is not None
+    proof = record.tests if mutation is None else record.mutants[mutation]
+    assert proof is not None
+    return proof
+
+
 def test_what_is_on_record_makes_no_trees(proven: Made) -> None:
     """It took 207 s to say that nothing had to run; now no source is needed for that."""
 
@@ -160,11 +171,11 @@ def test_red_green_and_a_red_mutation_are_a_proof(made: Made) -> None:
     assert [one["result"] for one in feature["mutants"]["typo"]] == ["failed"]
     assert (patched.stat().st_ino, patched.read_text()) == before
     assert sorted(path.name for path in Path(trees(made)).iterdir()) == ["base", "patched"]
-    record = json.loads((made.root / RECORD).read_text())
-    assert record["tests"]["results"]["base"] == {"test_need": "on failed", "test_rest": "off passed"}
-    assert record["tests"]["files"].keys() == {TEST, PROBE}
-    assert record["mutants"]["typo"]["results"] == {"mutant": {"test_need": "on failed"}}
-    assert record["tests"]["environment"]["python"] and record["tests"]["trees"]["greeter"].startswith("v1 git ")
+    tests, mutant = recorded(made, "v1"), recorded(made, "v1", "typo")
+    assert tests.results["base"] == {"test_need": "on failed", "test_rest": "off passed"}
+    assert tests.files.keys() == {TEST, PROBE} == mutant.files.keys()
+    assert mutant.results == {"mutant": {"test_need": "on failed"}}
+    assert tests.environment["python"] and tests.trees["greeter"].startswith("v1 git ")
     assert unproven(made) == []
 
 
@@ -203,7 +214,7 @@ PATCH = "patches/greeter/v1/typo/0001-bugfix-typo.patch"
         (lambda made: made.edit(PATCH, "Hello", "Hallo"), "the patch or a file that"),
         (lambda made: made.edit(PATCH, "\n def ", "\n async def "), "the patch or a file that"),
         (
-            lambda made: made.edit(RECORD, '"schema": "patchctl.evidence/1"', '"schema": "mine"'),
+            lambda made: made.edit(RECORD, '"schema": "patchctl.evidence/2"', '"schema": "mine"'),
             "no record that patchctl",
         ),
         (lambda made: (made.root / RECORD).write_text("{"), "no record that patchctl wrote"),
@@ -349,9 +360,10 @@ def test_a_stack_of_a_source_distribution_alone(tmp_path: Path) -> None:
     made.good("lock")
     done = made.good("prove", "--all")
     assert "1/1 on red unpatched, 1/1 off green unpatched, 1/1 on green patched" in done, done
-    record = json.loads((made.root / RECORD).read_text())
     sha256 = text.partition("sha256: ")[2].split()[0].strip('"')
-    assert record["tests"]["pin"] == f"sdist:{sha256}" and record["tests"]["trees"]["greeter"].startswith("v1 sdist ")
+    assert recorded(made, "v1").pin == f"sdist:{sha256}" and recorded(made, "v1").trees["greeter"].startswith(
+        "v1 sdist "
+    )
     assert unproven(made) == []
     assert prove(made, "--trees", str(tmp_path / "own"))["kept"] == 2  # trees of one's own, made where none are
 
@@ -368,10 +380,7 @@ def test_a_stack_of_a_source_distribution_alone(tmp_path: Path) -> None:
     (new,) = (f.stem for f in manifest.parent.iterdir() if f != manifest)
     ended = made.patchctl("rebase", "greeter/v1", "--to", new, "--prove", "--json")
     assert ended.returncode == 10 and json.loads(ended.stdout)["unproven"] == {}, ended.stdout + ended.stderr
-    assert (
-        json.loads((made.root / f"patches/greeter/{new}/typo/evidence.json").read_text())["tests"]["pin"]
-        != f"sdist:{sha256}"
-    )
+    assert recorded(made, new).pin != f"sdist:{sha256}"
     assert made.patchctl("drift", "greeter/v1", "--against", "2.0").returncode == 10
 
 
@@ -517,8 +526,7 @@ def test_two_stacks_of_one_upstream_have_each_its_own_evidence(tmp_path: Path) -
     write(made.root, {f"{SECOND}/tests/test_typo.py": own})
     assert proven() == {"greeter/v1"}
     made.good("prove", "typo", "--mirror", place)
-    record = json.loads((made.root / SECOND / "evidence.json").read_text())
-    assert list(record["tests"]["files"]) == [f"{SECOND}/tests/test_typo.py"]
+    assert list(recorded(made, "v2").files) == [f"{SECOND}/tests/test_typo.py"]
     write(made.root, {f"{SECOND}/mutants/typo.next.yaml": MUTATION})
     assert proven() == {"greeter/v1"}
     made.good("prove", "typo", "--mirror", place)

@@ -18,6 +18,8 @@ from killing import killed, points
 from on_disk import snapshot
 from test_prove import CONFTEST, MUTATION
 
+from patchctl.catalog.evidence_file import Proof, Record, read_record, write_record
+
 pytestmark = pytest.mark.heavy("whole rebases, killed at many points")
 
 HELLO = "greeter/hello.py"
@@ -124,7 +126,6 @@ def test_what_is_not_asked_of_imported_patches_comes_along(made: Made) -> None:
 
 def test_it_ends_as_what_is_stale_is_proven(made: Made) -> None:
     """10 is what records of the new stack show, of the very patches that it now has."""
-    from patchctl.catalog.evidence import Proof, Record, write_record
     from patchctl.manifest.distribution import Distribution
     from patchctl.stack.plan import load_patches
 
@@ -145,15 +146,14 @@ def test_it_ends_as_what_is_stale_is_proven(made: Made) -> None:
     shutil.rmtree(edit_folder(made))
     found = begin(made, code=10)
     assert found["verdict"] == 10 and found["unproven"] == {}
-    file = made.root / "patches/greeter/v2/polite/evidence.json"
-    file.write_text(file.read_text().replace(commit, "1" * 40))
+    other = Proof("1" * 40, patch.change_digest, {}, {}, {}, {}, "2026-11-23")
+    write_record(made.root, Record("greeter", "v2", patch.feature, other))
     drifted = json.loads(made.patchctl("drift", "greeter/v1", "--against", "v2", "--json").stdout)
     assert drifted["verdict"] == 20 and "another pin" in json.dumps(drifted)
 
 
 def test_what_was_made_anew_there_and_proven_is_settled(made: Made) -> None:
     """`drift` asks the stack of that release: a conflict that somebody resolved and proved is nobody's work."""
-    from patchctl.catalog.evidence import Proof, Record, write_record
     from patchctl.manifest.distribution import Distribution
     from patchctl.stack.plan import load_patches
 
@@ -232,8 +232,8 @@ def test_proofs_are_run_at_the_end(tested: Made) -> None:
     goes_on(tested, {HELLO: OLD.replace('"""Says hello."""\n', '"""Says hello."""\n\n# a line\n')})
     found = begin(tested, "--prove", code=10)
     assert found["verdict"] == 10 and outcomes(found) == {"typo": "clean"} and not (found["unproven"] or found["open"])
-    record = json.loads((tested.root / "patches/greeter/v2/typo/evidence.json").read_text())
-    assert record["tests"]["trees"]["greeter"].startswith("v2 git ")
+    record = read_record(tested.root, "greeter", "v2", "typo")
+    assert record is not None and record.tests is not None and record.tests.trees["greeter"].startswith("v2 git ")
     assert tested.patchctl("drift", "greeter/v1", "--against", "v2").returncode == 10
 
 

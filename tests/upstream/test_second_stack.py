@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from distribution import REPO, run_patchctl
 
+from patchctl.catalog.evidence_file import read_record
 from patchctl.source.cache import cache_root
 
 SECOND = Path(__file__).with_name("second_stack")
@@ -93,6 +94,6 @@ def test_the_feature_is_proven_on_its_new_stack(locked: Path, patchctl: Run) -> 
     (feature,) = patchctl("prove", FEATURE, "--stack", NEW, codes=(0, 1))["features"]
     assert (feature["status"], feature["reasons"]) == ("proven", [])
     assert unproven(patchctl, NEW) == {} and unproven(patchctl, OLD) == before
-    record = json.loads((locked / f"patches/{NEW}/{FEATURE}/evidence.json").read_text())
-    assert record["tests"]["trees"]["vllm"].startswith("v0.16.0 sdist ")
-    assert set(record["mutants"]) == {FEATURE}
+    record = read_record(locked, *NEW.split("/"), FEATURE)
+    assert record is not None and record.tests is not None and set(record.mutants) == {FEATURE}
+    assert record.tests.trees["vllm"].startswith("v0.16.0 sdist ")

@@ -1,0 +1,193 @@
+"""What a record of evidence holds on to, and what it is as a file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from distribution import GREETER, Made, make_distribution, write_files
+
+from patchctl.catalog.evidence import Evidence, digests
+from patchctl.catalog.evidence_file import Proof, Record, read_record, record_file, write_record
+from patchctl.errors import BadManifest
+from patchctl.manifest.distribution import Distribution
+from patchctl.stack.plan import load_patches
+
+FEATURE = "patches/greeter/v1/polite"
+TEST, MORE = f"{FEATURE}/tests/test_polite.py", f"{FEATURE}/tests/test_polite_more.py"
+PROBE, SHARED = f"{FEATURE}/tests/probe_polite.py", "tests/behaviour/words.py"
+STANDIN, PACKAGE = "standins/mouth/lips.py", "standins/mouth/tongue/__init__.py"
+MUTANT = f"{FEATURE}/mutants/polite.yaml"
+READ = [TEST, MORE, PROBE, SHARED, STANDIN, PACKAGE]
+ENVIRONMENT = {"machine": "Linux x86_64", "python": "3.11.7"}
+TREES = {"greeter": f"v1 git {'1' * 40}"}
+
+
+@dataclass(frozen=True)
+class Proven:
+    """A distribution, of which one feature is proven on one stack by runs that nobody made."""
+
+    root: Path
+    stack: str = "v1"
+
+    def unproven(self) -> str | None:
+        """Why it is not any more."""
+        dist = Distribution.load(self.root)
+        stack = dist.stack("greeter", self.stack)
+        (patch,) = (p for p in load_patches(dist, stack) if p.feature == "polite")
+        return Evidence(dist).unproven(stack, patch)
+
+    def record(self) -> Record:
+        """What holds of the files that are there now."""
+        dist = Distribution.load(self.root)
+        stack = dist.stack("greeter", self.stack)
+        (patch,) = (p for p in load_patches(dist, stack) if p.feature == "polite")
+        results = {"base": {"test_need": "on failed"}, "patched": {"test_need": "on passed", "test_rest": "off passed"}}
+        files = digests(self.root, [name.replace("/v1/", f"/{self.stack}/") for name in READ])
+        tests = Proof(stack.pin.identity, patch.change_digest, files, results, ENVIRONMENT, TREES, "2026-11-23")
+        used = {name: digest for name, digest in files.items() if not name.endswith("_more.py")}
+        (mutation,) = digests(self.root, [MUTANT.replace("/v1/", f"/{self.stack}/")]).values()
+        red = {"mutant": {"test_need": "on failed"}}
+        mutant = replace(tests, files=used, results=red, mutation=mutation)
+        return Record("greeter", self.stack, "polite", tests, {"polite": mutant})
+
+    @property
+    def file(self) -> Path:
+        return record_file(self.root, "greeter", self.stack, "polite")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    made = make_distribution(tmp_path_factory.mktemp("evidence"), (GREETER,))
+    texts = {TEST: "# a test\n", MORE: "# more\n", PROBE: "# a probe\n", MUTANT: "# a mutation\n"}
+    empty = {PACKAGE: "", "standins/ear/drum/__init__.py": ""}
+    write_files(made.root, {**texts, SHARED: "# words\n", STANDIN: "# lips\n", **empty})
+    return made
+
+
+@pytest.fixture
+def proven(made: Made, tmp_path: Path) -> Proven:
+    proven = Proven(Path(shutil.copytree(made.root, tmp_path / "distribution")))
+    write_record(proven.root, proven.record())
+    assert proven.unproven() is None
+    return proven
+
+
+Change = Callable[[Proven], object]
+ENDS: Mapping[str, tuple[str, Change]] = {
+    **{
+        f"a changed byte in {name}": (f"{name} has changed", lambda p, name=name: (p.root / name).write_text("# x\n"))
+        for name in (*READ, MUTANT)
+    },
+    **{f"no {name}": (f"{name} is gone", lambda p, name=name: (p.root / name).unlink()) for name in READ},
+    "no mutation": ("it has no mutation", lambda p: (p.root / MUTANT).unlink()),
+    "one test more": (
+        f"{FEATURE}/tests/test_x.py was not run",
+        lambda p: (p.root / f"{FEATURE}/tests/test_x.py").write_text("# x\n"),
+    ),
+    "a second copy of a test": (
+        f"{FEATURE}/tests/test_x.py was not run",
+        lambda p: shutil.copy(p.root / TEST, p.root / f"{FEATURE}/tests/test_x.py"),
+    ),
+    "one mutation more": (
+        "mutation polite.x was not run",
+        lambda p: (p.root / f"{FEATURE}/mutants/polite.x.yaml").write_text("# x\n"),
+    ),
+    "another carried file": (
+        "the patch or a file that it carries has changed",
+        lambda p: (p.root / f"{FEATURE}/files/greeter/manners.py").write_text("# x\n"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("why", "change"), ENDS.values(), ids=ENDS)
+def test_what_changed_ends_the_proof(proven: Proven, why: str, change: Change) -> None:
+    change(proven)
+    assert proven.unproven() == why
+
+
+def test_another_pin_or_patch(proven: Proven) -> None:
+    record = proven.record()
+    assert record.tests is not None
+    for change, why in (
+        ({"pin": "0" * 40}, "another pin"),
+        ({"patch": "0" * 64}, "the patch or a file that it carries"),
+    ):
+        write_record(proven.root, replace(record, tests=replace(record.tests, **change)))
+        assert why in (proven.unproven() or "")
+
+
+def test_what_runs_share_stands_once(proven: Proven) -> None:
+    """Under keys that are made of it, so that a record has the same bytes whoever writes it, and in which order."""
+    record = proven.record()
+    before = proven.file.read_bytes()
+    again = read_record(proven.root, "greeter", "v1", "polite")
+    assert again == record
+    for name in ("a", "b", "c"):
+        again = replace(again, mutants={name: record.mutants["polite"], **again.mutants})
+    write_record(proven.root, again)
+    text = proven.file.read_text()
+    assert [text.count(f'"{word}"') for word in ("Linux x86_64", "3.11.7", TREES["greeter"])] == [1, 1, 1]
+    shared = json.loads(text)["shared"]
+    assert {name: len(table) for name, table in shared.items()} == {
+        "environment": 1,
+        "files": 2,
+        "patch": 1,
+        "trees": 1,
+    }
+    back = replace(again, mutants=dict(sorted(again.mutants.items(), reverse=True)))
+    write_record(proven.root, back)
+    assert proven.file.read_text() == text
+    write_record(proven.root, record)
+    assert proven.file.read_bytes() == before
+
+
+def test_mutations_proven_on_two_branches_merge(proven: Proven) -> None:
+    """Each line that a run adds stands alone: what the one branch has is what the other has, and its own."""
+    record = proven.record()
+    one = record.mutants["polite"]
+
+    def lines(*names: str) -> list[str]:
+        more = {name: replace(one, mutation=name[0] * 64) for name in names}
+        write_record(proven.root, replace(record, mutants={**record.mutants, **more}))
+        return proven.file.read_text().splitlines()
+
+    neither, first, second, both = lines(), lines("a.one"), lines("z.other"), lines("a.one", "z.other")
+    assert len(both) - len(neither) == len(first) - len(neither) + len(second) - len(neither)
+    assert set(first) | set(second) == set(both)
+
+
+def refused(proven: Proven) -> str:
+    with pytest.raises(BadManifest) as told:
+        read_record(proven.root, "greeter", "v1", "polite")
+    assert told.value.where is not None and str(proven.file) in str(told.value.where)
+    assert told.value.hint and proven.unproven() == told.value.what
+    return told.value.what
+
+
+@pytest.mark.parametrize("name", ["environment", "files", "patch", "trees"])
+def test_a_reference_to_nothing_is_said(proven: Proven, name: str) -> None:
+    data = json.loads(proven.file.read_text())
+    key = data["tests"]["run"][name]
+    del data["shared"][name][key]
+    proven.file.write_text(json.dumps(data))
+    assert refused(proven) == f"the record is not whole: tests refers to {name} {key!r}, which `shared` does not have"
+
+
+def test_what_a_key_was_not_made_of_is_said(proven: Proven) -> None:
+    text = proven.file.read_text()
+    proven.file.write_text(text.replace("3.11.7", "3.12.1"))
+    assert "was changed by hand, or by a merge: environment" in refused(proven)
+    data = json.loads(text)
+    data["mutants"]["polite"]["run"]["files"] = "0" * 12
+    proven.file.write_text(json.dumps(data))
+    assert "mutation polite refers to files '000000000000'" in refused(proven)
+
+
+def test_the_first_schema_is_not_read(proven: Proven) -> None:
+    proven.file.write_text(proven.file.read_text().replace("patchctl.evidence/2", "patchctl.evidence/1"))
+    assert "its schema is not patchctl.evidence/2" in refused(proven)
