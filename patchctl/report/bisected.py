@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from patchctl.terminal.text import visible_line
 
 if TYPE_CHECKING:
-    from patchctl.maintain.bisect import Bisected, Tried, Unit
+    from patchctl.blame.bisect import Bisected, Tried, Unit
     from patchctl.manifest.types import Profile
     from patchctl.terminal.style import Style
 

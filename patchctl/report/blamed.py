@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from patchctl.terminal.text import one_line, visible_line
 
 if TYPE_CHECKING:
-    from patchctl.maintain.blame import Blamed
+    from patchctl.blame.blame import Blamed
     from patchctl.terminal.style import Style
 
 

@@ -11,7 +11,7 @@ from patchctl.findings.report import Finding
 from patchctl.terminal.text import visible_line
 
 if TYPE_CHECKING:
-    from patchctl.maintain.drift_workspace import EditedTree
+    from patchctl.blame.edited import EditedTree
     from patchctl.terminal.style import Style
 
 

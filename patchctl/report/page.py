@@ -20,7 +20,7 @@ from patchctl.report.markup import Markup, embedded, join, raw, tag, text
 from patchctl.report.page_names import Names
 
 if TYPE_CHECKING:
-    from patchctl.maintain.drift_saved import SavedDrift
+    from patchctl.drift.drift_json import SavedDrift
 
 GENERATOR = "patchctl report"
 _FOLDER = Path(__file__).with_name("templates")

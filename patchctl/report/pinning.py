@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from patchctl.terminal.text import visible_line
 
 if TYPE_CHECKING:
-    from patchctl.maintain.pin import Pinned
+    from patchctl.pin.pin import Pinned
 
 
 def lines(pinned: Pinned, root: Path, *, written: bool) -> Iterator[str]:

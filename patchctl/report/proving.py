@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from patchctl.terminal.text import visible_line
 
 if TYPE_CHECKING:
-    from patchctl.maintain.prove import Verdict
-    from patchctl.maintain.prove_runs import Run
+    from patchctl.prove.prove import Verdict
+    from patchctl.prove.runs import Run
     from patchctl.terminal.style import Style
 
 

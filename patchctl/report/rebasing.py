@@ -12,9 +12,8 @@ from patchctl.report.proving import trees_of
 from patchctl.terminal.text import patch_count, visible_line
 
 if TYPE_CHECKING:
-    from patchctl.maintain.rebase_end import Ended
-    from patchctl.maintain.rebase_run import Run
-    from patchctl.maintain.rebase_state import State, Step
+    from patchctl.rebase.finish import Ended
+    from patchctl.rebase.rebase_state import Run, State, Step
 
 
 def status(run: Run, state: State) -> Iterator[str]:

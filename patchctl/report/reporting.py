@@ -10,7 +10,7 @@ from patchctl.terminal.text import patch_count, visible_line
 
 if TYPE_CHECKING:
     from patchctl.catalog.overview import Overview
-    from patchctl.maintain.drift_saved import SavedDrift
+    from patchctl.drift.drift_json import SavedDrift
     from patchctl.terminal.style import Style
 
 
