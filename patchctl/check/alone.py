@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from patchctl.check.python_code import Changed
+from patchctl.drift.api_diff import Source, uses, written_lines
+from patchctl.drift.api_index import module_name
 from patchctl.errors import DoesNotApply
 from patchctl.findings.report import Finding, from_error
 from patchctl.git.catfile import ObjectReader
-from patchctl.maintain.alone import strange_modules, with_requirements
-from patchctl.maintain.tripwires import Source, written_lines
 from patchctl.source.types import Base
 from patchctl.stack.build import StackBuilder
 from patchctl.stack.patches import StackPatch
+from patchctl.stack.select import with_requirements
 
 
 def check_alone(
@@ -31,7 +32,7 @@ def check_alone(
                 builder.build(patches, [p for p in patches if id(p) not in stay])
             except DoesNotApply as error:
                 yield from_error("alone", error, patch.shown, upstream)
-            for file, line, said in strange_modules(_sources(written[id(patch)]), patches, kept):
+            for file, line, said in undeclared_imports(_sources(written[id(patch)]), patches, kept):
                 yield Finding("alone", f"{file}:{line} uses {said}", patch.shown, upstream=upstream, patch=patch.shown)
 
 
@@ -43,3 +44,19 @@ def _sources(changed: Changed) -> list[Source]:
         for path, (_, after) in changed.files.items()
         if path.endswith(".py")
     ]
+
+
+def undeclared_imports(
+    sources: Sequence[Source], patches: Sequence[StackPatch], kept: Sequence[StackPatch]
+) -> Iterator[tuple[str, int, str]]:
+    """(file, line, what it says) where sources use a module that a feature carries which is not among `kept`."""
+    stay = {p.feature for p in kept}
+    carried = [
+        (tuple(module_name(c).split(".")), p.feature) for p in patches if p.feature not in stay for c in p.carried
+    ]
+    for source in sources:
+        for use in uses(source):
+            feature = next((f for module, f in carried if use.target[: len(module)] == module), None)
+            if feature is not None:
+                yield source.path, use.line, f"{'.'.join(use.target)} of {feature}, which it does not require"
+                break

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from patchctl.catalog.linted import LintedPatch
 from patchctl.check.rule import Fault, patch_rule
-from patchctl.maintain.template import MARKER as NEW
 from patchctl.manifest.problems import did_you_mean
+from patchctl.prove.new import MARKER as NEW
 from patchctl.stack.build import COMMITTER
 
 SUBJECT_LENGTH = 72

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from patchctl.catalog.evidence import Evidence, keeps_tests, mutants_of, tests_of
 from patchctl.check.series import Series
 from patchctl.findings.report import Finding
-from patchctl.maintain.template import MARKER
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.series import MUTANTS, TESTS
 from patchctl.manifest.types import Stack
+from patchctl.prove.new import MARKER
 from patchctl.stack.patches import StackPatch
 
 _SHOWN = 30

@@ -12,7 +12,7 @@ from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS
 
 if TYPE_CHECKING:
-    from patchctl.maintain.bisect import Tried
+    from patchctl.blame.bisect import Tried
 
 
 @click.command("bisect", context_settings={"ignore_unknown_options": True})
@@ -34,7 +34,7 @@ def command(
 
     Exit code 1 when the command succeeds with all, or fails without any patch.
     """
-    from patchctl.maintain.bisect import Bisection
+    from patchctl.blame.bisect import Bisection
     from patchctl.report.proving import bisect_json, bisect_text, step_text
 
     def tell(step: Tried, units: int) -> None:

@@ -39,7 +39,7 @@ def command(
     be in the cache or a mirror. Reads only, and asks no network. Exit code 1 when no line is of a known upstream, or of one
     nobody can tell whose it is.
     """
-    from patchctl.maintain.blame import Blame, parse_place, places_in
+    from patchctl.blame.blame import Blame, parse_place, places_in
     from patchctl.report.proving import blame_json, blame_text
 
     if (place is None) == (traceback is None):

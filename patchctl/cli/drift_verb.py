@@ -14,7 +14,7 @@ from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, PatchctlError, SourceUnavailable, WrongUse
 
 if TYPE_CHECKING:
-    from patchctl.maintain.drift_types import ReleaseDrift, StackDrift
+    from patchctl.drift.types import ReleaseDrift, StackDrift
     from patchctl.manifest.distribution import Distribution
     from patchctl.manifest.types import Stack
     from patchctl.source.types import SourceOptions
@@ -92,11 +92,11 @@ def command(
             raise WrongUse("--workspace is for the trees of a workspace alone")
         return _workspace(app, workspace.absolute(), output)
     from patchctl.cli.prove_verb import check_provable
+    from patchctl.drift.drift import Drifting
+    from patchctl.drift.drift_json import Earlier
+    from patchctl.drift.drift_plan import check_place, plan_of, save_plan
     from patchctl.findings.formats import Shown
     from patchctl.findings.report import Report
-    from patchctl.maintain.drift import Drifting
-    from patchctl.maintain.drift_plan import check_place, plan_of, save_plan
-    from patchctl.maintain.drift_since import Earlier
     from patchctl.report.drift import drift_findings, drift_json, drift_text, exit_code, not_looked_at
 
     dist = app.distribution
@@ -171,9 +171,9 @@ def _proven_on(
 
     from patchctl.cli.lock_verb import lock_stack
     from patchctl.cli.prove_verb import prove_stack
-    from patchctl.maintain.drift_copy import copy_distribution, rebase_alone
-    from patchctl.maintain.drift_types import ARRIVES
+    from patchctl.drift.types import ARRIVES
     from patchctl.manifest.distribution import Distribution
+    from patchctl.rebase.rebase import copy_distribution, rebase_alone
     from patchctl.scratch import scratch
 
     arriving = {(drift.upstream, p.feature) for p in release.patches if not p.clean and p.state in ARRIVES}
@@ -211,9 +211,9 @@ def _proven_on(
 
 
 def _workspace(app: App, workspace: Path, output: str) -> int:
+    from patchctl.blame.edited import drift_of_workspace
     from patchctl.findings.formats import Shown
     from patchctl.findings.report import Report
-    from patchctl.maintain.drift_workspace import drift_of_workspace
     from patchctl.report.drift import edited_findings, edited_json, edited_text
 
     trees = drift_of_workspace(workspace)

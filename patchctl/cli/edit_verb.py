@@ -30,8 +30,7 @@ def command(app: App, name: str, folder: Path | None, sources: Sources, as_json:
     write them back with `patchctl export`. A new commit becomes a patch when its message ends with the trailers Feature,
     Switch, Upstream-Status and Drop-When; its new files become carried files.
     """
-    from patchctl.maintain.opening import open_stack
-    from patchctl.workspace.edit import export_command
+    from patchctl.workspace.edit import export_command, open_stack
 
     stack = find_stack(app.distribution, name)
     opened = open_stack(app.distribution, stack, folder, sources.options(), app.progress(as_json))

@@ -193,9 +193,9 @@ def _from_memory(app: App, stack: Stack, patches: list[StackPatch], options: Sou
 
 def _pr(app: App, stack: Stack, feature: str, target: Path, options: SourceOptions, as_json: bool) -> int:
     from patchctl.catalog.evidence import tests_of
-    from patchctl.maintain.alone import for_upstream, with_requirements
+    from patchctl.stack.export import for_upstream
     from patchctl.stack.plan import load_patches
-    from patchctl.stack.select import named_patches
+    from patchctl.stack.select import named_patches, with_requirements
 
     _check_empty(target)
     patches = load_patches(app.distribution, stack)

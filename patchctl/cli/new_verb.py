@@ -47,7 +47,7 @@ def command(
     commit --amend`. The test fails until it says what it wants. What a person has to write is marked TODO(new); `verify`
     names it as long as it waits. Files that are there are kept. docs/writing-patches.md has the whole way.
     """
-    from patchctl.maintain.new import new_patch
+    from patchctl.prove.new import new_patch
     from patchctl.workspace.edit import export_command
 
     with app.writing() as dist:

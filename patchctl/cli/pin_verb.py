@@ -42,7 +42,7 @@ def command(
     """
     import re
 
-    from patchctl.maintain.pin import find_pin, newest, write_pin
+    from patchctl.pin.pin import find_pin, newest, write_pin
     from patchctl.report.stacks import pin_json, pin_text
 
     if commit is not None and not re.fullmatch(r"[0-9a-f]{40}", commit):

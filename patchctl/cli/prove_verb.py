@@ -15,9 +15,9 @@ from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
 
 if TYPE_CHECKING:
-    from patchctl.maintain.prove import Subject, Trees, Verdict
     from patchctl.manifest.distribution import Distribution
     from patchctl.manifest.types import Profile, Stack
+    from patchctl.prove.prove import Subject, Trees, Verdict
     from patchctl.source.types import SourceOptions
     from patchctl.terminal.progress import Progress
 
@@ -81,8 +81,8 @@ def command(
     Exit code 0 when all that could be run is proven (or met), 1 when something is not or nothing could be run.
     """
     from patchctl.check.left_over import check_left_over
-    from patchctl.maintain.prove import subjects_of
-    from patchctl.maintain.prove_trees import profile_alone
+    from patchctl.prove.proof_trees import profile_alone
+    from patchctl.prove.prove import subjects_of
     from patchctl.report.proving import prove_json, summary_text
 
     if bool(features) == everything:
@@ -112,8 +112,8 @@ def prove_stack(
     """Prove every feature of one stack on trees made for it, and whether upstream meets the need of each that it dropped; or those
     that `only` names, by upstream and feature, of the other stacks of these trees too, and whatever records show. Raises what
     `apply` raises."""
-    from patchctl.maintain.prove import not_carried, subjects_of
-    from patchctl.maintain.prove_trees import profile_of
+    from patchctl.prove.proof_trees import profile_of
+    from patchctl.prove.prove import not_carried, subjects_of
 
     dist = app.distribution
     profile = profile_of(dist, stack, None)
@@ -135,7 +135,7 @@ def _prove_all(
     keep: bool = True,
     as_json: bool,
 ) -> list[Verdict]:
-    from patchctl.maintain.prove import Prover, on_record
+    from patchctl.prove.prove import Prover, on_record
     from patchctl.scratch import sweep
 
     for prefix in ("patchctl-prove-", "patchctl-proof-"):  # also where every record holds, and no tree is made
@@ -178,7 +178,7 @@ def _by_profile(
     dist: Distribution, subjects: Sequence[Subject], profile: str | None, folder: Path | None
 ) -> Iterator[tuple[Profile | None, list[Subject]]]:
     """The subjects that share trees. Those that lie in DIR are of whatever profile they were made from."""
-    from patchctl.maintain.prove_trees import profile_of
+    from patchctl.prove.proof_trees import profile_of
 
     if folder is not None and (folder / "patched").exists():
         yield None, list(subjects)
@@ -201,7 +201,7 @@ def _trees(
 ) -> Iterator[Trees]:
     """The trees of the profile: made, where it is not None, in `folder` or in a temporary one."""
     from patchctl.check.workspace import verify_workspace
-    from patchctl.maintain.prove_trees import make_trees, trees_of
+    from patchctl.prove.proof_trees import make_trees, trees_of
     from patchctl.scratch import scratch
 
     def check(workspace: Path) -> list[str]:

@@ -12,11 +12,10 @@ from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, DoesNotApply, PatchctlError, WrongUse
 
 if TYPE_CHECKING:
-    from patchctl.maintain.prove import Verdict
-    from patchctl.maintain.rebase_end import Ended
-    from patchctl.maintain.rebase_run import Run
-    from patchctl.maintain.rebase_state import State
     from patchctl.manifest.types import Stack
+    from patchctl.prove.prove import Verdict
+    from patchctl.rebase.finish import Ended
+    from patchctl.rebase.rebase_state import Run, State
     from patchctl.source.types import SourceOptions
 
 
@@ -115,10 +114,10 @@ def command(
     from dataclasses import replace
 
     from patchctl.git.locks import drop_own
-    from patchctl.maintain.picking import drop_noted_locks, work_of
-    from patchctl.maintain.rebase_begin import Wish, begin
-    from patchctl.maintain.rebase_run import Run
-    from patchctl.maintain.rebase_state import alone, find_place, read_state, write_state
+    from patchctl.rebase.cherry_pick import drop_noted_locks, work_of
+    from patchctl.rebase.rebase_state import Run, read_state, write_state
+    from patchctl.rebase.rebase_worktree import alone, find_place
+    from patchctl.rebase.start import Wish, begin
     from patchctl.report.stacks import rebase_json, rebase_status
 
     options = sources.options()
@@ -159,7 +158,7 @@ def command(
 def _check_provable(app: App, old: Stack) -> None:
     """Raise WrongUse where the end could prove nothing."""
     from patchctl.cli.prove_verb import check_provable
-    from patchctl.maintain.prove_trees import profile_of
+    from patchctl.prove.proof_trees import profile_of
 
     check_provable(app.distribution)
     profile_of(app.distribution, old, None)
@@ -168,7 +167,7 @@ def _check_provable(app: App, old: Stack) -> None:
 def _proven(app: App, ended: Ended, options: SourceOptions, as_json: bool) -> Ended:
     """The end, with the proofs of the new stack run; what keeps them from it is said, since all is written."""
     from patchctl.cli.prove_verb import prove_stack
-    from patchctl.maintain.rebase_end import after_proofs
+    from patchctl.rebase.finish import after_proofs
 
     try:
         verdicts = prove_stack(app, ended.stack, options, as_json=as_json)
@@ -188,7 +187,7 @@ def _planned(
     app: App, file: Path, name: str | None, to: str | None, options: SourceOptions, as_json: bool
 ) -> tuple[str, str, str | None]:
     """Stack, revision and, where git told it, the commit of a plan that still holds."""
-    from patchctl.maintain.drift_plan import check_plan, read_plan
+    from patchctl.drift.drift_plan import check_plan, read_plan
 
     if name or to:
         raise WrongUse("--plan says which stack goes where", hint="name neither a stack nor --to beside it")
@@ -204,7 +203,7 @@ def _planned(
 def _act(
     app: App, run: Run, state: State, action: str, reason: str | None, options: SourceOptions, as_json: bool
 ) -> int:
-    from patchctl.maintain.rebase import abort, settle, skip
+    from patchctl.rebase.rebase import abort, settle, skip
     from patchctl.report.stacks import rebase_aborted, rebase_json
 
     if action == "abort":
@@ -222,8 +221,8 @@ def _act(
 def _go_on(app: App, run: Run, state: State, options: SourceOptions, as_json: bool) -> int:
     """To the next stop, or to the end with the lock."""
     from patchctl.cli.lock_verb import lock_stack
-    from patchctl.maintain.rebase import go_on
-    from patchctl.maintain.rebase_end import end, finish
+    from patchctl.rebase.finish import end, finish
+    from patchctl.rebase.rebase import go_on
     from patchctl.report.stacks import rebase_done, rebase_json, rebase_stopped
 
     try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         StackRow,
     )
     from patchctl.catalog.overview import Overview
-    from patchctl.maintain.drift_saved import SavedDrift
+    from patchctl.drift.drift_json import SavedDrift
     from patchctl.requirements.lockfile import Lock
     from patchctl.requirements.relock import LockedSet
     from patchctl.requirements.sets import NamedSet

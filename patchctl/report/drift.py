@@ -7,17 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from patchctl.drift.types import ARRIVES, CONFLICT, EXACT, GONE, LOST, MOVED, THREE_WAY, UNKNOWN, UPSTREAM
 from patchctl.errors import DONE, FINDINGS, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK
 from patchctl.findings.report import Finding, NotChecked
-from patchctl.maintain.drift_types import ARRIVES, CONFLICT, EXACT, GONE, LOST, MOVED, THREE_WAY, UNKNOWN, UPSTREAM
 from patchctl.terminal.text import counted, one_line, patch_count, visible_line
 
 if TYPE_CHECKING:
+    from patchctl.blame.edited import EditedTree
+    from patchctl.drift.api_diff import Changed
+    from patchctl.drift.drift_json import Appeared, News
+    from patchctl.drift.types import CallerDrift, FileDrift, HunkDrift, PatchDrift, ReleaseDrift, StackDrift
     from patchctl.findings.report import Level
-    from patchctl.maintain.drift_since import Appeared, News
-    from patchctl.maintain.drift_types import CallerDrift, FileDrift, HunkDrift, PatchDrift, ReleaseDrift, StackDrift
-    from patchctl.maintain.drift_workspace import EditedTree
-    from patchctl.maintain.tripwires import Changed
     from patchctl.terminal.style import Style
 
 _SIGNS = {EXACT: "=", MOVED: "~", THREE_WAY: "3", UPSTREAM: "u", UNKNOWN: "?", CONFLICT: "x"}

@@ -19,7 +19,7 @@ from patchctl.report import page_drift, page_parts
 from patchctl.report.markup import Markup, embedded, join, raw, tag, text
 
 if TYPE_CHECKING:
-    from patchctl.maintain.drift_saved import SavedDrift
+    from patchctl.drift.drift_json import SavedDrift
 
 GENERATOR = "patchctl report"
 _FOLDER = Path(__file__).with_name("templates")

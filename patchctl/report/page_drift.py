@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from patchctl.maintain.drift_types import (
+from patchctl.drift.types import (
     ARRIVES,
     CONFLICT,
     EXACT,
@@ -21,7 +21,7 @@ from patchctl.report.page_parts import Names
 from patchctl.terminal.text import counted
 
 if TYPE_CHECKING:
-    from patchctl.maintain.drift_saved import SavedDrift, SavedName, SavedPatch, SavedRelease, SavedStack
+    from patchctl.drift.drift_json import SavedDrift, SavedName, SavedPatch, SavedRelease, SavedStack
 
 # As the text of `drift` has them, with the word that a reader hears.
 _STATES = {

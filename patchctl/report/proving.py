@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from patchctl.terminal.text import one_line, visible_line
 
 if TYPE_CHECKING:
-    from patchctl.maintain.bisect import Bisected, Tried, Unit
-    from patchctl.maintain.blame import Blamed
-    from patchctl.maintain.prove import Verdict
-    from patchctl.maintain.prove_runs import Run
+    from patchctl.blame.bisect import Bisected, Tried, Unit
+    from patchctl.blame.blame import Blamed
     from patchctl.manifest.types import Profile
+    from patchctl.prove.prove import Verdict
+    from patchctl.prove.runs import Run
     from patchctl.terminal.style import Style
 
 _REASONS = {

@@ -13,10 +13,9 @@ from patchctl.terminal.text import patch_count, visible_line
 
 if TYPE_CHECKING:
     from patchctl.importing.import_patches import Result
-    from patchctl.maintain.pin import Pinned
-    from patchctl.maintain.rebase_end import Ended
-    from patchctl.maintain.rebase_run import Run
-    from patchctl.maintain.rebase_state import State, Step
+    from patchctl.pin.pin import Pinned
+    from patchctl.rebase.finish import Ended
+    from patchctl.rebase.rebase_state import Run, State, Step
 
 
 def import_text(result: Result) -> Iterator[str]:

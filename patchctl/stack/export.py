@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from patchctl.atomic import replace_file
@@ -270,3 +270,44 @@ def _side(reader: ObjectReader, entry: Entry | None, path: bytes, what: str) -> 
             f"{what} changes {path.decode('utf-8', 'replace')!a}, which is a link or a submodule: a stack changes files only"
         )
     return Side(entry.mode, entry.id, reader.read(entry.id)[1])
+
+
+@dataclass(frozen=True)
+class ForUpstream:
+    """Mails that upstream could take, the feature's last, by file name; and what does not go with them, in words."""
+
+    files: Mapping[str, bytes]
+    left_out: tuple[str, ...]
+
+
+def for_upstream(reader: ObjectReader, result: StackResult, upstream: str, tests: Sequence[str]) -> ForUpstream:
+    """Every commit of a stack of one feature and its requirements as a mail without our trailers. `reader` must have the
+    base's objects and the result's; `tests` are the feature's, which are for patchctl's harness."""
+    files: dict[str, bytes] = {}
+    for number, step in enumerate(result.steps, 1):
+        differences = []
+        for one in step.touched:
+            path = one.path.encode()
+            sides = [_side(reader, entry, path, step.patch.shown) for entry in (one.before, one.after)]
+            differences.append(Difference(path, sides[0], sides[1]))
+        files[f"{number:04d}-{step.patch.feature}.patch"] = render_patch(_plain(step.patch.header), differences)
+    *before, wanted = [step.patch for step in result.steps]
+    elsewhere = [f"{f}@{u}" for f, u in wanted.requires if u not in (None, upstream)]
+    told = [
+        f"the trailers {', '.join(wanted.header.trailers)}: they are patchctl's",
+        "Signed-off-by: nobody signs for you; `git am --signoff` adds yours",
+        f"an author: {wanted.header.name} <{wanted.header.email}> stands there; `git commit --amend --reset-author`",
+        *([f"tests in upstream's own form; ours are for patchctl's harness: {', '.join(tests)}"] if tests else []),
+        *([f"what it requires in other upstreams: {', '.join(elsewhere)}"] if elsewhere else []),
+    ]
+    if before:
+        told.append(f"nothing of what it requires: {', '.join(p.feature for p in before)} come first, a mail each")
+    return ForUpstream(files, tuple(told))
+
+
+def _plain(header: Header) -> Header:
+    """The message without its last paragraph, where that is the trailers."""
+    body = header.body.strip("\n").split("\n")
+    while header.trailers and body and body[-1].strip():
+        body.pop()
+    return replace(header, body="\n".join(body).strip("\n"), trailers={})

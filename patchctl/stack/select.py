@@ -101,3 +101,15 @@ def _kept(patches: Patches, out: set[int]) -> list[tuple[str, StackPatch]]:
 
 def _requirements(upstream: str, patch: StackPatch) -> list[tuple[str, str]]:
     return [(u or upstream, f) for f, u in patch.requires]
+
+
+def with_requirements(patches: Sequence[StackPatch], wanted: StackPatch, upstream: str) -> list[StackPatch]:
+    """A patch of a stack and all that it requires in that stack, in their order."""
+    needed, to_see = {wanted.feature}, [wanted]
+    by_name = {p.feature: p for p in patches}
+    while to_see:
+        for feature, other in to_see.pop().requires:
+            if other in (None, upstream) and feature not in needed and feature in by_name:
+                needed.add(feature)
+                to_see.append(by_name[feature])
+    return [p for p in patches if p.feature in needed]

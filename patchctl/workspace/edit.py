@@ -8,19 +8,24 @@ import os
 import shlex
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.atomic import replace_file
-from patchctl.errors import LocalEdits, WrongUse
+from patchctl.errors import LocalEdits, SourceUnavailable, WrongUse
 from patchctl.git.history import CommitInfo, commits_between
 from patchctl.git.locks import wait_for
 from patchctl.git.packfiles import bring_pack
 from patchctl.git.run import GitFailed, run_git
 from patchctl.git.worktree import Mark, WorkTree, add_exclude, create_git_dir, import_base
+from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Stack
-from patchctl.source.types import Base
+from patchctl.source.obtain import obtain
+from patchctl.source.types import Base, SourceOptions
 from patchctl.stack.build import COMMITTER
 from patchctl.stack.memo import StackResult
+from patchctl.stack.plan import build_stack, load_patches, missing_files
+from patchctl.terminal.progress import Progress
 from patchctl.workspace.belongings import edits_in, marks_in, refuse_operation
 from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.trees import Move, Tree
@@ -266,3 +271,33 @@ def mark_exported(folder: Path, digest: str) -> None:
     configuration leaves a lock there, at which every later one stops."""
     head = _tree_of(folder).work.git("rev-parse", "--verify", "HEAD").decode().strip()
     replace_file(folder / ".git" / _EXPORTED, json.dumps({"tip": head, "patches": digest}).encode())
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A work tree with the stack's commits, in `folder`."""
+
+    folder: Path
+    result: StackResult
+
+
+def open_stack(
+    dist: Distribution, stack: Stack, folder: Path | None, options: SourceOptions, progress: Progress
+) -> Opened:
+    """Make the work tree, in `folder` or where it belongs.
+
+    Raises SourceUnavailable, and LocalEdits when what is there was not exported.
+    """
+    base = obtain(stack.upstream, dist.upstream(stack.upstream), stack, options, progress)
+    progress.finish()
+    patches = load_patches(dist, stack)
+    lacking = missing_files(base, patches)
+    if lacking:
+        named = ", ".join(p.feature for p, _ in lacking)
+        hint = f"--mirror {stack.upstream}=URL names a git repository, which has every file"
+        raise SourceUnavailable(f"the {base.form} of {stack.upstream} lacks files of {named}", [], hint=hint)
+    result = build_stack(base, patches, [], options.cache)
+    place = (folder or default_folder(stack)).absolute()
+    digest = series_digest((p.file.name, p.data, p.carried) for p in patches)
+    make_edit_tree(place, stack, base, result, digest)
+    return Opened(place, result)

@@ -16,7 +16,7 @@ from distribution import REPO, Made, git, write_files
 from on_disk import copy_of
 
 from patchctl.check.form import lint
-from patchctl.maintain.template import MARKER, rendered
+from patchctl.prove.new import MARKER, rendered
 from patchctl.stack.patches import load_patch
 
 WARM = "patches/greeter/v1/warm"
@@ -286,6 +286,6 @@ def test_the_template_of_a_mutation_has_its_keys() -> None:
 
 def test_templates_are_installed_with_the_package() -> None:
     """`pip install` takes what pyproject.toml names, and the templates are no modules."""
-    folder = REPO / "patchctl/maintain"
-    (pattern,) = re.findall(r'"patchctl\.maintain" = \["(.+)"\]', (REPO / "pyproject.toml").read_text())
+    folder = REPO / "patchctl/prove"
+    (pattern,) = re.findall(r'"patchctl\.prove" = \["(.+)"\]', (REPO / "pyproject.toml").read_text())
     assert {f.name for f in folder.glob(pattern)} == {f.name for f in (folder / "templates").iterdir()} != set()

@@ -15,7 +15,18 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "patchctl"
-GROUND = {"patchctl", "delta", "errors", "atomic", "scratch", "denied", "given", "extension", "terminal"}
+GROUND = {
+    "patchctl",
+    "delta",
+    "errors",
+    "process_group",
+    "atomic",
+    "scratch",
+    "denied",
+    "given",
+    "extension",
+    "terminal",
+}
 SOURCES = GROUND | {"patch", "git", "manifest", "source"}
 TREES = SOURCES | {"stack", "identify", "workspace"}
 FIRST_WING = TREES | {
@@ -25,7 +36,11 @@ FIRST_WING = TREES | {
     "bundle",
     "catalog",
     "importing",
-    "maintain",
+    "pin",
+    "drift",
+    "rebase",
+    "prove",
+    "blame",
     "check",
     "doctor",
     "cluster",
@@ -36,6 +51,7 @@ ROOMS: dict[str, set[str]] = {
     "delta": set(),
     "errors": set(),
     "extension": set(),
+    "process_group": set(),
     "atomic": {"errors"},
     "scratch": {"atomic"},
     "denied": {"errors"},
@@ -54,8 +70,12 @@ ROOMS: dict[str, set[str]] = {
     "bundle": SOURCES | {"stack"},
     "catalog": GROUND | {"patch", "manifest", "stack"},
     "importing": TREES,
-    "maintain": TREES | {"findings", "catalog", "importing"},
-    "check": TREES | {"findings", "requirements", "catalog", "importing", "maintain"},
+    "pin": SOURCES,
+    "drift": SOURCES | {"stack", "catalog"},
+    "rebase": TREES | {"catalog", "pin", "drift"},
+    "prove": TREES | {"catalog"},
+    "blame": TREES | {"catalog"},
+    "check": TREES | {"findings", "requirements", "catalog", "importing", "drift", "prove"},
     "doctor": TREES | {"findings", "requirements", "bundle"},
     "cluster": TREES | {"findings", "bundle", "check", "doctor"},
     "report": FIRST_WING,

@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 from distribution import GIT_ENV, REPO, run_patchctl
 
+from patchctl.drift.drift import Drifting
+from patchctl.drift.types import ARRIVES, EXACT, UPSTREAM, ReleaseDrift
 from patchctl.errors import DoesNotApply
 from patchctl.git.catfile import ObjectReader
-from patchctl.maintain.drift import Drifting
-from patchctl.maintain.drift_types import ARRIVES, EXACT, UPSTREAM, ReleaseDrift
-from patchctl.maintain.releases import Release, Releases
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Stack
 from patchctl.source.types import SourceOptions
+from patchctl.source.upstream_releases import Release, Releases
 from patchctl.stack.build import StackBuilder
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import SilentProgress

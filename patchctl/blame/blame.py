@@ -1,0 +1,332 @@
+"""Whose line it is: upstream's or a patch's, in a workspace, an installed package, an image, or a container that is not here.
+
+A workspace says by its state what it holds, and its repositories whose every line is. Any other file is told by its content: the
+blob ids of every pin's files, patched and not, are known. Of a file that is not on this machine a traceback tells the text of each
+line; it is held against the patched and the unpatched file where the source is in the cache or a mirror.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from patchctl.blame.line_owners import line_before, matching, owners_by_git, owners_of
+from patchctl.blame.log_lines import frames
+from patchctl.catalog.pages import Entry
+from patchctl.errors import DoesNotApply, PatchctlError, SourceUnavailable, WrongUse
+from patchctl.git.catfile import ObjectReader
+from patchctl.git.objects import object_id
+from patchctl.given import regular_file
+from patchctl.identify.known import KnownTree, known_trees
+from patchctl.manifest.distribution import Distribution
+from patchctl.patch.apply import apply_change, split_lines
+from patchctl.source.types import SourceOptions
+from patchctl.source.upstream_releases import Releases, RevisionTree
+from patchctl.stack.patches import StackPatch
+from patchctl.stack.plan import load_patches
+from patchctl.terminal.progress import SilentProgress
+from patchctl.workspace.state import State, TreeState, load_state
+from patchctl.workspace.trees import Tree
+
+# No source of an upstream is near it.
+_LARGEST_SOURCE = 16 << 20
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a file; `said` is the text that a traceback gave for it, `function` the one it is in, `count` how often it is there."""
+
+    file: str
+    line: int
+    function: str | None = None
+    said: str | None = None
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Blamed:
+    """A place, and whose it is: `owner` is a feature, "upstream", "edit" (written here since), or None where nobody can tell, and
+    `why` says so. `told_by` is workspace, content or traceback; `page` lies below the distribution's root."""
+
+    place: Place
+    owner: str | None
+    upstream: str | None = None
+    stack: str | None = None
+    path: str | None = None
+    patch: str | None = None
+    page: str | None = None
+    switch: str | None = None
+    text: str | None = None
+    told_by: str | None = None
+    why: str | None = None
+
+
+UPSTREAM, EDIT = "upstream", "edit"
+_NO_SOURCE = "the file is not here, and its source is neither in the cache nor in a mirror"
+_NO_CODE = "the file is not here, and the traceback shows no code of it: name a workspace that has it with --workspace"
+
+
+def places_in(text: str) -> list[Place]:
+    """The places of the tracebacks in a text, equal ones once, where the first of them is."""
+    counts = Counter(frames(text))
+    return [Place(f.file, f.line, f.function, f.said, count) for f, count in counts.items()]
+
+
+def parse_place(text: str) -> Place:
+    """FILE:LINE. Raises WrongUse."""
+    file, _, line = text.rpartition(":")
+    if not file or not re.fullmatch("[0-9]{1,9}", line) or int(line) < 1:
+        raise WrongUse(f"{text!r} is not FILE:LINE", hint="a file, a colon and the number of a line, from 1")
+    return Place(file, int(line))
+
+
+class Blame:
+    """Answers for a distribution; workspaces are those named and those that files lie in."""
+
+    def __init__(self, dist: Distribution, workspaces: Iterable[Path], options: SourceOptions) -> None:
+        self._dist = dist
+        self._options = replace(options, offline=True)
+        self._states = {w: s for w in workspaces if (s := load_state(w)) is not None}
+        self._seen: set[Path] = set()
+        self._read: dict[tuple[str, str, bytes], tuple[bytes | None, bytes | None] | None] = {}
+
+    def all(self, places: Sequence[Place]) -> list[Blamed]:
+        """Each place's answer. Of files that are not here those patches count whose text fits every line that was told."""
+        told: dict[str, list[Place]] = {}
+        for place in places:
+            told.setdefault(place.file, []).append(place)
+        return [self._one(place, told[place.file]) for place in places]
+
+    def _one(self, place: Place, together: Sequence[Place]) -> Blamed:
+        if place.line < 1:
+            return Blamed(place, None, why="no file has such a line")
+        file = Path(place.file).absolute()
+        found = next(filter(None, (self._in_workspace(place, w, s, file) for w, s in self._around(file))), None)
+        if found is not None:
+            return found
+        candidates = list(self._candidates(place.file))
+        if not candidates:
+            return Blamed(place, None, why="no upstream has a file of this name")
+        content = regular_file(file, _LARGEST_SOURCE)
+        if content is None:
+            return self._by_text(place, candidates, together)
+        return self._by_content(place, candidates, content)
+
+    # a workspace
+
+    def _around(self, file: Path) -> Iterator[tuple[Path, State]]:
+        yield from self._states.items()
+        for folder in file.parents:
+            if folder in self._states or folder in self._seen:
+                continue
+            self._seen.add(folder)
+            try:
+                state = load_state(folder)
+            except (PatchctlError, OSError, ValueError):  # not a workspace that tells anything
+                continue
+            if state is not None:
+                self._states[folder] = state
+                yield folder, state
+
+    def _in_workspace(self, place: Place, workspace: Path, state: State, file: Path) -> Blamed | None:
+        for name, tree in state.trees.items():
+            one = Tree.of(workspace, name, tree)
+            for path in {file, _resolved(file)}:
+                if path.is_relative_to(one.folder) and (content := regular_file(path, _LARGEST_SOURCE)) is not None:
+                    return self._in_tree(place, one, tree, path, content)
+        return None
+
+    def _in_tree(self, place: Place, tree: Tree, state: TreeState, file: Path, content: bytes) -> Blamed | None:
+        path = file.relative_to(tree.folder).as_posix()
+        with ObjectReader(tree.git_dir, tree.name) as reader:
+            tip = RevisionTree(reader, state.tip_tree).read(path.encode("utf-8", "surrogateescape"))
+        if tip is None:
+            return None
+        base = Blamed(place, None, tree.name, state.stack, path, text=_text(content, place.line), told_by="workspace")
+        if base.text is None:
+            return replace(base, why="the file has no such line")
+        line = line_before(tip, content, place.line)
+        if line is None:
+            return replace(base, owner=EDIT, why="the line was written after it was applied")
+        commit = owners_by_git(tree.work, state.base_commit, state.tip_commit, path.encode("utf-8", "surrogateescape"))
+        features = {p.commit: p.feature for p in state.patches}
+        owner = features.get(commit[line - 1], UPSTREAM)
+        return self._with_patch(base, owner)
+
+    # any other file
+
+    @cached_property
+    def _known(self) -> list[KnownTree]:
+        return known_trees(self._dist)
+
+    def _candidates(self, file: str) -> Iterator[tuple[KnownTree, bytes]]:
+        """The trees' files that a path can be, by its end: the longest end that any has."""
+        parts = Path(file).parts
+        for cut in range(len(parts)):
+            path = "/".join(parts[cut:]).encode("utf-8", "surrogateescape")
+            found = [t for t in self._known if (path in t.files or path in t.touched) and path.strip(b"/")]
+            if found:
+                yield from ((tree, path) for tree in found)
+                return
+
+    def _by_content(self, place: Place, candidates: Sequence[tuple[KnownTree, bytes]], content: bytes) -> Blamed:
+        text = _text(content, place.line)
+        oid = object_id("blob", content)
+        found = list[Blamed]()
+        for tree, path in candidates:
+            answer = Blamed(
+                place,
+                None,
+                tree.upstream,
+                tree.stack.name,
+                path.decode("utf-8", "replace"),
+                text=text,
+                told_by="content",
+            )
+            entry = tree.files.get(path)
+            if text is None:
+                return replace(answer, why="the file has no such line")
+            numbers = next((s.applied for s in tree.states.get(path, ()) if s.id == oid), None)
+            if entry is not None and entry.id == oid:
+                found.append(replace(answer, owner=UPSTREAM))
+            elif numbers is not None:
+                found.append(self._of_state(answer, tree, path, content, sorted(numbers), place.line))
+        return _first(found) if found else self._of_unknown(place, candidates, content, text)
+
+    def _of_state(
+        self, answer: Blamed, tree: KnownTree, path: bytes, content: bytes, numbers: Sequence[int], line: int
+    ) -> Blamed:
+        patches = load_patches(self._dist, tree.stack)
+        owned = owners_of(path, content, [patches[n] for n in numbers])
+        if owned is None:
+            return replace(answer, why="the patches that it holds cannot be taken back from it")
+        number = owned.owners[line - 1]
+        return self._with_patch(answer, UPSTREAM if number is None else patches[numbers[number]].feature)
+
+    def _of_unknown(
+        self, place: Place, candidates: Sequence[tuple[KnownTree, bytes]], content: bytes, text: str | None
+    ) -> Blamed:
+        """A file that is no pin's, patched or not: held line by line against the nearest patched one that can be had."""
+        tips = [v[1] if (v := self._versions(*one)) is not None else None for one in candidates]
+        near = [0 if tip is None else _alike(tip, content) for tip in tips]
+        nearest = near.index(max(near))
+        (tree, path), tip = candidates[nearest], tips[nearest]
+        answer = Blamed(place, None, tree.upstream, tree.stack.name, path.decode("utf-8", "replace"), text=text)
+        if text is not None and tip is not None:
+            line = line_before(tip, content, place.line)
+            if line is not None:
+                numbers = tree.touched.get(path, ())
+                found = self._of_state(replace(answer, told_by="content"), tree, path, tip, numbers, line)
+                return replace(found, why="the file is not as any pin has it; the line is")
+            if None not in tips:
+                return replace(answer, owner=EDIT, told_by="content", why="no patch and not this pin has the line")
+        return _untold(answer, candidates, "the file is not as any known pin has it, patched or not")
+
+    # a file that is elsewhere
+
+    def _by_text(
+        self, place: Place, candidates: Sequence[tuple[KnownTree, bytes]], together: Sequence[Place]
+    ) -> Blamed:
+        answers = [self._by_text_of(place, tree, path, together) for tree, path in candidates]
+        found = [one for one in answers if one.owner is not None]
+        if found:
+            return _first(found)
+        one = next((one for one in answers if one.why == _NO_SOURCE), answers[0])
+        return _untold(one, candidates, one.why)
+
+    def _by_text_of(self, place: Place, tree: KnownTree, path: bytes, together: Sequence[Place]) -> Blamed:
+        shown = path.decode("utf-8", "replace")
+        answer = Blamed(place, None, tree.upstream, tree.stack.name, shown, text=place.said)
+        versions = self._versions(tree, path)
+        if versions is None:
+            return replace(answer, why=_NO_SOURCE)
+        before, patched = versions
+        if all(one.said is None for one in together):
+            return replace(answer, why=_NO_CODE)
+        answer = replace(answer, told_by="traceback")
+        plain = _fits(before, together)
+        if patched is None or not _fits(patched, together):
+            why = "the file is not here, and its lines are not those of any known pin, patched or not"
+            return replace(answer, owner=UPSTREAM) if plain else replace(answer, told_by=None, why=why)
+        found = self._of_state(answer, tree, path, patched, tree.touched.get(path, ()), place.line)
+        same = plain and found.owner != UPSTREAM
+        return replace(found, why="the unpatched file reads the same there") if same else found
+
+    def _versions(self, tree: KnownTree, path: bytes) -> tuple[bytes | None, bytes | None] | None:
+        """The file without and with the whole stack; None where no source can be had without a network."""
+        key = (tree.upstream, tree.stack.name, path)
+        if key not in self._read:
+            self._read[key] = self._versions_now(tree, path)
+        return self._read[key]
+
+    def _versions_now(self, tree: KnownTree, path: bytes) -> tuple[bytes | None, bytes | None] | None:
+        upstream = self._dist.upstream(tree.upstream)
+        places = Releases(tree.stack, upstream, self._options, SilentProgress(), frozenset())
+        try:
+            base = places.base()
+            with ObjectReader(base.repo) as reader:
+                before = RevisionTree(reader, base.tree).read(path)
+            return before, _after(path, before, load_patches(self._dist, tree.stack))
+        except (SourceUnavailable, DoesNotApply):
+            return None
+
+    def _with_patch(self, answer: Blamed, owner: str) -> Blamed:
+        stack = self._dist.stacks.get((answer.upstream or "", answer.stack or ""))
+        patches = load_patches(self._dist, stack) if stack is not None and owner != UPSTREAM else []
+        patch = next((p for p in patches if p.feature == owner), None)
+        if stack is None or patch is None:
+            return replace(answer, owner=owner)
+        page = Entry(stack, patch).page
+        page_there = page if (self._dist.root / page).is_file() else None
+        switch = patch.header.trailer("Switch")
+        return replace(answer, owner=owner, patch=patch.shown, page=page_there, switch=switch)
+
+
+def _resolved(file: Path) -> Path:
+    try:
+        return file.resolve()
+    except (OSError, ValueError, RuntimeError):
+        return file
+
+
+def _first(found: Sequence[Blamed]) -> Blamed:
+    """The first of several stacks that have the line, which says what others there are."""
+    first, others = found[0], [f"{one.upstream}/{one.stack}" for one in found[1:]]
+    why = [*([first.why] if first.why else []), *([f"it can be of {', '.join(others)} as well"] if others else [])]
+    return replace(first, why="; ".join(why) or None)
+
+
+def _untold(answer: Blamed, candidates: Sequence[object], why: str | None) -> Blamed:
+    """Of no stack, where several have a file of this name and none of them the line."""
+    return replace(answer, stack=answer.stack if len(candidates) == 1 else None, why=why)
+
+
+def _alike(old: bytes, new: bytes) -> int:
+    """How many lines both have."""
+    return sum(end - start for tag, _, _, start, end in matching(old, new) if tag == "equal")
+
+
+def _after(path: bytes, before: bytes | None, patches: Sequence[StackPatch]) -> bytes | None:
+    content = before
+    for patch in patches:
+        carried = patch.carried.get(path.decode("utf-8", "surrogateescape"))
+        content = content if carried is None else carried
+        for change in patch.patch.changes:
+            if change.path == path and change.old_path in (path, None):
+                content = apply_change(change, content or b"", patch.shown)
+    return content
+
+
+def _fits(content: bytes | None, places: Sequence[Place]) -> bool:
+    """Whether every line that a traceback told the text of reads so."""
+    told = [p for p in places if p.said is not None]
+    return content is not None and bool(told) and all(_text(content, p.line) == p.said for p in told)
+
+
+def _text(content: bytes, line: int) -> str | None:
+    lines = split_lines(content)
+    return lines[line - 1].decode("utf-8", "replace").strip() if line <= len(lines) else None

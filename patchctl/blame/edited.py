@@ -1,0 +1,106 @@
+"""What differs in the trees of a workspace from what was applied: a diff, and by hunk whose lines it changes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from patchctl.blame.line_owners import owners_by_git
+from patchctl.errors import BrokenRepository, WrongUse
+from patchctl.git.catfile import ObjectReader
+from patchctl.git.run import GitFailed
+from patchctl.patch.apply import split_lines
+from patchctl.patch.names import path_text
+from patchctl.source.upstream_releases import RevisionTree
+from patchctl.workspace.state import TreeState, load_state
+from patchctl.workspace.trees import Tree
+
+_CONTEXT = 3
+UPSTREAM = "upstream"
+
+
+@dataclass(frozen=True)
+class EditedHunk:
+    """Lines that differ: `line` in the file that is there, `owners` of what they change (features, or "upstream"), `diff` with
+    its @@ line."""
+
+    line: int
+    owners: tuple[str, ...]
+    diff: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class EditedFile:
+    """A file that is not as it was applied: changed, deleted, or binary (changed, and no lines to show)."""
+
+    path: str
+    state: str
+    hunks: tuple[EditedHunk, ...] = ()
+
+
+@dataclass(frozen=True)
+class EditedTree:
+    """A tree of the workspace; `problem` says why it cannot be looked at."""
+
+    upstream: str
+    stack: str
+    folder: str
+    files: tuple[EditedFile, ...] = ()
+    problem: str | None = None
+
+
+def drift_of_workspace(workspace: Path) -> list[EditedTree]:
+    """Every tree, from its own repository. Raises WrongUse where nothing was applied, BadManifest for a broken state."""
+    state = load_state(workspace)
+    if state is None or not state.trees:
+        raise WrongUse(f"nothing was applied to {workspace}", hint="name the workspace with --workspace DIR")
+    return [_tree(Tree.of(workspace, name, tree), tree) for name, tree in state.trees.items()]
+
+
+def _tree(tree: Tree, state: TreeState) -> EditedTree:
+    try:
+        paths = tree.differences(state.tip_commit)
+        with ObjectReader(tree.git_dir, tree.name) as reader:
+            tip = RevisionTree(reader, state.tip_tree)
+            files = tuple(_file(tree, state, tip, path) for path in paths)
+    except (BrokenRepository, GitFailed) as error:
+        return EditedTree(tree.name, state.stack, str(tree.folder), problem=error.what)
+    return EditedTree(tree.name, state.stack, str(tree.folder), files)
+
+
+def _file(tree: Tree, state: TreeState, tip: RevisionTree, path: bytes) -> EditedFile:
+    name = path_text(path)
+    place = tree.folder / path.decode("utf-8", "surrogateescape")
+    if not place.is_file():
+        return EditedFile(name, "deleted")
+    old, new = tip.read(path), place.read_bytes()
+    if old is None or b"\0" in old + new:
+        return EditedFile(name, "binary")
+    features = {p.commit: p.feature for p in state.patches}
+    owners = owners_by_git(tree.work, state.base_commit, state.tip_commit, path)
+    return EditedFile(name, "changed", tuple(_hunks(old, new, [features.get(o, UPSTREAM) for o in owners])))
+
+
+def _hunks(old: bytes, new: bytes, owners: Sequence[str]) -> Iterator[EditedHunk]:
+    before, after = split_lines(old), split_lines(new)
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    for group in matcher.get_grouped_opcodes(_CONTEXT):
+        touched: list[str] = []
+        lines = []
+        for tag, i, j, k, m in group:
+            if tag == "equal":
+                lines += [" " + _text(line) for line in before[i:j]]
+                continue
+            # of lines that are only added, those around them
+            touched += owners[i:j] if j > i else owners[max(0, i - 1) : i + 1]
+            lines += ["-" + _text(line) for line in before[i:j]] + ["+" + _text(line) for line in after[k:m]]
+        first, last = group[0], group[-1]
+        head = f"@@ -{first[1] + 1},{last[2] - first[1]} +{first[3] + 1},{last[4] - first[3]} @@"
+        changed = next(k for tag, _, _, k, _ in group if tag != "equal")
+        yield EditedHunk(changed + 1, tuple(dict.fromkeys(touched)) or (UPSTREAM,), (head, *lines))
+
+
+def _text(line: bytes) -> str:
+    return line.removesuffix(b"\n").decode("utf-8", "backslashreplace")

@@ -1,0 +1,408 @@
+"""How a stack's patches fare on other revisions of their upstream: which fit, which moved, which are lost, and to what.
+
+Releases are walked in their order. What upstream took over is seen in the release where it did, even where a later one wrote it
+anew; whose commit took lines away is sought between two releases. On each, patches go in stack order onto what the ones before
+gave; one that does not arrive is left out. What was found of a release is remembered by its tree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from patchctl.atomic import make_folder, replace_file
+from patchctl.catalog.evidence import Evidence
+from patchctl.drift.api_diff import Changed, Source, changed_names, written_lines
+from patchctl.drift.api_index import Reader
+from patchctl.drift.file_drift import FileJudge, renamed
+from patchctl.drift.lost_hunks import known_of, with_commits
+from patchctl.drift.types import (
+    ARRIVES,
+    CONFLICT,
+    EXACT,
+    GONE,
+    MOVED,
+    THREE_WAY,
+    UNKNOWN,
+    UPSTREAM,
+    CallerDrift,
+    FileDrift,
+    PatchDrift,
+    ReleaseDrift,
+    StackDrift,
+    caller_from_json,
+    patch_from_json,
+)
+from patchctl.errors import DoesNotApply, PatchctlError, SourceUnavailable
+from patchctl.git.catfile import ObjectReader
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.lock import LockedForm, read_lock
+from patchctl.manifest.types import Stack, Upstream
+from patchctl.patch.apply import apply_change
+from patchctl.patch.names import path_text
+from patchctl.patch.parse import FileChange
+from patchctl.source.types import SourceOptions
+from patchctl.source.upstream_releases import Release, Releases, RevisionTree, wanted_files
+from patchctl.stack.patches import StackPatch
+from patchctl.stack.plan import load_patches
+from patchctl.terminal.progress import Progress
+
+_Row = TypeVar("_Row", PatchDrift, CallerDrift)
+# Raise it when the same files give another verdict.
+ENGINE = 2
+NO_STACK = "the distribution has no stack of this revision"
+_WORST = (EXACT, MOVED, THREE_WAY, UPSTREAM, UNKNOWN, GONE, CONFLICT)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A patch's change of one file, with the contents on the stack's own base; `change` is None for a carried file."""
+
+    path: bytes
+    change: FileChange | None
+    before: bytes | None
+    after: bytes | None
+    held: bool = True
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A stack, its base open, and each patch's steps."""
+
+    stack: Stack
+    base: Release
+    tree: RevisionTree
+    patches: Sequence[StackPatch]
+    steps: Mapping[int, Sequence[_Step]]
+    sources: Sequence[Sequence[Source]]
+    not_in_sdist: frozenset[str]
+
+    @property
+    def paths(self) -> list[bytes]:
+        return sorted({s.path for steps in self.steps.values() for s in steps})
+
+
+@dataclass(frozen=True)
+class _Walked:
+    """A release as it was found, before anything of the distribution is said of it; `key` is the cache's."""
+
+    release: Release
+    key: str
+    found: Sequence[PatchDrift]
+
+
+@dataclass
+class Drifting:
+    """One run over any number of stacks."""
+
+    dist: Distribution
+    options: SourceOptions
+    progress: Progress
+    judge: FileJudge = field(default_factory=FileJudge)
+    _callers: dict[tuple[str, str], list[Caller] | str] = field(default_factory=dict)
+
+    def stacks(self, wanted: Iterable[tuple[Stack, Sequence[str] | None]]) -> list[StackDrift]:
+        """Each stack on its revisions. One whose source cannot be had is named beside what was found of the others. Raises
+        SourceUnavailable where none can."""
+        found, missing = [], list[SourceUnavailable]()
+        for stack, against in wanted:
+            try:
+                found.append(self.stack(stack, against))
+            except SourceUnavailable as error:
+                missing.append(error)
+                found.append(StackDrift(stack.upstream, stack.name, (), unavailable=tuple(error.tried)))
+            finally:
+                self.progress.finish()
+        if missing and len(missing) == len(found):
+            raise missing[0]
+        return found
+
+    def stack(self, stack: Stack, against: Sequence[str] | None) -> StackDrift:
+        """The stack on these revisions, or on every newer one. Raises SourceUnavailable."""
+        patches = load_patches(self.dist, stack)
+        places = self._places(stack, patches)
+        self.progress.of(f"drift of {stack.upstream}/{stack.name}")
+        releases = places.newer() if against is None else places.named(against)
+        base = places.base()
+        with ExitStack() as open_:
+            reader = open_.enter_context(ObjectReader(base.repo))
+            prepared = _prepare(stack, base, RevisionTree(reader, base.tree), patches, _not_in_sdist(self.dist, stack))
+            seen = {f"{s.upstream}/{s.name}": self._calling(s) for s in beside(self.dist, stack)} if releases else {}
+            callers = [one for found in seen.values() if not isinstance(found, str) for one in found]
+            rows: list[ReleaseDrift] = []
+            walk = _Walked(base, "", [])
+            for release in releases:
+                self.progress.note(release.name)
+                walk = self._found(prepared, release, walk)
+                rows.append(self._judged_all(prepared, walk, rows, self._calls(prepared, release, callers)))
+        unseen = tuple(f"{name}: {why}" for name, why in seen.items() if isinstance(why, str))
+        return StackDrift(stack.upstream, stack.name, tuple(rows), unseen)
+
+    def _places(self, stack: Stack, patches: Sequence[StackPatch]) -> Releases:
+        wanted = wanted_files(path for p in patches for path in p.paths)
+        return Releases(stack, self.dist.upstream(stack.upstream), self.options, self.progress, wanted)
+
+    def _calling(self, stack: Stack) -> list[Caller] | str:
+        """A stack's patches as what they call is sought in; why not, where that cannot be."""
+        key = stack.upstream, stack.name
+        if key not in self._callers:
+            try:
+                patches = load_patches(self.dist, stack)
+                base = self._places(stack, patches).base()
+                with ObjectReader(base.repo) as reader:
+                    found = _prepare(stack, base, RevisionTree(reader, base.tree), patches, frozenset())
+                rows = zip(patches, found.sources, strict=True)
+                self._callers[key] = [Caller(stack, patch, tuple(sources)) for patch, sources in rows]
+            except (
+                PatchctlError
+            ) as error:  # a fault of that stack, or no source: this one can be looked at all the same
+                self._callers[key] = str(error)
+        return self._callers[key]
+
+    def _calls(self, stack: _Prepared, release: Release, callers: Sequence[Caller]) -> list[CallerDrift]:
+        tops = tops_of(self.dist.upstream(stack.stack.upstream))
+        callers = naming(callers, tops)
+        if not callers:
+            return []
+        sources = [[c.patch.shown, c.patch.digest, [s.path for s in c.sources]] for c in callers]
+        cache = _Cache(self.options.cache, ["callers", sorted(tops), sources, stack.base.tree, release.tree])
+        found = cache.recall(caller_from_json)
+        if found is None:
+            with ObjectReader(release.repo) as reader:
+                found = list(calls(callers, tops, stack.tree.text, RevisionTree(reader, release.tree).text))
+            cache.keep(found)
+        return found
+
+    def _found(self, stack: _Prepared, release: Release, before: _Walked) -> _Walked:
+        digests, walked = [p.digest for p in stack.patches], [before.key, before.release.commit, release.commit]
+        history = walked if release.history else []
+        parts = [digests, stack.base.commit, release.tree, release.form, history]
+        cache = _Cache(self.options.cache, parts)
+        found = cache.recall(patch_from_json)
+        if found is None:
+            with ObjectReader(release.repo) as reader:
+                tree = RevisionTree(reader, release.tree)
+                found = list(self._patches(stack, tree, release.form))
+                known = known_of(before.found)
+                found = with_commits(found, stack.patches, reader, before.release, release, known)
+                found = [replace(p, names=tuple(n)) for p, n in zip(found, _names(stack, tree), strict=True)]
+            cache.keep(found)
+        return _Walked(release, cache.key, found)
+
+    def _judged_all(
+        self, stack: _Prepared, walk: _Walked, earlier: Sequence[ReleaseDrift], callers: Sequence[CallerDrift]
+    ) -> ReleaseDrift:
+        release = walk.release
+        taken = {p.feature: r.release for r in reversed(earlier) for p in r.patches if p.state == UPSTREAM}
+        own = _stack_at(self.dist, stack.stack.upstream, release)
+        done = tuple(self._judged(p, own, taken) for p in walk.found)
+        called = (replace(c, proof=unproven_with(self.dist, c, own) if own else NO_STACK) for c in callers)
+        return ReleaseDrift(release.name, release.form, release.commit, done, tuple(called))
+
+    def _judged(self, patch: PatchDrift, own: Stack | None, taken: Mapping[str, str]) -> PatchDrift:
+        """With what the distribution knows: whether it is proven there, whether upstream had it."""
+        proof: str | None = NO_STACK
+        if own is not None:
+            there = next((p for p in load_patches(self.dist, own) if p.feature == patch.feature), None)
+            lacks = f"{own.upstream}/{own.name} does not have it"
+            proof = lacks if there is None else Evidence(self.dist).unproven(own, there)
+        since = None if patch.state == UPSTREAM else taken.get(patch.feature, patch.taken)
+        left, later = (own.dropped, own.postponed) if own is not None else ({}, {})
+        name = patch.feature
+        return replace(patch, proof=proof, taken=since, dropped=left.get(name), postponed=later.get(name))
+
+    def _patches(self, stack: _Prepared, tree: RevisionTree, form: str) -> Iterator[PatchDrift]:
+        ours: dict[bytes, bytes | None] = {}
+        moved: dict[bytes, bytes | None] = {}
+        for number, patch in enumerate(stack.patches):
+            rows: list[FileDrift] = []
+            after: dict[bytes, bytes | None] = {}
+            for step in stack.steps[number]:
+                row, content = self._file(stack, step, tree, ours | after, moved)
+                if row.state == GONE and form == "sdist" and patch.feature in stack.not_in_sdist:
+                    row = FileDrift(row.path, UNKNOWN)  # the pin's own sdist lacks files of this patch too
+                rows.append(row)
+                after[step.path] = content
+            state = max((r.state for r in rows), key=_WORST.index, default=EXACT)
+            state = _together(state, rows)
+            if state in ARRIVES:
+                ours |= after
+            yield PatchDrift(patch.feature, patch.shown, state, tuple(rows))
+
+    def _file(
+        self,
+        stack: _Prepared,
+        step: _Step,
+        tree: RevisionTree,
+        ours: Mapping[bytes, bytes | None],
+        moved: dict[bytes, bytes | None],
+    ) -> tuple[FileDrift, bytes | None]:
+        name = path_text(step.path)
+        if not step.held:
+            return FileDrift(name, UNKNOWN), None
+        if (
+            step.path not in moved
+            and step.path not in ours
+            and step.before is not None
+            and tree.entry(step.path) is None
+        ):
+            moved[step.path] = renamed(step.path, step.before, stack.tree, tree)
+        target = moved.get(step.path)
+        here = ours[step.path] if step.path in ours else tree.read(target or step.path)
+        outcome = self.judge.judge(step.change, step.before, step.after, here)
+        state = outcome.state
+        if target is not None and state == EXACT:
+            state = MOVED
+        return FileDrift(name, state, path_text(target) if target else None, outcome.hunks), outcome.content
+
+
+def _together(state: str, rows: Sequence[FileDrift]) -> str:
+    """The patch's state from its files': what is lost is a conflict; what upstream has only a part of, a three-way merge."""
+    if state == GONE:
+        return CONFLICT
+    if state == UPSTREAM and any(r.state != UPSTREAM for r in rows):
+        return THREE_WAY
+    return state
+
+
+def _prepare(
+    stack: Stack, base: Release, tree: RevisionTree, patches: Sequence[StackPatch], not_in_sdist: frozenset[str]
+) -> _Prepared:
+    contents: dict[bytes, bytes | None] = {}
+    steps: dict[int, list[_Step]] = {}
+    sources: list[list[Source]] = []
+    for number, patch in enumerate(patches):
+        steps[number] = [*_steps_of(patch, tree, contents)]
+        for step in steps[number]:
+            contents[step.path] = step.after
+        sources.append(
+            [
+                Source(s.path.decode("utf-8", "replace"), s.after, written_lines(s.change.hunks) if s.change else None)
+                for s in steps[number]
+                if s.after is not None and s.path.endswith(b".py")
+            ]
+        )
+    return _Prepared(stack, base, tree, patches, steps, sources, not_in_sdist)
+
+
+def _steps_of(patch: StackPatch, tree: RevisionTree, contents: Mapping[bytes, bytes | None]) -> Iterator[_Step]:
+    for change in patch.patch.changes:
+        old = change.old_path
+        before = None if old is None else contents[old] if old in contents else tree.read(old)
+        if old is not None and before is None:
+            yield _Step(old, change, None, None, held=False)
+            continue
+        try:
+            after = apply_change(change, before or b"", patch.shown)
+        except DoesNotApply as error:
+            error.hint = error.hint or "`patchctl verify` says what is wrong with the stack on its own base"
+            raise
+        if change.new_path is not None and change.new_path != old:
+            yield _Step(change.new_path, change if old is None else None, None, after)
+        if old is not None:
+            kept = change.new_path == old
+            if kept or change.kind in ("delete", "rename"):
+                yield _Step(old, change, before, after if kept else None)
+    for path, data in patch.carried.items():
+        yield _Step(path.encode(), None, None, data)
+
+
+def _names(stack: _Prepared, tree: RevisionTree) -> Iterator[list[Changed]]:
+    for sources in stack.sources:
+        yield changed_names(sources, stack.tree.text, tree.text)
+
+
+def _not_in_sdist(dist: Distribution, stack: Stack) -> frozenset[str]:
+    """The features that cannot be had from the pin's source distribution, as the lock has them."""
+    lock = read_lock(dist.root, stack)
+    forms = [r.forms.get("sdist") for r in lock.results] if lock is not None else []
+    return frozenset(f for form in forms if isinstance(form, LockedForm) for f in form.unavailable)
+
+
+def _stack_at(dist: Distribution, upstream: str, release: Release) -> Stack | None:
+    """The distribution's stack of this very revision."""
+    for (name, _), stack in dist.stacks.items():
+        sdist = stack.pin.sdist
+        same = release.sha256 is not None and sdist is not None and sdist.sha256 == release.sha256
+        if name == upstream and (same or stack.pin.commit == release.commit):
+            return stack
+    return None
+
+
+class _Cache:
+    """What a release gave, by all that it depends on: patches, base, the release's tree, and how it was come to."""
+
+    def __init__(self, root: Path, parts: Sequence[object]) -> None:
+        self.key = hashlib.sha256(json.dumps([ENGINE, *parts]).encode()).hexdigest()
+        self._file = root / "drift" / "verdicts" / self.key[:2] / f"{self.key[2:]}.json"
+
+    def recall(self, read: Callable[[Mapping[str, object]], _Row]) -> list[_Row] | None:
+        try:
+            return [read(row) for row in json.loads(self._file.read_bytes())]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+
+    def keep(self, found: Iterable[PatchDrift | CallerDrift]) -> None:
+        """Where the cache cannot be written it is worked out again."""
+        with contextlib.suppress(OSError):
+            make_folder(self._file.parent)
+            replace_file(self._file, json.dumps([asdict(p) for p in found]).encode())
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A patch of another stack, with the Python that it writes."""
+
+    stack: Stack
+    patch: StackPatch
+    sources: tuple[Source, ...]
+
+
+def beside(dist: Distribution, stack: Stack) -> list[Stack]:
+    """The stacks of other upstreams that share a profile with this one."""
+    shared = (p.stacks.items() for p in dist.every_profile() if p.stacks.get(stack.upstream) == stack.name)
+    return [
+        dist.stack(*name) for name in dict.fromkeys(n for names in shared for n in names) if name[0] != stack.upstream
+    ]
+
+
+def tops_of(upstream: Upstream) -> frozenset[str]:
+    """The first parts of the names that it can be imported by: `megatron`, whose other packages come with it from git."""
+    return frozenset(package.partition(".")[0] for package in upstream.packages)
+
+
+def naming(callers: Iterable[Caller], tops: frozenset[str]) -> list[Caller]:
+    """The callers with a file in which one of these names stands, and these files alone."""
+    words = [top.encode() for top in tops]
+    found = (replace(c, sources=tuple(s for s in c.sources if any(w in s.data for w in words))) for c in callers)
+    return [caller for caller in found if caller.sources]
+
+
+def calls(callers: Iterable[Caller], tops: frozenset[str], old: Reader, new: Reader) -> Iterator[CallerDrift]:
+    """Those of the callers that use what is in the old tree, and gone or different in the new one."""
+    before, after = cache(old), cache(new)
+    for caller in callers:
+        if names := changed_names(caller.sources, before, after, tops):
+            stack, patch = caller.stack, caller.patch
+            yield CallerDrift(stack.upstream, stack.name, patch.feature, patch.shown, tuple(names))
+
+
+def unproven_with(dist: Distribution, caller: CallerDrift, own: Stack) -> str | None:
+    """Why nothing shows that a caller works with this stack: None where a record of trees with it does, or where a stack that
+    stands beside it has left the patch out."""
+    near = beside(dist, own)
+    said = f"no stack of {caller.upstream} has it with {own.upstream}/{own.name}"
+    for stack in (s for (upstream, _), s in dist.stacks.items() if upstream == caller.upstream):
+        if stack in near and caller.feature in stack.dropped:
+            return None
+        patch = next((p for p in load_patches(dist, stack) if p.feature == caller.feature), None)
+        if patch is not None and (said := Evidence(dist).unproven(stack, patch, own) or "") == "":
+            return None
+    return said

@@ -1,0 +1,241 @@
+"""Reads what `drift --json` printed: a whole run, to show it, and an earlier run, to say what is worse now.
+
+A key that is missing or has another type is an error; unknown keys are ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from patchctl.drift.api_diff import Changed
+from patchctl.drift.types import ARRIVES, PatchDrift, StackDrift
+from patchctl.errors import BadManifest, WrongUse
+from patchctl.given import named_file
+from patchctl.manifest.shape import Shape, build, fields_of, shape_of
+
+SCHEMA = "patchctl.drift/1"
+_NO_RUN = "patchctl.error/1"
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class SavedName:
+    """A name of upstream's that a patch uses, and that changed."""
+
+    name: str
+    was: str
+    now: str | None
+
+
+@dataclass(frozen=True)
+class SavedFile:
+    """A file of a patch on a release."""
+
+    path: str
+    state: str
+    target: str | None
+
+
+@dataclass(frozen=True)
+class SavedPatch:
+    """A patch on a release; the words are those of drift.types."""
+
+    feature: str
+    state: str
+    files: list[SavedFile]
+    names: list[SavedName]
+    taken: str | None
+    proof: str | None
+    stale: bool
+    clean: bool
+
+
+@dataclass(frozen=True)
+class SavedCaller:
+    """A patch of another upstream that calls what changed."""
+
+    upstream: str
+    feature: str
+    names: list[SavedName]
+    proof: str | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.feature}@{self.upstream}"
+
+
+@dataclass(frozen=True)
+class SavedRelease:
+    """A stack on a release. Runs of earlier patchctls have no callers."""
+
+    release: str
+    form: str
+    commit: str
+    patches: list[SavedPatch]
+    callers: list[SavedCaller] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class SavedStack:
+    """A stack on all releases of the run."""
+
+    upstream: str
+    stack: str
+    releases: list[SavedRelease]
+
+
+_STACKS = list[SavedStack]
+
+
+@dataclass(frozen=True)
+class SavedDrift:
+    """A run of `drift`: its stacks, or why it came to nothing."""
+
+    stacks: tuple[SavedStack, ...]
+    problem: str | None = None
+
+
+def read_drift(file: Path) -> SavedDrift:
+    """Read a run, also one that ended with an error. Raises WrongUse where no file is, BadManifest for what `drift` did not print."""
+    return _from_json(file, _saved, "`patchctl drift --matrix --json >FILE` makes it")
+
+
+def _from_json(file: Path, read: Callable[[Any], _T], hint: str) -> _T:
+    try:
+        return read(json.loads(named_file(file)))
+    except FileNotFoundError as error:
+        raise WrongUse(f"{file} is not there", hint=hint) from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BadManifest(f"this is not what `drift --json` printed: {error}", where=str(file)) from error
+
+
+def _stacks_in(data: Any) -> Any:
+    if data["schema"] != SCHEMA:
+        raise ValueError(f"its schema is not {SCHEMA}")
+    return data["stacks"]
+
+
+def _saved(data: Any) -> SavedDrift:
+    if data["schema"] == _NO_RUN:
+        what = data["error"]["what"]
+        return SavedDrift((), what if isinstance(what, str) else "")
+    stacks: list[SavedStack] = build(_STACKS, _known(shape_of(_STACKS), _stacks_in(data)))
+    return SavedDrift(tuple(stacks))
+
+
+def _known(shape: Shape, data: Any) -> Any:
+    """The data without keys that the classes do not have."""
+    if shape.is_record and isinstance(data, Mapping):
+        fields = fields_of(shape.base).items()
+        return {name: _known(one.shape, data[name]) for name, one in fields if one.required or name in data}
+    if shape.origin is list and isinstance(data, list):
+        return [_known(shape_of(shape.args[0]), item) for item in data]
+    return data
+
+
+_Seen = dict[str, tuple[bool, frozenset[str]]]
+_NONE: tuple[bool, frozenset[str]] = (True, frozenset())
+_CALLERS = "@"  # no name of a feature
+
+
+@dataclass(frozen=True)
+class Broke:
+    """A patch that arrived and does not any longer, or that calls something which was there and is not what it was."""
+
+    upstream: str
+    stack: str
+    release: str
+    feature: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Appeared:
+    """A release that the earlier run did not name, and how many of the stack's patches arrive on it."""
+
+    upstream: str
+    stack: str
+    release: str
+    arrive: int
+    patches: int
+
+
+@dataclass(frozen=True)
+class News:
+    """What a run found that the earlier one had not."""
+
+    broke: tuple[Broke, ...]
+    appeared: tuple[Appeared, ...]
+
+
+class Earlier:
+    """An earlier run, by stack: its releases in their order, each with what was found of every feature."""
+
+    def __init__(self, file: Path) -> None:
+        """Raises WrongUse where nothing is there, BadManifest for what no run of `drift --json` printed."""
+        self._stacks = _from_json(file, _earlier, "the first time: `patchctl drift --matrix --json >FILE`")
+
+    def news(self, stacks: Sequence[StackDrift]) -> News:
+        """What newly broke, and the releases that are new. Of a stack that the earlier run did not look at, nothing is news."""
+        return News(tuple(self._broke(stacks)), tuple(self._appeared(stacks)))
+
+    def _appeared(self, stacks: Sequence[StackDrift]) -> Iterator[Appeared]:
+        for stack in stacks:
+            if (known := self._stacks.get((stack.upstream, stack.stack))) is None:
+                continue
+            for release in stack.releases:
+                if release.release not in known:
+                    arrive = sum(p.state in ARRIVES or p.clean for p in release.patches)
+                    yield Appeared(stack.upstream, stack.stack, release.release, arrive, len(release.patches))
+
+    def _broke(self, stacks: Sequence[StackDrift]) -> list[Broke]:
+        """What is worse now. A release that is new is held against the newest that was known then; a patch that is new, or a
+        stack, against nothing."""
+        found = []
+        for stack in stacks:
+            known = self._stacks.get((stack.upstream, stack.stack), {})
+            newest = next(reversed(known.values()), {})
+            for release in stack.releases:
+                was = known.get(release.release, newest)
+                worse = [(p.feature, _worse(p, *was[p.feature])) for p in release.patches if p.feature in was]
+                if _CALLERS in was:  # else that run did not look at them
+                    worse += [(c.name, _fresh(c.names, was.get(c.name, _NONE)[1])) for c in release.callers]
+                rows = ((feature, why) for feature, why in worse if why)
+                found += [Broke(stack.upstream, stack.stack, release.release, *row) for row in rows]
+        return found
+
+
+def _worse(patch: PatchDrift, arrived: bool, names: frozenset[str]) -> str | None:
+    if arrived and patch.state not in ARRIVES and not patch.clean:
+        lost = [f.path for f in patch.files if f.state not in ARRIVES]
+        return f"{patch.state}: {', '.join(lost)}"
+    return _fresh(patch.names, names)
+
+
+def _fresh(changed: Iterable[Changed], names: frozenset[str]) -> str | None:
+    fresh = [c.name for c in changed if c.name not in names]
+    return f"calls what has changed: {', '.join(fresh)}" if fresh else None
+
+
+def _earlier(data: Any) -> dict[tuple[str, str], dict[str, _Seen]]:
+    return {(s["upstream"], s["stack"]): _releases(s["releases"]) for s in _stacks_in(data)}
+
+
+def _releases(rows: Sequence[Mapping[str, Any]]) -> dict[str, _Seen]:
+    return {str(r["release"]): _seen(r) for r in rows}
+
+
+def _seen(release: Mapping[str, Any]) -> _Seen:
+    """By feature of a patch, and by FEATURE@UPSTREAM of a caller."""
+    found = {str(p["feature"]): (p["state"] in ARRIVES, _called(p)) for p in release["patches"]}
+    if "callers" in release:
+        found |= {_CALLERS: _NONE} | {f"{c['feature']}@{c['upstream']}": (True, _called(c)) for c in release["callers"]}
+    return found
+
+
+def _called(row: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(str(c["name"]) for c in row["names"])

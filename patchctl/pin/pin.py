@@ -1,0 +1,288 @@
+"""A new pin of an upstream: its commit, tree, tag and source distribution, found in whatever source is there; the generated files
+of the stack before it, with the new version in them; and the manifest that holds all of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from patchctl.errors import LocalEdits, SourceMismatch, SourceUnavailable, Tried, WrongUse
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.load import loads
+from patchctl.manifest.problems import quoted
+from patchctl.manifest.shape import shape_of
+from patchctl.manifest.types import Name, Pin, Sdist, Stack, Upstream
+from patchctl.pin.generated import Source, carried_over, strangers
+from patchctl.pin.runtime_hints import Proposal, new_imports, propose
+from patchctl.scratch import scratch
+from patchctl.source.obtain import obtain, obtain_form
+from patchctl.source.refs import Revision, Revisions, release_prefix, version_of
+from patchctl.source.types import Base, SourceOptions
+from patchctl.terminal.progress import Progress
+from patchctl.terminal.text import one_line
+
+_TOP_LEVEL = re.compile(r"(?m)^(?=[A-Za-z_]+:)")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """A stack that is to be: its manifest's text and where it goes, the bases that were had, what was looked for in vain, what
+    somebody has to look at, and the runtime that upstream's own files name."""
+
+    stack: Stack
+    like: Stack
+    file: Path
+    text: str
+    bases: Sequence[Base]
+    tried: Sequence[Tried]
+    notes: Sequence[str]
+    runtime: Sequence[Proposal]
+
+
+def newest(dist: Distribution, upstream: str, wanted: str) -> Stack:
+    """The stack of an upstream that a pin of `wanted` follows: the one with the highest version that is not above it, or the
+    highest of all where `wanted` is no release or older than each. Raises WrongUse where the upstream has none."""
+    from packaging.version import Version
+
+    described = dist.upstream(upstream)
+    stacks = [s for (u, _), s in sorted(dist.stacks.items()) if u == upstream]
+    if not stacks:
+        raise WrongUse(
+            f"{upstream} has no stack to begin from", hint="write its first manifest: docs/writing-patches.md"
+        )
+
+    def version(stack: Stack) -> Version:
+        return version_of(stack.pin.tag or stack.name, release_prefix(stack, described)) or Version("0")
+
+    last = max(stacks, key=version)
+    release = version_of(wanted, release_prefix(last, described))
+    return max((s for s in stacks if release is not None and version(s) <= release), key=version, default=last)
+
+
+def find_pin(
+    dist: Distribution,
+    like: Stack,
+    wanted: str,
+    options: SourceOptions,
+    progress: Progress,
+    *,
+    name: str | None = None,
+    commit: str | None = None,
+) -> Pinned:
+    """The stack for the revision `wanted` of the upstream of `like`. Nothing is written. `commit` is what the user says of a
+    revision whose repository cannot be had. With `options.source` sdist and no `commit` no repository is asked, and the pin is
+    of the source distribution alone.
+
+    Raises SourceUnavailable with every place tried, SourceMismatch, WrongUse for a name that is taken or a generated file that
+    the new revision does not expect.
+    """
+    upstream = dist.upstream(like.upstream)
+    prefix = release_prefix(like, upstream)
+    progress.note("looking for the revision")
+    revisions = Revisions(like.upstream, upstream, prefix, options)
+    in_archive = options.source == "sdist" and commit is None
+    found, tried = None if in_archive else revisions.find(wanted), revisions.tried
+    revision = None if in_archive else found or _said(like, wanted, prefix, commit, tried)
+    if commit is not None and revision is not None and revision.commit != commit:
+        raise SourceMismatch(f"{wanted} is commit {revision.commit}, and {commit} was said", where=revision.origin)
+    # 6688c61 is a commit's first digits, and to Python a release candidate.
+    by_id = revision is not None and revision.tag is None and revision.commit.startswith(wanted)
+    version = None if by_id else version_of(revision.tag or wanted if revision else wanted, prefix)
+    own = name or (_name(revision, wanted) if revision else f"{prefix}{version}")
+    _check_free(dist, like.upstream, own)
+    sdist = _sdist(upstream, str(version) if version else None, options, progress, tried)
+    if revision is None and sdist is None:
+        hint = "PIP_INDEX_URL, PIP_FIND_LINKS or pip's configuration name other package indexes; a version, as 0.9.1"
+        raise SourceUnavailable(f"{like.upstream}: no place has a source distribution of {wanted}", tried, hint=hint)
+    pin = Pin(revision.commit, None, revision.tag, sdist) if revision else Pin(None, sdist=sdist)
+    stack = replace(
+        like,
+        name=own,
+        pin=pin,
+        patches=[],
+        extends=None,
+        replace={},
+        comes_from=like.name,
+        dropped={},
+        postponed={},
+        note=None,
+    )
+    bases = _bases(stack, upstream, found is not None, options, progress, tried)
+    tree = next((b.tree for b in bases if b.form == "git"), None)
+    stack = replace(stack, pin=replace(stack.pin, tree=tree))
+    with Source(bases) as source:
+        block, notes = carried_over(dist.stack_file(like).read_text(encoding="utf-8"), like, stack, source)
+        notes += strangers(stack, source)
+        notes += _same_project(upstream, stack, source)
+        notes += _same_commit(stack, source)
+        notes += _imports(dist, like, source, options, progress)
+        runtime = propose(dist.requirements, source)
+    text = _manifest(dist, like, stack, block)
+    file = dist.stack_file(stack)
+    return Pinned(loads(text.encode(), Stack, str(file)).value, like, file, text, bases, tried, notes, runtime)
+
+
+def write_pin(pinned: Pinned) -> None:
+    """Write the manifest. Raises LocalEdits when somebody has written one meanwhile."""
+    from patchctl.atomic import replace_file
+
+    if pinned.file.exists():
+        raise LocalEdits("the manifest is there meanwhile", [str(pinned.file)], hint="name another stack with --name")
+    replace_file(pinned.file, pinned.text.encode())
+
+
+def _said(like: Stack, wanted: str, prefix: str, commit: str | None, tried: list[Tried]) -> Revision:
+    """What the user says where no repository can tell. Raises SourceUnavailable without that."""
+    known = commit or (wanted if _COMMIT.fullmatch(wanted) else None)
+    if known is None:
+        hint = (
+            f"`--mirror {like.upstream}=URL` names another place; `--source sdist` takes the package index's archive; "
+            "`pin --commit ID` says it, and only a repository can prove it"
+        )
+        raise SourceUnavailable(f"{like.upstream}: no place tells which commit {wanted} is", tried, hint=hint)
+    version = version_of(wanted, prefix) if wanted != known else None
+    return Revision(known, f"{prefix}{version}" if version else None, None, "the command line")
+
+
+def _name(revision: Revision, wanted: str) -> str:
+    return (revision.tag or revision.branch or wanted).lower().replace("/", "-")[:40]
+
+
+def _check_free(dist: Distribution, upstream: str, name: str) -> None:
+    if not shape_of(Name).takes_text(name):
+        raise WrongUse(
+            f"{quoted(name)} is no name of a stack", hint="--name: lower-case letters, digits, '.', '_', '-'"
+        )
+    if (upstream, name) in dist.stacks:
+        raise WrongUse(f"there is a stack {upstream}/{name} already", hint="name the new one with --name")
+
+
+def _sdist(
+    upstream: Upstream, version: str | None, options: SourceOptions, progress: Progress, tried: list[Tried]
+) -> Sdist | None:
+    """The digest that the package index has for this version. None, with the reasons in `tried`."""
+    if upstream.sdist is None or version is None:
+        return None
+    if options.offline or options.source == "git":
+        tried.append(Tried("package index", "it was not asked: --offline or --source git"))
+        return None
+    from patchctl.source.index import find_digest
+
+    with scratch("patchctl-pin-") as folder:
+        found = find_digest(upstream.sdist, version, folder, progress, tried)
+    return Sdist(version, found[0]) if found else None
+
+
+def _bases(
+    stack: Stack, upstream: Upstream, in_git: bool, options: SourceOptions, progress: Progress, tried: list[Tried]
+) -> list[Base]:
+    """The base in every form that can be had; one is needed, to know what is pinned."""
+    bases = []
+    lost: list[Tried] = []
+    for form, there in (("git", in_git), ("sdist", stack.pin.sdist is not None)):
+        if there:
+            try:
+                bases.append(
+                    obtain_form("git" if form == "git" else "sdist", stack.upstream, upstream, stack, options, progress)
+                )
+            except SourceUnavailable as failure:
+                lost += failure.tried
+                if form == "git" and options.source != "sdist":
+                    # A git that was killed, a transfer that broke: the same run again would make another pin.
+                    hint = f"run it again; `--source sdist --commit {stack.pin.commit}` pins it without its tree"
+                    what = f"{stack.upstream}: a repository names {stack.pin.identity}, and it could not be had"
+                    raise SourceUnavailable(what, [*tried, *lost], hint=hint) from failure
+    progress.finish()
+    if not bases:
+        hint = f"`--mirror {stack.upstream}=URL` names another place"
+        raise SourceUnavailable(f"{stack.upstream}: no place has {stack.pin.identity}", [*tried, *lost], hint=hint)
+    tried += lost
+    return bases
+
+
+def _same_project(upstream: Upstream, stack: Stack, source: Source) -> list[str]:
+    """What the archive says that it is: an index, or a folder of --find-links, names files as it likes."""
+    from packaging.utils import canonicalize_name
+    from packaging.version import InvalidVersion, Version
+
+    sdist = stack.pin.sdist
+    if sdist is None or upstream.sdist is None or not source.archived:
+        return []
+    named = source.project_in_archive()
+    if named is None:
+        return [f"the source distribution {sdist.version} has no PKG-INFO that names a project and a version"]
+    try:
+        same = canonicalize_name(named[0]) == canonicalize_name(upstream.sdist) and Version(named[1]) == Version(
+            sdist.version
+        )
+    except InvalidVersion:
+        same = False
+    if same:
+        return []
+    raise SourceMismatch(
+        f"the source distribution of {upstream.sdist} {sdist.version} says that it is {one_line(' '.join(named), 100)}",
+        hint="it was put under a wrong name: look where it comes from, with `pip download --no-deps --no-binary :all:`",
+    )
+
+
+def _same_commit(stack: Stack, source: Source) -> list[str]:
+    """What ties an archive to the pin: the commit that its version file names."""
+    named = source.commit_in_archive()
+    if named is not None and stack.pin.commit is None:
+        return [f"the source distribution says that it is commit {named}, which nothing has proven"]
+    if named is None or stack.pin.commit is None or stack.pin.commit.startswith(named):
+        return []
+    raise SourceMismatch(
+        f"the source distribution {stack.pin.sdist and stack.pin.sdist.version} says that it is commit {named}, and "
+        f"{stack.pin.commit} is to be pinned",
+        hint="one of both is another revision: ask upstream which",
+    )
+
+
+def _imports(dist: Distribution, like: Stack, new: Source, options: SourceOptions, progress: Progress) -> list[str]:
+    """What the new pin imports and nothing provides, where the pin before is on this machine: it is fetched for nothing else."""
+    upstream = dist.upstream(like.upstream)
+    try:
+        base = obtain(like.upstream, upstream, like, replace(options, offline=True), progress)
+    except SourceUnavailable:
+        return [f"imports were not compared with those of {like.name}, of which this machine has no copy"]
+    finally:
+        progress.finish()
+    with Source([base]) as old:
+        return new_imports(dist, upstream, old, new)
+
+
+def _tree_line(tree: str | None) -> str:
+    return (
+        f'  tree: "{tree}"' if tree else "  tree: null  # not established: no full copy of the repository was at hand"
+    )
+
+
+def _manifest(dist: Distribution, like: Stack, stack: Stack, generated: str) -> str:
+    """The text: the editor's line of the old manifest, the pin, no patch yet, the generated files."""
+    old = dist.stack_file(like).read_text(encoding="utf-8")
+    head = _TOP_LEVEL.split(old)[0]
+    head = head if head.startswith("# yaml-language-server") else ""
+    pin = stack.pin
+    lines = [
+        "schema: 1",
+        f"upstream: {stack.upstream}",
+        f"name: {stack.name}",
+        f"comes_from: {like.name}",
+        "pin:",
+        f'  commit: "{pin.commit}"'
+        if pin.commit
+        else "  commit: null  # the source distribution alone: no repository was asked",
+        *([_tree_line(pin.tree)] if pin.commit else []),
+        *([f"  tag: {pin.tag}"] if pin.tag else []),
+        *(
+            ["  sdist:", f'    version: "{pin.sdist.version}"', f'    sha256: "{pin.sdist.sha256}"']
+            if pin.sdist
+            else []
+        ),
+        "patches: []",
+    ]
+    return head + "\n".join(lines) + "\n" + generated

@@ -1,0 +1,125 @@
+"""What an upstream's own files say that it runs on: a proposal for a profile's `runtime:`, read from texts, nothing of it run."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.types import Requirement, Upstream
+from patchctl.pin.generated import Source
+
+_FILES = re.compile(
+    r"requirements[^/]*\.txt|requirements/[^/]+\.txt|pyproject\.toml|setup\.py|setup\.cfg|Dockerfile[^/]*"
+)
+_LIMIT = r"(?:==|>=|<=|~=|!=|<|>)(?!=)\s*[^\"'#;,\s]+"
+_LIMITS = rf"({_LIMIT}(?:\s*,\s*{_LIMIT})*)"
+_PYTHON = re.compile(r"(?:requires-python|python_requires)\s*=\s*[\"']" + _LIMITS)
+_CANN = re.compile(r"^FROM\s+\S*cann:([0-9][0-9A-Za-z.]*)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A requirement, the version or limits that a file names, and the line."""
+
+    name: str
+    value: str
+    file: str
+    line: int
+
+
+def propose(requirements: Mapping[str, Requirement], source: Source) -> list[Proposal]:
+    """Each requirement of the distribution with every value that a file of the build names, once."""
+    found: list[Proposal] = []
+    for path in build_files(source):
+        for number, line in enumerate(source.text(path).splitlines(), 1):
+            for name, needed in requirements.items():
+                value = _value(name, needed, line)
+                if value and (name, value) not in [(p.name, p.value) for p in found]:
+                    found.append(Proposal(name, value, path.decode(), number))
+    return sorted(found, key=lambda p: list(requirements).index(p.name))
+
+
+def build_files(source: Source) -> list[bytes]:
+    """The files of a tree that say what it needs."""
+    return sorted(p for p in source.files if _FILES.fullmatch(p.decode("utf-8", "replace")))
+
+
+def _value(name: str, needed: Requirement, line: str) -> str | None:
+    if name == "python":
+        match = _PYTHON.search(line)
+    elif name == "cann":
+        match = _CANN.search(line)
+    elif needed.distribution is not None:
+        spelled = re.escape(needed.distribution).replace(r"\-", "[-_]")
+        match = re.match(rf"\s*[\"']?{spelled}\s*(?:\[[^\]]*\])?\s*{_LIMITS}", line, re.IGNORECASE)
+    else:
+        return None
+    return re.sub(r"\s+", "", match[1]) if match else None
+
+
+_IMPORT = re.compile(r"(?m)^(?:import|from)[ \t]+([A-Za-z_]\w*)")
+_WORD = re.compile(r"[A-Za-z0-9][\w.-]*")
+# What a package is called on an index and not where it is imported.
+_SPELLINGS = ("{0}", "py{0}", "python-{0}", "{0}-python")
+
+
+def new_imports(dist: Distribution, upstream: Upstream, old: Source, new: Source) -> list[str]:
+    """A line for each module that files of the package import at their top level, first seen in `new`: its name and where.
+
+    What stands in a `try` is left out: somebody does without it.
+    """
+    fresh: dict[str, str] = {}
+    for path in _package(upstream, new):
+        if path in old.files and old.files[path].id == new.files[path].id:
+            continue
+        text = new.text(path)
+        for name in _IMPORT.findall(text):
+            if name not in fresh and (line := _line_of(text, name)) is not None:
+                fresh[name] = f"{path.decode('utf-8', 'replace')}:{line}"
+    left = fresh.keys() - _provided(dist, new, fresh)
+    if left:
+        left -= {name for path in _package(upstream, old) for name in _IMPORT.findall(old.text(path))}
+    return [
+        f"{name} is imported at {fresh[name]}, and was not before: neither the tree nor its requirements name it"
+        for name in sorted(left)
+    ]
+
+
+def _package(upstream: Upstream, source: Source) -> Iterator[bytes]:
+    """The Python files that are installed."""
+    tops = tuple(f"{folder}/".encode() for folder in upstream.packages.values())
+    return (path for path in sorted(source.files) if path.endswith(b".py") and path.startswith(tops))
+
+
+def _line_of(text: str, name: str) -> int | None:
+    """The line of a module's body that imports this; None where that is in a string, or cannot be parsed."""
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    for node in body:
+        if isinstance(node, ast.Import) and any(a.name.partition(".")[0] == name for a in node.names):
+            return node.lineno
+        if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").partition(".")[0] == name:
+            return node.lineno
+    return None
+
+
+def _provided(dist: Distribution, source: Source, names: Iterable[str]) -> set[str]:
+    """Those of the names that Python, the tree, another upstream or what the tree requires has."""
+    has = {path.partition(b"/")[0].removesuffix(b".py").decode("utf-8", "replace") for path in source.files}
+    has |= {package.partition(".")[0] for one in dist.upstreams.values() for package in one.packages} | {
+        *sys.stdlib_module_names
+    }
+    words = {_canonical(word) for path in build_files(source) for word in _WORD.findall(source.text(path))}
+    words |= {_canonical(one.distribution) for one in dist.requirements.values() if one.distribution}
+    required = (n for n in names if any(spelled.format(_canonical(n)) in words for spelled in _SPELLINGS))
+    return {n for n in names if n in has} | {*required}
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

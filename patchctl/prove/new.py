@@ -1,0 +1,124 @@
+"""Begins a patch: the stack's work tree with a commit that holds the header and waits for changes, and its test, probe and
+mutation, from the templates.
+
+What lies at one of their places is kept. The commit is made last, and a run that ends before leaves none of the files that it
+wrote; after one that was killed, the same run goes on.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+
+from patchctl.atomic import make_folder, replace_file
+from patchctl.catalog.evidence import keeps_tests
+from patchctl.errors import LocalEdits, WrongUse
+from patchctl.git.worktree import WorkTree
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.series import MUTANTS, TESTS
+from patchctl.manifest.types import Stack
+from patchctl.source.types import SourceOptions
+from patchctl.stack.build import COMMITTER
+from patchctl.stack.plan import load_patches
+from patchctl.terminal.progress import Progress
+from patchctl.workspace.edit import open_stack
+
+# As the lint rule feature-form has it, and short enough for the names of files.
+_FEATURE = re.compile(r"[a-z0-9][a-z0-9_]{0,99}")
+
+
+@dataclass(frozen=True)
+class NewPatch:
+    """What was begun: the work tree, its commit with the header, the files that were written and those that were there, by
+    path below the root. None are in a distribution that has its tests elsewhere."""
+
+    folder: Path
+    base: str
+    commit: str
+    written: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+def new_patch(
+    dist: Distribution, stack: Stack, feature: str, folder: Path | None, options: SourceOptions, progress: Progress
+) -> NewPatch:
+    """Begin the feature on the stack, in a work tree in `folder` or where `edit` makes it.
+
+    Raises WrongUse for a wrong name or one that the stack has, LocalEdits when the work tree holds work that was not exported
+    or a file is in the way of a folder, SourceUnavailable.
+    """
+    _check_name(dist, stack, feature)
+    texts = _files(dist, stack, feature)
+    opened = open_stack(dist, stack, folder, options, progress)
+    written = []
+    with ExitStack() as undo:
+        for name, text in texts.items():
+            file = dist.root / name
+            if not file.exists():
+                undo.callback(_forget, file)
+                _write(file, text)
+                written.append(name)
+        commit = _commit(opened.folder, opened.result.tip_commit, stack, rendered("header", feature=feature))
+        undo.pop_all()
+    kept = tuple(name for name in texts if name not in written)
+    return NewPatch(opened.folder, opened.result.base_commit, commit, tuple(written), kept)
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        make_folder(file.parent)
+        replace_file(file, text.encode())
+    except (FileExistsError, NotADirectoryError) as error:
+        what = f"a file is in the way of the folder {file.parent}"
+        raise LocalEdits(what, [str(error.filename)], hint="move it elsewhere") from error
+
+
+def _forget(file: Path) -> None:
+    with suppress(OSError):  # whatever was in the way of the file is told of, and stands in the way of this too
+        file.unlink(missing_ok=True)
+
+
+def _check_name(dist: Distribution, stack: Stack, feature: str) -> None:
+    if _FEATURE.fullmatch(feature) is None:
+        raise WrongUse(
+            f"{feature!a} is no name of a feature", hint="1 to 100 lower-case letters, digits and '_', no '_' first"
+        )
+    found = next((p for p in load_patches(dist, stack) if p.feature == feature), None)
+    if found is not None:
+        hint = f"`patchctl edit {stack.upstream}/{stack.name}` opens it, or take another name"
+        raise WrongUse(f"{stack.upstream}/{stack.name} has the feature {feature}: {found.shown}", hint=hint)
+
+
+def _files(dist: Distribution, stack: Stack, feature: str) -> dict[str, str]:
+    """Test, probe and mutation by their paths below the root; nothing where a distribution has its tests elsewhere."""
+    if not keeps_tests(dist.root):
+        return {}
+    folder = f"patches/{stack.upstream}/{stack.name}/{feature}"
+    values = {"feature": feature, "upstream": stack.upstream, "probe": f"probe_{feature}.py"}
+    return {
+        f"{folder}/{TESTS}/test_{feature}.py": rendered("test.py", **values),
+        f"{folder}/{TESTS}/{values['probe']}": rendered("probe.py", **values),
+        f"{folder}/{MUTANTS}/{feature}.yaml": rendered("mutant.yaml", **values),
+    }
+
+
+def _commit(folder: Path, tip: str, stack: Stack, message: str) -> str:
+    """A commit of this message that changes nothing, on the branch that `edit` makes; whoever amends it makes it a patch."""
+    work = WorkTree(folder / ".git", folder)
+    who = dict(zip(("user.name", "user.email"), COMMITTER, strict=True))
+    settings = [o for key, value in who.items() for o in ("-c", f"{key}={value}")]
+    commit = work.git(*settings, "commit-tree", f"{tip}^{{tree}}", "-p", tip, stdin=message.encode()).decode().strip()
+    work.git("update-ref", f"refs/heads/patchctl/{stack.name}", commit, tip)
+    return commit
+
+
+MARKER = "TODO(new)"
+_FOLDER = Path(__file__).with_name("templates")
+
+
+def rendered(template: str, **values: str) -> str:
+    """The text of templates/<template>.in."""
+    return Template((_FOLDER / f"{template}.in").read_text(encoding="utf-8")).substitute(values)

@@ -1,0 +1,121 @@
+"""The trees that a proof runs on: two workspaces, DIR/base and DIR/patched, that must hold just what their stacks give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from patchctl.errors import WrongUse
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.types import Profile, Stack
+from patchctl.prove.prove import Subject, Trees
+from patchctl.source.types import SourceOptions
+from patchctl.stack.plan import load_patches
+from patchctl.terminal.progress import Progress
+from patchctl.workspace.state import State, load_state
+
+MAKE = "patchctl apply --profile PROFILE --release RELEASE --workspace DIR/patched; the same into DIR/base; patchctl revert --workspace DIR/base"
+
+
+def trees_of(dist: Distribution, folder: Path, check: Callable[[Path], list[str]]) -> Trees:
+    """The pair of trees below `folder`. `check` reads a workspace back and returns what is wrong with it.
+
+    Raises WrongUse where one is no workspace, is not as it was written, or the two are not the same stacks: a record would
+    name trees that nothing ran on.
+    """
+    base, patched = (_state(folder / name) for name in ("base", "patched"))
+    for name in ("base", "patched"):
+        if wrong := check(folder / name):
+            more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            hint = f"`patchctl verify --workspace {folder / name}` says all; apply there again"
+            raise WrongUse(f"{folder / name} is not as it was written: {wrong[0]}{more}", hint=hint)
+    for upstream, tree in patched.trees.items():
+        if Path(tree.folder).name != upstream:
+            raise WrongUse(
+                f"the tree of {upstream} lies in {tree.folder}; a proof runs on {folder / 'patched' / upstream}"
+            )
+        other = base.trees.get(upstream)
+        if other is None or (other.stack, other.base_commit) != (tree.stack, tree.base_commit) or other.patches:
+            what = f"{folder / 'base'} holds no unpatched tree of {upstream} {tree.stack}"
+            raise WrongUse(what, hint=f"make both from one profile: {MAKE}")
+        dist.stack(upstream, tree.stack)
+    stacks = {upstream: tree.stack for upstream, tree in sorted(patched.trees.items())}
+    ids = {u: f"{t.stack} {t.form} {t.tip_tree}" for u, t in sorted(patched.trees.items())}
+    return Trees(folder / "base", folder / "patched", stacks, ids, _without(patched))
+
+
+def _state(workspace: Path) -> State:
+    state = load_state(workspace)
+    if state is None or not state.trees:
+        raise WrongUse(f"nothing was applied to {workspace}", hint=f"{MAKE}; or leave --trees out, and they are made")
+    return state
+
+
+def _without(state: State) -> dict[tuple[str, str], str]:
+    return {(u, one.feature): one.reason for u, tree in state.trees.items() for one in tree.left_out}
+
+
+def profile_of(dist: Distribution, stack: Stack, named: str | None) -> Profile:
+    """The profile whose trees are made: the one named, else the first that has the stack and all of its features; where none has,
+    one with the stack that it comes from, and this one in its place, without what requires a feature that this one lacks: but not
+    the one named, where another one has the stack. Raises WrongUse."""
+    if named is not None:
+        dist.profile(named)
+    profiles = dist.every_profile() if named is None else dist.variants[named]
+    has_it = any(p.stacks.get(stack.upstream) == stack.name for p in dist.every_profile())
+    names = [name for name in (stack.name, stack.comes_from) if name and (name == stack.name or not (named and has_it))]
+    whole = (p for name in names for p in profiles if p.stacks.get(stack.upstream) == name and not p.without)
+    found = next(whole, None)
+    if found is None:
+        whose = f"profile {named}" if named else "no profile"
+        word = "lacks" if named else "has"
+        what = f"{whose} {word} the stack {stack.upstream}/{stack.name}, with all of its features"
+        raise WrongUse(what, hint="trees of a workspace of yours can be named with --trees")
+    found = replace(found, stacks={**found.stacks, stack.upstream: stack.name})
+    return replace(found, without=[*found.without, *_forlorn(dist, found)])
+
+
+def profile_alone(dist: Distribution, subject: Subject, named: str | None) -> Profile:
+    """The same for one feature: everything is left out but what it requires, in this stack and in others. Raises WrongUse."""
+    profile = profile_of(dist, subject.stack, named)
+    patches = {(u, p.feature): p for u, stack in dist.stacks_of(profile).items() for p in load_patches(dist, stack)}
+    needed, to_see = set[tuple[str, str]](), [(subject.stack.upstream, subject.feature)]
+    while to_see:
+        key = to_see.pop()
+        if key in patches and key not in needed:
+            needed.add(key)
+            to_see += [(other or key[0], feature) for feature, other in patches[key].requires]
+    return replace(profile, without=[f"{feature}@{upstream}" for upstream, feature in sorted(patches.keys() - needed)])
+
+
+def _forlorn(dist: Distribution, profile: Profile) -> list[str]:
+    """The features, as FEATURE@UPSTREAM, that require what no stack of the profile has."""
+    patches = [(u, p) for u, stack in dist.stacks_of(profile).items() for p in load_patches(dist, stack)]
+    out: list[str] = []
+    while True:
+        there = {(u, p.feature) for u, p in patches}
+        lost = [(u, p) for u, p in patches if any((other or u, f) not in there for f, other in p.requires)]
+        if not lost:
+            return out
+        out += [f"{p.feature}@{u}" for u, p in lost]
+        patches = [one for one in patches if one not in lost]
+
+
+def make_trees(dist: Distribution, profile: Profile, folder: Path, options: SourceOptions, progress: Progress) -> None:
+    """Apply the profile into folder/patched, and into folder/base to take it back there. What no source has is left out.
+
+    Raises what `apply` raises.
+    """
+    from patchctl.stack.plan import make_plan, select
+    from patchctl.workspace.apply import apply_plan, revert
+    from patchctl.workspace.standing import standing
+
+    for name in ("patched", "base"):
+        workspace = folder / name
+        chosen = select(dist, profile, ())
+        there = standing(workspace, dist, {})
+        plan = make_plan(dist, chosen, options, progress, without=(), skip_unavailable=True, standing=there)
+        progress.start(f"{name} trees", None)
+        apply_plan(workspace, plan, dist.root, {}, stash=False)
+    revert(folder / "base", stash=False)

@@ -1,0 +1,323 @@
+"""Proves a feature on a stack: its tests are red without it, green with it, and red again when its core is taken out.
+
+- on the unpatched trees every `on` test fails and every `off` test passes;
+- on the patched trees every `on`, `off` and `misuse` test passes;
+- on a copy of the patched tree with one mutation at least one `on` or `misuse` test fails, for each mutation; mutations are
+  run only where the tests are green on the patched tree.
+
+What ended so goes into the record at once (patchctl.catalog.evidence), run by run, so that a run which is stopped goes on where
+it was. What ended otherwise takes the same run out of the record.
+
+A feature that a stack dropped, or has not yet, has its tests there too, those of the stack that has it: all `on` tests are green on
+the unpatched trees where upstream meets the need. Nothing is recorded of that.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from patchctl import __version__
+from patchctl.catalog.evidence import Evidence, digests, mutants_of, tests_of
+from patchctl.catalog.evidence_file import Proof, Record, read_record, with_mutant, with_tests, write_record
+from patchctl.errors import BadManifest, WrongUse
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.problems import did_you_mean, quoted
+from patchctl.manifest.series import descent
+from patchctl.manifest.types import Stack
+from patchctl.prove.mutants import Mutant, MutationError, load_mutants, mutated
+from patchctl.prove.runs import Bench, Run, judge_base, judge_met, judge_mutant, judge_patched
+from patchctl.stack.patches import StackPatch, load_patch
+from patchctl.stack.select import parse_feature
+
+# The interpreter that probes run under (tests/behaviour/harness.py); its packages are what the tests ran with.
+TORCH_PYTHON = "PATCHCTL_TORCH_PYTHON"
+_VERSIONS = """
+import importlib.metadata as m, json, platform
+def version(name):
+    try: return m.version(name)
+    except m.PackageNotFoundError: return "none"
+names = "torch", "transformers", "numpy", "ray", "tensordict"
+print(json.dumps({"python": platform.python_version(), **{n: version(n) for n in names}}))
+"""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is to be proven: the patch that carries a feature in a stack; `dropped` where that is another stack, which this one
+    comes from and has it no more."""
+
+    stack: Stack
+    patch: StackPatch
+    dropped: bool = False
+
+    @property
+    def feature(self) -> str:
+        return self.patch.feature
+
+
+@dataclass
+class Verdict:
+    """What was shown for one feature of one stack. `mutants` and the rest hold what ran now; `kept` is how many runs an
+    earlier record had already shown; `lacking` says why nothing could run."""
+
+    upstream: str
+    stack: str
+    feature: str
+    base: Run = field(default_factory=Run)
+    patched: Run = field(default_factory=Run)
+    mutants: dict[str, Run] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    kept: int = 0
+    lacking: str = ""
+    dropped: bool = False
+
+    @property
+    def skipped(self) -> int:
+        return sum(len(run.skipped) for run in (self.base, self.patched, *self.mutants.values()))
+
+    @property
+    def reasons(self) -> list[str]:
+        """What is wrong, then why tests were skipped."""
+        runs = (self.base, self.patched, *self.mutants.values())
+        lacking = [self.lacking] if self.lacking else []
+        return [
+            *self.problems,
+            *lacking,
+            *dict.fromkeys(f"skipped: {one.message}" for run in runs for one in run.skipped),
+        ]
+
+    @property
+    def again(self) -> list[str]:
+        """The commands that repeat, with pytest alone, the runs of test files that did not end as they must."""
+        on_base = judge_met if self.dropped else judge_base
+        bad = [one.command for one in self.base.parts if on_base(one)]
+        return [*bad, *(one.command for one in self.patched.parts if judge_patched(one))] if self.problems else []
+
+    @property
+    def broken(self) -> bool:
+        """Whether the trees run, as its tests on the unpatched ones show, and it is red on the patched ones."""
+        return bool(self.patched.red) and not judge_base(self.base)
+
+    @property
+    def status(self) -> str:
+        good, bad = ("met", "not met") if self.dropped else ("proven", "not proven")
+        if self.problems:
+            return bad
+        return "skipped" if self.skipped or self.lacking else good
+
+
+@dataclass(frozen=True)
+class Trees:
+    """The folders of unpatched and patched trees; `stacks` and `ids` say of each upstream what the patched one is,
+    `left_out` why it lacks a feature, by (upstream, feature)."""
+
+    base: Path
+    patched: Path
+    stacks: Mapping[str, str]
+    ids: Mapping[str, str]
+    left_out: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+
+class Prover:
+    """Proves features on one pair of trees. `parts` are of "tests" and "mutants". Without `keep` records are neither read nor
+    written: the trees are not those of a profile."""
+
+    def __init__(
+        self, dist: Distribution, trees: Trees, parts: Sequence[str], *, again: bool, keep: bool = True
+    ) -> None:
+        self.dist, self.root = dist, dist.root
+        self.trees, self.parts, self.again, self.keep = trees, parts, again, keep
+        self.bench = Bench(dist.root, tuple(f"{u}/{s}" for u, s in trees.stacks.items()))
+
+    def prove(self, subject: Subject, note: Callable[[str], None]) -> Verdict:
+        """Runs what the record does not show yet, everything with `again`; `note` is told what runs."""
+        stack, patch = subject.stack, subject.patch
+        verdict = Verdict(stack.upstream, stack.name, subject.feature, dropped=subject.dropped)
+        if reason := lacking(self.trees, subject):
+            verdict.lacking = reason
+            return verdict
+        tests = tests_of(self.dist, stack, subject.feature)
+        record = self._record(subject)
+        evidence = Evidence(self.dist)
+        if not tests:
+            verdict.problems.append("no test")
+            return verdict
+        if subject.dropped:
+            option = f"--dropped={stack.upstream}/{subject.feature}"
+            verdict.base = self.bench.run(tests, self.trees.base, "on", note, option)
+            verdict.problems += judge_met(verdict.base)
+            return verdict
+        if "tests" in self.parts:
+            if self.again or evidence.tests_stale(record, stack, patch) is not None:
+                record = self._tests(subject, tests, record, verdict, note)
+            else:
+                verdict.kept += 1
+        if "mutants" in self.parts:
+            self._mutants(subject, tests, record, verdict, note)
+        return verdict
+
+    def _record(self, subject: Subject) -> Record:
+        names = subject.stack.upstream, subject.stack.name, subject.feature
+        if not self.keep:
+            return Record(*names)
+        try:
+            return read_record(self.root, *names) or Record(*names)
+        except BadManifest:
+            return Record(*names)  # it proves nothing, and is written anew
+
+    def _tests(
+        self, subject: Subject, tests: Sequence[str], record: Record, verdict: Verdict, note: Callable[[str], None]
+    ) -> Record:
+        before = digests(self.root, tests)
+        verdict.base = self.bench.run(tests, self.trees.base, "on or off", note)
+        verdict.patched = self.bench.run(tests, self.trees.patched, "", note)
+        verdict.problems += judge_base(verdict.base) + judge_patched(verdict.patched)
+        proof = None
+        if not verdict.problems and not verdict.skipped:
+            results = {
+                side: {one.test: f"{one.mark} {one.result}" for one in run.outcomes}
+                for side, run in (("base", verdict.base), ("patched", verdict.patched))
+            }
+            proof = self._proof(subject, before, verdict.base.used | verdict.patched.used, results)
+        return self._kept(with_tests(record, proof))
+
+    def _kept(self, record: Record) -> Record:
+        if self.keep:
+            write_record(self.root, record)
+        return record
+
+    def _mutants(
+        self, subject: Subject, tests: Sequence[str], record: Record, verdict: Verdict, note: Callable[[str], None]
+    ) -> None:
+        stack = subject.stack
+        evidence = Evidence(self.dist)
+        if evidence.tests_stale(record, stack, subject.patch) is not None:
+            # A test that is red on the patched tree is red on every mutation of it.
+            verdict.problems.append("no mutation was run: the tests are not shown to be green on the patched tree")
+            return
+        files = mutants_of(self.dist, stack, subject.feature)
+        stale = evidence.mutants_stale(record, stack, subject.patch)
+        for name in record.mutants.keys() - stale.keys():
+            record = with_mutant(record, name, None)  # its file is gone
+        if not files:
+            verdict.problems.append("no mutation")
+        for number, mutant in enumerate(load_mutants(self.root, stack.upstream, files), 1):
+            if not self.again and stale[mutant.name] is None:
+                verdict.kept += 1
+                continue
+            note(f"mutation {mutant.name}, {number} of {len(files)}")
+            record = self._kept(with_mutant(record, mutant.name, self._mutant(subject, mutant, tests, verdict)))
+
+    def _mutant(self, subject: Subject, mutant: Mutant, tests: Sequence[str], verdict: Verdict) -> Proof | None:
+        before = digests(self.root, [mutant.source, *tests])
+        try:
+            with mutated(self.trees.patched, mutant) as trees:
+                run = self.bench.run_mutant(mutant, subject.feature, tests, trees)
+        except MutationError as error:
+            verdict.problems.append(str(error))
+            return None
+        verdict.mutants[mutant.name] = run
+        verdict.problems += judge_mutant(mutant, run)
+        if run.red is None or run.skipped:
+            return None
+        # Only what the red one used: a test that was not needed may change.
+        results = {"mutant": {run.red.test: f"{run.red.mark} {run.red.result}"}}
+        return self._proof(subject, before, run.used, results, mutation=before[mutant.source])
+
+    def _proof(
+        self,
+        subject: Subject,
+        before: Mapping[str, str],
+        used: set[str],
+        results: dict[str, dict[str, str]],
+        mutation: str | None = None,
+    ) -> Proof:
+        files = digests(self.root, used)
+        # A test that was changed while it ran is recorded as it was before: the record is stale at once.
+        files |= {name: digest for name, digest in before.items() if name in files}
+        return Proof(
+            pin=subject.stack.pin.identity,
+            patch=subject.patch.change_digest,
+            files=files,
+            results=results,
+            environment=dict(environment()),
+            trees=dict(self.trees.ids),
+            date=datetime.date.today().isoformat(),
+            mutation=mutation,
+        )
+
+
+def on_record(dist: Distribution, subject: Subject, parts: Sequence[str]) -> Verdict | None:
+    """The verdict where records show all of `parts` already, so that no trees have to be made; None where something has to run."""
+    stack, feature = subject.stack, subject.feature
+    files, evidence = mutants_of(dist, stack, feature), Evidence(dist)
+    try:
+        record = read_record(dist.root, stack.upstream, stack.name, feature)
+    except BadManifest:
+        return None
+    if subject.dropped or record is None or evidence.tests_stale(record, stack, subject.patch) is not None:
+        return None
+    stale = evidence.mutants_stale(record, stack, subject.patch) if "mutants" in parts else {}
+    if any(stale.values()) or ("mutants" in parts and (not files or record.mutants.keys() - stale.keys())):
+        return None
+    return Verdict(stack.upstream, stack.name, feature, kept=("tests" in parts) + len(stale))
+
+
+def lacking(trees: Trees, subject: Subject) -> str | None:
+    """Why the feature cannot be proven on these trees; None if it can."""
+    stack = subject.stack
+    found = trees.stacks.get(stack.upstream)
+    if found != stack.name:
+        return f"the trees hold {found or 'none'} of {stack.upstream}, and not {stack.name}"
+    if reason := trees.left_out.get((stack.upstream, subject.feature)):
+        return f"left out of the trees: {reason}"
+    return None
+
+
+def subjects_of(dist: Distribution, features: Sequence[str], stack: Stack | None) -> list[Subject]:
+    """What FEATURE[@UPSTREAM] names, or all with none, on every stack of the release that the run names, or on one, of whatever release, of
+    which what it dropped can be named too. Raises WrongUse for what nothing carries."""
+    stacks = [s for name in dist.upstreams for (_, _), s in sorted(dist.stacks.items()) if s.upstream == name]
+    carried = [
+        Subject(one, load_patch(file, dist.root))
+        for one in stacks
+        if one == stack or (stack is None and dist.of_named_release(one))
+        for file in dist.patch_files(one)
+    ]
+    wanted = [parse_feature(name) for name in features]
+    if stack is not None and wanted:
+        carried += not_carried(dist, stack, (*stack.dropped, *stack.postponed))
+    for feature, upstream in wanted:
+        if not any(s.feature == feature and upstream in (None, s.stack.upstream) for s in carried):
+            where = f" of {upstream}" if upstream else f" of {stack.upstream}/{stack.name}" if stack else ""
+            where += f" on {dist.named_release}" if dist.named_release and stack is None else ""
+            near = did_you_mean(feature, sorted({s.feature for s in carried}))
+            raise WrongUse(f"no feature {quoted(feature)}{where}{near}", hint="`patchctl list patches` names them all")
+    return [
+        s for s in carried if not wanted or any(s.feature == f and u in (None, s.stack.upstream) for f, u in wanted)
+    ]
+
+
+def not_carried(dist: Distribution, stack: Stack, features: Iterable[str]) -> list[Subject]:
+    """Features that the stack does not carry, with the patch of the nearest stack before it that does."""
+    before = [load_patch(file, dist.root) for one in descent(stack, dist.stacks)[1:] for file in dist.patch_files(one)]
+    nearest = {patch.feature: patch for patch in reversed(before)}
+    return [Subject(stack, nearest[f], dropped=True) for f in features if f in nearest]
+
+
+@cache
+def environment() -> Mapping[str, str]:
+    """What the tests run on: this patchctl, the machine, and the packages of the interpreter that probes run under."""
+    python = os.environ.get(TORCH_PYTHON) or sys.executable
+    done = subprocess.run([python, "-c", _VERSIONS], capture_output=True, text=True, check=False, timeout=120)
+    versions = json.loads(done.stdout) if done.returncode == 0 else {}
+    return {"patchctl": __version__, "machine": f"{platform.system()} {platform.machine()}", **versions}

@@ -1,0 +1,206 @@
+"""Runs behaviour tests on trees, in a pytest of their own, and judges what came of them.
+
+What the distribution promises this program (the conftest.py at its root): it takes `--trees DIR`, `--stack UPSTREAM/STACK` for the
+stack that each tree is of, and `--used FILE`, where it writes which files of the distribution the run read as tests and
+probes; and each test's mark (on, off, misuse) stands in the JUnit report as a property `mark`. With `--dropped UPSTREAM/FEATURE` it runs
+the tests of that feature where its stack does not carry it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+from patchctl import process_group
+from patchctl.prove.mutants import Mutant
+from patchctl.scratch import scratch
+
+MARKS = ("on", "off", "misuse")
+RUN_TIMEOUT_S = 3600
+# A fixture that runs the probe fails in the set-up of its tests; pytest calls that an error. These are the harness's
+# words for a probe that ran and failed, which is as red as an assertion; any other error in set-up is a fault. So is a
+# probe that its time limit killed, wherever it ran: on a loaded machine that shows nothing of the code.
+PROBE_FAILED = re.compile(r'failed on setup with "AssertionError: \S+ \(rank \d+\) ended with')
+TIMED_OUT = re.compile(r"AssertionError: \S+ \(rank \d+\) was killed after")
+# What follows these words is the end of the program's output; the cause is in its last lines.
+PROBE_SAID = re.compile(r"AssertionError: \S+ \(rank \d+\)(?: ended with|:) ")
+MESSAGE_CHARS = 200
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one test: `result` is passed, failed, error or skipped."""
+
+    test: str
+    mark: str
+    result: str
+    message: str
+
+
+@dataclass
+class Run:
+    """The outcomes of one or more runs and the files that they used; of one, the `command` that repeats it."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
+    command: str = ""
+    parts: list[Run] = field(default_factory=list)
+
+    @property
+    def skipped(self) -> list[Outcome]:
+        return [one for one in self.outcomes if one.result == "skipped"]
+
+    @property
+    def red(self) -> Outcome | None:
+        return next((one for one in self.outcomes if one.result == "failed"), None)
+
+    def add(self, other: Run) -> None:
+        self.outcomes += other.outcomes
+        self.used |= other.used
+        self.parts.append(other)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where tests run: the distribution's root, and the stack of every tree, as UPSTREAM/STACK."""
+
+    root: Path
+    stacks: tuple[str, ...]
+
+    def run(self, tests: Sequence[str], trees: Path, marks: str, note: Callable[[str], None], *options: str) -> Run:
+        """Run each test file in a process of its own, slow tests too; `note` is told of each as it begins."""
+        total = Run()
+        for number, test in enumerate(tests, 1):
+            note(f"{Path(test).name} on the {trees.name} trees, file {number} of {len(tests)}")
+            total.add(self._run(test, trees, marks, *options))
+        return total
+
+    def _run(self, test: str, trees: Path, marks: str, *options: str) -> Run:
+        with scratch("patchctl-proof-") as folder:
+            report, used = folder / "report.xml", folder / "used.json"
+            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
+            command += [f"--rootdir={self.root}", f"--confcutdir={self.root}"]
+            command += [test, f"--trees={trees.resolve()}", *(f"--stack={name}" for name in self.stacks)]
+            command += [f"--junitxml={report}", f"--used={used}", "--slow", f"--basetemp={folder}/tmp", *options]
+            command += ["-m", marks] if marks else []
+            # What is on record is of programs that were started, and not forked.
+            env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PATCHCTL_TEST_FORKS": "0"}
+            done = process_group.run(
+                command,
+                cwd=self.root,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=RUN_TIMEOUT_S,
+            )
+            if not report.exists():
+                said = (f"{done.stdout}\n{done.stderr}".strip().splitlines() or [""])[-1]
+                outcome = Outcome(Path(test).name, "", "error", f"pytest ended with {done.returncode}: {said}")
+                return Run([outcome], command=self._as_typed(test, trees, marks, *options))
+            outcomes = [_outcome(case) for case in ElementTree.parse(report).iter("testcase")]
+            typed = self._as_typed(test, trees, marks, *options)
+            return Run(outcomes, {test, *(json.loads(used.read_text()) if used.is_file() else [])}, typed)
+
+    def _as_typed(self, test: str, trees: Path, marks: str, *options: str) -> str:
+        """The same run as a person types it. The workspace says which stacks its trees have, so no --stack is needed."""
+        words = [sys.executable, "-m", "pytest", str(self.root / test), f"--trees={trees.resolve()}", "--slow"]
+        return shlex.join([*words, *options, *(["-m", marks] if marks else [])])
+
+    def run_mutant(self, mutant: Mutant, feature: str, tests: Sequence[str], trees: Path) -> Run:
+        """Runs tests on the mutated trees until one is red, which is proof: first those of the part it is named for."""
+        variant = mutant.name.partition(".")[2]
+
+        def is_elsewhere(test: str) -> bool:
+            part = Path(test).stem.removeprefix(f"test_{feature}").strip("_")
+            return not part or not variant.startswith(part)
+
+        total = Run()
+        for test in sorted(tests, key=is_elsewhere):
+            for mark in ("on", "misuse"):
+                total.add(self._run(test, trees, mark, "-x"))
+                if total.red:
+                    return total
+        return total
+
+
+def _outcome(case: ElementTree.Element) -> Outcome:
+    marks = [prop.get("value", "") for prop in case.iter("property") if prop.get("name") == "mark"]
+    name, mark = case.get("name", ""), ", ".join(marks)
+    for result in ("error", "failure", "skipped"):
+        found = case.find(result)
+        if found is not None:
+            message = found.get("message") or ""
+            if TIMED_OUT.search(message):
+                result = "error"
+            elif result == "failure" or PROBE_FAILED.search(message):
+                result = "failed"
+            return Outcome(name, mark, result, summary_of(message))
+    return Outcome(name, mark, "passed", "")
+
+
+def summary_of(message: str) -> str:
+    """One line of a test's message: its first, and of a probe that failed also the error that ended it."""
+    first, _, rest = message.strip().partition("\n")
+    cause = last_error(rest.rstrip('"')) if PROBE_SAID.search(first) else ""
+    return f"{first[:MESSAGE_CHARS]}: {cause[:MESSAGE_CHARS]}" if cause else first[:MESSAGE_CHARS]
+
+
+def last_error(output: str) -> str:
+    """The line that names the exception of the last traceback, else the last line that is not blank."""
+    _, found, after = output.rpartition("Traceback (most recent call last):\n")
+    lines = [line.rstrip() for line in (after if found else output).splitlines() if line.strip()]
+    if found:
+        return next((line for line in lines if not line[0].isspace()), "")
+    return next((line for line in reversed(lines) if not line.startswith("--- std")), "")
+
+
+def judge_base(run: Run) -> list[str]:
+    """What is wrong with a run on the unpatched trees: every `on` test is red there, every `off` test green."""
+    problems = [] if any(one.mark == "on" for one in run.outcomes) else ["no `on` test ran on the base"]
+    for one in run.outcomes:
+        wanted = {"on": "failed", "off": "passed"}.get(one.mark)
+        if one.result not in (wanted, "skipped"):
+            said = f": {one.message}" if one.message else ""
+            problems.append(f"base: {one.mark} {one.test} {one.result}, must be {wanted}{said}")
+    return problems
+
+
+def judge_met(run: Run) -> list[str]:
+    """What is wrong with a run of `on` tests alone on unpatched trees that are to meet the need: every one is green."""
+    problems = [] if run.outcomes else ["no `on` test ran on the base"]
+    for one in run.outcomes:
+        if one.result not in ("passed", "skipped"):
+            problems.append(f"base: on {one.test} {one.result}: {one.message}")
+    return problems
+
+
+def judge_patched(run: Run) -> list[str]:
+    """What is wrong with a run on the patched trees: every test has one mark and is green."""
+    problems = [] if run.outcomes else ["no test ran on the patched tree"]
+    for one in run.outcomes:
+        if one.mark not in MARKS:
+            wanted = f"exactly one of the marks {', '.join(MARKS)}"
+            problems.append(f"{one.test} needs {wanted}; it has {one.mark or 'none'}")
+        if one.result not in ("passed", "skipped"):
+            problems.append(f"patched: {one.mark} {one.test} {one.result}: {one.message}")
+    return problems
+
+
+def judge_mutant(mutant: Mutant, run: Run) -> list[str]:
+    """A mutation that no test sees is a hole in the tests."""
+    if any(one.result in ("failed", "skipped") for one in run.outcomes):
+        return []
+    counts = dict(Counter(one.result for one in run.outcomes))
+    first = next((f"; {one.test}: {one.message}" for one in run.outcomes if one.result == "error"), "")
+    return [f"mutant {mutant.name}: no `on` or `misuse` test fails ({counts}{first})"]

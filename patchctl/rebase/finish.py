@@ -1,0 +1,263 @@
+"""The end of a rebase: patch files, proven to give the tree that was made by hand; then the manifest; then the work tree is the
+user's, as `edit` makes one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from patchctl.atomic import replace_file
+from patchctl.catalog.evidence import Evidence
+from patchctl.drift.api_diff import Source, changed_names, written_lines
+from patchctl.drift.api_index import Reader
+from patchctl.errors import DONE, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK, LocalEdits, PatchctlError
+from patchctl.git.catfile import ObjectReader
+from patchctl.git.history import commits_between
+from patchctl.identify.lists import tree_list_file
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.load import loads
+from patchctl.manifest.lock import lock_file
+from patchctl.manifest.rewrite import rewrite_list, rewrite_texts
+from patchctl.manifest.series import place_of
+from patchctl.manifest.turns import one_writer
+from patchctl.manifest.types import Stack
+from patchctl.rebase.cherry_pick import clear, work_of
+from patchctl.rebase.rebase_state import Run, State, Writing, end_state, let_go, new_stack, write_state
+from patchctl.scratch import scratch
+from patchctl.stack.build import StackBuilder
+from patchctl.stack.export import Exported, export_commits, write_stack
+from patchctl.stack.patches import StackPatch, load_patch
+from patchctl.stack.plan import load_patches
+from patchctl.workspace.edit import mark_exported, series_digest
+from patchctl.workspace.trees import commit_tree
+
+SCRATCH = "patchctl-rebase-"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a rebase wrote. `same` are the features whose patch is byte for byte as before, `unproven` says why no record holds for
+    a feature here; of what somebody has to look at, `broken` are requirements that did not arrive, `calls` by feature the names of
+    upstream's that changed, `red` what proofs that were run here ended with, unless well."""
+
+    stack: Stack
+    folder: Path
+    files: tuple[str, ...]
+    range_diff: Path
+    same: frozenset[str]
+    stale: frozenset[str]
+    unproven: dict[str, str]
+    broken: tuple[str, ...]
+    calls: tuple[tuple[str, str], ...]
+    red: tuple[str, ...] = ()
+
+    @property
+    def open(self) -> list[str]:
+        return [*self.broken, *(line for _, line in self.calls), *self.red]
+
+    @property
+    def verdict(self) -> int:
+        """0 where nothing is stale, 10 where what is stale is proven here, 20 where somebody has to work: as `drift` ends."""
+        if self.broken or self.red or self.stack.postponed or self.stale & self.unproven.keys():
+            return SOMEBODY_HAS_TO_WORK
+        return MOVES_CLEANLY if self.stale or self.stack.dropped else DONE
+
+
+def end(run: Run, state: State) -> Ended:
+    """Write patches and manifest; the lock and `finish` come after it. Raises LocalEdits for files in the way, what `export` raises
+    for commits that are no patches."""
+    folder, dist = run.place.hidden, run.dist
+    work = work_of(folder)
+    clear(work, state.head)
+    stack = new_stack(state)
+    before = dist.stack(state.upstream, state.old)
+    old = load_patches(dist, before)
+    final = state.stages[-1].base
+    with ObjectReader(folder / ".git") as reader:
+        commits = commits_between(folder, final)
+        exported = _numbered(export_commits(reader, commit_tree(reader, final), commits, old))
+        _prove(dist, reader, final, commit_tree(reader, state.head), exported)
+    manifest = _manifest(state, [e.name for e in exported], {**before.unlinted, **stack.unlinted})
+    loads(manifest.encode(), Stack, str(dist.stack_file(stack)))  # what could not be read again is not written
+    target = dist.root / "patches" / stack.upstream / stack.name
+    with one_writer(dist.root):
+        state = _note_writing(run, state, stack, target, exported)
+        write_stack(target, exported)
+        replace_file(dist.stack_file(stack), manifest.encode())
+    ranged = _range_diff(run, state, stack)
+    own = [load_patch(target / place_of(e.name), dist.root) for e in exported]
+    with ObjectReader(folder / ".git") as reader:
+        calls = tuple(changed_calls(reader, state.old_commits[-1], [c.id for c in commits], own))
+    mark_exported(folder, series_digest((p.file.name, p.data, p.carried) for p in own))
+    written = replace(stack, patches=[e.name for e in exported], dropped=state.dropped, postponed=state.postponed)
+    digests = {p.digest for p in old}
+    same = frozenset(p.feature for p in own if p.digest in digests)
+    stale = frozenset(p.feature for p in own) - same | {feature for feature, _ in calls}
+    return Ended(
+        written,
+        run.place.folder,
+        tuple(e.name for e in exported),
+        ranged,
+        same,
+        stale,
+        _unproven(dist, written, own),
+        tuple(_requirements(own, state)),
+        calls,
+    )
+
+
+def finish(run: Run) -> None:
+    """Give the work tree over: what is left is one as `edit` makes it. Until then a killed run is gone on with."""
+    let_go(work_of(run.place.hidden))
+    end_state(run.place.give())
+
+
+def after_proofs(ended: Ended, dist: Distribution, red: Sequence[str]) -> Ended:
+    """With what the records of the distribution say now."""
+    stack = dist.stack(ended.stack.upstream, ended.stack.name)
+    return replace(ended, unproven=_unproven(dist, stack, load_patches(dist, stack)), red=tuple(red))
+
+
+def take_back(run: Run, state: State) -> None:
+    """The distribution as it was before a killed end."""
+    assert state.writing is not None
+    dist, stack = run.dist, new_stack(state)
+    file = dist.stack_file(stack)
+    with one_writer(dist.root):
+        for one, before in (
+            (file, state.writing.manifest),
+            (lock_file(dist.root, stack.upstream, stack.name), state.writing.lock),
+            (tree_list_file(dist.root, stack.upstream, stack.name), state.writing.listed),
+        ):
+            if before is None:
+                _unlink(one)
+            else:
+                replace_file(one, before.encode("utf-8", "surrogateescape"))
+        _unlink(run.place.range_diff)
+        for name in state.writing.files:
+            _unlink(dist.root / name)
+            _drop_empty((dist.root / name).parent, dist.root / "patches")
+
+
+def _unlink(file: Path) -> None:
+    """Take a file away, and what a killed writer left of it."""
+    for one in (file, file.with_name(f".{file.name}.new")):
+        one.unlink(missing_ok=True)
+
+
+def _drop_empty(folder: Path, top: Path) -> None:
+    while folder != top and not (folder.is_dir() and any(folder.iterdir())):
+        if folder.is_dir():  # one that a killed run had not made yet says nothing of those above it
+            folder.rmdir()
+        folder = folder.parent
+
+
+def _numbered(exported: Sequence[Exported]) -> list[Exported]:
+    """Numbers without gaps: what was dropped leaves none."""
+    return [replace(e, name=f"{n:04d}{e.name[4:]}") for n, e in enumerate(exported, 1)]
+
+
+def _prove(dist: Distribution, reader: ObjectReader, base: str, tree: str, exported: Sequence[Exported]) -> None:
+    """Read the files as `apply` does: they have to give the tree that stands in the work tree."""
+    with scratch(SCRATCH) as folder:
+        write_stack(folder, exported)
+        patches = [load_patch(folder / place_of(e.name), dist.root) for e in exported]
+        built = StackBuilder(reader, base, commit_tree(reader, base)).build(patches)
+    if built.tip_tree != tree:
+        raise PatchctlError(f"the patch files give tree {built.tip_tree}, and the commits {tree}; nothing was written")
+
+
+def _note_writing(run: Run, state: State, stack: Stack, target: Path, exported: Sequence[Exported]) -> State:
+    """Note what is about to be written, so that an abort can take it back. Raises LocalEdits for what is there and not ours."""
+    file = run.dist.stack_file(stack)
+    if state.writing is None:
+        with scratch(SCRATCH) as folder:
+            write_stack(folder, exported)
+            paths = sorted(p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
+        there = [str(target / p) for p in paths if (target / p).exists()]
+        before = _text_of(file)
+        if there or (before is not None and loads(before.encode(), Stack, str(file)).value.patches):
+            what = "files of the new stack are there meanwhile, and no rebase wrote them"
+            raise LocalEdits(what, there or [str(file)], hint="move them elsewhere, then `patchctl rebase --continue`")
+        names = tuple((target / p).relative_to(run.dist.root).as_posix() for p in paths)
+        own = run.dist.root, stack.upstream, stack.name
+        writing = Writing(names, before, _text_of(lock_file(*own)), _text_of(tree_list_file(*own)))
+        state = write_state(run.place.hidden, replace(state, writing=writing))
+    return state
+
+
+def _text_of(file: Path) -> str | None:
+    return file.read_text(encoding="utf-8", errors="surrogateescape") if file.exists() else None
+
+
+def _manifest(state: State, names: Sequence[str], unlinted: Mapping[str, str]) -> str:
+    text = rewrite_list(state.manifest, "patches", names)
+    for key, texts in (("dropped", state.dropped), ("postponed", state.postponed), ("unlinted", unlinted)):
+        text = rewrite_texts(text, key, texts)
+    return text
+
+
+def _range_diff(run: Run, state: State, stack: Stack) -> Path:
+    """git's own comparison of both series, kept beside the work tree."""
+    old, new = f"{state.old_base}..{state.old_commits[-1]}", f"{state.stages[-1].base}..{state.head}"
+    git = work_of(run.place.hidden).git
+    if state.head == state.stages[-1].base:  # nothing arrived, and git takes A..A for no range
+        text = git("log", "--no-color", "--reverse", "--format=%h < -:  ------- %s", old)
+    else:
+        text = git("range-diff", "--no-color", old, new)
+    replace_file(run.place.range_diff, text)
+    return run.place.range_diff
+
+
+def _unproven(dist: Distribution, stack: Stack, patches: Sequence[StackPatch]) -> dict[str, str]:
+    evidence = Evidence(dist)
+    return {p.feature: why for p in patches if (why := evidence.unproven(stack, p)) is not None}
+
+
+def _requirements(patches: Sequence[StackPatch], state: State) -> list[str]:
+    return [
+        f"{p.feature} requires {feature}, which was {how}: take the line `Requires:` out, or leave both out"
+        for p in patches
+        for feature, other in p.requires
+        for how, left in (("dropped", state.dropped), ("postponed", state.postponed))
+        if other in (None, state.upstream) and feature in left
+    ]
+
+
+def changed_calls(
+    reader: ObjectReader, old: str, commits: Sequence[str], patches: Sequence[StackPatch]
+) -> Iterator[tuple[str, str]]:
+    """A feature and a line for each name that is gone, or has another signature, between two patched trees: that of the commit `old`, and that of the
+    last of `commits`, which the patches became."""
+    if not commits:
+        return
+    before, after = _texts(reader, old), _texts(reader, commits[-1])
+    for patch, commit in zip(patches, commits, strict=True):
+        for one in changed_names(list(_sources(patch, _texts(reader, commit))), before, after):
+            now = f"is {one.now}" if one.now else "is gone"
+            yield (
+                patch.feature,
+                f"{patch.feature}: {one.file}:{one.line} uses {one.name}, which was {one.was} and {now}",
+            )
+
+
+def _sources(patch: StackPatch, tree: Reader) -> Iterator[Source]:
+    """The Python that a patch writes, as it stands behind it."""
+    yield from (Source(path, data) for path, data in patch.carried.items() if path.endswith(".py"))
+    for change in patch.patch.changes:
+        path = os.fsdecode(change.new_path or b"")
+        data = tree(path) if path.endswith(".py") else None
+        if data is not None:
+            yield Source(path, data, written_lines(change.hunks))
+
+
+def _texts(reader: ObjectReader, commit: str) -> Reader:
+    files = reader.files(commit_tree(reader, commit))
+
+    def text(path: str) -> bytes | None:
+        entry = files.get(os.fsencode(path))
+        return reader.read(entry.id)[1] if entry is not None else None
+
+    return text

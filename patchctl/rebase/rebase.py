@@ -1,0 +1,386 @@
+"""A stack on another revision: its patches picked one at a time, release by release where that is asked, with a person where git
+cannot go on.
+
+Nothing of the distribution is changed before the last patch has arrived (`rebase_end`). Every step is noted as soon as it is done
+(`rebase_state`), every resolution kept as soon as it is made (`resolutions`): a killed run is gone on with, or given up.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from patchctl.errors import DoesNotApply, LocalEdits, WrongUse
+from patchctl.git.history import CommitInfo, commits_between
+from patchctl.git.underway import find_operation
+from patchctl.git.worktree import WorkTree
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.types import Stack
+from patchctl.patch.header import parse_header
+from patchctl.rebase.cherry_pick import (
+    Picked,
+    clear,
+    commit_as,
+    commit_staged,
+    drop_locks,
+    end_pick,
+    head_of,
+    pick,
+    remember,
+    standing,
+    touched_by,
+    unmerged,
+    with_markers,
+    work_of,
+)
+from patchctl.rebase.finish import SCRATCH, end, take_back
+from patchctl.rebase.rebase_state import (
+    Run,
+    State,
+    Step,
+    Stop,
+    advanced,
+    base_before,
+    generated_in,
+    hold,
+    is_held,
+    stage_of,
+    write_state,
+)
+from patchctl.rebase.rebase_worktree import alone
+from patchctl.rebase.regenerating import Regeneration
+from patchctl.rebase.start import Wish, begin
+from patchctl.rebase.upstreamed import taken_by
+from patchctl.scratch import sweep
+from patchctl.source.types import SourceOptions
+from patchctl.stack.plan import load_patches
+from patchctl.terminal.progress import Progress
+
+# What is hidden is no part of a distribution, nor is what was built of it.
+_NOT_COPIED = shutil.ignore_patterns(".*", "build", "edit", "__pycache__", "*.egg-info")
+LOST = "it does not arrive by itself"
+
+
+def go_on(run: Run, state: State) -> State:
+    """Pick until a person is needed or nothing is left. The tree is ours, and the user's again where this stops."""
+    while state.todo or state.stage + 1 < len(state.stages):
+        if not state.todo:
+            state = _next_stage(run, state)
+            continue
+        feature, commit = state.todo[0]
+        left = f"{len(state.todo)} to go"
+        run.progress.note(f"{state.stages[state.stage].name}: {feature}, {left}")
+        state = write_state(run.place.hidden, _step(run, state, feature, commit))
+        if state.stop is not None:
+            run.place.give()
+            return state
+    return state
+
+
+def _next_stage(run: Run, state: State) -> State:
+    """What came over to one release goes on to the next."""
+    here = state.stages[state.stage].name
+    todo = tuple((s.feature, s.commit) for s in state.steps if s.stage == here and s.commit is not None)
+    number = state.stage + 1
+    state = replace(state, stage=number, todo=todo, head=state.stages[number].base)
+    hold(work_of(run.place.hidden), state)
+    clear(work_of(run.place.hidden), state.head)
+    return write_state(run.place.hidden, state)
+
+
+def _step(run: Run, state: State, feature: str, commit: str) -> State:
+    """One patch: over, dropped, or a stop."""
+    work = work_of(run.place.hidden)
+    clear(work, state.head)
+    picked, outcome, notes = _picked(run, state, work, commit)
+    if picked.commit is None:
+        seen = standing(run.place.hidden, state.head, generated_in(state))
+        paths = {os.fsdecode(p): why for p, why in picked.conflicts.items()}
+        paths |= _made_by_absent(state, work, paths)
+        message = work.git("cat-file", "commit", commit).decode("utf-8", "replace")
+        until = next((line for line in message.splitlines() if line.startswith("Drop-When: ")), "")
+        return replace(state, stop=Stop("conflict", feature, paths, seen, until))
+    if picked.empty:
+        clear(work, state.head)
+        span = (base_before(state), state.stages[state.stage].base)
+        took = taken_by(work, commit, span, state.upstream, run.dist.upstream(state.upstream), run.options)
+        reason = f"upstream has it at {state.stages[state.stage].name}" + (f": {took}" if took else "")
+        if not state.drop_upstreamed:
+            return replace(state, stop=Stop("empty", feature, reason=reason))
+        return advanced(state, Step(stage_of(state).name, feature, commit, "dropped", None, reason))
+    step = Step(
+        stage_of(state).name, feature, commit, "replayed" if outcome else "clean", picked.commit, notes=tuple(notes)
+    )
+    return advanced(state, step)
+
+
+def _made_by_absent(state: State, work: WorkTree, paths: Iterable[str]) -> dict[str, str]:
+    """Those of the files that a patch adds which was left out before: nothing of upstream's is in the way."""
+    found = {}
+    for step in state.steps:
+        if step.outcome in ("dropped", "postponed") and step.stage == stage_of(state).name:
+            added = map(os.fsdecode, touched_by(work, step.before, "A"))
+            found.update(
+                dict.fromkeys(set(paths).intersection(added), f"made by {step.feature}, which is {step.outcome}")
+            )
+    return found
+
+
+def _picked(run: Run, state: State, work: WorkTree, commit: str) -> tuple[Picked, bool, list[str]]:
+    """What became of a patch, whether an earlier resolution did it, and what to say of it."""
+    # The whole patch first: rerere knows conflicts alone, and nothing of what was mended beside them.
+    message = run.store(state).replay(work, commit, state.head)
+    if message is not None:
+        return commit_as(work, commit, state.head, message), True, []
+    picked = pick(work, commit)
+    notes = ["its conflicts alone: what was mended beside them is not on this tree"] if picked.remembered else []
+    made = run.regeneration(state)
+    files = made.among({*touched_by(work, commit), *picked.conflicts})
+    if not files:
+        return picked, picked.remembered, notes
+    made_anew, outcome, more = _made_anew(work, made, picked, commit, state.head, files)
+    return made_anew, outcome, notes + more
+
+
+def _made_anew(
+    work: WorkTree, made: Regeneration, picked: Picked, commit: str, head: str, files: list[bytes]
+) -> tuple[Picked, bool, list[str]]:
+    """Upstream's script writes the files once all else is merged; in a conflict of others it waits for the person."""
+    shown = ", ".join(sorted(os.fsdecode(f) for f in files))
+    why = made.why_not(work)
+    if why is not None:
+        return picked, picked.remembered, [f"{shown}: merged, not made anew: {why}"]
+    others = {p: why for p, why in picked.conflicts.items() if p not in files}
+    if picked.commit is None:
+        made.take_head(work, files)
+        if others:
+            return Picked(None, others), False, []
+        picked = commit_as(work, commit, head)
+    failure = made.run(work)
+    if failure is not None:
+        return picked, picked.remembered, [f"{shown}: not made anew: {failure}"]
+    work.git("commit", "--quiet", "--amend", "--no-edit", "--allow-empty", "--no-verify", "--cleanup=verbatim")
+    trees = work.git("rev-parse", f"{head}^{{tree}}", "HEAD^{tree}").decode().split()
+    note = f"{shown}: made anew by upstream's script"
+    return Picked(head_of(work), {}, trees[0] == trees[1]), picked.remembered, [note]
+
+
+def settle(run: Run, state: State) -> State:
+    """Take over what the user made of a stop: a commit of theirs, or what they staged. The tree is ours then.
+
+    Raises DoesNotApply while files are in conflict, LocalEdits for what was not staged, WrongUse for more than one commit.
+    """
+    folder = run.place.held
+    assert folder is not None
+    if not run.place.is_ours and state.stop is None:  # killed at its very end, when the tree was given over already
+        _refuse_edits(folder, state, state.head)
+        folder = run.place.take()
+    if run.place.is_ours:  # of a killed run: what it had not noted is done again
+        drop_locks(work_of(folder))
+        return write_state(folder, replace(state, stop=None))
+    work = work_of(folder)
+    feature, original = state.todo[0]
+    end_pick(work, original, state.head)
+    if (folder / ".git" / "CHERRY_PICK_HEAD").exists():
+        _check_resolved(folder, work, state)
+        commit_staged(work, original, state.head)
+    commit = _own_commit(folder, state, feature)
+    if commit is None:  # given up with git's own --skip or --abort: begun anew
+        _refuse_edits(folder, state, state.head)
+        return write_state(run.place.take(), replace(state, stop=None))
+    _refuse_edits(folder, state, commit.id)
+    made, notes = Picked(commit.id, {}), list[str]()
+    files = run.regeneration(state).among(touched_by(work, original))
+    if files:
+        made, _, notes = _made_anew(work, run.regeneration(state), made, original, state.head, files)
+    assert made.commit is not None
+    if work.git("rev-parse", f"{state.head}^{{tree}}") == work.git("rev-parse", f"{made.commit}^{{tree}}"):
+        hint = "`patchctl rebase --skip --reason WHY` leaves it out; `git reset --hard HEAD~1` begins it anew"
+        raise DoesNotApply(f"nothing is left of {feature}: what you committed changes nothing", hint=hint)
+    run.store(state).keep(work, original, state.head, made.commit)
+    step = Step(stage_of(state).name, feature, original, "resolved", made.commit, notes=tuple(notes))
+    return write_state(run.place.take(), advanced(state, step))
+
+
+def skip(run: Run, state: State, reason: str | None, outcome: Literal["dropped", "postponed"]) -> State:
+    """Leave the patch at which this stopped out, for good or for now, with a reason. Raises WrongUse without one, LocalEdits."""
+    folder = run.place.held
+    assert folder is not None
+    if state.stop is None or run.place.is_ours:
+        raise WrongUse("the rebase has not stopped at a patch", hint="`patchctl rebase --continue` goes on with it")
+    # Nothing is left of it, or its own header says that it goes with this release.
+    known = state.stop.kind == "empty" or stage_of(state).name in state.stop.reason.split()
+    why = reason or (state.stop.reason if known and outcome == "dropped" else "")
+    if not why.strip():
+        hint = '`--reason "..."` goes into the new stack\'s manifest: a patch that does not arrive has to be said'
+        raise WrongUse(f"why is {state.stop.feature} {outcome}?", hint=hint)
+    put_aside(run, state)
+    feature, original = state.todo[0]
+    step = Step(stage_of(state).name, feature, original, outcome, None, " ".join(why.split()))
+    return write_state(run.place.take(), advanced(state, step))
+
+
+def abort(run: Run, state: State) -> Path | None:
+    """Give it up: the distribution as it was, no work tree. What was resolved is kept; what was half done lies aside, in the
+    file that is returned. Raises LocalEdits for everything else of the user's."""
+    aside = None
+    sweep(SCRATCH)
+    if run.place.given_up:  # by a run that was killed: no more than its tree is left
+        run.place.remove()
+        return None
+    if not run.place.is_ours:
+        folder = run.place.held
+        assert folder is not None
+        if state.todo:
+            end_pick(work_of(folder), state.todo[0][1], state.head)
+        commit = _own_commit(folder, state, state.todo[0][0]) if state.stop and state.todo else None
+        if commit is not None:
+            run.store(state).keep(work_of(folder), state.todo[0][1], state.head, commit.id)
+            state = replace(state, stop=None, head=commit.id)
+        aside = put_aside(run, state)
+        _refuse_references(folder, state)
+        run.place.take()
+    if state.writing is not None:
+        take_back(run, state)
+    run.place.remove()
+    return aside
+
+
+def put_aside(run: Run, state: State) -> Path | None:
+    """Keep what the user did to the files in conflict; rerere takes it down where all are settled. Raises LocalEdits for other edits."""
+    folder = run.place.held
+    assert folder is not None
+    work = work_of(folder)
+    if work.head() != state.head:
+        what = f"{folder} has commits that the rebase does not know"
+        raise LocalEdits(what, [str(folder)], hint="`patchctl rebase --continue` takes one; keep others elsewhere")
+    if not unmerged(work):  # else a file that is half mended would count as mended
+        remember(work)
+    now, seen = standing(folder, state.head, generated_in(state)), state.stop.seen if state.stop else {}
+    conflicts = state.stop.paths if state.stop else {}
+    touched = {p for p in now.keys() | seen.keys() if now.get(p) != seen.get(p)}
+    # A file that is as in HEAD again was settled by taking upstream's side, or reset by git: nothing of anybody's is in it.
+    others = sorted(p for p in touched - conflicts.keys() if p in now)
+    if others:
+        hint = "commit or move them elsewhere; the files in conflict themselves are kept aside"
+        raise LocalEdits(f"{folder} holds edits that would be lost", others, hint=hint)
+    mine = sorted(os.fsencode(p) for p in touched & conflicts.keys() & now.keys())
+    return run.store(state).put_aside(work, state.head, mine) if mine else None
+
+
+def _check_resolved(folder: Path, work: WorkTree, state: State) -> None:
+    """Whether all is settled and staged."""
+    hint = "mend them, `git add` (or `git rm`) them, then `patchctl rebase --continue`"
+    left = unmerged(work)
+    if left:
+        raise DoesNotApply(
+            "in conflict still\n  " + "\n  ".join(f"{os.fsdecode(p)}: {w}" for p, w in left.items()), hint=hint
+        )
+    assert state.stop is not None
+    marked = with_markers(folder, map(os.fsencode, state.stop.paths))
+    if marked:
+        raise DoesNotApply("with a conflict's markers still\n  " + "\n  ".join(map(os.fsdecode, marked)), hint=hint)
+    # Not diff-files, which goes by a file's time: a file that was touched, and is as staged, is no change.
+    unstaged = [p for p in work.git("diff", "-z", "--name-only", "--no-ext-diff").split(b"\0") if p]
+    if unstaged or work.untracked():
+        names = sorted(os.fsdecode(p) for p in (*unstaged, *work.untracked()))
+        raise LocalEdits(
+            f"changes in {folder} are not staged", names, hint="`git add` what belongs to the patch, move the rest"
+        )
+
+
+def _own_commit(folder: Path, state: State, feature: str) -> CommitInfo | None:
+    """The one commit that is on the tree since it stopped; None for none. Raises WrongUse for others."""
+    operation = find_operation(folder / ".git")
+    if operation is not None:
+        if operation.mark.name == "CHERRY_PICK_HEAD":
+            return None
+        raise LocalEdits(
+            f"{operation.name} is in progress in {folder}",
+            [str(operation.mark)],
+            hint=f"end it there first: {operation.way_out}",
+        )
+    branch = f"patchctl/{state.new}"
+    if (folder / ".git" / "HEAD").read_text(encoding="utf-8").strip() != f"ref: refs/heads/{branch}":
+        hint = f"bring your commit to {branch} and check it out: `git checkout -B {branch}` takes it there from where you are"
+        raise LocalEdits(f"{folder} is not on its branch {branch}", [str(folder)], hint=hint)
+    commits = commits_between(folder, state.head)
+    if not commits:
+        return None
+    if len(commits) > 1:
+        raise WrongUse(
+            f"{len(commits)} commits stand where {feature} was expected", hint="make one of them: `git rebase -i`"
+        )
+    header, _ = parse_header(_as_mail(commits[0]), f"commit {commits[0].id[:12]}")
+    if header.trailer("Feature") != feature:
+        what = f"commit {commits[0].id[:12]} is of feature {header.trailer('Feature')}, and {feature} was expected"
+        raise WrongUse(what, hint="`git commit --amend`: keep the patch's message")
+    return commits[0]
+
+
+def _as_mail(commit: CommitInfo) -> list[bytes]:
+    from patchctl.patch.write import mail_date
+
+    subject, _, body = commit.message.partition("\n")
+    text = f"From: a <a@b>\nDate: {mail_date(commit.date)}\nSubject: {subject}\n\n{body.strip()}\n"
+    return text.encode().split(b"\n")
+
+
+def _refuse_edits(folder: Path, state: State, head: str) -> None:
+    """Raise LocalEdits for anything in a tree of the user's beside the commit that it should hold."""
+    found = sorted(standing(folder, head, generated_in(state)))
+    if found:
+        raise LocalEdits(
+            f"{folder} holds edits that no commit has", found, hint="amend the commit with them, or move them elsewhere"
+        )
+
+
+def _refuse_references(folder: Path, state: State) -> None:
+    """Branches, tags and stashes of the user's would go with the tree."""
+    ours = {f"refs/heads/patchctl/{state.new}", "refs/patchctl/base", "refs/patchctl/tip"}
+    names = work_of(folder).git("for-each-ref", "--format=%(refname)").decode("utf-8", "replace").split()
+    found = [n for n in names if n not in ours and not is_held(n)]
+    linked = folder / ".git" / "worktrees"
+    found += [str(p) for p in linked.iterdir()] if linked.is_dir() else []
+    if found:
+        what = f"{folder} holds branches, tags, stashes or linked work trees"
+        raise LocalEdits(what, found, hint="push or copy them elsewhere, and remove them")
+
+
+def copy_distribution(root: Path, folder: Path) -> Path:
+    """All that a proof may run on. Returns where it lies."""
+    return Path(shutil.copytree(root, folder / "distribution", symlinks=True, ignore=_NOT_COPIED))
+
+
+def rebase_alone(
+    dist: Distribution, old: Stack, release: str, folder: Path, options: SourceOptions, progress: Progress
+) -> Stack:
+    """The new stack in `dist`, with whatever arrives without a person, and what requires nothing else; the rest is postponed
+    there, with the reason. `folder` is for the work tree. Raises what a rebase raises."""
+    own = dist.stacks.get((old.upstream, release))
+    if own is not None and own.patches:
+        hint = f"`patchctl prove --all --stack {own.upstream}/{own.name}`"
+        raise WrongUse(f"the distribution has patches for {own.upstream}/{own.name}", hint=hint)
+    requires = {p.feature: {f for f, u in p.requires if u in (None, old.upstream)} for p in load_patches(dist, old)}
+    wish = Wish(old, release, None, folder / "tree", None, True, None)
+    run, state = begin(dist, wish, options, progress)
+    with alone(run.place.hidden):
+        state = go_on(run, state)
+        while state.stop is not None:
+            state = _without(run, skip(run, state, LOST, "postponed"), requires)
+            state = go_on(run, state)
+        return end(run, state).stack
+
+
+def _without(run: Run, state: State, requires: dict[str, set[str]]) -> State:
+    """The state with what requires something that does not arrive postponed, too."""
+    later = dict(state.postponed)
+    for feature, _ in state.todo:
+        if lost := sorted(requires[feature] & later.keys()):
+            later[feature] = f"requires {lost[0]}, which does not arrive"
+    todo = tuple(one for one in state.todo if one[0] not in later)
+    return write_state(run.place.hidden, replace(state, todo=todo, postponed=later))

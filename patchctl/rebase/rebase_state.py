@@ -1,0 +1,198 @@
+"""The state of a rebase, one file in the work tree's git directory that is written whole after every step; and what steps share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from patchctl.atomic import replace_file
+from patchctl.errors import BadManifest
+from patchctl.git.worktree import WorkTree
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.load import loads
+from patchctl.manifest.types import Stack
+from patchctl.rebase.rebase_worktree import STATE_FILE, Place
+from patchctl.rebase.regenerating import Regeneration
+from patchctl.rebase.resolutions import Resolutions
+from patchctl.source.types import SourceOptions
+from patchctl.terminal.progress import Progress
+
+_VERSION = 1
+
+Outcome = Literal["clean", "resolved", "replayed", "dropped", "postponed"]
+"""How a patch came over: by git alone, by a person, by what a person did before, or not at all, or not yet."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A patch that was dealt with. `before` is the commit that it was; `commit` what it became, null where it did not arrive."""
+
+    stage: str
+    feature: str
+    before: str
+    outcome: Outcome
+    commit: str | None
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Where a person has to work. `paths` are the files in conflict, with what is wrong with each; `seen` is what lay in the tree
+    then and is not in HEAD, by digest: all else is the user's."""
+
+    kind: Literal["conflict", "empty"]
+    feature: str
+    paths: dict[str, str] = field(default_factory=dict)
+    seen: dict[str, str | None] = field(default_factory=dict)
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One revision on the way: its name, the commit that stands under the patches."""
+
+    name: str
+    base: str
+
+
+@dataclass(frozen=True)
+class Writing:
+    """Files of the distribution that the end of a rebase makes, and manifest, lock and the list of the pin's files as they were
+    before; null for none."""
+
+    files: tuple[str, ...]
+    manifest: str | None
+    lock: str | None = None
+    listed: str | None = None
+
+
+@dataclass(frozen=True)
+class State:
+    """A rebase under way. `todo` are the commits still to be picked in this stage, `head` the commit that they go onto."""
+
+    upstream: str
+    old: str
+    new: str
+    manifest: str
+    pin: str
+    old_base: str
+    old_commits: tuple[str, ...]
+    stages: tuple[Stage, ...]
+    stage: int
+    todo: tuple[tuple[str, str], ...]
+    head: str
+    drop_upstreamed: bool
+    python: str | None
+    prove: bool = False
+    steps: tuple[Step, ...] = ()
+    dropped: dict[str, str] = field(default_factory=dict)
+    postponed: dict[str, str] = field(default_factory=dict)
+    stop: Stop | None = None
+    writing: Writing | None = None
+
+
+def write_state(folder: Path, state: State) -> State:
+    """Keep it; returns it."""
+    replace_file(folder / ".git" / STATE_FILE, json.dumps({"version": _VERSION, **asdict(state)}, indent=1).encode())
+    return state
+
+
+def read_state(folder: Path) -> State:
+    """Raises BadManifest for what patchctl did not write."""
+    file = folder / ".git" / STATE_FILE
+    try:
+        data = json.loads(file.read_bytes())
+        if data.pop("version") != _VERSION:
+            raise ValueError("it is of another version of patchctl")
+        return _state(data)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        hint = "remove the work tree; what was resolved is kept, and the same rebase finds it again"
+        raise BadManifest(f"this is no rebase's state: {error}", where=str(file), hint=hint) from error
+
+
+def end_state(folder: Path) -> None:
+    """The rebase is over: what is left is a work tree as `edit` makes it."""
+    (folder / ".git" / STATE_FILE).unlink()
+
+
+def _state(data: dict[str, Any]) -> State:
+    steps = tuple(Step(**{**s, "notes": tuple(s["notes"])}) for s in data.pop("steps"))
+    stop, writing = data.pop("stop"), data.pop("writing")
+    for key in ("old_commits",):
+        data[key] = tuple(data[key])
+    data["stages"] = tuple(Stage(**s) for s in data["stages"])
+    data["todo"] = tuple((f, c) for f, c in data["todo"])
+    if writing is not None:
+        writing = Writing(**{**writing, "files": tuple(writing["files"])})
+    return State(**data, steps=steps, stop=Stop(**stop) if stop else None, writing=writing)
+
+
+def advanced(state: State, step: Step) -> State:
+    """The state after a step: the next patch, its head, and what is not in the stack any more."""
+    own, head = {step.feature: step.reason}, step.commit or state.head
+    state = replace(state, steps=(*state.steps, step), todo=state.todo[1:], head=head, stop=None)
+    if step.outcome == "dropped":
+        return replace(state, dropped=state.dropped | own)
+    return replace(state, postponed=state.postponed | own) if step.outcome == "postponed" else state
+
+
+@dataclass(frozen=True)
+class Run:
+    """What every step needs: the distribution, the work tree's place, where history may be asked."""
+
+    dist: Distribution
+    place: Place
+    options: SourceOptions
+    progress: Progress
+
+    def store(self, state: State) -> Resolutions:
+        return Resolutions(self.dist.root, state.upstream)
+
+    def regeneration(self, state: State) -> Regeneration:
+        return Regeneration(self.dist.upstream(state.upstream), state.python)
+
+
+_HELD = "refs/patchctl/rebase/"
+
+
+def hold(work: WorkTree, state: State) -> None:
+    """Keep from a collection what the rebase needs and no branch has: the patches to come, those that there were, the revisions."""
+    wanted = {state.old_base, state.old_commits[-1], *(s.base for s in state.stages), *(c for _, c in state.todo[-1:])}
+    let_go(work, but=wanted)
+    work.git("update-ref", "--stdin", stdin="".join(f"update {_HELD}{c} {c}\n" for c in sorted(wanted)).encode())
+
+
+def let_go(work: WorkTree, but: Collection[str] = ()) -> None:
+    """Take these references away."""
+    names = work.git("for-each-ref", "--format=%(refname)", _HELD).decode().split()
+    gone = [name for name in names if name.removeprefix(_HELD) not in but]
+    if gone:
+        work.git("update-ref", "--stdin", stdin="".join(f"delete {name}\n" for name in gone).encode())
+
+
+def is_held(reference: str) -> bool:
+    return reference.startswith(_HELD)
+
+
+def new_stack(state: State) -> Stack:
+    """The stack that is to be, as its manifest says without patches."""
+    return loads(state.manifest.encode(), Stack, f"{state.new}.yaml").value
+
+
+def generated_in(state: State) -> list[str]:
+    """The files of the work tree that no commit has, since upstream's build would write them."""
+    return [g.path for g in new_stack(state).generated]
+
+
+def stage_of(state: State) -> Stage:
+    """The revision that is being gone to."""
+    return state.stages[state.stage]
+
+
+def base_before(state: State) -> str:
+    """The revision that the patches come from in this stage."""
+    return state.stages[state.stage - 1].base if state.stage else state.old_base

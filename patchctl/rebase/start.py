@@ -1,0 +1,212 @@
+"""The beginning of a rebase: the stack that is to be, the revisions on the way, and a work tree with all their objects."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from patchctl.errors import LocalEdits, SourceUnavailable, Tried, WrongUse
+from patchctl.git.packfiles import bring_pack
+from patchctl.git.worktree import import_base
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.turns import one_writer
+from patchctl.manifest.types import Pin, Stack
+from patchctl.pin.pin import find_pin
+from patchctl.rebase.cherry_pick import work_of
+from patchctl.rebase.rebase_state import Run, Stage, State, hold, write_state
+from patchctl.rebase.rebase_worktree import Place
+from patchctl.rebase.resolutions import Resolutions
+from patchctl.source.obtain import obtain, obtain_form
+from patchctl.source.refs import Revisions, release_prefix, version_of
+from patchctl.source.types import FORMS, Base, SourceOptions
+from patchctl.stack.memo import StackResult
+from patchctl.stack.patches import StackPatch
+from patchctl.stack.plan import build_stack, load_patches, missing_files
+from patchctl.terminal.progress import Progress
+from patchctl.workspace.edit import default_folder, make_edit_tree
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a user asks for: the stack, where to, which releases on the way ("all", or names), and how; the commit that this has
+    to be, where a plan says it."""
+
+    old: Stack
+    to: str
+    via: str | None
+    folder: Path | None
+    name: str | None
+    drop_upstreamed: bool
+    python: str | None
+    commit: str | None = None
+    prove: bool = False
+
+
+def begin(dist: Distribution, wish: Wish, options: SourceOptions, progress: Progress) -> tuple[Run, State]:
+    """Make the work tree, which is ours until a patch stops. Nothing of the distribution is changed.
+
+    Raises SourceUnavailable, WrongUse for a target that has patches or a rebase that is under way, LocalEdits.
+    """
+    old = wish.old
+    new, text = _target(dist, wish, options, progress)
+    if wish.commit not in (None, new.pin.identity):
+        hint = "the plan was made of another place: give the same --mirror"
+        raise WrongUse(f"{wish.to} is commit {new.pin.identity} here, and the plan is for {wish.commit}", hint=hint)
+    place = Place((wish.folder or default_folder(new)).absolute())
+    _check_free(place)
+    patches = load_patches(dist, old)
+    if not patches:
+        raise WrongUse(f"{old.upstream}/{old.name} has no patches to bring", hint="`patchctl list stacks`")
+    between = _between(dist, wish, new, options)
+    bases = _bases(dist, [old, *between, new], patches, options, progress)
+    result = build_stack(bases[0], patches, [], options.cache)
+    with one_writer(dist.root):
+        return Run(dist, place, options, progress), _made(dist, wish, place, new, text, (between, bases, result))
+
+
+def _made(
+    dist: Distribution,
+    wish: Wish,
+    place: Place,
+    new: Stack,
+    text: str,
+    found: tuple[list[Stack], list[Base], StackResult],
+) -> State:
+    """The work tree with every object that a stage needs, and the first state."""
+    between, bases, result = found
+    old = wish.old
+    _check_free(place)
+    for left in (place.hidden, place.gone):  # of runs that were killed before one had begun, or when one was given up
+        shutil.rmtree(left, ignore_errors=True)
+    make_edit_tree(place.hidden, new, bases[-1], _nothing(bases[-1]))
+    git_dir = place.hidden / ".git"
+    for base in bases[:-1]:
+        import_base(git_dir, base.repo)
+    if result.pack is not None:
+        bring_pack(result.pack, git_dir / "objects" / "pack")
+    Resolutions(dist.root, old.upstream).link(git_dir)
+    stages = tuple(Stage(s.name, b.commit) for s, b in zip((*between, new), bases[1:], strict=True))
+    commits = tuple((p.patch.feature, p.commit) for p in result.steps)
+    state = State(
+        old.upstream,
+        old.name,
+        new.name,
+        text,
+        new.pin.identity,
+        bases[0].commit,
+        tuple(c for _, c in commits),
+        stages,
+        0,
+        commits,
+        stages[0].base,
+        wish.drop_upstreamed,
+        wish.python,
+        wish.prove,
+    )
+    hold(work_of(place.hidden), state)
+    return write_state(place.hidden, state)
+
+
+def _target(dist: Distribution, wish: Wish, options: SourceOptions, progress: Progress) -> tuple[Stack, str]:
+    """The stack that is to be, and its manifest's text: a stack that `pin` made, or one found now and written at the end."""
+    name = wish.to.removeprefix(f"{wish.old.upstream}/")
+    known = dist.stacks.get((wish.old.upstream, name))
+    if known is None:
+        pinned = find_pin(dist, wish.old, name, options, progress, name=wish.name)
+        return pinned.stack, pinned.text
+    if known.patches or known.extends or known == wish.old:
+        hint = "name a revision, and the new stack with --name; or take the patches out of it first"
+        raise WrongUse(f"{known.upstream}/{known.name} has patches already", hint=hint)
+    if known.comes_from not in (None, wish.old.name):
+        raise WrongUse(
+            f"{known.upstream}/{known.name} comes from {known.comes_from}, not {wish.old.name}",
+            hint=f"`patchctl rebase {known.upstream}/{known.comes_from} --to {known.name}`",
+        )
+    text = dist.stack_file(known).read_text(encoding="utf-8")
+    if known.comes_from is None:
+        text = text.replace(f"\nname: {known.name}\n", f"\nname: {known.name}\ncomes_from: {wish.old.name}\n", 1)
+    return replace(known, comes_from=wish.old.name), text
+
+
+def _check_free(place: Place) -> None:
+    if place.held is not None:
+        hint = "`patchctl rebase --continue`, or `patchctl rebase --abort`"
+        raise WrongUse(f"a rebase is under way in {place.held}", hint=hint)
+    if place.folder.exists() and any(place.folder.iterdir()):
+        raise LocalEdits(
+            f"{place.folder} is there already",
+            [str(place.folder)],
+            hint="export and remove it, or name another with --dir",
+        )
+
+
+def _between(dist: Distribution, wish: Wish, new: Stack, options: SourceOptions) -> list[Stack]:
+    """The releases on the way, as stacks without patches, oldest first."""
+    if wish.via is None:
+        return []
+    old, upstream = wish.old, dist.upstream(wish.old.upstream)
+    prefix = release_prefix(old, upstream)
+    revisions = Revisions(old.upstream, upstream, prefix, options)
+    found: Sequence[tuple[str, str]] = []
+    if wish.via == "all":
+        after, before = (version_of(s.pin.tag or s.name, prefix) for s in (old, new))
+        if after is None or before is None:
+            raise WrongUse(
+                "--via all goes by versions, and a pin has no tag that is one", hint="--via TAG,TAG names them"
+            )
+        known = revisions.releases()
+        if not known:
+            hint = f"`--mirror {old.upstream}=URL` names another place, which may be the path of a local clone"
+            raise SourceUnavailable(f"{old.upstream}: no place tells its releases", revisions.tried, hint=hint)
+        found = [named for version, named in known.items() if after < version < before]
+    else:
+        for name in wish.via.split(","):
+            revision = revisions.find(name.strip())
+            if revision is None:
+                raise SourceUnavailable(f"{old.upstream}: no place knows {name.strip()}", revisions.tried)
+            found = [*found, (revision.tag or name.strip(), revision.commit)]
+    return [replace(new, name=name, pin=Pin(commit, None, name)) for name, commit in found]
+
+
+def _bases(
+    dist: Distribution,
+    stacks: Sequence[Stack],
+    patches: Sequence[StackPatch],
+    options: SourceOptions,
+    progress: Progress,
+) -> list[Base]:
+    """The bases of all of them in one form, git, else the source distributions; where no form has all of them, each in the
+    form that it can be had in: what is picked is what the patches change, and not what else one form lacks.
+
+    Raises SourceUnavailable."""
+    name, upstream = stacks[0].upstream, dist.upstream(stacks[0].upstream)
+    lost: list[Tried] = []
+    for form in (*FORMS, None) if options.source == "auto" else (options.source,):
+        try:
+            if form is None:
+                bases = [obtain(name, upstream, stack, options, progress) for stack in stacks]
+            else:
+                bases = [obtain_form(form, name, upstream, stack, options, progress) for stack in stacks]
+        except SourceUnavailable as failure:
+            lost += failure.tried if form else []  # the last way asks the same places
+            continue
+        lacking = missing_files(bases[0], patches)
+        if not lacking:
+            progress.finish()
+            return bases
+        named = ", ".join(p.feature for p, _ in lacking)
+        raise SourceUnavailable(
+            f"the {bases[0].form} of {name} lacks files of {named}",
+            lost,
+            hint=f"--mirror {name}=URL names a git repository, which has every file",
+        )
+    names = ", ".join(s.name for s in stacks)
+    raise SourceUnavailable(
+        f"{name}: no form has all of {names}", lost, hint=f"`--mirror {name}=URL` names another place"
+    )
+
+
+def _nothing(base: Base) -> StackResult:
+    return StackResult(base.commit, base.tree, base.commit, base.tree, (), None)

@@ -1,0 +1,127 @@
+"""Tracebacks as launchers, engines and collectors of logs print them. The forms are those of public issue threads, their words made up."""
+
+from __future__ import annotations
+
+import pytest
+
+from patchctl.blame.log_lines import Frame, frames
+
+FRAMES = [
+    Frame("/there/verl/base.py", 12, "func", "return getattr(self.worker, name)(*args)"),
+    Frame("/there/vllm/executor.py", 932, "run_worker", "(tokens, times) = self.step(batch)"),
+]
+PREFIXES = [
+    "",
+    "(TaskRunner pid=7) ",
+    "(WorkerDict pid=7, ip=10.0.0.1) ",
+    "(pid=7) ",
+    "(pid=7, ip=10.0.0.1) ",
+    "\x1b[36m(TaskRunner pid=7)\x1b[0m ",
+    "\x1b[1;36m(WorkerDict pid=7, ip=10.0.0.1)\x1b[0;0m ",
+    "(EngineCore_DP0 pid=8) ",
+    "(Server pid=9) (Worker_TP1 pid=8) ",
+    "(Server pid=9) (EngineCore_DP0 pid=8) (Worker_TP1 pid=7) ",
+    "ERROR 01-02 03:04:05 [executor.py:932] ",
+    "(Worker_TP1 pid=8) ERROR 01-02 03:04:05 [executor.py:932] ",
+    "(Server pid=9) (Worker_TP1 pid=8) ERROR 01-02 03:04:05 [executor.py:932] ",
+    "(Worker_TP0_EP0 pid=8) ERROR 01-02 03:04:05 [v1/executor/multiproc_executor.py:932] ",
+    "(APIServer pid=1) INFO 01-02 03:04:05 [__init__.py:1] ",
+    "WARNING 01-02 03:04:05 [core.py:1] ",
+    "ERROR 01-02 03:04:05 executor.py:932] ",
+    "ERROR:executor.py:932: ",
+    "[rank0]: ",
+    "[rank12]:",
+    "[default0]:",
+    "[default3]: ",
+    "[0]: ",
+    "[trainer/0] ",
+    "[1,3]<stderr>: "[:5] + ": ",
+    "[2026-01-02 03:04:05,678] [ERROR] [executor.py:932:run] ",
+    "[2026-01-02 03:04:05] ",
+    "2026-01-02 03:04:05,678 ERROR ",
+    "2026-01-02 03:04:05,678\tERROR executor.py:932 -- "[:23] + " ERROR executor.py:932] ",
+    "2026-01-02T03:04:05.678Z ",
+    "2026-01-02T03:04:05.678901234Z stderr F ",
+    "2026-01-02T03:04:05+08:00 [rank3]: ",
+    "2026-01-02T03:04:05.678Z (Server pid=9) (Worker_TP1 pid=8) ",
+    "03:04:05 ",
+    "03:04:05.678 [rank1]: ",
+    "Jan  2 03:04:05 ",
+    "E0102 03:04:05.678901 7 torch/distributed/elastic/multiprocessing/api.py:874] ",
+    "I0102 03:04:05.678901 140234 run.py:9] [rank0]: ",
+    "trainer-1  | ",
+    "trainer-1  | (TaskRunner pid=7) ",
+    "train[123]: ",
+    "> ",
+    "> > ",
+    "> (TaskRunner pid=7) ",
+    "| ",
+    "  | ",
+    "    | ",
+    "  | (TaskRunner pid=7) ",
+    "(TaskRunner pid=7)   | ",
+    "CRITICAL: ",
+    "[rank0]: ERROR 01-02 03:04:05 [executor.py:932] ",
+    "(TaskRunner pid=7) [rank0]: ",
+]
+
+
+def traceback(prefix: str, *, code: bool = True, marks: bool = False) -> str:
+    lines = ["Traceback (most recent call last):"]
+    for frame in FRAMES:
+        lines.append(f'  File "{frame.file}", line {frame.line}, in {frame.function}')
+        lines += [f"    {frame.said}"] * code + ["           ^^^^^^^^^^"] * marks
+    return "".join(f"{prefix}{line}\n" for line in [*lines, "RuntimeError: no"])
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_the_frames_are_those_that_python_printed(prefix: str) -> None:
+    assert frames(traceback(prefix)) == FRAMES
+    assert frames(traceback(prefix, marks=True)) == FRAMES
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_of_a_frame_without_code_nothing_is_said(prefix: str) -> None:
+    found = frames(traceback(prefix, code=False))
+    assert [(f.line, f.said) for f in found] == [(12, None), (932, None)]
+
+
+def test_what_ray_did_not_repeat() -> None:
+    more = " [repeated 7x across cluster] (Ray deduplicates logs by default.)"
+    text = "".join(line + more + "\n" for line in traceback("(WorkerDict pid=7) ").splitlines())
+    assert frames(text) == FRAMES
+
+
+def test_prefixes_that_change_from_line_to_line() -> None:
+    lines = traceback("").splitlines()
+    text = "".join(
+        f"(Worker_TP1 pid=8) ERROR 01-02 03:04:{n:02} [executor.py:{n}] {line}\n" for n, line in enumerate(lines)
+    )
+    assert frames(text) == FRAMES
+
+
+def test_an_exception_group() -> None:
+    text = """  + Exception Group Traceback (most recent call last):
+  |   File "/there/a.py", line 1, in <module>
+  |     raise ExceptionGroup("two", errors)
+  | ExceptionGroup: two (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "/there/b.py", line 2, in f
+    |     raise ValueError(1)
+    | ValueError: 1
+    +---------------- 2 ----------------
+"""
+    assert frames(text) == [
+        Frame("/there/a.py", 1, "<module>", 'raise ExceptionGroup("two", errors)'),
+        Frame("/there/b.py", 2, "f", "raise ValueError(1)"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", [" " * 100_000, "(" * 100_000, "[" * 100_000, 'File "' * 50_000, "a-" * 50_000 + "  |", "| " * 50_000]
+)
+def test_a_hostile_line_is_read_like_any_other(text: str) -> None:
+    line = 'File "/x.py", line 3, in f\n'
+    assert frames(f"{text}{line}{text}\n")[-1].line == 3
+    assert frames(f'File "/x.py", line {"9" * 5000}\n') == []
