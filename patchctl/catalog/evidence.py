@@ -9,7 +9,8 @@ green.
 A feature without tests, or without mutations, has those that it has in the stack which its own extends or `comes_from`.
 A record (patchctl.catalog.evidence_file) says what was run (pin, what the patch and its carried files change, by digest, sha256 of
 every test, probe and mutation), on what, and what came of it. It holds as long as all of that is as it was; whatever changed makes the
-feature unproven here.
+feature unproven here. Files are held by content: one that moved, with the same bytes, to another place where the feature's tests find
+it is as it was.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from patchctl.manifest.types import Stack
 from patchctl.stack.patches import StackPatch
 
 BEHAVIOUR = Path("tests") / "behaviour"
+# Beside patches/, what tests of any feature read: probes and modules, stand-ins.
+_FOR_ALL = ("tests", "standins")
+_ABSENT = "absent"
 
 
 def tests_of(dist: Distribution, stack: Stack, feature: str) -> tuple[str, ...]:
@@ -60,7 +64,7 @@ def _digest(file: Path) -> str:
     try:
         return hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError:
-        return "absent"
+        return _ABSENT
 
 
 class Evidence:
@@ -70,6 +74,7 @@ class Evidence:
         self.dist, self.root = dist, dist.root
         self._keeps_tests = keeps_tests(dist.root)
         self._digests: dict[str, str] = {}
+        self._found: dict[Path | None, dict[tuple[str, ...], list[str]]] = {}
 
     def unproven(self, stack: Stack, patch: StackPatch, beside: Stack | None = None) -> str | None:
         """Why the feature is not proven on this stack, in a line that names what is lacking or has changed; None if it is. With
@@ -117,18 +122,79 @@ class Evidence:
             return None  # the tests are where the distribution was made
         if mutation is not None and self._digest(mutation) != proof.mutation:
             return f"{mutation} has changed"
-        wanted = tests if mutation is None else ()
-        return next(self._changed(proof.files, wanted), None)
+        return next(self._changed(proof.files, tests, every_test=mutation is None), None)
 
-    def _changed(self, files: Mapping[str, str], wanted: Iterable[str]) -> Iterator[str]:
-        for name in wanted:
-            if name not in files:
-                yield f"{name} was not run"
-        for name, digest in sorted(files.items()):
-            if self._digest(name) != digest:
-                yield f"{name} has changed" if self._digest(name) != "absent" else f"{name} is gone"
+    def _changed(self, files: Mapping[str, str], tests: Sequence[str], *, every_test: bool) -> Iterator[str]:
+        """What is not as it was of the files that a run read, and with `every_test` which of the tests were not among them."""
+        now = {name: self._digest(name) for name in sorted(files)}
+        changed = [name for name, digest in now.items() if digest != files[name]]
+        gone = [name for name in changed if now[name] == _ABSENT]
+        beside = {Path(test).parent for test in tests}
+        left = set[Path]()
+        for test in (test for test in tests if test not in files):
+            # One file each: a copy beside the test that ran is one test more.
+            ran = next((name for name in gone if _is_test(name) and files[name] == self._digest(test)), None)
+            if ran is not None:
+                gone.remove(ran)
+                left.add(Path(ran).parent)
+            elif every_test:
+                yield f"{test} was not run"
+        yield from (f"{name} has changed" for name in changed if now[name] != _ABSENT)
+        # A probe that stayed where its tests were is not what they find where they are now.
+        gone += [name for name, digest in now.items() if digest != _ABSENT and (left - beside) & {*Path(name).parents}]
+        taken = set(files)
+        for name in gone:
+            places = () if _is_test(name) else self._places(name, beside)
+            place = next((one for one in places if one not in taken and self._digest(one) == files[name]), None)
+            if place is None:
+                yield f"{name} is gone" if now[name] == _ABSENT else f"{name} is not beside its tests any more"
+            else:
+                taken.add(place)
+        yield from self._hidden(files, beside)
+
+    def _places(self, name: str, beside: Iterable[Path]) -> Iterator[str]:
+        """Where a file may have moved to: files that tests know by the same name, beside them or where every feature's tests find
+        them. Not in the folders of other features and stacks: a copy there was never read here."""
+        for folder in (*sorted(beside), None):
+            yield from self._files(folder).get(_called(name), ())
+
+    def _hidden(self, files: Mapping[str, str], beside: Iterable[Path]) -> Iterator[str]:
+        """What stands beside the tests since they ran, and is read in place of what they read: it is found first."""
+        read: dict[tuple[str, ...], set[str]] = {}
+        for name, digest in files.items():
+            read.setdefault(_called(name), set()).add(digest)
+        for folder in sorted(beside):
+            for called, places in self._files(folder).items():
+                others = (place for place in places if called in read and place not in files)
+                yield from (f"{place} was not read" for place in others if self._digest(place) not in read[called])
+
+    def _files(self, beside: Path | None) -> dict[tuple[str, ...], list[str]]:
+        """The files of a folder of tests, or with None those that are of no feature on a stack, by what tests know them by."""
+        if beside not in self._found:
+            folders = [self.root / beside] if beside else [self.root / name for name in _FOR_ALL]
+            if beside is None:
+                there = sorted(self.root.glob("patches/*/*"))
+                folders += [one for one in there if (one.parent.name, one.name) not in self.dist.stacks]
+            found = self._found[beside] = {}
+            for file in (file for folder in folders for file in sorted(folder.rglob("*")) if file.is_file()):
+                found.setdefault(_called(self._shown(file)), []).append(self._shown(file))
+        return self._found[beside]
+
+    def _shown(self, file: Path) -> str:
+        return file.relative_to(self.root).as_posix()
 
     def _digest(self, name: str) -> str:
         if name not in self._digests:
             self._digests[name] = _digest(self.root / name)
         return self._digests[name]
+
+
+def _is_test(name: str) -> bool:
+    """What pytest runs: it is a feature's test in that feature's folder alone."""
+    return name.rpartition("/")[2].startswith("test_")
+
+
+def _called(name: str) -> tuple[str, ...]:
+    """What a test names it by: the file, of a package the folder as well."""
+    parts = name.split("/")
+    return tuple(parts[-2:] if parts[-1] == "__init__.py" else parts[-1:])

@@ -29,7 +29,8 @@ _HINT = "it is generated: `patchctl lock --requirements` writes it again"
 
 @dataclass(frozen=True)
 class Locked:
-    """One package: its version, the digests of its files, who asks for it, and the index that has it where no digest is."""
+    """One package: its version, the digests of its files that the platform can install, who asks for it, and the index that has it
+    where no digest is."""
 
     name: str
     version: str

@@ -18,14 +18,13 @@ from packaging.utils import canonicalize_name
 
 from patchctl.errors import FINDINGS, PatchctlError, SourceUnavailable, Tried, WrongUse
 from patchctl.manifest.requirement_types import Platform
+from patchctl.requirements.files import NEWEST_GLIBC, OLDEST_GLIBC, fitting, listed
 from patchctl.requirements.inputs import Inputs, write_inputs
 from patchctl.requirements.lockfile import Lock, Locked
 from patchctl.terminal.text import one_line
 
 _SECONDS = 900
 _LONGEST = 1500
-# glibc 2.28: openEuler 24.03 and Ubuntu 22.04, which the images of CANN are made of, have newer ones.
-_TAG = "manylinux_2_28"
 _PACKAGE = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[^\s\\;]+)")
 _ORIGIN = re.compile(r"-r (origin[0-9]{3}\.in)")
 
@@ -66,6 +65,7 @@ def resolve_inputs(inputs: Inputs, platform: Platform, keep: Lock | None = None)
         if not more:
             break
         excluded |= more
+    packages = {p.name: p for p in _installable(inputs, platform, packages.values())}
     for name, one in given.items():
         packages[name] = Locked(name, one.version or "", (), _who_asks(inputs, name), one.index)
     for one in there:
@@ -100,48 +100,64 @@ def _compiled(inputs: Inputs, platform: Platform, excluded: set[str], kept: Coll
         (folder / "excluded.in").write_text("".join(f"{n}\n" for n in sorted(excluded)), encoding="utf-8")
         # uv prefers the versions that the file of its output has.
         (folder / "lock.txt").write_text("".join(f"{p.name}=={p.version}\n" for p in kept), encoding="utf-8")
-        command = [
-            *find_uv(),
-            "pip",
-            "compile",
-            "--quiet",
-            "--no-config",
-            "--no-header",
-            "--no-progress",
-            "--generate-hashes",
-            "--annotation-style",
-            "split",
-            "--python-version",
-            inputs.value.python,
-            "--python-platform",
-            f"{platform}-{_TAG}",
-            "--exclude-newer",
-            inputs.value.exclude_newer,
-            "--override",
-            "overrides.in",
-            "--excludes",
-            "excluded.in",
-            "--output-file",
-            "lock.txt",
-            *named,
-        ]
-        try:
-            done = subprocess.run(
-                command,
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            tried = [Tried("the package index", f"uv did not end in {error.timeout:g} seconds")]
-            raise SourceUnavailable("the requirements were not resolved", tried) from error
+        form = ["--generate-hashes", "--annotation-style", "split", "--output-file", "lock.txt"]
+        limits = ["--override", "overrides.in", "--excludes", "excluded.in"]
+        done = _compile(inputs, f"{platform}-manylinux_2_{OLDEST_GLIBC}", folder, [*form, *limits, *named])
         if done.returncode != 0:
             raise _failure(_with_titles(done.stderr, named), inputs, platform)
         text = (folder / "lock.txt").read_text(encoding="utf-8")
     yield from _packages(text, named)
+
+
+def _installable(inputs: Inputs, platform: Platform, packages: Collection[Locked]) -> Iterator[Locked]:
+    """The packages with the digests of what the platform and its Python can install, alone; with all of them where uv does not
+    name the files."""
+    with tempfile.TemporaryDirectory(prefix="patchctl-lock-") as name:
+        folder = Path(name)
+        (folder / "pins.in").write_text("".join(f"{p.name}=={p.version}\n" for p in packages), encoding="utf-8")
+        form = ["--no-deps", "--format", "pylock.toml", "--output-file", "pylock.toml"]
+        done = _compile(inputs, f"{platform}-manylinux_2_{NEWEST_GLIBC}", folder, [*form, "pins.in"])
+        if done.returncode != 0:
+            raise _failure(done.stderr, inputs, platform)
+        files = listed((folder / "pylock.toml").read_text(encoding="utf-8"))
+    for one in packages:
+        digests = files.get(one.name, {})
+        kept = {digests[file] for file in fitting(digests, platform, inputs.value.python)} & {*one.hashes}
+        yield replace(one, hashes=tuple(sorted(kept or one.hashes)))
+
+
+def _compile(
+    inputs: Inputs, platform: str, folder: Path, arguments: Collection[str]
+) -> subprocess.CompletedProcess[str]:
+    command = [
+        *find_uv(),
+        "pip",
+        "compile",
+        "--quiet",
+        "--no-config",
+        "--no-header",
+        "--no-progress",
+        "--python-version",
+        inputs.value.python,
+        "--python-platform",
+        platform,
+        "--exclude-newer",
+        inputs.value.exclude_newer,
+        *arguments,
+    ]
+    try:
+        return subprocess.run(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        tried = [Tried("the package index", f"uv did not end in {error.timeout:g} seconds")]
+        raise SourceUnavailable("the requirements were not resolved", tried) from error
 
 
 def _failure(said: str, inputs: Inputs, platform: Platform) -> PatchctlError:

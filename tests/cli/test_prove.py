@@ -192,6 +192,21 @@ def test_what_the_record_shows_does_not_run_again(proven: Made) -> None:
     assert (made.root / RECORD).read_bytes() == first
 
 
+def test_what_moved_with_the_same_bytes_does_not_run_again(proven: Made) -> None:
+    """And the record stays as it was: it says what was run, and where that lay then."""
+    record = (proven.root / RECORD).read_bytes()
+    new = "patches/greeter/shared/typo/probe_typo.py"
+    write(proven.root, {new: ""})
+    (proven.root / PROBE).unlink()
+    (proven.root / TEST).rename(proven.root / FEATURE / "tests/test_typo_renamed.py")
+    assert unproven(proven) == []
+    feature = prove(proven)
+    assert (feature["status"], feature["kept"]) == ("proven", 2)
+    assert (proven.root / RECORD).read_bytes() == record
+    write(proven.root, {new: "# more\n"})
+    assert unproven(proven) == [f"{PROBE} is gone"]
+
+
 def test_parts_are_recorded_apart(made: Made) -> None:
     assert prove(made, "--part", "tests")["mutants"] == {}
     assert unproven(made) == ["mutation typo was not run"]

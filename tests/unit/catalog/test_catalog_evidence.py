@@ -1,4 +1,4 @@
-"""What a record of evidence holds on to, and what it is as a file."""
+"""What a record of evidence holds on to: files by content, wherever they lie, and each of them. And what it is as a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from patchctl.errors import BadManifest
 from patchctl.manifest.distribution import Distribution
 from patchctl.stack.plan import load_patches
 
-FEATURE = "patches/greeter/v1/polite"
+FEATURE, SECOND = "patches/greeter/v1/polite", "patches/greeter/v2/polite"
 TEST, MORE = f"{FEATURE}/tests/test_polite.py", f"{FEATURE}/tests/test_polite_more.py"
 PROBE, SHARED = f"{FEATURE}/tests/probe_polite.py", "tests/behaviour/words.py"
 STANDIN, PACKAGE = "standins/mouth/lips.py", "standins/mouth/tongue/__init__.py"
@@ -55,6 +55,10 @@ class Proven:
         mutant = replace(tests, files=used, results=red, mutation=mutation)
         return Record("greeter", self.stack, "polite", tests, {"polite": mutant})
 
+    def move(self, old: str, new: str) -> None:
+        (self.root / new).parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(self.root / old, self.root / new)
+
     @property
     def file(self) -> Path:
         return record_file(self.root, "greeter", self.stack, "polite")
@@ -77,6 +81,60 @@ def proven(made: Made, tmp_path: Path) -> Proven:
     return proven
 
 
+@pytest.fixture
+def second(proven: Proven) -> Proven:
+    """The same feature on a stack that comes from the first, with tests of its own that are the same bytes."""
+    manifest = (proven.root / "manifests/stacks/greeter/v1.yaml").read_text()
+    later = manifest.replace("name: v1\n", "name: v2\ncomes_from: v1\n")
+    write_files(proven.root, {"manifests/stacks/greeter/v2.yaml": later})
+    shutil.copytree(proven.root / "patches/greeter/v1", proven.root / "patches/greeter/v2")
+    second = replace(proven, stack="v2")
+    write_record(second.root, second.record())
+    assert second.unproven() is None
+    return second
+
+
+MOVES: Mapping[str, tuple[str, str]] = {
+    "a probe into a folder of no stack": (PROBE, "patches/greeter/shared/polite/probe_polite.py"),
+    "a probe to what serves several features": (PROBE, "tests/behaviour/greeter/probe_polite.py"),
+    "a probe into a folder beside its tests": (PROBE, f"{FEATURE}/tests/probes/probe_polite.py"),
+    "a module of several features": (SHARED, "tests/behaviour/common/words.py"),
+    "a stand-in": (STANDIN, "standins/first/mouth/lips.py"),
+    "a package of a stand-in": (PACKAGE, "standins/first/mouth/tongue/__init__.py"),
+    "a test": (TEST, f"{FEATURE}/tests/test_first.py"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new"), MOVES.values(), ids=MOVES)
+def test_a_file_that_moved_with_the_same_bytes_is_as_it_was(proven: Proven, old: str, new: str) -> None:
+    proven.move(old, new)
+    assert proven.unproven() is None
+    (proven.root / new).write_text("# other bytes\n")
+    assert proven.unproven() in (f"{old} is gone", f"{new} was not run")
+
+
+def test_tests_and_mutations_that_moved_to_the_stack_it_comes_from(second: Proven) -> None:
+    """Two stacks had a copy each; with one of them gone, the other is what both run."""
+    for part in ("tests", "mutants"):
+        shutil.rmtree(second.root / SECOND / part)
+    assert second.unproven() is None
+    for file in (TEST, PROBE, MUTANT):
+        before = (second.root / file).read_text()
+        (second.root / file).write_text("# other bytes\n")
+        assert second.unproven() is not None, file
+        (second.root / file).write_text(before)
+    (second.root / PROBE).unlink()
+    assert second.unproven() == f"{SECOND}/tests/probe_polite.py is gone"
+
+
+def test_a_probe_that_stayed_where_its_tests_were_is_not_what_they_find(second: Proven) -> None:
+    for file in (TEST, MORE):
+        (second.root / file.replace("/v1/", "/v2/")).unlink()
+    assert second.unproven() is None
+    (second.root / PROBE).unlink()
+    assert second.unproven() == f"{SECOND}/tests/probe_polite.py is not beside its tests any more"
+
+
 Change = Callable[[Proven], object]
 ENDS: Mapping[str, tuple[str, Change]] = {
     **{
@@ -97,6 +155,21 @@ ENDS: Mapping[str, tuple[str, Change]] = {
         "mutation polite.x was not run",
         lambda p: (p.root / f"{FEATURE}/mutants/polite.x.yaml").write_text("# x\n"),
     ),
+    "a module that hides the one that was read": (
+        f"{FEATURE}/tests/words.py was not read",
+        lambda p: (p.root / f"{FEATURE}/tests/words.py").write_text("# x\n"),
+    ),
+    "a probe that moved, and another in its place": (
+        f"{PROBE} has changed",
+        lambda p: (p.move(PROBE, "tests/behaviour/probe_polite.py"), (p.root / PROBE).write_text("# x\n")),
+    ),
+    "a copy in another feature's folder": (
+        f"{PROBE} is gone",
+        lambda p: p.move(PROBE, "patches/greeter/v1/typo/tests/probe_polite.py"),
+    ),
+    "a copy among the carried files": (f"{PROBE} is gone", lambda p: p.move(PROBE, f"{FEATURE}/files/probe_polite.py")),
+    "another file of the same bytes": (f"{PROBE} is gone", lambda p: p.move(PROBE, "tests/behaviour/probe_other.py")),
+    "a test that is the feature's no more": (f"{MORE} is gone", lambda p: p.move(MORE, "tests/behaviour/test_polite_more.py")),
     "another carried file": (
         "the patch or a file that it carries has changed",
         lambda p: (p.root / f"{FEATURE}/files/greeter/manners.py").write_text("# x\n"),
@@ -108,6 +181,21 @@ ENDS: Mapping[str, tuple[str, Change]] = {
 def test_what_changed_ends_the_proof(proven: Proven, why: str, change: Change) -> None:
     change(proven)
     assert proven.unproven() == why
+
+
+def test_one_of_two_files_of_the_same_bytes_does_not_stand_for_both(proven: Proven) -> None:
+    """Two empty packages of one name were read; with one of them gone, the other is still only itself."""
+    twin = "standins/nose/tongue/__init__.py"
+    write_files(proven.root, {twin: ""})
+    record = proven.record()
+    assert record.tests is not None
+    both = replace(record.tests, files=record.tests.files | digests(proven.root, [twin]))
+    write_record(proven.root, replace(record, tests=both))
+    assert proven.unproven() is None
+    proven.move(twin, "standins/first/nose/tongue/__init__.py")
+    assert proven.unproven() is None
+    (proven.root / PACKAGE).unlink()
+    assert proven.unproven() in (f"{PACKAGE} is gone", f"{twin} is gone")
 
 
 def test_another_pin_or_patch(proven: Proven) -> None:
