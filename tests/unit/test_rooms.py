@@ -35,7 +35,7 @@ ROOMS: dict[str, set[str]] = {
     "patchctl": set(),
     "delta": set(),
     "errors": set(),
-    "extension": set(),
+    "extension": {"errors"},
     "atomic": {"errors"},
     "scratch": {"atomic"},
     "denied": {"errors"},
