@@ -9,13 +9,14 @@ from __future__ import annotations
 import gc
 from typing import NoReturn
 
-from patchctl.extension import register
-from patchctl.training.registration import EXTENSION
+from patchctl.extension import bring
+
+TRAINING = "patchctl.training.registration:EXTENSION"
 
 
 def compose() -> None:
-    """Registers what the wing of training adds. Once is enough; a second time changes nothing."""
-    register(EXTENSION)
+    """Adds the wing of training, and lets installed extensions be found. A second time changes nothing."""
+    bring(TRAINING)
 
 
 def main() -> NoReturn:

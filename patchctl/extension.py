@@ -1,16 +1,22 @@
 """What a wing adds to patchctl, so that what it builds on need not know it: verbs, checks, manifests, requirements.
 
-`patchctl.__main__` registers every extension before anything else runs, in the process that `cluster` starts on a node as
-well. An extension names its functions as MODULE:NAME, and each is imported when it is first called for: `apply` imports
-nothing of training.
+A package adds one by an entry point of the group `patchctl.extensions`, as training does in pyproject.toml. They are looked for once
+a process, when they are first asked for. An extension names its functions as MODULE:NAME, and each is imported when it is first
+called for: `apply` imports nothing of training.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
+
+from patchctl.errors import WrongUse
 
 
 @dataclass(frozen=True)
@@ -38,21 +44,83 @@ class Extension:
     probe: tuple[str, ...] = ()
 
 
-_registered: list[Extension] = []
+GROUP = "patchctl.extensions"
+"""The group of entry points; each names an Extension."""
+_own: list[str] = []
 
 
-def register(extension: Extension) -> None:
-    """Adds an extension; a second time changes nothing."""
-    if extension not in _registered:
-        _registered.append(extension)
+def bring(name: str) -> None:
+    """Name, as MODULE:NAME, an extension that patchctl has with it. A checkout on PYTHONPATH, and the copy that runs on a node, have
+    no metadata that would."""
+    if name not in _own:
+        _own.append(name)
+        registered.cache_clear()
 
 
+@cache
 def registered() -> tuple[Extension, ...]:
-    """The extensions in the order of registration."""
-    return tuple(_registered)
+    """Those that patchctl brings, then installed ones; none before `bring`. Raises WrongUse for one that cannot be used."""
+    return tuple(map(_extension, {**dict.fromkeys(_own), **installed()})) if _own else ()
+
+
+@cache
+def installed() -> dict[str, str]:
+    """Distributions (NAME-VERSION) by the MODULE:NAME of their entry points, in the order of `sys.path`.
+
+    Read here, since the imports of importlib.metadata take as long as a fifth of `patchctl --help`.
+    """
+    places: dict[str, tuple[str, str]] = {}
+    for folder in sys.path:
+        try:
+            names = sorted(os.listdir(folder or "."))
+        except OSError:  # an archive, or not there
+            continue
+        for name, ending in map(os.path.splitext, names):
+            if ending in (".dist-info", ".egg-info"):
+                # The first of a name on the path is the one that is installed.
+                places.setdefault(name.partition("-")[0].lower(), (name, os.path.join(folder, name + ending)))
+    return {value: name for name, place in places.values() for value in _entry_points(place)}
+
+
+def _entry_points(place: str) -> Iterator[str]:
+    try:
+        with open(os.path.join(place, "entry_points.txt"), encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return
+    inside = False
+    for line in lines:
+        if line.startswith("["):
+            inside = line.strip() == f"[{GROUP}]"
+        elif inside and "=" in line:
+            yield line.partition("=")[2].partition("[")[0].strip()
+
+
+def _extension(name: str) -> Extension:
+    found = load(name)
+    if not isinstance(found, Extension):
+        raise _unusable(name, "it is no patchctl.extension.Extension")
+    return found
 
 
 def load(name: str) -> Any:
-    """What MODULE:NAME names."""
+    """What MODULE:NAME names. Raises WrongUse where it is not ours and cannot be had."""
     module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        if module.startswith("patchctl."):
+            raise
+        raise _unusable(name, f"{type(error).__name__}: {error}") from error
+
+
+def distribution_of(name: str) -> str:
+    """The distribution whose extension lies in the same package as MODULE:NAME."""
+    top = re.split("[.:]", name)[0]
+    return next((there for value, there in installed().items() if re.split("[.:]", value)[0] == top), top)
+
+
+def _unusable(name: str, why: str) -> WrongUse:
+    there = distribution_of(name)
+    hint = f"`{sys.executable} -m pip uninstall {there.partition('-')[0]}` takes it away, another version may do"
+    return WrongUse(f"the extension {there} cannot be used: {name}: {why}", hint=hint)

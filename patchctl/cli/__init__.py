@@ -62,7 +62,13 @@ def verbs() -> dict[str, str]:
 
 
 def _of_extensions() -> dict[str, tuple[str, str]]:
-    return {name: verb for other in extension.registered() for name, verb in other.verbs.items()}
+    found: dict[str, tuple[str, str]] = {}
+    for name, verb in (item for other in extension.registered() for item in other.verbs.items()):
+        if name in VERBS or name in found:
+            what = f"the extension {extension.distribution_of(verb[1])} adds the verb {name}, which is there already"
+            raise WrongUse(what, hint="take one of the two away")
+        found[name] = verb
+    return found
 
 
 class _ReaderGone(Exception):
@@ -96,7 +102,7 @@ class VerbGroup(click.Group):
         return list(verbs())
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        more = _of_extensions()
+        more = {} if name in VERBS else _of_extensions()
         if name not in VERBS and name not in more:
             return None
         command: click.Command = extension.load(more[name][1] if name in more else f"patchctl.cli.{name}_verb:command")

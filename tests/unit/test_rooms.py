@@ -50,7 +50,7 @@ ROOMS: dict[str, set[str]] = {
     "patchctl": set(),
     "delta": set(),
     "errors": set(),
-    "extension": set(),
+    "extension": {"errors"},
     "process_group": set(),
     "atomic": {"errors"},
     "scratch": {"atomic"},

@@ -59,12 +59,11 @@ def _meminfo(huge: int = 0, total: int = 2_097_152_000) -> str:
 def _config(positions: int) -> str:
     from preflight_cases import REPOSITORY
 
-    from patchctl.extension import register
+    from patchctl.__main__ import compose
     from patchctl.manifest.distribution import Distribution
     from patchctl.training.models.published import read_models
-    from patchctl.training.registration import EXTENSION
 
-    register(EXTENSION)  # for what training has in manifests/: a script has no other who does
+    compose()  # for what training has in manifests/: a script has no other who does
     config: dict[str, Any] = dict(read_models(Distribution.load(REPOSITORY)).models["Qwen3-235B-A22B"].config)
     return json.dumps({**config, "max_position_embeddings": positions})
 
