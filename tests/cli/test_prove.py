@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from distribution import CLOCK, GREETER, Made, Patch, Upstream, make_distribution
 from test_json import SHAPES, check_shape
-from test_release_sets import without_patches
+from test_releases import without_patches
 
 from patchctl.catalog.evidence_file import Proof, read_record
 

@@ -185,7 +185,7 @@ def test_a_feature_that_upstreams_share_is_one(tmp_path: Path, odd: Made) -> Non
     assert "#typo@clock" in read.values("href")
 
 
-def test_what_two_release_sets_have_is_told_apart(tmp_path: Path) -> None:
+def test_what_two_releases_have_is_told_apart(tmp_path: Path) -> None:
     """Of the distribution that this repository has: a feature in two stacks of an upstream, a profile and a recipe on two releases."""
     done = run_patchctl(
         f"--root={REPO}", "report", "--out", str(tmp_path / "page.html"), "--json", home=tmp_path / "home"
