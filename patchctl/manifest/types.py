@@ -294,7 +294,8 @@ class Release:
         default_factory=dict
     )
     environment: Annotated[
-        Name | None, Doc("The virtual environment in which the behaviour tests of its stacks run; null for none.")
+        Name | None,
+        Doc("The folder in tests/behaviour/environments/ from which the environment of its behaviour tests is made."),
     ] = None
     images: Annotated[Images, Doc("What images of it are built on.")] = field(default_factory=Images)
     note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
