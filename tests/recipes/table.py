@@ -89,7 +89,7 @@ What `tests/recipes/known.yaml` lists, and no other stop, leaves the exit status
 SIZES_HEAD = """\
 # What shrinking a recipe replaces
 
-For the runs of shrunk recipes (`recipes-RELEASE.md` beside this page); made of `tests/recipes/sizes.yaml` by `make test-recipes`. Nothing else of a recipe is
+For the runs in `recipes-RELEASE.md`; made of `tests/recipes/sizes.yaml` by `make test-recipes`. Nothing else of a recipe is
 replaced, and no switch of a feature (`tests/recipes/test_shrunk.py`); what is computed from sizes follows them.
 
 Parallel sizes ({parallel}) become 2 where they were more.

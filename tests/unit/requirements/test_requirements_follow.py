@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pins import oldest
 from real_set import REPO, SET, copy_of_ours, edit, findings
 
 from patchctl.manifest.distribution import Distribution
@@ -16,11 +17,11 @@ from patchctl.training.recipes.resolve import resolve
 pytestmark = pytest.mark.heavy("resolves requirements")
 
 LOCKS = {f"{SET}/x86_64.txt", f"{SET}/aarch64.txt"}
-GRPO = "manifests/recipes/2026.02/qwen3-32b/grpo.yaml"
+GRPO = f"manifests/recipes/{oldest()}/qwen3-32b/grpo.yaml"
 REWARD = "scripts/rewards/deepscaler.py"
 # The recipe with the path, and those that inherit it.
 WITH_REWARD = {path.relative_to(REPO).as_posix() for path in (REPO / GRPO).parent.glob("grpo*.yaml")}
-RELEASE = "manifests/releases/2026.02.yaml"
+RELEASE = f"manifests/releases/{oldest()}.yaml"
 BLOCK = '# dependencies = ["mathruler"]\n'
 
 
@@ -54,9 +55,9 @@ FAULTS = (
     Fault("a_runtime", "requirements-lock", LOCKS, "no longer follows",
           one(RELEASE, 'transformers: "4.57.6"', 'transformers: "4.57.3"')),
     Fault("runtimes_that_differ", "manifest", {f"{SET}/set.yaml"}, "each needs a set of its own",
-          one("manifests/profiles/qwen3-8b.yaml", '"2026.02": {}', '"2026.02": {leaves_out: [mindspeed]}')),
-    Fault("a_set_that_is_not_there", "manifest", {"manifests/profiles/deepseek-r1.yaml"}, "did you mean '2026.02'?",
-          one(RELEASE, 'requirements: "2026.02"', 'requirements: "2026.03"')),
+          one("manifests/profiles/qwen3-8b.yaml", f'"{oldest()}": {{}}', f'"{oldest()}": {{leaves_out: [mindspeed]}}')),
+    Fault("a_set_that_is_not_there", "manifest", {"manifests/profiles/deepseek-r1.yaml"}, f"did you mean '{oldest()}'?",
+          one(RELEASE, f'requirements: "{oldest()}"', 'requirements: "2026.03"')),
     Fault("a_need_of_a_recipe", "requirements-lock", LOCKS, "no longer follows",
           one(GRPO, "needs_packages: [mathruler]", "needs_packages: [mathruler, swanlab]")),
     Fault("a_lock_that_was_edited", "requirements-lock", {f"{SET}/aarch64.txt"}, "it was edited",
