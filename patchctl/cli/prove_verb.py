@@ -81,7 +81,7 @@ def command(
     Exit code 0 when all that could be run is proven (or met), 1 when something is not or nothing could be run.
     """
     from patchctl.check.left_over import check_left_over
-    from patchctl.prove.proof_trees import profile_alone
+    from patchctl.prove.proof_trees import isolated_profile
     from patchctl.prove.prove import subjects_of
     from patchctl.report.proving import prove_json, summary_text
 
@@ -94,7 +94,7 @@ def command(
         raise WrongUse("--alone makes its trees, others for each feature", hint="leave --trees out")
     subjects = subjects_of(dist, features, stack)
     groups = (
-        ((profile_alone(dist, one, profile), [one]) for one in subjects)
+        ((isolated_profile(dist, one, profile), [one]) for one in subjects)
         if alone
         else _by_profile(dist, subjects, profile, folder)
     )

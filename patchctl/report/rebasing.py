@@ -12,7 +12,7 @@ from patchctl.report.proving import trees_of
 from patchctl.terminal.text import patch_count, visible_line
 
 if TYPE_CHECKING:
-    from patchctl.rebase.finish import Ended
+    from patchctl.rebase.finish import RebaseResult as Ended
     from patchctl.rebase.rebase_state import Run, State, Step
 
 
