@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from patchctl.check.requirements import check_requirements
+from patchctl.check.locked import check_requirements
 from patchctl.check.series import read_series
 from patchctl.findings.report import Finding, Report
 from patchctl.manifest.distribution import Distribution
