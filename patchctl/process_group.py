@@ -1,4 +1,4 @@
-"""Programs that may run for long and start others: when a run of patchctl is ended, they end with it."""
+"""Runs programs that may start others: when patchctl is interrupted, all of them end with it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-# Time to put away what it made: pytest ends its fixtures.
+# Time to clean up: pytest tears down its fixtures.
 _SECONDS = 5.0
 
 
 def run(command: Sequence[str], *, timeout: float | None = None, **options: Any) -> subprocess.CompletedProcess[Any]:
-    """subprocess.run in a session of its own, all of which ends when the run is interrupted or its time is over.
+    """subprocess.run in a session of its own; the whole session ends when the run is interrupted or times out.
 
     Raises what Popen does, and TimeoutExpired.
     """

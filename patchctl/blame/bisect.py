@@ -1,8 +1,8 @@
-"""Which patch of a profile breaks a command: halving over the patches of all its stacks, in work trees of its own.
+"""Finds the patch of a profile that breaks a command, by bisecting the patches of all its stacks.
 
-Patches are put in one order that keeps each stack's and puts what a patch requires before it, across upstreams; so every half is a
-set that could be applied by itself, and no feature is there without what it needs. Patches that require each other go together.
-Every step gets new trees in a temporary folder: what a command leaves in them decides nothing, and no workspace is touched.
+The patches get one order across upstreams that keeps each stack's and puts requirements first, so that every half can be applied by
+itself. Patches that require each other go together. Every step gets new trees in a temporary folder: what the command leaves in
+them decides nothing, and no workspace is touched.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from patchctl.stack.plan import Selection, make_plan, select
 from patchctl.terminal.progress import Progress
 from patchctl.workspace.apply import apply_plan
 
-# What a shell ends with where it cannot run a command, where one was interrupted, and what git's bisect passes by.
+# `git bisect run` skips on 125; a shell exits with 126 or 127 if it cannot run a command, and with 130 on an interrupt.
 _SKIP, _CANNOT, _INTERRUPTED = 125, (126, 127), 130
 Outcome = Literal["good", "bad", "skipped"]
 
@@ -186,7 +186,7 @@ def _ended(command: Sequence[str], workspace: Path, env: Mapping[str, str]) -> i
 
 
 def _outcome(command: Sequence[str], code: int) -> Outcome:
-    """0 is good, 125 cannot be told, all else is bad, a signal as well; but what says that nothing was run at all."""
+    """Exit codes as in `git bisect run`; 126 and 127 mean that the command did not run."""
     if code in _CANNOT:
         raise WrongUse(f"{command[0]} ended with {code}: a shell says so where a command cannot be run")
     if code in (_INTERRUPTED, -2):

@@ -1,8 +1,8 @@
-"""Whose line it is: upstream's or a patch's, in a workspace, an installed package, an image, or a container that is not here.
+"""Tells whose a line is, upstream's or a patch's: in a workspace, an installed package, an image, or a container elsewhere.
 
-A workspace says by its state what it holds, and its repositories whose every line is. Any other file is told by its content: the
-blob ids of every pin's files, patched and not, are known. Of a file that is not on this machine a traceback tells the text of each
-line; it is held against the patched and the unpatched file where the source is in the cache or a mirror.
+In a workspace the state and the trees' repositories tell. Any other file is recognised by its blob id: those of every pin's files,
+patched and not, are known. For a file on another machine the traceback's text of each line is compared with the patched and the
+unpatched file, if the source is in the cache or a mirror.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from patchctl.identify.known import KnownTree, known_trees
 from patchctl.manifest.distribution import Distribution
 from patchctl.patch.apply import apply_change, split_lines
 from patchctl.source.types import SourceOptions
-from patchctl.source.upstream_releases import Releases, RevisionTree
+from patchctl.source.upstream_releases import RevisionTree, UpstreamReleases
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import SilentProgress
@@ -38,7 +38,7 @@ _LARGEST_SOURCE = 16 << 20
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a file; `said` is the text that a traceback gave for it, `function` the one it is in, `count` how often it is there."""
+    """A line of a file; `said` is its text in a traceback, `function` the one around it, `count` how often it occurs."""
 
     file: str
     line: int
@@ -49,8 +49,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Blamed:
-    """A place, and whose it is: `owner` is a feature, "upstream", "edit" (written here since), or None where nobody can tell, and
-    `why` says so. `told_by` is workspace, content or traceback; `page` lies below the distribution's root."""
+    """A line and its owner: a feature, "upstream", "edit" (written since the apply), or None with `why` it is unknown. `told_by` is
+    workspace, content or traceback; `page` is relative to the distribution's root."""
 
     place: Place
     owner: str | None
@@ -265,7 +265,7 @@ class Blame:
 
     def _versions_now(self, tree: KnownTree, path: bytes) -> tuple[bytes | None, bytes | None] | None:
         upstream = self._dist.upstream(tree.upstream)
-        places = Releases(tree.stack, upstream, self._options, SilentProgress(), frozenset())
+        places = UpstreamReleases(tree.stack, upstream, self._options, SilentProgress(), frozenset())
         try:
             base = places.base()
             with ObjectReader(base.repo) as reader:

@@ -1,4 +1,4 @@
-"""What differs in the trees of a workspace from what was applied: a diff, and by hunk whose lines it changes."""
+"""Local edits in the trees of a workspace: a diff to what was applied, with the owner of the lines that each hunk changes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ UPSTREAM = "upstream"
 
 @dataclass(frozen=True)
 class EditedHunk:
-    """Lines that differ: `line` in the file that is there, `owners` of what they change (features, or "upstream"), `diff` with
-    its @@ line."""
+    """One hunk: its `line` in the edited file, the `owners` of the lines it changes (features, or "upstream"), `diff` with its @@
+    line."""
 
     line: int
     owners: tuple[str, ...]
@@ -33,7 +33,7 @@ class EditedHunk:
 
 @dataclass(frozen=True)
 class EditedFile:
-    """A file that is not as it was applied: changed, deleted, or binary (changed, and no lines to show)."""
+    """An edited file: changed, deleted, or binary (changed, without lines to show)."""
 
     path: str
     state: str
@@ -42,7 +42,7 @@ class EditedFile:
 
 @dataclass(frozen=True)
 class EditedTree:
-    """A tree of the workspace; `problem` says why it cannot be looked at."""
+    """A tree of the workspace; `problem` says why it cannot be read."""
 
     upstream: str
     stack: str

@@ -1,7 +1,7 @@
-"""Whose each line of a patched file is: upstream's, or the last patch's that wrote it.
+"""The owner of each line of a patched file: upstream, or the last patch that wrote it.
 
-Patches are taken back one by one from what lies there, so that nothing but the file and the patches is needed: no repository, no
-source. A tree of a workspace is a repository whose commits are the patches, and git's own blame tells of it.
+The patches are reversed one by one, which needs the file and the patches, but no repository and no source. In a workspace each
+patch is a commit, and `git blame` answers.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _Lines = list["tuple[bytes, int | None]"]
 
 @dataclass(frozen=True)
 class Owned:
-    """The number of the patch that owns each line, None for upstream's; `before` is what is left without any patch, None where
-    one of them made the file."""
+    """The number of the patch that owns each line, None for upstream; `before` is the unpatched content, None if a patch adds the
+    file."""
 
     owners: tuple[int | None, ...]
     before: bytes | None
 
 
 def owners_of(path: bytes, content: bytes, patches: Sequence[StackPatch]) -> Owned | None:
-    """Whose lines these are in a file to which these patches were applied, in their order; None where they were not."""
+    """The owners of the lines of a file to which these patches were applied in order; None if they were not."""
     lines: _Lines = [(text, number) for number, text in enumerate(split_lines(content))]
     owners: list[int | None] = [None] * len(lines)
     for number in reversed(range(len(patches))):
@@ -76,7 +76,7 @@ def _without(lines: _Lines, change: FileChange) -> tuple[_Lines, list[int]] | No
 
 
 def _place(lines: _Lines, hunk: Hunk) -> int | None:
-    """Where the hunk's new lines stand: where it says, or next to it, since a patch that is left out moves all behind it."""
+    """The line of the hunk's new lines, nearest to where it says: a patch that is left out shifts the others."""
     wanted = hunk.new_start - 1 if hunk.new else hunk.new_start
     texts = [text for text, _ in lines]
     places = [at for at in range(len(texts) - len(hunk.new) + 1) if texts[at : at + len(hunk.new)] == hunk.new]
@@ -91,7 +91,7 @@ def owners_by_git(work: WorkTree, base: str, tip: str, path: bytes) -> list[str]
 
 
 def line_before(old: bytes, new: bytes, line: int) -> int | None:
-    """The line of `old` that a line of `new` (from 1) is, None where it was written since."""
+    """The line of `old` that is line `line` of `new` (from 1); None if it was written since."""
     if old == new:
         return line
     for tag, first, _, start, end in matching(old, new):

@@ -1,8 +1,8 @@
-"""What launchers, engines and collectors of logs put before a line and behind it: one reader, for tracebacks and for metrics.
+"""Strips what launchers, engines and log collectors add to lines, and reads Python tracebacks from such logs.
 
-Before each line stand, any number of times and in any order, the process (Ray, vLLM: `(EngineCore_DP0 pid=8)`), the rank (torchrun:
-`[rank0]:`), times, levels, the place that logged it (`[executor.py:932]`), the marks of quotes, of exception groups and of compose
-files; behind it Ray's note on lines that it did not repeat; and colours anywhere.
+Prefixes come in any number and order: the process (Ray, vLLM: `(EngineCore_DP0 pid=8)`), the rank (torchrun: `[rank0]:`), times,
+levels, the place that logged (`[executor.py:932]`), marks of quotes, exception groups and compose. Ray adds a note on repeated lines
+at the end, and colours are anywhere.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?!\d)(?:, i
 
 @dataclass(frozen=True)
 class Frame:
-    """A line of a file, `said` the text that the traceback gave for it, `function` the one it is in."""
+    """A line of a file, `said` its text in the traceback, `function` the one around it."""
 
     file: str
     line: int
@@ -67,7 +67,7 @@ class Frame:
 
 
 def frames(text: str) -> list[Frame]:
-    """The frames of all tracebacks in a text, in its order. Linear in its length."""
+    """The frames of all tracebacks in a text, in order. Linear in its length."""
     found: list[Frame] = []
     lines = [plain(line) for line in text.splitlines()]
     for number, line in enumerate(lines):
@@ -81,7 +81,7 @@ def frames(text: str) -> list[Frame]:
 
 
 def _said(before: str, below: str) -> str | None:
-    """The code below a frame, of whose line `before` stood before `File`; None where the traceback shows none."""
+    """The code below a frame, whose own line has `before` in front of `File`; None if the traceback shows none."""
     count, own = without_prefix(before)
     _, rest = without_prefix(below, count)
     said = without_note(rest).strip()

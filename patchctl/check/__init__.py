@@ -1,1 +1,1 @@
-"""What `verify` finds of a distribution, of its sources and of a workspace, and the generated pages held against the disk."""
+"""The checks of `verify`: of a distribution, of its sources, of a workspace; and the generated pages, which it compares or writes."""

@@ -1,4 +1,4 @@
-"""Rules about the form of a diff: what makes two machines write the same bytes for the same change."""
+"""Rules about the form of a diff, which make two machines write the same bytes for the same change; and a second reading of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 from patchctl.catalog.linted import LintedPatch
 from patchctl.check.rule import Fault, patch_rule
+from patchctl.findings.report import Finding
 from patchctl.patch.parse import FileChange, Hunk
+from patchctl.stack.patches import StackPatch
 
 CONTEXT = 3
 _EXTENDED = (
@@ -170,3 +172,29 @@ def _added_of(hunk: Hunk) -> Iterator[tuple[int, bytes]]:
             removed += 1
         if mark != ord("-"):
             at += 1
+
+
+def check_counts(patch: StackPatch, upstream: str) -> Iterator[Finding]:
+    """Compare the added and removed lines of each file with unidiff's count, a parser by others. It does not know binary patches."""
+    from unidiff.errors import UnidiffParseError
+    from unidiff.patch import PatchSet
+
+    if any(c.binary is not None for c in patch.patch.changes):
+        return
+    ours = [
+        (sum(h.marks.count(b"+") for h in c.hunks), sum(h.marks.count(b"-") for h in c.hunks))
+        for c in patch.patch.changes
+        if c.hunks
+    ]
+    first = patch.patch.changes[0].line - 1
+    # One character a byte, and lines split at \n alone, as git does: U+2028 or a form feed ends no line.
+    lines = [line.decode("latin-1") + "\n" for line in patch.data.removesuffix(b"\n").split(b"\n")[first:]]
+    try:
+        theirs = [(f.added, f.removed) for f in PatchSet(lines) if len(f)]
+    except UnidiffParseError as error:
+        message = f"unidiff cannot read it: {error}"
+        yield Finding("unidiff-counts", message, patch.shown, first + 1, "error", upstream, patch.feature)
+        return
+    if theirs != ours:
+        message = f"unidiff counts (added, removed) lines as {theirs}, patchctl as {ours}"
+        yield Finding("unidiff-counts", message, patch.shown, first + 1, "error", upstream, patch.feature)

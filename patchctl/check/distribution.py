@@ -1,19 +1,16 @@
-"""`patchctl verify` without a workspace: everything that can be said of a distribution, from nothing but its files and
-the sources that it pins."""
+"""`patchctl verify` without a workspace: every check of a distribution, from its files and the sources that it pins."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 from patchctl import extension
-from patchctl.check.counts import check_counts
-from patchctl.check.left_over import check_generated, check_left_over
-from patchctl.check.locked import check_locks
+from patchctl.check.diff_rules import check_counts
+from patchctl.check.locked import check_locks, check_requirements
 from patchctl.check.pages import check_pages
-from patchctl.check.requirements import check_requirements
-from patchctl.check.series import Series, check_series, read_series
+from patchctl.check.series import Series, check_generated, check_series, read_series
 from patchctl.check.sources import check_sources
-from patchctl.check.tested import check_begun, check_proven, check_tested
+from patchctl.check.tested import check_begun, check_orphans, check_proven, check_tested
 from patchctl.findings.report import Finding, Report
 from patchctl.manifest.distribution import Distribution
 from patchctl.source.types import SourceOptions
@@ -24,12 +21,17 @@ Check = Callable[[Distribution, Series, Report], None]
 
 
 def verify_distribution(
-    dist: Distribution, options: SourceOptions | None, progress: Progress, *, proven: bool = False, alone: bool = False
+    dist: Distribution,
+    options: SourceOptions | None,
+    progress: Progress,
+    *,
+    proven: bool = False,
+    isolated: bool = False,
 ) -> Report:
-    """Checks manifests, patches, locks, what extensions add, pages, and with `options` every form of every source that can be had.
+    """Check manifests, patches, locks, extensions, pages, and with `options` every available form of every source.
 
-    With `proven` a feature without a record that holds is an error, with `alone` one that needs more than it requires. Raises
-    SourceMismatch for a source that is not what was pinned, a changed file in the cache included.
+    With `proven` a feature without a valid record is an error, with `isolated` one that needs more than it requires. Raises
+    SourceMismatch for a source that is not what was pinned, also for a changed file in the cache.
     """
     report = Report()
     series = read_series(dist, report)
@@ -40,14 +42,14 @@ def verify_distribution(
     report.add(check_tested(dist, series))
     report.add(check_proven(dist, series, required=proven))
     report.add(check_begun(dist))
-    report.add(check_left_over(dist))
+    report.add(check_orphans(dist))
     report.add(check_generated(dist))
     for name in (name for other in extension.registered() for name in other.checks):
         check: Check = extension.load(name)
         check(dist, series, report)
     check_requirements(dist, report)
     report.add(check_pages(dist, series, strict=False))
-    check_sources(dist, series, options, progress, report, alone=alone)
+    check_sources(dist, series, options, progress, report, isolated=isolated)
     return report
 
 

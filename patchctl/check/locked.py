@@ -1,23 +1,32 @@
-"""Compares patches with the locks, without any source: pins, digests, and the ids of every `index` line."""
+"""Compares locks with what they follow from, without sources or a network: locks of stacks with pins, digests and `index` lines,
+locks of requirements with trees, profiles and recipes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from patchctl.check.series import Key, Series
+from patchctl.check.series import Key, Series, below, manifest_findings
 from patchctl.errors import BadManifest
-from patchctl.findings.report import Finding
+from patchctl.findings.report import Finding, Report, from_error
 from patchctl.git.objects import object_id
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import Lock, LockedPatch, lock_file, pin_record, read_lock
+from patchctl.manifest.problems import InvalidManifest
+from patchctl.manifest.requirement_types import PLATFORMS
+from patchctl.requirements.declared import FILE, read_declared, stale
+from patchctl.requirements.inputs import inputs_of
+from patchctl.requirements.lockfile import lock_path
+from patchctl.requirements.lockfile import read_lock as read_requirements_lock
+from patchctl.requirements.sets import NamedSet, all_sets
 from patchctl.stack.patches import StackPatch
 
 _WRITE = "`patchctl lock` writes it"
+_RELOCK = "`patchctl lock --requirements` makes it anew"
 Ids = tuple[str | None, str | None]
 
 
 def check_locks(dist: Distribution, series: Series) -> Iterator[Finding]:
-    """The lock of every stack whose patches could be read."""
+    """Check the lock of every stack whose patches can be read."""
     for key, patches in series.stacks.items():
         shown = lock_file(dist.root, *key).relative_to(dist.root).as_posix()
         try:
@@ -37,7 +46,7 @@ def check_locks(dist: Distribution, series: Series) -> Iterator[Finding]:
 
 
 def _stale(dist: Distribution, key: Key, lock: Lock, patches: Sequence[StackPatch], shown: str) -> Iterator[Finding]:
-    """A lock that was made for something else."""
+    """Differences that mean the lock was made for something else."""
     upstream = key[0]
     if (lock.upstream, lock.stack) != key:
         yield Finding("lock", f"it is the lock of {lock.upstream} {lock.stack}", shown, upstream=upstream)
@@ -73,7 +82,7 @@ def _blobs(upstream: str, patch: StackPatch, locked: LockedPatch) -> Iterator[Fi
 
 
 def _own_blobs(patch: StackPatch) -> tuple[dict[str, Ids], dict[str, int]]:
-    """What the `index` lines and the carried files say of every path: ids before and after; and the lines."""
+    """The ids before and after of every path, by `index` lines and carried files; and the lines in the patch file."""
     own: dict[str, Ids] = {}
     lines: dict[str, int] = {}
     for change in patch.patch.changes:
@@ -90,7 +99,7 @@ def _own_blobs(patch: StackPatch) -> tuple[dict[str, Ids], dict[str, int]]:
 
 
 def _agree(own: Ids, locked: Ids) -> bool:
-    """An id that the patch abbreviates, or does not give, agrees as far as it goes; rule full-index speaks of those."""
+    """Whether the ids agree; an abbreviated one as far as it goes, which is the business of rule full-index."""
     return all(
         (a is None) == (b is None) and (a is None or b is None or b.startswith(a))
         for a, b in zip(own, locked, strict=True)
@@ -99,3 +108,44 @@ def _agree(own: Ids, locked: Ids) -> bool:
 
 def _show(ids: Ids) -> str:
     return "..".join("nothing" if i is None else i[:12] or "no id" for i in ids)
+
+
+def check_requirements(dist: Distribution, report: Report) -> None:
+    """Check the requirement sets that profiles name, and their locks."""
+    try:
+        sets = all_sets(dist)
+        report.counts.update({"requirement locks": len(sets) * len(PLATFORMS)} if sets else {})
+        for named in sets:
+            for finding in _requirement_locks(dist, named):
+                report.add([Finding(finding.rule, finding.message, below(dist.root, finding.file), finding.line)])
+    except InvalidManifest as error:
+        _add_unseen(report, manifest_findings(dist.root, error).findings)
+    except BadManifest as error:
+        _add_unseen(report, [from_error("requirements-lock", error, "manifests/requirements")])
+
+
+def _add_unseen(report: Report, findings: Sequence[Finding]) -> None:
+    """Add findings, less those that an extension's check of the same files has added before."""
+    seen = {(f.rule, f.message) for f in report.findings}
+    report.add(f for f in findings if (f.rule, f.message) not in seen)
+
+
+def _requirement_locks(dist: Distribution, named: NamedSet) -> Iterator[Finding]:
+    try:
+        declared = read_declared(named)
+    except BadManifest as error:
+        yield from_error("requirements-lock", error, str(named.folder / FILE))
+        return
+    for reason in stale(dist, named, declared):
+        yield Finding("requirements-lock", f"not what the trees declare: {reason}: {_RELOCK}", str(named.folder / FILE))
+    inputs = inputs_of(dist, named, declared)
+    for platform in PLATFORMS:
+        file = str(lock_path(named, platform))
+        try:
+            lock = read_requirements_lock(named, platform)
+        except BadManifest as error:
+            yield from_error("requirements-lock", error, file)
+            continue
+        if lock.input != inputs.digest(platform):
+            what = "it no longer follows from what trees, profiles, recipes, scripts and set.yaml ask for"
+            yield Finding("requirements-lock", f"{what}: {_RELOCK}", file)

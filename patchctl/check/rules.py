@@ -1,18 +1,28 @@
-"""The rules, each with what must hold and why. docs/lint-rules.md is generated from here.
+"""The rules, each with what must hold and why, and the lint of patch files. docs/lint-rules.md is generated from here.
 
-Rules that look at one patch file alone are functions (header_rules, diff_rules) and put themselves in with `patch_rule`;
-the others belong to checks that need the whole distribution, a source or a workspace, and are only named here.
+Rules about one patch file are functions (header_rules, diff_rules) that register with `patch_rule`. The others belong to checks of
+the whole distribution, a source or a workspace, and are only listed here.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
 from patchctl import extension
+from patchctl.catalog.linted import LintedPatch
 from patchctl.check import diff_rules, header_rules  # both register their rules when they are imported
-from patchctl.check.rule import PATCH_RULES, Rule
+from patchctl.check.rule import PATCH_CHECKS, PATCH_RULES, Rule
+from patchctl.findings.report import Finding, Level
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.problems import did_you_mean
+from patchctl.manifest.types import Stack
+from patchctl.stack.patches import StackPatch
 
 
 def all_rules() -> dict[str, Rule]:
-    """Every rule by its id, in the order that the documentation has."""
+    """Every rule by its id, in the order of the documentation."""
     assert header_rules and diff_rules
     more = (rule for other in extension.registered() for name in other.rules for rule in extension.load(name))
     return {**PATCH_RULES, **{rule.id: rule for rule in (*_OTHERS, *more)}}
@@ -99,3 +109,41 @@ _OTHERS = (
     Rule("other-patches", "workspace", "the applied patches are those of the distribution, less what is left out",
          "the distribution has moved on since the apply"),
 )  # fmt: skip
+
+
+def lint(patch: StackPatch, upstream: str | None = None) -> Iterator[Finding]:
+    """Check one patch file against every rule about one."""
+    all_rules()
+    linted = LintedPatch(patch)
+    for name, check in PATCH_CHECKS.items():
+        for fault in check(linted):
+            yield Finding(name, fault.message, patch.shown, fault.line, upstream=upstream, patch=patch.feature)
+
+
+def check_form(dist: Distribution, patches: Mapping[Path, StackPatch]) -> Iterator[Finding]:
+    """Lint every patch. A rule that a stack names in `unlinted:` gives one note instead of its findings in imported patches: rewriting
+    those for a linter would make them differ from the other project's."""
+    spared: Counter[tuple[str, str, str]] = Counter()
+    for file, patch in patches.items():
+        _, upstream, name, *_ = file.relative_to(dist.root).parts
+        stack = dist.stacks.get((upstream, name))
+        exempt = stack.unlinted if stack is not None and "Imported" in patch.header.trailers else {}
+        found = list(lint(patch, upstream))
+        spared.update((upstream, name, rule) for rule in {f.rule for f in found} & exempt.keys())
+        yield from (f for f in found if f.rule not in exempt)
+    for stack in dist.stacks.values():
+        for rule, why in stack.unlinted.items():
+            yield _exemption(dist, stack, rule, why, spared[stack.upstream, stack.name, rule])
+
+
+def _exemption(dist: Distribution, stack: Stack, rule: str, why: str, count: int) -> Finding:
+    if rule not in PATCH_CHECKS:
+        what = f"{rule} is no rule about one patch file{did_you_mean(rule, PATCH_CHECKS)}"
+    elif count == 0:
+        what = f"no imported patch of this stack breaks {rule}: take it out of `unlinted:`"
+    else:
+        what = f"{rule} is not asked of {count} imported patch{'es' if count > 1 else ''}: {' '.join(why.split())}"
+    file = dist.stack_file(stack)
+    level: Level = "note" if rule in PATCH_CHECKS else "error"
+    line = dist.where(file, "unlinted", rule).line
+    return Finding("unlinted", what, file.relative_to(dist.root).as_posix(), line, level, stack.upstream)

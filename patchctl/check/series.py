@@ -1,4 +1,4 @@
-"""Checks of a distribution that need no source: patch files, their numbers and names, what they carry and require."""
+"""Checks of a distribution that need no source: patch files, their numbers and names, what they carry and require, manifests."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from patchctl.catalog.linted import LintedPatch
-from patchctl.check.form import check_form
+from patchctl.check.rules import check_form
 from patchctl.errors import BadPatch, WrongUse
 from patchctl.findings.report import Finding, Report, from_error
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.files import PRACTICE
-from patchctl.manifest.problems import did_you_mean
+from patchctl.manifest.problems import InvalidManifest, did_you_mean
 from patchctl.manifest.series import Patch, own_files
 from patchctl.manifest.types import Stack
 from patchctl.stack.patches import CARRIED_FOLDER, StackPatch, load_patch
@@ -242,3 +242,32 @@ def _practice(dist: Distribution, series: Series) -> Iterator[Finding]:
                 file = dist.root / "manifests" / PRACTICE
                 line = dist.where(file, "switches", name).line
                 yield Finding("practice-feature", what, file.relative_to(dist.root).as_posix(), line)
+
+
+def check_generated(dist: Distribution) -> Iterator[Finding]:
+    """A note for each stack that lacks a generated file which another stack of the upstream has."""
+    for stack in dist.stacks.values():
+        own = {g.path for g in stack.generated}
+        for (upstream, name), other in sorted(dist.stacks.items()):
+            if upstream != stack.upstream or stack.extends == name or other.extends == stack.name:
+                continue
+            for generated in other.generated:
+                if generated.path not in own:
+                    own.add(generated.path)
+                    what = f"`generated:` has no {generated.path}, as {upstream}/{name} has: {generated.why}"
+                    file = dist.stack_file(stack).relative_to(dist.root).as_posix()
+                    yield Finding("generated-missing", what, file, None, "note", upstream)
+
+
+def manifest_findings(root: Path, error: InvalidManifest) -> Report:
+    """The problems of manifests that cannot be loaded, as findings; nothing else can be checked then."""
+    report = Report()
+    for problem in error.problems:
+        report.findings.append(Finding("manifest", str(problem), below(root, problem.file), problem.line))
+    return report
+
+
+def below(root: Path, shown: str) -> str:
+    """The path below the root of a path as messages show it, relative to the current folder or absolute."""
+    full = (Path.cwd() / shown).resolve()
+    return full.relative_to(root).as_posix() if full.is_relative_to(root) else shown

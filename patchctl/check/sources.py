@@ -1,13 +1,22 @@
-"""Checks that need the pinned sources: trees against the lock in every form that can be had, and the code itself."""
+"""Checks that need the pinned sources: trees against the lock in every available form, and the code that patches write.
+
+The code has to compile, gain no undefined name, contain what `Switch:` names, and with `isolated` apply with nothing but what it
+requires. Without a source the carried files are checked.
+"""
 
 from __future__ import annotations
 
+import ast
+import re
+import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from patchctl.check.alone import check_alone
-from patchctl.check.python_code import Changed, PythonCheck
+from patchctl.catalog.linted import LintedPatch
 from patchctl.check.series import Key, Series
-from patchctl.check.switches import check_switch
+from patchctl.drift.api_diff import Source, uses, written_lines
+from patchctl.drift.api_index import module_name
 from patchctl.errors import BadManifest, BadPatch, DoesNotApply, Tried
 from patchctl.findings.report import Finding, NotChecked, Report, from_error
 from patchctl.git.catfile import ObjectReader
@@ -17,11 +26,21 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, lock_file
 from patchctl.patch.apply import apply_change
 from patchctl.source.types import Base, Form, SourceOptions
+from patchctl.stack.build import StackBuilder
 from patchctl.stack.locking import Computed, compute_lock, diff_locks, old_lock
-from patchctl.stack.patches import StackPatch
+from patchctl.stack.patches import CARRIED_FOLDER, StackPatch
+from patchctl.stack.select import with_requirements
 from patchctl.terminal.progress import Progress
 
 STATIC = (Tried("--static", "sources are left alone in this run"),)
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A patch and each path that it writes, with the content before (None for a new file) and after."""
+
+    patch: StackPatch
+    files: Mapping[str, tuple[bytes | None, bytes]]
 
 
 def check_sources(
@@ -31,9 +50,9 @@ def check_sources(
     progress: Progress,
     report: Report,
     *,
-    alone: bool = False,
+    isolated: bool = False,
 ) -> None:
-    """Every stack, into `report`; without `options` every form is listed as not checked, with `alone` every feature by itself too.
+    """Add the findings on every stack to `report`. Without `options` every form counts as not checked; `isolated` adds that check.
 
     Raises SourceMismatch when a source is not what was pinned: then nothing built from it says anything.
     """
@@ -43,10 +62,10 @@ def check_sources(
         if computed is not None:
             report.add(_against_lock(dist, key, computed, patches))
             _count_forms(key, computed, report)
-        changes = list(contents(_fullest(computed.bases), patches)) if computed is not None and computed.bases else []
+        changes = list(_contents(_fullest(computed.bases), patches)) if computed is not None and computed.bases else []
         report.add(_code(key[0], patches, changes, report))
-        if alone and computed is not None and computed.bases:
-            report.add(check_alone(key[0], _fullest(computed.bases), patches, changes))
+        if isolated and computed is not None and computed.bases:
+            report.add(_isolated(key[0], _fullest(computed.bases), patches, changes))
     progress.finish()
 
 
@@ -83,7 +102,7 @@ def _count_forms(key: Key, computed: Computed, report: Report) -> None:
 
 
 def _lacking(key: Key, computed: Computed) -> Iterator[NotChecked]:
-    """Patches for files that the source distribution does not hold, when there is nothing else."""
+    """Patches of files that the source distribution lacks, if there is no other source."""
     everything = next((r.forms.get("sdist") for r in computed.lock.results if not r.without), None)
     if isinstance(everything, LockedForm):
         for feature in everything.unavailable:
@@ -114,7 +133,7 @@ def _forms(computed: Computed) -> str:
 def _code(
     upstream: str, patches: Sequence[StackPatch], changes: Sequence[Changed], report: Report
 ) -> Iterator[Finding]:
-    """Compiles and names in every file that can be had: all of them from a base, else the carried ones."""
+    """Check every file that patches write: all with a base, else the carried ones."""
     check = PythonCheck(upstream)
     written = {id(c.patch): c for c in changes}
     for patch in patches:
@@ -129,8 +148,8 @@ def _fullest(bases: Mapping[Form, Base]) -> Base:
     return bases.get("git") or next(iter(bases.values()))
 
 
-def contents(base: Base, patches: Sequence[StackPatch]) -> Iterator[Changed]:
-    """What every patch that can be had from this base makes of the files. The stack function has proved them before."""
+def _contents(base: Base, patches: Sequence[StackPatch]) -> Iterator[Changed]:
+    """What each patch makes of the base's files, but for patches whose files it lacks. The stack function has verified them before."""
     with ObjectReader(base.repo) as reader:
         files = reader.files(base.tree)
         now: dict[bytes, bytes] = {}
@@ -157,3 +176,176 @@ def _apply(patch: StackPatch, now: dict[bytes, bytes]) -> Changed:
         now.pop(path, None)
     now.update({path: after for path, (_, after) in written.items()})
     return Changed(patch, {path.decode("utf-8", "surrogateescape"): pair for path, pair in written.items()})
+
+
+def _isolated(
+    upstream: str, base: Base, patches: Sequence[StackPatch], changes: Sequence[Changed]
+) -> Iterator[Finding]:
+    """Apply each feature with only what it requires. Features that are not in `changes`, by `_contents`, are skipped."""
+    written = {id(c.patch): c for c in changes}
+    with ObjectReader(base.repo) as reader:
+        builder = StackBuilder(reader, base.commit, base.tree)
+        for patch in patches:
+            kept = with_requirements(patches, patch, upstream)
+            if any(id(p) not in written for p in kept):
+                continue
+            stay = {id(p) for p in kept}
+            try:
+                builder.build(patches, [p for p in patches if id(p) not in stay])
+            except DoesNotApply as error:
+                yield from_error("alone", error, patch.shown, upstream)
+            for file, line, said in _undeclared_imports(_sources(written[id(patch)]), patches, kept):
+                yield Finding("alone", f"{file}:{line} uses {said}", patch.shown, upstream=upstream, patch=patch.shown)
+
+
+def _sources(changed: Changed) -> list[Source]:
+    """The Python that a patch writes; of an upstream file only the patch's own lines."""
+    lines = {c.new_path: written_lines(c.hunks) for c in changed.patch.patch.changes if c.new_path is not None}
+    return [
+        Source(path, after, lines.get(path.encode("utf-8", "surrogateescape")))
+        for path, (_, after) in changed.files.items()
+        if path.endswith(".py")
+    ]
+
+
+def _undeclared_imports(
+    sources: Sequence[Source], patches: Sequence[StackPatch], kept: Sequence[StackPatch]
+) -> Iterator[tuple[str, int, str]]:
+    """(file, line, description) of uses of a module that another feature carries, if that is not among `kept`."""
+    stay = {p.feature for p in kept}
+    carried = [
+        (tuple(module_name(c).split(".")), p.feature) for p in patches if p.feature not in stay for c in p.carried
+    ]
+    for source in sources:
+        for use in uses(source):
+            feature = next((f for module, f in carried if use.target[: len(module)] == module), None)
+            if feature is not None:
+                yield source.path, use.line, f"{'.'.join(use.target)} of {feature}, which it does not require"
+                break
+
+
+@dataclass
+class PythonCheck:
+    """Caches what it parsed: the file after one patch is the file before the next.
+
+    pyflakes reads names only; it imports and runs nothing.
+    """
+
+    upstream: str
+    checked: set[str] = field(default_factory=set)
+    _undefined: dict[bytes, Counter[str]] = field(default_factory=dict)
+
+    def carried(self, patch: StackPatch) -> Iterator[Finding]:
+        """The files that a patch carries; needs no source."""
+        yield from self.changed(Changed(patch, {path: (None, data) for path, data in patch.carried.items()}))
+
+    def changed(self, changed: Changed) -> Iterator[Finding]:
+        """Every Python file that a patch writes."""
+        patch = changed.patch
+        for path, (before, after) in changed.files.items():
+            if not path.endswith((".py", ".pyi")):
+                continue
+            self.checked.add(path)
+            file, line = _place(patch, path)
+            broken = _compile(path, after)
+            if broken is not None:
+                # A file that upstream's own code breaks for this Python is not the patch's fault.
+                if before is None or _compile(path, before) is None:
+                    found, what = broken
+                    shown = (patch.shown, line) if file == patch.shown else (file, found)
+                    message = f"{path} line {found} does not compile: {what}"
+                    yield Finding("python-compiles", message, *shown, "error", self.upstream, patch.feature)
+                continue
+            gained = self._names(after) - (Counter() if before is None else self._names(before))
+            for name in sorted(gained):
+                message = f"{path}: {name} is defined nowhere"
+                yield Finding("undefined-name", message, file, line, "error", self.upstream, patch.feature)
+
+    def _names(self, source: bytes) -> Counter[str]:
+        """How often each undefined name is used; a file that does not compile has none."""
+        if source not in self._undefined:
+            self._undefined[source] = _undefined_names(source)
+        return self._undefined[source]
+
+
+def _place(patch: StackPatch, path: str) -> tuple[str, int | None]:
+    """The place to fix: the carried file, or the patch's section for this file."""
+    if path in patch.carried:
+        folder = patch.shown.rpartition("/")[0]
+        return f"{folder}/{CARRIED_FOLDER}/{path}", None
+    line = next((c.line for c in patch.patch.changes if c.new_path == path.encode("utf-8", "surrogateescape")), None)
+    return patch.shown, line
+
+
+def _compile(path: str, source: bytes) -> tuple[int, str] | None:
+    """None if it compiles, else the line and the error. Writes no bytecode, runs nothing."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(source, path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return error.lineno or 1, error.msg
+    except (ValueError, RecursionError, MemoryError) as error:  # a NUL byte; nested too deep
+        return 1, str(error) or type(error).__name__
+    return None
+
+
+def _undefined_names(source: bytes) -> Counter[str]:
+    from pyflakes.checker import Checker
+    from pyflakes.messages import UndefinedExport, UndefinedLocal, UndefinedName
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return Counter()
+    found = Checker(tree).messages
+    return Counter(
+        str(m.message_args[0]) for m in found if isinstance(m, (UndefinedName, UndefinedLocal, UndefinedExport))
+    )
+
+
+def switch_name(switch: str | None) -> str | None:
+    """The variable, the option, or the last part of the key; None for `none` and for an unknown form."""
+    kind, _, rest = (switch or "").partition(" ")
+    name = rest.partition("=")[0].strip()
+    if kind == "env":
+        return name or None
+    if kind == "config":
+        return name.rpartition(".")[2].lstrip("+") or None
+    if kind == "option":
+        return name.lstrip("-") or None
+    return None
+
+
+def check_switch(patch: StackPatch, upstream: str, changed: Changed | None) -> Iterator[Finding]:
+    """Look for the switch in added lines and carried files, and with `changed` in the whole files after the patch.
+
+    Without a source a switch that upstream's lines read is not found; that is a note.
+    """
+    name = switch_name(patch.header.trailer("Switch"))
+    if name is None:
+        return
+    pattern = re.compile(rb"(?<![A-Za-z0-9_])" + re.escape(name.encode()) + rb"(?![A-Za-z0-9_])")
+    if any(pattern.search(text) for text in _written(patch)):
+        return
+    line = LintedPatch(patch).trailer_line("Switch")
+    if changed is None:
+        message = f"{name} is in no line that the patch adds, and the whole files could not be had"
+        yield Finding("switch-in-code", message, patch.shown, line, "note", upstream, patch.feature)
+    elif not any(pattern.search(after) for _, after in changed.files.values()):
+        message = f"{name} is in no file that the patch writes"
+        yield Finding("switch-in-code", message, patch.shown, line, "error", upstream, patch.feature)
+
+
+def _written(patch: StackPatch) -> Iterator[bytes]:
+    for change in patch.patch.changes:
+        for hunk in change.hunks:
+            at = 0
+            for mark in hunk.marks:
+                if mark == ord("+"):
+                    yield hunk.new[at]
+                if mark != ord("-"):
+                    at += 1
+    yield from patch.carried.values()

@@ -1,11 +1,13 @@
-"""Whether each patch has behaviour tests and mutations, and whether a record of their run holds: what the README promises of
-every one. A stack's features are proven on that stack, whatever another stack of the upstream shows of its own."""
+"""Whether each patch has tests and mutations, whether a record of their run holds, and whether tests are left without a patch.
+
+A feature is proven on each stack by itself: a record of another stack of the upstream does not count."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
-from patchctl.catalog.evidence import Evidence, keeps_tests, mutants_of, tests_of
+from patchctl.catalog.evidence import BEHAVIOUR, Evidence, keeps_tests, mutants_of, tests_of
 from patchctl.check.series import Series
 from patchctl.findings.report import Finding
 from patchctl.manifest.distribution import Distribution
@@ -18,7 +20,7 @@ _SHOWN = 30
 
 
 def check_tested(dist: Distribution, series: Series) -> Iterator[Finding]:
-    """That tests are there. Nothing of a distribution that keeps none: it has its tests elsewhere."""
+    """Check that every patch has tests and a mutation, in a distribution that keeps tests."""
     if not keeps_tests(dist.root):
         return
     seen = set()
@@ -32,7 +34,7 @@ def check_tested(dist: Distribution, series: Series) -> Iterator[Finding]:
 
 
 def check_begun(dist: Distribution) -> Iterator[Finding]:
-    """Tests, probes and mutations that `patchctl new` wrote and nobody has filled in."""
+    """Check that the tests, probes and mutations that `patchctl new` wrote are filled in."""
     folders = (folder for part in (TESTS, MUTANTS) for folder in dist.root.glob(f"patches/*/*/*/{part}"))
     for file in sorted(file for folder in folders for file in folder.iterdir() if file.suffix in (".py", ".yaml")):
         lines = enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
@@ -51,8 +53,8 @@ def _lacking(dist: Distribution, stack: Stack, feature: str) -> Iterator[str]:
 
 
 def check_proven(dist: Distribution, series: Series, *, required: bool) -> Iterator[Finding]:
-    """That every feature of every stack is proven there by a record that holds: with `required` an error each, else one note
-    a stack that names them, in a distribution that has behaviour tests."""
+    """Check that a record proves every feature on every stack. `required` makes each missing one an error; else each stack has one
+    note, in a distribution that keeps tests."""
     if not required and not keeps_tests(dist.root):
         return
     evidence = Evidence(dist)
@@ -77,3 +79,18 @@ def _note(dist: Distribution, stack: Stack, patches: int, reasons: dict[str, str
     return Finding(
         "proven", what, dist.stack_file(stack).relative_to(dist.root).as_posix(), None, "note", stack.upstream
     )
+
+
+def check_orphans(dist: Distribution) -> Iterator[Finding]:
+    """Find tests and mutations outside every feature's folder, which nothing runs. Those in the folder of a deleted feature are
+    reported as `unlisted-file`."""
+    top = dist.root / BEHAVIOUR
+    tests = (file for file in top.rglob("test_*.py") if _is_of_a_feature(file))
+    for file in sorted([*tests, *(top / MUTANTS).glob("*.yaml")]):
+        shown = file.relative_to(dist.root).as_posix()
+        yield Finding("left-over", "no feature has it: delete it, or move it into the folder of one", shown)
+
+
+def _is_of_a_feature(test: Path) -> bool:
+    """Whether it has the mark of features' tests; other tests are of unpatched upstream."""
+    return "pytest.mark.on\n" in test.read_text(encoding="utf-8", errors="replace")

@@ -173,7 +173,7 @@ def _proven_on(
     from patchctl.cli.prove_verb import prove_stack
     from patchctl.drift.types import ARRIVES
     from patchctl.manifest.distribution import Distribution
-    from patchctl.rebase.rebase import copy_distribution, rebase_alone
+    from patchctl.rebase.rebase import copy_distribution, rebase_unattended
     from patchctl.scratch import scratch
 
     arriving = {(drift.upstream, p.feature) for p in release.patches if not p.clean and p.state in ARRIVES}
@@ -186,7 +186,7 @@ def _proven_on(
             root = copy_distribution(app.distribution.root, folder)
             dist = Distribution.load(root)
             old = dist.stack(drift.upstream, drift.stack)
-            new = rebase_alone(dist, old, release.release, folder, options, progress)
+            new = rebase_unattended(dist, old, release.release, folder, options, progress)
             copy = App(root, app.cache, app.color, app.release, app.shown)  # which has that stack
             lock_stack(copy.distribution, new, options, progress, check=False)
             said = {(drift.upstream, f): (why, False) for f, why in new.postponed.items()}

@@ -80,8 +80,8 @@ def command(
 
     Exit code 0 when all that could be run is proven (or met), 1 when something is not or nothing could be run.
     """
-    from patchctl.check.left_over import check_left_over
-    from patchctl.prove.proof_trees import profile_alone
+    from patchctl.check.tested import check_orphans
+    from patchctl.prove.proof_trees import isolated_profile
     from patchctl.prove.prove import subjects_of
     from patchctl.report.proving import prove_json, summary_text
 
@@ -94,12 +94,12 @@ def command(
         raise WrongUse("--alone makes its trees, others for each feature", hint="leave --trees out")
     subjects = subjects_of(dist, features, stack)
     groups = (
-        ((profile_alone(dist, one, profile), [one]) for one in subjects)
+        ((isolated_profile(dist, one, profile), [one]) for one in subjects)
         if alone
         else _by_profile(dist, subjects, profile, folder)
     )
     verdicts = _prove_all(app, groups, folder, sources.options(), part, again=again, keep=not alone, as_json=as_json)
-    orphans = [f"{f.file}: {f.message}" for f in check_left_over(dist)] if everything and stack is None else []
+    orphans = [f"{f.file}: {f.message}" for f in check_orphans(dist)] if everything and stack is None else []
     proven = sum(v.status in ("proven", "met") for v in verdicts)
     failed = bool(orphans) or any(v.problems for v in verdicts)
     app.emit("prove", prove_json(verdicts, orphans), lambda style: summary_text(verdicts, orphans, style), as_json)

@@ -14,7 +14,7 @@ from patchctl.errors import DONE, DoesNotApply, PatchctlError, WrongUse
 if TYPE_CHECKING:
     from patchctl.manifest.types import Stack
     from patchctl.prove.prove import Verdict
-    from patchctl.rebase.finish import Ended
+    from patchctl.rebase.finish import RebaseResult
     from patchctl.rebase.rebase_state import Run, State
     from patchctl.source.types import SourceOptions
 
@@ -116,8 +116,8 @@ def command(
     from patchctl.git.locks import drop_own
     from patchctl.rebase.cherry_pick import drop_noted_locks, work_of
     from patchctl.rebase.rebase_state import Run, read_state, write_state
-    from patchctl.rebase.rebase_worktree import alone, find_place
-    from patchctl.rebase.start import Wish, begin
+    from patchctl.rebase.rebase_worktree import find_worktree, locked
+    from patchctl.rebase.start import RebaseRequest, start
     from patchctl.report.stacks import rebase_json, rebase_status
 
     options = sources.options()
@@ -131,20 +131,20 @@ def command(
         old = find_stack(app.distribution, name)
         if prove:
             _check_provable(app, old)
-        wish = Wish(old, to, via, folder, own, drop_upstreamed, python, expected, prove)
-        run, state = begin(app.distribution, wish, options, app.progress(as_json))
-        with alone(run.place.hidden):
-            return _go_on(app, run, state, options, as_json)
+        request = RebaseRequest(old, to, via, folder, own, drop_upstreamed, python, expected, prove)
+        run, state = start(app.distribution, request, options, app.progress(as_json))
+        with locked(run.place.hidden):
+            return _continue(app, run, state, options, as_json)
     if name or to or via or plan:
         raise WrongUse(f"--{action} is for the rebase under way", hint="name no stack; --dir names another work tree")
-    place = find_place(folder, Path.cwd(), given_up=action == "abort")
+    place = find_worktree(folder, Path.cwd(), given_up=action == "abort")
     run = Run(app.distribution, place, options, app.progress(as_json))
     tree = place.held or place.gone
     state = read_state(tree)
     if action == "status":
         app.emit("rebase", rebase_json(run, state), lambda style: rebase_status(run, state), as_json)
         return DONE
-    with alone(tree):
+    with locked(tree):
         drop_own([tree / ".git"])
         drop_noted_locks(work_of(tree))
         if place.held is not None:
@@ -164,7 +164,7 @@ def _check_provable(app: App, old: Stack) -> None:
     profile_of(app.distribution, old, None)
 
 
-def _proven(app: App, ended: Ended, options: SourceOptions, as_json: bool) -> Ended:
+def _proven(app: App, ended: RebaseResult, options: SourceOptions, as_json: bool) -> RebaseResult:
     """The end, with the proofs of the new stack run; what keeps them from it is said, since all is written."""
     from patchctl.cli.prove_verb import prove_stack
     from patchctl.rebase.finish import after_proofs
@@ -203,7 +203,7 @@ def _planned(
 def _act(
     app: App, run: Run, state: State, action: str, reason: str | None, options: SourceOptions, as_json: bool
 ) -> int:
-    from patchctl.rebase.rebase import abort, settle, skip
+    from patchctl.rebase.rebase import abort, accept_resolution, skip
     from patchctl.report.stacks import rebase_aborted, rebase_json
 
     if action == "abort":
@@ -212,30 +212,30 @@ def _act(
         app.emit("rebase", data, lambda style: rebase_aborted(state, run.store(state).folder, aside), as_json)
         return DONE
     if action == "continue":
-        state = settle(run, state)
+        state = accept_resolution(run, state)
     else:
         state = skip(run, state, reason, "dropped" if action == "skip" else "postponed")
-    return _go_on(app, run, state, options, as_json)
+    return _continue(app, run, state, options, as_json)
 
 
-def _go_on(app: App, run: Run, state: State, options: SourceOptions, as_json: bool) -> int:
+def _continue(app: App, run: Run, state: State, options: SourceOptions, as_json: bool) -> int:
     """To the next stop, or to the end with the lock."""
     from patchctl.cli.lock_verb import lock_stack
-    from patchctl.rebase.finish import end, finish
-    from patchctl.rebase.rebase import go_on
+    from patchctl.rebase.finish import finish, hand_over
+    from patchctl.rebase.rebase import continue_
     from patchctl.report.stacks import rebase_done, rebase_json, rebase_stopped
 
     try:
-        state = go_on(run, state)
+        state = continue_(run, state)
         if state.stop is not None:
             app.emit("rebase", rebase_json(run, state), lambda style: rebase_stopped(run, state), as_json)
             return DoesNotApply.code
-        ended = end(run, state)
+        ended = finish(run, state)
     finally:
         run.progress.finish()
     app.__dict__.pop("distribution", None)  # the manifests are other ones now
     locked = lock_stack(app.distribution, ended.stack, options, app.progress(as_json), check=False)
-    finish(run)
+    hand_over(run)
     if state.prove:
         ended = _proven(app, ended, options, as_json)
     data = rebase_json(run, state, ended, locked=locked.written)

@@ -74,15 +74,17 @@ def command(
         if alone and static:
             raise WrongUse("--alone builds stacks, and --static leaves sources alone", hint="leave one of both out")
         silent = output == "json"
-        root, report = _distribution(app, None if static else sources, proven=proven, alone=alone, silent=silent)
+        root, report = _distribution(app, None if static else sources, proven=proven, isolated=alone, silent=silent)
     shown = Shown(report, "verify", root, all_rules() if output == "sarif" else {})
     print_findings(app, output, shown, report_json(report), lambda style: report_text(report, style, quiet=quiet))
     return report.exit_code(skip_unavailable=skip_unavailable or static)
 
 
-def _distribution(app: App, sources: Sources | None, *, proven: bool, alone: bool, silent: bool) -> tuple[Path, Report]:
+def _distribution(
+    app: App, sources: Sources | None, *, proven: bool, isolated: bool, silent: bool
+) -> tuple[Path, Report]:
     from patchctl.check.distribution import verify_distribution
-    from patchctl.check.manifests import manifest_findings
+    from patchctl.check.series import manifest_findings
     from patchctl.manifest.distribution import Distribution, find_root
     from patchctl.manifest.problems import InvalidManifest
 
@@ -93,7 +95,7 @@ def _distribution(app: App, sources: Sources | None, *, proven: bool, alone: boo
     except InvalidManifest as error:
         return root, manifest_findings(root, error)
     options = None if sources is None else sources.options()
-    return root, verify_distribution(dist, options, app.progress(silent), proven=proven, alone=alone)
+    return root, verify_distribution(dist, options, app.progress(silent), proven=proven, isolated=isolated)
 
 
 def _refuse_sources(sources: Sources, static: bool, proven: bool, alone: bool) -> None:

@@ -1,9 +1,9 @@
-"""The upstream names that patches and carried files use, with their signatures: a diff that still fits says nothing of them.
+"""Compares the signatures of upstream names that patches use, between two trees: a diff that still applies says nothing of them.
 
-Read from syntax trees alone, nothing is imported. What a source uses is followed through its imports (and re-exports) to the
-upstream file that defines it: functions, classes with what it takes to make one, methods through their bases, fields, constants.
-Variables are followed where their class is written beside them (`config: RolloutConfig`, `x = Thing()`, `self`), no further.
-Annotations do not count as a change; names, order, kinds and defaults of parameters do.
+Works on syntax trees; nothing is imported. A use is followed through imports and re-exports to the upstream file that defines it:
+functions, classes with their constructor, methods through base classes, fields, constants. Variables are followed if their class
+stands beside them (`config: RolloutConfig`, `x = Thing()`, `self`), no further. A changed annotation is no change; the names,
+order, kinds and defaults of parameters are.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Changed:
-    """An upstream name that is not what it was: `was` and `now` as a person writes them, `now` None where it is gone. `file` and
-    `line` are the first place that uses it."""
+    """An upstream name that changed: `was` and `now` are its signatures, `now` None if it is gone. `file` and `line` are the first
+    use."""
 
     name: str
     was: str
@@ -58,8 +58,8 @@ def written_lines(hunks: Sequence[Hunk]) -> frozenset[int]:
 def changed_names(
     sources: Sequence[Source], old: Reader, new: Reader, tops: frozenset[str] | None = None
 ) -> list[Changed]:
-    """The names that these sources use and that are there in the old tree, and gone or different in the new one; with `tops`,
-    of names that begin so. A reader gives the content of a path of its tree, or None."""
+    """The names that these sources use, that the old tree has, and that are gone or different in the new one; with `tops` only names
+    that begin so. A reader returns the content of a path of its tree, or None."""
     before, after = Modules(old), Modules(new)
     found: dict[str, Changed] = {}
     for source in sources:
@@ -84,7 +84,7 @@ class Use:
 
 
 def _counts(found: Found, use: Use) -> str:
-    """What of a signature matters to a use: of a class that nobody makes, its name."""
+    """The part of a signature that matters to a use: of a class that is not instantiated, its name."""
     return (
         found.signature if use.called or not found.signature.startswith("class ") else found.signature.partition("(")[0]
     )
@@ -196,7 +196,7 @@ class _Uses(ast.NodeVisitor):
             self._note(chain, node.lineno)
 
     def _note(self, chain: tuple[str, ...], line: int, *, called: bool = False) -> None:
-        """A use; of what a class of this file has from those above it, what they have."""
+        """Record a use; of an inherited member also the base class's."""
         self.found.append(Use(chain, line, called))
         for cut in range(len(chain) - 1, 0, -1):
             if chain[:cut] in self._bases:

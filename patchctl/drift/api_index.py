@@ -1,4 +1,4 @@
-"""The modules of one upstream tree as their syntax trees have them: what a dotted name leads to, and its signature."""
+"""Resolves dotted names in one upstream tree, by its syntax trees, to a definition and its signature."""
 
 from __future__ import annotations
 

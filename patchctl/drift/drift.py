@@ -1,8 +1,8 @@
-"""How a stack's patches fare on other revisions of their upstream: which fit, which moved, which are lost, and to what.
+"""How a stack's patches fare on other revisions of their upstream: which fit, which moved, which are lost, and to which commit.
 
-Releases are walked in their order. What upstream took over is seen in the release where it did, even where a later one wrote it
-anew; whose commit took lines away is sought between two releases. On each, patches go in stack order onto what the ones before
-gave; one that does not arrive is left out. What was found of a release is remembered by its tree.
+Releases are walked in order, so that a patch counts as taken by the release that took it even if a later one rewrote it, and the
+commit that removed a hunk's lines is searched between two releases. On each release patches apply in stack order, each onto the
+result of those before; one that does not arrive is left out. Verdicts are cached by the release's tree.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from patchctl.patch.apply import apply_change
 from patchctl.patch.names import path_text
 from patchctl.patch.parse import FileChange
 from patchctl.source.types import SourceOptions
-from patchctl.source.upstream_releases import Release, Releases, RevisionTree, wanted_files
+from patchctl.source.upstream_releases import RevisionTree, UpstreamRelease, UpstreamReleases, wanted_files
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
@@ -77,7 +77,7 @@ class _Prepared:
     """A stack, its base open, and each patch's steps."""
 
     stack: Stack
-    base: Release
+    base: UpstreamRelease
     tree: RevisionTree
     patches: Sequence[StackPatch]
     steps: Mapping[int, Sequence[_Step]]
@@ -91,9 +91,9 @@ class _Prepared:
 
 @dataclass(frozen=True)
 class _Walked:
-    """A release as it was found, before anything of the distribution is said of it; `key` is the cache's."""
+    """A release's verdicts before the distribution's records are added; `key` is the cache's."""
 
-    release: Release
+    release: UpstreamRelease
     key: str
     found: Sequence[PatchDrift]
 
@@ -106,7 +106,7 @@ class Drifting:
     options: SourceOptions
     progress: Progress
     judge: FileJudge = field(default_factory=FileJudge)
-    _callers: dict[tuple[str, str], list[Caller] | str] = field(default_factory=dict)
+    _callers: dict[tuple[str, str], list[_Caller] | str] = field(default_factory=dict)
 
     def stacks(self, wanted: Iterable[tuple[Stack, Sequence[str] | None]]) -> list[StackDrift]:
         """Each stack on its revisions. One whose source cannot be had is named beside what was found of the others. Raises
@@ -134,7 +134,11 @@ class Drifting:
         with ExitStack() as open_:
             reader = open_.enter_context(ObjectReader(base.repo))
             prepared = _prepare(stack, base, RevisionTree(reader, base.tree), patches, _not_in_sdist(self.dist, stack))
-            seen = {f"{s.upstream}/{s.name}": self._calling(s) for s in beside(self.dist, stack)} if releases else {}
+            seen = (
+                {f"{s.upstream}/{s.name}": self._calling(s) for s in _stacks_beside(self.dist, stack)}
+                if releases
+                else {}
+            )
             callers = [one for found in seen.values() if not isinstance(found, str) for one in found]
             rows: list[ReleaseDrift] = []
             walk = _Walked(base, "", [])
@@ -145,12 +149,12 @@ class Drifting:
         unseen = tuple(f"{name}: {why}" for name, why in seen.items() if isinstance(why, str))
         return StackDrift(stack.upstream, stack.name, tuple(rows), unseen)
 
-    def _places(self, stack: Stack, patches: Sequence[StackPatch]) -> Releases:
+    def _places(self, stack: Stack, patches: Sequence[StackPatch]) -> UpstreamReleases:
         wanted = wanted_files(path for p in patches for path in p.paths)
-        return Releases(stack, self.dist.upstream(stack.upstream), self.options, self.progress, wanted)
+        return UpstreamReleases(stack, self.dist.upstream(stack.upstream), self.options, self.progress, wanted)
 
-    def _calling(self, stack: Stack) -> list[Caller] | str:
-        """A stack's patches as what they call is sought in; why not, where that cannot be."""
+    def _calling(self, stack: Stack) -> list[_Caller] | str:
+        """A stack's patches with the Python they write; or why they cannot be read."""
         key = stack.upstream, stack.name
         if key not in self._callers:
             try:
@@ -159,16 +163,16 @@ class Drifting:
                 with ObjectReader(base.repo) as reader:
                     found = _prepare(stack, base, RevisionTree(reader, base.tree), patches, frozenset())
                 rows = zip(patches, found.sources, strict=True)
-                self._callers[key] = [Caller(stack, patch, tuple(sources)) for patch, sources in rows]
+                self._callers[key] = [_Caller(stack, patch, tuple(sources)) for patch, sources in rows]
             except (
                 PatchctlError
             ) as error:  # a fault of that stack, or no source: this one can be looked at all the same
                 self._callers[key] = str(error)
         return self._callers[key]
 
-    def _calls(self, stack: _Prepared, release: Release, callers: Sequence[Caller]) -> list[CallerDrift]:
-        tops = tops_of(self.dist.upstream(stack.stack.upstream))
-        callers = naming(callers, tops)
+    def _calls(self, stack: _Prepared, release: UpstreamRelease, callers: Sequence[_Caller]) -> list[CallerDrift]:
+        tops = _tops_of(self.dist.upstream(stack.stack.upstream))
+        callers = _naming(callers, tops)
         if not callers:
             return []
         sources = [[c.patch.shown, c.patch.digest, [s.path for s in c.sources]] for c in callers]
@@ -176,11 +180,11 @@ class Drifting:
         found = cache.recall(caller_from_json)
         if found is None:
             with ObjectReader(release.repo) as reader:
-                found = list(calls(callers, tops, stack.tree.text, RevisionTree(reader, release.tree).text))
+                found = list(_calls_in(callers, tops, stack.tree.text, RevisionTree(reader, release.tree).text))
             cache.keep(found)
         return found
 
-    def _found(self, stack: _Prepared, release: Release, before: _Walked) -> _Walked:
+    def _found(self, stack: _Prepared, release: UpstreamRelease, before: _Walked) -> _Walked:
         digests, walked = [p.digest for p in stack.patches], [before.key, before.release.commit, release.commit]
         history = walked if release.history else []
         parts = [digests, stack.base.commit, release.tree, release.form, history]
@@ -203,11 +207,11 @@ class Drifting:
         taken = {p.feature: r.release for r in reversed(earlier) for p in r.patches if p.state == UPSTREAM}
         own = _stack_at(self.dist, stack.stack.upstream, release)
         done = tuple(self._judged(p, own, taken) for p in walk.found)
-        called = (replace(c, proof=unproven_with(self.dist, c, own) if own else NO_STACK) for c in callers)
+        called = (replace(c, proof=_unproven_with(self.dist, c, own) if own else NO_STACK) for c in callers)
         return ReleaseDrift(release.name, release.form, release.commit, done, tuple(called))
 
     def _judged(self, patch: PatchDrift, own: Stack | None, taken: Mapping[str, str]) -> PatchDrift:
-        """With what the distribution knows: whether it is proven there, whether upstream had it."""
+        """Add what the distribution knows: whether it is proven there, whether an earlier release took it."""
         proof: str | None = NO_STACK
         if own is not None:
             there = next((p for p in load_patches(self.dist, own) if p.feature == patch.feature), None)
@@ -264,7 +268,7 @@ class Drifting:
 
 
 def _together(state: str, rows: Sequence[FileDrift]) -> str:
-    """The patch's state from its files': what is lost is a conflict; what upstream has only a part of, a three-way merge."""
+    """The patch's state: a lost file is a conflict, a patch that upstream has in part is a three-way merge."""
     if state == GONE:
         return CONFLICT
     if state == UPSTREAM and any(r.state != UPSTREAM for r in rows):
@@ -273,7 +277,7 @@ def _together(state: str, rows: Sequence[FileDrift]) -> str:
 
 
 def _prepare(
-    stack: Stack, base: Release, tree: RevisionTree, patches: Sequence[StackPatch], not_in_sdist: frozenset[str]
+    stack: Stack, base: UpstreamRelease, tree: RevisionTree, patches: Sequence[StackPatch], not_in_sdist: frozenset[str]
 ) -> _Prepared:
     contents: dict[bytes, bytes | None] = {}
     steps: dict[int, list[_Step]] = {}
@@ -320,13 +324,13 @@ def _names(stack: _Prepared, tree: RevisionTree) -> Iterator[list[Changed]]:
 
 
 def _not_in_sdist(dist: Distribution, stack: Stack) -> frozenset[str]:
-    """The features that cannot be had from the pin's source distribution, as the lock has them."""
+    """The features that the pin's source distribution lacks files for, by the lock."""
     lock = read_lock(dist.root, stack)
     forms = [r.forms.get("sdist") for r in lock.results] if lock is not None else []
     return frozenset(f for form in forms if isinstance(form, LockedForm) for f in form.unavailable)
 
 
-def _stack_at(dist: Distribution, upstream: str, release: Release) -> Stack | None:
+def _stack_at(dist: Distribution, upstream: str, release: UpstreamRelease) -> Stack | None:
     """The distribution's stack of this very revision."""
     for (name, _), stack in dist.stacks.items():
         sdist = stack.pin.sdist
@@ -337,7 +341,7 @@ def _stack_at(dist: Distribution, upstream: str, release: Release) -> Stack | No
 
 
 class _Cache:
-    """What a release gave, by all that it depends on: patches, base, the release's tree, and how it was come to."""
+    """Verdict cache, keyed by patches, base, release tree and the path walked."""
 
     def __init__(self, root: Path, parts: Sequence[object]) -> None:
         self.key = hashlib.sha256(json.dumps([ENGINE, *parts]).encode()).hexdigest()
@@ -350,14 +354,14 @@ class _Cache:
             return None
 
     def keep(self, found: Iterable[PatchDrift | CallerDrift]) -> None:
-        """Where the cache cannot be written it is worked out again."""
+        """Store the verdicts. If the cache cannot be written, the next run computes them again."""
         with contextlib.suppress(OSError):
             make_folder(self._file.parent)
             replace_file(self._file, json.dumps([asdict(p) for p in found]).encode())
 
 
 @dataclass(frozen=True)
-class Caller:
+class _Caller:
     """A patch of another stack, with the Python that it writes."""
 
     stack: Stack
@@ -365,7 +369,7 @@ class Caller:
     sources: tuple[Source, ...]
 
 
-def beside(dist: Distribution, stack: Stack) -> list[Stack]:
+def _stacks_beside(dist: Distribution, stack: Stack) -> list[Stack]:
     """The stacks of other upstreams that share a profile with this one."""
     shared = (p.stacks.items() for p in dist.every_profile() if p.stacks.get(stack.upstream) == stack.name)
     return [
@@ -373,20 +377,20 @@ def beside(dist: Distribution, stack: Stack) -> list[Stack]:
     ]
 
 
-def tops_of(upstream: Upstream) -> frozenset[str]:
-    """The first parts of the names that it can be imported by: `megatron`, whose other packages come with it from git."""
+def _tops_of(upstream: Upstream) -> frozenset[str]:
+    """The top-level names that it is imported by: `megatron`, which has other packages in git."""
     return frozenset(package.partition(".")[0] for package in upstream.packages)
 
 
-def naming(callers: Iterable[Caller], tops: frozenset[str]) -> list[Caller]:
-    """The callers with a file in which one of these names stands, and these files alone."""
+def _naming(callers: Iterable[_Caller], tops: frozenset[str]) -> list[_Caller]:
+    """The callers whose files mention one of these names, with those files only."""
     words = [top.encode() for top in tops]
     found = (replace(c, sources=tuple(s for s in c.sources if any(w in s.data for w in words))) for c in callers)
     return [caller for caller in found if caller.sources]
 
 
-def calls(callers: Iterable[Caller], tops: frozenset[str], old: Reader, new: Reader) -> Iterator[CallerDrift]:
-    """Those of the callers that use what is in the old tree, and gone or different in the new one."""
+def _calls_in(callers: Iterable[_Caller], tops: frozenset[str], old: Reader, new: Reader) -> Iterator[CallerDrift]:
+    """The callers that use a name of the old tree that is gone or different in the new one."""
     before, after = cache(old), cache(new)
     for caller in callers:
         if names := changed_names(caller.sources, before, after, tops):
@@ -394,10 +398,9 @@ def calls(callers: Iterable[Caller], tops: frozenset[str], old: Reader, new: Rea
             yield CallerDrift(stack.upstream, stack.name, patch.feature, patch.shown, tuple(names))
 
 
-def unproven_with(dist: Distribution, caller: CallerDrift, own: Stack) -> str | None:
-    """Why nothing shows that a caller works with this stack: None where a record of trees with it does, or where a stack that
-    stands beside it has left the patch out."""
-    near = beside(dist, own)
+def _unproven_with(dist: Distribution, caller: CallerDrift, own: Stack) -> str | None:
+    """Why no record shows that a caller works with this stack; None if one does, or if a stack beside this one dropped the patch."""
+    near = _stacks_beside(dist, own)
     said = f"no stack of {caller.upstream} has it with {own.upstream}/{own.name}"
     for stack in (s for (upstream, _), s in dist.stacks.items() if upstream == caller.upstream):
         if stack in near and caller.feature in stack.dropped:

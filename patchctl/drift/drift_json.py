@@ -144,7 +144,7 @@ _CALLERS = "@"  # no name of a feature
 
 @dataclass(frozen=True)
 class Broke:
-    """A patch that arrived and does not any longer, or that calls something which was there and is not what it was."""
+    """A patch that arrived before and does not now, or that uses an upstream name that changed since."""
 
     upstream: str
     stack: str
@@ -155,7 +155,7 @@ class Broke:
 
 @dataclass(frozen=True)
 class Appeared:
-    """A release that the earlier run did not name, and how many of the stack's patches arrive on it."""
+    """A release that the earlier run did not have, and how many of the stack's patches arrive on it."""
 
     upstream: str
     stack: str
@@ -166,21 +166,21 @@ class Appeared:
 
 @dataclass(frozen=True)
 class News:
-    """What a run found that the earlier one had not."""
+    """What changed since the earlier run."""
 
     broke: tuple[Broke, ...]
     appeared: tuple[Appeared, ...]
 
 
 class Earlier:
-    """An earlier run, by stack: its releases in their order, each with what was found of every feature."""
+    """An earlier run, by stack: its releases in order, each with the verdict on every feature."""
 
     def __init__(self, file: Path) -> None:
-        """Raises WrongUse where nothing is there, BadManifest for what no run of `drift --json` printed."""
+        """Raises WrongUse if there is no file, BadManifest for one that `drift --json` did not print."""
         self._stacks = _from_json(file, _earlier, "the first time: `patchctl drift --matrix --json >FILE`")
 
     def news(self, stacks: Sequence[StackDrift]) -> News:
-        """What newly broke, and the releases that are new. Of a stack that the earlier run did not look at, nothing is news."""
+        """What newly broke, and the new releases. A stack that the earlier run did not look at has no news."""
         return News(tuple(self._broke(stacks)), tuple(self._appeared(stacks)))
 
     def _appeared(self, stacks: Sequence[StackDrift]) -> Iterator[Appeared]:
@@ -193,8 +193,7 @@ class Earlier:
                     yield Appeared(stack.upstream, stack.stack, release.release, arrive, len(release.patches))
 
     def _broke(self, stacks: Sequence[StackDrift]) -> list[Broke]:
-        """What is worse now. A release that is new is held against the newest that was known then; a patch that is new, or a
-        stack, against nothing."""
+        """What is worse now. A new release is compared with the newest one of the earlier run; a new patch or stack with nothing."""
         found = []
         for stack in stacks:
             known = self._stacks.get((stack.upstream, stack.stack), {})

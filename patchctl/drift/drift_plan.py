@@ -1,5 +1,4 @@
-"""What `drift` found of one stack on one revision, kept to be acted on later: `rebase --plan` looks again first, and begins only
-where everything is as it was."""
+"""Saves what `drift` found of one stack on one revision; `rebase --plan` checks that it still holds before it starts."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ SCHEMA = "patchctl.plan/1"
 
 @dataclass(frozen=True)
 class PlannedPatch:
-    """A patch with the digest of its bytes and carried files, and what was found of it."""
+    """A patch, the digest of its bytes and carried files, and drift's verdict."""
 
     feature: str
     digest: str
@@ -35,8 +34,7 @@ class PlannedPatch:
 
 @dataclass(frozen=True)
 class DriftPlan:
-    """A stack at its pin, and the revision that it was held against; in form sdist `commit` is one that patchctl makes of the
-    archive."""
+    """A stack at its pin and the revision it was compared with; in form sdist patchctl makes `commit` of the archive."""
 
     upstream: str
     stack: str
@@ -52,7 +50,7 @@ class DriftPlan:
 
 
 def plan_of(dist: Distribution, found: Sequence[StackDrift]) -> DriftPlan:
-    """Raises WrongUse unless that is one stack on one revision."""
+    """The plan for one stack on one revision. Raises WrongUse for more."""
     if len(found) != 1 or len(found[0].releases) != 1:
         raise WrongUse(
             "a plan is of one stack on one revision", hint="drift UPSTREAM/STACK --against REVISION --save-plan FILE"
@@ -66,7 +64,7 @@ def plan_of(dist: Distribution, found: Sequence[StackDrift]) -> DriftPlan:
 
 
 def check_place(file: Path) -> None:
-    """Raise WrongUse where a file stands that is no plan: it is somebody's."""
+    """Refuse to overwrite a file that is not a drift plan. Raises WrongUse."""
     if file.exists():
         try:
             read_plan(file)
@@ -75,12 +73,12 @@ def check_place(file: Path) -> None:
 
 
 def save_plan(file: Path, plan: DriftPlan) -> None:
-    """Write it whole."""
+    """Write the plan, whole or not at all."""
     replace_file(file, json.dumps({"schema": SCHEMA, **asdict(plan)}, indent=1).encode() + b"\n")
 
 
 def read_plan(file: Path) -> DriftPlan:
-    """Raises WrongUse where nothing is there, BadManifest for what `drift --save-plan` did not write."""
+    """Read a plan. Raises WrongUse if there is no file, BadManifest for one that `drift --save-plan` did not write."""
     try:
         data = json.loads(named_file(file))
         if data.pop("schema") != SCHEMA:
@@ -96,7 +94,7 @@ def read_plan(file: Path) -> DriftPlan:
 
 
 def check_plan(dist: Distribution, plan: DriftPlan, options: SourceOptions, progress: Progress) -> None:
-    """Look again. Raises WrongUse that says all that is not as it was, SourceUnavailable."""
+    """Run drift again and compare. Raises WrongUse with everything that changed, SourceUnavailable."""
     stack = dist.stacks.get((plan.upstream, plan.stack))
     if stack is None:
         changed = [f"there is no stack {plan.upstream}/{plan.stack} any more"]

@@ -1,5 +1,7 @@
-"""How one patch's change of one file fares on another revision of that file. Nothing is read and nothing is written here;
-git merges what is not where the patch says."""
+"""How a patch's change of one file fares on another revision of that file, and where upstream moved the file.
+
+Contents come in as bytes; git merges what does not stand where the patch says.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from patchctl.source.upstream_releases import RevisionTree
 
 @dataclass(frozen=True)
 class FileOutcome:
-    """A file's verdict, and what the file becomes; None where it becomes nothing, or the patch does not arrive."""
+    """A file's verdict and its new content; None if the file is deleted, or the patch does not arrive."""
 
     state: str
     hunks: tuple[HunkDrift, ...] = ()
@@ -24,7 +26,7 @@ class FileOutcome:
 
 
 class FileJudge:
-    """Remembers what it was asked: most files are the same in several releases."""
+    """Caches verdicts: most files are the same in several releases."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, bytes | None, bytes | None, bytes | None], FileOutcome] = {}
@@ -32,7 +34,7 @@ class FileJudge:
     def judge(
         self, change: FileChange | None, before: bytes | None, after: bytes | None, ours: bytes | None
     ) -> FileOutcome:
-        """`change` is None for a carried file; None as a content is a file that is not there."""
+        """The verdict. `change` is None for a carried file; a content of None is a missing file."""
         key = (id(change), before, after, ours)
         if key not in self._known:
             self._known[key] = _judge(change, before, after, ours)
@@ -57,7 +59,7 @@ def _merged(hunks: Sequence[Hunk], before: bytes, after: bytes, ours: bytes) -> 
     content = merge_file(before, ours, after)
     places = _places(hunks, ours)
     if content is None:
-        found = tuple(_alone(h, p, before, ours) for h, p in zip(hunks, places, strict=True))
+        found = tuple(_single_hunk(h, p, before, ours) for h, p in zip(hunks, places, strict=True))
         if all(h.state == UPSTREAM for h in found):
             return FileOutcome(UPSTREAM, found, ours)
         return FileOutcome(CONFLICT, found)
@@ -79,8 +81,8 @@ def _stands(hunk: Hunk, place: int) -> HunkDrift:
     return HunkDrift(hunk.line, hunk.old_start, MOVED if by else FITS, by)
 
 
-def _alone(hunk: Hunk, place: int | None, before: bytes, ours: bytes) -> HunkDrift:
-    """A hunk of a file that conflicts, by itself."""
+def _single_hunk(hunk: Hunk, place: int | None, before: bytes, ours: bytes) -> HunkDrift:
+    """The verdict on one hunk of a conflicting file, by itself."""
     if place is not None:
         return _stands(hunk, place)
     if is_taken(hunk, ours):
@@ -93,12 +95,12 @@ def _alone(hunk: Hunk, place: int | None, before: bytes, ours: bytes) -> HunkDri
 
 
 def is_taken(hunk: Hunk, content: bytes) -> bool:
-    """Whether the hunk can be taken back there: its new lines stand in the file, and its old ones do not."""
+    """Whether the file has the hunk already: its new lines, and not its old ones."""
     return bool(hunk.new) and _stand(hunk.new, content) and not stands_in(hunk, content)
 
 
 def stands_in(hunk: Hunk, content: bytes) -> bool:
-    """Whether the hunk's old lines stand somewhere in a file."""
+    """Whether the file has the hunk's old lines somewhere."""
     return _stand(hunk.old, content)
 
 
@@ -107,8 +109,8 @@ def _stand(lines: Sequence[bytes], content: bytes) -> bool:
 
 
 def _places(hunks: Sequence[Hunk], ours: bytes) -> list[int | None]:
-    """Where each hunk's old lines stand, as 0-based lines: behind the hunk before, the place nearest to where it should be.
-    None where they stand nowhere, and where two places are as near."""
+    """The 0-based line of each hunk's old lines, after the hunk before it and nearest to where it should be. None if they are
+    nowhere, or if two places are equally near."""
     places: list[int | None] = []
     low = shift = 0
     for hunk in hunks:
@@ -134,7 +136,7 @@ def _lines_where(old: Sequence[bytes], content: bytes) -> list[int]:
 
 
 def _replayed(hunks: Sequence[Hunk], places: Sequence[int | None], ours: bytes) -> bytes | None:
-    """The file with each hunk at its place."""
+    """The file with each hunk applied at its place; None if a hunk has none."""
     lines = split_lines(ours)
     for hunk, place in reversed(list(zip(hunks, places, strict=True))):
         if place is None:
@@ -148,8 +150,8 @@ _MOST_READ = 64
 
 
 def renamed(path: bytes, content: bytes, old: RevisionTree, new: RevisionTree) -> bytes | None:
-    """The path in `new` of the file that was at `path` in `old`; None where there is none like it. Files whose content the
-    source of `new` does not hold are passed over."""
+    """Where upstream moved `path` of `old`: the path in `new` of a new file with the same content; else of one with the same name or
+    in the same folder that shares more than half of its bytes, git's own threshold. None if there is none."""
     there = old.entry(path)
     fresh = [p for p in new.files if p not in old.files]
     same = [p for p in fresh if there is not None and new.files[p].id == there.id]
@@ -164,6 +166,6 @@ def renamed(path: bytes, content: bytes, old: RevisionTree, new: RevisionTree) -
 
 
 def _alike(one: bytes, other: bytes) -> float:
-    """The share of the larger file's bytes that stand on lines of both."""
+    """The share of the larger file's bytes on lines that both have."""
     shared = Counter(split_lines(one)) & Counter(split_lines(other))
     return sum(len(line) * n for line, n in shared.items()) / max(len(one), len(other), 1)

@@ -1,4 +1,4 @@
-"""Which upstream commit took a hunk's lines away, between two releases of one repository."""
+"""Finds the upstream commit that removed a lost hunk's lines, between two releases of one repository."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.git.revisions import commits_touching
 from patchctl.patch.names import path_text
 from patchctl.patch.parse import Hunk
-from patchctl.source.upstream_releases import Release, RevisionTree
+from patchctl.source.upstream_releases import RevisionTree, UpstreamRelease
 from patchctl.stack.patches import StackPatch
 
 Known = Mapping[tuple[str, str, int], HunkDrift]
-"""What is known of lost hunks from the release before, by feature, path and line."""
+"""Lost hunks of the release before whose commit is known, by feature, path and line."""
 
 
 def known_of(found: Sequence[PatchDrift]) -> Known:
@@ -27,11 +27,11 @@ def with_commits(
     found: Sequence[PatchDrift],
     patches: Sequence[StackPatch],
     reader: ObjectReader,
-    before: Release,
-    release: Release,
+    before: UpstreamRelease,
+    release: UpstreamRelease,
     known: Known,
 ) -> list[PatchDrift]:
-    """The same with the commit of every lost hunk that one between `before` and `release` took away."""
+    """`found` with the commit of every hunk that was lost between `before` and `release`."""
     if not (before.history and release.history and before.repo == release.repo):
         return list(found)
     hunks = {
@@ -61,7 +61,7 @@ def with_commits(
 
 
 def _taken(patch: PatchDrift) -> PatchDrift:
-    """A patch all of whose lost hunks upstream took in, and has changed since: the last commit that did says so."""
+    """Mark a patch as taken if upstream took all its lost hunks and changed them since; the last such commit counts."""
     hunks = [h for f in patch.files for h in f.hunks]
     commits = [h.commit for h in hunks if h.state == UPSTREAM and h.commit]
     if patch.state == CONFLICT and commits and all(h.state == UPSTREAM for h in hunks):
@@ -76,8 +76,8 @@ class _Walk:
         self._reader, self._start, self._commits = reader, start, commits
 
     def explained(self, drift: HunkDrift, path: bytes, hunk: Hunk) -> HunkDrift:
-        """With the first commit after which the old lines stand no longer; as it is, where they never stood in upstream's
-        file: they are lines of a patch that does not arrive either."""
+        """Add the first commit after which the old lines are gone. Unchanged if upstream never had them: they are lines of another
+        patch, which does not arrive either."""
         if not self._has(self._start, path, hunk):
             return drift
         commits = self._commits.get(path, ())

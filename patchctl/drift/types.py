@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from patchctl.drift.api_diff import Changed
 from patchctl.errors import Tried
 
-# From the best to the worst; `upstream` is what upstream has by now, `unknown` what this source does not hold.
+# From best to worst. `upstream`: upstream has the change by now; `unknown`: this source lacks the file.
 EXACT, MOVED, THREE_WAY, UPSTREAM, UNKNOWN, GONE, CONFLICT = (
     "exact",
     "moved",
@@ -24,8 +24,8 @@ FITS, LOST = "fits", "lost"
 
 @dataclass(frozen=True)
 class HunkDrift:
-    """One hunk: its line in the patch file, the line of the old file that it is for, and `fits`, `moved` (by so many lines),
-    `3way`, `upstream` or `lost`. `commit` is the upstream one that took its lines away, `subject` what that says."""
+    """One hunk: its line in the patch file, the line of the old file, and `fits`, `moved` (by so many lines), `3way`, `upstream` or
+    `lost`. `commit` is the upstream commit that removed its lines, `subject` that commit's."""
 
     line: int
     at: int
@@ -37,7 +37,7 @@ class HunkDrift:
 
 @dataclass(frozen=True)
 class FileDrift:
-    """A file of a patch on a release. `target` is where upstream has moved it."""
+    """A file of a patch on a release. `target` is where upstream moved it."""
 
     path: str
     state: str
@@ -47,10 +47,10 @@ class FileDrift:
 
 @dataclass(frozen=True)
 class PatchDrift:
-    """A patch on a release: exact (the stack function takes it), moved, 3way, upstream (nothing is left of it), unknown (this
-    source lacks a file of it) or conflict. `taken` is the release in which upstream had it, where a later one wrote that anew;
-    `names` what it calls there and is no longer what it was; `proof` None where a record of this release's stack holds, `dropped`
-    why that stack has left it out, `postponed` why it does not have it yet; `broken` where its tests were run there and are red."""
+    """A patch on a release: exact (it applies), moved, 3way, upstream (nothing is left of it), unknown (this source lacks a file of
+    it) or conflict. `taken`: the release that took it, if a later one rewrote it. `names`: upstream names that it uses and that
+    changed. `proof`: why no record of this release's stack proves it, or None. `dropped`, `postponed`: why that stack lacks it.
+    `broken`: its tests ran there and are red."""
 
     feature: str
     patch: str
@@ -69,14 +69,14 @@ class PatchDrift:
 
     @property
     def clean(self) -> bool:
-        """Whether nobody has to work on it: it is proven there, by itself or as somebody made it anew, or not needed there."""
+        """Whether nobody has to work on it: it applies as it is, is proven there, or is not needed there."""
         return not self.stale or self.state == UPSTREAM or self.proof is None or self.dropped is not None
 
 
 @dataclass(frozen=True)
 class CallerDrift:
-    """A patch of another upstream's stack that calls what is not here as it was. `proof` is why nothing shows that it works with
-    this release; None where a record of trees with it does, or where it was left out beside it."""
+    """A patch of another upstream's stack that uses names of this release that changed. `proof`: why no record shows that it works
+    with this release; None if one does, or if the patch was dropped there."""
 
     upstream: str
     stack: str
@@ -93,7 +93,7 @@ class CallerDrift:
 
 @dataclass(frozen=True)
 class ReleaseDrift:
-    """A stack on one release, and what of other stacks calls into it and is stale there."""
+    """A stack on one release, and the patches of other stacks whose calls into it are stale."""
 
     release: str
     form: str
@@ -104,8 +104,8 @@ class ReleaseDrift:
 
 @dataclass(frozen=True)
 class StackDrift:
-    """A stack on all releases that were asked for. `unseen` names the stacks whose calls were not looked at, and why; `unavailable`
-    the places that were tried for this stack's own source, where none has it and nothing of it was looked at."""
+    """A stack on all requested releases. `unseen`: stacks whose calls were not checked, and why. `unavailable`: the places tried for
+    this stack's own source, if none has it and nothing was checked."""
 
     upstream: str
     stack: str
@@ -115,7 +115,7 @@ class StackDrift:
 
 
 def patch_from_json(data: Mapping[str, object]) -> PatchDrift:
-    """A patch as `asdict` writes it. Raises what wrong data leads to."""
+    """A patch as `asdict` writes it. Raises KeyError, TypeError, ... for wrong data."""
     rows = data["files"]
     names = data["names"]
     assert isinstance(rows, list) and isinstance(names, list)
@@ -124,7 +124,7 @@ def patch_from_json(data: Mapping[str, object]) -> PatchDrift:
 
 
 def caller_from_json(data: Mapping[str, object]) -> CallerDrift:
-    """The same of a caller."""
+    """`patch_from_json` for a caller."""
     names = data["names"]
     assert isinstance(names, list)
     return CallerDrift(**{**data, "names": tuple(Changed(**n) for n in names)})  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
-"""Files that upstream's build writes, from one pin to the next: taken over with the new version in them, and held against what the
-new revision expects, since a tree without them does not start."""
+"""Carries generated files (`generated:`, written by upstream's build) to a new pin: puts the new version into them and compares
+them with what the new revision expects. A tree without them does not start."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from patchctl.source.types import Base
 from patchctl.terminal.text import visible_line
 
 _TOP_LEVEL = re.compile(r"(?m)^(?=[A-Za-z_]+:)")
-# Where an upstream says which files its build writes.
+# Where upstreams name the files that their build writes.
 _BUILD_FILES = (b"setup.py", b"pyproject.toml", b"setup.cfg", b"MANIFEST.in", b".gitignore", b"CMakeLists.txt")
 _COMMIT = re.compile(r"g([0-9a-f]{7,40})")
 
 
 class Source:
-    """The bases of a pin, to be looked into: the tree of the first, and what its archive holds where there is one."""
+    """The bases of a pin, to be read: the tree of the first, and the archive's files if there is one."""
 
     def __init__(self, bases: Sequence[Base]) -> None:
         self._base = bases[0]
@@ -45,14 +45,14 @@ class Source:
 
     @property
     def in_git(self) -> bool:
-        """Whether `files` are all that upstream tracks."""
+        """Whether `files` are all files that upstream tracks."""
         return self._base.form == "git"
 
     def text(self, path: bytes) -> str:
         return self._reader.read(self.files[path].id)[1].decode("utf-8", "replace")
 
     def written_by(self, path: bytes) -> str | None:
-        """What shows that the build writes this file: the archive, which has it, or a file of the build that names it."""
+        """The evidence that the build writes this file: the archive has it, or a build file names it."""
         if path in self.archived:
             return "the source distribution"
         name = path.rpartition(b"/")[2].decode()
@@ -112,9 +112,9 @@ def carried_over(manifest: str, old: Stack, new: Stack, source: Source) -> tuple
     return block, notes
 
 
-def strangers(stack: Stack, source: Source) -> list[str]:
-    """Files of the archive that upstream does not track and no `generated:` names: its build wrote them, and may need them.
-    Those of a submodule are another project's: one line for all of them."""
+def untracked_files(stack: Stack, source: Source) -> list[str]:
+    """Files of the archive that upstream does not track and `generated:` does not name: the build wrote them, the package may need
+    them. Files of a submodule get one line together."""
     if not source.in_git:
         return []
     declared = {g.path.encode() for g in stack.generated}
@@ -137,8 +137,8 @@ def _shown(path: bytes) -> str:
 
 
 def _replacements(old: Stack, new: Stack, archived: str | None) -> Iterator[tuple[str, str]]:
-    """What a version file says of a revision: its version, the same as a tuple, the commit as git shortens it. A pin without
-    one has what its files say: of the new one the archive's, `archived`."""
+    """(old, new) texts of a version file: the version, its tuple, the abbreviated commit. For a pin without a commit the one that its
+    files name: of the new pin `archived`, the archive's."""
     versions = [s.pin.sdist.version if s.pin.sdist else _version_in(s.pin.tag or s.name) for s in (old, new)]
     if all(versions):
         before, after = versions
@@ -158,7 +158,7 @@ def _version_in(name: str) -> str:
 
 
 def _as_tuple(version: str) -> tuple[int | str, ...]:
-    """As setuptools-scm writes __version_tuple__: the numbers, then what stands behind them."""
+    """As setuptools-scm writes __version_tuple__: the numbers, then the rest."""
     from packaging.version import InvalidVersion, Version
 
     try:
@@ -178,7 +178,7 @@ def commit_in(text: str) -> str | None:
 
 
 def _differences(path: str, content: str, archived: ArchivedFile | None) -> Iterator[str]:
-    """Names that both assign, and to which upstream's own file gives another value."""
+    """Names to which both files assign, with another value in upstream's."""
     if archived is None:
         return
     theirs, ours = _assigned(archived.data.decode("utf-8", "replace")), _assigned(content)
@@ -188,7 +188,7 @@ def _differences(path: str, content: str, archived: ArchivedFile | None) -> Iter
 
 
 def _assigned(text: str) -> dict[str, object]:
-    """The names of a module that are assigned plain values."""
+    """The literals that a module assigns to names."""
     found: dict[str, object] = {}
     try:
         body = ast.parse(text).body

@@ -1,5 +1,5 @@
-"""A new pin of an upstream: its commit, tree, tag and source distribution, found in whatever source is there; the generated files
-of the stack before it, with the new version in them; and the manifest that holds all of it."""
+"""Finds a new pin of an upstream (commit, tree, tag, source distribution), carries generated files over, and renders the new
+stack's manifest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from patchctl.manifest.load import loads
 from patchctl.manifest.problems import quoted
 from patchctl.manifest.shape import shape_of
 from patchctl.manifest.types import Name, Pin, Sdist, Stack, Upstream
-from patchctl.pin.generated import Source, carried_over, strangers
+from patchctl.pin.generated import Source, carried_over, untracked_files
 from patchctl.pin.runtime_hints import Proposal, new_imports, propose
 from patchctl.scratch import scratch
 from patchctl.source.obtain import obtain, obtain_form
@@ -29,8 +29,8 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class Pinned:
-    """A stack that is to be: its manifest's text and where it goes, the bases that were had, what was looked for in vain, what
-    somebody has to look at, and the runtime that upstream's own files name."""
+    """A new stack: its manifest's text and path, the bases found, the places tried in vain, notes for a person to check, and the
+    runtime that upstream's files name."""
 
     stack: Stack
     like: Stack
@@ -115,7 +115,7 @@ def find_pin(
     stack = replace(stack, pin=replace(stack.pin, tree=tree))
     with Source(bases) as source:
         block, notes = carried_over(dist.stack_file(like).read_text(encoding="utf-8"), like, stack, source)
-        notes += strangers(stack, source)
+        notes += untracked_files(stack, source)
         notes += _same_project(upstream, stack, source)
         notes += _same_commit(stack, source)
         notes += _imports(dist, like, source, options, progress)

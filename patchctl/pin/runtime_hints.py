@@ -1,4 +1,4 @@
-"""What an upstream's own files say that it runs on: a proposal for a profile's `runtime:`, read from texts, nothing of it run."""
+"""What a new pin needs, read from its files and never run: versions for a profile's `runtime:`, and imports nothing provides."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Proposal:
 
 
 def propose(requirements: Mapping[str, Requirement], source: Source) -> list[Proposal]:
-    """Each requirement of the distribution with every value that a file of the build names, once."""
+    """Each requirement of the distribution with every value that a build file names, once."""
     found: list[Proposal] = []
     for path in build_files(source):
         for number, line in enumerate(source.text(path).splitlines(), 1):
@@ -44,7 +44,7 @@ def propose(requirements: Mapping[str, Requirement], source: Source) -> list[Pro
 
 
 def build_files(source: Source) -> list[bytes]:
-    """The files of a tree that say what it needs."""
+    """The files of a tree that declare requirements."""
     return sorted(p for p in source.files if _FILES.fullmatch(p.decode("utf-8", "replace")))
 
 
@@ -63,14 +63,14 @@ def _value(name: str, needed: Requirement, line: str) -> str | None:
 
 _IMPORT = re.compile(r"(?m)^(?:import|from)[ \t]+([A-Za-z_]\w*)")
 _WORD = re.compile(r"[A-Za-z0-9][\w.-]*")
-# What a package is called on an index and not where it is imported.
+# How an index spells the package of a module.
 _SPELLINGS = ("{0}", "py{0}", "python-{0}", "{0}-python")
 
 
 def new_imports(dist: Distribution, upstream: Upstream, old: Source, new: Source) -> list[str]:
-    """A line for each module that files of the package import at their top level, first seen in `new`: its name and where.
+    """A line for each module that the package imports at top level in `new` and not in `old`, and that nothing provides.
 
-    What stands in a `try` is left out: somebody does without it.
+    Imports in a `try` are left out: the package does without them.
     """
     fresh: dict[str, str] = {}
     for path in _package(upstream, new):
@@ -96,7 +96,7 @@ def _package(upstream: Upstream, source: Source) -> Iterator[bytes]:
 
 
 def _line_of(text: str, name: str) -> int | None:
-    """The line of a module's body that imports this; None where that is in a string, or cannot be parsed."""
+    """The line of a module's body that imports this; None if it stands in a string, or the text cannot be parsed."""
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError):
@@ -110,7 +110,7 @@ def _line_of(text: str, name: str) -> int | None:
 
 
 def _provided(dist: Distribution, source: Source, names: Iterable[str]) -> set[str]:
-    """Those of the names that Python, the tree, another upstream or what the tree requires has."""
+    """The names that Python, the tree, another upstream or a requirement of the tree provides."""
     has = {path.partition(b"/")[0].removesuffix(b".py").decode("utf-8", "replace") for path in source.files}
     has |= {package.partition(".")[0] for one in dist.upstreams.values() for package in one.packages} | {
         *sys.stdlib_module_names

@@ -1,8 +1,10 @@
-"""Begins a patch: the stack's work tree with a commit that holds the header and waits for changes, and its test, probe and
-mutation, from the templates.
+"""Begins a patch: a work tree with a commit that holds the header, and a test, a probe and a mutation from templates/*.in.
 
-What lies at one of their places is kept. The commit is made last, and a run that ends before leaves none of the files that it
-wrote; after one that was killed, the same run goes on.
+Existing files are kept. The commit comes last, and a run that fails before it removes the files that it wrote; after a kill, run it
+again.
+
+What a person has to fill in is marked with `MARKER`, which the lint rule `filled-in` looks for. Until then the test fails, the probe
+raises, and the mutation names a file that does not exist.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
 from patchctl.workspace.edit import open_stack
 
+MARKER = "TODO(new)"
+_FOLDER = Path(__file__).with_name("templates")
 # As the lint rule feature-form has it, and short enough for the names of files.
 _FEATURE = re.compile(r"[a-z0-9][a-z0-9_]{0,99}")
 
@@ -113,10 +117,6 @@ def _commit(folder: Path, tip: str, stack: Stack, message: str) -> str:
     commit = work.git(*settings, "commit-tree", f"{tip}^{{tree}}", "-p", tip, stdin=message.encode()).decode().strip()
     work.git("update-ref", f"refs/heads/patchctl/{stack.name}", commit, tip)
     return commit
-
-
-MARKER = "TODO(new)"
-_FOLDER = Path(__file__).with_name("templates")
 
 
 def rendered(template: str, **values: str) -> str:

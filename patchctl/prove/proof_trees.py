@@ -1,4 +1,4 @@
-"""The trees that a proof runs on: two workspaces, DIR/base and DIR/patched, that must hold just what their stacks give."""
+"""The trees that a proof runs on: two workspaces, DIR/base and DIR/patched, which must hold exactly what their stacks give."""
 
 from __future__ import annotations
 
@@ -57,9 +57,12 @@ def _without(state: State) -> dict[tuple[str, str], str]:
 
 
 def profile_of(dist: Distribution, stack: Stack, named: str | None) -> Profile:
-    """The profile whose trees are made: the one named, else the first that has the stack and all of its features; where none has,
-    one with the stack that it comes from, and this one in its place, without what requires a feature that this one lacks: but not
-    the one named, where another one has the stack. Raises WrongUse."""
+    """The profile whose trees are made: `named`, else the first that has the stack with all of its features. Raises WrongUse.
+
+    If none has the stack, as after a rebase, a profile with the stack that it comes from, with this one in its place and without
+    the features that require something it lacks: verl/v0.6.1 stands in for v0.6.0. A named profile is not changed like that if
+    another profile has the stack.
+    """
     if named is not None:
         dist.profile(named)
     profiles = dist.every_profile() if named is None else dist.variants[named]
@@ -73,11 +76,11 @@ def profile_of(dist: Distribution, stack: Stack, named: str | None) -> Profile:
         what = f"{whose} {word} the stack {stack.upstream}/{stack.name}, with all of its features"
         raise WrongUse(what, hint="trees of a workspace of yours can be named with --trees")
     found = replace(found, stacks={**found.stacks, stack.upstream: stack.name})
-    return replace(found, without=[*found.without, *_forlorn(dist, found)])
+    return replace(found, without=[*found.without, *_unmet(dist, found)])
 
 
-def profile_alone(dist: Distribution, subject: Subject, named: str | None) -> Profile:
-    """The same for one feature: everything is left out but what it requires, in this stack and in others. Raises WrongUse."""
+def isolated_profile(dist: Distribution, subject: Subject, named: str | None) -> Profile:
+    """`profile_of` for one feature: without everything that it does not require, in this stack and in others. Raises WrongUse."""
     profile = profile_of(dist, subject.stack, named)
     patches = {(u, p.feature): p for u, stack in dist.stacks_of(profile).items() for p in load_patches(dist, stack)}
     needed, to_see = set[tuple[str, str]](), [(subject.stack.upstream, subject.feature)]
@@ -89,8 +92,8 @@ def profile_alone(dist: Distribution, subject: Subject, named: str | None) -> Pr
     return replace(profile, without=[f"{feature}@{upstream}" for upstream, feature in sorted(patches.keys() - needed)])
 
 
-def _forlorn(dist: Distribution, profile: Profile) -> list[str]:
-    """The features, as FEATURE@UPSTREAM, that require what no stack of the profile has."""
+def _unmet(dist: Distribution, profile: Profile) -> list[str]:
+    """The features, as FEATURE@UPSTREAM, with a requirement that no stack of the profile has, directly or through others."""
     patches = [(u, p) for u, stack in dist.stacks_of(profile).items() for p in load_patches(dist, stack)]
     out: list[str] = []
     while True:
@@ -103,7 +106,7 @@ def _forlorn(dist: Distribution, profile: Profile) -> list[str]:
 
 
 def make_trees(dist: Distribution, profile: Profile, folder: Path, options: SourceOptions, progress: Progress) -> None:
-    """Apply the profile into folder/patched, and into folder/base to take it back there. What no source has is left out.
+    """Apply the profile into folder/patched, and into folder/base, which is reverted. Leaves out what no source has.
 
     Raises what `apply` raises.
     """

@@ -1,4 +1,4 @@
-"""One patch onto another tree: git's cherry-pick, which merges three ways with the patch's own base and follows renames."""
+"""Picks one patch onto another tree with git's cherry-pick: a three-way merge with the patch's own base that follows renames."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ _KINDS = {
     "3": "the patch has a file here, and upstream has moved its folder",
 }
 _NOTE = "patchctl-at-work"
-# In which a git of ours has its locks; a person who commits in an editor begins later.
+# A git of ours takes its locks within this time of the note; a person who commits in an editor takes them later.
 _SECONDS = 10.0
 MARKER = re.compile(rb"^(<{7}|>{7}|\|{7})( |$)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Picked:
-    """What git made of a patch: its commit; or the files in conflict. `empty` says that nothing is left of it, `remembered` that
-    rerere settled every conflict."""
+    """What git made of a patch: a commit, or files in conflict. `empty`: nothing is left of it; `remembered`: rerere resolved every
+    conflict."""
 
     commit: str | None
     conflicts: dict[bytes, str]
@@ -74,7 +74,7 @@ def head_of(work: WorkTree) -> str:
 
 
 def clear(work: WorkTree, commit: str) -> None:
-    """Bring a tree of ours to a commit, whatever a killed git left in it."""
+    """Reset a tree of ours to a commit, whatever a killed git left in it."""
     drop_locks(work)
     _forget_pick(work)
     work.git("reset", "--hard", "--quiet", commit)
@@ -82,7 +82,7 @@ def clear(work: WorkTree, commit: str) -> None:
 
 
 def drop_locks(work: WorkTree) -> None:
-    """Take away what killed gits left locked in a tree of ours: any of git's own files can be."""
+    """Remove the locks that killed gits left in a tree of ours; any file of git's can have one."""
     for lock in _locks(work):
         lock.unlink(missing_ok=True)
 
@@ -98,7 +98,7 @@ def _forget_pick(work: WorkTree) -> None:
 
 @contextlib.contextmanager
 def _at_work(work: WorkTree) -> Iterator[None]:
-    """Let a git of ours write to a tree of the user's, with a note of when: should both be killed, the next run tells its locks from
+    """Let a git of ours write to the user's tree, after noting the time: if both are killed, the next run can tell our locks from
     those of the user's git. Raises LocalEdits while another git holds one."""
     held = wait_for(_locks(work))
     if held:
@@ -111,7 +111,7 @@ def _at_work(work: WorkTree) -> Iterator[None]:
 
 
 def drop_noted_locks(work: WorkTree) -> None:
-    """Take away the locks of a killed git of ours in a tree of the user's."""
+    """Remove the locks that a killed git of ours left in the user's tree."""
     note = work.git_dir / _NOTE
     if note.is_file():
         began = note.stat().st_mtime
@@ -123,14 +123,14 @@ def drop_noted_locks(work: WorkTree) -> None:
 
 
 def commit_staged(work: WorkTree, original: str, before: str) -> None:
-    """Commit what the user staged in a tree of theirs, as `commit_as`."""
+    """Commit what the user staged in their tree, as `commit_as`."""
     with _at_work(work):
         commit_as(work, original, before)
 
 
 def end_pick(work: WorkTree, original: str, before: str) -> None:
-    """End a pick whose commit is there. Git makes the commit first: killed right behind, it says that the pick is under way still, and
-    would commit once more, or refuse to be aborted."""
+    """End a pick whose commit exists. Git commits first and cleans up then: killed in between, it reports a pick in progress, and would
+    commit a second time or refuse to abort."""
     mark = work.git_dir / "CHERRY_PICK_HEAD"
     if not mark.is_file() or mark.read_text(encoding="utf-8").strip() != original:
         return
@@ -139,8 +139,7 @@ def end_pick(work: WorkTree, original: str, before: str) -> None:
 
 
 def pick(work: WorkTree, commit: str) -> Picked:
-    """Cherry-pick onto a clean HEAD. What git remembers of an earlier resolution (rerere) is taken, and is a conflict all the
-    same when any file is left. Raises GitFailed."""
+    """Cherry-pick onto a clean HEAD. Resolutions that rerere recorded are reused; any file left is a conflict. Raises GitFailed."""
     before = head_of(work)
     try:
         work.git(*_CONFIG, "cherry-pick", "--allow-empty", "--keep-redundant-commits", commit)
@@ -168,8 +167,8 @@ def commit_as(work: WorkTree, original: str, before: str, message: str | None = 
 
 
 def _offer_message(work: WorkTree, commit: str) -> None:
-    """Git offers the message with the conflicts as comments at its end, and `git commit --no-edit` keeps them, so that no
-    trailer stands in the last paragraph any more."""
+    """Write MERGE_MSG without git's list of conflicts: `git commit --no-edit` keeps that list, and the trailers would no longer be
+    the last paragraph."""
     replace_file(work.git_dir / "MERGE_MSG", work.git("log", "-1", "--format=%B", commit))
 
 
@@ -180,7 +179,7 @@ def _made(work: WorkTree, before: str) -> Picked:
 
 
 def touched_by(work: WorkTree, commit: str, kinds: str = "") -> list[bytes]:
-    """The files that a commit changes; of these kinds alone (git's letters, A for added)."""
+    """The files that a commit changes, or only those of these kinds (git's letters, A for added)."""
     only = ("--diff-filter", kinds) if kinds else ()
     out = work.git(
         "diff-tree", "--no-commit-id", "--name-only", "--no-renames", "-r", "-z", *only, f"{commit}^", commit
@@ -196,14 +195,14 @@ def unmerged(work: WorkTree) -> dict[bytes, str]:
     return {path: _KINDS.get(found, "in conflict") for path, found in stages.items()}
 
 
-def remember(work: WorkTree) -> None:
-    """Let rerere take down what is resolved so far."""
+def run_rerere(work: WorkTree) -> None:
+    """Let rerere record what is resolved so far."""
     with contextlib.suppress(GitFailed), _at_work(work):
         work.git(*_CONFIG, "rerere")
 
 
 def with_markers(folder: Path, paths: Iterable[bytes]) -> list[bytes]:
-    """Those of the files that still hold a conflict's markers."""
+    """The files that still hold conflict markers."""
     found = []
     for path in paths:
         file = os.fsencode(folder) + b"/" + path
@@ -214,9 +213,9 @@ def with_markers(folder: Path, paths: Iterable[bytes]) -> list[bytes]:
     return found
 
 
-def standing(folder: Path, head: str, generated: Iterable[str]) -> dict[str, str | None]:
-    """All that the tree holds and HEAD does not, ignored files included: a digest a path, None for what is gone; "staged" for
-    what the index alone has."""
+def uncommitted(folder: Path, head: str, generated: Iterable[str]) -> dict[str, str | None]:
+    """All that the tree holds and HEAD does not, ignored files included, by path: a digest, None for a deleted file, "staged" for
+    what only the index has."""
     tree = tree_of(folder)
     tracked = tree.files(head)
     files = TreeFiles(folder)

@@ -1,5 +1,4 @@
-"""The end of a rebase: patch files, proven to give the tree that was made by hand; then the manifest; then the work tree is the
-user's, as `edit` makes one."""
+"""Finishes a rebase: writes patch files that reproduce the work tree, then the manifest, then hands the work tree over."""
 
 from __future__ import annotations
 
@@ -37,10 +36,9 @@ SCRATCH = "patchctl-rebase-"
 
 
 @dataclass(frozen=True)
-class Ended:
-    """What a rebase wrote. `same` are the features whose patch is byte for byte as before, `unproven` says why no record holds for
-    a feature here; of what somebody has to look at, `broken` are requirements that did not arrive, `calls` by feature the names of
-    upstream's that changed, `red` what proofs that were run here ended with, unless well."""
+class RebaseResult:
+    """What a rebase wrote. `same`: features whose patch is byte for byte as before. `unproven`: why no record holds, by feature.
+    To look at: `broken` (requirements that did not arrive), `calls` (by feature, upstream names that changed), `red` (failed proofs)."""
 
     stack: Stack
     folder: Path
@@ -59,15 +57,15 @@ class Ended:
 
     @property
     def verdict(self) -> int:
-        """0 where nothing is stale, 10 where what is stale is proven here, 20 where somebody has to work: as `drift` ends."""
+        """The exit code, as of `drift`: 0 nothing is stale, 10 all that is stale is proven here, 20 somebody has to work."""
         if self.broken or self.red or self.stack.postponed or self.stale & self.unproven.keys():
             return SOMEBODY_HAS_TO_WORK
         return MOVES_CLEANLY if self.stale or self.stack.dropped else DONE
 
 
-def end(run: Run, state: State) -> Ended:
-    """Write patches and manifest; the lock and `finish` come after it. Raises LocalEdits for files in the way, what `export` raises
-    for commits that are no patches."""
+def finish(run: Run, state: State) -> RebaseResult:
+    """Write patches and manifest; the lock and `hand_over` come after it. Raises LocalEdits for files in the way, and what `export`
+    raises for commits that are not patches."""
     folder, dist = run.place.hidden, run.dist
     work = work_of(folder)
     clear(work, state.head)
@@ -95,7 +93,7 @@ def end(run: Run, state: State) -> Ended:
     digests = {p.digest for p in old}
     same = frozenset(p.feature for p in own if p.digest in digests)
     stale = frozenset(p.feature for p in own) - same | {feature for feature, _ in calls}
-    return Ended(
+    return RebaseResult(
         written,
         run.place.folder,
         tuple(e.name for e in exported),
@@ -108,20 +106,20 @@ def end(run: Run, state: State) -> Ended:
     )
 
 
-def finish(run: Run) -> None:
-    """Give the work tree over: what is left is one as `edit` makes it. Until then a killed run is gone on with."""
+def hand_over(run: Run) -> None:
+    """Release the work tree as one that `edit` makes. Until then a killed run can be continued."""
     let_go(work_of(run.place.hidden))
-    end_state(run.place.give())
+    end_state(run.place.release())
 
 
-def after_proofs(ended: Ended, dist: Distribution, red: Sequence[str]) -> Ended:
-    """With what the records of the distribution say now."""
+def after_proofs(ended: RebaseResult, dist: Distribution, red: Sequence[str]) -> RebaseResult:
+    """The result with what the distribution's records say after proofs ran; `red` are those that failed."""
     stack = dist.stack(ended.stack.upstream, ended.stack.name)
     return replace(ended, unproven=_unproven(dist, stack, load_patches(dist, stack)), red=tuple(red))
 
 
 def take_back(run: Run, state: State) -> None:
-    """The distribution as it was before a killed end."""
+    """Undo the writing of an interrupted `finish`."""
     assert state.writing is not None
     dist, stack = run.dist, new_stack(state)
     file = dist.stack_file(stack)
@@ -142,7 +140,7 @@ def take_back(run: Run, state: State) -> None:
 
 
 def _unlink(file: Path) -> None:
-    """Take a file away, and what a killed writer left of it."""
+    """Remove a file, and the temporary one that a killed writer left."""
     for one in (file, file.with_name(f".{file.name}.new")):
         one.unlink(missing_ok=True)
 
@@ -155,12 +153,12 @@ def _drop_empty(folder: Path, top: Path) -> None:
 
 
 def _numbered(exported: Sequence[Exported]) -> list[Exported]:
-    """Numbers without gaps: what was dropped leaves none."""
+    """Number the patches without gaps."""
     return [replace(e, name=f"{n:04d}{e.name[4:]}") for n, e in enumerate(exported, 1)]
 
 
 def _prove(dist: Distribution, reader: ObjectReader, base: str, tree: str, exported: Sequence[Exported]) -> None:
-    """Read the files as `apply` does: they have to give the tree that stands in the work tree."""
+    """Raise PatchctlError unless the patch files, read as `apply` reads them, give the tree of the commits."""
     with scratch(SCRATCH) as folder:
         write_stack(folder, exported)
         patches = [load_patch(folder / place_of(e.name), dist.root) for e in exported]
@@ -170,7 +168,7 @@ def _prove(dist: Distribution, reader: ObjectReader, base: str, tree: str, expor
 
 
 def _note_writing(run: Run, state: State, stack: Stack, target: Path, exported: Sequence[Exported]) -> State:
-    """Note what is about to be written, so that an abort can take it back. Raises LocalEdits for what is there and not ours."""
+    """Record what is about to be written, so that an abort can undo it. Raises LocalEdits for files in the way that are not ours."""
     file = run.dist.stack_file(stack)
     if state.writing is None:
         with scratch(SCRATCH) as folder:
@@ -200,7 +198,7 @@ def _manifest(state: State, names: Sequence[str], unlinted: Mapping[str, str]) -
 
 
 def _range_diff(run: Run, state: State, stack: Stack) -> Path:
-    """git's own comparison of both series, kept beside the work tree."""
+    """Write git's range-diff of both series beside the work tree; returns its path."""
     old, new = f"{state.old_base}..{state.old_commits[-1]}", f"{state.stages[-1].base}..{state.head}"
     git = work_of(run.place.hidden).git
     if state.head == state.stages[-1].base:  # nothing arrived, and git takes A..A for no range
@@ -229,8 +227,8 @@ def _requirements(patches: Sequence[StackPatch], state: State) -> list[str]:
 def changed_calls(
     reader: ObjectReader, old: str, commits: Sequence[str], patches: Sequence[StackPatch]
 ) -> Iterator[tuple[str, str]]:
-    """A feature and a line for each name that is gone, or has another signature, between two patched trees: that of the commit `old`, and that of the
-    last of `commits`, which the patches became."""
+    """(feature, line of text) for each upstream name that a patch uses and that is gone, or has another signature, between two
+    patched trees: that of commit `old` and that of the last of `commits`, which the patches became."""
     if not commits:
         return
     before, after = _texts(reader, old), _texts(reader, commits[-1])
@@ -244,7 +242,7 @@ def changed_calls(
 
 
 def _sources(patch: StackPatch, tree: Reader) -> Iterator[Source]:
-    """The Python that a patch writes, as it stands behind it."""
+    """The Python files that a patch writes, with their content after it."""
     yield from (Source(path, data) for path, data in patch.carried.items() if path.endswith(".py"))
     for change in patch.patch.changes:
         path = os.fsdecode(change.new_path or b"")

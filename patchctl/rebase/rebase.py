@@ -1,8 +1,7 @@
-"""A stack on another revision: its patches picked one at a time, release by release where that is asked, with a person where git
-cannot go on.
+"""Rebases a stack: cherry-picks its patches one at a time, release by release if asked, and stops where a person is needed.
 
-Nothing of the distribution is changed before the last patch has arrived (`rebase_end`). Every step is noted as soon as it is done
-(`rebase_state`), every resolution kept as soon as it is made (`resolutions`): a killed run is gone on with, or given up.
+The distribution stays unchanged until the last patch has arrived (`finish`). Every step is recorded as soon as it is done
+(`rebase_state`) and every resolution as soon as it is made (`resolutions`), so a killed run can be continued or aborted.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from patchctl.rebase.cherry_pick import (
     end_pick,
     head_of,
     pick,
-    remember,
-    standing,
+    run_rerere,
     touched_by,
+    uncommitted,
     unmerged,
     with_markers,
     work_of,
 )
-from patchctl.rebase.finish import SCRATCH, end, take_back
+from patchctl.rebase.finish import SCRATCH, finish, take_back
 from patchctl.rebase.rebase_state import (
     Run,
     State,
@@ -51,22 +50,22 @@ from patchctl.rebase.rebase_state import (
     stage_of,
     write_state,
 )
-from patchctl.rebase.rebase_worktree import alone
+from patchctl.rebase.rebase_worktree import locked
 from patchctl.rebase.regenerating import Regeneration
-from patchctl.rebase.start import Wish, begin
+from patchctl.rebase.start import RebaseRequest, start
 from patchctl.rebase.upstreamed import taken_by
 from patchctl.scratch import sweep
 from patchctl.source.types import SourceOptions
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
 
-# What is hidden is no part of a distribution, nor is what was built of it.
+# Hidden files and build output are not part of a distribution.
 _NOT_COPIED = shutil.ignore_patterns(".*", "build", "edit", "__pycache__", "*.egg-info")
 LOST = "it does not arrive by itself"
 
 
-def go_on(run: Run, state: State) -> State:
-    """Pick until a person is needed or nothing is left. The tree is ours, and the user's again where this stops."""
+def continue_(run: Run, state: State) -> State:
+    """Pick until a person is needed or nothing is left. The tree is ours; at a stop it is released to the user."""
     while state.todo or state.stage + 1 < len(state.stages):
         if not state.todo:
             state = _next_stage(run, state)
@@ -76,13 +75,13 @@ def go_on(run: Run, state: State) -> State:
         run.progress.note(f"{state.stages[state.stage].name}: {feature}, {left}")
         state = write_state(run.place.hidden, _step(run, state, feature, commit))
         if state.stop is not None:
-            run.place.give()
+            run.place.release()
             return state
     return state
 
 
 def _next_stage(run: Run, state: State) -> State:
-    """What came over to one release goes on to the next."""
+    """Queue what arrived on one release for the next."""
     here = state.stages[state.stage].name
     todo = tuple((s.feature, s.commit) for s in state.steps if s.stage == here and s.commit is not None)
     number = state.stage + 1
@@ -93,12 +92,12 @@ def _next_stage(run: Run, state: State) -> State:
 
 
 def _step(run: Run, state: State, feature: str, commit: str) -> State:
-    """One patch: over, dropped, or a stop."""
+    """Pick one patch: it arrives, is dropped, or stops the rebase."""
     work = work_of(run.place.hidden)
     clear(work, state.head)
     picked, outcome, notes = _picked(run, state, work, commit)
     if picked.commit is None:
-        seen = standing(run.place.hidden, state.head, generated_in(state))
+        seen = uncommitted(run.place.hidden, state.head, generated_in(state))
         paths = {os.fsdecode(p): why for p, why in picked.conflicts.items()}
         paths |= _made_by_absent(state, work, paths)
         message = work.git("cat-file", "commit", commit).decode("utf-8", "replace")
@@ -119,7 +118,7 @@ def _step(run: Run, state: State, feature: str, commit: str) -> State:
 
 
 def _made_by_absent(state: State, work: WorkTree, paths: Iterable[str]) -> dict[str, str]:
-    """Those of the files that a patch adds which was left out before: nothing of upstream's is in the way."""
+    """The conflicting files that an earlier patch of this rebase adds, but was dropped or postponed."""
     found = {}
     for step in state.steps:
         if step.outcome in ("dropped", "postponed") and step.stage == stage_of(state).name:
@@ -131,7 +130,7 @@ def _made_by_absent(state: State, work: WorkTree, paths: Iterable[str]) -> dict[
 
 
 def _picked(run: Run, state: State, work: WorkTree, commit: str) -> tuple[Picked, bool, list[str]]:
-    """What became of a patch, whether an earlier resolution did it, and what to say of it."""
+    """The pick, whether an earlier resolution was replayed, and notes for the user."""
     # The whole patch first: rerere knows conflicts alone, and nothing of what was mended beside them.
     message = run.store(state).replay(work, commit, state.head)
     if message is not None:
@@ -149,7 +148,7 @@ def _picked(run: Run, state: State, work: WorkTree, commit: str) -> tuple[Picked
 def _made_anew(
     work: WorkTree, made: Regeneration, picked: Picked, commit: str, head: str, files: list[bytes]
 ) -> tuple[Picked, bool, list[str]]:
-    """Upstream's script writes the files once all else is merged; in a conflict of others it waits for the person."""
+    """Let upstream's script regenerate the files once everything else is merged. Other conflicts come first."""
     shown = ", ".join(sorted(os.fsdecode(f) for f in files))
     why = made.why_not(work)
     if why is not None:
@@ -169,8 +168,8 @@ def _made_anew(
     return Picked(head_of(work), {}, trees[0] == trees[1]), picked.remembered, [note]
 
 
-def settle(run: Run, state: State) -> State:
-    """Take over what the user made of a stop: a commit of theirs, or what they staged. The tree is ours then.
+def accept_resolution(run: Run, state: State) -> State:
+    """Accept what the user made of a stop, a commit or staged files, and claim the tree.
 
     Raises DoesNotApply while files are in conflict, LocalEdits for what was not staged, WrongUse for more than one commit.
     """
@@ -178,7 +177,7 @@ def settle(run: Run, state: State) -> State:
     assert folder is not None
     if not run.place.is_ours and state.stop is None:  # killed at its very end, when the tree was given over already
         _refuse_edits(folder, state, state.head)
-        folder = run.place.take()
+        folder = run.place.claim()
     if run.place.is_ours:  # of a killed run: what it had not noted is done again
         drop_locks(work_of(folder))
         return write_state(folder, replace(state, stop=None))
@@ -191,7 +190,7 @@ def settle(run: Run, state: State) -> State:
     commit = _own_commit(folder, state, feature)
     if commit is None:  # given up with git's own --skip or --abort: begun anew
         _refuse_edits(folder, state, state.head)
-        return write_state(run.place.take(), replace(state, stop=None))
+        return write_state(run.place.claim(), replace(state, stop=None))
     _refuse_edits(folder, state, commit.id)
     made, notes = Picked(commit.id, {}), list[str]()
     files = run.regeneration(state).among(touched_by(work, original))
@@ -203,11 +202,11 @@ def settle(run: Run, state: State) -> State:
         raise DoesNotApply(f"nothing is left of {feature}: what you committed changes nothing", hint=hint)
     run.store(state).keep(work, original, state.head, made.commit)
     step = Step(stage_of(state).name, feature, original, "resolved", made.commit, notes=tuple(notes))
-    return write_state(run.place.take(), advanced(state, step))
+    return write_state(run.place.claim(), advanced(state, step))
 
 
 def skip(run: Run, state: State, reason: str | None, outcome: Literal["dropped", "postponed"]) -> State:
-    """Leave the patch at which this stopped out, for good or for now, with a reason. Raises WrongUse without one, LocalEdits."""
+    """Drop or postpone the patch at which the rebase stopped. Raises WrongUse without a reason, LocalEdits."""
     folder = run.place.held
     assert folder is not None
     if state.stop is None or run.place.is_ours:
@@ -221,12 +220,12 @@ def skip(run: Run, state: State, reason: str | None, outcome: Literal["dropped",
     put_aside(run, state)
     feature, original = state.todo[0]
     step = Step(stage_of(state).name, feature, original, outcome, None, " ".join(why.split()))
-    return write_state(run.place.take(), advanced(state, step))
+    return write_state(run.place.claim(), advanced(state, step))
 
 
 def abort(run: Run, state: State) -> Path | None:
-    """Give it up: the distribution as it was, no work tree. What was resolved is kept; what was half done lies aside, in the
-    file that is returned. Raises LocalEdits for everything else of the user's."""
+    """Abort: restore the distribution and remove the work tree. Resolutions are kept; half-done work goes into the diff file
+    whose path is returned. Raises LocalEdits for any other work of the user's."""
     aside = None
     sweep(SCRATCH)
     if run.place.given_up:  # by a run that was killed: no more than its tree is left
@@ -243,7 +242,7 @@ def abort(run: Run, state: State) -> Path | None:
             state = replace(state, stop=None, head=commit.id)
         aside = put_aside(run, state)
         _refuse_references(folder, state)
-        run.place.take()
+        run.place.claim()
     if state.writing is not None:
         take_back(run, state)
     run.place.remove()
@@ -251,7 +250,7 @@ def abort(run: Run, state: State) -> Path | None:
 
 
 def put_aside(run: Run, state: State) -> Path | None:
-    """Keep what the user did to the files in conflict; rerere takes it down where all are settled. Raises LocalEdits for other edits."""
+    """Save the user's edits of conflicting files as a diff; rerere records them once all are resolved. Raises LocalEdits for other edits."""
     folder = run.place.held
     assert folder is not None
     work = work_of(folder)
@@ -259,8 +258,8 @@ def put_aside(run: Run, state: State) -> Path | None:
         what = f"{folder} has commits that the rebase does not know"
         raise LocalEdits(what, [str(folder)], hint="`patchctl rebase --continue` takes one; keep others elsewhere")
     if not unmerged(work):  # else a file that is half mended would count as mended
-        remember(work)
-    now, seen = standing(folder, state.head, generated_in(state)), state.stop.seen if state.stop else {}
+        run_rerere(work)
+    now, seen = uncommitted(folder, state.head, generated_in(state)), state.stop.seen if state.stop else {}
     conflicts = state.stop.paths if state.stop else {}
     touched = {p for p in now.keys() | seen.keys() if now.get(p) != seen.get(p)}
     # A file that is as in HEAD again was settled by taking upstream's side, or reset by git: nothing of anybody's is in it.
@@ -273,7 +272,7 @@ def put_aside(run: Run, state: State) -> Path | None:
 
 
 def _check_resolved(folder: Path, work: WorkTree, state: State) -> None:
-    """Whether all is settled and staged."""
+    """Raise DoesNotApply or LocalEdits unless every conflict is resolved and staged."""
     hint = "mend them, `git add` (or `git rm`) them, then `patchctl rebase --continue`"
     left = unmerged(work)
     if left:
@@ -294,7 +293,7 @@ def _check_resolved(folder: Path, work: WorkTree, state: State) -> None:
 
 
 def _own_commit(folder: Path, state: State, feature: str) -> CommitInfo | None:
-    """The one commit that is on the tree since it stopped; None for none. Raises WrongUse for others."""
+    """The one commit made since the stop, or None. Raises WrongUse for several, or for one of another feature."""
     operation = find_operation(folder / ".git")
     if operation is not None:
         if operation.mark.name == "CHERRY_PICK_HEAD":
@@ -331,8 +330,8 @@ def _as_mail(commit: CommitInfo) -> list[bytes]:
 
 
 def _refuse_edits(folder: Path, state: State, head: str) -> None:
-    """Raise LocalEdits for anything in a tree of the user's beside the commit that it should hold."""
-    found = sorted(standing(folder, head, generated_in(state)))
+    """Raise LocalEdits if the user's tree holds anything that `head` does not."""
+    found = sorted(uncommitted(folder, head, generated_in(state)))
     if found:
         raise LocalEdits(
             f"{folder} holds edits that no commit has", found, hint="amend the commit with them, or move them elsewhere"
@@ -340,7 +339,7 @@ def _refuse_edits(folder: Path, state: State, head: str) -> None:
 
 
 def _refuse_references(folder: Path, state: State) -> None:
-    """Branches, tags and stashes of the user's would go with the tree."""
+    """Raise LocalEdits for branches, tags, stashes and linked work trees, which would be deleted with the tree."""
     ours = {f"refs/heads/patchctl/{state.new}", "refs/patchctl/base", "refs/patchctl/tip"}
     names = work_of(folder).git("for-each-ref", "--format=%(refname)").decode("utf-8", "replace").split()
     found = [n for n in names if n not in ours and not is_held(n)]
@@ -352,32 +351,34 @@ def _refuse_references(folder: Path, state: State) -> None:
 
 
 def copy_distribution(root: Path, folder: Path) -> Path:
-    """All that a proof may run on. Returns where it lies."""
+    """Copy everything that a proof needs; returns the copy's root."""
     return Path(shutil.copytree(root, folder / "distribution", symlinks=True, ignore=_NOT_COPIED))
 
 
-def rebase_alone(
+def rebase_unattended(
     dist: Distribution, old: Stack, release: str, folder: Path, options: SourceOptions, progress: Progress
 ) -> Stack:
-    """The new stack in `dist`, with whatever arrives without a person, and what requires nothing else; the rest is postponed
-    there, with the reason. `folder` is for the work tree. Raises what a rebase raises."""
+    """Rebase what arrives without a person, for `drift --prove` in a copy of the distribution; postpone the rest and what requires it.
+
+    `folder` holds the work tree. Returns the new stack. Raises what a rebase raises.
+    """
     own = dist.stacks.get((old.upstream, release))
     if own is not None and own.patches:
         hint = f"`patchctl prove --all --stack {own.upstream}/{own.name}`"
         raise WrongUse(f"the distribution has patches for {own.upstream}/{own.name}", hint=hint)
     requires = {p.feature: {f for f, u in p.requires if u in (None, old.upstream)} for p in load_patches(dist, old)}
-    wish = Wish(old, release, None, folder / "tree", None, True, None)
-    run, state = begin(dist, wish, options, progress)
-    with alone(run.place.hidden):
-        state = go_on(run, state)
+    request = RebaseRequest(old, release, None, folder / "tree", None, True, None)
+    run, state = start(dist, request, options, progress)
+    with locked(run.place.hidden):
+        state = continue_(run, state)
         while state.stop is not None:
             state = _without(run, skip(run, state, LOST, "postponed"), requires)
-            state = go_on(run, state)
-        return end(run, state).stack
+            state = continue_(run, state)
+        return finish(run, state).stack
 
 
 def _without(run: Run, state: State, requires: dict[str, set[str]]) -> State:
-    """The state with what requires something that does not arrive postponed, too."""
+    """Postpone the patches that require a postponed one."""
     later = dict(state.postponed)
     for feature, _ in state.todo:
         if lost := sorted(requires[feature] & later.keys()):

@@ -1,4 +1,4 @@
-"""The state of a rebase, one file in the work tree's git directory that is written whole after every step; and what steps share."""
+"""The state of a rebase: one file in the work tree's git directory, replaced after every step. And what all steps need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from patchctl.git.worktree import WorkTree
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import loads
 from patchctl.manifest.types import Stack
-from patchctl.rebase.rebase_worktree import STATE_FILE, Place
+from patchctl.rebase.rebase_worktree import STATE_FILE, RebaseWorktree
 from patchctl.rebase.regenerating import Regeneration
 from patchctl.rebase.resolutions import Resolutions
 from patchctl.source.types import SourceOptions
@@ -23,12 +23,12 @@ from patchctl.terminal.progress import Progress
 _VERSION = 1
 
 Outcome = Literal["clean", "resolved", "replayed", "dropped", "postponed"]
-"""How a patch came over: by git alone, by a person, by what a person did before, or not at all, or not yet."""
+"""How a patch arrived: by git alone, by a person, by replaying an earlier resolution; or it was dropped, or postponed."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A patch that was dealt with. `before` is the commit that it was; `commit` what it became, null where it did not arrive."""
+    """A patch that is done. `before` is the commit that it was, `commit` what it became, null if it did not arrive."""
 
     stage: str
     feature: str
@@ -41,8 +41,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Stop:
-    """Where a person has to work. `paths` are the files in conflict, with what is wrong with each; `seen` is what lay in the tree
-    then and is not in HEAD, by digest: all else is the user's."""
+    """Where a person has to work. `paths` maps files in conflict to what is wrong with each; `seen` maps the other files of the
+    tree that HEAD does not have to their digests: anything else is the user's."""
 
     kind: Literal["conflict", "empty"]
     feature: str
@@ -53,7 +53,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Stage:
-    """One revision on the way: its name, the commit that stands under the patches."""
+    """One revision on the way: its name and the commit that the patches go onto."""
 
     name: str
     base: str
@@ -61,8 +61,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Writing:
-    """Files of the distribution that the end of a rebase makes, and manifest, lock and the list of the pin's files as they were
-    before; null for none."""
+    """Files of the distribution that `finish` creates; and the manifest, lock and tree list before it, null if there was none."""
 
     files: tuple[str, ...]
     manifest: str | None
@@ -72,7 +71,7 @@ class Writing:
 
 @dataclass(frozen=True)
 class State:
-    """A rebase under way. `todo` are the commits still to be picked in this stage, `head` the commit that they go onto."""
+    """A rebase in progress. `todo` are the commits still to be picked in this stage, `head` the commit that they go onto."""
 
     upstream: str
     old: str
@@ -96,13 +95,13 @@ class State:
 
 
 def write_state(folder: Path, state: State) -> State:
-    """Keep it; returns it."""
+    """Write the state; returns it."""
     replace_file(folder / ".git" / STATE_FILE, json.dumps({"version": _VERSION, **asdict(state)}, indent=1).encode())
     return state
 
 
 def read_state(folder: Path) -> State:
-    """Raises BadManifest for what patchctl did not write."""
+    """Read the state. Raises BadManifest for anything that patchctl did not write."""
     file = folder / ".git" / STATE_FILE
     try:
         data = json.loads(file.read_bytes())
@@ -115,7 +114,7 @@ def read_state(folder: Path) -> State:
 
 
 def end_state(folder: Path) -> None:
-    """The rebase is over: what is left is a work tree as `edit` makes it."""
+    """Remove the state: what is left is a work tree as `edit` makes it."""
     (folder / ".git" / STATE_FILE).unlink()
 
 
@@ -132,7 +131,7 @@ def _state(data: dict[str, Any]) -> State:
 
 
 def advanced(state: State, step: Step) -> State:
-    """The state after a step: the next patch, its head, and what is not in the stack any more."""
+    """The state after a step."""
     own, head = {step.feature: step.reason}, step.commit or state.head
     state = replace(state, steps=(*state.steps, step), todo=state.todo[1:], head=head, stop=None)
     if step.outcome == "dropped":
@@ -142,10 +141,10 @@ def advanced(state: State, step: Step) -> State:
 
 @dataclass(frozen=True)
 class Run:
-    """What every step needs: the distribution, the work tree's place, where history may be asked."""
+    """What every step needs: the distribution, the work tree, and where sources come from."""
 
     dist: Distribution
-    place: Place
+    place: RebaseWorktree
     options: SourceOptions
     progress: Progress
 
@@ -160,14 +159,14 @@ _HELD = "refs/patchctl/rebase/"
 
 
 def hold(work: WorkTree, state: State) -> None:
-    """Keep from a collection what the rebase needs and no branch has: the patches to come, those that there were, the revisions."""
+    """Reference what the rebase needs and no branch has (patches to come, old patches, revisions), so that `git gc` keeps it."""
     wanted = {state.old_base, state.old_commits[-1], *(s.base for s in state.stages), *(c for _, c in state.todo[-1:])}
     let_go(work, but=wanted)
     work.git("update-ref", "--stdin", stdin="".join(f"update {_HELD}{c} {c}\n" for c in sorted(wanted)).encode())
 
 
 def let_go(work: WorkTree, but: Collection[str] = ()) -> None:
-    """Take these references away."""
+    """Drop these references."""
     names = work.git("for-each-ref", "--format=%(refname)", _HELD).decode().split()
     gone = [name for name in names if name.removeprefix(_HELD) not in but]
     if gone:
@@ -179,17 +178,17 @@ def is_held(reference: str) -> bool:
 
 
 def new_stack(state: State) -> Stack:
-    """The stack that is to be, as its manifest says without patches."""
+    """The new stack, as its manifest has it without patches."""
     return loads(state.manifest.encode(), Stack, f"{state.new}.yaml").value
 
 
 def generated_in(state: State) -> list[str]:
-    """The files of the work tree that no commit has, since upstream's build would write them."""
+    """Generated files of the work tree: upstream's build would write them, so no commit has them."""
     return [g.path for g in new_stack(state).generated]
 
 
 def stage_of(state: State) -> Stage:
-    """The revision that is being gone to."""
+    """The revision that patches are being picked onto."""
     return state.stages[state.stage]
 
 

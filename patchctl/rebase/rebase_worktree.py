@@ -1,7 +1,7 @@
 """The work tree of a rebase, which has two names.
 
-Under the hidden one it is patchctl's: nobody else is asked to work there, and whatever a killed run left in it may be reset. Under its
-own name it is the user's: a rename gives it over when a patch stops, and takes it back.
+Under the hidden name it is ours, and whatever a killed run left in it may be reset. Under its own name it is the user's. A rename
+releases it when a patch stops, and claims it back.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pathlib import Path
 
 from patchctl.errors import WorkspaceBusy, WrongUse
 
-# In the tree's git directory: its state, by which a rebase is found.
+# In the tree's git directory; its presence marks a rebase.
 STATE_FILE = "patchctl-rebase.json"
 _NAME = re.compile(r"(?P<shown>[^.].*)|\.(?P<hidden>.+)\.rebase(?P<gone>-gone)?")
 
 
 @dataclass(frozen=True)
-class Place:
+class RebaseWorktree:
     """The two names of a rebase's work tree."""
 
     folder: Path
@@ -34,43 +34,43 @@ class Place:
 
     @property
     def gone(self) -> Path:
-        """Where it goes when it is taken away."""
+        """Where it goes to be deleted."""
         return self.folder.with_name(f".{self.folder.name}.rebase-gone")
 
     @property
     def range_diff(self) -> Path:
-        """git's comparison of both series, which the end writes beside it."""
+        """git's range-diff of both series, which `finish` writes beside the tree."""
         return self.folder.with_name(f"{self.folder.name}.range-diff")
 
     @property
     def given_up(self) -> Path | None:
-        """What a killed abort left of it."""
+        """What a killed abort left of the tree."""
         return self.gone if self.held is None and (self.gone / ".git" / STATE_FILE).is_file() else None
 
     @property
     def held(self) -> Path | None:
-        """The one of both that holds a rebase."""
+        """The folder, of the two, that holds a rebase."""
         return next((f for f in (self.hidden, self.folder) if (f / ".git" / STATE_FILE).is_file()), None)
 
     @property
     def is_ours(self) -> bool:
         return self.held == self.hidden
 
-    def take(self) -> Path:
-        """Make the tree ours. What lies under the hidden name beside a rebase under the other is of a killed start."""
+    def claim(self) -> Path:
+        """Make the tree ours. A hidden tree beside a visible rebase is left over from a killed start."""
         if not self.is_ours:
             shutil.rmtree(self.hidden, ignore_errors=True)
             self.folder.rename(self.hidden)
         return self.hidden
 
-    def give(self) -> Path:
-        """Give it to the user."""
+    def release(self) -> Path:
+        """Give the tree to the user."""
         self.hidden.rename(self.folder)
         return self.folder
 
     def remove(self) -> None:
-        """Take the tree away, under a third name, so that a kill leaves no half of it; last what it knows of itself, by which
-        another abort finds it."""
+        """Delete the tree under a third name, so that a kill leaves no half of it. The state goes last: another abort finds the
+        rest by it."""
         if self.held is not None:
             shutil.rmtree(self.gone, ignore_errors=True)
             self.held.rename(self.gone)
@@ -87,20 +87,19 @@ class Place:
             shutil.rmtree(self.gone)
 
 
-def find_place(folder: Path | None, start: Path, *, given_up: bool = False) -> Place:
-    """The rebase that is meant: of the folder that is named, of the one that somebody stands in, or the only one in edit/; with
-    `given_up` one that a killed abort left, too.
+def find_worktree(folder: Path | None, start: Path, *, given_up: bool = False) -> RebaseWorktree:
+    """The rebase in the named folder, in the current one, or the only one in edit/; with `given_up` also one that a killed abort left.
 
     Raises WrongUse when there is none, or more than one.
     """
     if folder is not None:
-        place = Place(folder.absolute())
+        place = RebaseWorktree(folder.absolute())
         if place.held is None and not (given_up and place.given_up):
             raise WrongUse(f"there is no rebase in {folder}", hint="`patchctl rebase STACK --to REVISION` begins one")
         return place
     for above in (start, *start.parents):
         if (above / ".git" / STATE_FILE).is_file():
-            return Place(above)
+            return RebaseWorktree(above)
     found = (
         _NAME.fullmatch(file.parents[1].name) for file in start.glob(f"edit/*/.git/{STATE_FILE}")
     )  # hidden ones too
@@ -112,12 +111,12 @@ def find_place(folder: Path | None, start: Path, *, given_up: bool = False) -> P
         raise WrongUse(
             f"{len(places)} rebases are under way", hint=f"--dir names one of edit/{', edit/'.join(sorted(places))}"
         )
-    return Place(start / "edit" / places.pop())
+    return RebaseWorktree(start / "edit" / places.pop())
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Hold a rebase's work tree, whatever its name becomes. Raises WorkspaceBusy."""
+def locked(folder: Path) -> Iterator[None]:
+    """Lock a rebase's work tree; the lock survives its renames. Raises WorkspaceBusy."""
     handle = os.open(folder / ".git", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:

@@ -1,4 +1,4 @@
-"""Files that upstream tracks and makes with a script of its own: merging them would be merging somebody's output."""
+"""Files that upstream tracks but generates with a script of its own: they are regenerated, not merged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SECONDS = 600
 
 
 class Regeneration:
-    """What an upstream says of such files; nothing where it has none."""
+    """How an upstream regenerates such files (`regenerated:`); it may have none."""
 
     def __init__(self, upstream: Upstream, python: str | None) -> None:
         self._how: Regenerated | None = upstream.regenerated
@@ -28,7 +28,7 @@ class Regeneration:
         return [p for p in paths if how is not None and p.startswith(how.prefix.encode())]
 
     def take_head(self, work: WorkTree, paths: Iterable[bytes]) -> None:
-        """Settle conflicts of such files by upstream's own side: they are about to be written anyhow."""
+        """Resolve conflicts in such files with upstream's side: they are about to be rewritten anyway."""
         for path in paths:
             text = os.fsdecode(path)
             try:
@@ -37,7 +37,7 @@ class Regeneration:
                 work.git("--literal-pathspecs", "rm", "--quiet", "--force", "--ignore-unmatch", "--", text)
 
     def why_not(self, work: WorkTree) -> str | None:
-        """Why they cannot be made here."""
+        """Why they cannot be regenerated here, or None."""
         assert self._how is not None
         if not (work.folder / self._how.script).is_file():
             return f"{self._how.script} is not in the tree"
@@ -50,8 +50,10 @@ class Regeneration:
         return wants if done.returncode else None
 
     def run(self, work: WorkTree) -> str | None:
-        """Run upstream's script in the tree and stage what it wrote; why it failed, else None. A second run has to find nothing
-        to do: such scripts end with an error where a file was out of date, and with the same where they broke."""
+        """Run upstream's script in the tree and stage what it wrote; returns why it failed, else None.
+
+        It runs twice: such scripts exit with the same error for "a file was out of date" as for a failure of their own.
+        """
         assert self._how is not None
         said = ""
         for _ in range(2):

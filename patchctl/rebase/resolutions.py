@@ -1,8 +1,8 @@
-"""What people resolved, kept at once and outside the work tree: neither an abort nor a removed tree takes it away.
+"""Stores resolved conflicts at once and outside the work tree, so that they survive an abort and a removed tree.
 
-edit/.resolutions/<upstream>/<key>.json   a whole patch as it came out, for the very same patch on the very same tree
-edit/.resolutions/<upstream>/rr-cache/    git's own (rerere): single conflicts, wherever they come again
-edit/.resolutions/<upstream>/aside-*.diff what an abort or a skip found half done
+edit/.resolutions/<upstream>/<key>.json   a whole patch as resolved, for the same patch on the same tree
+edit/.resolutions/<upstream>/rr-cache/    git's rerere: single conflicts, wherever they recur
+edit/.resolutions/<upstream>/aside-*.diff half-done work that an abort or a skip found
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from patchctl.git.worktree import WorkTree
 
 
 class Resolutions:
-    """Those of one upstream, in the distribution's edit/ folder."""
+    """The resolutions of one upstream, in the distribution's edit/ folder."""
 
     def __init__(self, root: Path, upstream: str) -> None:
         self.folder = root / "edit" / ".resolutions" / upstream
 
     def link(self, git_dir: Path) -> None:
-        """Let git keep its own here too. Where it was deleted since, git must not look for what it had there: it would end with
-        a signal."""
+        """Keep git's rr-cache here too. MERGE_RR must not name entries that were deleted since: git would die of a signal."""
         cache, noted = self.folder / "rr-cache", git_dir / "MERGE_RR"
         cache.mkdir(parents=True, exist_ok=True)
         if not (git_dir / "rr-cache").is_symlink():
@@ -35,14 +34,14 @@ class Resolutions:
             noted.unlink()
 
     def keep(self, work: WorkTree, picked: str, head: str, commit: str) -> None:
-        """Keep what `picked` became on `head`."""
+        """Store what `picked` became on `head`."""
         diff = work.git("diff-tree", "-p", "--binary", "--full-index", "--no-renames", head, commit)
         message = work.git("cat-file", "commit", commit).partition(b"\n\n")[2]
         data = {"tree": _tree(work, commit), "message": _text(message), "diff": _text(diff)}
         replace_file(self._file(work, picked, head), json.dumps(data).encode())
 
     def replay(self, work: WorkTree, picked: str, head: str) -> str | None:
-        """Do it again on a clean tree at `head`, staged: the message. None where it was never done, or cannot be read."""
+        """Apply and stage the stored resolution on a clean tree at `head`; returns its message, or None if there is none to use."""
         try:
             data = json.loads(self._file(work, picked, head).read_bytes())
             tree, message, diff = data["tree"], _bytes(data["message"]), _bytes(data["diff"])
@@ -59,7 +58,7 @@ class Resolutions:
         return message.decode("utf-8", "replace")
 
     def put_aside(self, work: WorkTree, head: str, paths: list[bytes]) -> Path | None:
-        """Keep these files as they are on disk, as a diff to `head`. None where they are as in `head`."""
+        """Store these files as a diff to `head`; returns its path, or None if they are as in `head`."""
         tree = work.snapshot(head, paths)
         diff = work.git("diff-tree", "-p", "--binary", "--full-index", "--no-renames", head, tree)
         if not diff:
@@ -69,7 +68,7 @@ class Resolutions:
         return file
 
     def _file(self, work: WorkTree, picked: str, head: str) -> Path:
-        """By trees, not by commits: those of a release in between have another date each time."""
+        """Keyed by trees: the commits of a release in between have another date each time."""
         parts = [_tree(work, f"{picked}^"), _tree(work, picked), _tree(work, head)]
         return self.folder / f"{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:40]}.json"
 

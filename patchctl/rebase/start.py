@@ -1,4 +1,4 @@
-"""The beginning of a rebase: the stack that is to be, the revisions on the way, and a work tree with all their objects."""
+"""Starts a rebase: finds the target and the revisions on the way, and makes a work tree with all their objects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from patchctl.manifest.types import Pin, Stack
 from patchctl.pin.pin import find_pin
 from patchctl.rebase.cherry_pick import work_of
 from patchctl.rebase.rebase_state import Run, Stage, State, hold, write_state
-from patchctl.rebase.rebase_worktree import Place
+from patchctl.rebase.rebase_worktree import RebaseWorktree
 from patchctl.rebase.resolutions import Resolutions
 from patchctl.source.obtain import obtain, obtain_form
 from patchctl.source.refs import Revisions, release_prefix, version_of
@@ -29,9 +29,9 @@ from patchctl.workspace.edit import default_folder, make_edit_tree
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What a user asks for: the stack, where to, which releases on the way ("all", or names), and how; the commit that this has
-    to be, where a plan says it."""
+class RebaseRequest:
+    """A rebase as requested: the stack, its target, the releases on the way ("all" or names), options. `commit` is the target's
+    commit that a plan expects."""
 
     old: Stack
     to: str
@@ -44,39 +44,41 @@ class Wish:
     prove: bool = False
 
 
-def begin(dist: Distribution, wish: Wish, options: SourceOptions, progress: Progress) -> tuple[Run, State]:
-    """Make the work tree, which is ours until a patch stops. Nothing of the distribution is changed.
+def start(dist: Distribution, request: RebaseRequest, options: SourceOptions, progress: Progress) -> tuple[Run, State]:
+    """Make the work tree, which is ours until a patch stops. Does not change the distribution.
 
     Raises SourceUnavailable, WrongUse for a target that has patches or a rebase that is under way, LocalEdits.
     """
-    old = wish.old
-    new, text = _target(dist, wish, options, progress)
-    if wish.commit not in (None, new.pin.identity):
+    old = request.old
+    new, text = _target(dist, request, options, progress)
+    if request.commit not in (None, new.pin.identity):
         hint = "the plan was made of another place: give the same --mirror"
-        raise WrongUse(f"{wish.to} is commit {new.pin.identity} here, and the plan is for {wish.commit}", hint=hint)
-    place = Place((wish.folder or default_folder(new)).absolute())
+        raise WrongUse(
+            f"{request.to} is commit {new.pin.identity} here, and the plan is for {request.commit}", hint=hint
+        )
+    place = RebaseWorktree((request.folder or default_folder(new)).absolute())
     _check_free(place)
     patches = load_patches(dist, old)
     if not patches:
         raise WrongUse(f"{old.upstream}/{old.name} has no patches to bring", hint="`patchctl list stacks`")
-    between = _between(dist, wish, new, options)
+    between = _between(dist, request, new, options)
     bases = _bases(dist, [old, *between, new], patches, options, progress)
     result = build_stack(bases[0], patches, [], options.cache)
     with one_writer(dist.root):
-        return Run(dist, place, options, progress), _made(dist, wish, place, new, text, (between, bases, result))
+        return Run(dist, place, options, progress), _made(dist, request, place, new, text, (between, bases, result))
 
 
 def _made(
     dist: Distribution,
-    wish: Wish,
-    place: Place,
+    request: RebaseRequest,
+    place: RebaseWorktree,
     new: Stack,
     text: str,
     found: tuple[list[Stack], list[Base], StackResult],
 ) -> State:
-    """The work tree with every object that a stage needs, and the first state."""
+    """Make the work tree with every object that a stage needs; returns the first state."""
     between, bases, result = found
-    old = wish.old
+    old = request.old
     _check_free(place)
     for left in (place.hidden, place.gone):  # of runs that were killed before one had begun, or when one was given up
         shutil.rmtree(left, ignore_errors=True)
@@ -101,36 +103,38 @@ def _made(
         0,
         commits,
         stages[0].base,
-        wish.drop_upstreamed,
-        wish.python,
-        wish.prove,
+        request.drop_upstreamed,
+        request.python,
+        request.prove,
     )
     hold(work_of(place.hidden), state)
     return write_state(place.hidden, state)
 
 
-def _target(dist: Distribution, wish: Wish, options: SourceOptions, progress: Progress) -> tuple[Stack, str]:
-    """The stack that is to be, and its manifest's text: a stack that `pin` made, or one found now and written at the end."""
-    name = wish.to.removeprefix(f"{wish.old.upstream}/")
-    known = dist.stacks.get((wish.old.upstream, name))
+def _target(
+    dist: Distribution, request: RebaseRequest, options: SourceOptions, progress: Progress
+) -> tuple[Stack, str]:
+    """The new stack and its manifest's text: one that `pin` wrote, or one found now and written by `finish`."""
+    name = request.to.removeprefix(f"{request.old.upstream}/")
+    known = dist.stacks.get((request.old.upstream, name))
     if known is None:
-        pinned = find_pin(dist, wish.old, name, options, progress, name=wish.name)
+        pinned = find_pin(dist, request.old, name, options, progress, name=request.name)
         return pinned.stack, pinned.text
-    if known.patches or known.extends or known == wish.old:
+    if known.patches or known.extends or known == request.old:
         hint = "name a revision, and the new stack with --name; or take the patches out of it first"
         raise WrongUse(f"{known.upstream}/{known.name} has patches already", hint=hint)
-    if known.comes_from not in (None, wish.old.name):
+    if known.comes_from not in (None, request.old.name):
         raise WrongUse(
-            f"{known.upstream}/{known.name} comes from {known.comes_from}, not {wish.old.name}",
+            f"{known.upstream}/{known.name} comes from {known.comes_from}, not {request.old.name}",
             hint=f"`patchctl rebase {known.upstream}/{known.comes_from} --to {known.name}`",
         )
     text = dist.stack_file(known).read_text(encoding="utf-8")
     if known.comes_from is None:
-        text = text.replace(f"\nname: {known.name}\n", f"\nname: {known.name}\ncomes_from: {wish.old.name}\n", 1)
-    return replace(known, comes_from=wish.old.name), text
+        text = text.replace(f"\nname: {known.name}\n", f"\nname: {known.name}\ncomes_from: {request.old.name}\n", 1)
+    return replace(known, comes_from=request.old.name), text
 
 
-def _check_free(place: Place) -> None:
+def _check_free(place: RebaseWorktree) -> None:
     if place.held is not None:
         hint = "`patchctl rebase --continue`, or `patchctl rebase --abort`"
         raise WrongUse(f"a rebase is under way in {place.held}", hint=hint)
@@ -142,15 +146,15 @@ def _check_free(place: Place) -> None:
         )
 
 
-def _between(dist: Distribution, wish: Wish, new: Stack, options: SourceOptions) -> list[Stack]:
-    """The releases on the way, as stacks without patches, oldest first."""
-    if wish.via is None:
+def _between(dist: Distribution, request: RebaseRequest, new: Stack, options: SourceOptions) -> list[Stack]:
+    """The releases between old and new, as stacks without patches, oldest first."""
+    if request.via is None:
         return []
-    old, upstream = wish.old, dist.upstream(wish.old.upstream)
+    old, upstream = request.old, dist.upstream(request.old.upstream)
     prefix = release_prefix(old, upstream)
     revisions = Revisions(old.upstream, upstream, prefix, options)
     found: Sequence[tuple[str, str]] = []
-    if wish.via == "all":
+    if request.via == "all":
         after, before = (version_of(s.pin.tag or s.name, prefix) for s in (old, new))
         if after is None or before is None:
             raise WrongUse(
@@ -162,7 +166,7 @@ def _between(dist: Distribution, wish: Wish, new: Stack, options: SourceOptions)
             raise SourceUnavailable(f"{old.upstream}: no place tells its releases", revisions.tried, hint=hint)
         found = [named for version, named in known.items() if after < version < before]
     else:
-        for name in wish.via.split(","):
+        for name in request.via.split(","):
             revision = revisions.find(name.strip())
             if revision is None:
                 raise SourceUnavailable(f"{old.upstream}: no place knows {name.strip()}", revisions.tried)
@@ -177,10 +181,10 @@ def _bases(
     options: SourceOptions,
     progress: Progress,
 ) -> list[Base]:
-    """The bases of all of them in one form, git, else the source distributions; where no form has all of them, each in the
-    form that it can be had in: what is picked is what the patches change, and not what else one form lacks.
+    """The bases of all stacks in one form, git first, then source distributions; if no form has all, each in any form.
 
-    Raises SourceUnavailable."""
+    Mixing forms is safe: a pick applies what the patches change, not the files that one form lacks. Raises SourceUnavailable.
+    """
     name, upstream = stacks[0].upstream, dist.upstream(stacks[0].upstream)
     lost: list[Tried] = []
     for form in (*FORMS, None) if options.source == "auto" else (options.source,):

@@ -1,4 +1,4 @@
-"""Which commit of upstream's brought what a patch does, where a repository with the history is at hand."""
+"""Finds the upstream commit that made a patch unnecessary, in a local repository with the history."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from patchctl.source.types import SourceOptions
 def taken_by(
     work: WorkTree, picked: str, span: tuple[str, str], name: str, upstream: Upstream, options: SourceOptions
 ) -> str | None:
-    """`COMMIT SUBJECT` of the commit between two revisions that is the same change, by git's patch id; else of the first one behind
-    which the patch can be taken back; of the one that brought its longest line where it never can. None where no local
-    repository knows both revisions."""
+    """`COMMIT SUBJECT` of the commit in `span` with the patch's own patch id; else of the first after which the patch reverses
+    cleanly; else of the one that added its longest line. None if no local repository knows both revisions."""
     diff = work.git("diff-tree", "-p", "--binary", "--full-index", "--no-renames", f"{picked}^", picked)
     names = work.git("diff-tree", "--no-commit-id", "--name-only", "-r", "-z", f"{picked}^", picked)
     paths = [p.decode("utf-8", "surrogateescape") for p in names.split(b"\0") if p]
@@ -32,7 +31,7 @@ def taken_by(
 
 
 class _History:
-    """The commits of a local repository between two revisions, which is read and not changed."""
+    """The commits between two revisions of a local repository, which is only read."""
 
     def __init__(self, repo: Path, old: str, new: str) -> None:
         self._repo = repo if (repo / "objects").is_dir() else repo / ".git"
@@ -66,7 +65,7 @@ class _History:
         return self._git("log", "-1", "--format=%h %s", commit).decode("utf-8", "replace").strip()
 
     def _same_change(self, diff: bytes, paths: Sequence[str]) -> str | None:
-        """The first commit that does to these files, line numbers and blanks apart, just what the patch does."""
+        """The first commit with the patch id of `diff`: the same change but for line numbers and whitespace."""
         ours = self._git("patch-id", "--stable", stdin=diff).split()[:1]
         shown = ("-p", "--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv")
         history = self._git("log", "--reverse", "--topo-order", "--no-merges", *shown, self._span, "--", *paths)
@@ -74,7 +73,7 @@ class _History:
         return next((row[1].decode() for row in rows if row[:1] == ours), None)
 
     def _holds(self, commit: str, diff: bytes, index: Path) -> bool:
-        """Whether the patch can be taken back from the tree of a commit."""
+        """Whether the patch reverses cleanly on a commit's tree."""
         self._git("read-tree", commit, index=index)
         try:
             self._git("apply", "--cached", "--check", "--reverse", "-", stdin=diff, index=index)

@@ -14,7 +14,7 @@ from patchctl.terminal.text import patch_count, visible_line
 if TYPE_CHECKING:
     from patchctl.importing.import_patches import Result
     from patchctl.pin.pin import Pinned
-    from patchctl.rebase.finish import Ended
+    from patchctl.rebase.finish import RebaseResult
     from patchctl.rebase.rebase_state import Run, State, Step
 
 
@@ -163,7 +163,7 @@ def _stop(run: Run, state: State) -> Iterator[str]:
     yield "next: patchctl rebase --continue, or --skip --reason TEXT, or --postpone --reason TEXT, or --abort"
 
 
-def rebase_done(run: Run, state: State, ended: Ended) -> Iterator[str]:
+def rebase_done(run: Run, state: State, ended: RebaseResult) -> Iterator[str]:
     """All patches, what was written, what was dropped, and what nobody has proven."""
     name = f"{state.upstream}/{state.new}"
     yield from _steps(state, state.steps)
@@ -205,7 +205,7 @@ def _steps(state: State, steps: Sequence[Step]) -> Iterator[str]:
 def rebase_json(
     run: Run,
     state: State,
-    ended: Ended | None = None,
+    ended: RebaseResult | None = None,
     *,
     status: str | None = None,
     aside: Path | None = None,

@@ -1,5 +1,7 @@
-"""Other revisions of an upstream, to be read and not applied: tags, branches and commits of a mirror, read where it lies,
-and versions of the package index, of which the cache keeps the list of all files and the content of those that matter here.
+"""Other revisions of an upstream, to be read and not applied.
+
+Tags, branches and commits are read in place from a mirror. Of versions of the package index the cache keeps the list of all files
+and the content of Python files and of those with the name of a patched file.
 """
 
 from __future__ import annotations
@@ -45,9 +47,9 @@ _AUTHOR = Person("patchctl", "patchctl@localhost", "0 +0000")
 
 
 @dataclass(frozen=True)
-class Release:
-    """One revision. In form sdist the commit is one that patchctl makes, and not all of its blobs are in `repo`; `history`
-    says whether the commits before it are there."""
+class UpstreamRelease:
+    """One revision. In form sdist patchctl makes the commit, and `repo` lacks some of its blobs; `history` says whether `repo` has
+    the commits before it."""
 
     name: str
     form: str
@@ -59,14 +61,14 @@ class Release:
 
 
 class RevisionTree:
-    """The files of one tree, of which only those folders and files are read that somebody asks for."""
+    """The files of one tree, read on demand."""
 
     def __init__(self, reader: ObjectReader, tree: str) -> None:
         self._reader, self._tree = reader, tree
         self._folders: dict[str, dict[bytes, Entry]] = {}
 
     def entry(self, path: bytes) -> Entry | None:
-        """What stands at a path, if that is a file."""
+        """The entry at a path, if that is a file."""
         oid = self._tree
         *above, name = path.split(b"/")
         for part in above:
@@ -78,14 +80,14 @@ class RevisionTree:
         return None if found is None or found.mode == FOLDER else found
 
     def read(self, path: bytes) -> bytes | None:
-        """The content of a file; None where there is none, or where this repository has only its name."""
+        """The content of a file; None if there is none, or if this repository has only its name."""
         entry = self.entry(path)
         if entry is None or entry.mode == GITLINK or not self._reader.holds(entry.id):
             return None
         return self._reader.read(entry.id)[1]
 
     def text(self, path: str) -> bytes | None:
-        """The same by a path as Python has it."""
+        """`read` by a str path."""
         return self.read(path.encode("utf-8", "surrogateescape"))
 
     @cached_property
@@ -100,11 +102,11 @@ class RevisionTree:
 
 
 def wanted_files(paths: Iterable[bytes]) -> frozenset[bytes]:
-    """What to keep of a source distribution, beside Python files: what has the name of a file that patches touch."""
+    """The names of files that patches touch: of a source distribution, files with these names are kept beside Python files."""
     return frozenset(path.rpartition(b"/")[2] for path in paths)
 
 
-class Releases:
+class UpstreamReleases:
     """The revisions of one upstream, from the places where its sources come from."""
 
     def __init__(
@@ -118,7 +120,7 @@ class Releases:
         self._anywhere = Revisions(self._name, upstream, self._prefix, options)
         self._index_tried: list[Tried] = []
 
-    def base(self) -> Release:
+    def base(self) -> UpstreamRelease:
         """The stack's pin. Raises SourceUnavailable."""
         pin = self._stack.pin
         found = self._here.find(pin.commit) if pin.commit and self._options.source != "sdist" else None
@@ -127,13 +129,13 @@ class Releases:
         base = obtain(self._name, self._upstream, self._stack, self._options, self._progress)
         self._progress.finish()
         sha256 = pin.sdist.sha256 if base.form == "sdist" and pin.sdist else None
-        return Release(self._stack.name, base.form, base.commit, base.tree, base.repo, sha256=sha256)
+        return UpstreamRelease(self._stack.name, base.form, base.commit, base.tree, base.repo, sha256=sha256)
 
-    def named(self, names: Sequence[str]) -> list[Release]:
+    def named(self, names: Sequence[str]) -> list[UpstreamRelease]:
         """These revisions: tags, branches, full commit ids, versions of the index, `latest`. Raises SourceUnavailable."""
         return [self._find(self._newest() if name == LATEST else name) for name in names]
 
-    def newer(self) -> list[Release]:
+    def newer(self) -> list[UpstreamRelease]:
         """Every release, and every version of the index without one, that is newer than the pin, oldest first; the pin's own
         branch too, where it has moved on. Builds of every night are none: the index has 300 of Megatron-LM 0.16.0rc0."""
         pin = self._stack.pin
@@ -177,7 +179,7 @@ class Releases:
     def _tagged(self) -> dict[Version, tuple[str, str]]:
         return self._anywhere.releases() if self._options.source != "sdist" else {}
 
-    def _find(self, name: str) -> Release:
+    def _find(self, name: str) -> UpstreamRelease:
         form = self._options.source
         if form != "sdist" and (found := self._here.find(name)) is not None and found.repo is not None:
             return self._of_repository(name, found.repo, found.commit)
@@ -202,16 +204,16 @@ class Releases:
 
     # git
 
-    def _of_repository(self, name: str, repo: Path, commit: str) -> Release:
+    def _of_repository(self, name: str, repo: Path, commit: str) -> UpstreamRelease:
         with ObjectReader(repo) as reader:
             tree = reader.read(commit)[1][5:45].decode("ascii")
-        return Release(name, "git", commit, tree, repo, history=True)
+        return UpstreamRelease(name, "git", commit, tree, repo, history=True)
 
-    def _fetched(self, name: str, commit: str) -> Release:
+    def _fetched(self, name: str, commit: str) -> UpstreamRelease:
         stack = replace(self._stack, pin=Pin(commit))
         base = obtain_form("git", self._name, self._upstream, stack, self._options, self._progress)
         self._progress.finish()
-        return Release(name, "git", base.commit, base.tree, base.repo)
+        return UpstreamRelease(name, "git", base.commit, base.tree, base.repo)
 
     # the package index
 
@@ -228,11 +230,11 @@ class Releases:
     def _folder(self) -> Path:
         return self._options.cache / "drift" / "sdist" / self._name
 
-    def _kept(self, name: str) -> Release | None:
+    def _kept(self, name: str) -> UpstreamRelease | None:
         for note in sorted(self._folder().glob(f"*-{self._without}.git/release.json")):
             data = _json(note)
             if data and self._same(data["version"], name) and self._wanted <= _names_in(data["kept"]):
-                return Release(name, "sdist", data["commit"], data["tree"], note.parent, sha256=data["sha256"])
+                return UpstreamRelease(name, "sdist", data["commit"], data["tree"], note.parent, sha256=data["sha256"])
         return None
 
     @cached_property
@@ -241,7 +243,7 @@ class Releases:
         paths = sorted(g.path for g in self._stack.generated)
         return hashlib.sha256("\0".join(paths).encode()).hexdigest()[:8]
 
-    def _downloaded(self, name: str, sdist: Sdist) -> Release:
+    def _downloaded(self, name: str, sdist: Sdist) -> UpstreamRelease:
         from patchctl.source.index import download
 
         assert self._upstream.sdist is not None
@@ -262,7 +264,7 @@ class Releases:
             (repo / "release.json").write_text(json.dumps(data), encoding="utf-8")
             cache.place(repo, final, replace=True)
             self._progress.finish()
-            return Release(name, "sdist", commit, tree, final, sha256=sdist.sha256)
+            return UpstreamRelease(name, "sdist", commit, tree, final, sha256=sdist.sha256)
 
     def _write(self, repo: Path, files: Iterable[ArchivedFile], sdist: Sdist) -> tuple[str, str]:
         """The tree of all files, with the content of those that matter."""

@@ -15,7 +15,7 @@ import pytest
 from distribution import REPO, Made, git, write_files
 from on_disk import copy_of
 
-from patchctl.check.form import lint
+from patchctl.check.rules import lint
 from patchctl.prove.new import MARKER, rendered
 from patchctl.stack.patches import load_patch
 

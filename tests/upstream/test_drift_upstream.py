@@ -1,4 +1,4 @@
-"""`drift`, tripwires and `blame` on real upstream history: verdicts against git's own merge, names that really changed, and a
+"""`drift`, changed names and `blame` on real upstream history: verdicts against git's own merge, names that really changed, and a
 traceback that a real Python printed of a patched verl.
 
     PATCHCTL_MIRRORS=DIR     DIR/verl, DIR/vllm-ascend, ...: repositories with the releases' tags
@@ -24,7 +24,7 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Stack
 from patchctl.source.types import SourceOptions
-from patchctl.source.upstream_releases import Release, Releases
+from patchctl.source.upstream_releases import UpstreamRelease, UpstreamReleases
 from patchctl.stack.build import StackBuilder
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import SilentProgress
@@ -98,7 +98,7 @@ class Merging:
             ours = ours if code else merged
 
 
-def packed(scratch: Path, dist: Distribution, stack: Stack, base: Release) -> list[str]:
+def packed(scratch: Path, dist: Distribution, stack: Stack, base: UpstreamRelease) -> list[str]:
     """The stack's commits, in the scratch repository."""
     with ObjectReader(base.repo) as reader:
         built = StackBuilder(reader, base.commit, base.tree).build(load_patches(dist, stack))
@@ -110,7 +110,9 @@ def packed(scratch: Path, dist: Distribution, stack: Stack, base: Release) -> li
 def test_verdicts_are_those_of_git_merge_tree(dist: Distribution, upstream: str, release: str, tmp_path: Path) -> None:
     stack = stack_of(dist, upstream)
     row = drifted(dist, upstream, release, tmp_path)
-    base = Releases(stack, dist.upstream(upstream), options(tmp_path, upstream), SilentProgress(), frozenset()).base()
+    base = UpstreamReleases(
+        stack, dist.upstream(upstream), options(tmp_path, upstream), SilentProgress(), frozenset()
+    ).base()
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     merging = Merging(scratch, mirror(upstream))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from patchctl.check.manifests import manifest_findings
-from patchctl.check.series import Series
+from patchctl.check.series import Series, manifest_findings
 from patchctl.findings.report import Report
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import read

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from patchctl.check.manifests import below, manifest_findings
-from patchctl.check.series import Series, read_series
+from patchctl.check.series import Series, below, manifest_findings, read_series
 from patchctl.errors import PatchctlError
 from patchctl.findings.report import Finding, Report
 from patchctl.manifest.distribution import Distribution

@@ -10,8 +10,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from patchctl.check.manifests import below
-from patchctl.check.series import Series
+from patchctl.check.series import Series, below
 from patchctl.errors import BadManifest
 from patchctl.findings.report import Finding, Report, from_error
 from patchctl.manifest.distribution import Distribution

@@ -12,9 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from distribution import GREETER, make_distribution
 
-from patchctl.check.counts import check_counts
-from patchctl.check.python_code import Changed, PythonCheck
-from patchctl.check.switches import check_switch, switch_name
+from patchctl.check.diff_rules import check_counts
+from patchctl.check.sources import Changed, PythonCheck, check_switch, switch_name
 from patchctl.errors import Tried
 from patchctl.findings.report import Finding, NotChecked, Report
 from patchctl.patch.parse import Patch

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from patchctl.check.form import lint
 from patchctl.check.rule import PATCH_CHECKS
-from patchctl.check.rules import all_rules
+from patchctl.check.rules import all_rules, lint
 from patchctl.stack.patches import load_patch
 
 SAMPLES = Path(__file__).parents[2] / "lint"

@@ -6,9 +6,9 @@ import ast
 from pathlib import Path
 
 from patchctl import check
+from patchctl.check.pages import rules_page
 from patchctl.check.rule import PATCH_CHECKS
 from patchctl.check.rules import all_rules
-from patchctl.check.rules_page import rules_page
 
 
 def reported() -> set[str]:

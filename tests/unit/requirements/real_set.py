@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pins import oldest
 
-from patchctl.check.requirements import check_requirements
+from patchctl.check.locked import check_requirements
 from patchctl.check.series import read_series
 from patchctl.findings.report import Finding, Report
 from patchctl.manifest.distribution import Distribution
