@@ -271,7 +271,7 @@ def test_a_bundle_from_before_features_had_folders(made: Made, behind: Behind, b
     old = as_before_folders(bundle, tmp_path / "old.bundle.tar")
     line = ("apply", "--bundle", str(old), "--profile", "full", "--workspace", str(tmp_path / "ws"))
     done = behind.run(*line)
-    assert done.returncode == 2 and "lies beside that folder: each feature has one" in done.stderr
+    assert done.returncode == 2 and "next to that folder: move it" in done.stderr
     assert not (tmp_path / "ws").exists() and "every byte is as it was written" in behind.good(
         "bundle", "verify", str(old)
     )
