@@ -1,1 +1,1 @@
-"""The only room that runs git, or reads and writes its files: objects, packs, refs, fetches, work trees."""
+"""The only package that runs git or touches its files: objects, packs, refs, fetches, work trees."""

@@ -1,8 +1,8 @@
-"""Reads objects from a repository, and believes none of them unverified.
+"""Reads objects from a repository and verifies each one.
 
-git checks an object's id when it is received, not when it is read: a byte changed on the disk afterwards reaches whoever
-asks. Here every object's id is computed again. Packs are read by ourselves: a process of git costs more than most of what it
-would be asked for. What we do not find or cannot read, or reads as another object, one `git cat-file --batch` is asked for.
+git checks an object's id when it receives it, not when it reads it, so a byte that changes on disk later goes
+unnoticed. Here every id is recomputed. Packs are read directly, since a git process costs more than most of what it
+would be asked for; whatever is not found, not readable or does not match is left to one `git cat-file --batch`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from patchctl.git.packread import PackReader
 from patchctl.git.run import git_environment, git_executable
 from patchctl.git.unconfigured import without_settings
 
-# The content of every tree object that this process has verified. An id names one content for ever, and a run walks nearly
-# the same trees four times: base, tip, what is on disk, what shall be.
+# Every tree object that this process has verified. An id never changes its content, and a run walks nearly the same
+# trees four times: base, tip, on disk, target.
 _TREES: dict[str, bytes] = {}
 
 
 class Changes(NamedTuple):
-    """The entries that two trees do not share, before and after; the trees of the folders that differ, after, by path: b"" is
-    the top, None one that is gone."""
+    """Entries that differ between two trees, before and after.
+
+    `folders` has the new tree of every folder that differs, by path: b"" is the top, None a removed folder.
+    """
 
     before: Files
     after: Files
@@ -35,10 +37,11 @@ class Changes(NamedTuple):
 
 
 class ObjectReader:
-    """`with ObjectReader(repo) as reader:` ... `repo` is a git directory.
+    """A context manager that reads verified objects of the git directory `repo`.
 
-    What is wrong with it is a SourceMismatch, for a repository of the cache; with `tree`, the name of the tree whose own
-    repository it is, a BrokenRepository. `afresh` reads trees that this process verified in another repository as well.
+    Damage raises SourceMismatch for a repository of the cache; with `tree`, the name of the tree that owns the
+    repository, it raises BrokenRepository. With `afresh`, trees that this process verified in another repository are
+    read again.
     """
 
     def __init__(self, repo: Path, tree: str | None = None, *, afresh: bool = False) -> None:
@@ -59,16 +62,18 @@ class ObjectReader:
             self._git.close()
 
     def read(self, oid: str) -> tuple[str, bytes]:
-        """The kind and the content of one object. SourceMismatch or BrokenRepository when it is missing or not what its id
-        says; GitKilled."""
+        """Return type and content of an object.
+
+        Raises SourceMismatch or BrokenRepository if it is missing or damaged; GitKilled.
+        """
         return next(iter(self.read_many([oid])))
 
     def holds(self, oid: str) -> bool:
-        """Whether an object is there, by its name; False does not say that git would not find it."""
+        """Whether an object exists, by its id. False does not mean that git would not find it."""
         return self._packs.holds(oid)
 
     def read_many(self, oids: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        """`read` for many objects, in their order."""
+        """Like `read`, for many objects in order."""
         wanted = list(oids)
         for number, oid in enumerate(wanted):
             found = self._packs.read(oid)
@@ -82,17 +87,17 @@ class ObjectReader:
             self._git = _CatFile(self.repo, self._wrong)
         for oid, (kind, data) in zip(oids, self._git.read_many(oids), strict=True):
             if object_id(kind, data) != oid:
-                raise self._wrong(oid, "its content is not what its id says")
+                raise self._wrong(oid, "its content does not match its id")
             yield kind, data
 
     def _wrong(self, oid: str, why: str) -> PatchctlError:
         if self.tree is not None:
             return BrokenRepository(f"the repository of {self.tree}: object {oid}: {why}", where=str(self.repo))
-        hint = "the repository was changed or damaged: `patchctl fetch --refresh` fetches it again"
+        hint = "the repository was modified or damaged: `patchctl fetch --refresh` fetches it again"
         return SourceMismatch(f"object {oid}: {why}", where=str(self.repo), hint=hint)
 
     def files(self, tree: str) -> Files:
-        """Every file of a tree, flat. Gitlinks stay as entries; their commits are not looked for."""
+        """Return every file of a tree, flat. Gitlinks are entries; their commits are not read."""
         found: Files = {}
         level = [(b"", tree)]
         while level:
@@ -108,7 +113,7 @@ class ObjectReader:
         return found
 
     def those_in(self, tree: str, paths: Iterable[bytes]) -> set[bytes]:
-        """Those of the paths that are files of a tree; folders beside theirs are not read."""
+        """Return those of `paths` that are files of the tree. Reads only the folders on their way."""
         found: set[bytes] = set()
         waiting = [(tree, path, path) for path in paths]
         while waiting:
@@ -126,7 +131,7 @@ class ObjectReader:
         return found
 
     def changes(self, before: str | None, after: str) -> Changes:
-        """What differs between two trees; folders that are the same are not read. None is a tree without anything in it."""
+        """Compare two trees without reading folders that are equal. None is the empty tree."""
         found = Changes({}, {}, {})
         level: list[tuple[bytes, str | None, str | None]] = [(b"", before, after)] if before != after else []
         while level:
@@ -151,11 +156,11 @@ class ObjectReader:
         unknown = sorted(oids - self._trees.keys())
         for oid, (kind, data) in zip(unknown, self.read_many(unknown), strict=True):
             if kind != "tree":
-                raise self._wrong(oid, f"a tree was expected and it is a {kind}")
+                raise self._wrong(oid, f"expected a tree, found a {kind}")
             self._trees[oid] = _TREES[oid] = data
 
     def tree_data(self, oid: str) -> bytes:
-        """The content of a tree object."""
+        """Return the content of a tree object."""
         self._learn_trees({oid})
         return self._trees[oid]
 
@@ -169,14 +174,14 @@ class ObjectReader:
             raise self._wrong(oid, str(error)) from None
 
     def blobs(self, files: Files, paths: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
-        """(path, content) of these paths of a tree, in their order; gitlinks are passed over."""
+        """Yield (path, content) for these paths of a tree, in order. Skips gitlinks."""
         wanted = [p for p in paths if files[p].mode != GITLINK]
         for path, (_, data) in zip(wanted, self.read_many([files[p].id for p in wanted]), strict=True):
             yield path, data
 
 
 class _CatFile:
-    """A `git cat-file --batch`. `wrong` makes the error for an object and what is wrong with it."""
+    """A `git cat-file --batch` process. `wrong` builds the error for an object id and a reason."""
 
     def __init__(self, repo: Path, wrong: Callable[[str, str], PatchctlError]) -> None:
         self._wrong = wrong
@@ -194,9 +199,8 @@ class _CatFile:
         self._out: IO[bytes] = self._process.stdout
 
     def close(self) -> None:
-        """End it."""
-        # Killed before its pipe is closed: closing waits for a thread that is still asking, and that one for the process,
-        # when whoever read stopped at an error. The process only reads, so that killing it loses nothing.
+        # Kill it before closing its pipe: closing waits for a thread that may still be writing, and that thread for
+        # the process, if the reader stopped at an error. The process only reads, so nothing is lost.
         self._process.kill()
         try:
             self._in.close()
@@ -209,7 +213,7 @@ class _CatFile:
         self._config.__exit__(None, None, None)
 
     def read_many(self, oids: list[str]) -> Iterator[tuple[str, bytes]]:
-        """Asked for from a thread, since a full pipe would block both sides."""
+        """Read many objects. Requests are written by a thread, since a full pipe would block both sides."""
         asking = threading.Thread(target=self._ask, args=(oids,), daemon=True)
         asking.start()
         for oid in oids:
@@ -221,14 +225,14 @@ class _CatFile:
             self._in.write("".join(f"{oid}\n" for oid in oids).encode())
             self._in.flush()
         except (BrokenPipeError, ValueError):
-            pass  # the reading side finds the process's end and says so
+            pass  # the reading side notices that the process has ended and reports it
 
     def _answer(self, oid: str) -> tuple[str, bytes]:
         head = self._out.readline().split()
         if not head:
             raise self._ended(oid)
         if len(head) != 3 or head[0].decode("ascii", "replace") != oid:
-            raise self._wrong(oid, "it is missing")
+            raise self._wrong(oid, "missing")
         kind, size = head[1].decode("ascii"), int(head[2])
         data = self._out.read(size)
         if len(data) != size or self._out.read(1) != b"\n":
@@ -236,7 +240,7 @@ class _CatFile:
         return kind, data
 
     def _ended(self, oid: str) -> PatchctlError:
-        """Why git gave no answer and no reason: it was killed, or it cannot read the object or the repository."""
+        """Return why git gave no answer: it was killed, or it cannot read the object or the repository."""
         status = self._process.wait()
         if status < 0:
             return GitKilled("cat-file", -status)

@@ -1,8 +1,8 @@
-"""The git calls of fetching one commit: into a bare repository, shallow, isolated but for what reaching a server takes.
+"""Fetches one commit into a bare repository, shallow, isolated except for what it takes to reach a server.
 
-A user's proxy, certificates, credential helpers, rewritten addresses and ssh command are what makes a server reachable
-at all, so these few settings are read once from the user's and the system's configuration, and written into the
-generated one. Nothing else of them counts, and nothing of a repository that the run happens to stand in.
+Proxies, certificates, credential helpers, rewritten addresses and the ssh command come from the user's and the
+system's configuration, so these few settings are read once and copied into the generated one. No other setting
+applies, nor anything from a repository around the current directory.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from patchctl.git.run import GitFailed, git_environment, git_executable, git_fai
 
 Settings = tuple[tuple[str, str], ...]
 
-# A transfer that is slower than this for so long is dead, and so is a git that says nothing at all: with --progress it
-# reports several times a second.
+# A transfer below this rate for this long is dead, and so is a git that prints nothing: --progress reports several
+# times a second.
 _FETCH_CONFIG: Settings = (
     ("http.lowSpeedLimit", "1000"),
     ("http.lowSpeedTime", "30"),
@@ -46,14 +46,14 @@ _FACTORS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SSH = "ssh -oBatchMode=yes -oConnectTimeout=10"
 
 Report = Callable[[int, str], None]
-"""Called with (bytes received so far, what is being done) while a fetch runs."""
+"""Called with (bytes received so far, current step) during a fetch."""
 
 
 @functools.cache
 def user_settings() -> Settings:
-    """http.*, credential.*, url.*.insteadOf, url.*.pushInsteadOf and core.sshCommand of the user and the system.
+    """Return http.*, credential.*, url.*.insteadOf, url.*.pushInsteadOf and core.sshCommand of user and system.
 
-    GIT_DIR points nowhere, so that the configuration of the repository around the current folder is not read.
+    GIT_DIR points nowhere, so that the repository around the current directory is not read.
     """
     env = {k: v for k, v in os.environ.items() if k not in ("GIT_WORK_TREE", "GIT_CONFIG")}
     env["GIT_DIR"] = os.devnull
@@ -73,7 +73,7 @@ def user_settings() -> Settings:
 
 
 def is_diverted(address: str) -> bool:
-    """Whether git's settings lead it to another host than this address names: rewriting, a proxy, ssh's own rules."""
+    """Whether git's settings send this address to another host: URL rewriting, a proxy, or ssh's own rules."""
     lowered = [(key.lower(), value) for key, value in user_settings()]
     if any(key.endswith(".insteadof") and address.startswith(value) for key, value in lowered):
         return True
@@ -85,8 +85,8 @@ def is_diverted(address: str) -> bool:
 def fetch_commit(repo: Path, address: str, shown: str, commit: str, local: Path | None, report: Report) -> None:
     """Fetch exactly `commit`, depth 1, into the empty bare repository `repo`. Raises GitFailed.
 
-    `shown` is the address without credentials: `ps` shows what git is called with, and not its configuration. `local` is the
-    path when `address` is one: only this repository is excepted from git's check of owners.
+    `shown` is the address without credentials: `ps` shows git's arguments, but not its configuration. `local` is the
+    path if `address` is one; only this repository is exempt from git's ownership check (safe.directory).
     """
     safe: Settings = ()
     if local is not None:
@@ -113,35 +113,35 @@ def fetch_commit(repo: Path, address: str, shown: str, commit: str, local: Path 
     ]
     with git_environment(config) as env:
         _run_watched(command, _reachable(env), report)
-    for left in (repo / "objects" / "pack").glob("*.keep"):  # git goes on where it cannot remove its mark
+    for left in (repo / "objects" / "pack").glob("*.keep"):  # git ignores that it cannot remove its .keep file
         left.unlink()
-    _end_history(repo, commit)  # nor where it cannot write `shallow`
+    _end_history(repo, commit)  # nor does it fail if it cannot write `shallow`
 
 
 def _meant(address: str, shown: str) -> Settings:
-    """The setting with which git asks the address where the one without credentials is named."""
+    """Return the setting that makes git use `address` where the command line shows it without credentials."""
     return () if address == shown else ((f"url.{address}.insteadOf", shown),)
 
 
 def list_refs(address: str, shown: str, local: Path | None) -> dict[str, str]:
-    """The branches and tags of a repository, with the ids that they name; of an annotated tag the commit. Raises GitFailed."""
+    """Return the branches and tags of a remote with their commit ids; tags are peeled. Raises GitFailed."""
     safe: Settings = ()
     if local is not None:
         safe = (("safe.directory", str(local)), ("safe.directory", str(local / ".git")))
     with git_environment(
         (*_FETCH_CONFIG, *user_settings(), *safe, *_meant(address, shown))
-    ) as env:  # and of no repository that we stand in
+    ) as env:  # runs at /, so that the current directory's repository is not read
         asked = ["ls-remote", "--heads", "--tags", "--", shown if local is None else address]
         out = run_git(asked, env=_reachable(env), cwd=Path(os.path.abspath(os.sep)))
     found: dict[str, str] = {}
     for line in out.decode("utf-8", "replace").splitlines():
         oid, _, ref = line.partition("\t")
-        found[ref.removesuffix("^{}")] = oid  # the line of the commit comes after that of its tag
+        found[ref.removesuffix("^{}")] = oid  # a tag's peeled line follows its own
     return found
 
 
 def _reachable(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a fetch. GIT_SSH_COMMAND would win over the user's core.sshCommand, so one of both is left."""
+    """Return the environment of a fetch. GIT_SSH_COMMAND overrides core.sshCommand, so only one of them is set."""
     prepared = {**env, "GIT_NO_LAZY_FETCH": "1", "SSH_ASKPASS_REQUIRE": "never"}
     prepared.pop("GIT_SSH_COMMAND", None)
     if not any(key.lower() == "core.sshcommand" for key, _ in user_settings()):
@@ -150,9 +150,10 @@ def _reachable(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _run_watched(command: Sequence[str], env: Mapping[str, str], report: Report) -> None:
-    """Run git, report what it says, and end it when it falls silent.
+    """Run git, report its progress, and kill it when it goes silent.
 
-    In a session of its own: no terminal that a credential helper or ssh could ask on, and helpers end with it.
+    It gets its own session: there is no terminal for a credential helper or ssh to prompt on, and helpers are killed
+    with it.
     """
     process = subprocess.Popen(
         [git_executable(), *command],
@@ -184,7 +185,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _follow(process: subprocess.Popen[bytes], said: bytearray, report: Report) -> bool:
-    """Read git's stderr to its end; True when git was killed for its silence."""
+    """Read git's stderr to its end. Returns True if git was killed for going silent."""
     assert process.stderr is not None
     source = process.stderr.fileno()
     heard = time.monotonic()
@@ -208,7 +209,7 @@ def _follow(process: subprocess.Popen[bytes], said: bytearray, report: Report) -
 
 
 def _report(lines: Sequence[bytes], report: Report) -> None:
-    """Hand on what these lines say last: how much has come, and the step that git is at."""
+    """Report the latest amount received and the current step in these lines."""
     amount, doing = 0, ""
     for line in lines:
         text = line.decode("ascii", "replace")
@@ -227,9 +228,9 @@ def _without_progress(text: str) -> str:
 
 
 def proven_tree(repo: Path, commit: str) -> str:
-    """The tree of `commit`, after git found that the id is a commit's and that everything below it is there.
+    """Return the tree of `commit` after git has checked that it is a commit and that all its objects exist.
 
-    Raises GitFailed when the object is no commit, or when anything it needs is missing.
+    Raises GitFailed if the id is not a commit or an object is missing.
     """
     out = run_git(["rev-parse", "--verify", f"{commit}^{{commit}}"], repo=repo).decode().strip()
     if out != commit:
@@ -239,18 +240,18 @@ def proven_tree(repo: Path, commit: str) -> str:
 
 
 def take_pack(repo: Path, pack: bytes, commit: str) -> None:
-    """Put a pack into the empty bare repository `repo`, as a fetch of `commit` with depth 1 leaves it. Raises GitFailed.
+    """Index a pack into the empty bare repository `repo`, leaving it as a depth 1 fetch of `commit` would.
 
-    git computes every object's id anew.
+    git recomputes every object's id. Raises GitFailed.
     """
     run_git(["index-pack", "--stdin"], repo=repo, stdin=pack, config=_FETCH_CONFIG)
     _end_history(repo, commit)
 
 
 def _end_history(repo: Path, commit: str) -> None:
-    """Parents of the commit are not in the pack: `shallow` says where history ends. A first commit needs none."""
+    """Write `shallow` if the commit has parents, which are not in the pack."""
     if run_git(["cat-file", "-t", commit], repo=repo) != b"commit\n":
-        return  # `proven_tree` says what it is
+        return  # `proven_tree` reports what it is
     head = run_git(["cat-file", "commit", commit], repo=repo).partition(b"\n\n")[0]
     if b"\nparent " in head:
         (repo / "shallow").write_text(f"{commit}\n", encoding="ascii")

@@ -1,6 +1,7 @@
-"""The commits of an `edit` tree. Each is held against its id: a git that dies while it tells of one must not shorten a message.
+"""The commits of an `edit` tree, each verified by its id: a git killed halfway must not shorten a message.
 
-The one place that imports GitPython, late, since it costs 0.1 s: it knows how a commit writes its author and date. It runs no git here.
+The only module that imports GitPython, late, since that costs 0.1 s. GitPython parses a commit's author and date here
+and runs no git.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from patchctl.git.worktree import WorkTree
 
 @dataclass(frozen=True)
 class CommitInfo:
-    """What an export needs of a commit. `date` is git's: seconds since 1970 and a zone."""
+    """What export needs of a commit. `date` has git's raw format: seconds since the epoch and a zone."""
 
     id: str
     tree: str
@@ -30,7 +31,10 @@ class CommitInfo:
 
 
 def commits_between(folder: Path, base: str) -> list[CommitInfo]:
-    """The commits after `base` up to HEAD, oldest first. Raises WrongUse when HEAD does not descend from `base` in one line."""
+    """Return the commits after `base` up to HEAD, oldest first.
+
+    Raises WrongUse unless history from `base` to HEAD is linear.
+    """
     git_dir = folder / ".git"
     found: list[CommitInfo] = []
     oid = WorkTree(git_dir, folder).git("rev-parse", "--verify", "HEAD").decode().strip()
@@ -39,7 +43,7 @@ def commits_between(folder: Path, base: str) -> list[CommitInfo]:
             commit = _info(oid, reader.read(oid)[1])
             if len(commit.parents) != 1:
                 what = "is a merge" if commit.parents else f"does not descend from the stack's base {base[:12]}"
-                hint = "a stack is one line of commits: rebase it onto its base"
+                hint = "a stack is linear: rebase it onto its base"
                 raise WrongUse(f"commit {oid[:12]} in {folder} {what}", hint=hint)
             found.append(commit)
             oid = commit.parents[0]
@@ -47,9 +51,9 @@ def commits_between(folder: Path, base: str) -> list[CommitInfo]:
 
 
 def _info(oid: str, data: bytes) -> CommitInfo:
-    """A commit object. Its text is UTF-8 unless it says otherwise; a header's further lines, of a signature, begin with a blank."""
+    """Parse a commit object. Text is UTF-8 unless `encoding` says otherwise; continuation lines start with a blank."""
     os.environ.update(GIT_PYTHON_REFRESH="quiet", GIT_PYTHON_GIT_EXECUTABLE=git_executable())
-    try:  # it asks git for its version, and that git may be killed
+    try:  # importing it runs `git version`, which may be killed
         from git.objects.util import altz_to_utctz_str, parse_actor_and_date
     except ImportError as error:
         raise WrongUse(f"GitPython cannot be loaded: {error}", hint="run the same again; `patchctl doctor`") from error
@@ -64,7 +68,7 @@ def _info(oid: str, data: bytes) -> CommitInfo:
         encoding = "utf-8"
     author, seconds, offset = parse_actor_and_date("author " + one[b"author"].decode(encoding, "replace"))
     if not author.email or not author.name:
-        what = f"commit {oid[:12]} has no author that can be read"
+        what = f"commit {oid[:12]} has no readable author"
         raise WrongUse(what, hint="`git commit --amend --reset-author`")
     parents = tuple(value.decode("ascii") for key, value in fields if key == b"parent")
     date = f"{seconds} {altz_to_utctz_str(offset)}"

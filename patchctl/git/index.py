@@ -1,7 +1,7 @@
-"""git's index by its bytes: what of it is plain is read and changed without a process (git's Documentation/gitformat-index).
+"""Reads and changes git's index as bytes, without a git process (git's Documentation/gitformat-index).
 
-Only an index that says nothing but paths is changed here: version 2 or 3, no flags, no conflicts, not split, not sparse, and
-with a whole cache of trees that names the tree it was made of. For every other one git is asked, and for one that is damaged.
+Changes only plain indexes: version 2 or 3, no flags, no conflicts, not split, not sparse, and with a complete cache
+tree that names the tree it was made from. Every other index, and every damaged one, is left to git (NotPlain).
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ _HEAD, _FIXED, _DIGEST = 12, 62, 20
 _LONGEST_NAME = 0xFFF
 _EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 _LARGEST = 256 << 20
-# A file that was written so shortly ago may have been written again within the kernel's tick.
+# A file written this recently may be written again within the same clock tick.
 _TICK_NS = 50_000_000
 
 
 class NotPlain(Exception):
-    """This index is left to git."""
+    """This index has to be changed by git."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """From one tree to another: the entries that differ, before and after, and the trees of the folders that do, None for one
-    that goes (b"" is the top). `read` says what a file is by reading it; `written` has device, inode, size and time of files
-    as they were when they were written: those need not be read."""
+    """A change from one tree to another: differing entries, and the new trees of differing folders (None if removed).
+
+    `source` is the old tree's id, b"" in `folders` the top. `read` returns the entry of the file on disk. `written`
+    has device, inode, size and mtime of files as they were written; those need not be read again.
+    """
 
     source: str
     before: Files
@@ -44,23 +46,23 @@ class Change:
 
 
 def has_marks(file: Path) -> bool:
-    """Whether an entry is in conflict, or flagged so that git does not look at its file. Raises NotPlain, OSError."""
+    """Whether an entry is in conflict or has a flag that hides its file from git. Raises NotPlain, OSError."""
     data = _read(file)[0]
     return any(data[at + 60] & 0xF0 for at, _ in _entries(data))
 
 
 def changed(file: Path, folder: Path, change: Change) -> tuple[bytes, list[bytes]]:
-    """The index after `change`, and the files of it that are not as it says. Raises NotPlain, OSError."""
+    """Return the index after `change`, and its files that differ on disk. Raises NotPlain, OSError."""
     return _changed(*_read(file), folder, change)
 
 
 def made_anew(folder: Path, change: Change) -> tuple[bytes, list[bytes]]:
-    """`changed` where there is no index yet: from nothing to a tree. Raises NotPlain, OSError."""
+    """Like `changed`, where no index exists yet. Raises NotPlain, OSError."""
     return _changed(_empty(), 0, folder, replace(change, source=_EMPTY_TREE))
 
 
 def _empty() -> bytes:
-    """An index without entries."""
+    """Return an index without entries."""
     cache = b"\x000 0\n" + bytes.fromhex(_EMPTY_TREE)
     data = b"DIRC" + struct.pack(">II", 2, 0) + b"TREE" + struct.pack(">I", len(cache)) + cache
     return data + hashlib.sha1(data, usedforsecurity=False).digest()
@@ -89,7 +91,7 @@ def _changed(data: bytes, second: int, folder: Path, change: Change) -> tuple[by
 
 
 def _read(file: Path) -> tuple[bytes, int]:
-    """The index, whole, and the second in which it was written."""
+    """Return the whole index and the second of its mtime."""
     with open(file, "rb", buffering=0) as source:
         status = os.fstat(source.fileno())
         if status.st_size > _LARGEST:
@@ -102,7 +104,7 @@ def _read(file: Path) -> tuple[bytes, int]:
 
 
 def _entries(data: bytes) -> Iterator[tuple[int, int]]:
-    """Where each entry begins and ends."""
+    """Yield start and end of each entry."""
     if data[:4] != b"DIRC" or int.from_bytes(data[4:8], "big") not in (2, 3):
         raise NotPlain
     at, last = _HEAD, len(data) - _DIGEST
@@ -111,7 +113,7 @@ def _entries(data: bytes) -> Iterator[tuple[int, int]]:
             raise NotPlain
         flags = data[at + 60]
         length = (flags & 0x0F) << 8 | data[at + 61]
-        if length == _LONGEST_NAME or flags & 0x40:  # 0x40: more flags follow, and what they mean git says
+        if length == _LONGEST_NAME or flags & 0x40:  # 0x40: extended flags, left to git
             raise NotPlain
         end = at + (_FIXED + 8 + length & ~7)
         yield at, end
@@ -121,10 +123,10 @@ def _entries(data: bytes) -> Iterator[tuple[int, int]]:
 def _merged(
     data: bytes, places: list[tuple[int, int]], second: int, top: bytes, made: Mapping[bytes, bytes], change: Change
 ) -> tuple[list[bytes], int]:
-    """The entries that stay, with the new ones in their places; how many there are.
+    """Return the entries that stay, merged with the new ones, and their count.
 
-    An entry whose file changed in the second in which the index was written, or later, may hide an edit from who looks at
-    times only: its file is read here, as git does it (Documentation/technical/racy-git.txt).
+    If an entry's file changed in or after the second in which the index was written, its stat data may hide an edit;
+    such a file is read here, as git does (Documentation/technical/racy-git.txt).
     """
     waiting = iter([*sorted(change.before.keys() | change.after.keys()), None])
     coming = next(waiting)
@@ -157,7 +159,7 @@ def _merged(
 
 
 def _fresh(top: bytes, path: bytes, entry: Entry, change: Change) -> bytes | None:
-    """The index's entry of a file, after a look that it is the one; None when it is another."""
+    """Return a file's index entry after checking its content; None if the file differs."""
     try:
         status = os.lstat(top + path)
     except OSError:
@@ -176,7 +178,7 @@ def _fresh(top: bytes, path: bytes, entry: Entry, change: Change) -> bytes | Non
 
 
 def _render(path: bytes, entry: Entry, status: os.stat_result | None) -> bytes:
-    """An entry; without a status one that every git takes for changed, and reads the file."""
+    """Render an entry. Without a status it gets zero stat data, so that every git rereads the file."""
     numbers = [0] * 6
     size = owner = group = 0
     if status is not None:
@@ -190,7 +192,7 @@ def _render(path: bytes, entry: Entry, status: os.stat_result | None) -> bytes:
 
 
 class _Node:
-    """A folder in the cache of trees: how many entries lie below it, its tree, its folders."""
+    """A folder in the cache tree: the number of entries below it, its tree id, its subfolders."""
 
     def __init__(self, count: int, oid: str) -> None:
         self.count = count
@@ -199,7 +201,7 @@ class _Node:
 
 
 class _Trees:
-    """The cache of trees of an index, as it is after a change."""
+    """The cache tree of an index, updated for a change."""
 
     def __init__(self, data: bytes, at: int, change: Change) -> None:
         self._data = self._extension(data, at)
@@ -207,7 +209,7 @@ class _Trees:
         name, self._top = self._node()
         if name or self._at != len(self._data) or self._top.oid != change.source:
             raise NotPlain
-        for path, oid in sorted(change.folders.items()):  # one above comes before those in it
+        for path, oid in sorted(change.folders.items()):  # parents first
             self._set(path, oid)
         for path in change.before.keys() - change.after.keys():
             self._count(path, -1)
@@ -215,7 +217,7 @@ class _Trees:
             self._count(path, 1)
 
     def _extension(self, data: bytes, at: int) -> bytes:
-        """The bytes of it; extensions begin `at`. Other extensions that git may leave out are left out; one that it may not is NotPlain."""
+        """Return the cache tree's bytes; extensions start `at`. Raises NotPlain for another one that is required."""
         last, found = len(data) - _DIGEST, b""
         while at < last:
             size = int.from_bytes(data[at + 4 : at + 8], "big")
@@ -236,7 +238,7 @@ class _Trees:
             count, folders = map(int, data[nul + 1 : end].split(b" "))
         except ValueError:
             raise NotPlain from None
-        if count < 0:  # it was changed since, and nobody has worked its tree out
+        if count < 0:  # invalidated: its tree id is unknown
             raise NotPlain
         name, node = data[self._at : nul], _Node(count, data[end + 1 : end + 21].hex())
         self._at = end + 21
@@ -278,7 +280,7 @@ class _Trees:
 
 
 def _render_node(name: bytes, node: _Node, out: list[bytes]) -> None:
-    """In git's order, which is that of lengths first."""
+    """Render in git's order, shorter names first."""
     out.append(b"%s\0%d %d\n%s" % (name, node.count, len(node.folders), bytes.fromhex(node.oid)))
     for inner in sorted(node.folders, key=lambda n: (len(n), n)):
         _render_node(inner, node.folders[inner], out)

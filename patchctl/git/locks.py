@@ -1,8 +1,8 @@
-"""Locks of git in a tree's repository: our own are told from those of others exactly, and only ours ever go.
+"""Locks of git in a tree's repository. Only our own are ever removed, and they can be told apart exactly.
 
-What takes git's own locks, index and HEAD, is made whole in a file that only patchctl writes and is put in its place as git
-does it: the lock, which must not be there yet, and then a rename. The lock is made as a link of the finished file, so that one
-that a killed run left is known by its inode. All other locks that we take have names of ours.
+A file that git locks (index, HEAD, packed-refs) is first written in full to a file of ours. The lock is then created
+as a hard link to it, which must not exist yet, and renamed into place, as git does. A lock left by a killed run is
+therefore known by its inode. All other locks that we take have names of our own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from patchctl.errors import LocalEdits
 OWN = ".patchctl-new"
 SNAPSHOT = "index.patchctl-snapshot"
 STASH = "patchctl-stash"
-# What another git may hold while we want to write: longer than any of its commands but those that wait for a person.
+# How long to wait for another git's lock: longer than any git command that does not wait for a person.
 _SECONDS = 3.0
 _ORPHAN_SECONDS = 20.0
 _STEP = 0.1
@@ -28,7 +28,7 @@ _TAKEN = ("index", "HEAD", "packed-refs")
 
 
 def put_in_place(made: Path, place: Path) -> None:
-    """Replace `place`, a file of a git directory, by the finished file `made`. Raises LocalEdits when git keeps its lock."""
+    """Replace `place`, a file of a git directory, with `made`. Raises LocalEdits if git keeps its lock."""
     make_like(made, place)
     lock = place.with_name(f"{place.name}.lock")
     end = time.monotonic() + _SECONDS
@@ -41,7 +41,7 @@ def put_in_place(made: Path, place: Path) -> None:
 
 
 def place_new(file: Path, data: bytes) -> None:
-    """Replace a reference of ours by its lock, which only we take. Raises FileExistsError when it is there."""
+    """Write one of our own refs through its lock. Raises FileExistsError if the lock exists."""
     make_folder(file.parent)
     lock = file.with_name(f"{file.name}.lock")
     handle = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
@@ -49,7 +49,7 @@ def place_new(file: Path, data: bytes) -> None:
         with os.fdopen(handle, "wb") as out:
             out.write(data)
             out.flush()
-            os.fsync(out.fileno())  # as git does by default (core.fsync): an empty reference is a broken repository
+            os.fsync(out.fileno())  # as git does by default (core.fsync): an empty ref breaks the repository
         make_like(lock, file)
         os.replace(lock, file)
     except BaseException:
@@ -66,7 +66,7 @@ def _take(made: Path, lock: Path) -> bool:
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
             raise
-        return _take_copy(made, lock)  # this file system has no links
+        return _take_copy(made, lock)  # no hard links on this file system
     return True
 
 
@@ -81,7 +81,7 @@ def _take_copy(made: Path, lock: Path) -> bool:
 
 
 def drop_own(git_dirs: Sequence[Path]) -> None:
-    """Take away what a killed run of ours left. A git that it had started may still be at work: that one is waited for."""
+    """Remove what a killed run of ours left, after waiting for a git that it started."""
     _wait_for_orphans(git_dirs)
     for git_dir in git_dirs:
         _drop(git_dir)
@@ -101,7 +101,7 @@ def _drop(git_dir: Path) -> None:
 
 
 def _wait_for_orphans(git_dirs: Iterable[Path]) -> None:
-    """Wait until no git runs that was started on one of these repositories as we start one: by its command line."""
+    """Wait until no git that we started runs on these repositories, judged by its command line."""
     options = frozenset(b"--git-dir=" + os.fsencode(git_dir) for git_dir in git_dirs)
     end = time.monotonic() + _ORPHAN_SECONDS
     while options and time.monotonic() < end and _is_started_on(options):
@@ -109,10 +109,10 @@ def _wait_for_orphans(git_dirs: Iterable[Path]) -> None:
 
 
 def _is_started_on(options: frozenset[bytes]) -> bool:
-    """One look at every process for all repositories: on a busy machine it is a hundred files."""
+    """Scan all processes once for all repositories, since a busy machine has hundreds."""
     for process in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if process.isdigit():
-            with contextlib.suppress(OSError):  # it ended, or may not be seen
+            with contextlib.suppress(OSError):  # it ended, or is not visible to us
                 with open(f"/proc/{process}/cmdline", "rb", buffering=0) as command:
                     if not options.isdisjoint(command.read().split(b"\0")):
                         return True
@@ -130,14 +130,14 @@ def _is_ours(made: Path, lock: Path) -> bool:
 
 
 def check_free(git_dir: Path, *names: str) -> None:
-    """Raise LocalEdits when another git holds the lock of one of these files, and does not let it go."""
+    """Raise LocalEdits if another git holds the lock of one of these files and does not release it."""
     left = wait_for(git_dir / f"{name}.lock" for name in names)
     if left:
         raise held(left)
 
 
 def wait_for(locks: Iterable[Path]) -> list[Path]:
-    """Wait a little for these locks; returns those that stay."""
+    """Wait a few seconds for these locks; return those that remain."""
     end = time.monotonic() + _SECONDS
     left = [lock for lock in locks if os.path.lexists(lock)]
     while left and time.monotonic() < end:
@@ -147,8 +147,8 @@ def wait_for(locks: Iterable[Path]) -> list[Path]:
 
 
 def held(locks: Iterable[Path]) -> LocalEdits:
-    """The refusal for locks that are not ours."""
-    hint = "wait until it has ended; where no git is at work any more, `patchctl repair` moves its lock aside"
+    """Return the error for locks that are not ours."""
+    hint = "wait until it has finished; if no git is running any more, `patchctl repair` moves the lock aside"
     return LocalEdits(
-        "git is at work in a tree, or was killed there and left its lock", [str(p) for p in locks], hint=hint
+        "git is running in a tree, or was killed and left its lock behind", [str(p) for p in locks], hint=hint
     )

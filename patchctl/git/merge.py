@@ -1,4 +1,4 @@
-"""Git's three-way merge of one file, on bytes."""
+"""git's three-way merge of one file, on bytes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 from patchctl.git.run import GitFailed, run_git, scratch_folder
 
-# `git merge-file` ends with the number of conflicts, 127 at most, and with 255 for what it cannot merge.
+# `git merge-file` exits with the number of conflicts, at most 127, or with 255 on errors.
 _MOST_CONFLICTS = 127
 _BINARY = "Cannot merge binary files"
 
 
 def merge_file(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
-    """`ours` with what changed from `base` to `theirs`, as `git merge-file` does it; None where that conflicts."""
+    """Apply the change from `base` to `theirs` to `ours`, as `git merge-file` does. None if that fails to merge."""
     with tempfile.TemporaryDirectory(dir=scratch_folder()) as folder:
         names = [os.path.join(folder, name) for name in ("ours", "base", "theirs")]
         for name, data in zip(names, (ours, base, theirs), strict=True):

@@ -1,6 +1,7 @@
-"""Git's objects as bytes: ids, trees and commits. No process is started here.
+"""git's objects as bytes: ids, trees and commits. Starts no process.
 
-Formats: git's Documentation/gitformat-pack and `git help hash-object`; SHA-1 repositories only, which all five upstreams are.
+Formats: git's Documentation/gitformat-pack and `git help hash-object`. SHA-1 repositories only, which all five
+upstreams are.
 """
 
 from __future__ import annotations
@@ -19,48 +20,48 @@ FOLDER = 0o040000
 
 
 class Entry(NamedTuple):
-    """What a path of a tree is: its mode (an octal number as git has it) and its object id (40 hexadecimal digits)."""
+    """A tree entry: git's mode as a number, and the object id as 40 hexadecimal digits."""
 
     mode: int
     id: str
 
 
 Files = dict[bytes, Entry]
-"""A whole tree, flat: path from the root, in bytes with '/', to its entry. Holds no folders."""
+"""A flattened tree: path from the root, as bytes with '/', to its entry. Has no folders."""
 
 
 _ENTRY = re.compile(rb"(([0-7]+) ([^\0]*)\0(.{20}))", re.DOTALL)
 
 
 def object_id(kind: str, data: bytes) -> str:
-    """The id that git gives to an object of `kind` (blob, tree, commit) with this content."""
+    """Return the id that git gives to an object of type `kind` (blob, tree, commit) with this content."""
     digest = hashlib.sha1(b"%s %d\0" % (kind.encode(), len(data)), usedforsecurity=False)
     digest.update(data)
     return digest.hexdigest()
 
 
 def split_tree(data: bytes) -> list[tuple[bytes, bytes, bytes, bytes]]:
-    """The entries of a tree object as they stand there, whole and as (mode, name, id). Raises ValueError for one that is none."""
+    """Split a tree object into its entries, each whole and as (mode, name, id). Raises ValueError."""
     entries: list[tuple[bytes, bytes, bytes, bytes]] = _ENTRY.findall(data)
     if sum([len(entry[0]) for entry in entries]) != len(data):
-        raise ValueError("this is no tree object")
+        raise ValueError("not a tree object")
     return entries
 
 
 def parse_tree(data: bytes) -> list[tuple[bytes, Entry]]:
-    """The entries of a tree object, as (name, entry), in its order."""
+    """Return the (name, entry) pairs of a tree object, in its order."""
     return [(name, Entry(int(mode, 8), oid.hex())) for _, mode, name, oid in split_tree(data)]
 
 
 def render_tree(entries: Iterable[tuple[bytes, Entry]]) -> bytes:
-    """A tree object of these (name, entry) pairs, in git's order: a folder sorts as if its name ended with '/'."""
+    """Return the tree object of these (name, entry) pairs, in git's order: a folder sorts as if it ended with '/'."""
     ordered = sorted(entries, key=lambda e: e[0] + b"/" if e[1].mode == FOLDER else e[0])
     return b"".join(b"%o %s\0%s" % (e.mode, name, bytes.fromhex(e.id)) for name, e in ordered)
 
 
 @dataclass(frozen=True)
 class Person:
-    """A name and an address as a commit holds them, and git's date: seconds since 1970 and a zone such as +0000."""
+    """Name, address and git's raw date (seconds since the epoch and a zone such as +0000) as in a commit."""
 
     name: str
     email: str
@@ -71,7 +72,7 @@ class Person:
 
 
 def render_commit(tree: str, parents: Iterable[str], author: Person, committer: Person, message: str) -> bytes:
-    """A commit object. `message` is written as it is and must end with a newline."""
+    """Return a commit object. `message` is written verbatim and must end with a newline."""
     lines = [
         f"tree {tree}",
         *(f"parent {p}" for p in parents),
@@ -88,10 +89,10 @@ ReadTree = Callable[[str], bytes]
 
 
 class TreeBuilder:
-    """A tree that changes file by file and tells its id after any change, hashing only the folders that changed.
+    """A mutable tree whose id can be taken after any change, rehashing only the folders that changed.
 
-    It begins with `files`, or as the tree `base`, whose objects `read` gives by their ids: of that one the folders alone are
-    read that lead to what is asked for or changed.
+    Starts from `files`, or from the tree `base`, whose objects `read` returns by id. Only the folders on the way to
+    what is looked up or changed are read.
     """
 
     def __init__(self, files: Files | None = None, *, base: str | None = None, read: ReadTree | None = None) -> None:
@@ -100,43 +101,45 @@ class TreeBuilder:
             self.put(path, entry)
 
     def get(self, path: bytes) -> Entry | None:
-        """The file that is there, or None."""
+        """Return the file at `path`, or None."""
         above, _, name = path.rpartition(b"/")
         folder = self._root.down(above)
         entry = folder.entries.get(name) if folder else None
         return None if entry is None else Entry(int(entry[: entry.index(b" ")], 8), entry[-20:].hex())
 
     def put(self, path: bytes, entry: Entry) -> None:
-        """Add a file or replace it."""
+        """Add or replace a file."""
         self._root.put(path.split(b"/"), entry)
 
     def remove(self, path: bytes) -> None:
-        """Take a file out, and every folder that becomes empty, as git does. KeyError when it is not there."""
+        """Remove a file and every folder left empty, as git does. Raises KeyError if it does not exist."""
         self._root.remove(path.split(b"/"))
 
     def is_folder(self, path: bytes) -> bool:
-        """Whether the tree has a folder of this name."""
+        """Whether the tree has this folder."""
         above, _, name = path.rpartition(b"/")
         folder = self._root.down(above)
         return folder is not None and folder.has(name)
 
     def names(self, path: bytes) -> set[bytes]:
-        """The names of the files and folders in a folder; b"" is the top."""
+        """Return the names of the files and folders in a folder; b"" is the top."""
         folder = self._root.down(path)
         return {name.removesuffix(b"/") for name in folder.entries} | folder.inner.keys() if folder else set()
 
     def write(self, store: dict[str, bytes] | None = None) -> str:
-        """The id of the tree as it stands; the content of every folder that changed since the last call goes into `store`."""
+        """Return the tree's id. Every folder changed since the last call is added to `store`, by its id."""
         return self.write_to(None if store is None else lambda oid, data, _: store.setdefault(oid, data))
 
     def write_to(self, put: PutTree | None) -> str:
-        """`write` that gives each changed folder to `put`: its id, its content, and the id that it had at the last call."""
+        """Like `write`, but call `put` with each changed folder's id, content and id at the last call."""
         return self._root.write(put)
 
 
 class _Folder:
-    """`entries` are as a tree object has them, by the names that git sorts by: a folder's ends with '/'. `inner` are the
-    folders that were looked into; a new one is in `entries` from the next `write` on."""
+    """A folder: raw tree entries by git's sort key (a folder's ends with '/'), and the loaded subfolders in `inner`.
+
+    A new subfolder appears in `entries` with the next `write`.
+    """
 
     __slots__ = ("_read", "changed", "entries", "inner", "written")
 
@@ -148,7 +151,7 @@ class _Folder:
         self.changed = oid is None
         if oid is not None and read is not None:
             for entry, mode, name, _ in split_tree(read(oid)):
-                # Old tools wrote modes with a zero before them; git writes such an entry anew without it.
+                # Old tools zero-padded modes; git writes such an entry without the zero.
                 self.entries[name + b"/" if int(mode, 8) == FOLDER else name] = entry.lstrip(b"0")
 
     def has(self, name: bytes) -> bool:

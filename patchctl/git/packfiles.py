@@ -1,4 +1,4 @@
-"""Packs and their indexes as files: copied from one object store into another, and held against the digest that they end with."""
+"""Copies packs between object stores and checks their trailing digests."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _AGAIN = "`patchctl fetch --refresh` fetches it again"
 
 
 def bring_pack(pack: Path, folder: Path, *, anew: bool = False) -> None:
-    """Copy a pack and its index into another object store. Raises SourceMismatch when either was changed. With `anew`,
-    one that is there already is replaced where its bytes are others.
+    """Copy a pack and its index into another object store. Raises SourceMismatch if either was modified.
 
-    A copy and not a hard link: a byte that changes in the cache must not change a workspace. git compares the digest at
-    a pack's end in `git fsck` only, and a tree that is written half before a bad object is met is what nobody wants.
+    With `anew`, an existing file is replaced if its bytes differ. Files are copied, not hard-linked: a byte that
+    changes in the cache must not change a workspace. Their digests are checked here because git does so only in `git
+    fsck`, and a bad object must not be found with half of a tree written.
     """
     make_folder(folder)
     for source in (pack, pack.with_suffix(".idx")):
         target = folder / source.name
         if target.exists() and not (anew and _is_other(target, source)):
             continue
-        # on disk, since the journal will count on it
+        # fsynced, since the journal relies on it
         with _opened(source) as whole, replacing(target, 0o444) as out:
             if not _copied(whole, out):
                 raise _changed(source)
 
 
 def ends_with_digest(file: Path) -> bool:
-    """Whether a pack's or an index's last 20 bytes are the SHA-1 of all that goes before. Raises OSError."""
+    """Whether a pack or index ends with the SHA-1 of all that precedes. Raises OSError."""
     with open(file, "rb") as source:
         return _copied(source, None)
 
@@ -56,11 +56,11 @@ def _opened(file: Path) -> IO[bytes]:
 
 
 def _changed(file: Path) -> SourceMismatch:
-    return SourceMismatch("the file was changed: its digest is another one", where=str(file), hint=_AGAIN)
+    return SourceMismatch("the file was modified: its digest does not match", where=str(file), hint=_AGAIN)
 
 
 def _copied(source: IO[bytes], out: IO[bytes] | None) -> bool:
-    """Copy in pieces, packs may be of hundreds of megabytes; whether what was read ends with its own digest."""
+    """Copy in pieces, since packs can be hundreds of megabytes; return whether the trailing digest matches."""
     digest, last = hashlib.sha1(usedforsecurity=False), b""
     while piece := source.read(_PIECE):
         if out is not None:

@@ -1,7 +1,8 @@
-"""Reads objects out of a repository's packs and loose files, without a process. Believes nothing: who asks verifies each id.
+"""Reads objects from a repository's packs and loose files without a process. The caller verifies each id.
 
-Formats: git's Documentation/gitformat-pack (pack version 2, index version 2). What is not understood, too large or not there
-is None, and `git cat-file` is asked for it: it knows more (alternates, other versions) and says what is wrong.
+Formats: git's Documentation/gitformat-pack (pack and index version 2). Returns None for anything not understood, too
+large or missing; the caller then asks `git cat-file`, which knows more (alternates, other versions) and names the
+fault.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _KINDS = {1: "commit", 2: "tree", 3: "blob", 4: "tag"}
 _OFFSET_DELTA, _ID_DELTA = 6, 7
 _LARGEST = 64 << 20
 _LARGEST_INDEX = 64 << 20
-# git's own limit for what it keeps of objects that others are deltas of is three times as large.
+# Cache of delta bases; git's own limit (core.deltaBaseCacheLimit) is three times as large.
 _KEPT_BYTES = 32 << 20
 _LONGEST_CHAIN = 5000
 _FIRST_READ = 8192
@@ -26,10 +27,10 @@ _ENTRIES = 8 + 256 * 4
 
 
 class _Odd(Exception):
-    """Something that is left to git."""
+    """Something left to git."""
 
 
-# What bytes that are no pack, or are damaged, lead to.
+# What parsing bytes that are not a pack, or are damaged, can raise.
 _FAULTS = (_Odd, OSError, ValueError, IndexError, KeyError, zlib.error, OverflowError)
 
 
@@ -41,13 +42,12 @@ class PackReader:
         self._packs: list[_Pack] | None = None
 
     def close(self) -> None:
-        """Close the files."""
         for pack in self._packs or ():
             pack.close()
         self._packs = None
 
     def read(self, oid: str) -> tuple[str, bytes] | None:
-        """Kind and content of an object as it is there, or None."""
+        """Return type and content of an object, unverified, or None."""
         try:
             name = bytes.fromhex(oid)
             for pack in self._all():
@@ -59,7 +59,7 @@ class PackReader:
             return None
 
     def holds(self, oid: str) -> bool:
-        """Whether it is there, by its name; False does not say that git would not find it."""
+        """Whether an object exists, by its id. False does not mean that git would not find it."""
         try:
             name = bytes.fromhex(oid)
             if any(pack.find(name) is not None for pack in self._all()):
@@ -86,7 +86,7 @@ class PackReader:
 
 
 def holds(git_dir: Path, oid: str) -> bool:
-    """Whether an object is there, by its name; False does not say that git would not find it."""
+    """Whether a git directory has an object, by its id. False does not mean that git would not find it."""
     reader = PackReader(git_dir)
     try:
         return reader.holds(oid)
@@ -95,7 +95,7 @@ def holds(git_dir: Path, oid: str) -> bool:
 
 
 class _Pack:
-    """One pack with its index. Files are read and not mapped: a file that is cut off meanwhile would kill us."""
+    """One pack and its index. Files are read, not mapped: a mapped file that is truncated would kill us (SIGBUS)."""
 
     def __init__(self, stem: bytes) -> None:
         self._stem = stem
@@ -132,7 +132,7 @@ class _Pack:
         return offset
 
     def object_at(self, offset: int) -> tuple[str, bytes]:
-        """The object that begins there; a chain of deltas is followed to its end and worked out from there."""
+        """Return the object at `offset`, resolving its delta chain."""
         deltas: list[tuple[int, bytes]] = []
         while (known := self._kept.get(offset)) is None:
             kind, base, data = self._entry(offset)
@@ -158,7 +158,7 @@ class _Pack:
         self._kept_bytes += len(data)
 
     def _entry(self, offset: int) -> tuple[int, int | None, bytes]:
-        """What is stored there: its kind, where the object begins that it is a delta of (None when it is whole), its bytes."""
+        """Return what is stored at `offset`: type, offset of the delta base (None if whole), data."""
         if self._handle is None:
             self._handle = os.open(self._stem + b".pack", os.O_RDONLY | os.O_CLOEXEC)
         data = os.pread(self._handle, _FIRST_READ, offset)
@@ -212,7 +212,7 @@ class _Pack:
 
 
 class _Names:
-    """The sorted ids of an index, for bisect."""
+    """The sorted ids of an index, as a sequence for bisect."""
 
     def __init__(self, index: bytes) -> None:
         self._index = index

@@ -1,4 +1,4 @@
-"""What a repository has: its names for commits, and the commits between two of them that touch a file."""
+"""Queries on a repository: its names for commits, and the commits of a range that touch a file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _PREFIXES = ("refs/tags/", "refs/heads/", "refs/remotes/")
 
 
 def git_dir(folder: Path) -> Path:
-    """The git directory of a repository, bare or with a work tree."""
+    """Return the git directory of a repository, bare or with a work tree."""
     return folder / ".git" if (folder / ".git").is_dir() else folder
 
 
 def refs_of(repo: Path) -> dict[str, str]:
-    """The commit of every tag and branch, by its name; tags win over branches of that name."""
+    """Return the commit of every tag and branch by short name. Tags win over branches of the same name."""
     form = "--format=%(refname) %(objecttype) %(objectname) %(*objectname)"
     out = run_git(["for-each-ref", form, *_PREFIXES], repo=repo, config=_safe(repo)).decode("utf-8", "replace")
     rows = [line.split(" ") for line in out.splitlines()]
@@ -42,7 +42,7 @@ def has_commit(repo: Path, commit: str) -> bool:
 
 
 def commits_touching(repo: Path, old: str, new: str, paths: Sequence[bytes]) -> dict[bytes, list[str]]:
-    """The commits in `new` and not in `old` that changed a file, oldest first, by each of these files."""
+    """Return the commits in `new` but not in `old`, oldest first, by each of `paths` that they change."""
     what = ["log", "--reverse", "--topo-order", "--no-renames", "--name-only", "-z", "--format=%x01%H"]
     names = [os.fsdecode(path) for path in paths]
     out = run_git([*what, new, f"^{old}", "--", *names], repo=repo, config=_safe(repo))

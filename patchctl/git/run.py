@@ -1,8 +1,8 @@
-"""Runs git, isolated from the user's configuration, hooks, prompts and environment.
+"""Runs git isolated from the user's configuration, hooks, prompts and environment.
 
-What the rules are for: docs/isolation.md. In short: an absolute path found once, so that a `git` in the current folder
-is never picked up (CVE-2023-40590); no inherited GIT_* variable; one generated configuration file a run instead of the
-user's and the system's; allowed protocols only (no `ext::`, CVE-2022-24439).
+docs/isolation.md explains the rules. In short: an absolute path, found once, so that a `git` in the current directory
+is never run (CVE-2023-40590); no inherited GIT_* variables; one generated configuration file instead of the user's
+and the system's; allowed protocols only (no `ext::`, CVE-2022-24439).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from patchctl.errors import GitKilled, MachineFailed, PatchctlError, WrongUse
 
 ALLOWED_PROTOCOLS = "file:git:http:https:ssh"
 
-# Held for every call: nothing of ours may depend on what a user or a distribution sets.
+# Set for every call: nothing may depend on the user's or the distribution's settings.
 BASE_CONFIG: tuple[tuple[str, str], ...] = (
     ("core.hooksPath", os.devnull),
     ("core.fsmonitor", "false"),
@@ -45,9 +45,9 @@ BASE_CONFIG: tuple[tuple[str, str], ...] = (
 
 
 class GitFailed(PatchctlError):
-    """git ended with an error. `stderr` is what it said; whoever calls turns it into a message for the user.
+    """git exited with an error. `stderr` is its output; callers turn it into a message for the user.
 
-    Where nobody does it is no fault of ours that a traceback would help with: git says what it met, not always all of it.
+    Uncaught, it is a message and not a traceback: git names the cause, though not always all of it.
     """
 
     code = 2
@@ -55,22 +55,22 @@ class GitFailed(PatchctlError):
 
     def __init__(self, command: Sequence[str], status: int, stderr: str) -> None:
         shown = " ".join(command[:3])
-        super().__init__(f"`git {shown}` ended with status {status}: {stderr.strip()[-2000:] or 'no message'}")
+        super().__init__(f"`git {shown}` exited with status {status}: {stderr.strip()[-2000:] or 'no message'}")
         self.status = status
         self.stderr = stderr
 
 
 class GitRefused(MachineFailed):
-    """The system refused git to write or to read, or killed a child of it: nothing is wrong with what it was asked for."""
+    """The system kept git from writing or reading, or killed a child of it. The request itself was fine."""
 
     kind = "git-refused"
 
     def __init__(self, command: str, why: str) -> None:
-        hint = "when there is room, and the disk can be written and read, run the same again"
-        super().__init__(f"`git {command}` could not do its part: {why}", hint=hint)
+        hint = "free some space or repair the disk, then run the same command again"
+        super().__init__(f"`git {command}` failed: {why}", hint=hint)
 
 
-# As git says it under LC_ALL=C; the last ones are all that it says where it leaves the reason out.
+# git's messages under LC_ALL=C; the last ones are all it prints when it omits the reason.
 _REFUSALS = re.compile(
     "No space left on device|Disk quota exceeded|Read-only file system|Input/output error|Too many open files|"
     "Cannot allocate memory|died of signal|Out of diskspace|write error|[Uu]nable to write new|couldn't (?:write|set) '|"
@@ -79,11 +79,11 @@ _REFUSALS = re.compile(
 
 
 def git_failure(args: Sequence[str], status: int, stderr: str) -> PatchctlError:
-    """What to raise for a git that ended so: GitKilled, GitRefused, or GitFailed."""
+    """Return the exception for a failed git: GitKilled, GitRefused or GitFailed."""
     if status < 0:
         return GitKilled(_shown(args), -status)
     for line in stderr.splitlines():
-        if not line.startswith("remote:") and _REFUSALS.search(line):  # a server's full disk is the server's
+        if not line.startswith("remote:") and _REFUSALS.search(line):  # a server's full disk is not ours
             return GitRefused(_shown(args), line.strip())
     return GitFailed(args, status, stderr)
 
@@ -98,24 +98,25 @@ _INSTALL = f"install git {'.'.join(map(str, OLDEST_GIT))} or newer, and put it f
 
 @functools.cache
 def git_executable() -> str:
-    """The absolute path of git, never one in the current folder. Raises WrongUse when there is none, or one too old.
+    """Return the absolute path of git, never one in the current directory. Raises WrongUse if missing or too old.
 
-    GIT_CONFIG_GLOBAL is of 2.32: an older git would read the user's settings, run their hooks and monitors, and change files.
+    An older git does not know GIT_CONFIG_GLOBAL (2.32): it would read the user's settings, run their hooks and
+    monitors, and change files.
     """
     search = os.pathsep.join(p for p in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(p))
     found = shutil.which("git", path=search)
     if found is None:
-        raise WrongUse("git was not found on PATH", hint=f"{_INSTALL}; `patchctl doctor` lists what is missing")
+        raise WrongUse("git not found on PATH", hint=f"{_INSTALL}; `patchctl doctor` lists what is missing")
     said = subprocess.run([found, "--version"], env=isolated_environment(os.devnull), capture_output=True, check=False)
     version = re.search(rb"(\d+)\.(\d+)", said.stdout)
     if version is not None and (int(version[1]), int(version[2])) < OLDEST_GIT:
-        what = f"git {version[0].decode()} at {found} is too old: the settings of its user cannot be kept out of what it does"
+        what = f"git {version[0].decode()} at {found} is too old: it cannot be isolated from the user's settings"
         raise WrongUse(what, hint=_INSTALL)
     return found
 
 
 def isolated_environment(config_file: str) -> dict[str, str]:
-    """This process's environment less every GIT_* variable, with git bound to `config_file` alone."""
+    """Return this process's environment without GIT_* variables, with git bound to `config_file` only."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_") or k in ("GIT_SSL_CAINFO", "GIT_SSL_CAPATH")}
     env.update(
         GIT_CONFIG_GLOBAL=config_file,
@@ -135,7 +136,7 @@ def isolated_environment(config_file: str) -> dict[str, str]:
 
 
 def render_config(extra: Sequence[tuple[str, str]] = ()) -> str:
-    """The text of a git configuration file that holds BASE_CONFIG and `extra`, in that order."""
+    """Return the text of a git configuration file with BASE_CONFIG and `extra`, in that order."""
     lines = []
     for key, value in (*BASE_CONFIG, *extra):
         section, _, rest = key.partition(".")
@@ -149,26 +150,26 @@ def render_config(extra: Sequence[tuple[str, str]] = ()) -> str:
 
 @contextmanager
 def git_environment(extra: Sequence[tuple[str, str]] = ()) -> Iterator[dict[str, str]]:
-    """An environment with a generated configuration file of its own.
+    """Yield an environment with a generated configuration file.
 
-    A file and not `-c`: settings given with `-c` do not reach the upload-pack that a fetch from a local path starts, and
-    `safe.directory` is honoured from a file only.
+    A file, not `-c`: settings given with `-c` do not reach the upload-pack that a fetch from a local path starts, and
+    `safe.directory` is only honoured in files.
     """
     yield isolated_environment(str(scratch_file(render_config(extra))))
 
 
 def scratch_file(text: str) -> Path:
-    """A file of this text in `scratch_folder`: written once a process for each text, not to be changed."""
+    """Return a file with this text in `scratch_folder`, written once per process. Must not be modified."""
     file = scratch_folder() / hashlib.sha256(text.encode()).hexdigest()[:16]
     if not file.exists():
         with tempfile.NamedTemporaryFile("w", dir=file.parent, encoding="utf-8", delete=False) as part:
             part.write(text)
-        os.replace(part.name, file)  # whole, for a thread that looks meanwhile
+        os.replace(part.name, file)  # atomic, for threads that read it meanwhile
     return file
 
 
 def scratch_folder() -> Path:
-    """A folder of this process for what git is given; it goes with the process."""
+    """Return this process's folder for files that git is given. It is removed when the process exits."""
     return _config_folder()
 
 
@@ -176,8 +177,8 @@ def scratch_folder() -> Path:
 def _config_folder() -> Path:
     try:
         folder = tempfile.mkdtemp(prefix="patchctl-git-")
-    except OSError as error:  # of no name where every folder that Python tries is full or closed
-        raise GitRefused("config", f"no temporary file can be written: {error.strerror}") from error
+    except OSError as error:  # without a file name if every folder that tempfile tries is full or closed
+        raise GitRefused("config", f"cannot write a temporary file: {error.strerror}") from error
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 
@@ -192,10 +193,10 @@ def run_git(
     cwd: Path | None = None,
     pass_fds: Sequence[int] = (),
 ) -> bytes:
-    """Run git to its end and return its standard output. It inherits `pass_fds`.
+    """Run git and return its standard output.
 
-    With `repo`, that folder is the repository (`--git-dir`), so that git never walks upward into another one.
-    Raises what `git_failure` gives on a non-zero status.
+    With `repo`, that folder is the repository (`--git-dir`), so that git never walks up into another one. `pass_fds`
+    are inherited. Raises what `git_failure` returns on a non-zero status.
     """
     if env is None:
         with git_environment(config) as own:

@@ -1,9 +1,9 @@
-"""A repository without its own settings: its objects, references and index are read and written, its `config` is not.
+"""Shows git a repository without its own `config`: objects, refs and index are used, settings are not.
 
-What a work tree's `.git/config` says beats everything that git is given from outside, and much of it names commands
-(core.fsmonitor, filters, a promisor remote's uploadpack) or changes what a file's bytes are (core.autocrlf, core.symlinks).
-Names of filters and includes cannot be listed in advance. So git is shown another common directory (GIT_COMMON_DIR, as a
-linked worktree has one): links to the repository's objects and references, beside a configuration of ours.
+A work tree's `.git/config` overrides everything given from outside, and much of it names commands (core.fsmonitor,
+filters, a promisor remote's uploadpack) or changes file content (core.autocrlf, core.symlinks). Names of filters and
+includes cannot be listed in advance, so git is shown another common directory (GIT_COMMON_DIR, as in a linked
+worktree): links to the repository's objects and refs beside a configuration of ours.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 
 from patchctl.git.run import scratch_file, scratch_folder
 
-# Files are bytes: an upstream's .gitattributes must not turn them into something else in our trees.
+# Keeps files as they are: an upstream's .gitattributes must not convert them in our trees.
 ATTRIBUTES = "* -text -filter -ident -working-tree-encoding\n"
-# What a linked worktree shares with its repository, less config, hooks, info/attributes and info/grafts.
+# What linked worktrees share, without config, hooks, info/attributes and info/grafts.
 _SHARED = ("objects", "refs", "packed-refs", "logs", "shallow", "info/exclude")
-_SHARED_WHERE_THERE = ("reftable", "worktrees", "rr-cache")  # no git that we run makes one of these
+_SHARED_WHERE_THERE = ("reftable", "worktrees", "rr-cache")  # none of these is created by the git commands that we run
 
 
 def common_folder(git_dir: Path) -> Path:
-    """What a git directory shares with its linked worktrees: itself, unless it belongs to one of those."""
+    """Return the common directory of a git directory: itself, unless it is a linked worktree's."""
     pointer = git_dir / "commondir"
     if pointer.is_file():
         return Path(os.path.normpath(git_dir / pointer.read_text(encoding="utf-8").strip()))
@@ -31,7 +31,7 @@ def common_folder(git_dir: Path) -> Path:
 
 
 def without_settings(git_dir: Path, *, file_modes: bool = True) -> str:
-    """The value of GIT_COMMON_DIR that keeps git on this git directory from reading its configuration."""
+    """Return the GIT_COMMON_DIR that keeps git from reading this git directory's configuration."""
     common = common_folder(git_dir).absolute()
     modes = "true" if file_modes else "false"
     name = hashlib.sha256(os.fsencode(f"{git_dir.absolute()}\0{common}\0{modes}")).hexdigest()[:16]
@@ -42,7 +42,7 @@ def without_settings(git_dir: Path, *, file_modes: bool = True) -> str:
 
 
 def _make(place: Path, common: Path, modes: str) -> None:
-    """As few new files as can be, since a file system makes one slowly where many were deleted a moment ago (ext4: 0.3 ms)."""
+    """Create the common directory with few new files: ext4 takes 0.3 ms per file where many were just deleted."""
     building = Path(tempfile.mkdtemp(dir=place.parent))
     (building / "info").mkdir()
     reftable = (common / "reftable").is_dir()
@@ -58,5 +58,5 @@ def _make(place: Path, common: Path, modes: str) -> None:
     try:
         building.rename(place)
     except OSError:
-        if not place.is_dir():  # else another thread was first
+        if not place.is_dir():  # otherwise another thread was faster
             raise

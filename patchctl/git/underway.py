@@ -1,6 +1,6 @@
-"""What git has under way in a repository: a rebase, a merge, ... that its user has to end or to give up first.
+"""Finds an operation in progress in a repository: a rebase, a merge, ... that the user must finish or abort first.
 
-Until then git has notes of where it came from, and `git rebase --abort` brings that back, whatever stands there by then.
+Until then git remembers where it started, and `git rebase --abort` restores that, whatever has changed since.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-# What shows it in the git directory.
+# Files in the git directory that mark an operation in progress.
 UNDER_WAY = ("rebase-merge", "rebase-apply", "MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "sequencer", "BISECT_LOG")
 
 
 @dataclass(frozen=True)
 class Operation:
-    """`name` as a person says it, `way_out` the commands that end it, `mark` the file of the git directory that shows it."""
+    """An operation: its `name` for messages, the commands that end it (`way_out`) and the file that marks it."""
 
     name: str
     way_out: str
@@ -22,7 +22,7 @@ class Operation:
 
 
 def find_operation(git_dir: Path) -> Operation | None:
-    """What is under way, the outermost first: a rebase stops in cherry-picks of its own."""
+    """Return the operation in progress, outermost first: a rebase stops inside its own cherry-picks."""
     for mark, verb in (
         ("rebase-merge", "rebase"),
         ("rebase-apply", "am" if (git_dir / "rebase-apply" / "applying").exists() else "rebase"),
@@ -43,7 +43,7 @@ def _commands(verb: str) -> str:
 
 
 def _sequence(git_dir: Path) -> str:
-    """Whose the list of steps to come is: between two of them no other mark is there."""
+    """Return which verb the sequencer's todo list belongs to: between two steps there is no other mark."""
     try:
         first = (git_dir / "sequencer" / "todo").read_bytes()
     except OSError:

@@ -1,6 +1,7 @@
-"""The git side of one work tree: a git directory, a folder of files, and the questions that git answers about them.
+"""The git side of a work tree: a git directory, a folder of files, and git's answers about them.
 
-The git directory may lie elsewhere (`--into` keeps its own, so that the owner's HEAD, branches and index stay as they are).
+The git directory may be elsewhere: `--into` keeps its own, so that the owner's HEAD, branches and index stay
+untouched.
 """
 
 from __future__ import annotations
@@ -23,36 +24,35 @@ from patchctl.git.packread import holds
 from patchctl.git.run import GitFailed, GitRefused, git_environment, run_git
 from patchctl.git.unconfigured import ATTRIBUTES, common_folder, without_settings
 
-# What killed runs leave in objects/pack, and what those of an earlier version left.
+# Leftovers of killed runs in objects/pack; the second pattern is an earlier version's.
 UNFINISHED_PACKS = (".pack-*.new", ".tmp-pack-*")
 _TIP_REF, _BASE_REF = "refs/patchctl/tip", "refs/patchctl/base"
 
 
-# `git ls-files -v -s` of all but plainly tracked files: tag, mode, blob, stage, path.
+# Lines of `git ls-files -v -s` for files that are not plainly tracked: tag, mode, blob, stage, path.
 _MARKED = re.compile(rb"(?:^|(?<=\0))([SMa-z]) \d+ ([0-9a-f]+) \d\t([^\0]*)")
 UNMERGED, SKIPPED = "M", "Ss"
 
 
 class Mark(NamedTuple):
-    """git's tag of an index entry: M in conflict, S under skip-worktree, lower case under assume-unchanged; and its blob."""
+    """git's tag of an index entry and its blob. M: in conflict, S: skip-worktree, lower case: assume-unchanged."""
 
     tag: str
     blob: str
 
 
 class WorkTree:
-    """`git_dir` and `folder`. Nothing here writes a file of the tree itself. With `file_modes`, a file that lost or got its
-    executable bit is an edit."""
+    """A work tree. Nothing here writes its files. With `file_modes`, a changed executable bit is an edit."""
 
     def __init__(self, git_dir: Path, folder: Path, *, file_modes: bool = True) -> None:
         self.git_dir = git_dir
         self.folder = folder
         self._file_modes = file_modes
-        # Whether git last named files by their times alone: those of a tree that was copied, each of them.
+        # Whether `candidates` last listed anything, be it for stat data alone, as in a copied tree.
         self.is_stale = False
 
     def git(self, *args: str, stdin: bytes | None = None, index: Path | None = None) -> bytes:
-        """Run git on this tree, isolated from its own settings too; with `index`, on that index file."""
+        """Run git on this tree, isolated from the tree's own settings too; with `index`, on that index file."""
         config = (("safe.directory", str(self.folder)), ("safe.directory", str(self.git_dir)))
         where = [f"--git-dir={self.git_dir}", f"--work-tree={self.folder}"]
         cwd = self.folder if self.folder.is_dir() else None
@@ -67,35 +67,37 @@ class WorkTree:
                 raise
 
     def candidates(self, commit: str) -> list[bytes]:
-        """Paths whose file may differ from `commit`, by git's stat cache, or whose entry in the index does: no edit is
-        missed, some named are none. Edits of files that have a mark are: git does not look at them."""
+        """Return paths whose file or index entry may differ from `commit`, by git's stat cache.
+
+        May list unmodified files, but misses no edit except in files with a mark, which git does not look at.
+        """
         out = self.git("diff-index", "-z", "--name-only", "--no-renames", "--ignore-submodules=dirty", commit)
         found = [p for p in out.split(b"\0") if p]
         self.is_stale = bool(found)
         return found
 
     def staged(self, commit: str) -> list[bytes]:
-        """Paths whose entry in the index is not that of `commit`, files that are only intended to be added among them."""
+        """Return paths whose index entry differs from `commit`, including intent-to-add entries."""
         out = self.git("diff-index", "--cached", "-z", "--name-only", "--no-renames", commit)
         return [p for p in out.split(b"\0") if p]
 
     def head(self) -> str | None:
-        """The commit that HEAD names, or None when there is none yet."""
+        """Return the commit of HEAD, or None on an unborn branch."""
         try:
             text = (self.git_dir / "HEAD").read_text(encoding="ascii").strip()
-            if re.fullmatch("[0-9a-f]{40}", text):  # detached, as we leave it: no process for the usual case
+            if re.fullmatch("[0-9a-f]{40}", text):  # detached, as we leave it: the usual case needs no process
                 return text
             return self.git("rev-parse", "--verify", "-q", "HEAD").decode().strip()
         except GitFailed:
             return None
 
     def untracked(self) -> list[bytes]:
-        """Files that are neither tracked nor ignored. A repository inside the tree is none of ours and not among them."""
+        """Return files neither tracked nor ignored. Nested repositories are left out."""
         out = self.git("ls-files", "-z", "--others", "--exclude-standard")
         return [p for p in out.split(b"\0") if p and not p.endswith(b"/")]
 
     def marks(self) -> dict[bytes, Mark]:
-        """Tracked files that the index says something of: in conflict, or flagged so that git does not look for edits."""
+        """Return tracked files that are in conflict, or flagged so that git does not look for edits."""
         with contextlib.suppress(NotPlain, OSError):
             if not has_marks(self.git_dir / "index"):
                 return {}
@@ -103,15 +105,14 @@ class WorkTree:
         return {m[3]: Mark(m[1].decode("ascii"), m[2].decode("ascii")) for m in _MARKED.finditer(out)}
 
     def write_index(self, commit: str) -> list[bytes]:
-        """Make the index that of `commit` and read every file anew whose stat is not known; returns those that differ.
-        Files that are flagged and that `commit` has stay flagged.
+        """Set the index to `commit`, rereading every file with unknown stat data. Returns the files that differ.
 
-        Raises LocalEdits when another git holds the index.
+        Flagged files that `commit` has stay flagged. Raises LocalEdits if another git holds the index.
         """
         index, own = self.git_dir / "index", self.git_dir / f"index{OWN}"
         drop_own_index(own)
         flagged = {p: mark.tag for p, mark in self.marks().items() if mark.tag != UNMERGED}
-        if index.exists():  # with what git knows of the files that stay
+        if index.exists():  # keeps the stat data of files that stay
             shutil.copyfile(index, own)
         self.flag(flagged, own, no="no-")
         self.git("read-tree", "--reset", commit, index=own)
@@ -121,14 +122,16 @@ class WorkTree:
         return differing
 
     def change_index(self, change: Change) -> list[bytes]:
-        """`write_index` for an index that is changed by its bytes, or is not there yet. Raises NotPlain before anything is changed, LocalEdits when
-        another git holds the index, OSError."""
+        """Like `write_index`, by editing the index's bytes or creating it.
+
+        Raises NotPlain before changing anything; LocalEdits if another git holds the index; OSError.
+        """
         index, own = self.git_dir / "index", self.git_dir / f"index{OWN}"
         if not change.folders:  # the same tree
             raise NotPlain
         try:
             data, differing = changed(index, self.folder, change) if index.exists() else made_anew(self.folder, change)
-        except OSError as error:  # git says better what it is; but once the lock is ours, nobody else may try
+        except OSError as error:  # let git try and name the cause; once we hold the lock, git could not
             raise NotPlain from error
         drop_own_index(own)
         own.write_bytes(data)
@@ -136,8 +139,10 @@ class WorkTree:
         return differing
 
     def refresh(self) -> None:
-        """Let the index know the times of files that are as it says, so that no later run reads them again. Raises LocalEdits
-        when another git holds the index, OSError."""
+        """Update the stat data of unmodified files, so that later runs need not read them again.
+
+        Raises LocalEdits if another git holds the index; OSError.
+        """
         index, own = self.git_dir / "index", self.git_dir / f"index{OWN}"
         drop_own_index(own)
         shutil.copyfile(index, own)
@@ -146,7 +151,7 @@ class WorkTree:
 
     def _refresh(self, index: Path) -> list[bytes]:
         try:
-            self.git("update-index", "--refresh", index=index)  # -q would hide why it cannot write
+            self.git("update-index", "--refresh", index=index)  # -q would hide a write error
             return []
         except GitFailed as failure:
             if failure.status != 1:
@@ -155,7 +160,7 @@ class WorkTree:
         return [p for p in found.split(b"\0") if p]
 
     def flag(self, tags: Mapping[bytes, str], index: Path | None = None, *, no: str = "") -> None:
-        """Give these files the flags that git's tags stand for, as far as the index has them; with `no`, take them away."""
+        """Set the flags that git's tags stand for on files in the index; with `no`, clear them."""
         known = set(self.git("ls-files", "-z", index=index).split(b"\0")) if tags else set()
         for option, has in (("skip-worktree", SKIPPED.__contains__), ("assume-unchanged", str.islower)):
             paths = b"\0".join(p for p, tag in tags.items() if has(tag) and p in known)
@@ -163,7 +168,7 @@ class WorkTree:
                 self.git("update-index", f"--{no}{option}", "-z", "--stdin", stdin=paths, index=index)
 
     def snapshot(self, commit: str, paths: Iterable[bytes]) -> str:
-        """The tree id of `commit` with these paths as they are on disk, ignored ones too; the index stays as it is."""
+        """Return the tree id of `commit` with `paths` as on disk, even if ignored. The index stays as it is."""
         top = os.fsencode(self.folder) + b"/"
         with self._own_index() as own:
             self.git("read-tree", commit, index=own)
@@ -175,7 +180,7 @@ class WorkTree:
             return self.git("write-tree", index=own).decode().strip()
 
     def staged_tree(self) -> str | None:
-        """The tree id of the index, less files that are only intended to be added; None where there is no index yet."""
+        """Return the index's tree id without intent-to-add entries; None without an index."""
         if not (self.git_dir / "index").exists():
             return None
         with self._own_index() as own:
@@ -192,8 +197,10 @@ class WorkTree:
             drop_own_index(own)
 
     def new_branch(self, tree: str, parent: str, commit: str) -> str:
-        """Commit `tree` on top of `parent` to the first free branch patchctl-stash-N; returns its name. What is staged comes
-        in between, as a commit of its own, where it is neither that tree nor the parent's nor that of `commit`."""
+        """Commit `tree` on top of `parent` to the first free branch patchctl-stash-N; return its name.
+
+        Staged content gets a commit of its own in between, unless its tree is `tree` or that of `parent` or `commit`.
+        """
         staged = self.staged_tree()
         known = self.git("rev-parse", f"{parent}^{{tree}}", f"{commit}^{{tree}}").decode().split()
         if staged is not None and staged not in (tree, *known):
@@ -201,25 +208,27 @@ class WorkTree:
         return self.keep(self._commit(tree, parent, "Edits found in the tree, kept by patchctl"))
 
     def keep(self, commit: str) -> str:
-        """Make the first free branch patchctl-stash-N of a commit; returns its name."""
+        """Create the first free branch patchctl-stash-N at a commit; return its name."""
         names = self.git("for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads/", "refs/tags/").decode().split()
-        taken = {n.partition("/")[0] for n in names}  # STASH-1/x leaves no room for STASH-1, and a tag would be meant
+        taken = {
+            n.partition("/")[0] for n in names
+        }  # STASH-1/x rules out STASH-1, and a tag of that name would be ambiguous
         name = next(f"{STASH}-{n}" for n in range(1, len(taken) + 2) if f"{STASH}-{n}" not in taken)
         (common_folder(self.git_dir) / "logs").mkdir(exist_ok=True)
         self.git("update-ref", f"refs/heads/{name}", commit, "0" * 40)
         return name
 
     def drop_branch(self, name: str) -> None:
-        """Take a branch back that `new_branch` made."""
+        """Delete a branch that `new_branch` made."""
         self.git("update-ref", "-d", f"refs/heads/{name}")
 
     def _commit(self, tree: str, parent: str, message: str) -> str:
         return self.git("commit-tree", tree, "-p", parent, "-m", message).decode().strip()
 
     def set_refs(self, base: str, tip: str, *, head: bool = False) -> None:
-        """Keep both commits from being collected; with `head`, detach HEAD at the tip as `git checkout --detach` does.
+        """Keep both commits from being pruned; with `head`, detach HEAD at the tip as `git checkout --detach` does.
 
-        Raises LocalEdits when another git holds HEAD.
+        Raises LocalEdits if another git holds HEAD.
         """
         self._set_own_refs(base, tip)
         file, own = self.git_dir / "HEAD", self.git_dir / f"HEAD{OWN}"
@@ -234,7 +243,7 @@ class WorkTree:
             out.write(f"{before} {tip} patchctl <patchctl@localhost> {int(time.time())} +0000\tpatchctl\n")
 
     def _set_own_refs(self, base: str, tip: str) -> None:
-        """As git does it: a lock that was not there, and a rename. Nobody else writes these, and they have no reflog."""
+        """Write our refs as git does, by lock and rename. Only patchctl writes them, and they have no reflog."""
         store = common_folder(self.git_dir)
         try:
             if (store / "reftable").is_dir():
@@ -247,30 +256,30 @@ class WorkTree:
             self.git("update-ref", "--stdin", stdin=f"update {_BASE_REF} {base}\nupdate {_TIP_REF} {tip}\n".encode())
 
     def drop_refs(self) -> None:
-        """Take our references out again, where there are any, and the empty folder that git leaves of them.
+        """Delete our refs and the empty folder that git leaves.
 
-        Raises LocalEdits when another git holds the packed references, and ours are among them.
+        Raises LocalEdits if another git holds the packed refs and ours are among them.
         """
         store = object_store(self.git_dir).parent
         if (store / "reftable").is_dir():
             if self.git("for-each-ref", "refs/patchctl/"):
                 self.git("update-ref", "--stdin", stdin=f"delete {_BASE_REF}\ndelete {_TIP_REF}\n".encode())
             return
-        if holds_packed(store):  # by ourselves: git's lock of a killed run could not be told from another's
+        if holds_packed(store):  # not by git: the lock of a killed git could not be told from another's
             file, own = store / "packed-refs", store / f"packed-refs{OWN}"
             ours = tuple(f" {ref}\n".encode() for ref in (_BASE_REF, _TIP_REF))
             own.unlink(missing_ok=True)
             own.write_bytes(b"".join(r for r in file.read_bytes().splitlines(keepends=True) if not r.endswith(ours)))
             put_in_place(own, file)
-        for ref in (_BASE_REF, _TIP_REF):  # no lock: nobody else writes them
+        for ref in (_BASE_REF, _TIP_REF):  # no lock: only patchctl writes them
             (store / ref).unlink(missing_ok=True)
         try:
             (store / "refs" / "patchctl").rmdir()
-        except OSError:  # not there: the references were packed; or a person put others beside ours
+        except OSError:  # the refs were packed, or someone else has refs there
             pass
 
     def has(self, oid: str) -> bool:
-        """Whether an object is in this repository."""
+        """Whether this repository has an object."""
         if holds(self.git_dir, oid):
             return True
         try:
@@ -283,13 +292,13 @@ class WorkTree:
 
 
 def drop_own_index(own: Path) -> None:
-    """Take away an index that only patchctl uses, and the lock that a killed git left of it."""
+    """Remove an index that only patchctl uses, and the lock that a killed git left."""
     for file in (own, own.with_name(f"{own.name}.lock")):
         file.unlink(missing_ok=True)
 
 
 def base_ref(git_dir: Path, which: str = "base") -> str | None:
-    """The commit of our reference `base` or `tip`, by the files of a git directory that git may be unable to read."""
+    """Return the commit of our ref `base` or `tip`, read from files, since git may fail on this git directory."""
     name = f"refs/patchctl/{which}"
     try:
         loose, packed = git_dir / name, git_dir / "packed-refs"
@@ -302,13 +311,13 @@ def base_ref(git_dir: Path, which: str = "base") -> str | None:
 
 
 def holds_packed(store: Path) -> bool:
-    """Whether our references are among the packed ones of this git directory."""
+    """Whether packed-refs has our refs."""
     file = store / "packed-refs"
     return file.is_file() and b" refs/patchctl/" in file.read_bytes()
 
 
 def create_git_dir(git_dir: Path, exclude: Iterable[str], *, file_modes: bool = True) -> None:
-    """A new, empty, ordinary git directory that holds nothing of the user's templates or settings."""
+    """Create an empty git directory without the user's templates or settings."""
     git_dir.parent.mkdir(parents=True, exist_ok=True)
     run_git(["init", "-q", "--bare", "--template=", str(git_dir)])
     run_git(["config", "--file", str(git_dir / "config"), "core.bare", "false"])
@@ -323,7 +332,7 @@ def create_git_dir(git_dir: Path, exclude: Iterable[str], *, file_modes: bool = 
 
 
 def add_exclude(git_dir: Path, paths: Iterable[str]) -> None:
-    """Ignore these paths too."""
+    """Add these paths to info/exclude."""
     file = git_dir / "info" / "exclude"
     have = file.read_text(encoding="utf-8") if file.exists() else ""
     missing = [f"/{p}\n" for p in paths if f"/{p}\n" not in have]
@@ -332,7 +341,7 @@ def add_exclude(git_dir: Path, paths: Iterable[str]) -> None:
 
 
 def import_base(git_dir: Path, source: Path, *, anew: bool = False) -> None:
-    """Bring every object of a cached base into `git_dir`, and its shallow boundary with it. Raises SourceMismatch."""
+    """Copy every object of a cached base, and its shallow boundary, into `git_dir`. Raises SourceMismatch."""
     for pack in (source / "objects" / "pack").glob("*.pack"):
         bring_pack(pack, git_dir / "objects" / "pack", anew=anew)
     boundary = source / "shallow"
@@ -344,7 +353,7 @@ def import_base(git_dir: Path, source: Path, *, anew: bool = False) -> None:
 
 
 def find_git_dir(folder: Path) -> Path | None:
-    """The git directory of a checkout whose top is exactly `folder`, or None. Never looks upward (wine-staging#7)."""
+    """Return the git directory of a checkout at exactly `folder`, or None. Never looks up (wine-staging#7)."""
     dot = folder / ".git"
     if dot.is_dir():
         return dot
@@ -357,5 +366,5 @@ def find_git_dir(folder: Path) -> Path | None:
 
 
 def object_store(git_dir: Path) -> Path:
-    """Where a git directory keeps its objects; a linked worktree shares those of its main repository."""
+    """Return the object folder of a git directory; a linked worktree shares its main repository's."""
     return common_folder(git_dir) / "objects"

@@ -1,1 +1,1 @@
-"""Manifests: what they hold (types), reading them with positions (load), all of them together (distribution)."""
+"""Manifests: their types, a loader that keeps positions, cross-checks, stack locks, and the distribution as a whole."""

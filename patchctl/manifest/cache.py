@@ -1,8 +1,7 @@
-"""Keeps what validation found right, so that the next run on the same bytes reads no YAML.
+"""Caches validated manifests, so that the next run on the same bytes reads no YAML.
 
-The key covers the tool's version, this package's own source, and path and bytes of every manifest. An entry that cannot
-be read, or whose digest is wrong, counts as not there; one that cannot be written is not missed, so that a read-only
-home works.
+The key covers the tool's version, this package's own source, and path and bytes of every manifest. An unreadable or
+damaged entry is a miss; one that cannot be written is skipped, so that a read-only home works.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from patchctl.manifest.types import Content, Practice, Profile, Release, Stack, 
 
 
 def find(cache_dir: Path, files: ManifestFiles) -> Content | None:
-    """What was kept for exactly these files, or None."""
+    """Return the cached content for exactly these files, or None."""
     try:
         digest, _, body = _entry(cache_dir, files).read_bytes().partition(b"\n")
         if hashlib.sha256(body).hexdigest().encode() != digest:
@@ -34,7 +33,7 @@ def find(cache_dir: Path, files: ManifestFiles) -> Content | None:
 
 
 def keep(cache_dir: Path, files: ManifestFiles, content: Content) -> None:
-    """Keeps `content` for these files; silently does nothing where the cache cannot be written."""
+    """Cache `content` for these files. Does nothing if the cache cannot be written."""
     body = json.dumps(_plain(content), separators=(",", ":")).encode()
     data = hashlib.sha256(body).hexdigest().encode() + b"\n" + body
     with contextlib.suppress(OSError, WorkspaceBusy):
@@ -49,12 +48,12 @@ def _key(files: ManifestFiles) -> str:
     total = hashlib.sha256()
 
     def add(name: str, data: bytes) -> None:
-        # With lengths, so that no two lists of files run together to the same bytes.
+        # Lengths keep two lists of files from hashing to the same bytes.
         total.update(f"{len(name.encode('utf-8', 'surrogateescape'))} {len(data)} ".encode())
         total.update(name.encode("utf-8", "surrogateescape") + data)
 
     add("version", __version__.encode())
-    # A checkout under development changes what it takes without changing its version.
+    # A development checkout changes what it accepts without changing its version.
     for source in sorted(Path(__file__).parent.glob("*.py")):
         add(source.name, source.read_bytes())
     for name, data in files.content.items():

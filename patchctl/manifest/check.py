@@ -1,4 +1,4 @@
-"""Reads every manifest of a distribution, and checks that they fit each other and the patch files."""
+"""Reads every manifest of a distribution and checks that they fit each other and the patch files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Problems = Iterator[Problem]
 
 @dataclass
 class Read:
-    """What could be read. A file with faults is known by name, so that who refers to it is not blamed as well."""
+    """What could be read. Files with errors are known by name, so that references to them are not errors as well."""
 
     root: Path
     upstreams: Loaded[Upstreams] | None = None
@@ -38,7 +38,7 @@ class Read:
 
 
 def checked(root: Path, files: ManifestFiles) -> Content:
-    """All manifests, validated and checked against each other. Raises InvalidManifest with every fault."""
+    """Return all manifests, validated and cross-checked. Raises InvalidManifest with every error."""
     problems = list(files.problems)
     read = _read(root, files, problems)
     problems.extend(_inherit(read))
@@ -88,7 +88,7 @@ def _cross_checks(read: Read) -> Problems:
     for found in read.releases.values():
         yield from _one_stack_at_least(found)
         for name in found.value.stacks.keys() & found.value.pinned.keys():
-            yield found.positions.problem(("pinned", name), "has a stack in this release already", at="key")
+            yield found.positions.problem(("pinned", name), "already has a stack in this release", at="key")
     for file, profile in read.profiles.items():
         yield from _file_name(profile, file)
         if profile.value.releases:
@@ -101,7 +101,7 @@ def _cross_checks(read: Read) -> Problems:
 
 
 def _inherit(read: Read) -> Problems:
-    """Checks what each release says itself, then gives it what it has of the one that it extends."""
+    """Check what each release says itself, then merge in the release that it extends."""
     for file, found in read.releases.items():
         yield from _file_name(found, file)
         yield from _stacks_known(read, found.positions, (), found.value.stacks)
@@ -113,7 +113,7 @@ def _inherit(read: Read) -> Problems:
             seen.append(value.extends)
             value = replace(value.over(own[value.extends]), extends=own[value.extends].extends)
         if value.extends in seen:
-            yield found.positions.problem(("extends",), f"a circle: {' -> '.join([*seen, str(value.extends)])}")
+            yield found.positions.problem(("extends",), f"cycle: {' -> '.join([*seen, str(value.extends)])}")
         elif found.value.extends is not None and found.value.extends not in read.release_files:
             what = f"no release {quoted(found.value.extends)}{did_you_mean(found.value.extends, read.release_files)}"
             yield found.positions.problem(("extends",), what)
@@ -122,57 +122,53 @@ def _inherit(read: Read) -> Problems:
 
 def _file_name(loaded: Loaded[Profile] | Loaded[Release], file: str) -> Problems:
     if loaded.value.name != file:
-        what = f"expected {quoted(file)}, as the file's name; found {quoted(loaded.value.name)}"
+        what = f"expected {quoted(file)}, the file's name; found {quoted(loaded.value.name)}"
         yield loaded.positions.problem(("name",), what)
 
 
 def _names(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problems:
-    """A stack's upstream is its folder, its name its file's."""
+    """Check that upstream and name match folder and file."""
     stack, at = loaded.value, loaded.positions
     if stack.upstream != folder:
-        yield at.problem(
-            ("upstream",), f"expected {quoted(folder)}, as the folder's name; found {quoted(stack.upstream)}"
-        )
+        yield at.problem(("upstream",), f"expected {quoted(folder)}, the folder's name; found {quoted(stack.upstream)}")
     elif read.upstreams and stack.upstream not in read.upstreams.value.upstreams:
         known = read.upstreams.value.upstreams
         yield at.problem(
             ("upstream",), f"{quoted(stack.upstream)} is not in upstreams.yaml{did_you_mean(stack.upstream, known)}"
         )
     if stack.name != file:
-        yield at.problem(("name",), f"expected {quoted(file)}, as the file's name; found {quoted(stack.name)}")
+        yield at.problem(("name",), f"expected {quoted(file)}, the file's name; found {quoted(stack.name)}")
 
 
 def _sources(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problems:
-    """There is a place where the pin can be had. A stack that extends another has its pin, and no fault of its own."""
+    """Check that the pin has a source. A stack that extends another inherits its pin, and so no error of its own."""
     if loaded.value.extends or read.upstreams is None or folder not in read.upstreams.value.upstreams:
         return
     upstream, pin = read.upstreams.value.upstreams[folder], loaded.value.pin
     if pin.sdist and upstream.sdist is None:
-        yield loaded.positions.problem(("pin", "sdist"), f"upstreams.yaml gives {folder} no sdist to look for")
+        yield loaded.positions.problem(("pin", "sdist"), f"upstreams.yaml has no sdist for {folder}")
     if pin.commit is None and pin.sdist is None:
-        yield loaded.positions.problem(
-            ("pin", "commit"), "null needs 'sdist': nothing else says what is pinned", at="key"
-        )
+        yield loaded.positions.problem(("pin", "commit"), "null needs 'sdist', or nothing is pinned", at="key")
     elif pin.commit is None and (named := next((k for k in ("tree", "tag") if getattr(pin, k)), None)):
-        yield loaded.positions.problem(("pin", named), "needs 'commit': it is one of a commit's", at="key")
+        yield loaded.positions.problem(("pin", named), "needs 'commit', which it belongs to", at="key")
     elif pin.sdist is None and not upstream.git:
         yield loaded.positions.problem(
-            ("pin",), f"cannot be had: no sdist, and upstreams.yaml gives {folder} no git repository"
+            ("pin",), f"no source: neither an sdist here nor a git repository for {folder} in upstreams.yaml"
         )
 
 
 def _numbers(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problems:
-    """Numbers ascend, so that the order of the list and the order of a folder's listing are one."""
+    """Check that numbers ascend, so that the list and a directory listing have the same order."""
     patches = loaded.value.patches
     for index, (before, patch) in enumerate(pairwise(patches), start=1):
         if patch[:4] <= before[:4]:
             yield loaded.positions.problem(
-                ("patches", index), f"number {patch[:4]} after {before[:4]}; expected a greater one"
+                ("patches", index), f"number {patch[:4]} after {before[:4]}; numbers must ascend"
             )
 
 
 def _files(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problems:
-    """Every patch that is named is there."""
+    """Check that every listed patch exists."""
     stack = loaded.value
     there = read.root / "patches" / folder / file
     names = [p.name for p in there.glob("*/[0-9]*-*-*.patch")]
@@ -181,22 +177,22 @@ def _files(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problem
     for key, name in zip(keys, own_files(stack), strict=True):
         if is_there(read.root, Patch(folder, file, name)):
             continue
-        what = f"{quoted(name)} is no regular file in {shown(there / feature_of(name))}"
-        if (there / name).is_file():  # as every distribution had it before features had folders
-            what += "; it lies beside that folder: each feature has one, with what it carries in files/"
+        what = f"{quoted(name)} is not a regular file in {shown(there / feature_of(name))}"
+        if (there / name).is_file():  # the layout before features had folders
+            what += "; it is next to that folder: move it and its carried files (files/) into it"
         elif (there / feature_of(name)).exists() or nearest(feature_of(name), map(feature_of, names)):
             what += did_you_mean(name, set(names) - {name})
         else:
-            what += ", which is gone: take this line out, or bring the folder back"
+            what += ", which does not exist: remove this line or restore the folder"
         yield loaded.positions.problem(key, what)
 
 
 def _extends(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problems:
-    """The extended stack is there, at the same pin, and not round in a circle."""
+    """Check that the extended stack exists, has the same pin, and does not extend this one."""
     stack, at = loaded.value, loaded.positions
     if stack.extends is None:
         if stack.replace:
-            yield at.problem(("replace",), "needs 'extends': there is nothing to replace", at="key")
+            yield at.problem(("replace",), "needs 'extends', or there is nothing to replace", at="key")
         return
     if (folder, stack.extends) not in read.stack_files:
         known = [name for upstream, name in read.stack_files if upstream == folder and name != file]
@@ -207,7 +203,7 @@ def _extends(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Probl
     try:
         chain = ancestry(stack, read.good_stacks)
     except Cycle as cycle:
-        yield at.problem(("extends",), f"a circle: {cycle}")
+        yield at.problem(("extends",), f"cycle: {cycle}")
         return
     if len(chain) > 1 and chain[1].pin != stack.pin:
         differs = next(
@@ -219,39 +215,39 @@ def _extends(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Probl
 
 
 def _comes_from(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problems:
-    """The stack whose tests serve is there, and not round in a circle."""
+    """Check that the stack this one comes from exists and does not come from this one."""
     stack, at = loaded.value, loaded.positions
     if stack.comes_from is None:
         return
     if stack.extends is not None:
-        yield at.problem(("comes_from",), "not with 'extends', which says it already", at="key")
+        yield at.problem(("comes_from",), "redundant with 'extends'", at="key")
     elif (folder, stack.comes_from) not in read.stack_files:
         known = [name for upstream, name in read.stack_files if upstream == folder and name != file]
         near = did_you_mean(stack.comes_from, known)
         yield at.problem(("comes_from",), f"{cleaned(folder)} has no stack {quoted(stack.comes_from)}{near}")
     elif stack.name in [one.comes_from or one.extends for one in descent(stack, read.good_stacks)]:
-        yield at.problem(("comes_from",), "a circle: it comes from a stack that comes from this one")
+        yield at.problem(("comes_from",), "cycle: it comes from a stack that comes from this one")
 
 
 def _left(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problems:
-    """Features are dropped or postponed from the stack that this one comes from, and not both."""
+    """Check that features are dropped or postponed only from the stack this one comes from, and not both."""
     stack, at = loaded.value, loaded.positions
     for key in ("dropped", "postponed"):
         if getattr(stack, key) and stack.comes_from is None:
-            yield at.problem((key,), "needs 'comes_from': the stack that had these features", at="key")
+            yield at.problem((key,), "needs 'comes_from', the stack that had these features", at="key")
     for feature in stack.postponed:
         if feature in stack.dropped:
-            yield at.problem(("postponed", feature), "is in 'dropped' too: it comes later, or never", at="key")
+            yield at.problem(("postponed", feature), "is also in 'dropped'", at="key")
 
 
 def _replaces(read: Read, loaded: Loaded[Stack], parent: Stack) -> Problems:
-    """What is replaced is there once, and what replaces it is used once."""
+    """Check that each replaced patch exists once and each replacement is used once."""
     stack, at = loaded.value, loaded.positions
     theirs = [p.file for p in resolve(parent, read.good_stacks)]
     used = list(stack.patches)
     for old, new in stack.replace.items():
         if theirs.count(old) != 1:
-            fault = "is not a patch of" if old not in theirs else "is more than one patch of"
+            fault = "is not a patch of" if old not in theirs else "names more than one patch of"
             near = did_you_mean(old, theirs) if old not in theirs else ""
             yield at.problem(("replace", old), f"{fault} {parent.name}{near}", at="key")
         if new in used:
@@ -260,11 +256,11 @@ def _replaces(read: Read, loaded: Loaded[Stack], parent: Stack) -> Problems:
 
 
 def _generated(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problems:
-    """No two generated files at one place."""
+    """Check that no two generated files have the same path."""
     paths = [g.path for g in loaded.value.generated]
     for index, path in enumerate(paths):
         if path in paths[:index]:
-            yield loaded.positions.problem(("generated", index, "path"), f"{quoted(path)} a second time")
+            yield loaded.positions.problem(("generated", index, "path"), f"duplicate {quoted(path)}")
 
 
 StackCheck = Callable[[Read, Loaded[Stack], str, str], Problems]
@@ -273,11 +269,11 @@ STACK_CHECKS: tuple[StackCheck, ...] = (_names, _sources, _numbers, _files, _ext
 
 def _one_stack_at_least(loaded: Loaded[Profile] | Loaded[Release]) -> Problems:
     if not loaded.value.stacks:
-        yield loaded.positions.problem(("stacks",), "expected one stack at least", at="key")
+        yield loaded.positions.problem(("stacks",), "expected at least one stack", at="key")
 
 
 def _stacks_known(read: Read, at: Positions, above: KeyPath, stacks: Mapping[str, str]) -> Problems:
-    """The stacks that `stacks`, a key below `above`, names are there."""
+    """Check that the stacks named by `stacks`, a key below `above`, exist."""
     upstreams = read.upstreams.value.upstreams if read.upstreams else None
     for upstream, name in stacks.items():
         path = (*above, "stacks", upstream)
@@ -291,33 +287,33 @@ def _stacks_known(read: Read, at: Positions, above: KeyPath, stacks: Mapping[str
 def _without_known(
     loaded: Loaded[Profile], above: KeyPath, without: Sequence[str], stacks: Collection[str]
 ) -> Problems:
-    """What is left out is of an upstream that is there; the features themselves are in the patches' headers."""
+    """Check the upstreams in `without`. The features themselves are declared in patch headers."""
     for index, feature in enumerate(without):
         path, upstream = (*above, "without", index), feature.partition("@")[2]
         if upstream and upstream not in stacks:
             what = f"the profile has no {quoted(upstream)}{did_you_mean(upstream, stacks)}"
             yield loaded.positions.problem(path, what)
         if feature in without[:index]:
-            yield loaded.positions.problem(path, f"{quoted(feature)} a second time")
+            yield loaded.positions.problem(path, f"duplicate {quoted(feature)}")
 
 
 def _runtime_known(read: Read, loaded: Loaded[Profile] | Loaded[Release]) -> Problems:
-    """What it runs on is known."""
+    """Check that every runtime requirement is in upstreams.yaml."""
     if read.upstreams is None:
         return
     known = read.upstreams.value.requirements
     for name in loaded.value.runtime:
         if name not in known:
-            what = f"is no requirement in upstreams.yaml{did_you_mean(name, known)}"
+            what = f"is not a requirement in upstreams.yaml{did_you_mean(name, known)}"
             yield loaded.positions.problem(("runtime", name), what, at="key")
 
 
 def _profile_releases(read: Read, loaded: Loaded[Profile]) -> Problems:
-    """Its releases are there, what it changes of each is in it, and it says nothing that the releases say."""
+    """Check that a profile's releases exist, that its changes apply to them, and that it repeats nothing of theirs."""
     profile, at = loaded.value, loaded.positions
     for key in ("stacks", "runtime", "requirements"):
         if getattr(profile, key):
-            yield at.problem((key,), "not with 'releases', which say it", at="key")
+            yield at.problem((key,), "not allowed with 'releases', which define it", at="key")
     taken: dict[str, str] = {}
     for releases, own in profile.releases.items():
         path = ("releases", releases)
@@ -328,16 +324,16 @@ def _profile_releases(read: Read, loaded: Loaded[Profile]) -> Problems:
             )
         for name in there:
             if taken.setdefault(name, releases) != releases:
-                yield at.problem(path, f"{quoted(name)} a second time, after {quoted(taken[name])}", at="key")
+                yield at.problem(path, f"{quoted(name)} is already covered by {quoted(taken[name])}", at="key")
         found: dict[Problem, None] = {}
         for name in there:
-            if name in read.releases:  # else its own file is told of
+            if name in read.releases:  # otherwise the release's own file has errors
                 found |= dict.fromkeys(_on_release(read, loaded, releases, own, read.releases[name].value))
         yield from found
 
 
 def _on_release(read: Read, loaded: Loaded[Profile], releases: str, own: OnRelease, chosen: Release) -> Problems:
-    """What a profile changes of a release is in it."""
+    """Check that what a profile changes of a release is in it."""
     at, path, stacks = loaded.positions, ("releases", releases), chosen.stacks
     for upstream in own.stacks:
         if upstream not in stacks or upstream in own.leaves_out:
@@ -350,7 +346,7 @@ def _on_release(read: Read, loaded: Loaded[Profile], releases: str, own: OnRelea
             yield at.problem((*path, "leaves_out", index), what)
     left = [upstream for upstream in stacks if upstream not in own.leaves_out]
     if not left:
-        yield at.problem((*path, "leaves_out"), "expected one stack at least to be left", at="key")
+        yield at.problem((*path, "leaves_out"), "leaves no stack", at="key")
     yield from _stacks_known(read, at, path, {u: s for u, s in own.stacks.items() if u in stacks})
     yield from _without_known(loaded, (), loaded.value.without, left)
     yield from _without_known(loaded, path, own.without, left)

@@ -1,10 +1,10 @@
-"""A distribution: the folder with manifests/ and patches/ that one team keeps, read as a whole.
+"""A distribution: one team's folder with manifests/ and patches/.
 
 manifests/upstreams.yaml
 manifests/stacks/<upstream>/<stack>.yaml
-manifests/releases/<release>.yaml                what upstreams support together; not every team has releases
+manifests/releases/<release>.yaml       optional: which stacks upstreams support together
 manifests/profiles/<profile>.yaml
-manifests/practice.yaml                 what documents of the practice call our switches; not every team has such documents
+manifests/practice.yaml                 optional: names of our switches in published practice documents
 patches/<upstream>/<stack>/<name>/NNNN-<feature|bugfix>-<name>.patch
 """
 
@@ -27,9 +27,9 @@ VARIABLE = "PATCHCTL_ROOT"
 
 
 def find_root(explicit: Path | None, start: Path) -> Path:
-    """The distribution's folder: --root, else PATCHCTL_ROOT, else the nearest folder from `start` upward.
+    """Return the distribution's folder: --root, else PATCHCTL_ROOT, else the nearest folder from `start` upward.
 
-    Raises WrongUse, which says what was looked for and where.
+    Raises WrongUse with the places searched.
     """
     if explicit is not None:
         return _checked(explicit, "--root")
@@ -41,28 +41,31 @@ def find_root(explicit: Path | None, start: Path) -> Path:
         if (folder / MARKER).is_file():
             return folder
     bare = next((f for f in (here, *here.parents) if (f / "manifests").is_dir()), None)
-    note = f"; {shown(bare / 'manifests')} is there and holds no upstreams.yaml" if bare else ""
+    note = f"; {shown(bare / 'manifests')} exists but has no upstreams.yaml" if bare else ""
     raise WrongUse(
-        f"no distribution: looked for {MARKER} in {shown(here)} and every folder above it{note}",
-        hint=f"change into a folder of the distribution, or name it with --root DIR or {VARIABLE}=DIR",
+        f"no distribution: found no {MARKER} in {shown(here)} or any folder above it{note}",
+        hint=f"run patchctl inside a distribution, or name one with --root DIR or {VARIABLE}=DIR",
     )
 
 
 def _checked(folder: Path, origin: str) -> Path:
     if not (folder / MARKER).is_file():
         raise WrongUse(
-            f"{origin} names {cleaned(str(folder.absolute()))}, which holds no {MARKER}",
-            hint="name the folder that holds manifests/, not manifests/ itself" if folder.name == "manifests" else None,
+            f"{origin} names {cleaned(str(folder.absolute()))}, which has no {MARKER}",
+            hint="name the folder that contains manifests/, not manifests/ itself"
+            if folder.name == "manifests"
+            else None,
         )
     return folder.resolve()
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """Everything that manifests say, checked. Stacks are kept by (upstream, name), releases with the newest first.
+    """The validated manifests. Stacks are keyed by (upstream, name); releases are sorted newest first.
 
-    `profiles` has each profile on one release: the oldest that it stands on, unless patchctl.catalog.chosen_release chose another.
-    `variants` has it on each of its releases, the newest first. `named_release` is the release that the run names, None for none.
+    `profiles` has each profile on one release: its oldest, unless patchctl.catalog.chosen_release picked another.
+    `variants` has it on each of its releases, newest first. `named_release` is the release that the run names, if
+    any.
     """
 
     root: Path
@@ -77,10 +80,10 @@ class Distribution:
 
     @classmethod
     def load(cls, root: Path, cache_dir: Path | None = None) -> Distribution:
-        """Reads and checks the distribution. Raises InvalidManifest with every fault of every file.
+        """Read and check the distribution. Raises InvalidManifest with every error in every file.
 
-        With `cache_dir`, manifests that were found right before are not validated again, and yaml is not imported.
-        Whether the patch files are there is looked at every time.
+        With `cache_dir`, manifests validated before are not validated again, and yaml is not imported. Whether the
+        patch files exist is checked every time.
         """
         files = ManifestFiles.scan(root)
         content = cache.find(cache_dir, files) if cache_dir else None
@@ -102,57 +105,61 @@ class Distribution:
         )
 
     def upstream(self, name: str) -> Upstream:
-        """Raises WrongUse, which names the nearest known one."""
+        """Return an upstream. Raises WrongUse with the nearest known name."""
         if name not in self.upstreams:
             raise WrongUse(f"no upstream {quoted(name)}{did_you_mean(name, self.upstreams)}")
         return self.upstreams[name]
 
     def profile(self, name: str) -> Profile:
-        """On the release that was chosen. Raises WrongUse, which names the nearest known one, or the releases that it stands on."""
+        """Return a profile on the chosen release. Raises WrongUse with the nearest name or the profile's releases."""
         if name not in self.variants:
             raise WrongUse(f"no profile {quoted(name)}{did_you_mean(name, self.variants)}")
         if name not in self.profiles:
             releases = ", ".join(p.release for p in self.variants[name] if p.release)
-            stands = f"it stands on {releases}" if releases else "it names its stacks itself: take it without --release"
-            raise WrongUse(f"the profile {name} does not stand on the release that was asked for", hint=stands)
+            stands = f"it supports {releases}" if releases else "it names its stacks itself: run without --release"
+            raise WrongUse(f"the profile {name} does not support this release", hint=stands)
         return self.profiles[name]
 
     def release(self, name: str) -> Release:
-        """Raises WrongUse, which names the nearest known one."""
+        """Return a release. Raises WrongUse with the nearest known name."""
         if name not in self.releases:
-            hint = f"there are {', '.join(self.releases)}" if self.releases else "this distribution has none"
+            hint = f"known releases: {', '.join(self.releases)}" if self.releases else "this distribution has none"
             raise WrongUse(f"no release {quoted(name)}{did_you_mean(name, self.releases)}", hint=hint)
         return self.releases[name]
 
     def every_profile(self) -> list[Profile]:
-        """Every profile on every release that it stands on."""
+        """Return every profile on each of its releases."""
         return [profile for found in self.variants.values() for profile in found]
 
     def of_named_release(self, stack: Stack) -> bool:
-        """Whether a stack is one of the release that the run names; where it names none, every stack is."""
+        """Whether a stack belongs to the release that the run names; True if it names none."""
         if self.named_release is None:
             return True
         users = (self.releases[self.named_release].stacks, *(p.stacks for p in self.profiles.values()))
         return any(stacks.get(stack.upstream) == stack.name for stacks in users)
 
     def each_release(self) -> list[Distribution]:
-        """The distribution on the release that the run names; without one on each of them, the newest first, then with the
-        profiles that stand on none: so every profile is met on every release that it stands on."""
+        """Return the distribution once per release, newest first, then with profiles without a release.
+
+        Every profile so occurs on each of its releases. Only the named release, if the run names one.
+        """
         if self.named_release is not None:
             return [self]
         on = {name: {p.name: p for p in self.every_profile() if p.release == name} for name in (*self.releases, None)}
         return [replace(self, profiles=profiles) for profiles in on.values() if profiles]
 
     def held(self, name: str | None, release: str | None) -> Profile | None:
-        """The profile that a workspace's state names, or None where it is gone. A state that names no release was written
-        before there were several: it is of the oldest."""
+        """Return the profile that a workspace's state names, or None if it no longer exists.
+
+        A state without a release predates releases and means the oldest.
+        """
         found = self.variants.get(name or "", ())
         if release is None:
             return found[-1] if found else None
         return next((profile for profile in found if profile.release == release), None)
 
     def stack(self, upstream: str, name: str) -> Stack:
-        """Raises WrongUse, which names the nearest known one."""
+        """Return a stack. Raises WrongUse with the nearest known name."""
         self.upstream(upstream)
         if (upstream, name) not in self.stacks:
             known = [s for u, s in self.stacks if u == upstream]
@@ -160,15 +167,15 @@ class Distribution:
         return self.stacks[upstream, name]
 
     def stacks_of(self, profile: Profile) -> dict[str, Stack]:
-        """The stacks of a profile by upstream, in the order of upstreams.yaml."""
+        """Return a profile's stacks by upstream, in the order of upstreams.yaml."""
         return {u: self.stack(u, profile.stacks[u]) for u in self.upstreams if u in profile.stacks}
 
     def patches(self, stack: Stack) -> list[Patch]:
-        """The patches of a stack in the order they apply, `extends` and `replace` resolved."""
+        """Return a stack's patches in order, with `extends` and `replace` resolved."""
         return resolve(stack, self.stacks)
 
     def patch_files(self, stack: Stack) -> list[Path]:
-        """The files of `patches`, below the root."""
+        """Return the files of `patches`, below the root."""
         return [self.root / patch.path for patch in self.patches(stack)]
 
     def stack_file(self, stack: Stack) -> Path:
@@ -178,11 +185,11 @@ class Distribution:
         return self.root / "manifests" / "profiles" / f"{profile.name}.yaml"
 
     def unlisted_files(self) -> list[Path]:
-        """What lies in patches/ and belongs to no stack: a patch that somebody forgot to list, or to delete."""
+        """Return files in patches/ that no stack lists: someone forgot to list or delete them."""
         return unlisted(self.root, self.stacks)
 
     def where(self, manifest: Path, *key: str | int) -> Where:
-        """The line of a key of a manifest. Reads the file again: only errors and findings need it."""
+        """Return the line of a manifest's key. Rereads the file, which only errors and findings need."""
         from patchctl.manifest.load import positions_of
 
         positions = positions_of(manifest)

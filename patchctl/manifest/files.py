@@ -12,17 +12,17 @@ from patchctl.extension import registered
 from patchctl.manifest.problems import InvalidManifest, Problem, quoted, shown
 
 MAX_BYTES = 1 << 18
-# Read by others: what is generated (locks, trees, keys, the schemas), and what is installed beside the trees
-# (patchctl.requirements). Extensions name what they read.
+# Read elsewhere: generated files, and the requirement sets (patchctl.requirements). Extensions declare what they
+# read.
 _READ_BY_OTHERS = frozenset(["locks", "trees", "keys", "schema", "requirements"])
-PRACTICE = "practice.yaml"  # not every distribution has one
+PRACTICE = "practice.yaml"  # optional
 
 
 @dataclass(frozen=True)
 class ManifestFiles:
-    """The files by path below the root, with '/' and in order.
+    """Manifest bytes by path below the root ('/', sorted).
 
-    Each is read once, so that what the cache's key covers is what is parsed.
+    Each file is read once, so that the cache key covers exactly what is parsed.
     """
 
     content: dict[str, bytes]
@@ -30,7 +30,7 @@ class ManifestFiles:
 
     @classmethod
     def scan(cls, root: Path) -> ManifestFiles:
-        """Lists and reads. What is in the way (a file that would not be read, or cannot be) becomes a problem."""
+        """List and read all manifests. Unexpected or unreadable files become problems."""
         content: dict[str, bytes] = {}
         problems: list[Problem] = []
         for relative, fault in _listing(root):
@@ -44,7 +44,7 @@ class ManifestFiles:
 
 
 def _listing(root: Path) -> Iterator[tuple[str, str]]:
-    """Every manifest's path, or a path and why it is none."""
+    """Yield every manifest's path, or a path and why it is not one."""
     yield "manifests/upstreams.yaml", ""
     known = _READ_BY_OTHERS.union(
         {"upstreams.yaml", "stacks", "releases", "profiles"}, *(e.manifests for e in registered())
@@ -59,7 +59,7 @@ def _listing(root: Path) -> Iterator[tuple[str, str]]:
             )
     for upstream, is_folder in _entries(root, "manifests/stacks"):
         if not is_folder:
-            yield f"manifests/stacks/{upstream}", _stray(upstream, "one folder for each upstream", is_folder)
+            yield f"manifests/stacks/{upstream}", _stray(upstream, "one folder per upstream", is_folder)
             continue
         yield from _yaml_files(root, f"manifests/stacks/{upstream}")
     yield from _yaml_files(root, "manifests/releases")
@@ -74,11 +74,11 @@ def _yaml_files(root: Path, folder: str) -> Iterator[tuple[str, str]]:
 
 def _stray(name: str, expected: str, is_folder: bool) -> str:
     kind = "folder" if is_folder else "file"
-    return f"the {kind} {quoted(name)} would not be read; expected {expected} here"
+    return f"unexpected {kind} {quoted(name)}; expected {expected} here"
 
 
 def _entries(root: Path, folder: str) -> list[tuple[str, bool]]:
-    """Names, sorted, and whether each is a folder. Hidden files and editors' backups are nobody's manifests."""
+    """Return sorted names and whether each is a folder, without hidden files and editor backups."""
     try:
         with os.scandir(root / folder) as found:
             entries = [(e.name, e.is_dir()) for e in found]
@@ -91,9 +91,9 @@ def _entries(root: Path, folder: str) -> list[tuple[str, bool]]:
 
 
 def file_bytes(path: Path) -> bytes:
-    """The file's bytes, as many as a manifest may have and one more.
+    """Read at most one byte more than a manifest may have. Raises InvalidManifest.
 
-    Anything but a regular file is refused before it is opened: reading a FIFO would wait for ever.
+    Refuses anything but a regular file before opening it: a FIFO would block.
     """
     name = shown(path)
     try:

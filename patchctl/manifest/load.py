@@ -1,6 +1,6 @@
-"""Reads one manifest: bytes, a tree with positions, then a dataclass whose types the tree was held against.
+"""Loads one manifest: bytes to a tree with positions, checked against the annotations of a dataclass.
 
-Every fault is told in one run, with its place, what was expected, what was found and the nearest known name.
+One run reports every error with its place, what was expected and found, and the nearest known name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MISSING = "missing"
 
 @dataclass(frozen=True)
 class Loaded(Generic[T]):
-    """A manifest's value, and where each of its keys and values stands."""
+    """A manifest's value and the positions of its keys and values."""
 
     value: T
     positions: Positions
@@ -38,12 +38,12 @@ class Positions:
     root: Node
 
     def problem(self, path: KeyPath, what: str, *, at: Literal["key", "value"] = "value") -> Problem:
-        """A fault at the key or the value of `path`; where there is no such key, at the nearest that encloses it."""
+        """Build a Problem at the key or value of `path`, or at the nearest enclosing key that exists."""
         line, column = self.place(path, at=at)
         return Problem(self.file, line, column, written(path), what)
 
     def place(self, path: KeyPath, *, at: Literal["key", "value"] = "value") -> tuple[int, int]:
-        """Line and column, from 1."""
+        """Return line and column, from 1."""
         node, place = self.root, (self.root.line, self.root.column)
         for part in path:
             if isinstance(part, int) and node.kind == "list" and part < len(node.items):
@@ -52,7 +52,7 @@ class Positions:
             elif isinstance(part, str) and part in node.entries:
                 entry = node.entries[part]
                 node = entry.value
-                # A value that is a block, or missing, begins in a later line; a person looks for its key.
+                # A block or a missing value starts on a later line; people look for its key.
                 use_key = at == "key" or node.kind in ("mapping", "list", "null")
                 place = (entry.line, entry.column) if use_key else (node.line, node.column)
             else:
@@ -61,7 +61,7 @@ class Positions:
 
 
 def written(path: KeyPath) -> str:
-    """A path of keys as people write it: upstreams.verl.git[0]."""
+    """Format a key path as in upstreams.verl.git[0]."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{cleaned(part)}"
@@ -69,18 +69,18 @@ def written(path: KeyPath) -> str:
 
 
 def read(path: Path, model: type[T]) -> Loaded[T]:
-    """The manifest in a file. Raises InvalidManifest with every fault that it has."""
+    """Load the manifest in a file. Raises InvalidManifest with every error in it."""
     return loads(file_bytes(path), model, shown(path))
 
 
 def loads(data: bytes, model: type[T], file: str) -> Loaded[T]:
-    """As `read`, from bytes; `file` is the name that messages use."""
+    """Like `read`, from bytes; `file` is the name in messages."""
     positions, faults = tree(data, file)
     positions = Positions(file, shorthand.written_out(positions.root, model))
     kind: Any = model
     refused = _refusals(positions.root, shape_of(kind), ())
     refusals = [positions.problem(path, what, at=at) for path, what, at in refused]
-    # A key whose value was refused for its form is not missing as well.
+    # A key whose value is malformed is not missing as well.
     told = {fault.key for fault in faults}
     problems = [*faults, *(r for r in refusals if not (r.key in told and r.what.startswith(MISSING)))]
     if problems:
@@ -90,7 +90,7 @@ def loads(data: bytes, model: type[T], file: str) -> Loaded[T]:
 
 
 def tree(data: bytes, file: str) -> tuple[Positions, list[Problem]]:
-    """Positions alone. Raises InvalidManifest where the file is not YAML that we take."""
+    """Return positions and syntax errors only. Raises InvalidManifest if the file is not YAML as we accept it."""
     try:
         root, faults = yamltree.parse(data)
     except yamltree.Unreadable as error:
@@ -99,16 +99,16 @@ def tree(data: bytes, file: str) -> tuple[Positions, list[Problem]]:
 
 
 def positions_of(path: Path) -> Positions:
-    """Where the keys of a file are, whatever they hold. Raises InvalidManifest where it is not YAML that we take."""
+    """Return the positions of a file's keys, whatever their values. Raises InvalidManifest."""
     return tree(file_bytes(path), shown(path))[0]
 
 
 Refusal = tuple[KeyPath, str, Literal["key", "value"]]
-"""Where something is not of its type, what is said of it, and whether the key or the value is meant."""
+"""A type error: its path, the message, and whether it is about the key or the value."""
 
 
 def _refusals(node: Node, shape: Shape, path: KeyPath) -> Iterator[Refusal]:
-    """Everything below a value that its type does not take. What was refused for its form is not told again."""
+    """Yield every type error in a value, except what was refused for its syntax."""
     if node.kind == "refused" or (node.kind == "null" and shape.nullable):
         return
     if shape.is_record and node.kind == "mapping":
@@ -121,7 +121,7 @@ def _refusals(node: Node, shape: Shape, path: KeyPath) -> Iterator[Refusal]:
         key, value = (shape_of(a) for a in shape.args)
         for name, entry in node.entries.items():
             if not key.takes_text(name):
-                yield (*path, name), f"the key is not right: expected {expects(key)}", "key"
+                yield (*path, name), f"invalid key; expected {expects(key)}", "key"
             yield from _refusals(entry.value, value, (*path, name))
     elif not _takes(shape, node):
         found = f"expected {expects(shape)}; found {node.found()}{_advice(path, node, shape)}"
@@ -141,7 +141,7 @@ def _in_record(node: Node, shape: Shape, path: KeyPath) -> Iterator[Refusal]:
 
 
 def _takes(shape: Shape, node: Node) -> bool:
-    """Whether a value that holds no others is of this type; a mapping or a list never is."""
+    """Whether a scalar is of this type; a mapping or list never is."""
     if shape.base is int:
         only, value = shape.mark(Only), node.plain()
         return type(value) is int and (only is None or value == only.value)
@@ -151,7 +151,7 @@ def _takes(shape: Shape, node: Node) -> bool:
 
 
 def _advice(path: KeyPath, node: Node, shape: Shape) -> str:
-    """What to do about a value of another type, where that can be told."""
+    """Return a hint on fixing a value of the wrong type, or ""."""
     from patchctl.terminal.text import redact_text
 
     if node.kind in ("number", "boolean") and shape.base is str:
@@ -163,6 +163,6 @@ def _advice(path: KeyPath, node: Node, shape: Shape) -> str:
         return f"; did you mean '{near}'?" if near else ""
     if shape.base is str and node.kind == "text" and redact_text(node.text) != node.text:
         return " (its credentials are not shown)"
-    # Of an id that is cut off or has a blank at its end, people see the length before they see the fault.
+    # With a truncated id or a trailing blank, the length is the first thing to look at.
     is_id = shape.mark(Pattern) in DIGESTS
     return f" ({len(node.text)} characters)" if is_id and node.kind == "text" else ""

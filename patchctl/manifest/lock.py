@@ -1,8 +1,8 @@
-"""The lock: what every stack must give, generated and checked in, so that any difference is found before it trains.
+"""The stack lock: the trees and commits that each stack must give, generated and committed.
 
-One JSON file a stack, manifests/locks/<upstream>/<stack>.json. JSON and not YAML, since no person writes it and it is read
-on every run. The blobs before and after each patch stand once; a record a form follows for each set of features left out
-by some profile. A form that nobody could compute is "unknown".
+One JSON file per stack, manifests/locks/<upstream>/<stack>.json: JSON, since no one writes it by hand and every run
+reads it. Blobs before and after each patch are stored once; results per form and per set of features that some
+profile leaves out. A form that could not be computed is "unknown".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class LockedFile:
-    """A file that a patch touches: (mode in octal, blob id) before and after; None where it does not exist."""
+    """A file that a patch touches: (octal mode, blob id) before and after; None where it does not exist."""
 
     path: str
     before: tuple[str, str] | None
@@ -32,7 +32,7 @@ class LockedFile:
 
 @dataclass(frozen=True)
 class LockedPatch:
-    """A patch by its digest (patchctl.stack.patches), with its files; None when no form could be computed."""
+    """A patch, its digest (patchctl.stack.patches) and its files; None if no form could be computed."""
 
     file: str
     feature: str
@@ -42,7 +42,7 @@ class LockedPatch:
 
 @dataclass(frozen=True)
 class LockedForm:
-    """What one form gives. `unavailable` names the features that cannot be had from it."""
+    """The result of one form. `unavailable` names the features it cannot provide."""
 
     base_commit: str
     base_tree: str
@@ -53,7 +53,7 @@ class LockedForm:
 
 @dataclass(frozen=True)
 class LockedResult:
-    """The results with the features `without` left out, by form; UNKNOWN where it was not computed."""
+    """The results by form with the features `without` left out; UNKNOWN if not computed."""
 
     without: tuple[str, ...]
     forms: dict[str, LockedForm | str]
@@ -70,7 +70,7 @@ class Lock:
     results: tuple[LockedResult, ...] = field(default_factory=tuple)
 
     def expected(self, form: str, without: frozenset[str]) -> LockedForm | None:
-        """The record for this form with exactly these features left out, those unavailable from the form included."""
+        """Return the record for `form` with exactly these features left out, including those unavailable in it."""
         for result in self.results:
             record = result.forms.get(form)
             if isinstance(record, LockedForm) and frozenset(result.without) | frozenset(record.unavailable) == without:
@@ -79,12 +79,15 @@ class Lock:
 
 
 def lock_file(root: Path, upstream: str, stack: str) -> Path:
-    """Where the lock of a stack lies."""
+    """Return the path of a stack's lock."""
     return root / "manifests" / "locks" / upstream / f"{stack}.json"
 
 
 def lock_digest(root: Path, stacks: Iterable[Stack]) -> str | None:
-    """One sha256 for the locks of several stacks: of a line `UPSTREAM/STACK SHA256` each, in order; None if one has none."""
+    """Return one sha256 over the locks of several stacks; None if one has no lock.
+
+    Digest of one line `UPSTREAM/STACK SHA256` per lock, sorted.
+    """
     lines = []
     for name, file in sorted((f"{s.upstream}/{s.name}", lock_file(root, s.upstream, s.name)) for s in stacks):
         if not file.is_file():
@@ -94,23 +97,23 @@ def lock_digest(root: Path, stacks: Iterable[Stack]) -> str | None:
 
 
 def pin_record(pin: Pin) -> dict[str, str | None]:
-    """The pin as the lock repeats it."""
+    """Return the pin as the lock records it."""
     return {"commit": pin.commit, "tree": pin.tree, "sdist_sha256": pin.sdist.sha256 if pin.sdist else None}
 
 
 class DamagedLock(BadManifest):
-    """The file is no lock: cut off, empty, or with a merge's conflicts in it. Nothing can be taken from it."""
+    """The file is not a lock: truncated, empty, or with merge conflicts in it."""
 
 
 def read_lock(root: Path, stack: Stack) -> Lock | None:
-    """The lock of a stack, or None when it has none. Raises DamagedLock, and BadManifest when it cannot be used."""
+    """Return a stack's lock, or None without one. Raises DamagedLock, or BadManifest if it is of another version."""
     file = lock_file(root, stack.upstream, stack.name)
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise BadManifest(f"the lock cannot be read: {error}", where=Where(str(file))) from error
+        raise BadManifest(f"cannot read the lock: {error}", where=Where(str(file))) from error
     except UnicodeDecodeError as error:
         raise _damaged(file, error) from error
     try:
@@ -120,18 +123,18 @@ def read_lock(root: Path, stack: Stack) -> Lock | None:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(file, error) from error
     if lock is None:
-        what = f"the lock cannot be used: version {VERSION} was expected and {version!r} found"
+        what = f"cannot use the lock: expected version {VERSION}, found {version!r}"
         raise BadManifest(what, where=Where(str(file)), hint="a newer patchctl may have written it")
     return lock
 
 
 def _damaged(file: Path, error: Exception) -> DamagedLock:
-    hint = "it is generated: `patchctl lock` writes it again"
-    return DamagedLock(f"the lock cannot be used: {error}", where=Where(str(file)), hint=hint)
+    hint = "it is generated: `patchctl lock` recreates it"
+    return DamagedLock(f"cannot use the lock: {error}", where=Where(str(file)), hint=hint)
 
 
 def render_lock(lock: Lock) -> str:
-    """The file's text: the same lock gives the same bytes."""
+    """Return the file's text; equal locks give equal bytes."""
     data = {"version": VERSION, **asdict(lock)}
     data["comment"] = "generated by `patchctl lock`; do not edit"
     return json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
@@ -173,13 +176,13 @@ def _form(value: Any) -> LockedForm | str:
 
 def _texts(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise TypeError(f"{value!r} is no list")
+        raise TypeError(f"{value!r} is not a list")
     return tuple(_text(v) for v in value)
 
 
 def _text(value: Any) -> str:
-    """Raises TypeError for anything else, and ValueError for half of a surrogate pair, which no file can hold."""
+    """Check a string. Raises TypeError for other types, ValueError for a lone surrogate, which no file can contain."""
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not a string")
     value.encode()
     return value

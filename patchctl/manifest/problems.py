@@ -1,4 +1,4 @@
-"""What is wrong with manifests, as findings with a position, and the error that carries all of them."""
+"""Errors in manifests, with positions, and the exception that carries them all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONGEST_QUOTE = 80
 
 @dataclass(frozen=True)
 class Problem:
-    """One fault. `line` and `column` count from 1; `key` is a path as in `pin.commit`, empty for the whole file."""
+    """One error. `line` and `column` count from 1; `key` is a path as in `pin.commit`, empty for the whole file."""
 
     file: str
     line: int
@@ -32,7 +32,7 @@ class Problem:
 
 
 class InvalidManifest(BadManifest):
-    """Every fault of the manifests that were read. `what` has one line for each, `where` is the place of the first."""
+    """Every error in the manifests read. `what` has a line for each; `where` is the place of the first."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         ordered = sorted(problems, key=lambda p: (p.file, p.line, p.column))
@@ -52,14 +52,14 @@ class InvalidManifest(BadManifest):
 
 
 def cleaned(text: str) -> str:
-    """Text from a file that nobody has vouched for, fit for a terminal and a CI log."""
+    """Make untrusted text safe for a terminal and a CI log."""
     from patchctl.terminal.text import one_line
 
     return one_line(text)
 
 
 def quoted(text: str) -> str:
-    """`text` in quotes as it stands, blanks and line ends visible; credentials are taken out before it is cut."""
+    """Quote `text` with blanks and line ends visible. Credentials are removed before it is cut."""
     from patchctl.terminal.text import redact_text, visible_line
 
     safe = redact_text(text)
@@ -69,7 +69,7 @@ def quoted(text: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` was probably meant to be, or None."""
+    """Return the known name that `name` was probably meant to be, or None."""
     import difflib
 
     names = {k.lower(): k for k in known}
@@ -78,7 +78,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message: the nearest known name, or the known names where none is near, or nothing."""
+    """Return the end of a message: the nearest known name, else the known names, else ""."""
     names = sorted(known)
     near = nearest(name, names)
     if near is not None:
@@ -90,6 +90,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def shown(path: Path) -> str:
-    """The path as a person can open it: relative where it lies below the current folder, else in full."""
+    """Return a path as a person can open it: relative if below the current directory, else absolute."""
     full, here = Path(os.path.normpath(path.absolute())), Path.cwd()
     return cleaned(str(full.relative_to(here) if full.is_relative_to(here) else full))

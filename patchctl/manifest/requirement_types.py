@@ -1,6 +1,7 @@
-"""What a requirement set holds, as plain data; `types` says how such dataclasses are read.
+"""The types of a requirement set; `types` explains the annotations.
 
-A set is no part of `Content`: apply, verify of a workspace and revert need none. `patchctl.requirements` reads it.
+A set is not part of `Content`, since apply, revert and verify of a workspace do not need it. `patchctl.requirements`
+reads it.
 """
 
 from __future__ import annotations
@@ -25,76 +26,74 @@ from patchctl.manifest.types import (
 Platform = Literal["x86_64", "aarch64"]
 PLATFORMS: tuple[Platform, ...] = ("x86_64", "aarch64")
 Packages = Annotated[
-    str, Pattern(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(-\*)?", "a distribution's name, or a family of them: nvidia-*")
+    str, Pattern(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(-\*)?", "a distribution name, or a family such as nvidia-*")
 ]
 Instant = Annotated[
-    str, Pattern(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z", "a time: 2026-03-01T00:00:00Z")
+    str, Pattern(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z", "a UTC time such as 2026-03-01T00:00:00Z")
 ]
 
 
 @dataclass(frozen=True)
 class DeclaredFile:
-    """A file of an upstream's tree in which it says what it needs: lines for pip, or a setup.py with a plain list."""
+    """A file in an upstream's tree that declares its requirements: pip lines, or a setup.py with a plain list."""
 
-    upstream: Annotated[Name, Doc("The upstream in whose tree it lies.")]
+    upstream: Annotated[Name, Doc("The upstream whose tree has the file.")]
     file: Annotated[
-        RelativePath, Doc("Where: lines as pip reads them, or a setup.py whose install_requires is a list.")
+        RelativePath, Doc("Its path: pip requirement lines, or a setup.py whose install_requires is a list.")
     ]
-    optional: Annotated[Text | None, Doc("Why training runs where some of it is missing; null where it does not.")] = (
-        None
-    )
+    optional: Annotated[Text | None, Doc("Why training works if some of it is missing; null if it does not.")] = None
 
 
 @dataclass(frozen=True)
 class Override:
-    """What holds of a package whatever the trees declare of it."""
+    """A requirement that replaces whatever the trees declare for a package."""
 
     requirement: Annotated[PackageRequirement, Doc("The package with its version or limits.")]
-    reason: Annotated[Text, Doc("Who contradicts whom, and why this one holds.")]
+    reason: Annotated[Text, Doc("Which trees contradict each other, and why this one wins.")]
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Packages that somebody declares and that are not installed."""
+    """Packages that a tree declares and that are not installed."""
 
-    packages: Annotated[list[Packages], OneOrMore(), Doc("Their names; nvidia-* stands for all that begin so.")]
-    reason: Annotated[Text, Doc("Who brings them, and why they are of no use here.")]
-    breaks: Annotated[Text | None, Doc("What goes wrong where one is there all the same; null for nothing.")] = None
+    packages: Annotated[list[Packages], OneOrMore(), Doc("Their names; nvidia-* is every name with this prefix.")]
+    reason: Annotated[Text, Doc("What requires them, and why they are not needed here.")]
+    breaks: Annotated[Text | None, Doc("What breaks if one is installed anyway; null for nothing.")] = None
 
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """Packages of which a platform needs another build than the package index has, or a version that it lacks: no digest of it
-    is in the lock. Either `local` or `version` says which."""
+    """Packages of another index: another build than the package index has, or a version it lacks.
+
+    They have no digest in the lock. Exactly one of `local` and `version` is set.
+    """
 
     packages: Annotated[list[Distributed], OneOrMore(), Doc("Their names.")]
-    platform: Annotated[Platform, Doc("Where.")]
+    platform: Annotated[Platform, Doc("The platform that needs them.")]
     index: Annotated[Address, Doc("The index that has the build.")]
-    reason: Annotated[Text, Doc("Why the package index's own build does not do.")]
+    reason: Annotated[Text, Doc("Why the package index's own build does not work.")]
     local: Annotated[Name | None, Doc("The build's local version: cpu in 2.9.0+cpu.")] = None
     version: Annotated[
         Version | None,
-        Doc("The version, where the package index has none for this Python: what it needs is not resolved."),
+        Doc("The version, if the package index has none for this Python; its dependencies are not resolved."),
     ] = None
 
 
 @dataclass(frozen=True)
 class RequirementSet:
-    """manifests/requirements/NAME/set.yaml: how one resolved lock a platform follows from trees, profiles and recipes."""
+    """manifests/requirements/NAME/set.yaml: how trees, profiles and recipes give one resolved lock per platform."""
 
     schema: FormatVersion
-    name: Annotated[Name, Doc("The set's name, as this file's folder.")]
-    summary: Annotated[Text, Doc("What it is for, in a line.")]
-    python: Annotated[Version, Doc("The Python that the lock is for: 3.11.")]
-    exclude_newer: Annotated[Instant, Doc("Nothing that was published later is looked at, so that the lock stays.")]
-    declared: Annotated[list[DeclaredFile], Doc("The files in which the trees say what they need.")]
-    overrides: Annotated[list[Override], Doc("What holds where trees contradict each other, or are wrong.")] = field(
-        default_factory=list
-    )
-    left_out: Annotated[list[LeftOut], Doc("What somebody declares and is not installed.")] = field(
-        default_factory=list
-    )
-    elsewhere: Annotated[list[Elsewhere], Doc("What comes from another index, without a digest.")] = field(
+    name: Annotated[Name, Doc("The set's name, equal to this file's folder.")]
+    summary: Annotated[Text, Doc("What it is for, in one line.")]
+    python: Annotated[Version, Doc("The Python version that the lock is for, such as 3.11.")]
+    exclude_newer: Annotated[Instant, Doc("Ignore anything published later, so that the lock is reproducible.")]
+    declared: Annotated[list[DeclaredFile], Doc("The files in which the trees declare their requirements.")]
+    overrides: Annotated[
+        list[Override], Doc("Requirements that win where trees contradict each other or are wrong.")
+    ] = field(default_factory=list)
+    left_out: Annotated[list[LeftOut], Doc("Declared packages that are not installed.")] = field(default_factory=list)
+    elsewhere: Annotated[list[Elsewhere], Doc("Packages from another index, without a digest.")] = field(
         default_factory=list
     )
     note: Annotated[Text | None, Doc("Anything a reader should know.")] = None

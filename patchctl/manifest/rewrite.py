@@ -1,4 +1,4 @@
-"""Changes one list or mapping in a manifest and leaves every other byte, comments included, as it was."""
+"""Replaces one list or mapping in a manifest and keeps every other byte, comments included."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from patchctl.errors import WrongUse
 
 
 def rewrite_list(text: str, key: str, items: Sequence[str]) -> str:
-    """`text` with the top-level list `key` holding `items`. Raises WrongUse when the list is not written as a block."""
+    """Return `text` with `items` as the top-level list `key`. Raises WrongUse unless it is a block list."""
     lines = text.split("\n")
     found = _block(lines, key)
     if found is None:
-        raise WrongUse(f"the manifest has no block list `{key}:`", hint="write it with one `- item` a line")
+        raise WrongUse(f"the manifest has no block list `{key}:`", hint="write it with one `- item` per line")
     block = [f"{key}:", *(f"  - {item}" for item in items)] if items else [f"{key}: []"]
     return "\n".join([*lines[: found.start], *block, *lines[found.stop :]])
 
 
 def rewrite_texts(text: str, key: str, texts: Mapping[str, str]) -> str:
-    """`text` with the top-level mapping `key` holding `texts`, where it stood, else before `generated:`; without any, it goes."""
+    """Return `text` with `texts` as the top-level mapping `key`, in place or before `generated:`; removed if empty."""
     lines = text.rstrip("\n").split("\n")
     last = next((i for i, line in enumerate(lines) if line.startswith("generated:")), len(lines))
     found = _block(lines, key) or range(last, last)
@@ -28,7 +28,7 @@ def rewrite_texts(text: str, key: str, texts: Mapping[str, str]) -> str:
 
 
 def _block(lines: Sequence[str], key: str) -> range | None:
-    """Where a top-level key and what it holds stand."""
+    """Return the lines of a top-level key and its value."""
     heads = (f"{key}:", f"{key}: []", f"{key}: {{}}")
     start = next((i for i, line in enumerate(lines) if line.split("#")[0].rstrip() in heads), None)
     if start is None:

@@ -1,7 +1,7 @@
-"""JSON Schemas of the manifests, for editors: generated from the dataclasses that the loader uses, and checked in.
+"""JSON Schemas of the manifests, for editors, generated from the loader's dataclasses and committed.
 
-Draft 7, which the YAML language server knows best, without references, so that every key's description stays beside it.
-They say what one file can say; that files fit each other only the tool can tell.
+Draft 7, which the YAML language server supports best, without references, so that every key keeps its own
+description. They cover single files; only the tool can check that files fit each other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OWN: dict[str, type] = {
 
 
 def models() -> dict[str, type]:
-    """The class of each kind of manifest, those of extensions included."""
+    """Return the class of each kind of manifest, including those of extensions."""
     found = dict(_OWN)
     for name in (name for other in extension.registered() for name in other.schemas):
         found |= extension.load(name)
@@ -35,13 +35,13 @@ def models() -> dict[str, type]:
 
 
 def schema(model: type) -> dict[str, Any]:
-    """The schema of one kind of manifest."""
+    """Return the schema of one kind of manifest."""
     title = f"patchctl: {model.__name__.lower()}"
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": title, **_schema(shape_of(model))}
 
 
 def texts() -> dict[Path, str]:
-    """The files, by path below a distribution's root. The same bytes everywhere."""
+    """Return the schema files by path below a distribution's root. The same bytes everywhere."""
     return {
         FOLDER / f"{name}.schema.json": json.dumps(schema(model), indent=2, ensure_ascii=False) + "\n"
         for name, model in models().items()
@@ -61,7 +61,7 @@ def _bare(shape: Shape) -> dict[str, Any]:
     if shape.mark(Written) and pattern is not None:
         return _written(pattern)
     if pattern is not None:
-        # `patternErrorMessage` is what the YAML language server shows; other readers pass over it.
+        # The YAML language server shows `patternErrorMessage`; other readers ignore it.
         says = f"expected {pattern.says}"
         return {"type": "string", "pattern": f"^(?:{pattern.regex})$", "patternErrorMessage": says}
     if only is not None:
@@ -80,7 +80,7 @@ def _bare(shape: Shape) -> dict[str, Any]:
 
 
 def _written(pattern: Pattern) -> dict[str, Any]:
-    """What `shorthand` takes for a value that is kept as it is written."""
+    """Return the schema of a value kept as written: what `shorthand` accepts for it."""
     plain = [{"type": "string", "pattern": f"^(?:{pattern.regex})$"}, {"type": "number"}, {"type": "boolean"}]
     return {"anyOf": [*plain, {"type": "null"}, {"type": "array", "items": {"anyOf": plain}}]}
 

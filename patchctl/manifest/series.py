@@ -1,4 +1,4 @@
-"""The patches of a stack in the order they apply, and the files on disk that they are."""
+"""The patches of a stack in the order they apply, and their files on disk."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from patchctl.manifest.types import Stack
 
 Stacks = Mapping[tuple[str, str], Stack]
-# What lies in a feature's folder beside its patch: files that it carries, what proves it, and the record of that.
+# What a feature's folder has besides its patch: carried files, tests, mutations, and the record of their runs.
 CARRIED, TESTS, MUTANTS, RECORD = "files", "tests", "mutants", "evidence.json"
 
 
 @dataclass(frozen=True)
 class Patch:
-    """A patch file, and the stack whose folder holds it: with `extends`, another than the one that is applied."""
+    """A patch file and the stack whose folder has it: with `extends`, not the stack being applied."""
 
     upstream: str
     stack: str
@@ -25,22 +25,22 @@ class Patch:
 
     @property
     def path(self) -> str:
-        """Below the distribution's root, with '/'."""
+        """The path below the distribution's root, with '/'."""
         return f"patches/{self.upstream}/{self.stack}/{place_of(self.file)}"
 
 
 def feature_of(file: str) -> str:
-    """The feature that a patch file is named for: FEATURE of NNNN-kind-FEATURE.patch."""
+    """Return the feature in a patch file's name: FEATURE of NNNN-kind-FEATURE.patch."""
     return file.split("-", 2)[2].removesuffix(".patch")
 
 
 def place_of(file: str) -> str:
-    """Where a patch file lies below its stack's folder: in the folder of its feature."""
+    """Return a patch file's path below its stack's folder, inside its feature's folder."""
     return f"{feature_of(file)}/{file}"
 
 
 class Cycle(ValueError):
-    """Stacks that extend each other. `names` is the way round."""
+    """Stacks that extend each other. `names` is the cycle."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__(" extends ".join(names))
@@ -48,7 +48,7 @@ class Cycle(ValueError):
 
 
 def ancestry(stack: Stack, stacks: Stacks) -> list[Stack]:
-    """The stack, the one it extends, and so on. Ends where one is missing. Raises Cycle."""
+    """Return the stack, the one it extends, and so on until one is missing. Raises Cycle."""
     chain = [stack]
     while (parent := chain[-1].extends) is not None and (stack.upstream, parent) in stacks:
         if parent in [s.name for s in chain]:
@@ -58,7 +58,7 @@ def ancestry(stack: Stack, stacks: Stacks) -> list[Stack]:
 
 
 def descent(stack: Stack, stacks: Stacks) -> list[Stack]:
-    """The stack, the one that it comes from or extends, and so on: where what proves a feature is looked for."""
+    """Return the stack, the one it comes from or extends, and so on: where a feature's tests are looked up."""
     chain = [stack]
     while (parent := stacks.get((stack.upstream, chain[-1].comes_from or chain[-1].extends or ""))) is not None:
         if parent in chain:
@@ -68,7 +68,7 @@ def descent(stack: Stack, stacks: Stacks) -> list[Stack]:
 
 
 def resolve(stack: Stack, stacks: Stacks) -> list[Patch]:
-    """The patches in the order they apply: the extended stack's, replaced where `replace` says so, then our own."""
+    """Return the patches in order: the extended stack's, with those in `replace` replaced, then its own."""
     patches: list[Patch] = []
     for level in reversed(ancestry(stack, stacks)):
         patches = [
@@ -79,12 +79,12 @@ def resolve(stack: Stack, stacks: Stacks) -> list[Patch]:
 
 
 def own_files(stack: Stack) -> list[str]:
-    """The files that must lie in the stack's own folder."""
+    """Return the files that must be in the stack's own folder."""
     return [*stack.patches, *stack.replace.values()]
 
 
 def is_there(root: Path, patch: Patch) -> bool:
-    """Whether it is a regular file of this folder: a link could lead out of the distribution."""
+    """Whether the patch is a regular file here: a link could lead out of the distribution."""
     try:
         return stat.S_ISREG(os.lstat(root / patch.path).st_mode)
     except OSError:
@@ -92,13 +92,13 @@ def is_there(root: Path, patch: Patch) -> bool:
 
 
 def missing_files(root: Path, stacks: Stacks) -> list[Patch]:
-    """The patches that stacks name and that are not there."""
+    """Return the listed patches that do not exist."""
     named = (Patch(s.upstream, s.name, file) for s in stacks.values() for file in own_files(s))
     return [patch for patch in named if not is_there(root, patch)]
 
 
 def unlisted(root: Path, stacks: Stacks) -> list[Path]:
-    """What lies in patches/ and belongs to no stack. Carried files (files/) belong to patches: not looked at here."""
+    """Return what in patches/ belongs to no stack. Carried files belong to patches and are not checked here."""
     upstreams = {u for u, _ in stacks}
     found: list[Path] = []
     for upstream in _folder(root / "patches"):
@@ -115,8 +115,10 @@ def unlisted(root: Path, stacks: Stacks) -> list[Path]:
 
 
 def _unlisted_below(folder: Path, stack: Stack, stacks: Stacks) -> Iterator[Path]:
-    """What lies in a stack's folder and is neither the folder of a feature that it has nor a part of one. Of a feature that
-    it has from the stack that it extends, it keeps what proves it."""
+    """Yield what in a stack's folder belongs to none of its features.
+
+    For an inherited feature, the folder may have tests, mutations and the record.
+    """
     listed = {*map(place_of, own_files(stack))}
     own = {place.partition("/")[0] for place in listed}
     features = own | {feature_of(patch.file) for patch in resolve(stack, stacks)}
@@ -131,7 +133,7 @@ def _unlisted_below(folder: Path, stack: Stack, stacks: Stacks) -> Iterator[Path
 
 
 def _folder(path: Path) -> list[Path]:
-    """Its entries, sorted, less hidden ones; none where it is missing."""
+    """Return the sorted, visible entries of a folder; none if it is missing."""
     if not path.is_dir():
         return []
     return sorted(e for e in path.iterdir() if not e.name.startswith("."))

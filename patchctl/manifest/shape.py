@@ -1,6 +1,6 @@
-"""What the dataclasses of `types` look like from outside: fields, what each expects, building them from plain data.
+"""Introspection of the dataclasses in `types`: their fields, what each expects, building them from plain data.
 
-One reading of the annotations for the loader's messages, the validated cache and the JSON Schema.
+The loader's messages, the cache and the JSON Schema share this one reading of the annotations.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Shape:
-    """A type without its wrapping: `base` is the bare type, `marks` the markers of every Annotated around it."""
+    """A type without Annotated and Optional: the bare type `base` and the markers of all Annotated around it."""
 
     base: Any
     marks: tuple[Any, ...] = ()
     nullable: bool = False
 
     def mark(self, kind: type[T]) -> T | None:
-        """The outermost marker of a kind, or None."""
+        """Return the outermost marker of a kind, or None."""
         return next((m for m in self.marks if isinstance(m, kind)), None)
 
     @property
@@ -42,14 +42,14 @@ class Shape:
         return isinstance(self.base, type) and is_dataclass(self.base)
 
     def takes_text(self, text: str) -> bool:
-        """Whether the text matches the pattern, where the type has one."""
+        """Whether the text matches the type's pattern, if it has one."""
         pattern = self.mark(Pattern)
         return pattern is None or re.fullmatch(pattern.regex, text) is not None
 
 
 @dataclass(frozen=True)
 class Field:
-    """A key of a manifest: what it holds, and whether it has to be there."""
+    """A key of a manifest: its type, and whether it is required."""
 
     name: str
     shape: Shape
@@ -59,16 +59,16 @@ class Field:
 
 @functools.cache
 def shape_of(annotation: Any) -> Shape:
-    """Takes Annotated and `| None` off a type, however they are nested."""
+    """Strip Annotated and `| None` off a type, however nested."""
     origin = get_origin(annotation)
     if origin is Annotated:
         inner = shape_of(get_args(annotation)[0])
-        # The outermost comes last in an Annotated: read it first.
+        # Annotated lists the outermost last.
         return Shape(inner.base, (*reversed(annotation.__metadata__), *inner.marks), inner.nullable)
     if origin in (Union, python_types.UnionType):
         members = [a for a in get_args(annotation) if a is not type(None)]
         if len(members) != 1:
-            raise TypeError(f"manifests have no unions but with null: {annotation}")
+            raise TypeError(f"manifests only have unions with null: {annotation}")
         inner = shape_of(members[0])
         return Shape(inner.base, inner.marks, True)
     return Shape(annotation)
@@ -76,7 +76,7 @@ def shape_of(annotation: Any) -> Shape:
 
 @functools.cache
 def fields_of(record: type) -> Mapping[str, Field]:
-    """The fields of one of our dataclasses, in order."""
+    """Return the fields of one of our dataclasses, in order."""
     hints = get_type_hints(record, include_extras=True)
     found = {}
     for field in fields(record):
@@ -87,7 +87,7 @@ def fields_of(record: type) -> Mapping[str, Field]:
 
 
 def expects(shape: Shape) -> str:
-    """What a person has to write for this type, as the object of "expected ..."."""
+    """Describe what to write for this type, as the object of "expected ..."."""
     text = _expects_bare(shape)
     return f"{text}, or null" if shape.nullable else text
 
@@ -106,11 +106,11 @@ def _expects_bare(shape: Shape) -> str:
         return "a mapping"
     if shape.origin is Literal:
         return " or ".join(f"'{a}'" for a in shape.args)
-    return "a whole number" if shape.origin is int else "a text"
+    return "an integer" if shape.origin is int else "a string"
 
 
 def build(annotation: Any, data: Any) -> Any:
-    """The dataclasses of plain data that was validated before. Raises TypeError, KeyError where it was not."""
+    """Build dataclasses from plain data that was validated before. Raises TypeError or KeyError if it was not."""
     return _build(shape_of(annotation), data)
 
 
@@ -138,6 +138,6 @@ def _a(kind: Any, data: Any) -> Any:
 
 
 def doc(shape: Shape) -> str | None:
-    """What the key is for, where the definition says it."""
+    """Return a key's description, if its definition has one."""
     found = shape.mark(Doc)
     return found.text if found else None

@@ -1,7 +1,7 @@
-"""Short forms of a manifest, written out before it is validated: one place, so that no type needs a union.
+"""Expands short forms of a manifest before validation, so that no type needs a union.
 
-A record that may be written as one of its values alone, a list written as its only item, and values that are kept as
-they are written because another parser reads them. Places stay those of the file.
+Short forms: a record written as one of its values, a list written as its only item, and values kept as written
+because another parser reads them. Positions stay those of the file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from patchctl.manifest.yamltree import Entry, Node
 
 
 def written_out(root: Node, model: Any) -> Node:
-    """The tree with every short form in full."""
+    """Return the tree with every short form expanded."""
     return _expanded(root, shape_of(model))
 
 
@@ -56,7 +56,7 @@ def _with_entries(node: Node, values: dict[str, Node]) -> Node:
 
 
 def _as_written(node: Node) -> Node:
-    """A scalar's text as it stands, a list of scalars as [a,b]. Nothing at all is no value."""
+    """Return a scalar's text verbatim, and a list of scalars as [a,b]. An empty value stays null."""
     if node.kind in ("number", "boolean") or (node.kind == "null" and node.text):
         return replace(node, kind="text")
     if node.kind == "list" and all(item.kind in ("text", "number", "boolean") for item in node.items):

@@ -1,4 +1,4 @@
-"""Those who write patches and their lists take turns: export, import and new. What one has read, no other changes."""
+"""A lock for commands that write patches and their lists: export, import, new."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from patchctl.errors import WorkspaceBusy
 
 @contextmanager
 def one_writer(root: Path) -> Iterator[None]:
-    """Hold the distribution for the block. Raises WorkspaceBusy when another run holds it.
+    """Hold the distribution's lock for the block. Raises WorkspaceBusy if another run holds it.
 
-    The lock is the kernel's, on the folder manifests/ itself: it goes with the process, and leaves nothing behind. Where the
-    file system has no locks of folders there are no turns.
+    The lock is flock on the folder manifests/: it ends with the process and leaves no file. File systems that cannot
+    lock folders have no lock.
     """
     handle = os.open(root / "manifests", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            hint = "wait for it to end; a lock of a dead process frees itself"
+            hint = "wait for it to finish; the lock of a dead process is released"
             raise WorkspaceBusy(
-                "another run writes patches of this distribution", where=str(root), hint=hint
+                "another run is writing patches of this distribution", where=str(root), hint=hint
             ) from error
         except OSError:
             pass

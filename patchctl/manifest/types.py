@@ -1,7 +1,7 @@
-"""What manifests hold, as plain data.
+"""The types of manifests.
 
-Standard dataclasses whose annotations say what may stand there, by the markers below: `load` holds a file against them, and
-`schema` derives the JSON Schema of the editors from the same definitions.
+Standard dataclasses whose annotations say what is allowed, by the markers below: `load` checks files against them,
+and `schema` derives the editors' JSON Schemas from them.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 FORMAT = 1
-"""The version of the manifests' own format, in each file as `schema: 1`."""
+"""The version of the manifest format, in each file as `schema: 1`."""
 
 
 class Doc:
-    """What a key is for: shown by editors through the JSON Schema."""
+    """A key's description, which editors show through the JSON Schema."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
 
 class Pattern:
-    """A string that must match `regex` as a whole; `says` is what a person reads when it does not."""
+    """A string that must match `regex` in full; `says` describes it in messages."""
 
     def __init__(self, regex: str, says: str) -> None:
         self.regex = regex
@@ -30,27 +30,27 @@ class Pattern:
 
 
 class Only:
-    """A whole number with one allowed value. `Literal[1]` would take `true` and `1.0`, which equal 1 in Python."""
+    """An integer with one allowed value. `Literal[1]` would accept `true` and `1.0`, which equal 1 in Python."""
 
     def __init__(self, value: int) -> None:
         self.value = value
 
 
 class Written:
-    """A value for somebody else's parser, kept as it is written: 1e-6 stays 1e-6, True stays True."""
+    """A value for another parser, kept as written: 1e-6 stays 1e-6, True stays True."""
 
 
 class OneOrMore:
     """A list that may be written as its only item."""
 
 
-# No part begins with a dot, so neither `..` nor any spelling of `.git` is one (CVE-2014-9390); `git~1` is its Windows
-# alias, and the other names that are left out are run by every interpreter that has the folder on its path.
+# No component starts with a dot, so neither `..` nor any spelling of `.git` matches (CVE-2014-9390); `git~1` is its
+# Windows alias, and the other excluded names are run by every interpreter with the folder on its path.
 _PATH = (
     r"(?!(.*/)?[gG][iI][tT]~)(?!.*\.[pP][tT][hH]$)(?!(site|user)customize\.py$)"
     r"[A-Za-z0-9_][A-Za-z0-9_.+~-]*(/[A-Za-z0-9_][A-Za-z0-9_.+~-]*)*"
 )
-# No user with a password; no host that begins with '-', which ssh takes for an option (CVE-2017-1000117).
+# No password; no host that starts with '-', which ssh would read as an option (CVE-2017-1000117).
 _HOST = r"(?!-)[A-Za-z0-9._:\[\]-]+"
 _REST = r"/[!-?A-~]*"
 _URL = rf"(https|git)://{_HOST}{_REST}|ssh://([A-Za-z0-9_.]+@)?{_HOST}{_REST}|file:///[^\s\x00-\x1f\x7f-\x9f]+"
@@ -63,23 +63,21 @@ _SHA256 = Pattern(r"[0-9a-f]{64}", "a sha256: 64 lower-case hexadecimal digits, 
 DIGESTS = (_OBJECT_ID, _SHA256)
 
 _RELEASE = r"[0-9]{4}\.(0[1-9]|1[0-2])(\.[0-9]{1,4})?"
-ReleaseName = Annotated[str, Pattern(_RELEASE, "a release's name, YEAR.MONTH or YEAR.MONTH.N, quoted")]
+ReleaseName = Annotated[str, Pattern(_RELEASE, "a release name, YEAR.MONTH or YEAR.MONTH.N, quoted")]
 Releases = Annotated[
     str,
     Pattern(
         rf"{_RELEASE}|(>=|<){_RELEASE}(, ?(>=|<){_RELEASE})*",
-        "a release's name, YEAR.MONTH, or limits of names (>=YEAR.MONTH, <YEAR.MONTH), quoted",
+        "a release name, YEAR.MONTH, or limits (>=YEAR.MONTH, <YEAR.MONTH), quoted",
     ),
 ]
 ObjectId = Annotated[str, _OBJECT_ID]
 Sha256 = Annotated[str, _SHA256]
 Name = Annotated[str, Pattern(r"[a-z0-9][a-z0-9._-]*", "a name of lower-case letters, digits, '.', '_' and '-'")]
-Feature = Annotated[
-    str, Pattern(r"[a-z0-9][a-z0-9_]*(@[a-z0-9][a-z0-9._-]*)?", "a feature's name, or feature@upstream")
-]
+Feature = Annotated[str, Pattern(r"[a-z0-9][a-z0-9_]*(@[a-z0-9][a-z0-9._-]*)?", "a feature name, or feature@upstream")]
 RelativePath = Annotated[
     str,
-    Pattern(_PATH, "a relative path of plain names, none beginning with a dot, to no file that Python runs at start"),
+    Pattern(_PATH, "a relative path, without names that start with a dot or files that Python runs at startup"),
 ]
 PatchFile = Annotated[
     str,
@@ -88,7 +86,7 @@ PatchFile = Annotated[
     ),
 ]
 GitUrl = Annotated[str, Pattern(_URL, "an https://, ssh://, git:// or file:/// address without a password")]
-Tag = Annotated[str, Pattern(r"(?!-)(?!.*\.\.)[A-Za-z0-9._+/-]+", "a tag's name")]
+Tag = Annotated[str, Pattern(r"(?!-)(?!.*\.\.)[A-Za-z0-9._+/-]+", "a tag name")]
 Version = Annotated[str, Pattern(_VERSION, "a version, quoted")]
 Specifier = Annotated[
     str,
@@ -104,70 +102,72 @@ PackageRequirement = Annotated[
     str,
     Pattern(
         rf"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(\[[A-Za-z0-9,._-]+\])?( ?{LIMIT}(, ?{LIMIT})*)?",
-        "a distribution's name, with limits where there are some: xgrammar==0.1.30",
+        "a distribution name with optional limits, such as xgrammar==0.1.30",
     ),
 ]
 Import = Annotated[
     str, Pattern(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", "the dotted name of an import package")
 ]
-Text = Annotated[str, Pattern(r"[\s\S]*\S[\s\S]*", "a text that is not empty")]
+Text = Annotated[str, Pattern(r"[\s\S]*\S[\s\S]*", "a non-empty string")]
 Address = Annotated[str, Pattern(r"https://[!-~]+", "an https:// address")]
 Word = Annotated[str, Pattern(r"[A-Za-z0-9_][A-Za-z0-9_./-]*", "a word of letters, digits, '_', '.', '/' and '-'")]
-_LINE = "a text of one line, a number, true, false, null or a list of them"
+_LINE = "a one-line string, number, boolean, null, or a list of these"
 Value = Annotated[str, Written(), Pattern(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*", _LINE)]
-FormatVersion = Annotated[int, Only(FORMAT), Doc("The version of this file's format.")]
+FormatVersion = Annotated[int, Only(FORMAT), Doc("The format version of this file.")]
 
 
 @dataclass(frozen=True)
 class Sdist:
-    """The source distribution that carries the pin's files: its version and the sha256 of the archive."""
+    """The source distribution with the pin's files: its version and the archive's sha256."""
 
     version: Annotated[Version, Doc("Its version on the package index.")]
     sha256: Annotated[Sha256, Doc("The digest of the .tar.gz as the index serves it.")]
     untracked: Annotated[
         dict[RelativePath, Text],
         Doc(
-            "A file or folder of the archive that the pinned commit does not track, as a submodule's files: why it is there."
+            "A file or folder of the archive that the pinned commit does not track, such as a submodule's files: why it is there."
         ),
     ] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Pin:
-    """One exact revision. `tree` is null where no full copy of the repository was at hand to establish it, `commit` where the
-    source distribution alone is pinned."""
+    """One exact revision.
 
-    commit: Annotated[ObjectId | None, Doc("The commit, in full; null where the source distribution alone is pinned.")]
-    tree: Annotated[ObjectId | None, Doc("The commit's tree; null where nobody has established it.")] = None
+    `tree` is None if no full clone was at hand to find it, `commit` if only the source distribution is pinned.
+    """
+
+    commit: Annotated[ObjectId | None, Doc("The full commit id; null if only the source distribution is pinned.")]
+    tree: Annotated[ObjectId | None, Doc("The commit's tree; null if it is not known.")] = None
     tag: Annotated[Tag | None, Doc("The tag that named the commit; for people, never resolved.")] = None
-    sdist: Annotated[Sdist | None, Doc("The source distribution with the same files; null where there is none.")] = None
+    sdist: Annotated[Sdist | None, Doc("The source distribution with the same files; null if there is none.")] = None
 
     @property
     def identity(self) -> str:
-        """What tells it from every other pin: the commit, else `sdist:` and the sha256 of the archive."""
+        """The pin's unique name: the commit, else `sdist:` and the archive's sha256."""
         return self.commit or f"sdist:{self.sdist.sha256 if self.sdist else 'none'}"
 
 
 @dataclass(frozen=True)
 class GeneratedFile:
-    """A file that upstream's build writes and the package needs to run; materialised in every form, never tracked."""
+    """A file that upstream's build writes and the package needs at run time; written in every form, never tracked."""
 
-    path: Annotated[RelativePath, Doc("Where in the tree.")]
-    content: Annotated[str, Doc("The whole text of the file.")]
-    why: Annotated[Text, Doc("Who reads it, and what goes wrong without it.")]
+    path: Annotated[RelativePath, Doc("Its path in the tree.")]
+    content: Annotated[str, Doc("The whole content of the file.")]
+    why: Annotated[Text, Doc("What reads it, and what breaks without it.")]
 
 
 @dataclass(frozen=True)
 class Stack:
     """A pin and the ordered patches for one upstream at that pin.
 
-    With `extends`, the patches of that stack (same upstream, same pin) come first; `replace` maps one of its file names
-    to one of ours, in place.
+    With `extends`, the patches of that stack (same upstream, same pin) come first; `replace` maps one of its files to
+    one of ours, in its place.
     """
 
     schema: FormatVersion
-    upstream: Annotated[Name, Doc("The upstream, as in upstreams.yaml and as the folder of this file.")]
-    name: Annotated[Name, Doc("The stack's name, as this file's name.")]
+    upstream: Annotated[Name, Doc("The upstream, as in upstreams.yaml and this file's folder.")]
+    name: Annotated[Name, Doc("The stack's name, equal to this file's name.")]
     pin: Annotated[Pin, Doc("The exact revision that the patches are for.")]
     patches: Annotated[list[PatchFile], Doc("Files in patches/UPSTREAM/NAME/FEATURE/, in the order they apply.")] = (
         field(default_factory=list)
@@ -176,63 +176,63 @@ class Stack:
     comes_from: Annotated[
         Name | None,
         Doc(
-            "The stack of the same upstream that this one was made from, at another pin: a feature that has no tests or"
-            " mutations here has those that it has there."
+            "The stack of the same upstream, at another pin, that this one was made from: a feature without tests or"
+            " mutations here uses those it has there."
         ),
     ] = None
     replace: Annotated[
-        dict[PatchFile, PatchFile], Doc("A patch of the extended stack: the one of ours in its place.")
+        dict[PatchFile, PatchFile], Doc("A patch of the extended stack: the patch that replaces it.")
     ] = field(default_factory=dict)
-    dropped: Annotated[dict[Feature, Text], Doc("A feature of that stack that this one does not have: why.")] = field(
+    dropped: Annotated[dict[Feature, Text], Doc("A feature of that stack that this one leaves out: why.")] = field(
         default_factory=dict
     )
     postponed: Annotated[
         dict[Feature, Text],
-        Doc("A feature of that stack that this one does not have yet: why, and who or what it waits for."),
+        Doc("A feature of that stack that this one does not have yet: why, and who or what it is waiting for."),
     ] = field(default_factory=dict)
     generated: Annotated[list[GeneratedFile], Doc("Files that upstream's build would write.")] = field(
         default_factory=list
     )
     unlinted: Annotated[
         dict[Name, Text],
-        Doc("A rule about one patch file that imported patches of this stack need not keep (docs/lint-rules.md): why."),
+        Doc("A rule about single patch files that imported patches of this stack may break (docs/lint-rules.md): why."),
     ] = field(default_factory=dict)
     note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
 
 
 @dataclass(frozen=True)
 class Regenerated:
-    """Files that upstream tracks, and makes with a script of its own: they are never merged, but made anew."""
+    """Files that upstream tracks but generates with a script of its own: they are regenerated, never merged."""
 
-    prefix: Annotated[RelativePath, Doc("What their paths begin with.")]
-    script: Annotated[RelativePath, Doc("The script of upstream's that writes them, run in the tree.")]
-    needs: Annotated[Import, Doc("A package that its Python needs to have.")]
+    prefix: Annotated[RelativePath, Doc("The prefix of their paths.")]
+    script: Annotated[RelativePath, Doc("Upstream's script that writes them, run in the tree.")]
+    needs: Annotated[Import, Doc("A package that its Python must have.")]
 
 
 @dataclass(frozen=True)
 class Upstream:
     """A project that we patch, and where its source comes from."""
 
-    summary: Annotated[Text, Doc("What it is, in a line.")]
+    summary: Annotated[Text, Doc("What it is, in one line.")]
     license: Annotated[Text, Doc("Its licence, as an SPDX expression.")]
     git: Annotated[list[GitUrl], Doc("Repositories, tried in order.")] = field(default_factory=list)
-    sdist: Annotated[Distributed | None, Doc("Its name on the package index; null where it is not there.")] = None
+    sdist: Annotated[Distributed | None, Doc("Its name on the package index; null if it is not there.")] = None
     packages: Annotated[dict[Import, RelativePath], Doc("Import packages that it provides: the folder of each.")] = (
         field(default_factory=dict)
     )
-    regenerated: Annotated[Regenerated | None, Doc("Files that a script of upstream's writes.")] = None
+    regenerated: Annotated[Regenerated | None, Doc("Files that a script of upstream writes.")] = None
     releases: Annotated[
         Text | None,
-        Doc("What stands before the version in the names of its release branches; null where tags name it."),
+        Doc("The prefix of the version in its release branches; null if releases are tags."),
     ] = None
     note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """Something that a profile runs on and that we do not patch: torch_npu, torch, CANN, the driver."""
+    """Something that profiles run on and we do not patch: torch_npu, torch, CANN, the driver."""
 
-    summary: Annotated[Text, Doc("What it is, in a line.")]
+    summary: Annotated[Text, Doc("What it is, in one line.")]
     kind: Annotated[
         Literal["python", "system"],
         Doc("python: a distribution installed beside the frameworks; system: anything else."),
@@ -247,39 +247,41 @@ class Upstreams:
 
     schema: FormatVersion
     upstreams: Annotated[dict[Name, Upstream], Doc("The projects that are patched.")]
-    requirements: Annotated[dict[Name, Requirement], Doc("What profiles run on, and nobody here patches.")] = field(
+    requirements: Annotated[dict[Name, Requirement], Doc("What profiles run on, unpatched.")] = field(
         default_factory=dict
     )
 
 
 @dataclass(frozen=True)
 class Pinned:
-    """An upstream that a release needs at one revision, and that nobody here patches or fetches."""
+    """An upstream that a release needs at one revision, and that we neither patch nor fetch."""
 
-    summary: Annotated[Text, Doc("What it is, and who needs it.")]
+    summary: Annotated[Text, Doc("What it is, and what needs it.")]
     git: Annotated[GitUrl, Doc("Its repository.")]
-    commit: Annotated[ObjectId, Doc("The commit, in full.")]
+    commit: Annotated[ObjectId, Doc("The full commit id.")]
     tag: Annotated[Tag | None, Doc("The tag that named the commit; for people, never resolved.")] = None
 
 
 @dataclass(frozen=True)
 class Images:
-    """The images on which scripts/build_image.sh builds."""
+    """The base images of scripts/build_image.sh."""
 
-    base: Annotated[Text | None, Doc("For Dockerfile: CANN and Python.")] = None
-    into: Annotated[Text | None, Doc("For Dockerfile.into: one that has the upstreams.")] = None
+    base: Annotated[Text | None, Doc("Base of Dockerfile: CANN and Python.")] = None
+    into: Annotated[Text | None, Doc("Base of Dockerfile.into: an image that has the upstreams.")] = None
 
 
 @dataclass(frozen=True)
 class Release:
-    """manifests/releases/NAME.yaml: what upstreams support together, for every profile that stands on it."""
+    """manifests/releases/NAME.yaml: the stacks that upstreams support together, for every profile that supports it."""
 
     schema: FormatVersion
-    name: Annotated[ReleaseName, Doc("The release's name, as this file's name. A later one is the newer release.")]
-    summary: Annotated[Text, Doc("What it is, in a line.")]
+    name: Annotated[
+        ReleaseName, Doc("The release's name, equal to this file's name. The later name is the newer release.")
+    ]
+    summary: Annotated[Text, Doc("What it is, in one line.")]
     extends: Annotated[
         ReleaseName | None,
-        Doc("The release of which it has all that it does not say itself: stacks, runtime, the rest."),
+        Doc("The release that provides everything this one does not set itself: stacks, runtime and so on."),
     ] = None
     stacks: Annotated[dict[Name, Name], Doc("An upstream: the name of one of its stacks.")] = field(
         default_factory=dict
@@ -288,20 +290,20 @@ class Release:
         field(default_factory=dict)
     )
     requirements: Annotated[
-        Name | None, Doc("The folder in manifests/requirements/ whose lock says what is installed; null for none.")
+        Name | None, Doc("The folder in manifests/requirements/ whose lock is installed; null for none.")
     ] = None
-    pinned: Annotated[dict[Name, Pinned], Doc("Upstreams that are needed beside the stacks, and not patched.")] = field(
+    pinned: Annotated[dict[Name, Pinned], Doc("Upstreams that are needed besides the stacks, unpatched.")] = field(
         default_factory=dict
     )
     environment: Annotated[
         Name | None,
         Doc("The folder in tests/behaviour/environments/ from which the environment of its behaviour tests is made."),
     ] = None
-    images: Annotated[Images, Doc("What images of it are built on.")] = field(default_factory=Images)
+    images: Annotated[Images, Doc("The base images for its images.")] = field(default_factory=Images)
     note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
 
     def over(self, base: Release) -> Release:
-        """With what `base`, which it extends, has and this one does not say."""
+        """Return this release with whatever it does not set itself taken from `base`."""
         return replace(
             self,
             stacks=base.stacks | self.stacks,
@@ -314,12 +316,12 @@ class Release:
 
 
 def release_order(name: str) -> tuple[int, ...]:
-    """What releases are sorted by, the oldest first."""
+    """Return the sort key of a release name, oldest first."""
     return tuple(int(part) for part in name.split("."))
 
 
 def among(releases: str, name: str) -> bool:
-    """Whether the name of a release is the one that `releases` says, or within its limits."""
+    """Whether a release name equals `releases`, or is within its limits."""
     if releases[0] not in "<>":
         return releases == name
     limits = [limit.strip() for limit in releases.split(",")]
@@ -330,42 +332,44 @@ def among(releases: str, name: str) -> bool:
 
 @dataclass(frozen=True)
 class OnRelease:
-    """What a profile has otherwise than a release that it stands on."""
+    """How a profile differs from a release that it supports."""
 
     stacks: Annotated[
-        dict[Name, Name], Doc("An upstream of the release: another stack of it, in place of the release's.")
+        dict[Name, Name], Doc("An upstream of the release: the stack to use instead of the release's.")
     ] = field(default_factory=dict)
     leaves_out: Annotated[list[Name], Doc("Upstreams of the release that the profile does not need.")] = field(
         default_factory=list
     )
     without: Annotated[list[Feature], Doc("Features that the profile leaves out.")] = field(default_factory=list)
     requirements: Annotated[
-        Literal["of the release", "none"], Doc("none: of the release's requirements nothing is installed for it.")
+        Literal["of the release", "none"], Doc("none: the release's requirements are not installed for it.")
     ] = "of the release"
 
 
 def profile_options(name: str, release: str | None) -> str:
-    """The options by which a verb takes the profile of this name on that release."""
+    """Return the options that select this profile on this release."""
     return f"--profile {name} --release {release}" if release else f"--profile {name}"
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What a model is trained with. Written, it names the releases that it stands on, or its own stacks, without and runtime.
-    `on` gives it as it is on one release, with that release's stacks and runtime: so everybody but the checks of manifests has it.
+    """What a model is trained with.
+
+    As written, it names the releases it supports, or its own stacks, `without` and runtime. `on` returns it on one
+    release, with that release's stacks and runtime; everything but the checks of manifests uses that form.
     """
 
     schema: FormatVersion
-    name: Annotated[Name, Doc("The profile's name, as this file's name.")]
+    name: Annotated[Name, Doc("The profile's name, equal to this file's name.")]
     summary: Annotated[Text, Doc("What it is for, in a line.")]
     releases: Annotated[
         dict[Releases, OnRelease],
-        Doc("Releases that it stands on, by name or limits: what it has otherwise there, {} for nothing."),
+        Doc("Releases that it supports, by name or limits: how it differs there, {} if it does not."),
     ] = field(default_factory=dict)
     stacks: Annotated[dict[Name, Name], Doc("Without releases, an upstream: the name of one of its stacks.")] = field(
         default_factory=dict
     )
-    without: Annotated[list[Feature], Doc("Features that the profile leaves out, on any release.")] = field(
+    without: Annotated[list[Feature], Doc("Features that the profile leaves out on every release.")] = field(
         default_factory=list
     )
     runtime: Annotated[
@@ -373,26 +377,26 @@ class Profile:
     ] = field(default_factory=dict)
     requirements: Annotated[
         Name | None,
-        Doc("Without releases, the folder in manifests/requirements/ whose lock it installs; null for none."),
+        Doc("Without releases, the folder in manifests/requirements/ whose lock is installed; null for none."),
     ] = None
     note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
 
     @property
     def release(self) -> str | None:
-        """Of a profile that `on` gave, the release; None where it names its stacks itself."""
+        """The release of a profile returned by `on`; None if it names its stacks itself."""
         return next(iter(self.releases), None)
 
     @property
     def options(self) -> str:
-        """By which a verb takes it as it is here."""
+        """The options that select this profile on this release."""
         return profile_options(self.name, self.release)
 
     def is_for(self, release: str) -> bool:
-        """Whether it stands on the release of this name."""
+        """Whether it supports the release of this name."""
         return any(among(releases, release) for releases in self.releases)
 
     def on(self, chosen: Release) -> Profile:
-        """The profile as it is on one of its releases."""
+        """Return the profile on one of its releases."""
         own = next(own for releases, own in self.releases.items() if among(releases, chosen.name))
         stacks = {u: own.stacks.get(u, s) for u, s in chosen.stacks.items() if u not in own.leaves_out}
         return replace(
@@ -407,18 +411,18 @@ class Profile:
 
 @dataclass(frozen=True)
 class Named:
-    """A switch by the name that a document of the practice gives it, and what does its work here."""
+    """A switch under the name used in a practice document, and the features that replace it here."""
 
     seeds: Annotated[list[Text], Doc("The documents that use the name.")]
-    features: Annotated[list[Feature], Doc("Our features that do its work; empty where nothing here does.")] = field(
+    features: Annotated[list[Feature], Doc("Our features that replace it; empty if none does.")] = field(
         default_factory=list
     )
-    note: Annotated[Text | None, Doc("What differs, or why nothing does its work.")] = None
+    note: Annotated[Text | None, Doc("What differs, or why nothing replaces it.")] = None
 
 
 @dataclass(frozen=True)
 class Practice:
-    """manifests/practice.yaml: what documents of the practice call things, and what they are called here."""
+    """manifests/practice.yaml: what practice documents call things, and what they are called here."""
 
     schema: FormatVersion
     switches: Annotated[dict[Text, Named], Doc("A switch as the documents write it.")]
@@ -426,7 +430,7 @@ class Practice:
 
 @dataclass(frozen=True)
 class Content:
-    """What all the manifests of a distribution hold; no file of its own. Stacks are kept by (upstream, name)."""
+    """The content of all manifests of a distribution. Stacks are keyed by (upstream, name)."""
 
     upstreams: Upstreams
     stacks: Mapping[tuple[str, str], Stack]

@@ -1,9 +1,8 @@
-"""YAML text to a tree of values that knows line and column of every key and value.
+"""Parses YAML into a tree that knows line and column of every key and value.
 
-It is built from the parser's events, not from composed nodes: an alias is then refused before anything expands it, and
-depth is counted before anything recurses. What a manifest has no use for is refused here: tags, anchors, aliases, merge
-keys, duplicate keys, keys that are not text, several documents. Reading goes on where it can, so that one run names all
-faults.
+Built from parser events, not composed nodes: an alias is refused before it expands, and depth is counted before
+anything recurses. Refuses what manifests have no use for: tags, anchors, aliases, merge keys, duplicate keys,
+non-string keys, several documents. Parsing continues where possible, so that one run reports all errors.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ MAX_DEPTH = 16
 KeyPath = tuple[str | int, ...]
 Kind = Literal["text", "number", "boolean", "null", "mapping", "list", "refused"]
 
-# YAML 1.1 as PyYAML reads it, and the numbers of YAML 1.2, which editors and other tools read: an unquoted id of
-# digits, or of digits around one `e`, must not be a text here and a number there.
+# YAML 1.1 as PyYAML reads it, plus the numbers of YAML 1.2, which editors and other tools use: an unquoted id of
+# digits, or of digits around one `e`, must not be a string here and a number there.
 _NULL = re.compile(r"~|null|Null|NULL|")
 _BOOLEAN = re.compile(r"yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF")
 _NUMBER = re.compile(
@@ -30,8 +29,8 @@ _NUMBER = re.compile(
     r"|\.[0-9][0-9_]*([eE][-+]?[0-9]+)?|\.(inf|Inf|INF))|\.(nan|NaN|NAN)"
 )
 _SMALL = re.compile(r"[-+]?(0|[1-9][0-9]{0,8})")
-# What YAML does not allow; the line ends of YAML 1.1 that editors do not count, so that lines would have other numbers;
-# and marks that show text in another order than it is read (https://trojansource.codes).
+# Characters that YAML does not allow; line ends of YAML 1.1 that editors do not count, which would shift line
+# numbers; and marks that reorder displayed text (https://trojansource.codes).
 _REFUSED = re.compile(
     "[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
     "|[\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]"
@@ -39,7 +38,7 @@ _REFUSED = re.compile(
 
 
 class Unreadable(Exception):
-    """The text cannot be read further than this place (line and column count from 1)."""
+    """The text cannot be parsed past this place (line and column count from 1)."""
 
     def __init__(self, line: int, column: int, what: str) -> None:
         super().__init__(what)
@@ -48,7 +47,7 @@ class Unreadable(Exception):
 
 @dataclass
 class Node:
-    """A value. `text` is a scalar as written; `entries` holds a mapping's, `items` a list's children."""
+    """A value. `text` is a scalar as written; `entries` has a mapping's children, `items` a list's."""
 
     kind: Kind
     line: int
@@ -59,7 +58,7 @@ class Node:
     items: list[Node] = field(default_factory=list)
 
     def plain(self) -> Any:
-        """The value as str, int, bool, None, dict and list; 0.5 for a number that is not whole and small."""
+        """Return the value as str, int, bool, None, dict and list; 0.5 for a number that is not a small integer."""
         if self.kind == "mapping":
             return {key: entry.value.plain() for key, entry in self.entries.items()}
         if self.kind == "list":
@@ -67,11 +66,11 @@ class Node:
         if self.kind == "text":
             return self.text
         if self.kind == "number":
-            return int(self.text) if _SMALL.fullmatch(self.text) else 0.5  # no key of a manifest takes another
+            return int(self.text) if _SMALL.fullmatch(self.text) else 0.5  # manifests have no other numbers
         return self.text.lower() in ("yes", "true", "on") if self.kind == "boolean" else None
 
     def found(self) -> str:
-        """What is here, as the object of "found ..."."""
+        """Describe the value, as the object of "found ..."."""
         if self.kind == "mapping":
             return "a mapping"
         if self.kind == "list":
@@ -84,7 +83,7 @@ class Node:
 
 @dataclass
 class Entry:
-    """A key of a mapping, where it stands, and its value."""
+    """A key of a mapping: its place and its value."""
 
     line: int
     column: int
@@ -93,7 +92,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that is refused, at a place, while reading goes on."""
+    """Something refused, at a place, while parsing continues."""
 
     line: int
     column: int
@@ -102,7 +101,7 @@ class Fault:
 
 
 def parse(data: bytes) -> tuple[Node, list[Fault]]:
-    """The tree of one YAML document and the faults of its form. Raises Unreadable where reading cannot go on."""
+    """Return the tree of one YAML document and its syntax errors. Raises Unreadable if parsing cannot continue."""
     import yaml
 
     text = _decode(data)
@@ -138,7 +137,7 @@ def _decode(data: bytes) -> str:
     if strange:
         line, column = _place(text[: strange.start()])
         raise Unreadable(
-            line, column, f"the character U+{ord(strange.group()):04X}, which manifests may hold as an escape only"
+            line, column, f"the character U+{ord(strange.group()):04X}, which must be written as an escape"
         )
     return text
 
@@ -163,7 +162,7 @@ class _Tree:
         next(self._events)  # DocumentEnd
         after = next(self._events)
         if self._name(after) != "StreamEnd":
-            raise Unreadable(*self._at(after), "a second document begins; a manifest is one document")
+            raise Unreadable(*self._at(after), "a second document starts here; a manifest is one document")
         return root, self._faults
 
     @staticmethod
@@ -181,7 +180,7 @@ class _Tree:
         line, column = self._at(event)
         name = self._name(event)
         if name == "Alias":
-            self._fault(event, path, f"the alias {quoted('*' + event.anchor)}; manifests write every value out")
+            self._fault(event, path, f"alias {quoted('*' + event.anchor)}: manifests must spell out every value")
             return Node("refused", line, column)
         if depth > MAX_DEPTH:
             raise Unreadable(line, column, f"nested more than {MAX_DEPTH} deep")
@@ -192,17 +191,17 @@ class _Tree:
         }[name]
         node = build(event, path, depth)
         if event.anchor is not None:
-            self._fault(event, path, f"the anchor {quoted('&' + event.anchor)}; manifests write every value out")
+            self._fault(event, path, f"anchor {quoted('&' + event.anchor)}: manifests must spell out every value")
         if event.tag is not None:
-            self._fault(event, path, f"the tag {quoted(event.tag)}; manifests have none")
+            self._fault(event, path, f"tag {quoted(event.tag)}: not allowed in manifests")
             return Node("refused", line, column)
         return node
 
     def _scalar(self, event: Any, path: KeyPath, depth: int) -> Node:
         line, column = self._at(event)
-        is_quoted = bool(event.style)  # libyaml says "" for a plain scalar, the Python parser None
+        is_quoted = bool(event.style)  # libyaml gives "" for a plain scalar, the Python parser None
         if any("\ud800" <= c <= "\udfff" for c in event.value):
-            self._fault(event, path, "half of a surrogate pair, which is no character")
+            self._fault(event, path, "a lone surrogate, which is not a character")
             return Node("refused", line, column)
         return Node(_kind(event.value, is_quoted), line, column, event.value, is_quoted)
 
@@ -225,23 +224,23 @@ class _Tree:
                 continue
             if key in node.entries:
                 first = node.entries[key].line
-                self._fault(child, (*path, key), f"the key {quoted(key)} a second time; the first is in line {first}")
+                self._fault(child, (*path, key), f"duplicate key {quoted(key)}; the first is on line {first}")
                 continue
             node.entries[key] = Entry(*self._at(child), value)
         return node
 
     def _key(self, event: Any, path: KeyPath, depth: int) -> str | None:
-        """The key's text, or None where it is refused."""
+        """Return the key's text, or None if it is refused."""
         node = self._node(event, path, depth + 1)
         if node.kind == "text":
             if node.text == "<<" and not node.quoted:
-                self._fault(event, path, "the merge key '<<'; manifests write every value out")
+                self._fault(event, path, "merge key '<<': manifests must spell out every value")
                 return None
             return node.text
         if node.kind in ("mapping", "list"):
-            self._fault(event, path, f"{node.found()} as a key; expected a text")
+            self._fault(event, path, f"{node.found()} as a key; expected a string")
         elif node.kind != "refused":
-            self._fault(event, path, f"{node.found()} as a key; expected a text: quote it")
+            self._fault(event, path, f"{node.found()} as a key; expected a string: quote it")
         return None
 
 

@@ -1,1 +1,1 @@
-"""Patches as bytes: parsed strictly, applied in memory, written. Knows no git and no manifest."""
+"""Parse, apply and write patch files, as bytes. Knows nothing of git repositories or manifests."""

@@ -1,7 +1,7 @@
-"""Applies a file's change in memory: exactly where the patch says, or not at all. No fuzz, no offset, no search.
+"""Apply one file's change in memory, exactly where the patch says or not at all: no fuzz, no offset, no search.
 
-`git apply` and `patch` look elsewhere when a hunk does not fit where it says, and with repeated context they find the
-wrong copy and report success. Here a shifted hunk is an error that says where its lines would have been found.
+`git apply` and `patch` look elsewhere when a hunk does not fit; where context repeats they pick the wrong copy and
+report success. Here a shifted hunk is an error that says where its lines were found.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _WITH_CONTEXT = "make the patch with three lines of context, as `patchctl export
 
 
 def split_lines(data: bytes) -> list[bytes]:
-    """Lines with their newline; unlike bytes.splitlines, a lone CR ends no line. b"" has no lines."""
+    """Split into lines that keep their newline. Unlike bytes.splitlines, a lone CR ends no line; b"" has no lines."""
     lines = data.split(b"\n")
     last = lines.pop()
     lines = [line + b"\n" for line in lines]
@@ -26,28 +26,28 @@ def split_lines(data: bytes) -> list[bytes]:
 
 
 def apply_change(change: FileChange, before: bytes, name: str) -> bytes:
-    """The file's content after `change`, from its content before it (b"" for a new file).
+    """Return the file's content after `change`, given its content `before` (b"" for a new file).
 
-    Raises DoesNotApply with the patch file and the hunk's line.
+    `name` is the patch file, for messages. Raises DoesNotApply with the patch file and the hunk's line.
     """
     return apply_and_tell(change, before, name)[0]
 
 
 def apply_and_tell(change: FileChange, before: bytes, name: str) -> tuple[bytes, list[Copy] | None]:
-    """`apply_change`, and what lies around its hunks: where in the result, where in `before`, how much; None without hunks."""
+    """Like `apply_change`, and also return the unchanged regions as Copy tuples; None for a change without hunks."""
     if change.binary is not None:
         return _apply_binary(change, before, name), None
     if not change.hunks:
         if change.kind == "delete" and before:
             raise DoesNotApply(
-                f"{path_text(change.path)} is to be deleted as an empty file and is not empty",
+                f"the patch deletes {path_text(change.path)} as an empty file, but it is not empty",
                 where=Where(name, change.line),
             )
         return before, None
     out: list[bytes] = []
     kept: list[Copy] = []
-    at = line = shift = 0  # bytes and lines of `before` that are done, and how many lines more the result has by now
-    made = 0  # bytes of the result
+    at = line = shift = 0  # consumed bytes and lines of `before`; lines added so far
+    made = 0  # bytes written to the result
     for hunk in change.hunks:
         first = hunk_position(hunk)
         old = b"".join(hunk.old)
@@ -57,7 +57,7 @@ def apply_and_tell(change: FileChange, before: bytes, name: str) -> tuple[bytes,
         end = start + len(old)
         _check_ends(change, hunk, before, end, name)
         if hunk.old_start == 1 and not hunk.old:
-            what = f"a hunk without context goes behind line 1 of {path_text(change.path)}, where git takes it for the file's start"
+            what = f"a hunk without context inserts after line 1 of {path_text(change.path)}, which git reads as the start of the file"
             raise DoesNotApply(what, where=Where(name, hunk.line), hint=_WITH_CONTEXT)
         if first + shift != _new_position(hunk):
             what = f"the hunk's new side should begin at line {first + shift + 1} of {path_text(change.path)}"
@@ -71,16 +71,16 @@ def apply_and_tell(change: FileChange, before: bytes, name: str) -> tuple[bytes,
     after = b"".join([*out, before[at:]])
     if change.kind == "delete" and after:
         raise DoesNotApply(
-            f"{path_text(change.path)} still has lines after its deletion", where=Where(name, change.line)
+            f"{path_text(change.path)} still has lines after the patch deletes it", where=Where(name, change.line)
         )
     return after, kept
 
 
 def _locate(before: bytes, old: bytes, at: int, skip: int) -> int:
-    """The offset of the line that stands `skip` lines after the line at `at`, if `old` stands there; else -1.
+    """Return the offset of the line `skip` lines after the one at `at` if `old` is there, else -1.
 
-    A search within reach finds it at once unless the context is repeated; whatever is found counts only when it is on
-    exactly that line. Otherwise the lines are counted.
+    bytes.find hits it at once unless the context repeats; a hit counts only on exactly that line. Otherwise lines are
+    counted.
     """
     reach = at + len(old) + 256 * skip
     start = before.find(old, at, reach) if old and skip else at
@@ -96,21 +96,23 @@ def _locate(before: bytes, old: bytes, at: int, skip: int) -> int:
 
 
 def _check_ends(change: FileChange, hunk: Hunk, before: bytes, end: int, name: str) -> None:
-    """What holds at a hunk's end: only a file's last line lacks a newline, and context is missing only where it ends."""
+    """Check a hunk's end: only a file's last line may lack a newline, and context may be missing only there."""
     where = Where(name, hunk.line)
     if end == len(before):
         return
     if hunk.old and not hunk.old[-1].endswith(b"\n"):
-        raise DoesNotApply(f"{path_text(change.path)} goes on where the patch expects its end", where=where)
+        raise DoesNotApply(f"{path_text(change.path)} continues where the patch expects its end", where=where)
     if hunk.new and not hunk.new[-1].endswith(b"\n"):
-        raise DoesNotApply(f"a line without newline would end up inside {path_text(change.path)}", where=where)
+        raise DoesNotApply(
+            f"a line without a newline would end up in the middle of {path_text(change.path)}", where=where
+        )
     if not hunk.marks.endswith(b" "):
-        what = f"no context follows the hunk's last change, and {path_text(change.path)} goes on there"
+        what = f"the hunk has no trailing context, but {path_text(change.path)} continues there"
         raise DoesNotApply(what, where=where, hint=_WITH_CONTEXT)
 
 
 def hunk_position(hunk: Hunk) -> int:
-    """The 0-based line where the hunk's old side begins. With no old lines, the header names the line before."""
+    """Return the 0-based line where the old side begins. Without old lines, the hunk header names the line before."""
     return hunk.old_start - 1 if hunk.old else hunk.old_start
 
 
@@ -131,15 +133,15 @@ def _apply_binary(change: FileChange, before: bytes, name: str) -> bytes:
 
 
 def _misfit(change: FileChange, hunk: Hunk, before: bytes, name: str) -> DoesNotApply:
-    """Say what is different, and where the lines are instead; worked out only after the failure."""
+    """Build the error for a hunk that does not fit: what differs, and where its lines are instead."""
     where = Where(name, hunk.line)
     path = path_text(change.path)
     places = _places(before, b"".join(hunk.old)) if hunk.old else []
     if places:
         return DoesNotApply(
-            f"the hunk is for line {hunk.old_start} of {path}, and its lines stand at line {', '.join(map(str, places))}",
+            f"the hunk is for line {hunk.old_start} of {path}, but its lines are at line {', '.join(map(str, places))}",
             where=where,
-            hint="the file is not the one the patch was made for; patchctl never shifts a hunk",
+            hint="the patch was made for another version of this file; patchctl never shifts a hunk",
         )
     lines = split_lines(before)
     first = hunk_position(hunk)
@@ -150,11 +152,11 @@ def _misfit(change: FileChange, hunk: Hunk, before: bytes, name: str) -> DoesNot
             return DoesNotApply(
                 f"{path} line {first + offset + 1} is {shown}, the patch expects {_line(line)}", where=where
             )
-    return DoesNotApply(f"{path} has only {len(lines)} lines, or hunks that are out of order", where=where)
+    return DoesNotApply(f"{path} has only {len(lines)} lines, or the hunks are out of order", where=where)
 
 
 def _places(before: bytes, old: bytes) -> list[int]:
-    """The first five lines where `old` stands; a bounded search, since it only serves a message."""
+    """Return up to five lines where `old` occurs. The search is bounded, since it only serves a message."""
     places: list[int] = []
     at = before.find(old)
     for _ in range(1000):
@@ -167,5 +169,5 @@ def _places(before: bytes, old: bytes) -> list[int]:
 
 
 def _line(line: bytes) -> str:
-    """One line for a message: escaped, and no longer than a message may be."""
+    """Return one line escaped and cut to 120 characters, for a message."""
     return ascii(line[:120].decode("utf-8", "backslashreplace").rstrip("\n"))[:120]

@@ -1,9 +1,8 @@
-"""The mail header and the message of a patch file, read as `git am` reads them, so that both make the same commit.
+"""The mail header and message of a patch file, read as `git am` reads them so that both make the same commit.
 
-What `git am` does is in git's mailinfo.c and builtin/am.c. The words of single lines are read by mailinfo.py; here is the
-order of things: the header's fields, the body that ends at `---` or where a diff begins, and the message that loses
-trailing blanks and repeated empty lines. Where git guesses (several mails in one file, headers inside the body, other
-encodings) this module refuses.
+Follows git's mailinfo.c and builtin/am.c: header fields, then the body up to `---` or the start of a diff, then
+stripspace on the message; mailinfo.py parses the single values. Where git guesses (several mails in one file, headers
+in the body, other encodings) this module refuses.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Trailer:
 
 @dataclass(frozen=True)
 class Header:
-    """Author, date and message. `date` is git's: seconds since 1970 and a zone."""
+    """Author, date and message. `date` has git's raw format: seconds since the epoch and a zone."""
 
     name: str
     email: str
@@ -46,25 +45,25 @@ class Header:
 
     @property
     def message(self) -> str:
-        """The commit message that `git am` makes of it, ending with a newline."""
+        """The commit message as `git am` would write it, ending with a newline."""
         return stripspace(f"{self.subject}\n\n{self.body}\n")
 
     def trailer(self, key: str) -> str | None:
-        """The value of a trailer that stands once, or None."""
+        """Return the value of a trailer that occurs exactly once, else None."""
         found = self.trailers.get(key, [])
         return found[0].value if len(found) == 1 else None
 
     def listed(self, key: str) -> list[str]:
-        """All values of a trailer that holds a list: repeated, or with commas."""
+        """Return all values of a list trailer, whether repeated or separated by commas."""
         values = ",".join(t.value for t in self.trailers.get(key, []))
         return [v.strip() for v in values.split(",") if v.strip()]
 
 
 def stripspace(text: str) -> str:
-    """git's stripspace: no trailing blanks, no repeated empty lines, none at the ends, one newline at the end."""
+    """git's stripspace: no trailing blanks, no repeated or outer empty lines, one newline at the end."""
     out: list[str] = []
     for line in text.split("\n"):
-        line = line.rstrip(" \t\r")  # git's isspace() knows neither form feed nor vertical tab
+        line = line.rstrip(" \t\r")  # git's isspace() excludes form feed and vertical tab
         if line or (out and out[-1]):
             out.append(line)
     while out and not out[-1]:
@@ -73,7 +72,7 @@ def stripspace(text: str) -> str:
 
 
 def parse_header(lines: list[bytes], name: str) -> tuple[Header, int]:
-    """Read header and message; returns them and the number (0-based) of the line where the diff begins."""
+    """Parse header and message; return them and the 0-based line where the diff begins. Raises BadPatch."""
     if not any(lines):
         raise BadPatch("the file is empty", where=Where(name, 1))
     if lines and lines[0].startswith(b"\xef\xbb\xbf"):
@@ -90,7 +89,7 @@ def parse_header(lines: list[bytes], name: str) -> tuple[Header, int]:
 
 
 def _fields(lines: list[bytes], name: str) -> tuple[dict[str, tuple[str, int]], int]:
-    """The mail header, unfolded: lower-case key to (value, line); and the first line after the empty one that ends it."""
+    """Return the unfolded mail header, lower-case key to (value, line), and the first line after the empty one."""
     at = 1 if lines and lines[0].startswith(b"From ") else 0
     fields: dict[str, tuple[str, int]] = {}
     key = ""
@@ -100,7 +99,9 @@ def _fields(lines: list[bytes], name: str) -> tuple[dict[str, tuple[str, int]], 
             raise BadPatch(f"the header has more than {_LONGEST_HEADER} lines", where=Where(name, at + 1))
         if line.endswith(b"\r"):
             raise BadPatch(
-                "the line ends with CRLF", where=Where(name, at + 1), hint="convert the file: a patch's bytes are exact"
+                "the line ends with CRLF",
+                where=Where(name, at + 1),
+                hint="convert the file to LF; patchctl takes a patch's bytes as they are",
             )
         try:
             text = line.decode("utf-8")
@@ -116,14 +117,14 @@ def _fields(lines: list[bytes], name: str) -> tuple[dict[str, tuple[str, int]], 
             if not colon or (
                 key not in _KNOWN and not key.startswith("x-") and key not in ("to", "cc", "in-reply-to", "references")
             ):
-                hint = "a patch file begins with `From:`, `Date:` and `Subject:`, as `git format-patch` writes them"
-                raise BadPatch("this is no mail header", where=Where(name, at + 1), hint=hint)
+                hint = "a patch file starts with `From:`, `Date:` and `Subject:`, as `git format-patch` writes it"
+                raise BadPatch("not a mail header", where=Where(name, at + 1), hint=hint)
             if key in fields and key in _KNOWN:
-                raise BadPatch(f"`{key}` stands twice in the header", where=Where(name, at + 1))
+                raise BadPatch(f"duplicate `{key}` in the header", where=Where(name, at + 1))
             fields[key] = (value.strip(mailinfo.BLANKS), at + 1)
             _check_length(value, name, at)
         if "\0" in text:
-            raise BadPatch("the header holds a NUL, where git would end the line", where=Where(name, at + 1))
+            raise BadPatch("the header contains a NUL, where git would end the line", where=Where(name, at + 1))
         at += 1
     return fields, at + 1
 
@@ -136,11 +137,11 @@ def _check_length(value: str, name: str, at: int) -> None:
 def _check_encoding(fields: dict[str, tuple[str, int]], name: str) -> None:
     kind, line = fields.get("content-type", ("text/plain; charset=UTF-8", 1))
     if not re.fullmatch(r'(?i)text/plain(; *charset="?utf-8"?)?', kind):
-        raise BadPatch("only plain text in UTF-8 is taken", where=Where(name, line))
+        raise BadPatch("only plain text in UTF-8 is supported", where=Where(name, line))
     transfer, line = fields.get("content-transfer-encoding", ("8bit", 1))
     if transfer.lower() not in ("7bit", "8bit", "binary"):
         raise BadPatch(
-            "base64 and quoted-printable mails are not taken: use `git format-patch`", where=Where(name, line)
+            "base64 and quoted-printable mails are not supported: use `git format-patch`", where=Where(name, line)
         )
 
 
@@ -155,7 +156,7 @@ def _author(fields: dict[str, tuple[str, int]], name: str) -> tuple[str, str]:
 
 
 def _date(fields: dict[str, tuple[str, int]], name: str) -> str:
-    """git's form of the date: seconds since 1970 and a zone."""
+    """Return the date in git's raw format: seconds since the epoch and a zone."""
     if "date" not in fields:
         raise BadPatch(
             "no date: `Date:` is missing", where=Where(name, 1), hint="without one, commit ids differ on every machine"
@@ -168,13 +169,13 @@ def _date(fields: dict[str, tuple[str, int]], name: str) -> str:
     year, month, day = int(match[3]), _MONTHS[match[2]], int(match[1])
     hour, minute, second = int(match[4]), int(match[5]), int(match[6])
     if not 1970 <= year <= 2099:
-        raise BadPatch("git knows the years 1970 to 2099 only", where=Where(name, line))
+        raise BadPatch("git only supports the years 1970 to 2099", where=Where(name, line))
     in_month = 1 <= day <= calendar.monthrange(year, month)[1]
     in_day = hour < 24 and minute < 60 and second < 60 and int(zone[1:3]) < 24 and int(zone[3:]) < 60
     offset = (int(zone[1:3]) * 60 + int(zone[3:])) * 60 * (-1 if zone[0] == "-" else 1)
     seconds = calendar.timegm((year, month, day, hour, minute, second, 0, 0, 0)) - offset
     if not (in_month and in_day) or seconds < 0:
-        raise BadPatch("there is no such date", where=Where(name, line))
+        raise BadPatch("no such date", where=Where(name, line))
     return f"{seconds} {zone}"
 
 
@@ -189,12 +190,12 @@ def _subject(fields: dict[str, tuple[str, int]], name: str) -> str:
     except ValueError as error:
         raise BadPatch(str(error), where=Where(name, line)) from error
     if not subject or "\0" in subject:
-        raise BadPatch("the subject is empty or holds a NUL", where=Where(name, line))
+        raise BadPatch("the subject is empty or contains a NUL", where=Where(name, line))
     return subject
 
 
 def _find_diff(lines: list[bytes], start: int, name: str) -> tuple[int, int]:
-    """Where the message ends, and where the first `diff --git` stands; what is between them git drops, and so do we."""
+    """Return where the message ends and where the first `diff --git` is; git drops what is between, and so do we."""
     end = start
     while end < len(lines) and not mailinfo.ends_message(lines[end]):
         _check_one_mail(lines[end], name, end)
@@ -205,7 +206,7 @@ def _find_diff(lines: list[bytes], start: int, name: str) -> tuple[int, int]:
         _check_one_mail(line, name, diff)
         if line.startswith((b"+++ ", b"@@ -", b"Index: ", b"diff -", b"--- a/", b"--- /dev/null")):
             raise BadPatch(
-                "a diff must begin with `diff --git`", where=Where(name, diff + 1), hint="make patches with git"
+                "a diff must start with `diff --git`", where=Where(name, diff + 1), hint="make patches with git"
             )
         diff += 1
     return end, diff
@@ -213,8 +214,10 @@ def _find_diff(lines: list[bytes], start: int, name: str) -> tuple[int, int]:
 
 def _check_one_mail(line: bytes, name: str, at: int) -> None:
     if mailinfo.splits_mails(line):
-        hint = "one patch a file: `git am` would take this line for the start of another mail"
-        raise BadPatch("a line begins with `From ` and ends with a time", where=Where(name, at + 1), hint=hint)
+        hint = "one patch per file: `git am` would read this line as the start of another mail"
+        raise BadPatch(
+            "the line looks like an mbox separator (`From ` and a time)", where=Where(name, at + 1), hint=hint
+        )
 
 
 def _text(lines: list[bytes], start: int, name: str) -> list[str]:
@@ -225,19 +228,21 @@ def _text(lines: list[bytes], start: int, name: str) -> list[str]:
     first = next((i for i, line in enumerate(text) if line.strip()), None)
     if first is not None and mailinfo.obeyed_in_body(text[first]):
         where = Where(name, start + first + 1)
-        raise BadPatch("a header stands inside the message, where `git am` would obey it", where=where)
+        raise BadPatch("the message starts with a mail header, which `git am` would act on", where=where)
     for number, line in enumerate(text, start + 1):
         if line.endswith("\r"):
             raise BadPatch(
-                "the line ends with CRLF", where=Where(name, number), hint="convert the file: a patch's bytes are exact"
+                "the line ends with CRLF",
+                where=Where(name, number),
+                hint="convert the file to LF; patchctl takes a patch's bytes as they are",
             )
         if "\0" in line:
-            raise BadPatch("the message holds a NUL", where=Where(name, number))
+            raise BadPatch("the message contains a NUL", where=Where(name, number))
     return text
 
 
 def _trailers(body: list[str], start: int) -> dict[str, list[Trailer]]:
-    """The `Key: value` lines of the last paragraph; a line that begins with a blank continues the one before it."""
+    """Return the `Key: value` lines of the last paragraph; an indented line continues the one before it."""
     end = len(body)
     while end and not body[end - 1].strip():
         end -= 1
@@ -253,7 +258,7 @@ def _trailers(body: list[str], start: int) -> dict[str, list[Trailer]]:
         elif line[:1] in (" ", "\t") and entries:
             entries[-1][1].append(line.strip())
         else:
-            return {}  # an ordinary paragraph
+            return {}  # a paragraph of prose
     found: dict[str, list[Trailer]] = {}
     for key, parts, number in entries:
         found.setdefault(key, []).append(Trailer(" ".join(parts), number))

@@ -1,8 +1,8 @@
-"""How git reads the words of a mail header: encoded words, the author, the subject, and the lines that split mails.
+"""git's parsing of mail header values: encoded words, author, subject, and the lines that separate mails.
 
-A port of the parts of git's mailinfo.c, ident.c and builtin/mailsplit.c that decide what a commit says, since Python's own
-mail package decides otherwise: it drops a no-break space at the end of a subject, which git keeps (found in verl's
-history), and joins encoded words in another way. Where git takes a guess that differs between its versions, ValueError.
+Ports the parts of git's mailinfo.c, ident.c and builtin/mailsplit.c that decide what a commit says. Python's email
+package differs: it drops a no-break space at the end of a subject, which git keeps (verl's history has one), and
+joins encoded words differently. Raises ValueError where git versions disagree.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ import binascii
 import re
 
 BLANKS = " \t\r\n"
-"""What git's isspace() knows. Python's strip() and split() also take form feeds and Unicode's blanks, which git keeps."""
+"""git's isspace(). Python's strip() and split() also remove form feeds and Unicode blanks, which git keeps."""
 
 _RUN = re.compile("[ \t\r\n]+")
 _ENCODED = re.compile(r"=\?([^?]*)\?([^?])\?(.*?)\?=", re.DOTALL)
 _HEX = re.compile(rb"=([0-9A-Fa-f]{2})")
-_CHARSETS = {"utf-8", "utf8"}  # others need iconv, which git may lack: then it leaves the bytes as they are
-# ident.c strips these from both ends of a name or address (the full stop only before git 2.46 or so).
+_CHARSETS = {"utf-8", "utf8"}  # others need iconv; a git built without it leaves the bytes as they are
+# ident.c strips these from both ends of a name or address; the full stop only before git 2.46 or so.
 _CRUD = "".join(map(chr, range(33))) + ".,:;<>\"\\'"
 _LONGEST_NAME = 60
 
 
 def join_blanks(text: str) -> str:
-    """cleanup_space() and strbuf_trim(): every run of blanks becomes one, none stay at the ends."""
+    """cleanup_space() and strbuf_trim(): collapse runs of blanks into one space and strip both ends."""
     return _RUN.sub(" ", text).strip(BLANKS)
 
 
 def decode_words(text: str) -> str:
-    """decode_header(): RFC 2047 encoded words to text; blanks between two of them go. ValueError when one is broken."""
+    """decode_header(): decode RFC 2047 words and drop blanks between two of them. Raises ValueError."""
     out: list[str] = []
     at = 0
     while (found := text.find("=?", at)) >= 0:
         match = _ENCODED.match(text, found)
         if match is None:
-            raise ValueError("an encoded word is not complete")  # git's mailinfo ends with an error here
+            raise ValueError("an encoded word is incomplete")  # git's mailinfo fails here
         between = text[at:found]
         if at == 0 or between.strip(BLANKS):
             out.append(between)
@@ -46,7 +46,7 @@ def decode_words(text: str) -> str:
 
 def _decode_word(charset: str, encoding: str, word: str) -> str:
     if charset.lower() not in _CHARSETS:
-        raise ValueError(f"the character set {charset[:40]!a} is not taken: write UTF-8")
+        raise ValueError(f"unsupported character set {charset[:40]!a}: use UTF-8")
     try:
         if encoding in "bB":
             data = base64.b64decode(word, validate=True)
@@ -62,27 +62,27 @@ def _decode_word(charset: str, encoding: str, word: str) -> str:
 def _quoted(word: bytes) -> bytes:
     data = _HEX.sub(lambda m: bytes([int(m[1], 16)]), word.replace(b"_", b" "))
     if word.count(b"=") != len(_HEX.findall(word)):
-        raise ValueError("an encoded word holds a broken =XX")
+        raise ValueError("an encoded word has a broken =XX escape")
     return data
 
 
 def author(text: str) -> tuple[str, str]:
-    """Name and address of a decoded `From:` line, as handle_from() and then fmt_ident() leave them.
+    """Return name and address of a decoded `From:` value, as handle_from() and then fmt_ident() leave them.
 
-    ValueError says what is wrong, or why git would make something else of it than what stands there.
+    Raises ValueError where the value is invalid, or where git would change it.
     """
     match = re.fullmatch(r"(.*?)<([^<> ]*)>", join_blanks(text))
     if match is None:
         raise ValueError("the author must read `From: Name <address>`")
     address = match[2]
     if not address or set(address) & set("\"\\(),;:'") or any(ord(c) < 33 for c in address):
-        raise ValueError("the author's address is empty or holds a character that git does not keep")
+        raise ValueError("the author's address is empty or has a character that git drops")
     if address.strip(_CRUD) != address:
-        raise ValueError("the author's address begins or ends with punctuation, which git would drop")
+        raise ValueError("the author's address starts or ends with punctuation, which git would drop")
     name = match[1]
     if "@" not in address:
         if set(name) & set('"\\('):
-            raise ValueError("the author's name is quoted and the address has no @, which git does not unquote")
+            raise ValueError("the author's name is quoted and the address has no @: git does not unquote such a name")
         name = name.strip(BLANKS)
     else:
         name = join_blanks(_unquote(name))
@@ -96,17 +96,19 @@ def _check_name(name: str) -> None:
     if not name:
         raise ValueError("the author's name is empty")
     if set(name) & set("@<>\0"):
-        raise ValueError("the author's name holds @, < or >, and `git am` would take the address for the name")
+        raise ValueError("the author's name contains @, < or >: `git am` would use the address as the name")
     if len(name.encode("utf-8")) > _LONGEST_NAME:
-        raise ValueError(f"the author's name is longer than {_LONGEST_NAME} bytes, and `git am` would take the address")
+        raise ValueError(
+            f"the author's name is longer than {_LONGEST_NAME} bytes: `git am` would use the address instead"
+        )
     if name.strip(_CRUD) != name:
         raise ValueError(
-            "the author's name begins or ends with punctuation or a blank, which git drops or keeps by version"
+            "the author's name starts or ends with punctuation or a blank, which git versions treat differently"
         )
 
 
 def _unquote(text: str) -> str:
-    """unquote_quoted_pair(): double quotes go, and backslashes inside them and inside (comments), which stay."""
+    """unquote_quoted_pair(): remove double quotes, and backslashes inside quotes and (comments); comments stay."""
     out: list[str] = []
     quoted = False
     depth = 0
@@ -121,12 +123,12 @@ def _unquote(text: str) -> str:
                 depth = max(0, depth + {"(": 1, ")": -1}.get(letter, 0))
             out.append(letter)
     if quoted or depth:
-        raise ValueError("a quote or a bracket in the author's name is not closed")  # git reads on behind the line
+        raise ValueError("a quote or bracket in the author's name is not closed")  # git would read past the line
     return "".join(out)
 
 
 def subject(text: str) -> str:
-    """cleanup_subject(): `Re:`, blanks, colons and every bracketed part go from the front; then blanks are joined."""
+    """cleanup_subject(): strip leading `Re:`, blanks, colons and bracketed parts, then collapse blanks."""
     while text:
         if text[:3].lower() == "re:" and len(text) > 3:
             text = text[3:]
@@ -140,7 +142,7 @@ def subject(text: str) -> str:
 
 
 def splits_mails(line: bytes) -> bool:
-    """mailsplit's is_from_line(): whether `git am` takes this line for the start of another mail."""
+    """mailsplit's is_from_line(): whether `git am` would start a new mail at this line."""
     if not line.startswith(b"From ") or len(line) < 19:
         return False
     colon = line.rfind(b":", 5, -1)
@@ -152,7 +154,7 @@ def splits_mails(line: bytes) -> bool:
 
 
 def ends_message(line: bytes) -> bool:
-    """patchbreak(): `---` alone, or what looks like the start of a diff."""
+    """patchbreak(): whether this line is `---` alone or looks like the start of a diff."""
     if line.startswith((b"diff -", b"Index: ")):
         return True
     if not line.startswith(b"---"):
@@ -161,5 +163,5 @@ def ends_message(line: bytes) -> bool:
 
 
 def obeyed_in_body(line: str) -> bool:
-    """check_inbody_header(): whether `git am` takes the message's first line for a header, or drops it."""
+    """check_inbody_header(): whether `git am` reads the message's first line as a header, or drops it."""
     return re.match(r"(?i:from|date|subject):|\[PATCH\][ \t\r]|\[PATCH\]$|>From[ \t\r]", line) is not None

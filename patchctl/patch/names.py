@@ -1,4 +1,4 @@
-"""File names in patches: git's C quoting, and which names a patch may touch at all."""
+"""File names in patches: git's C-style quoting, and which paths a patch may touch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _OCTAL = re.compile(rb"[0-3][0-7][0-7]")
 _LONGEST_PATH = 4000
 _DEEPEST = 100
 _WINDOWS_DEVICES = {"con", "prn", "aux", "nul", *(f"com{i}" for i in range(1, 10)), *(f"lpt{i}" for i in range(1, 10))}
-# What NTFS calls .gitmodules and .gitattributes for old programs.
+# NTFS short names (8.3) of .gitmodules and .gitattributes.
 _NTFS_SHORT = re.compile(r"(gitmod|gitatt|gi7eba|gi7d29)~[0-9]")
 # Code points that HFS+ ignores in names; git refuses `.git` spelt with them (CVE-2014-9390).
 _HFS_IGNORED = {*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF}
 
 
-# Plain parts: letters, digits, '_', '-', an extension; no device, nothing that begins with a dot.
+# Plain parts: letters, digits, '_', '-' and an extension; no device name, no leading dot.
 _PLAIN_PART = (
     rb"(?!(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:[./]|$))[a-z0-9_][a-z0-9_-]{0,150}(?:\.[a-z0-9_-]{1,50}){0,2}"
 )
@@ -24,12 +24,12 @@ _PLAIN = re.compile(rb"(?i)(?:%s/){0,40}%s" % (_PLAIN_PART, _PLAIN_PART))
 
 
 def path_text(path: bytes) -> str:
-    """A name as messages have it: ASCII, nothing in it can steer a terminal."""
+    """Return a path for messages: ASCII only, so that it cannot steer a terminal."""
     return ascii(path.decode("utf-8", "backslashreplace"))[1:-1]
 
 
 def unquote(text: bytes) -> tuple[bytes, bytes]:
-    """Read one name from the start of `text`, quoted in git's C style; returns it and what follows the closing quote.
+    """Read one C-quoted name from the start of `text`; return it and what follows the closing quote.
 
     Raises ValueError when the quoting is broken.
     """
@@ -50,14 +50,14 @@ def unquote(text: bytes) -> tuple[bytes, bytes]:
         else:
             digits = text[at + 1 : at + 4]
             if _OCTAL.fullmatch(digits) is None:
-                raise ValueError("a quoted name holds a broken escape")
+                raise ValueError("a quoted name has a broken escape")
             out.append(int(digits, 8))
             at += 4
     raise ValueError("a quoted name has no closing quote")
 
 
 def quote(name: bytes) -> bytes:
-    """`name` as git writes it in a diff: quoted when it holds a control character, a quote, a backslash or a byte over 127."""
+    """Quote `name` as git does in a diff: for control characters, quotes, backslashes and bytes over 127."""
     if all(0x20 <= b < 0x7F and b not in b'"\\' for b in name):
         return name
     back = {v: k for k, v in _ESCAPES.items()}
@@ -73,7 +73,7 @@ def quote(name: bytes) -> bytes:
 
 
 def parse_name(text: bytes) -> bytes:
-    """A name as it stands after `---` and `+++`: quoted, or up to a tab."""
+    """Read the name after `---` or `+++`: quoted, or up to a tab."""
     if text.startswith(b'"'):
         try:
             name, rest = unquote(text)
@@ -84,18 +84,18 @@ def parse_name(text: bytes) -> bytes:
 
 
 def parse_moved(text: bytes) -> bytes:
-    """A name as it stands after `rename from`, `copy to`, ...: quoted, or the whole line; git ends it at no tab."""
+    """Read the name after `rename from`, `copy to`, ...: quoted, or the whole line, since git ends it at no tab."""
     return parse_name(text) if text.startswith(b'"') else text
 
 
 def header_names(text: bytes) -> list[tuple[bytes, bytes]]:
-    """Every way to read `a/OLD b/NEW` after `diff --git`. Names with blanks are ambiguous; the caller decides."""
+    """Return every way to split `a/OLD b/NEW` after `diff --git`; ambiguous if names contain blanks."""
     pairs = []
     try:
         if text.startswith(b'"'):
             old, rest = unquote(text)
             pairs += [(old, parse_name(rest[1:]))] if rest.startswith(b" ") else []
-        elif b'"' in text:  # git takes the first one for the start of the second name, wherever it stands
+        elif b'"' in text:  # git starts the second name at the first quote, wherever it is
             old, _, rest = text.partition(b' "')
             pairs += [(old, parse_name(b'"' + rest))] if rest and b'"' not in old else []
         else:
@@ -109,21 +109,21 @@ def header_names(text: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def why_refused(path: bytes) -> str | None:
-    """Why a patch may not touch this path, or None. The families of names are those that harmed other tools (docs/hostile-input.md)."""
+    """Return why a patch may not touch this path, or None. docs/hostile-input.md has the background."""
     if _PLAIN.fullmatch(path):
-        return None  # nearly every path of real trees; the rules below cost forty times as much
+        return None  # nearly every real path; the checks below cost forty times as much
     try:
         text = path.decode("utf-8")
     except UnicodeDecodeError:
         return "its name is not UTF-8"
     if any(ord(c) < 0x20 or ord(c) == 0x7F for c in text) or any(unicodedata.category(c) in ("Cc", "Cf") for c in text):
-        return "its name holds a control or formatting character"
+        return "its name contains a control or formatting character"
     if text.startswith("/") or "\\" in text or (len(text) > 1 and text[1] == ":"):
-        return "it is an absolute path or holds a backslash"
+        return "it is absolute or contains a backslash"
     if len(path) > _LONGEST_PATH:
         return f"its name is longer than {_LONGEST_PATH} bytes"
     if text.count("/") > _DEEPEST:
-        return f"it lies more than {_DEEPEST} folders deep"
+        return f"it is more than {_DEEPEST} folders deep"
     for part in text.split("/"):
         reason = _why_part_refused(part)
         if reason:
@@ -134,18 +134,18 @@ def why_refused(path: bytes) -> str | None:
 def _why_part_refused(part: str) -> str | None:
     plain = "".join(c for c in part if ord(c) not in _HFS_IGNORED).casefold().rstrip(". ")
     if part in ("", ".", ".."):
-        return "it leaves the tree, or holds an empty part"
+        return "it leaves the tree or has an empty component"
     if plain in (".git", "git~1") or plain.startswith(".git:"):
-        return "it lies in .git"
+        return "it is inside .git"
     if plain in (".gitattributes", ".gitmodules") or _NTFS_SHORT.fullmatch(plain):
-        return f"{plain} changes what git does with other files"
+        return f"{plain} changes how git treats other files"
     if plain.split(".")[0] in _WINDOWS_DEVICES:
         return "it is the name of a device on Windows"
     if len(part.encode("utf-8")) > 255:
-        return "a part of its name is longer than 255 bytes"
+        return "a component is longer than 255 bytes"
     return None
 
 
 def collision_key(path: bytes) -> str:
-    """Two paths with one key are one file on a file system that ignores case or Unicode form."""
+    """Return a key that is equal for paths that collide where case or Unicode form is ignored."""
     return unicodedata.normalize("NFC", path.decode("utf-8", "surrogateescape")).casefold()

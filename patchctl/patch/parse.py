@@ -1,8 +1,8 @@
-"""Reads a patch file: git-format mail header, message and diff, on bytes. Knows nothing of git or of manifests.
+"""Parse a patch file on bytes: mail header, message and git diff.
 
 Grammar: git's Documentation/diff-generate-patch.txt and `git help format-patch`. Stricter than git where git guesses:
-whatever is not understood is an error that names the line, since a parser that skips what it does not know passes a
-patch that does nothing (pnpm#9160, GNU patch, `git apply` in a subdirectory).
+anything not understood is an error with its line, since a parser that skips what it does not know accepts patches
+that do nothing (pnpm#9160, GNU patch, `git apply` in a subdirectory).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EXTENDED = re.compile(
 _INDEX = re.compile(rb"([0-9a-f]{4,40})\.\.([0-9a-f]{4,40})(?: ([0-7]{6}))?$")
 _DIFF = b"\ndiff --git "
 NO_NEWLINE = b"\\ No newline at end of file"
-# A line's sign to whether that side has it.
+# Translation tables that map a line's sign to whether that side has the line.
 _OLD_HAS, _NEW_HAS = (bytes.maketrans(sign, b"\0") for sign in (b"+", b"-"))
 _LONGEST_NAMES = 9000
 MAX_LINE = 4 * 1024 * 1024
@@ -34,10 +34,10 @@ MAX_PATCH = 256 * 1024 * 1024
 
 @dataclass(slots=True)
 class Hunk:
-    """One hunk: 1-based first line on each side as the header has it, the lines of each side, and where it stands.
+    """One hunk: 1-based first line of each side from its header, the lines of each side, its line in the patch.
 
-    `old` and `new` hold whole lines with their newline; only the last line of a file may lack it. `marks` is the sign of
-    every line in the patch's order (b" ", b"-", b"+"), which attribution needs and applying does not.
+    `old` and `new` hold whole lines with their newline; only the last line of a file may lack it. `marks` has the
+    sign of each line in patch order (b" ", b"-", b"+"), which blame needs and applying does not.
     """
 
     old_start: int
@@ -52,8 +52,8 @@ class Hunk:
 class FileChange:
     """What a patch does to one file. `old_path` is None for a new file, `new_path` None for a deleted one.
 
-    Ids are as the `index` line has them (full or abbreviated), None without one; modes are None where they do not change
-    and the patch does not say them.
+    Ids are as in the `index` line (full or abbreviated), None without one. Modes are None if they do not change and
+    the patch does not state them.
     """
 
     old_path: bytes | None
@@ -69,7 +69,7 @@ class FileChange:
 
     @property
     def path(self) -> bytes:
-        """The path after the change, or the one that goes away."""
+        """The path after the change, or the deleted path."""
         path = self.new_path if self.new_path is not None else self.old_path
         assert path is not None
         return path
@@ -85,13 +85,11 @@ class Patch:
 
 
 class LatePatch(Patch):
-    """A patch whose header is read, and whose changes are parsed when somebody asks for them. Both raise BadPatch."""
+    """A patch whose header is parsed at once and whose changes are parsed on first access. Both raise BadPatch."""
 
     def __init__(self, data: bytes, name: str) -> None:
         begin = data.find(_DIFF)
-        top = (
-            data if begin < 0 else data[: begin + len(_DIFF)]
-        )  # nothing behind the first section's line is the header's
+        top = data if begin < 0 else data[: begin + len(_DIFF)]  # the header ends before the first section
         self.name = name
         self.header, self._start = parse_header(top.split(b"\n"), name)
         self._data = data
@@ -102,10 +100,10 @@ class LatePatch(Patch):
 
 
 def parse_patch(data: bytes, name: str) -> Patch:
-    """Parse the bytes of one patch file; `name` is what error messages call it.
+    """Parse the bytes of one patch file. `name` is the file's name in error messages.
 
-    Raises BadPatch with file and line: no author, no date, no subject, no hunk, CRLF in the header, counts that do not
-    add up, two sections for one path, names that differ within a section, anything that is not understood.
+    Raises BadPatch with file and line: no author, date, subject or hunk; CRLF in the header; counts that do not add
+    up; two sections for one path; names that differ within a section; anything not understood.
     """
     if len(data) > MAX_PATCH:
         raise BadPatch(f"the patch is larger than {MAX_PATCH // 2**20} MiB", where=Where(name))
@@ -114,7 +112,7 @@ def parse_patch(data: bytes, name: str) -> Patch:
 
 
 def _changes(data: bytes, start: int, name: str) -> list[FileChange]:
-    """What stands behind the header, which ends at line `start` (0-based)."""
+    """Parse the diff, which starts at line `start` (0-based)."""
     lines = data.split(b"\n")
     cut_off = lines[-1] != b""
     if not cut_off:
@@ -129,12 +127,12 @@ def _changes(data: bytes, start: int, name: str) -> list[FileChange]:
 
 
 def parse_diff(lines: list[bytes], name: str) -> list[FileChange]:
-    """The changes of a diff without mail header or message, its lines without their newlines. Raises BadPatch."""
+    """Parse a diff without mail header and message, given its lines without newlines. Raises BadPatch."""
     return _Diff(lines, 0, name, cut_off=False).parse()
 
 
 class _Diff:
-    """The cursor over the diff part. Every method leaves it on the first line that it did not take."""
+    """A cursor over the diff. Every method leaves it on the first line it did not consume."""
 
     def __init__(self, lines: list[bytes], start: int, name: str, *, cut_off: bool) -> None:
         self.lines = lines
@@ -165,21 +163,20 @@ class _Diff:
             else:
                 raise self.bad(_not_understood(line))
         if self.at == len(self.lines) and self.cut_off:
-            raise self.bad("the file ends in the middle of this line: it was cut off", self.at - 1)
+            raise self.bad("the file is truncated in the middle of this line", self.at - 1)
         return changes
 
     def check_twice(self, change: FileChange, taken: dict[bytes, FileChange], given: dict[bytes, FileChange]) -> None:
-        """One section a path: it is written by one and taken by one. Only renames do half of that, so that files can
-        change places."""
+        """Refuse a second section that reads or writes a path. A rename does one of each, so files can be swapped."""
         source = change.old_path if change.kind == "rename" and change.old_path is not None else change.path
         for path, seen in ((source, taken), (change.path, given)):
             if path in seen and not _changes_type(seen[path], change):
-                what = f"second section for {_show(path)}, the first is at line {seen[path].line}"
+                what = f"second section for {_show(path)}; the first is at line {seen[path].line}"
                 raise self.bad(what, change.line - 1)
             seen[path] = change
 
     def only_signature_left(self) -> bool:
-        """After the last section: `-- `, git's version or any one line, blank lines."""
+        """Whether only `-- `, one line (git's version) and blank lines follow the last section."""
         rest = [x for x in self.lines[self.at + 1 :] if x.strip()]
         return len(rest) <= 1 and not any(x.startswith((b"diff ", b"@@")) or splits_mails(x) for x in rest)
 
@@ -201,12 +198,12 @@ class _Diff:
         return change
 
     def extended(self, change: FileChange) -> dict[str, bytes]:
-        """The extended header lines between `diff --git` and `---`: modes, renames, copies, index."""
+        """Read the extended header lines between `diff --git` and `---`: modes, renames, copies, index."""
         found: dict[str, bytes] = {}
         while match := _EXTENDED.match(self.peek() or b""):
             word = match[1].decode()
             if word in found:
-                raise self.bad(f"`{word}` stands twice in this section")
+                raise self.bad(f"duplicate `{word}` in this section")
             found[word] = match.string[match.end() :]
             self.one_extended(change, word, found[word])
             self.at += 1
@@ -232,19 +229,17 @@ class _Diff:
 
     def mode(self, value: bytes) -> int:
         if re.fullmatch(rb"(100644|100755|120000|160000)", value) is None:
-            raise self.bad(f"mode {_show(value)} is none that git keeps for a file (100644, 100755, 120000, 160000)")
+            raise self.bad(f"mode {_show(value)} is not one of git's file modes (100644, 100755, 120000, 160000)")
         return int(value, 8)
 
     def name_lines(self, change: FileChange) -> tuple[bytes | None, bytes | None]:
-        """`---` and `+++`, or the binary patch that stands in their place. (None, None) when neither is there."""
+        """Read `---` and `+++`, or the binary patch in their place. Returns (None, None) without either."""
         line = self.peek()
         if line == b"GIT binary patch":
             change.binary, self.at, self.budget = parse_binary(self.lines, self.at, self.name, self.budget)
             return None, None
         if line is not None and line.startswith(b"Binary files "):
-            raise self.bad(
-                "the content of this binary file is missing: make the patch with `git format-patch --binary`"
-            )
+            raise self.bad("the patch lacks this binary file's content: make it with `git format-patch --binary`")
         if line is None or not line.startswith(b"--- "):
             return None, None
         old = line[4:]
@@ -266,7 +261,7 @@ class _Diff:
         new_line: bytes | None,
         start: int,
     ) -> None:
-        """Every place that names the file must say the same; git and GNU patch each believe another one of them."""
+        """Check that every line that names the file agrees; git and GNU patch each trust different ones."""
         if change.kind in ("rename", "copy"):
             pair = tuple(extended.get(f"{change.kind} {side}") for side in ("from", "to"))
             if pair[0] is None or pair[1] is None:
@@ -278,19 +273,19 @@ class _Diff:
                 raise self.bad("the two names of `diff --git` differ, and no rename or copy is declared", start)
             old = new = self.pick(same, old_line, new_line)
         if b"\0" in old + new or b"\r" in self.lines[start]:
-            raise self.bad("a name holds a NUL, or a carriage return without quotes, where it would end for git", start)
+            raise self.bad("a name contains a NUL or an unquoted carriage return, where git would end it", start)
         if (old, new) not in names:
             raise self.bad(f"`diff --git` does not name {_show(new)} as the lines below it do", start)
         expected_old = b"/dev/null" if change.kind == "add" else b"a/" + old
         expected_new = b"/dev/null" if change.kind == "delete" else b"b/" + new
         for given, expected in ((old_line, expected_old), (new_line, expected_new)):
             if given is not None and parse_name(given) != expected:
-                raise self.bad(f"`---`/`+++` says {_show(parse_name(given))} where {_show(expected)} is due", start)
+                raise self.bad(f"`---`/`+++` names {_show(parse_name(given))}, expected {_show(expected)}", start)
         change.old_path = None if change.kind == "add" else old
         change.new_path = None if change.kind == "delete" else new
 
     def pick(self, same: list[bytes], old_line: bytes | None, new_line: bytes | None) -> bytes:
-        """`diff --git a/x b/x` can be split in several places when names hold spaces; the other lines decide."""
+        """Choose among the ways to split `diff --git a/x b/x`, ambiguous with blanks, by the `---` and `+++` lines."""
         for line, prefix in ((new_line, b"b/"), (old_line, b"a/")):
             if line is not None and (name := parse_name(line)).startswith(prefix) and name[2:] in same:
                 return name[2:]
@@ -308,14 +303,14 @@ class _Diff:
         old, new = len(hunk.old), len(hunk.new)
         if (old, new) != (old_count, new_count):
             raise self.bad(
-                f"the hunk announces {old_count} old and {new_count} new lines and holds {old} and {new}", start
+                f"the hunk announces {old_count} old and {new_count} new lines but has {old} and {new}", start
             )
         if b"-" not in hunk.marks and b"+" not in hunk.marks:
             raise self.bad("the hunk changes nothing", start)
         return hunk
 
     def hunk_lines(self, hunk: Hunk, old_count: int, new_count: int) -> None:
-        """The lines below a hunk's header, until both counts are reached or a line is no hunk's."""
+        """Read the lines of a hunk until both counts are reached or a line does not belong to it."""
         marks = bytearray()
         short: list[tuple[list[bytes], int]] = []
         while True:
@@ -329,12 +324,14 @@ class _Diff:
             short += self.no_newline(hunk, marks, self.at)
             self.at += 1
         if any(len(side) != length for side, length in short):
-            raise BadPatch("`\\ No newline` stands before the hunk's last line", where=Where(self.name, hunk.line))
+            raise BadPatch("`\\ No newline` is not after the hunk's last line", where=Where(self.name, hunk.line))
         hunk.marks = bytes(marks)
 
     def run(self, old: int, new: int) -> tuple[list[bytes], bytes]:
-        """The next lines, with their newlines, and the sign of each, until so many old and so many new ones are there, or one is
-        no hunk's. All at once: line by line this was a third of the time that reading a patch took."""
+        """Return the next lines with newlines, and their signs, up to `old` old and `new` new ones or the hunk's end.
+
+        Takes them all at once: line by line, this took a third of the time of reading a patch.
+        """
         block = self.lines[self.at : self.at + max(old, 0) + max(new, 0)]
         # Mail programs strip the blank of an empty context line; git accepts that as well.
         signs = b"".join([line[:1] or b" " for line in block])
@@ -347,18 +344,18 @@ class _Diff:
         return [line[1:] + b"\n" for line in block[:taken]], signs[:taken]
 
     def no_newline(self, hunk: Hunk, marks: bytearray, at: int) -> list[tuple[list[bytes], int]]:
-        """Take the newline from the last line; returns the sides that must end there, with their lengths."""
+        """Strip the newline of the last line; return the sides that must end there, with their lengths."""
         if not marks:
             raise self.bad("`\\ No newline` has no line before it", at)
         sides = {ord(b"-"): [hunk.old], ord(b"+"): [hunk.new], ord(b" "): [hunk.old, hunk.new]}[marks[-1]]
         for side in sides:
             if not side[-1].endswith(b"\n"):
-                raise self.bad("`\\ No newline` stands twice for one line", at)
+                raise self.bad("duplicate `\\ No newline` for one line", at)
             side[-1] = side[-1][:-1]
         return [(side, len(side)) for side in sides]
 
     def check(self, change: FileChange, named: bool, extended: dict[str, bytes], start: int) -> None:
-        """A section must do something, and what it does must fit its kind."""
+        """Check that a section changes something, and only what its kind allows."""
         modes = change.old_mode is not None and change.new_mode is not None and change.old_mode != change.new_mode
         content = bool(change.hunks) or change.binary is not None
         empty_file = change.kind in ("add", "delete")
@@ -368,15 +365,15 @@ class _Diff:
             raise self.bad("a hunk must follow `---` and `+++`", start)
         self.check_extended(change, extended, start)
         if change.kind == "add" and any(h.old for h in change.hunks):
-            raise self.bad("a new file cannot have old lines", start)
+            raise self.bad("a new file cannot have removed or context lines", start)
         if change.kind == "delete" and any(h.new for h in change.hunks):
-            raise self.bad("a deleted file cannot have new lines", start)
+            raise self.bad("a deleted file cannot have added or context lines", start)
         last = 0
         for hunk in change.hunks:
             first = hunk.old_start + (0 if hunk.old else 1)
             if first < 1 or first <= last:
                 raise BadPatch(
-                    "the hunk overlaps the one before it, or starts before line 1", where=Where(self.name, hunk.line)
+                    "the hunk overlaps the previous one or starts before line 1", where=Where(self.name, hunk.line)
                 )
             last = first + len(hunk.old) - 1
 
@@ -386,25 +383,25 @@ class _Diff:
                 raise self.bad(f"`{one}` and `{other}` belong together", start)
 
     def check_extended(self, change: FileChange, extended: dict[str, bytes], start: int) -> None:
-        """The lines below `diff --git` must not contradict each other: git and this parser could believe different ones."""
+        """Refuse extended header lines that contradict each other: git could trust others than this parser."""
         words = extended.keys()
         families = {"new file mode", "deleted file mode", "rename from", "copy from"} & words
         if len(families) > 1 or (families & {"new file mode", "deleted file mode"} and "old mode" in words):
             raise self.bad(f"{' and '.join(sorted(families | ({'old mode'} & words)))} contradict each other", start)
         if b" " in extended.get("index", b"") and any(word.endswith("mode") for word in words):
-            raise self.bad("the `index` line names a mode, and other lines do too", start)
+            raise self.bad("the `index` line names a mode, but so do other lines", start)
         for side, oid, absent in (
             ("old", change.old_id, change.kind == "add"),
             ("new", change.new_id, change.kind == "delete"),
         ):
             if oid is not None and absent != (oid.strip("0") == ""):
-                raise self.bad(f"the `index` line's {side} id does not fit: zeros stand for no file", start)
+                raise self.bad(f"the `index` line's {side} id does not fit: zeros mean no file", start)
         if change.binary is not None and len(change.old_id or "") + len(change.new_id or "") < 80:
             raise self.bad("a binary patch needs an `index` line with full ids: use `--full-index`", start)
 
 
 def _changes_type(first: FileChange, second: FileChange) -> bool:
-    """git writes a file that becomes a link, or the other way round, as a deletion and then an addition."""
+    """Whether two sections turn a file into a link or back: git writes a deletion, then an addition."""
     pair = (first.kind, second.kind) == ("delete", "add")
     return pair and ((first.old_mode or 0) ^ (second.new_mode or 0)) & 0o170000 != 0
 
@@ -415,7 +412,7 @@ def _show(name: bytes) -> str:
 
 def _not_understood(line: bytes) -> str:
     if line.startswith((b"--- ", b"+++ ", b"@@ ")):
-        return "a diff must begin with `diff --git`: make patches with git, or with `patchctl export`"
+        return "a diff must start with `diff --git`: make patches with git, or with `patchctl export`"
     if line[:1].isdigit() and re.fullmatch(rb"[0-9,]+[acd][0-9,]*", line):
-        return "this is an ed script or a normal diff; only git diffs are taken"
+        return "this is an ed script or a normal diff; only git diffs are supported"
     return f"not understood: {_show(line[:80])}"

@@ -1,4 +1,4 @@
-"""What a distribution's patch may do to a tree. The engine can do more (real history needs it); a stack may not."""
+"""What a stack's patch may do to a tree. The parser and `apply` allow more, since real upstream history needs it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check_patch(patch: Patch) -> None:
 
 
 def check_carried(path: str, patch: Patch, line: int) -> None:
-    """The same rules for a carried file's path."""
+    """Apply the same rules to the path of a carried file."""
     reason = why_refused(path.encode()) or _runs_by_itself(path.encode())
     if reason:
         raise BadPatch(f"a patch may not carry {path[:300]!a}: {reason}", where=Where(patch.name, line))
@@ -40,10 +40,10 @@ def _check_modes(change: FileChange, where: Where) -> None:
 
 
 def _runs_by_itself(path: bytes) -> str | None:
-    """Files that Python runs at start-up without being imported, and those that it runs in the place of a source file."""
+    """Return why Python would run this file without an import, or instead of its source; None if it would not."""
     parts = path.decode("utf-8", "replace").casefold().split("/")
     if parts[-1].endswith(".pth") or any(part.split(".")[0] in _RUN_BY_PYTHON for part in parts):
         return "Python would run it at every start"
     if parts[-1].endswith(_COMPILED):
-        return "Python would run it instead of the source beside it"
+        return "Python would run it instead of its source"
     return None

@@ -1,8 +1,8 @@
-"""Writes patch files: the same commit gives the same bytes on every machine and with every version of git.
+"""Write patch files: the same commit gives the same bytes on every machine and with every version of git.
 
-No git makes these diffs, since git's own differ between versions and settings: function names after `@@`, rename
-detection, the signature, quoting, `index` abbreviation (Electron#15389, #17598, #24895, #48797, #50121). The lines come
-from difflib.SequenceMatcher without its heuristics for long files, whose result is fixed by its documentation.
+Does not call git, whose diffs depend on version and settings: function names after `@@`, rename detection, signature,
+quoting, abbreviated `index` ids (Electron#15389, #17598, #24895, #48797, #50121). The lines come from
+difflib.SequenceMatcher without its junk heuristic, so its documented algorithm fixes the result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ZERO_ID = "0" * 40
 
 @dataclass(frozen=True)
 class Side:
-    """A file on one side of a change: its mode, its blob id, its content."""
+    """One side of a change: mode, blob id and content."""
 
     mode: int
     id: str
@@ -41,7 +41,7 @@ class Difference:
 
 
 def render_patch(header: Header, differences: list[Difference], commit: str = ZERO_COMMIT) -> bytes:
-    """A whole patch file: header, message, `---`, the differences in order of their paths."""
+    """Return a whole patch file: header, message, `---`, and the differences sorted by path."""
     head = "\n".join(
         [
             f"From {commit} Mon Sep 17 00:00:00 2001",
@@ -59,7 +59,7 @@ def render_patch(header: Header, differences: list[Difference], commit: str = ZE
 
 
 def mail_date(date: str) -> str:
-    """git's `seconds zone` as a mail has it: Sat, 21 Nov 2026 00:00:00 +0000."""
+    """Convert git's `seconds zone` to a mail date: Sat, 21 Nov 2026 00:00:00 +0000."""
     seconds, zone = date.split()
     offset = (int(zone[1:3]) * 60 + int(zone[3:5])) * 60 * (-1 if zone[0] == "-" else 1)
     t = time.gmtime(int(seconds) + offset)
@@ -69,14 +69,14 @@ def mail_date(date: str) -> str:
 
 
 def _mail_name(name: str) -> str:
-    """Quoted where a mail needs it; our own reader and git's take UTF-8 as it is."""
+    """Quote the name if the mail syntax needs it. UTF-8 stays: git and our parser accept it."""
     if any(c in '()<>[]:;@\\,."' for c in name):
         return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return name
 
 
 def render_difference(difference: Difference) -> bytes:
-    """One `diff --git` section with full ids; b"" when nothing differs."""
+    """Return one `diff --git` section with full ids; b"" if nothing differs."""
     before, after = difference.before, difference.after
     if before == after:
         return b""
@@ -96,7 +96,7 @@ def render_difference(difference: Difference) -> bytes:
     old, new = before.data if before else b"", after.data if after else b""
     if b"\0" in old[:8000] or b"\0" in new[:8000]:
         return b"".join(lines) + b"GIT binary patch\n" + _binary(new) + _binary(old)
-    hunks = _hunks(split_lines(old), split_lines(new)) if old or new else []  # an empty file comes or goes
+    hunks = _hunks(split_lines(old), split_lines(new)) if old or new else []  # an empty file is added or deleted
     if hunks:
         lines.append(b"--- %s\n" % (old_name if before else b"/dev/null"))
         lines.append(b"+++ %s\n" % (new_name if after else b"/dev/null"))
@@ -104,7 +104,7 @@ def render_difference(difference: Difference) -> bytes:
 
 
 _Code = tuple[str, int, int, int, int]
-"""As difflib has it: equal, replace, insert or delete; start and end in the old lines, start and end in the new."""
+"""A difflib opcode: tag, start and end in the old lines, start and end in the new lines."""
 
 
 def _hunks(old: list[bytes], new: list[bytes]) -> list[bytes]:
@@ -122,7 +122,7 @@ def _hunks(old: list[bytes], new: list[bytes]) -> list[bytes]:
 
 
 def _codes(old: list[bytes], new: list[bytes]) -> list[_Code]:
-    """difflib's opcodes. Equal lines at both ends are cut off before, since its time grows with the square."""
+    """Return difflib's opcodes. Common lines at both ends are cut off first, since difflib's time is quadratic."""
     shortest = min(len(old), len(new))
     head = 0
     while head < shortest and old[head] == new[head]:
@@ -138,8 +138,10 @@ def _codes(old: list[bytes], new: list[bytes]) -> list[_Code]:
 
 
 def _slid_down(codes: list[_Code], old: list[bytes], new: list[bytes]) -> list[_Code]:
-    """An insertion or deletion between equal lines can stand in several places; it goes down as far as it can, as git
-    has it: a new function then begins with its `def` and not with the blank lines before it."""
+    """Slide each insertion and deletion down as far as possible, as git does.
+
+    A new function then starts with its `def` instead of the blank lines before it.
+    """
     out = list(codes)
     for k in range(1, len(out) - 1):
         tag, i1, i2, j1, j2 = out[k]
@@ -158,7 +160,7 @@ def _slid_down(codes: list[_Code], old: list[bytes], new: list[bytes]) -> list[_
 
 
 def _grouped(codes: list[_Code]) -> Iterator[list[_Code]]:
-    """Changes with CONTEXT equal lines around them; those that share context are one hunk."""
+    """Group changes with CONTEXT equal lines around them; changes that share context form one hunk."""
     group: list[_Code] = []
     for number, (tag, i1, i2, j1, j2) in enumerate(codes):
         if tag != "equal":
@@ -177,7 +179,7 @@ def _grouped(codes: list[_Code]) -> Iterator[list[_Code]]:
 
 
 def _span(start: int, stop: int) -> bytes:
-    """git's range: the count goes when it is 1; an empty side names the line before."""
+    """Format a range as git does: a count of 1 is omitted, and an empty side names the line before."""
     count = stop - start
     if count == 1:
         return b"%d" % (start + 1)
@@ -189,7 +191,7 @@ def _line(sign: bytes, line: bytes) -> bytes:
 
 
 def _binary(data: bytes) -> bytes:
-    """One `literal` block: base 85 of the deflated file, 52 bytes a line."""
+    """Return one `literal` block: the deflated file in base 85, 52 bytes per line."""
     import base64
     import zlib
 

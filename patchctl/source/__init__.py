@@ -1,1 +1,1 @@
-"""Where trees come from: git, source distributions, and the cache that keeps both."""
+"""Where trees come from: git, source distributions, and the cache of both."""

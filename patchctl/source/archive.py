@@ -1,4 +1,4 @@
-"""From a source distribution's bytes to the files in it, checked member by member; nothing is unpacked to the disk."""
+"""Reads the files of a source distribution, checked member by member. Unpacks nothing to disk."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from patchctl.source.types import ArchiveLimits
 from patchctl.terminal.text import visible_line
 
 NAME_LIMIT = 1024
-# So much may be unpacked at any ratio: a small archive of small files packs better than a large one.
+# The ratio limit starts here: a small archive of small files compresses better than a large one.
 UNPACKED_FREE = 64 << 20
-# Patches may not touch these; a source distribution brings upstream's own.
-_PINNED = "this archive was pinned by whoever wrote the manifest; it is not one that patchctl unpacks"
+_PINNED = "the pinned archive is not one that patchctl accepts: check the pin in the stack's manifest"
+# Patches may not touch these, but a source distribution has upstream's own.
 _GIT_OWN = (b".gitattributes", b".gitmodules")
 _PIECE = 1 << 16
 _CHUNK = 1 << 20
@@ -31,13 +31,13 @@ _MIB = 1 << 20
 _CENTRAL = b"PK\x01\x02"
 _CENTRAL_END = b"PK\x05\x06"
 _CENTRAL_END_SIZE = 22
-# The text that setuptools appends when it writes an archive (setuptools/command/egg_info.py, save_version_info).
+# setuptools appends this when it builds an sdist (setuptools/command/egg_info.py, save_version_info).
 SETUPTOOLS_SETUP_CFG = b"[egg_info]\ntag_build = \ntag_date = 0\n\n"
 
 
 @dataclass(frozen=True)
 class ArchivedFile:
-    """A file of the archive; `path` is relative to the one top folder, `mode` is git's."""
+    """A file of the archive. `path` is relative to the single top folder, `mode` is git's."""
 
     path: bytes
     mode: int
@@ -45,11 +45,11 @@ class ArchivedFile:
 
 
 def read_archive(archive: Path, sha256: str, limits: ArchiveLimits | None = None) -> Iterator[ArchivedFile]:
-    """Every regular file of a .tar.gz or .zip, one at a time, after its digest was found to be `sha256`.
+    """Yield every regular file of a .tar.gz or .zip, one at a time, after checking its sha256.
 
-    The packed bytes are read once and held, so that what was hashed is what is parsed; of the unpacked ones one file is held.
-    Raises SourceMismatch naming archive and member, also after files were given: whoever takes them keeps nothing until the
-    last one came.
+    The packed bytes are read once and kept, so that what was hashed is what is parsed; unpacked, only one file is in
+    memory. Raises SourceMismatch with archive and member, possibly after yielding files: callers must keep nothing
+    until the end.
     """
     limits = limits or ArchiveLimits()
     largest = limits.packed_mib * _MIB
@@ -63,7 +63,7 @@ def read_archive(archive: Path, sha256: str, limits: ArchiveLimits | None = None
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
         raise SourceMismatch(
-            f"the archive's sha256 is {found}, and {sha256} is pinned", where=str(archive), hint=REFRESH
+            f"the archive's sha256 is {found}, but {sha256} is pinned", where=str(archive), hint=REFRESH
         )
     return _files(archive, content, limits)
 
@@ -81,9 +81,7 @@ def _files(archive: Path, content: bytes, limits: ArchiveLimits) -> Iterator[Arc
 
 
 def _raised(limit: str) -> str:
-    return (
-        f"if it is meant to be so large: `archives: {{{limit}: N}}` in the user configuration (docs/hostile-input.md)"
-    )
+    return f"if the archive is fine, raise the limit: `archives: {{{limit}: N}}` in the user configuration (docs/hostile-input.md)"
 
 
 def _members(content: bytes, limits: ArchiveLimits) -> Iterator[Member]:
@@ -91,7 +89,7 @@ def _members(content: bytes, limits: ArchiveLimits) -> Iterator[Member]:
         return members(_Gunzip(content, limits), limits.file_mib * _MIB)
     if content.startswith(b"PK\x03\x04"):
         return _zip_members(content, limits)
-    raise BadArchive("it is neither a gzipped tar archive nor a zip archive")
+    raise BadArchive("neither a gzipped tar archive nor a zip archive")
 
 
 def _check_total(unpacked: int, packed: int, limits: ArchiveLimits) -> None:
@@ -102,7 +100,7 @@ def _check_total(unpacked: int, packed: int, limits: ArchiveLimits) -> None:
 
 
 class _Gunzip:
-    """One gzip member, unpacked as it is asked for, up to the limits."""
+    """One gzip member, decompressed on demand up to the limits."""
 
     def __init__(self, content: bytes, limits: ArchiveLimits) -> None:
         self._unpack = zlib.decompressobj(wbits=31)
@@ -125,14 +123,14 @@ class _Gunzip:
             self._rest = bytes(self._packed[self._at : self._at + _PIECE])
             self._at += len(self._rest)
             if not self._rest:
-                raise BadArchive("the archive ends in the middle")
+                raise BadArchive("the archive is truncated")
         try:
             chunk = self._unpack.decompress(self._rest, _CHUNK)
         except zlib.error as error:
-            raise BadArchive(f"its compression is damaged: {error}") from error
+            raise BadArchive(f"the compressed data is damaged: {error}") from error
         self._rest = self._unpack.unconsumed_tail
         if self._unpack.eof and (self._unpack.unused_data.strip(b"\0") or bytes(self._packed[self._at :]).strip(b"\0")):
-            raise BadArchive("there is more after the end of the compressed data")
+            raise BadArchive("trailing data after the compressed data")
         self._total += len(chunk)
         _check_total(self._total, len(self._packed), self._limits)
         self._ready += chunk
@@ -141,14 +139,14 @@ class _Gunzip:
 def _zip_members(content: bytes, limits: ArchiveLimits) -> Iterator[Member]:
     import zipfile
 
-    # Each of its entries takes Python's reader ten times its 46 bytes.
+    # Python's reader needs ten times an entry's 46 bytes.
     if content.count(_CENTRAL) > limits.names:
-        raise BadArchive(f"it holds more than {limits.names} names", limit="names")
+        raise BadArchive(f"more than {limits.names} names", limit="names")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            # Python looks for the end's record backwards and takes what stands behind it for nothing.
+            # Python searches backwards for the end record and ignores what follows it.
             if content.rfind(_CENTRAL_END) + _CENTRAL_END_SIZE + len(archive.comment) != len(content):
-                raise BadArchive("there is more after the archive's end")
+                raise BadArchive("trailing data after the end of the archive")
             _check_total(sum(info.file_size for info in archive.infolist()), len(content), limits)
             for info in archive.infolist():
                 yield _zip_member(archive, info, limits.file_mib * _MIB)
@@ -163,24 +161,25 @@ def _zip_member(archive: object, info: object, file_limit: int) -> Member:
     name = info.orig_filename.encode("utf-8", "surrogateescape")
     kind = stat.S_IFMT(info.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-        raise BadArchive("it is a link or a device; only regular files and folders are taken", name)
+        raise BadArchive("a link or device; only regular files and folders are allowed", name)
     if info.flag_bits & 0x1:
-        raise BadArchive("it is encrypted", name)
+        raise BadArchive("encrypted", name)
     mode = (info.external_attr >> 16) & 0o7777
     if name.endswith(b"/"):
         if info.file_size:
-            raise BadArchive("it is a folder with content", name)
+            raise BadArchive("a folder with content", name)
         return Member(name.removesuffix(b"/"), mode, None)
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # of others Python unpacks all at once
-        raise BadArchive("it is neither stored nor deflated", name)
+    if info.compress_type not in (
+        zipfile.ZIP_STORED,
+        zipfile.ZIP_DEFLATED,
+    ):  # Python decompresses other methods in one go
+        raise BadArchive("neither stored nor deflated", name)
     if info.file_size > file_limit:
-        raise BadArchive(
-            f"it says that it holds {info.file_size} bytes; at most {file_limit} are taken", name, limit="file_mib"
-        )
+        raise BadArchive(f"announces {info.file_size} bytes; the limit is {file_limit}", name, limit="file_mib")
     with archive.open(info) as stream:
         data = stream.read(info.file_size + 1)
     if len(data) != info.file_size:
-        raise BadArchive("its size is not what the archive says", name)
+        raise BadArchive("its size differs from what the archive announces", name)
     return Member(name, mode, data)
 
 
@@ -192,15 +191,15 @@ def _checked(found: Iterator[Member], most: int) -> Iterator[ArchivedFile]:
         if member.data is not None:
             inner = member.name.partition(b"/")[2]
             if not inner:
-                raise BadArchive("it lies beside the top folder", member.name)
+                raise BadArchive("not inside the top folder", member.name)
             empty = False
             yield ArchivedFile(inner, EXECUTABLE if member.mode & stat.S_IXUSR else REGULAR, member.data)
     if empty:
-        raise BadArchive("it holds no file")
+        raise BadArchive("no files")
 
 
 class _Names:
-    """The names seen so far, and the rules between them: one top folder, no name twice, none that another one hides."""
+    """The names seen so far and their rules: one top folder, no duplicates, no collisions."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -211,7 +210,7 @@ class _Names:
     def take(self, member: Member) -> None:
         name = member.name
         if len(self._is_file) > self._most:
-            raise BadArchive(f"it holds more than {self._most} names", limit="names")
+            raise BadArchive(f"more than {self._most} names", limit="names")
         if len(name) > NAME_LIMIT:
             raise BadArchive(f"its name is longer than {NAME_LIMIT} bytes", name[:100])
         parts = name.split(b"/")
@@ -221,25 +220,25 @@ class _Names:
         if self._top is None:
             self._top = parts[0]
         if parts[0] != self._top:
-            raise BadArchive(f"it does not lie in the top folder {visible_line(self._top.decode())}", name)
+            raise BadArchive(f"not inside the top folder {visible_line(self._top.decode())}", name)
         for end in range(1, len(parts)):
             self._note(b"/".join(parts[:end]), name, is_file=False)
         if member.data is not None and name in self._is_file:
-            raise BadArchive("it is there twice", name)
+            raise BadArchive("duplicate member", name)
         self._note(name, name, is_file=member.data is not None)
 
     def _note(self, path: bytes, member: bytes, *, is_file: bool) -> None:
         known = self._is_file.setdefault(path, is_file)
         if known != is_file:
-            raise BadArchive("one name is a file and a folder", member)
+            raise BadArchive("both a file and a folder", member)
         other = self._by_key.setdefault(collision_key(path), path)
         if other != path:
             shown = visible_line(other.decode("utf-8", "backslashreplace"))
-            raise BadArchive(f"it is one file with {shown} where case or Unicode form is ignored", member)
+            raise BadArchive(f"collides with {shown} where case or Unicode form is ignored", member)
 
 
 def is_generated(file: ArchivedFile, declared: Collection[bytes]) -> bool:
-    """Whether upstream's build wrote this file of the archive, so that no commit of upstream's has it."""
+    """Whether upstream's build wrote this file, so that no commit has it."""
     parts = file.path.split(b"/")
     if file.path == b"PKG-INFO" or any(part.endswith(b".egg-info") for part in parts[:-1]):
         return True
@@ -249,5 +248,5 @@ def is_generated(file: ArchivedFile, declared: Collection[bytes]) -> bool:
 
 
 def tree_of(files: Iterable[ArchivedFile]) -> str:
-    """The id of the tree that these files make."""
+    """Return the id of the tree of these files."""
     return TreeBuilder({f.path: Entry(f.mode, object_id("blob", f.data)) for f in files}).write()

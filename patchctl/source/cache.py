@@ -1,12 +1,12 @@
-"""The cache on the disk: where a base lies, how it gets there whole or not at all.
+"""The cache on disk.
 
     <cache>/git/<upstream>/<commit>.git                        form git
     <cache>/sdist/<upstream>/<version>-<sha256[:16]>.git       form sdist
-    <cache>/sdist/<upstream>/<version>-<sha256[:16]>.tar.gz    the archive that it was made from
+    <cache>/sdist/<upstream>/<version>-<sha256[:16]>.tar.gz    the archive it was made from
     <cache>/tmp/                                               what is being written
 
-Everything is written below tmp/ and put in its place by one rename. No lock is needed: two runs that fetch the same
-thing write the same bytes, and who comes second throws its own copy away.
+Everything is written below tmp/ and renamed into place. No lock is needed: two runs that fetch the same thing write
+the same bytes, and the second one discards its copy.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ REFRESH = "`patchctl fetch --refresh` fetches it again"
 
 @dataclass(frozen=True)
 class Record:
-    """What the cache knows of a base, kept as patchctl.json in its repository.
+    """What the cache knows about a base, stored as patchctl.json in its repository.
 
-    For form sdist: `archive` (a file name beside the repository), its `sha256`, and `declared`, the generated files
-    that the manifest named when the tree was made, since another list makes another tree.
+    In form sdist: `archive` (a file name next to the repository), its `sha256`, and `declared`, the generated files
+    that the manifest listed when the tree was made, since another list gives another tree.
     """
 
     upstream: str
@@ -56,9 +56,9 @@ class Record:
 
 
 def cache_root(environment: Mapping[str, str] = os.environ, configured: str | None = None) -> Path:
-    """$PATCHCTL_CACHE, else what the user configured, else $XDG_CACHE_HOME/patchctl, else ~/.cache/patchctl.
+    """Return $PATCHCTL_CACHE, else the configured folder, else $XDG_CACHE_HOME/patchctl, else ~/.cache/patchctl.
 
-    WrongUse when the first is a relative path.
+    Raises WrongUse if PATCHCTL_CACHE is a relative path.
     """
     own = environment.get("PATCHCTL_CACHE")
     if own:
@@ -72,17 +72,17 @@ def cache_root(environment: Mapping[str, str] = os.environ, configured: str | No
 
 
 def git_place(root: Path, upstream: str, commit: str) -> Path:
-    """Where the base of a commit lies."""
+    """Return the path of a commit's base."""
     return root / "git" / upstream / f"{commit}.git"
 
 
 def sdist_place(root: Path, upstream: str, version: str, sha256: str) -> Path:
-    """Where the base made from a source distribution lies."""
+    """Return the path of the base made from a source distribution."""
     return root / "sdist" / upstream / f"{version}-{sha256[:16]}.git"
 
 
 def kept_archive(repo: Path) -> Path | None:
-    """The archive beside an sdist base, or beside the place where one would be."""
+    """Return the archive next to an sdist base (which itself need not exist), or None."""
     for suffix in (".tar.gz", ".zip"):
         archive = repo.with_name(repo.name.removesuffix(".git") + suffix)
         if archive.is_file():
@@ -92,17 +92,17 @@ def kept_archive(repo: Path) -> Path | None:
 
 @contextmanager
 def staging(root: Path) -> Iterator[Path]:
-    """A new folder below <cache>/tmp, on the same file system as the places; gone when the block ends."""
+    """Yield a new folder below <cache>/tmp, on the cache's file system; removed afterwards."""
     with staging_in(root, root / "tmp", "fetch-") as folder:
         yield folder
 
 
 @contextmanager
 def staging_in(root: Path, top: Path, prefix: str) -> Iterator[Path]:
-    """A new folder in `top`, which lies in the cache; gone when the block ends, unless it was renamed to its place.
+    """Yield a new folder in `top`, inside the cache; removed afterwards unless it was renamed.
 
-    Raises WrongUse when the cache cannot be written, or has no room. What killed runs left there is dropped after a day,
-    which is longer than any run, so that no running one loses its folder.
+    Raises WrongUse if the cache cannot be written, MachineFailed if it is full. Leftovers of killed runs are removed
+    after a day, longer than any run takes.
     """
     try:
         folder = new_folder(top, prefix)
@@ -113,9 +113,7 @@ def staging_in(root: Path, top: Path, prefix: str) -> Iterator[Path]:
         yield folder
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise MachineFailed(
-                f"the cache has no room: {error.strerror}", where=str(root), hint=_OTHER_FOLDER
-            ) from error
+            raise MachineFailed(f"the cache is full: {error.strerror}", where=str(root), hint=_OTHER_FOLDER) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise _unwritable(root, error) from error
         raise
@@ -128,7 +126,7 @@ def _unwritable(root: Path, error: OSError) -> PatchctlError:
 
 
 def new_repository(folder: Path) -> Path:
-    """An empty bare repository, written by hand: `git init` would copy templates, hooks among them."""
+    """Create an empty bare repository by hand: `git init` would copy templates, including hooks."""
     (folder / "objects" / "pack").mkdir(parents=True)
     (folder / "refs" / "heads").mkdir(parents=True)
     (folder / "HEAD").write_text(f"ref: {_REF}\n", encoding="ascii")
@@ -137,17 +135,17 @@ def new_repository(folder: Path) -> Path:
 
 
 def seal(repo: Path, record: Record) -> None:
-    """Complete a repository that has its objects: the reference, and the record last."""
+    """Finish a repository that has its objects: write the ref and, last, the record."""
     for left in (repo / "objects" / "pack").glob("tmp_*"):
-        left.unlink()  # git only warns when it cannot remove its own
+        left.unlink()  # git only warns if it cannot remove its own
     (repo / _REF).write_text(record.commit + "\n", encoding="ascii")
     (repo / RECORD).write_text(json.dumps(asdict(record), indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def place(staged: Path, final: Path, *, replace: bool) -> None:
-    """Move a sealed repository, or an archive, from the staging folder to its place.
+    """Move a sealed repository or an archive from staging to its place.
 
-    What is there already stays, unless `replace`: then it goes into the staging folder, and with that away.
+    An existing repository stays unless `replace`, which moves it into the staging folder, to be removed with it.
     """
     make_folder(final.parent)
     if not staged.is_dir():
@@ -164,7 +162,7 @@ def place(staged: Path, final: Path, *, replace: bool) -> None:
 
 
 def read_record(repo: Path) -> Record | None:
-    """What a base of the cache is; None when there is none. SourceMismatch when it is there and cannot be read."""
+    """Return the record of a base, or None if there is no base. Raises SourceMismatch if it is unreadable."""
     path = repo / RECORD
     try:
         text = _record_text(path)
@@ -173,7 +171,7 @@ def read_record(repo: Path) -> Record | None:
     except PermissionError as error:
         raise refusal(error, "the cache cannot be read", _OTHER_FOLDER, path) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise SourceMismatch(f"the record cannot be read: {error}", where=str(path), hint=REFRESH) from error
+        raise SourceMismatch(f"cannot read the record: {error}", where=str(path), hint=REFRESH) from error
     if text is None:
         return None
     try:
@@ -182,17 +180,17 @@ def read_record(repo: Path) -> Record | None:
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise SourceMismatch(f"the record is damaged: {error}", where=str(path), hint=REFRESH) from error
     if not _is_typed(record):
-        raise SourceMismatch("the record is damaged: a value is of another kind", where=str(path), hint=REFRESH)
+        raise SourceMismatch("the record is damaged: a value has the wrong type", where=str(path), hint=REFRESH)
     if record.schema != 1 or record.form not in FORMS:
         raise SourceMismatch(f"the record has schema {record.schema!r}, not 1", where=str(path), hint=REFRESH)
     return record
 
 
 def _record_text(path: Path) -> str | None:
-    """The record's file; None when there is no base. FileNotFoundError when there is one without it.
+    """Return the record's text, or None if there is no base. Raises FileNotFoundError if a base has none.
 
-    Other runs put a base there whole, and take it away to renew it, at any moment: so it is asked for before its record is
-    read, and one that went in between is looked for again.
+    Other runs may move a base in or away at any moment: the base is looked for before its record, and again if the
+    record was missing.
     """
     if not path.parent.exists():
         return None
@@ -213,7 +211,7 @@ def _is_typed(record: Record) -> bool:
 
 
 def entries(root: Path) -> list[tuple[Path, Record]]:
-    """Every base in the cache with its record, in order of path."""
+    """Return every base in the cache with its record, sorted by path."""
     found = []
     for form in FORMS:
         for repo in sorted((root / form).glob("*/*.git")):

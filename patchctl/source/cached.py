@@ -1,4 +1,4 @@
-"""The bases that the cache has. What makes one that it lacks, from git or from an archive, need not be imported for these."""
+"""Looks up bases in the cache, without importing what fetches them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.!+_-]*")
 
 
 def cached_git(name: str, pin: Pin, root: Path) -> Base | None:
-    """The base of this pin in the cache, or None. SourceMismatch when what lies there is not the pin's."""
+    """Return the pin's base in the cache, or None. Raises SourceMismatch if it is not the pinned one."""
     if pin.commit is None:
         return None
     repo = cache.git_place(root, name, pin.commit)
@@ -28,7 +28,7 @@ def cached_git(name: str, pin: Pin, root: Path) -> Base | None:
 
 
 def cached_sdist(name: str, upstream: Upstream, stack: Stack, root: Path) -> Base | None:
-    """The base of this pin's archive in the cache, or None; None too when other files are declared now."""
+    """Return the base of the pin's archive in the cache, or None; also None if other files are declared now."""
     sdist = stack.pin.sdist
     if sdist is None or upstream.sdist is None:
         return None
@@ -38,7 +38,7 @@ def cached_sdist(name: str, upstream: Upstream, stack: Stack, root: Path) -> Bas
         return None
     if record.sha256 != sdist.sha256:
         raise SourceMismatch(
-            f"the record names sha256 {record.sha256}, and {sdist.sha256} is pinned",
+            f"the record names sha256 {record.sha256}, but {sdist.sha256} is pinned",
             where=str(repo),
             hint=cache.REFRESH,
         )
@@ -48,17 +48,17 @@ def cached_sdist(name: str, upstream: Upstream, stack: Stack, root: Path) -> Bas
 
 
 def check_tree(tree: str, pin: Pin, where: str) -> None:
-    """Raise SourceMismatch when another tree is pinned."""
+    """Raise SourceMismatch if another tree is pinned."""
     if pin.tree is not None and tree != pin.tree:
         raise SourceMismatch(
-            f"commit {pin.commit} has tree {tree}, and {pin.tree} is pinned",
+            f"commit {pin.commit} has tree {tree}, but {pin.tree} is pinned",
             where=where,
-            hint="the manifest names a commit and a tree that do not belong together",
+            hint="the manifest's commit and tree do not belong together: correct the pin",
         )
 
 
 def sdist_place(root: Path, name: str, sdist: Sdist) -> Path:
-    """Where the cache keeps the base of an archive. Raises BadManifest."""
+    """Return the path of an archive's base in the cache. Raises BadManifest."""
     if _VERSION.fullmatch(sdist.version) is None:
-        raise BadManifest(f"{sdist.version!r} is no version of a source distribution (upstream {name})")
+        raise BadManifest(f"{sdist.version!r} is not a version of a source distribution (upstream {name})")
     return cache.sdist_place(root, name, sdist.version, sdist.sha256)

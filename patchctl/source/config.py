@@ -1,4 +1,4 @@
-"""The user's own configuration: where this machine's mirrors and its cache are.
+"""The user's configuration of this machine: mirrors, cache, signatures, limits.
 
 # ~/.config/patchctl/config.yaml
 cache: /scratch/patchctl
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BundlePolicy:
-    """Whether a bundle has to be signed, by keys of `allowed_signers` that are not in `revoked_keys` (paths).
+    """Whether bundles must be signed, by keys in `allowed_signers` that are not in `revoked_keys` (paths).
 
-    It is the user's alone: no distribution, bundle or repository sets it.
+    Set by the user only: no distribution, bundle or repository can change it.
     """
 
     signatures: Annotated[Literal["off", "warn", "require"], Written()] = "off"  # a plain off is a boolean in YAML
@@ -40,8 +40,10 @@ class BundlePolicy:
 
 @dataclass(frozen=True)
 class UserConfig:
-    """`mirrors` maps an upstream to addresses or absolute paths, tried before the manifest's remotes; `archives` are the
-    limits that a source distribution must keep.
+    """The configuration file.
+
+    `mirrors` maps an upstream to addresses or absolute paths, tried before the manifest's remotes; `archives` limits
+    source distributions.
     """
 
     mirrors: dict[Name, list[str]] = field(default_factory=dict)
@@ -51,7 +53,7 @@ class UserConfig:
 
 
 def config_path(environment: Mapping[str, str] = os.environ) -> Path:
-    """$PATCHCTL_CONFIG, else $XDG_CONFIG_HOME/patchctl/config.yaml, else ~/.config/patchctl/config.yaml."""
+    """Return $PATCHCTL_CONFIG, else patchctl/config.yaml in $XDG_CONFIG_HOME or ~/.config."""
     named = environment.get("PATCHCTL_CONFIG")
     if named:
         return Path(named)
@@ -60,14 +62,14 @@ def config_path(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def read_user_config(environment: Mapping[str, str] = os.environ) -> UserConfig:
-    """The configuration of this user; an empty one when there is no file. Raises BadManifest with file and line.
+    """Return the user's configuration, empty without a file. Raises BadManifest with file and line.
 
-    A file that PATCHCTL_CONFIG names must be there.
+    A file named by PATCHCTL_CONFIG must exist.
     """
     path = config_path(environment)
     if not path.exists():
         if environment.get("PATCHCTL_CONFIG"):
-            raise BadManifest("PATCHCTL_CONFIG names a file that is not there", where=str(path))
+            raise BadManifest("PATCHCTL_CONFIG names a file that does not exist", where=str(path))
         return UserConfig()
     from patchctl.manifest.load import read
 
@@ -83,7 +85,7 @@ def _full(path: str | None) -> str | None:
 
 
 def archive_limits() -> ArchiveLimits:
-    """The limits of this user, for archives that come without the options of a run: a base of the cache."""
+    """Return the user's archive limits, for callers without the run's options."""
     return read_user_config().archives
 
 
@@ -97,7 +99,7 @@ def _check(config: UserConfig, positions: Positions) -> None:
             try:
                 place = parse_place(address)
                 relative = place.local is not None and not address.startswith(("/", "~", "file:"))
-                fault = "a relative path; expected an absolute one" if relative else None
+                fault = "expected an absolute path" if relative else None
             except WrongUse as error:
                 fault = error.what
             if fault:
@@ -110,12 +112,12 @@ def _check(config: UserConfig, positions: Positions) -> None:
     }
     for key, path in paths.items():
         if path is not None and not os.path.isabs(os.path.expanduser(path)):
-            problems.append(positions.problem(key, "a relative path; expected an absolute one"))
+            problems.append(positions.problem(key, "expected an absolute path"))
     if bundles.signatures != "off" and not bundles.allowed_signers:
-        what = f"{bundles.signatures} needs allowed_signers beside it, the file that says whose signatures count"
+        what = f"{bundles.signatures} needs allowed_signers, the file of trusted signers"
         problems.append(positions.problem(("bundles", "signatures"), what))
     for name, limit in asdict(config.archives).items():
         if limit < 1:
-            problems.append(positions.problem(("archives", name), "a limit is a whole number above zero"))
+            problems.append(positions.problem(("archives", name), "a limit must be a positive integer"))
     if problems:
         raise InvalidManifest(problems)

@@ -1,4 +1,4 @@
-"""Form git: exactly the pinned commit, from the mirrors and then the manifest's remotes, each in turn."""
+"""Form git: fetches exactly the pinned commit, from the mirrors, then from the manifest's remotes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from patchctl.source.types import Base, OfflineSources, SourceOptions
 from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import one_line, visible_line
 
-# What git and ssh say when nobody is there, as against somebody who refuses.
+# Messages of git and ssh when a host does not answer, as opposed to refusing.
 _NOBODY = (
     "could not resolve host",
     "couldn't resolve host",
@@ -41,24 +41,20 @@ _NOBODY = (
     "unable to look up",
 )
 
-# What git says, in the locale C, when what it writes has no room.
-
 
 def fetch(
     name: str, upstream: Upstream, pin: Pin, options: SourceOptions, progress: Progress, tried: list[Tried]
 ) -> Base | None:
-    """Fetch from the first place that has the commit, a bundle before all others. None when none has, with the reasons
-    added to `tried`.
-    """
+    """Fetch from the first place that has the commit, a bundle first. If none has, add to `tried` and return None."""
     if pin.commit is None:
-        tried.append(Tried("git", "the pin is of a source distribution alone: it names no commit"))
+        tried.append(Tried("git", "the pin is a source distribution only and names no commit"))
         return None
     if options.bundle is not None:
         base = _from_bundle(options.bundle, name, pin, options, progress, tried)
         if base is not None:
             return base
     if not (options.mirrors.get(name) or upstream.git):
-        tried.append(Tried("git", "the manifest names no remote, and no mirror was given"))
+        tried.append(Tried("git", "no remote in the manifest and no mirror given"))
     for place, reason in places_of(name, upstream, options):
         if reason:
             tried.append(Tried(place.shown, reason))
@@ -77,11 +73,11 @@ def fetch(
 def _from_bundle(
     bundle: OfflineSources, name: str, pin: Pin, options: SourceOptions, progress: Progress, tried: list[Tried]
 ) -> Base | None:
-    """The base from the bundle's pack, proven as a fetched one is. None, and the reason, when it has another commit."""
+    """Return the base from the bundle's pack, verified like a fetched one; None, with a reason, for another commit."""
     source = bundle.source(name, "git")
     shown = visible_line(f"bundle {bundle.path}")
     if source is None or source.commit != pin.commit:
-        tried.append(Tried(shown, f"it holds commit {source.commit}" if source else "it does not hold it in form git"))
+        tried.append(Tried(shown, f"it has commit {source.commit}" if source else "not included in form git"))
         return None
     assert pin.commit is not None
     data = bundle.read(source.member)
@@ -92,18 +88,18 @@ def _from_bundle(
             take_pack(repo, data, pin.commit)
             return _proven(repo, name, pin, options, shown, len(data))
         except GitFailed as failure:
-            what = f"{source.member} does not hold commit {pin.commit}: {one_line(_said(failure))}"
+            what = f"{source.member} does not contain commit {pin.commit}: {one_line(_said(failure))}"
             raise SourceMismatch(what, where=str(bundle.path)) from failure
 
 
 def why_skipped(place: Place, offline: bool) -> str | None:
-    """Why a place need not be asked for a commit: nothing is there, or nobody answers; None when git may try."""
+    """Return why a place need not be asked for a commit, or None if git may try."""
     if place.local is not None:
-        # os.path and not pathlib, which raises where a folder above may not be entered
+        # os.path, since pathlib raises if a parent folder may not be entered
         if not os.path.isdir(place.local):
-            return "there is no such folder"
+            return "no such folder"
         is_bare = os.path.isfile(place.local / "HEAD") and os.path.isdir(place.local / "objects")
-        return None if is_bare or os.path.exists(place.local / ".git") else "the folder is no git repository"
+        return None if is_bare or os.path.exists(place.local / ".git") else "not a git repository"
     if offline:
         return "the run is offline"
     if place.host is not None and not is_diverted(place.address) and not has_proxy(place.address):
@@ -112,7 +108,7 @@ def why_skipped(place: Place, offline: bool) -> str | None:
 
 
 def places_of(name: str, upstream: Upstream, options: SourceOptions) -> Iterator[tuple[Place, str | None]]:
-    """Every place where the upstream may be had from git, in order, each with the reason why it need not be asked."""
+    """Yield every git place of an upstream in order, with the reason to skip it, if any."""
     for address in (*options.mirrors.get(name, ()), *upstream.git):
         place = parse_place(address)
         yield place, why_skipped(place, options.offline)
@@ -142,7 +138,7 @@ def _fetch_from(place: Place, name: str, pin: Pin, options: SourceOptions, progr
 
 
 def _proven(repo: Path, name: str, pin: Pin, options: SourceOptions, origin: str, size: int) -> Base:
-    """The base that `repo` was filled with, put in its place after the commit proved the tree. Raises GitFailed."""
+    """Verify commit and tree in `repo` and move it into the cache. Raises GitFailed."""
     assert pin.commit is not None
     tree = proven_tree(repo, pin.commit)
     check_tree(tree, pin, origin)
@@ -153,7 +149,7 @@ def _proven(repo: Path, name: str, pin: Pin, options: SourceOptions, origin: str
 
 
 def _said(failure: GitFailed) -> str:
-    """The line of git's stderr that tells why: the first `fatal:` or `error:`, with what the server said."""
+    """Return the telling lines of git's stderr: `fatal:`, `error:`, and what the server said."""
     lines = [line for line in failure.stderr.splitlines() if line.strip()]
     telling = [line for line in lines if line.startswith(("fatal:", "error:", "remote:", "ssh:", "ERROR:"))]
-    return "; ".join((telling or lines or [f"git ended with status {failure.status}"])[:3])
+    return "; ".join((telling or lines or [f"git exited with status {failure.status}"])[:3])

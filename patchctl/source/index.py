@@ -1,7 +1,7 @@
-"""Finds a source distribution on the package indexes, and brings it here. The only module that talks to them.
+"""Finds a source distribution on package indexes and downloads it. The only module that talks to them.
 
-unearth finds the files (simple index as HTML or JSON, find-links, netrc, keyring); which of them is the right one is
-decided by the pinned sha256 alone: two indexes can have one name, and anyone can upload to one of them.
+unearth finds the files (simple index as HTML or JSON, find-links, netrc, keyring). Only the pinned sha256 decides
+which one is right: two indexes can use the same name, and anyone can upload to one of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 10.0
 _CHUNK = 1 << 16
 _TRIES = 2
-# The largest page of our four distributions has 1 MB; read, one of this size takes some 50 times as much memory.
+# The largest page of our four distributions has 1 MB; parsing one takes about 50 times its size in memory.
 _PAGE_LIMIT = 8 << 20
 _OF_TRANSFER = (b"content-encoding", b"content-length", b"transfer-encoding")
 _ARCHIVES = (".tar.gz", ".zip")
@@ -41,7 +41,7 @@ _ARCHIVES = (".tar.gz", ".zip")
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A file that an index offers: its address as it is, the same without credentials, its digest where it is told."""
+    """A file that an index offers, with and without credentials in its address, and its digest if stated."""
 
     url: str
     shown: str
@@ -50,7 +50,7 @@ class _Candidate:
 
 
 class _Refused(Exception):
-    """A server asks for something that we do not do."""
+    """The server's answer is one that we do not accept."""
 
 
 def download(
@@ -61,10 +61,10 @@ def download(
     tried: list[Tried],
     config: IndexConfig | None = None,
 ) -> Download | None:
-    """Get the archive of `distribution` with the pinned sha256 into `folder`, from pip's indexes in their order.
+    """Download the archive of `distribution` with the pinned sha256 into `folder`, from pip's indexes in order.
 
-    None when no place has that version, with the reasons added to `tried`. SourceMismatch, naming every place, when the
-    version is there and nowhere with the pinned digest.
+    Returns None and adds to `tried` if no place has that version. Raises SourceMismatch with every place if the
+    version exists, but nowhere with the pinned digest.
     """
     config = config or machine_config()
     mismatches: list[Tried] = []
@@ -79,19 +79,20 @@ def download(
                         if found is not None:
                             return found
     if not config.index_urls and not config.find_links:
-        tried.append(Tried("package index", "pip's configuration names none (no-index)"))
+        tried.append(Tried("package index", "pip's configuration has none (no-index)"))
     if mismatches:
         places = "".join(f"\n  {m.place}: {m.reason}" for m in mismatches)
         raise SourceMismatch(
-            f"{distribution} {sdist.version} is nowhere with the pinned sha256 {sdist.sha256}{places}",
-            hint="do not use what these places offer; ask whoever keeps the index, or name another with PIP_INDEX_URL",
+            f"no place has {distribution} {sdist.version} with the pinned sha256 {sdist.sha256}{places}",
+            hint="do not use these files: ask the index's maintainers, or use another index with PIP_INDEX_URL",
         )
     return None
 
 
 def offers(distribution: str, sdist: Sdist, tried: list[Tried], config: IndexConfig | None = None) -> list[str]:
-    """The places of pip's configuration whose page lists the archive and does not promise another digest, without
-    credentials; the others, with the reason, are added to `tried`. Downloads nothing: `doctor` asks.
+    """Return the places (without credentials) that list the archive and state no other digest, for `doctor`.
+
+    The others are added to `tried` with the reason. Downloads nothing.
     """
     config = config or machine_config()
     found: list[str] = []
@@ -104,15 +105,18 @@ def offers(distribution: str, sdist: Sdist, tried: list[Tried], config: IndexCon
                 if any(c.sha256 in (None, sdist.sha256) for c in candidates):
                     found.append(redact(source))
                 elif candidates:
-                    tried.append(Tried(redact(source), f"the index says that its sha256 is {candidates[0].sha256}"))
+                    tried.append(Tried(redact(source), f"the index states sha256 {candidates[0].sha256}"))
     return found
 
 
 def find_digest(
     distribution: str, version: str, folder: Path, progress: Progress, tried: list[Tried]
 ) -> tuple[str, str] | None:
-    """(sha256, place) of the archive of a version that nobody has pinned yet, of the first place that has one: as its page
-    promises it, else of what is downloaded into `folder` for that. None, with the reasons added to `tried`."""
+    """Return (sha256, place) of a version's archive that is not pinned yet, from the first place that has one.
+
+    Takes the digest that the page states, else that of the file, downloaded into `folder`. Returns None and adds to
+    `tried`.
+    """
     config = machine_config()
     with _client(config) as client:
         for source, kind in _places(config):
@@ -125,27 +129,27 @@ def find_digest(
                         return _new_digest(client, candidate, folder, label, progress), candidate.shown
                     return candidate.sha256, candidate.shown
     if not config.index_urls and not config.find_links:
-        tried.append(Tried("package index", "pip's configuration names none (no-index)"))
+        tried.append(Tried("package index", "pip's configuration has none (no-index)"))
     return None
 
 
 def _new_digest(client: Any, candidate: _Candidate, folder: Path, label: str, progress: Progress) -> str:
-    """Raises MachineFailed for a disk or a limit: that is no reason to pin another place's archive, or none."""
+    """Return a downloaded file's digest. Raises MachineFailed for a full disk, which must not lead to another pin."""
     try:
         return _stream(client, candidate.url, folder / "archive", label, progress)[0]
     except OSError as error:
         if of_the_machine(error):
-            raise refusal(error, f"{candidate.shown} cannot be brought here", "run the same again") from error
+            raise refusal(error, f"cannot download {candidate.shown}", "run the same command again") from error
         raise
 
 
 def _places(config: IndexConfig) -> list[tuple[str, str]]:
-    """Where pip would look, in its order, and what each place is: an index, or links of a page or a folder."""
+    """Return the places where pip would look, in order, each as "index" or "links" (a page or folder)."""
     return [*((url, "index") for url in config.index_urls), *((place, "links") for place in config.find_links)]
 
 
 def _client(config: IndexConfig) -> Any:
-    """unearth's HTTP client with pip's certificates, proxy and timeouts; redirects to less safe places are refused."""
+    """Return unearth's HTTP client with pip's certificates, proxy and timeouts. Unsafe redirects are refused."""
     import httpx2
     from unearth.auth import MultiDomainBasicAuth
     from unearth.fetchers import PyPIClient
@@ -169,7 +173,7 @@ def _client(config: IndexConfig) -> Any:
 
 
 def _page(client: Any, url: Any, options: dict[str, Any]) -> Any:
-    """What unearth asks a client's `get` for: a page of an index. It would hold one of any size, and unpacked."""
+    """Answer unearth's `get` with a page of bounded size, which unearth does not limit."""
     import httpx2
 
     with client.stream("GET", url, **options) as answer:
@@ -177,7 +181,7 @@ def _page(client: Any, url: Any, options: dict[str, Any]) -> Any:
         for chunk in answer.iter_bytes(_CHUNK):
             content += chunk
             if len(content) > _PAGE_LIMIT:
-                raise _Refused(f"its page is larger than {_PAGE_LIMIT} bytes")
+                raise _Refused(f"the page is larger than {_PAGE_LIMIT} bytes")
         unpacked = [(k, v) for k, v in answer.headers.raw if k.lower() not in _OF_TRANSFER]
         return httpx2.Response(answer.status_code, headers=unpacked, content=bytes(content), request=answer.request)
 
@@ -194,7 +198,7 @@ def _tls(config: IndexConfig) -> ssl.SSLContext | bool:
             context.load_cert_chain(config.client_cert)
     except (OSError, ssl.SSLError) as error:
         raise WrongUse(
-            f"the certificates of pip's configuration cannot be read: {error}",
+            f"cannot read the certificates of pip's configuration: {error}",
             where=config.cert or config.client_cert,
             hint="`pip config list` shows `cert` and `client-cert`",
         ) from error
@@ -202,19 +206,19 @@ def _tls(config: IndexConfig) -> ssl.SSLContext | bool:
 
 
 def _check_redirect(response: Any) -> None:
-    """A redirect may lead to another host, where credentials do not go; not from https to http, and not into a file."""
+    """Refuse redirects from https to http and to other schemes. Credentials do not follow to another host."""
     target = response.headers.get("location") if response.is_redirect else None
     if target is None:
         return
     here = response.request.url
     there = here.join(target)
     if there.scheme not in ("http", "https") or (here.scheme == "https" and there.scheme != "https"):
-        raise _Refused(f"it redirects from {here.scheme} to {redact(str(there))}, which is not followed")
+        raise _Refused(f"refused to follow a redirect from {here.scheme} to {redact(str(there))}")
 
 
 @contextmanager
 def _plain_errors(url: str, tried: list[Tried]) -> Iterator[None]:
-    """What goes wrong at one place becomes a reason, and the next place is asked."""
+    """Turn an error at one place into a reason in `tried`, so that the next place is asked."""
     import httpx2
 
     try:
@@ -228,7 +232,7 @@ def _plain_errors(url: str, tried: list[Tried]) -> Iterator[None]:
 
 
 def _is_dead(source: str, config: IndexConfig, tried: list[Tried]) -> bool:
-    """Whether nobody answers at this index, which one look-up of a name can take minutes to find."""
+    """Whether the index does not answer, which a single name look-up can take minutes to find out."""
     host = _host(source)
     proxied = config.proxy is not None or has_proxy(source)
     reason = why_unreachable(host) if host and not proxied else known_unreachable(host)
@@ -244,16 +248,17 @@ def _host(url: str) -> tuple[str, int] | None:
 
 @contextmanager
 def _read_as_page() -> Iterator[None]:
-    """unearth takes a page for what it should be: lists, texts, digests, nested a few levels deep."""
+    """Turn malformed pages into _Refused: unearth assumes the right types and little nesting."""
     try:
         yield
     except (AttributeError, KeyError, IndexError, TypeError, RecursionError) as error:
-        raise _Refused(f"its page cannot be read: {type(error).__name__}: {one_line(str(error))}") from error
+        raise _Refused(f"cannot parse the page: {type(error).__name__}: {one_line(str(error))}") from error
 
 
 def versions(distribution: str, tried: list[Tried], config: IndexConfig | None = None) -> list[Sdist]:
-    """Every source distribution that pip's indexes offer with a promised digest, by version and digest; of one version what
-    the first place has. Places without any, and those that cannot be asked, are added to `tried`. Downloads nothing.
+    """Return every source distribution that pip's indexes offer with a digest; the first place wins per version.
+
+    Places with none, or that cannot be asked, are added to `tried`. Downloads nothing.
     """
     config = config or machine_config()
     found: dict[str, Sdist] = {}
@@ -277,7 +282,7 @@ def _offered(client: Any, source: str, kind: str, distribution: str, tried: list
 
 
 def _digest_of_file(link: Link) -> str | None:
-    """The digest of an archive in a folder of find-links, which promises none."""
+    """Return the digest of an archive in a find-links folder, which states none."""
     return hashlib.sha256(link.file_path.read_bytes()).hexdigest() if link.is_file else None
 
 
@@ -285,7 +290,7 @@ def _digest_of_file(link: Link) -> str | None:
 def _candidates(
     client: Any, source: str, kind: str, distribution: str, sdist: Sdist, tried: list[Tried]
 ) -> list[_Candidate]:
-    """The source archives of this version at one index, those that promise the pinned digest first."""
+    """Return the archives of this version at one index, those with the pinned digest first."""
     from packaging.version import Version
 
     packages, said = _packages(client, source, kind, distribution)
@@ -307,7 +312,7 @@ def _candidates(
 
 
 def _packages(client: Any, source: str, kind: str, distribution: str) -> tuple[list[Any], str]:
-    """Every file of a distribution at one index, and why there is none."""
+    """Return every file of a distribution at one index, and why there are none."""
     from unearth import PackageFinder
 
     indexes, folders = ([source], []) if kind == "index" else ([], [_as_url(source)])
@@ -318,7 +323,7 @@ def _packages(client: Any, source: str, kind: str, distribution: str) -> tuple[l
 
 
 def _as_url(find_links: str) -> str:
-    """find-links may be a path. unearth takes one that exists; for one that does not, a file address says so later."""
+    """Return find-links, which may be a path, as a URL: for a missing path, that gives an error later."""
     return find_links if "://" in find_links else Path(find_links).absolute().as_uri()
 
 
@@ -329,7 +334,7 @@ def _digest(link: Link) -> str | None:
 
 @contextmanager
 def _heard() -> Iterator[list[str]]:
-    """unearth logs why a page gave nothing instead of raising it; without a handler it would go to standard error."""
+    """Collect unearth's log messages: it logs why a page gave nothing instead of raising."""
     said: list[str] = []
 
     class Listener(logging.Handler):
@@ -356,9 +361,9 @@ def _take(
     progress: Progress,
     mismatches: list[Tried],
 ) -> Download | None:
-    """Download one candidate; None, and a line in `mismatches`, when its digest is another one."""
+    """Download one candidate. Returns None and adds to `mismatches` if its digest is wrong."""
     if candidate.sha256 is not None and candidate.sha256 != sdist.sha256:
-        mismatches.append(Tried(candidate.shown, f"the index says that its sha256 is {candidate.sha256}"))
+        mismatches.append(Tried(candidate.shown, f"the index states sha256 {candidate.sha256}"))
         return None
     target = folder / ("download.zip" if candidate.url.partition("#")[0].endswith(".zip") else "download.tar.gz")
     label = f"{distribution} {sdist.version}: {candidate.page}"
@@ -375,7 +380,7 @@ def _take(
 
 
 def _stream(client: Any, url: str, target: Path, label: str, progress: Progress) -> tuple[str, int]:
-    """Write what `url` answers to `target`; returns (sha256, bytes). Broken transfers are begun once more."""
+    """Download `url` to `target` and return (sha256, bytes). A broken transfer is retried once."""
     import httpx2
 
     for attempt in range(1, _TRIES + 1):
@@ -384,7 +389,7 @@ def _stream(client: Any, url: str, target: Path, label: str, progress: Progress)
         except (httpx2.ReadError, httpx2.ReadTimeout, httpx2.RemoteProtocolError):
             if attempt == _TRIES:
                 raise
-            progress.note("the transfer broke; once more")
+            progress.note("the transfer broke; retrying")
     raise AssertionError("unreachable")
 
 
@@ -392,7 +397,7 @@ def _stream_once(client: Any, url: str, target: Path, label: str, progress: Prog
     digest = hashlib.sha256()
     size = 0
     largest = archive_limits().packed_mib << 20
-    # Servers may pack what they send once more, or unpack .tar.gz files; iter_raw takes the bytes as they come.
+    # Servers may compress what they send, or decompress .tar.gz files; iter_raw takes the bytes as sent.
     headers = {"Accept-Encoding": "identity"}
     with client.get_stream(url, headers=headers) as response, open(target, "wb") as out:
         response.raise_for_status()
@@ -401,7 +406,7 @@ def _stream_once(client: Any, url: str, target: Path, label: str, progress: Prog
         for chunk in response.iter_raw(_CHUNK):
             size += len(chunk)
             if size > largest:
-                raise _Refused(f"it sends more than {largest} bytes")
+                raise _Refused(f"the response is more than {largest} bytes")
             digest.update(chunk)
             out.write(chunk)
             progress.advance(len(chunk))

@@ -1,4 +1,4 @@
-"""The way to a base: cache, git, package indexes, in that order."""
+"""Obtains a base: from the cache, then git, then package indexes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from patchctl.source.cached import cached_git, cached_sdist
 from patchctl.source.types import FORMS, Base, Form, SourceOptions
 from patchctl.terminal.progress import Progress
 
-BUNDLE_HINT = "with --bundle no other place is asked but local mirrors: make a bundle of this profile, at these pins"
+BUNDLE_HINT = "--bundle allows no other source but local mirrors: create a bundle of this profile at these pins"
 
 
 def obtain(name: str, upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress) -> Base:
-    """The base of a stack's pin, in the form that `options.source` asks for; with "auto" the first that can be had.
+    """Return the base of a stack's pin in the form of `options.source`; with "auto", the first form available.
 
-    Raises SourceUnavailable with every place tried and the reason, SourceMismatch for what is not what was pinned.
+    Raises SourceUnavailable with every place tried, SourceMismatch if a source is not the pinned one.
     """
     forms = FORMS if options.source == "auto" else (options.source,)
     return _obtain(forms, name, upstream, stack, options, progress)
@@ -25,12 +25,12 @@ def obtain(name: str, upstream: Upstream, stack: Stack, options: SourceOptions, 
 def obtain_form(
     form: Form, name: str, upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress
 ) -> Base:
-    """`obtain` in this form, whatever `options.source` says."""
+    """Like `obtain`, in this form, whatever `options.source` is."""
     return _obtain((form,), name, upstream, stack, options, progress)
 
 
 CACHE = "cache "
-"""What a tried place begins with that is the cache of the machine that ran."""
+"""The prefix of a tried place that is the machine's own cache."""
 
 
 def _obtain(
@@ -51,8 +51,9 @@ def _obtain(
 
 
 def _order(forms: tuple[Form, ...], mirrored: bool) -> list[tuple[str, Form]]:
-    """The cache comes first, but who names a mirror, or a bundle with a pack, wants git: its cached sdist does not stand
-    in the way then.
+    """Return the steps in order: the cache first, unless a mirror or a bundle with a pack was given.
+
+    Those ask for git, so a cached sdist must not come first.
     """
     cached: list[tuple[str, Form]] = [("cache", form) for form in forms]
     fetched: list[tuple[str, Form]] = [("fetch", form) for form in forms]
@@ -98,7 +99,7 @@ def _hint(stack: Stack, forms: tuple[Form, ...], options: SourceOptions) -> str:
     if options.bundle is not None:
         return BUNDLE_HINT
     if options.offline:
-        return "the run is offline: fetch before, where there is a network"
+        return "the run is offline: run `patchctl fetch` first, with a network"
     if "git" in forms and stack.pin.commit is not None:
-        return f"`--mirror {stack.upstream}=URL` names another place, which may be the path of a local clone"
-    return "PIP_INDEX_URL, PIP_FIND_LINKS or pip's configuration name other package indexes"
+        return f"`--mirror {stack.upstream}=URL` names another source, such as a local clone"
+    return "set another package index with PIP_INDEX_URL, PIP_FIND_LINKS or pip's configuration"

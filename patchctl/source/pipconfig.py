@@ -1,6 +1,6 @@
-"""The index configuration that pip has on this machine, read from pip itself.
+"""The package index configuration of this machine, asked from pip itself.
 
-A machine behind a company's index, or without a network and with a folder of files, has said so to pip. pip merges its
+A machine behind a company index, or offline with a folder of files, is already configured for pip. pip merges its
 files (system, user, site, PIP_CONFIG_FILE) with PIP_* variables; `pip config list` prints the result.
 """
 
@@ -17,14 +17,14 @@ from dataclasses import dataclass
 
 PYPI = "https://pypi.org/simple"
 _PIP_SECONDS = 60.0
-# Later ones win, as in pip for `pip download`; `install` is where most people write it.
+# Later sections win, as in `pip download`; `install` is where most people set it.
 _SECTIONS = ("global", "install", "download", ":env:")
 _TRUE = frozenset({"1", "true", "yes", "on", "y", "t"})
 
 
 @dataclass(frozen=True)
 class IndexConfig:
-    """Where packages come from. `find_links` are folders, pages or archives; `timeout` is in seconds, a read's."""
+    """Where packages come from. `find_links` are folders, pages or archives; `timeout` is for reads, in seconds."""
 
     index_urls: tuple[str, ...]
     find_links: tuple[str, ...] = ()
@@ -37,18 +37,18 @@ class IndexConfig:
 
 @functools.cache
 def machine_config() -> IndexConfig:
-    """`read_config` of this process's environment. pip takes a third of a second to answer, so it is asked once."""
+    """Return `read_config` of this process's environment, cached: pip takes a third of a second to answer."""
     return read_config(os.environ)
 
 
 def read_config(environment: Mapping[str, str]) -> IndexConfig:
-    """pip's configuration; PIP_* variables alone where no pip can be run."""
+    """Return pip's configuration, or only the PIP_* variables if pip cannot be run."""
     settings = _from_pip(environment)
     return from_settings(dict(_from_variables(environment) if settings is None else settings), environment)
 
 
 def from_settings(settings: Mapping[str, str], environment: Mapping[str, str]) -> IndexConfig:
-    """The IndexConfig of `settings`: pip's long options without the dashes, with values as pip's files have them."""
+    """Build an IndexConfig from `settings`: pip's long options without dashes, values as in pip's files."""
 
     def words(name: str) -> tuple[str, ...]:
         return tuple(settings.get(name, "").split())
@@ -80,7 +80,9 @@ def _from_pip(environment: Mapping[str, str]) -> list[tuple[str, str]] | None:
             done = subprocess.run(
                 [*command, "config", "list"],
                 env={**environment, "PIP_NO_COLOR": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
-                cwd=os.path.abspath(os.sep),  # `python -m pip` would run a folder named pip out of the current one
+                cwd=os.path.abspath(
+                    os.sep
+                ),  # `python -m pip` would import a folder named pip from the current directory
                 capture_output=True,
                 timeout=_PIP_SECONDS,
                 check=False,
@@ -102,7 +104,7 @@ def _pips(environment: Mapping[str, str]) -> Iterator[list[str]]:
 
 
 def _parse(text: str) -> list[tuple[str, str]]:
-    """`pip config list` prints section.key='value' with Python's quoting. Returned so that later ones win."""
+    """Parse lines section.key='value', quoted as in Python. Sorted so that later ones win."""
     by_section: dict[str, list[tuple[str, str]]] = {section: [] for section in _SECTIONS}
     for line in text.splitlines():
         place, equals, quoted = line.partition("=")

@@ -1,6 +1,6 @@
-"""Where a source may be fetched from: which addresses are taken, and which hosts do not answer.
+"""Which addresses a source may be fetched from, and which hosts do not answer.
 
-An address that begins with `-` would reach git as an option (CVE-2022-24439, CVE-2023-40267), and `ext::` runs a
+An address that starts with `-` would reach git as an option (CVE-2022-24439, CVE-2023-40267), and `ext::` runs a
 command: both are refused before git sees them, whatever git's own settings say.
 """
 
@@ -18,14 +18,14 @@ from patchctl.terminal.text import redact, visible_line
 
 PORTS = {"http": 80, "https": 443, "git": 9418, "ssh": 22}
 CONNECT_SECONDS = 10.0
-# [user@]host:path, as ssh and git take it. The first character rules options out, "::" the remote helpers.
+# scp-like [user@]host:path. The first character rules out options, "::" remote helpers.
 _SCP_LIKE = re.compile(r"(?:[A-Za-z0-9._][A-Za-z0-9._-]*@)?[A-Za-z0-9][A-Za-z0-9._-]*:(?![:/]{2})[^\s:].*")
 _ACCEPTED = "an https://, ssh://, git:// or file:// address, host:path, or the path of a local repository"
 
 
 @dataclass(frozen=True)
 class Place:
-    """One place to fetch a repository from. `address` goes to git; `shown` has no credentials and goes to people."""
+    """A place to fetch a repository from. `address` is for git; `shown`, without credentials, is for people."""
 
     address: str
     shown: str
@@ -34,11 +34,11 @@ class Place:
 
 
 def parse_place(text: str) -> Place:
-    """What a manifest, a user's configuration or `--mirror` names. WrongUse for anything but the allowed protocols."""
+    """Parse an address from a manifest, configuration or `--mirror`. Raises WrongUse for disallowed protocols."""
     if text.startswith("-"):
         raise _refused(text, "it begins with '-' and would be read as an option")
     if not text or any(ord(c) < 0x20 or ord(c) == 0x7F for c in text):
-        raise _refused(text, "it is empty or holds a control character")
+        raise _refused(text, "it is empty or contains a control character")
     if "::" in text.split("/", 1)[0]:
         raise _refused(text, "remote helpers such as ext:: run commands")
     if "://" in text:
@@ -47,7 +47,7 @@ def parse_place(text: str) -> Place:
         return _local(Path(text).expanduser())
     if _SCP_LIKE.fullmatch(text):
         return Place(text, redact(text))
-    raise _refused(text, "it is no address and no folder")
+    raise _refused(text, "it is neither an address nor a folder")
 
 
 def _parse_url(text: str) -> Place:
@@ -59,12 +59,12 @@ def _parse_url(text: str) -> Place:
     scheme = parts.scheme.lower()
     if scheme == "file":
         if parts.netloc not in ("", "localhost"):
-            raise _refused(text, "a file:// address names no host")
+            raise _refused(text, "a file:// address cannot name a host")
         return _local(Path(unquote(parts.path)))
     if scheme not in PORTS:
         raise _refused(text, f"the protocol {visible_line(scheme)} is not allowed")
     if not host or host.startswith("-") or any(c.isspace() for c in text):
-        raise _refused(text, "its host is missing or begins with '-', or it holds a blank")
+        raise _refused(text, "its host is missing or begins with '-', or it contains a blank")
     return Place(text, redact(text), host=(host, port or PORTS[scheme]))
 
 
@@ -74,11 +74,11 @@ def _local(path: Path) -> Place:
 
 
 def _refused(text: str, why: str) -> WrongUse:
-    return WrongUse(f"{redact(text)!r} is not taken as a source: {why}", hint=f"give {_ACCEPTED}")
+    return WrongUse(f"{redact(text)!r} is not a valid source: {why}", hint=f"use {_ACCEPTED}")
 
 
 def has_proxy(url: str) -> bool:
-    """Whether the environment (https_proxy, all_proxy, no_proxy, ...) puts a proxy before the host of this address."""
+    """Whether the environment (https_proxy, all_proxy, no_proxy, ...) sets a proxy for this address."""
     from urllib.request import getproxies, proxy_bypass
 
     parts = urlsplit(url)
@@ -90,22 +90,22 @@ _unreachable_lock = threading.Lock()
 
 
 def known_unreachable(host: tuple[str, int] | None) -> str | None:
-    """Why this host was given up earlier in this run, or None. Five upstreams do not each wait for one dead host."""
+    """Return why this host was given up earlier in this run, or None, so that each dead host costs one wait."""
     with _unreachable_lock:
         return _unreachable.get(host) if host else None
 
 
 def remember_unreachable(host: tuple[str, int] | None, reason: str) -> None:
-    """Give a host up for the rest of this run."""
+    """Give up on a host for the rest of this run."""
     if host:
         with _unreachable_lock:
             _unreachable.setdefault(host, reason)
 
 
 def why_unreachable(host: tuple[str, int], seconds: float | None = None) -> str | None:
-    """Try to connect; the reason when that fails within `seconds` (CONNECT_SECONDS), and remember it. git itself would wait minutes.
+    """Try to connect within `seconds` (CONNECT_SECONDS) and return why that fails, or None. Remembers failures.
 
-    In a thread of its own, since nothing bounds the time that a name look-up takes.
+    git would wait for minutes. Runs in a thread, since name look-ups have no timeout.
     """
     known = known_unreachable(host)
     if known:

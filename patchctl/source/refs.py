@@ -1,5 +1,7 @@
-"""Which commit a version, a tag, a branch or an id is, and which releases there are, asked of the places of an upstream; nothing
-is fetched."""
+"""Resolves versions, tags, branches and ids to commits, and lists releases, by asking an upstream's places.
+
+Fetches nothing.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,14 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-# As short as git itself abbreviates.
+# git's own minimum for abbreviated ids.
 _SHORT = re.compile(r"[0-9a-f]{7,39}")
 _TAGS, _HEADS = "refs/tags/", "refs/heads/"
 
 
 @dataclass(frozen=True)
 class Revision:
-    """A commit, the tag or branch that named it where one did, and the place that said so; `repo` where that is a repository on
-    this machine."""
+    """A commit, the tag or branch that named it, the place that resolved it, and its `repo` if that is local."""
 
     commit: str
     tag: str | None
@@ -41,15 +42,15 @@ class Revision:
 
 
 def release_prefix(stack: Stack, upstream: Upstream) -> str:
-    """What stands before the version in the names of an upstream's releases, as in core_v0.12.1."""
+    """Return the prefix of the version in an upstream's release names, as in core_v0.12.1."""
     pin = stack.pin
     of_archive = pin.commit is None and pin.sdist is not None and stack.name.endswith(pin.sdist.version)
-    named = stack.name if of_archive else pin.tag  # `pin` names a stack of an archive as the tag would be
+    named = stack.name if of_archive else pin.tag  # `pin` names the stack of an archive like the tag it would have
     return re.split(r"\d", named)[0] if named else upstream.releases or "v"
 
 
 def version_of(name: str, prefix: str) -> Version | None:
-    """The version that a tag, or what a user or an index wrote, names; None for what is no release."""
+    """Return the version in a tag or version string, or None if it is not a release."""
     from packaging.version import InvalidVersion, Version
 
     text = name.removeprefix(prefix)
@@ -60,8 +61,10 @@ def version_of(name: str, prefix: str) -> Version | None:
 
 
 class Revisions:
-    """The names of one upstream's revisions. Each place is asked once, and only when the ones before did not do; why one did not
-    is in `tried`."""
+    """The names of one upstream's revisions.
+
+    Each place is asked at most once, and only if earlier ones had no answer; `tried` has the reasons.
+    """
 
     def __init__(self, name: str, upstream: Upstream, prefix: str, options: SourceOptions) -> None:
         self.tried: list[Tried] = []
@@ -70,8 +73,11 @@ class Revisions:
         self._unasked = iter(places_of(name, upstream, options))
 
     def find(self, wanted: str) -> Revision | None:
-        """The first place's answer. A tag comes before a branch of that name, and a full id is taken as it is, of a repository
-        on this machine if it has it; first digits of one stand for it where they are one commit's. None where no place knows it."""
+        """Resolve `wanted` at the first place that knows it, or return None.
+
+        Tags win over branches of the same name. A full id is accepted as given, by a local repository only if it has
+        the commit; an abbreviated id must be unique.
+        """
         for place, refs in self._asked():
             tags = {ref.removeprefix(_TAGS): oid for ref, oid in refs.items() if ref.startswith(_TAGS)}
             repo = _repository(place)
@@ -79,7 +85,7 @@ class Revisions:
                 if repo is None or has_commit(repo, wanted):
                     tag = next((t for t, oid in sorted(tags.items()) if oid == wanted), None)
                     return Revision(wanted, tag, None, place.shown, repo)
-                self.tried.append(Tried(place.shown, f"it has no commit {wanted}"))
+                self.tried.append(Tried(place.shown, f"no commit {wanted}"))
                 continue
             for tag in dict.fromkeys((wanted, self._prefix + wanted)):
                 if tag in tags:
@@ -89,14 +95,14 @@ class Revisions:
             if _SHORT.fullmatch(wanted) and (commit := _in_full(wanted, repo, refs)) is not None:
                 tag = next((t for t, oid in sorted(tags.items()) if oid == commit), None)
                 return Revision(commit, tag, None, place.shown, repo)
-            self.tried.append(
-                Tried(place.shown, f"it has no tag and no branch {wanted}{_like(wanted, tags)}{_ask(wanted)}")
-            )
+            self.tried.append(Tried(place.shown, f"no tag or branch {wanted}{_like(wanted, tags)}{_ask(wanted)}"))
         return None
 
     def releases(self) -> dict[Version, tuple[str, str]]:
-        """(name, commit) of every release that the first place names which answers, oldest first; a tag's before a branch's,
-        which is one where the upstream makes its releases of branches."""
+        """Return (name, commit) of every release by version, oldest first, from the first place that answers.
+
+        Tags win over branches, which count as releases only if the upstream releases from branches.
+        """
         found: dict[Version, tuple[str, str]] = {}
         _, refs = next(self._asked(), (None, {}))
         for kind in (_HEADS, _TAGS) if self._branches else (_TAGS,):
@@ -107,7 +113,7 @@ class Revisions:
         return dict(sorted(found.items()))
 
     def _asked(self) -> Iterator[tuple[Place, Mapping[str, str]]]:
-        """The places that answer, with their names."""
+        """Yield the places that answer, with their refs."""
         yield from self._answers
         for place, reason in self._unasked:
             if reason is None:
@@ -116,12 +122,12 @@ class Revisions:
                     yield self._answers[-1]
                     continue
                 except GitFailed as failure:
-                    reason = one_line(failure.stderr.strip()) or f"git ended with status {failure.status}"
+                    reason = one_line(failure.stderr.strip()) or f"git exited with status {failure.status}"
             self.tried.append(Tried(place.shown, reason))
 
 
 def _in_full(short: str, repo: Path | None, refs: Mapping[str, str]) -> str | None:
-    """The one commit that begins so: of a repository on this machine any, else a tag's or a branch's."""
+    """Complete an abbreviated id: to any commit of a local repository, else to that of a tag or branch."""
     if repo is None:
         found = {oid for oid in refs.values() if oid.startswith(short)}
         return found.pop() if len(found) == 1 else None
@@ -137,18 +143,18 @@ def _in_full(short: str, repo: Path | None, refs: Mapping[str, str]) -> str | No
 
 
 def _ask(wanted: str) -> str:
-    """What to do about digits that no place could complete."""
-    return ", nor one commit that begins so: give its 40 digits" if _SHORT.fullmatch(wanted) else ""
+    """Return what to do about an abbreviated id that no place could complete."""
+    return ", nor a unique commit with this prefix: give all 40 digits" if _SHORT.fullmatch(wanted) else ""
 
 
 def _repository(place: Place) -> Path | None:
-    """The repository of a place that can be read where it lies."""
+    """Return the repository of a local place."""
     repo = git_dir(place.local) if place.local is not None else None
     return repo if repo is not None and (repo / "objects").is_dir() else None
 
 
 def _names(place: Place) -> dict[str, str]:
-    """Its tags and branches; of a clone on this machine also those that it has of others."""
+    """Return a place's tags and branches; of a local clone also its remote-tracking branches."""
     found = list_refs(place.address, place.shown, place.local)
     if (repo := _repository(place)) is not None:
         for name, oid in refs_of(repo).items():
@@ -161,4 +167,4 @@ def _like(wanted: str, tags: Iterable[str]) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(wanted, tags, 3)
-    return f"; it has {', '.join(near)}" if near else ""
+    return f"; similar: {', '.join(near)}" if near else ""

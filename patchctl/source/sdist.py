@@ -1,7 +1,7 @@
-"""Form sdist: an archive becomes a bare repository with one root commit.
+"""Form sdist: turns an archive into a bare repository with one root commit.
 
-The archive holds upstream's tracked files (each project chooses which, and some ship a submodule's too) and files that its
-build wrote. The latter are left out, so that the tree holds upstream's own bytes only.
+The archive has upstream's tracked files (each project chooses which, and some ship a submodule's too) and files
+written by its build. The latter are left out, so that the tree has upstream's own bytes only.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _AUTHOR = Person("patchctl", "patchctl@localhost", "0 +0000")
 
 
 def write_commit(repo: Path, files: Iterable[ArchivedFile], distribution: str, sdist: Sdist) -> tuple[str, str]:
-    """Write the root commit of these files as one pack into `repo`; returns (commit, tree).
+    """Write the root commit of these files as one pack into `repo`; return (commit, tree).
 
-    Author, date and message are fixed, so that one archive gives one commit id on every machine.
+    Author, date and message are fixed, so that an archive gives the same commit id on every machine.
     """
     writer = PackWriter(spool=repo)
     listing: Files = {}
@@ -47,9 +47,9 @@ def write_commit(repo: Path, files: Iterable[ArchivedFile], distribution: str, s
 def fetch(
     name: str, upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress, tried: list[Tried]
 ) -> Base | None:
-    """Get the archive (beside the cache's base, else from a bundle, else from the package indexes), make its commit.
+    """Get the archive (from the cache, a bundle, or package indexes) and make its commit.
 
-    None when no place has it, with the reasons added to `tried`; SourceMismatch when what is there is not the pin's.
+    Returns None and adds to `tried` if no place has it. Raises SourceMismatch if it is not the pinned one.
     """
     sdist = stack.pin.sdist
     if sdist is None or upstream.sdist is None:
@@ -68,7 +68,7 @@ def fetch(
 
 
 def _kept(name: str, sdist: Sdist, options: SourceOptions) -> Download | None:
-    """The archive beside the place of the base: a killed run, or another list of generated files, leaves it there."""
+    """Return the archive in the cache: a killed run, or a changed list of generated files, leaves it without a base."""
     repo = sdist_place(options.cache, name, sdist)
     archive = None if options.refresh else cache.kept_archive(repo)
     if archive is None:
@@ -78,14 +78,14 @@ def _kept(name: str, sdist: Sdist, options: SourceOptions) -> Download | None:
 
 
 def _bundled(name: str, sdist: Sdist, options: SourceOptions, folder: Path, tried: list[Tried]) -> Download | None:
-    """The archive of a bundle, in `folder`; None, with the reason, when there is another one in it or none."""
+    """Extract the bundle's archive into `folder`; None, with a reason, if it has none or another one."""
     bundle = options.bundle
     if bundle is None:
         return None
     source = bundle.source(name, "sdist")
     shown = visible_line(f"bundle {bundle.path}")
     if source is None or bundle.sha256_of(source.member) != sdist.sha256:
-        reason = f"its sha256 is {bundle.sha256_of(source.member)}" if source else "it does not hold it in form sdist"
+        reason = f"its sha256 is {bundle.sha256_of(source.member)}" if source else "not included in form sdist"
         tried.append(Tried(shown, reason))
         return None
     data = bundle.read(source.member)
@@ -116,8 +116,9 @@ def _make_base(
 
 
 def _is_other(final: Path, record: cache.Record) -> bool:
-    """Whether what is in the cache was made from another list of generated files. The same one, put there by another
-    run just now, stays: somebody may be reading it.
+    """Whether the cached base was made from another list of generated files.
+
+    One with the same list, which another run has just put there, stays: it may be in use.
     """
     there = cache.read_record(final)
     return there is not None and there.declared != record.declared

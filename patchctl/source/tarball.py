@@ -1,10 +1,10 @@
-"""Reads a tar stream, strictly: what source distributions hold and nothing else.
+"""Reads a tar stream strictly: only what source distributions contain.
 
-Python's own reader ends quietly at a header that it does not understand, loops on negative sizes (CVE-2025-8194), and
-its extraction filters were passed more than once (CVE-2025-4138, -4330, -4435, -4517). Here a member is a regular file
-or a folder, every header must be whole and have a right checksum, and nothing is written anywhere.
+Python's tarfile ends silently at a header it does not understand, loops on negative sizes (CVE-2025-8194), and its
+extraction filters were bypassed more than once (CVE-2025-4138, -4330, -4435, -4517). Here a member is a regular file
+or a folder, every header must be complete with a correct checksum, and nothing is written to disk.
 
-Formats: POSIX.1-2001 pax and ustar, and GNU's long names (`info tar`, "Basic Tar Format").
+Formats: POSIX.1-2001 pax and ustar, and GNU long names (`info tar`, "Basic Tar Format").
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ _KINDS = {
 
 
 class BadArchive(Exception):
-    """The archive is not one that we take. `member` is the name that it gives, where it has one; `limit` is the user's
-    setting that stands against it, where one does.
-    """
+    """An archive that we do not accept. `member` is the member's name, `limit` the user setting it exceeds, if any."""
 
     def __init__(self, reason: str, member: bytes | None = None, *, limit: str | None = None) -> None:
         super().__init__(reason)
@@ -42,14 +40,14 @@ class BadArchive(Exception):
 
 
 class Stream(Protocol):
-    """The unpacked bytes of an archive. `read` gives fewer than n bytes only at the end."""
+    """The unpacked bytes of an archive. `read` returns fewer than n bytes only at the end."""
 
     def read(self, n: int) -> bytes: ...
 
 
 @dataclass(frozen=True)
 class Member:
-    """A regular file, or a folder when `data` is None. `mode` holds the permission bits."""
+    """A regular file, or a folder if `data` is None. `mode` has the permission bits."""
 
     name: bytes
     mode: int
@@ -57,7 +55,7 @@ class Member:
 
 
 def members(stream: Stream, file_limit: int) -> Iterator[Member]:
-    """The members of a tar stream in their order. Raises BadArchive; nothing that follows a fault is read."""
+    """Yield the members of a tar stream. Raises BadArchive and reads nothing past an error."""
     extended: dict[bytes, bytes] = {}
     kinds: set[bytes] = set()
     while True:
@@ -70,12 +68,10 @@ def members(stream: Stream, file_limit: int) -> Iterator[Member]:
         size = _number(block[124:136])
         if kind in (b"x", b"g", b"L", b"K"):
             if size > _EXTENSION_LIMIT:
-                raise BadArchive(
-                    f"an extended header says that it holds {size} bytes; at most {_EXTENSION_LIMIT} are taken"
-                )
-            if kind != b"g":  # each kind once a member: any number of them would fill the memory
+                raise BadArchive(f"an extended header announces {size} bytes; the limit is {_EXTENSION_LIMIT}")
+            if kind != b"g":  # one of each kind per member, or they could fill the memory
                 if kind in kinds:
-                    raise BadArchive("one member has two extended headers of one kind")
+                    raise BadArchive("duplicate extended header for a member")
                 kinds.add(kind)
             _take_extension(kind, _payload(stream, size, None), extended)
             continue
@@ -92,24 +88,24 @@ def _member(
     if b"size" in extended:
         size = _decimal(extended[b"size"])
         if size < 0:
-            raise BadArchive("its size is not a number", name)
+            raise BadArchive("invalid size", name)
     if any(key.startswith(b"GNU.sparse") for key in extended):
-        raise BadArchive("it is a sparse file; only regular files and folders are taken", name)
+        raise BadArchive("a sparse file; only regular files and folders are allowed", name)
     if kind == b"5" or (kind == b"\0" and name.endswith(b"/")):
         if size:
-            raise BadArchive("it is a folder with content", name)
+            raise BadArchive("a folder with content", name)
         return Member(name.removesuffix(b"/"), mode, None)
     if kind not in (b"0", b"\0"):
-        what = _KINDS.get(kind, f"of the unknown kind {kind!r}")
-        raise BadArchive(f"it is {what}; only regular files and folders are taken", name)
+        what = _KINDS.get(kind, f"a member of unknown type {kind!r}")
+        raise BadArchive(f"{what}; only regular files and folders are allowed", name)
     if size > file_limit:
-        raise BadArchive(f"it says that it holds {size} bytes; at most {file_limit} are taken", name, limit="file_mib")
+        raise BadArchive(f"announces {size} bytes; the limit is {file_limit}", name, limit="file_mib")
     return Member(name, mode, _payload(stream, size, name))
 
 
 def _name(block: bytes) -> bytes:
     name = block[:100].split(b"\0", 1)[0]
-    if block[257:263] == b"ustar\0":  # GNU's own format has other things where ustar has the prefix
+    if block[257:263] == b"ustar\0":  # GNU's format has other fields in place of the prefix
         prefix = block[345:500].split(b"\0", 1)[0]
         if prefix:
             return prefix + b"/" + name
@@ -125,36 +121,36 @@ def _payload(stream: Stream, size: int, name: bytes | None) -> bytes:
 def _exactly(stream: Stream, n: int, name: bytes | None = None) -> bytes:
     data = stream.read(n) if n else b""
     if len(data) != n:
-        raise BadArchive("the archive ends in the middle", name)
+        raise BadArchive("the archive is truncated", name)
     return data
 
 
 def _check_end(stream: Stream) -> None:
-    """Behind two blocks of zeros there are only zeros: another reader could go on and find other files there."""
+    """Check that only zeros follow the two end blocks: another reader could find more files there."""
     _exactly(stream, BLOCK)
     while chunk := stream.read(1 << 16):
         if chunk.strip(b"\0"):
-            raise BadArchive("there is more after the archive's end")
+            raise BadArchive("trailing data after the end of the archive")
 
 
 def _check_sum(block: bytes) -> None:
     said = _number(block[148:156])
     if sum(block[:148]) + sum(block[156:]) + 8 * 0x20 != said:
-        raise BadArchive("a header's checksum is wrong")
+        raise BadArchive("wrong header checksum")
 
 
 def _number(field: bytes) -> int:
-    """Octal digits ended by blank or NUL, or GNU's base 256. Negative numbers are refused."""
+    """Parse octal digits ended by blank or NUL, or GNU's base 256. Negative numbers are refused."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     digits = field.split(b"\0", 1)[0].strip(b" ")
     if field[0] & 0x80 or any(d not in b"01234567" for d in digits):
-        raise BadArchive("a header holds a number that is negative or no number")
+        raise BadArchive("invalid or negative number in a header")
     return int(digits or b"0", 8)
 
 
 def _decimal(digits: bytes) -> int:
-    """-1 for what is no number. Python's int() raises ValueError for 4,301 digits or more."""
+    """Return the number, or -1. Python's int() raises ValueError for 4,301 digits or more."""
     return int(digits) if digits.isdigit() and len(digits) <= _DIGITS else -1
 
 
@@ -163,9 +159,9 @@ def _take_extension(kind: bytes, data: bytes, extended: dict[bytes, bytes]) -> N
         extended[b"path"] = data.split(b"\0", 1)[0]
     elif kind in (b"x", b"g"):
         records = _pax_records(data)
-        # `git archive` writes a global comment; a global path or size would speak for every member that follows.
+        # `git archive` writes a global comment; a global path or size would apply to every member that follows.
         if kind == b"g" and not records.keys() <= {b"comment"}:
-            raise BadArchive("a global pax header holds more than a comment")
+            raise BadArchive("a global pax header has more than a comment")
         if kind == b"x":
             extended.update(records)
 

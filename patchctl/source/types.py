@@ -1,4 +1,4 @@
-"""What the rest of the tool gets from this room: a base, in a bare repository of the cache."""
+"""The interface of this package: a base, in a bare repository of the cache."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ FORMS: tuple[Form, ...] = ("git", "sdist")
 
 @dataclass(frozen=True)
 class Base:
-    """An unpatched tree in the cache: a bare repository with one commit and all of its objects in one pack.
+    """An unpatched tree in the cache: a bare repository with one commit and all its objects in one pack.
 
-    `commit` is the pin's own in form git, and a root commit that patchctl makes in form sdist. `origin` says where the
-    source came from, without credentials. `fetched_bytes` is 0 when it came from the cache.
+    `commit` is the pin's own in form git, and a root commit made by patchctl in form sdist. `origin` is where the
+    source came from, without credentials. `fetched_bytes` is 0 if it was cached.
     """
 
     upstream: str
@@ -31,7 +31,7 @@ class Base:
 
 
 class OfflineSource(Protocol):
-    """One form of one upstream's pin in a file: the name of its member, and in form git the commit."""
+    """One form of an upstream's pin in a file: its member's name, and in form git the commit."""
 
     @property
     def member(self) -> str: ...
@@ -40,25 +40,27 @@ class OfflineSource(Protocol):
 
 
 class OfflineSources(Protocol):
-    """One file with the sources of a profile, found whole before anything of it is used: patchctl.bundle has it."""
+    """A file with the sources of a profile, verified as a whole before use (patchctl.bundle implements it)."""
 
     @property
     def path(self) -> Path: ...
 
     def source(self, upstream: str, form: str) -> OfflineSource | None:
-        """The source of an upstream in this form, or None."""
+        """Return the source of an upstream in this form, or None."""
 
     def read(self, name: str) -> bytes:
-        """The bytes of a member. Raises SourceMismatch when they are no longer those that were checked."""
+        """Return the bytes of a member. Raises SourceMismatch if they changed since they were checked."""
 
     def sha256_of(self, name: str) -> str:
-        """The digest of a member."""
+        """Return the digest of a member."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
-    """How a run wants its sources: `mirrors` (upstream to addresses or local paths) come before the manifest's remotes;
-    `refresh` passes the cache by and puts what it gets there in its place; a `bundle` is asked before any other place.
+    """How a run gets its sources.
+
+    `mirrors` (upstream to addresses or local paths) come before the manifest's remotes; `refresh` ignores the cache
+    and replaces what it has; a `bundle` comes before everything else.
     """
 
     source: Literal["auto", "git", "sdist"] = "auto"
@@ -70,7 +72,7 @@ class SourceOptions:
 
 
 class SeveralUnavailable(SourceUnavailable):
-    """Several upstreams that no place has, each with the places that were tried for it."""
+    """Several upstreams without a source, each with the places tried."""
 
     def __init__(self, failures: Mapping[str, SourceUnavailable], *, hint: str | None = None) -> None:
         what = "\n".join(f.what for f in failures.values())
@@ -89,10 +91,10 @@ class SeveralUnavailable(SourceUnavailable):
 
 @dataclass(frozen=True)
 class ArchiveLimits:
-    """What a source distribution may be at most; a user's configuration raises it (`archives:`).
+    """Limits for source distributions; the user's configuration can raise them (`archives:`).
 
-    `ratio` is unpacked to packed, and counts from UNPACKED_FREE on. The largest real one, vllm 0.14.1: 19 MiB packed, 47 MiB
-    unpacked, 1.5 MiB a file, 4,185 members, ratio 2.5 (verl 0.6.0: 5.0).
+    `ratio` is unpacked to packed, and applies above UNPACKED_FREE. The largest real one, vllm 0.14.1: 19 MiB packed,
+    47 MiB unpacked, 1.5 MiB per file, 4,185 members, ratio 2.5 (verl 0.6.0: 5.0).
     """
 
     packed_mib: int = 256
@@ -104,7 +106,7 @@ class ArchiveLimits:
 
 @dataclass(frozen=True)
 class Download:
-    """An archive on the disk, where it came from (without credentials) and how many bytes were fetched for it."""
+    """An archive on disk, its origin (without credentials) and how many bytes were fetched."""
 
     path: Path
     origin: str

@@ -253,7 +253,7 @@ def test_the_places_tried_are_told_apart_by_upstream(own_ws: Workspace) -> None:
         assert name in lines[at] and "tried cache" in lines[at + 1] and f"no-{name}" in lines[at + 2]
     assert "try: --mirror NAME=URL adds places;" in lines[-1]
     offline = own_ws.refused(3, "apply", "--profile", "full", "--offline")
-    assert "try: the run is offline: fetch before" in offline and "--mirror" not in offline
+    assert "try: the run is offline: run `patchctl fetch`" in offline and "--mirror" not in offline
 
 
 def test_local_edits_of_every_tree_are_named(own_ws: Workspace) -> None:

@@ -204,9 +204,7 @@ def test_the_source_distribution_comes_from_it_too(behind: Behind, bundle: Path)
     line = ("apply", "--bundle", str(bundle), "--profile", "full", "--source", "sdist", "--skip-unavailable")
     out = behind.good(*line, "--workspace", str(behind.home / "ws"))
     assert "v1  sdist  applied  3 patches" in out and "clock" in out and "skipped" in out
-    assert (
-        f"tried bundle {bundle}: it does not hold it in form sdist" in out or "no source distribution is pinned" in out
-    )
+    assert f"tried bundle {bundle}: not included in form sdist" in out or "no source distribution is pinned" in out
 
 
 def test_unpack(made: Made, behind: Behind, bundle: Path) -> None:
@@ -247,8 +245,8 @@ def test_a_named_root_wins_and_takes_only_sources(made: Made, behind: Behind, bu
     other.edit("manifests/upstreams.yaml", (made.origins / "clock").as_uri(), "https://no-such-host.invalid/clock.git")
     done = behind.run("--root", str(other.root), "fetch", "--bundle", str(bundle), "--profile", "full")
     assert done.returncode == 3
-    assert f"bundle {bundle}: it holds commit {git_commit(bundle, 'clock')}" in done.stderr
-    assert "clock.git: the run is offline" in done.stderr and "make a bundle of this profile" in done.stderr
+    assert f"bundle {bundle}: it has commit {git_commit(bundle, 'clock')}" in done.stderr
+    assert "clock.git: the run is offline" in done.stderr and "create a bundle of this profile" in done.stderr
 
 
 def as_before_folders(bundle: Path, to: Path) -> Path:
@@ -271,7 +269,7 @@ def test_a_bundle_from_before_features_had_folders(made: Made, behind: Behind, b
     old = as_before_folders(bundle, tmp_path / "old.bundle.tar")
     line = ("apply", "--bundle", str(old), "--profile", "full", "--workspace", str(tmp_path / "ws"))
     done = behind.run(*line)
-    assert done.returncode == 2 and "lies beside that folder: each feature has one" in done.stderr
+    assert done.returncode == 2 and "next to that folder: move it" in done.stderr
     assert not (tmp_path / "ws").exists() and "every byte is as it was written" in behind.good(
         "bundle", "verify", str(old)
     )
@@ -429,7 +427,7 @@ def test_in_a_checkout_only_what_git_keeps_is_bundled(made: Made, kind: str, tmp
 def test_without_a_network_more_mirrors_are_no_way_out(behind: Behind, bundle: Path) -> None:
     line = ("apply", "--bundle", str(bundle), "--profile", "full", "--workspace", str(behind.home / "ws"))
     alone = behind.run(*line, "--source", "sdist")
-    assert alone.returncode == 3 and "make a bundle of this profile" in alone.stderr
+    assert alone.returncode == 3 and "create a bundle of this profile" in alone.stderr
     away = behind.home / "none.tar"
     shutil.copy(bundle, away)
     root = Path(json.loads(behind.good("fetch", "--bundle", str(bundle), "-p", "full", "--json"))["root"])
@@ -439,7 +437,7 @@ def test_without_a_network_more_mirrors_are_no_way_out(behind: Behind, bundle: P
         file.write_text(file.read_text().replace(git_commit(bundle, name.partition("/")[0]), "1" * 40))
     shutil.rmtree(behind.home / ".cache")
     both = behind.run("--root", str(behind.home / "moved"), *line, "--source", "git")
-    assert both.returncode == 3 and "make a bundle of this profile" in both.stderr, both.stderr
+    assert both.returncode == 3 and "create a bundle of this profile" in both.stderr, both.stderr
     assert "--mirror NAME=URL adds places" not in both.stderr
 
 

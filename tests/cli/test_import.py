@@ -391,9 +391,9 @@ def binary_without_content(mail: bytes) -> bytes:
 
 REFUSED: dict[str, tuple[Change, int, str]] = {
     "path-escape": (lambda m: m.replace(b"zoo/ape.py", b"../ape.py"), 2, "leaves the tree"),
-    "inside-git": (lambda m: m.replace(b"zoo/ape.py", b".git/hooks"), 2, "lies in .git"),
+    "inside-git": (lambda m: m.replace(b"zoo/ape.py", b".git/hooks"), 2, "inside .git"),
     "not-utf-8-name": (lambda m: re.sub(rb"([ab])/zoo/ape.py", rb'"\1/zoo/\\377.py"', m), 2, "not UTF-8"),
-    "shifted": (lambda m: m.replace(b"@@ -27,", b"@@ -31,").replace(b"+27,", b"+31,"), 4, "stand at line 27"),
+    "shifted": (lambda m: m.replace(b"@@ -27,", b"@@ -31,").replace(b"+27,", b"+31,"), 4, "are at line 27"),
     "another-context": (lambda m: m.replace(b" def ape_8(value):", b" def ape_8(values):"), 4, "line"),
     "another-blob": (lambda m: re.sub(rb"(?m)^index [0-9a-f]{7}", b"index 1234567", m), 4, "the patch is for 1234567"),
     "too-few-counted": (lambda m: m.replace(b"\n-- \n", b"\n+    pass\n-- \n"), 2, "counts fewer lines"),
@@ -444,7 +444,7 @@ def test_what_no_stack_may_hold_is_refused(bring: Import, repo: Repository, tmp_
     said = {
         "link": "mode 120000 is refused",
         "submodule": "mode 160000",
-        "binary": "content of this binary file is missing",
+        "binary": "lacks this binary file's content",
         "start-up": "Python would run it",
     }[kind]
     assert said in bring(tmp_path / "a.patch", code=2)

@@ -135,7 +135,7 @@ def test_the_first_digits_of_a_commit(made: Made) -> None:
         found = pin(made, "greeter", commit[:length], "--dry-run")
         assert (found["stack"], found["commit"], found["sdist"]) == (commit[:length], commit, None)
     error = pin(made, "greeter", "0123456", code=3)["error"]
-    assert "give its 40 digits" in error["tried"][0]["reason"]
+    assert "give all 40 digits" in error["tried"][0]["reason"]
 
 
 def test_a_new_import_that_nothing_provides_is_noted(made: Made) -> None:
@@ -270,7 +270,7 @@ def test_of_the_source_distribution_alone(made: Made) -> None:
     assert git(Path(args[-1]) / "greeter", *head) == git(workspace / "greeter", *head)
     made.good("revert", "--workspace", str(workspace))
     nothing = made.patchctl("fetch", *profile, "--refresh", "--source", "git")
-    assert nothing.returncode == 3 and "of a source distribution alone: it names no commit" in nothing.stderr
+    assert nothing.returncode == 3 and "a source distribution only and names no commit" in nothing.stderr
 
 
 @pytest.mark.parametrize("says", ["greeter 1.1rc1", "other 1.1rc2", "greeter one"])

@@ -308,10 +308,10 @@ def test_a_switch_on_the_command_line_is_told_of_a_recipe_of_ones_own(
     ("file", "old", "new", "line", "message"),
     [
         (LOUD, "extends: quiet", "extends: quite", 4, "no recipe 'full/quite'; did you mean 'full/quiet'?"),
-        (QUIET, "name: quiet", "name: silent", 2, "expected 'quiet', as the file's name"),
+        (QUIET, "name: quiet", "name: silent", 2, "expected 'quiet', the file's name"),
         (LOUD, "extends: quiet", "extends: loud", 4, "a circle: full/loud -> full/loud"),
         (LOUD, "greeter.rate", "greeter.rat", 6, "'greeter.rat' is nothing that it inherits"),
-        (LOUD, "name: loud", "name: laud", 2, "expected 'loud', as the file's name"),
+        (LOUD, "name: loud", "name: laud", 2, "expected 'loud', the file's name"),
         (LOUD, "response: 288", "response: = 288 / 5", 13, "288 / 5 is 57.6, and a whole number is needed"),
         (LOUD, "response: 288", "response: = respond", 13, "no size 'respond'; did you mean 'response'?"),
         (LOUD, "response: 288", "response: = response", 13, "a circle: response -> response"),

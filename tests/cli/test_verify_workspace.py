@@ -131,7 +131,7 @@ def test_an_upstream_that_was_skipped_is_repeated(place: Place, tmp_path: Path) 
         "clock: step, which is left out",
         "greeter, which was skipped when it was applied",
     ]
-    assert ["/nowhere", "there is no such folder"] in report["not_checked"][1]["tried"]
+    assert ["/nowhere", "no such folder"] in report["not_checked"][1]["tried"]
 
 
 def test_an_upstream_of_the_profile_that_is_lacking(place: Place) -> None:

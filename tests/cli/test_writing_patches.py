@@ -112,7 +112,7 @@ def test_verify_names_what_was_left_of_it(made: Made) -> None:
     for verb in (("lock",), ("verify",), ("apply", "--profile", "full")):
         refused = made.patchctl(*verb)
         assert refused.returncode == (1 if verb == ("verify",) else 2)
-        assert "take this line out, or bring the folder back" in refused.stdout + refused.stderr
+        assert "remove this line or restore the folder" in refused.stdout + refused.stderr
 
 
 def test_a_patch_in_the_middle_is_taken_out_with_git(made: Made) -> None:

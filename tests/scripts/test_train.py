@@ -108,7 +108,7 @@ def test_scripts_that_were_copied_without_recipes_say_what_is_missing(run: Train
     shutil.copytree(SCRIPTS, tmp_path / "copy" / "scripts")
     copy = run.shell.start(tmp_path / "copy" / "scripts" / "train.sh", "qwen3-8b", "grpo", "--dry-run", cwd=tmp_path)
     assert copy.wait() == 2
-    assert "no distribution: looked for" in copy.err and "PATCHCTL_ROOT names" not in copy.err
+    assert "no distribution: found no" in copy.err and "PATCHCTL_ROOT names" not in copy.err
 
 
 def test_preflight_is_asked_about_this_very_run(run: Training) -> None:

@@ -96,7 +96,7 @@ def read_recipes(dist: Distribution) -> Recipes:
             continue
         files[_key(dist, path)] = loaded
         if loaded.value.name != path.stem:
-            what = f"expected {quoted(path.stem)}, as the file's name; found {quoted(loaded.value.name)}"
+            what = f"expected {quoted(path.stem)}, the file's name; found {quoted(loaded.value.name)}"
             problems.append(loaded.positions.problem(("name",), what))
     rules = _rules(dist.root, problems)
     problems += conditions.faults(rules, dist.upstreams) if rules else []

@@ -25,31 +25,31 @@ Edit = Callable[[str, str, str], None]
 ROWS = {
     "stack_in_anothers_folder": (
         (CLOCK, "upstream: clock", "upstream: greeter"),
-        (CLOCK, 2, "upstream: expected 'clock', as the folder's name; found 'greeter'"),
+        (CLOCK, 2, "upstream: expected 'clock', the folder's name; found 'greeter'"),
     ),
     "stack_in_anothers_file": (
         (CLOCK, "name: v2", "name: v3"),
-        (CLOCK, 3, "name: expected 'v2', as the file's name; found 'v3'"),
+        (CLOCK, 3, "name: expected 'v2', the file's name; found 'v3'"),
     ),
     "profile_in_anothers_file": (
         (PROFILE, "name: site", "name: sight"),
-        (PROFILE, 2, "name: expected 'site', as the file's name; found 'sight'"),
+        (PROFILE, 2, "name: expected 'site', the file's name; found 'sight'"),
     ),
     "sdist_without_a_name": (
         (UPSTREAMS, "    sdist: greeter\n", ""),
-        (V1, 7, "pin.sdist: upstreams.yaml gives greeter no sdist to look for"),
+        (V1, 7, "pin.sdist: upstreams.yaml has no sdist for greeter"),
     ),
     "no_source_at_all": (
         (UPSTREAMS, "    git: [https://example.org/clock.git]\n", ""),
-        (CLOCK, 4, "pin: cannot be had: no sdist, and upstreams.yaml gives clock no git repository"),
+        (CLOCK, 4, "pin: no source: neither an sdist here nor a git repository for clock in upstreams.yaml"),
     ),
     "pin_of_nothing": (
         (CLOCK, 'commit: "2222222222222222222222222222222222222222"', "commit: null"),
-        (CLOCK, 5, "pin.commit: null needs 'sdist': nothing else says what is pinned"),
+        (CLOCK, 5, "pin.commit: null needs 'sdist', or nothing is pinned"),
     ),
     "number_twice": (
         (CLOCK, "  - 0001-bugfix-second.patch", "  - 0001-bugfix-second.patch\n  - 0001-bugfix-second.patch"),
-        (CLOCK, 8, "patches[1]: number 0001 after 0001; expected a greater one"),
+        (CLOCK, 8, "patches[1]: number 0001 after 0001; numbers must ascend"),
     ),
     "number_goes_back": (
         (
@@ -57,14 +57,14 @@ ROWS = {
             "  - 0001-feature-polite.patch\n  - 0002-bugfix-typo.patch",
             "  - 0002-bugfix-typo.patch\n  - 0001-feature-polite.patch",
         ),
-        (V1, 12, "patches[1]: number 0001 after 0002; expected a greater one"),
+        (V1, 12, "patches[1]: number 0001 after 0002; numbers must ascend"),
     ),
     "patch_misspelt": (
         (V1, "0005-feature-loud.patch", "0005-feature-lout.patch"),
         (
             V1,
             13,
-            "patches[2]: '0005-feature-lout.patch' is no regular file in {root}/patches/greeter/v1/lout;"
+            "patches[2]: '0005-feature-lout.patch' is not a regular file in {root}/patches/greeter/v1/lout;"
             " did you mean '0005-feature-loud.patch'?",
         ),
     ),
@@ -76,26 +76,26 @@ ROWS = {
         (SITE, "extends: v1", "extends: v2"),
         (SITE, 4, "extends: greeter has no stack 'v2'; known: v1"),
     ),
-    "extends_itself": ((CLOCK, "pin:", "extends: v2\npin:"), (CLOCK, 4, "extends: a circle: v2 extends v2")),
+    "extends_itself": ((CLOCK, "pin:", "extends: v2\npin:"), (CLOCK, 4, "extends: cycle: v2 extends v2")),
     "comes_from_unknown": (
         (V1, "pin:", "comes_from: v0\npin:"),
         (V1, 4, "comes_from: greeter has no stack 'v0'; known: v1-site"),
     ),
     "comes_from_itself": (
         (CLOCK, "pin:", "comes_from: v2\npin:"),
-        (CLOCK, 4, "comes_from: a circle: it comes from a stack that comes from this one"),
+        (CLOCK, 4, "comes_from: cycle: it comes from a stack that comes from this one"),
     ),
     "comes_from_what_extends_it": (
         (V1, "pin:", "comes_from: v1-site\npin:"),
-        (V1, 4, "comes_from: a circle: it comes from a stack that comes from this one"),
+        (V1, 4, "comes_from: cycle: it comes from a stack that comes from this one"),
     ),
     "comes_from_and_extends": (
         (SITE, "pin:", "comes_from: v1\npin:"),
-        (SITE, 5, "comes_from: not with 'extends', which says it already"),
+        (SITE, 5, "comes_from: redundant with 'extends'"),
     ),
     "postponed_from_nowhere": (
         (CLOCK, "pin:", "postponed: {second: when the tests are}\npin:"),
-        (CLOCK, 4, "postponed: needs 'comes_from': the stack that had these features"),
+        (CLOCK, 4, "postponed: needs 'comes_from', the stack that had these features"),
     ),
     "extends_another_commit": (
         (SITE, "1111111111111111111111111111111111111111", "1111111111111111111111111111111111111112"),
@@ -114,7 +114,7 @@ ROWS = {
         (
             SITE,
             12,
-            "replace.0002-bugfix-typo.patch: '0001-bugfix-tipo.patch' is no regular file in {root}/patches/greeter/v1-site/tipo;"
+            "replace.0002-bugfix-typo.patch: '0001-bugfix-tipo.patch' is not a regular file in {root}/patches/greeter/v1-site/tipo;"
             " did you mean '0001-bugfix-typo.patch'?",
         ),
     ),
@@ -124,11 +124,11 @@ ROWS = {
     ),
     "generated_twice": (
         (V1, "generated:\n", "generated:\n  - {path: greeter/_version.py, content: '', why: x}\n"),
-        (V1, 16, "generated[1].path: 'greeter/_version.py' a second time"),
+        (V1, 16, "generated[1].path: duplicate 'greeter/_version.py'"),
     ),
     "profile_without_stacks": (
         (PROFILE, "stacks:\n  clock: v2\n  greeter: v1-site\nwithout:\n  - loud@greeter\n", "stacks: {}\n"),
-        (PROFILE, 4, "stacks: expected one stack at least"),
+        (PROFILE, 4, "stacks: expected at least one stack"),
     ),
     "profile_upstream_unknown": (
         (PROFILE, "clock: v2", "clocks: v2"),
@@ -140,7 +140,7 @@ ROWS = {
     ),
     "profile_without_twice": (
         (PROFILE, "  - loud@greeter\n", "  - loud@greeter\n  - loud@greeter\n"),
-        (PROFILE, 9, "without[1]: 'loud@greeter' a second time"),
+        (PROFILE, 9, "without[1]: duplicate 'loud@greeter'"),
     ),
     "profile_without_other_upstream": (
         (PROFILE, "loud@greeter", "loud@greter"),
@@ -148,7 +148,7 @@ ROWS = {
     ),
     "profile_runtime_unknown": (
         (PROFILE, "torch:", "pytorch:"),
-        (PROFILE, 10, "runtime.pytorch: is no requirement in upstreams.yaml; did you mean 'torch'?"),
+        (PROFILE, 10, "runtime.pytorch: is not a requirement in upstreams.yaml; did you mean 'torch'?"),
     ),
 }
 
@@ -180,13 +180,13 @@ def test_dropped_and_postponed(root: Path, edit: Edit) -> None:
     text = (root / V1).read_text().partition("patches:")[0].replace("name: v1\n", f"name: v2\n{left}")
     other = "manifests/stacks/greeter/v2.yaml"
     (root / other).write_text(text)
-    assert problems(root) == [(other, 6, "postponed.typo: is in 'dropped' too: it comes later, or never")]
+    assert problems(root) == [(other, 6, "postponed.typo: is also in 'dropped'")]
 
 
 def test_a_tag_without_a_commit(root: Path, edit: Edit) -> None:
     for file in (V1, SITE):
         edit(file, '"1111111111111111111111111111111111111111"', "null")
-    assert problems(root) == [(V1, 6, "pin.tag: needs 'commit': it is one of a commit's")]
+    assert problems(root) == [(V1, 6, "pin.tag: needs 'commit', which it belongs to")]
     for file in (V1, SITE):
         edit(file, "  tag: v1\n", "")
     assert {s.pin.commit for (u, _), s in Distribution.load(root).stacks.items() if u == "greeter"} == {None}
@@ -196,14 +196,14 @@ def test_stacks_that_extend_each_other(root: Path, edit: Edit) -> None:
     edit(V1, "name: v1\n", "name: v1\nextends: v1-site\n")
     edit(SITE, "replace:\n  0002-bugfix-typo.patch: 0001-bugfix-typo.patch\n", "")
     assert problems(root) == [
-        (SITE, 4, "extends: a circle: v1-site extends v1 extends v1-site"),
-        (V1, 4, "extends: a circle: v1 extends v1-site extends v1"),
+        (SITE, 4, "extends: cycle: v1-site extends v1 extends v1-site"),
+        (V1, 4, "extends: cycle: v1 extends v1-site extends v1"),
     ]
 
 
 def test_replace_without_extends(root: Path, edit: Edit) -> None:
     edit(SITE, "extends: v1\n", "")
-    assert problems(root) == [(SITE, 10, "replace: needs 'extends': there is nothing to replace")]
+    assert problems(root) == [(SITE, 10, "replace: needs 'extends', or there is nothing to replace")]
 
 
 def test_a_replaced_name_that_the_parent_has_twice(root: Path, edit: Edit) -> None:
@@ -218,7 +218,7 @@ def test_a_replaced_name_that_the_parent_has_twice(root: Path, edit: Edit) -> No
         "patches:\n  - 0002-bugfix-typo.patch\n", "replace: {0002-bugfix-typo.patch: 0001-bugfix-typo.patch}\n"
     )
     (root / "manifests/stacks/greeter/third.yaml").write_text(third)
-    what = "replace.0002-bugfix-typo.patch: is more than one patch of v1-site"
+    what = "replace.0002-bugfix-typo.patch: names more than one patch of v1-site"
     assert problems(root) == [("manifests/stacks/greeter/third.yaml", 11, what)]
 
 
@@ -250,15 +250,15 @@ def test_faults_of_all_files_are_told_at_once(root: Path, edit: Edit) -> None:
 @pytest.mark.parametrize(
     ("path", "what"),
     [
-        ("manifests/profiles/other.yml", "the file 'other.yml' would not be read; expected files NAME.yaml here"),
+        ("manifests/profiles/other.yml", "unexpected file 'other.yml'; expected files NAME.yaml here"),
         (
             "manifests/stacks/v9.yaml",
-            "the file 'v9.yaml' would not be read; expected one folder for each upstream here",
+            "unexpected file 'v9.yaml'; expected one folder per upstream here",
         ),
-        ("manifests/stacks/clock/old/v1.yaml", "the folder 'old' would not be read; expected files NAME.yaml here"),
+        ("manifests/stacks/clock/old/v1.yaml", "unexpected folder 'old'; expected files NAME.yaml here"),
         (
             "manifests/stack/x",
-            "the folder 'stack' would not be read; expected upstreams.yaml, practice.yaml, stacks/, releases/ and profiles/ here",
+            "unexpected folder 'stack'; expected upstreams.yaml, practice.yaml, stacks/, releases/ and profiles/ here",
         ),
     ],
 )
@@ -297,22 +297,22 @@ def test_a_patch_that_is_no_regular_file(root: Path, kind: str) -> None:
         patch.mkdir()
     elif kind == "fifo":
         os.mkfifo(patch)
-    what = "patches[0]: '0001-bugfix-second.patch' is no regular file in {root}/patches/clock/v2/second"
+    what = "patches[0]: '0001-bugfix-second.patch' is not a regular file in {root}/patches/clock/v2/second"
     assert problems(root) == [(CLOCK, 7, what)]
 
 
 def test_a_line_whose_folder_is_gone_says_both_ways_out(root: Path) -> None:
     shutil.rmtree(root / "patches/clock/v2/second")
-    what = "patches[0]: '0001-bugfix-second.patch' is no regular file in {root}/patches/clock/v2/second, which is gone:"
-    assert problems(root) == [(CLOCK, 7, f"{what} take this line out, or bring the folder back")]
+    what = "patches[0]: '0001-bugfix-second.patch' is not a regular file in {root}/patches/clock/v2/second, which does not exist:"
+    assert problems(root) == [(CLOCK, 7, f"{what} remove this line or restore the folder")]
 
 
 def test_patches_without_folders_of_their_features_are_told_what_to_do(root: Path) -> None:
     """As distributions had them before features had folders."""
     folder = root / "patches/clock/v2"
     (folder / "second/0001-bugfix-second.patch").rename(folder / "0001-bugfix-second.patch")
-    what = "patches[0]: '0001-bugfix-second.patch' is no regular file in {root}/patches/clock/v2/second; it lies beside that"
-    assert problems(root) == [(CLOCK, 7, f"{what} folder: each feature has one, with what it carries in files/")]
+    what = "patches[0]: '0001-bugfix-second.patch' is not a regular file in {root}/patches/clock/v2/second; it is next to that"
+    assert problems(root) == [(CLOCK, 7, f"{what} folder: move it and its carried files (files/) into it")]
 
 
 def test_a_patch_that_vanished_is_found_although_the_manifests_are_cached(root: Path, tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_a_patch_that_vanished_is_found_although_the_manifests_are_cached(root: 
 def test_a_stray_file_is_found_although_the_manifests_are_cached(root: Path, tmp_path: Path) -> None:
     Distribution.load(root, tmp_path / "cache")
     (root / "manifests/profiles/other.yml").write_text("")
-    with pytest.raises(InvalidManifest, match="would not be read"):
+    with pytest.raises(InvalidManifest, match="unexpected file"):
         Distribution.load(root, tmp_path / "cache")
 
 

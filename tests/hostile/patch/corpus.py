@@ -89,11 +89,11 @@ OUTSIDE: dict[str, Bad] = {
     "dotdot in the middle": bad(add(b"dir/../../evil"), 1, "leaves the tree"),
     "dotdot at the end": bad(add(b"dir/.."), 1, "leaves the tree"),
     "dot": bad(add(b"./evil"), 1, "leaves the tree"),
-    "absolute name": bad(add(b"/etc/evil"), 1, "absolute path"),
-    "double slash": bad(add(b"dir//evil"), 1, "empty part"),
-    "trailing slash": bad(add(b"dir/"), 1, "empty part"),
+    "absolute name": bad(add(b"/etc/evil"), 1, "is absolute"),
+    "double slash": bad(add(b"dir//evil"), 1, "empty component"),
+    "trailing slash": bad(add(b"dir/"), 1, "empty component"),
     "backslash dotdot": bad(add(b'"..\\\\evil"'), 1, "backslash"),
-    "drive letter": bad(add(b"C:/evil"), 1, "absolute path"),
+    "drive letter": bad(add(b"C:/evil"), 1, "is absolute"),
     "rename to outside": bad(
         b"diff --git a/f b/../f\nsimilarity index 100%\nrename from f\nrename to ../f\n", 1, "leaves the tree"
     ),
@@ -129,27 +129,27 @@ OUTSIDE: dict[str, Bad] = {
 }
 
 EXECUTED: dict[str, Bad] = {
-    ".git": bad(add(b".git/config"), 1, "lies in .git"),
-    ".git hook": bad(add(b".git/hooks/post-checkout", b"100755"), 1, "lies in .git"),
-    ".GIT": bad(add(b".GIT/config"), 1, "lies in .git"),
-    ".git with a trailing dot": bad(add(b".git./config"), 1, "lies in .git"),
-    ".git with a trailing blank": bad(add(b".git /config"), 1, "lies in .git"),
-    ".git of a folder": bad(add(b"dir/.git/hooks/pre-commit"), 1, "lies in .git"),
-    "GIT~1": bad(add(b"GIT~1/config"), 1, "lies in .git"),
-    ".git as a stream": bad(add(b".git::$INDEX_ALLOCATION/config"), 1, "lies in .git"),
+    ".git": bad(add(b".git/config"), 1, "inside .git"),
+    ".git hook": bad(add(b".git/hooks/post-checkout", b"100755"), 1, "inside .git"),
+    ".GIT": bad(add(b".GIT/config"), 1, "inside .git"),
+    ".git with a trailing dot": bad(add(b".git./config"), 1, "inside .git"),
+    ".git with a trailing blank": bad(add(b".git /config"), 1, "inside .git"),
+    ".git of a folder": bad(add(b"dir/.git/hooks/pre-commit"), 1, "inside .git"),
+    "GIT~1": bad(add(b"GIT~1/config"), 1, "inside .git"),
+    ".git as a stream": bad(add(b".git::$INDEX_ALLOCATION/config"), 1, "inside .git"),
     ".git with a zero-width joiner": bad(add(b'".g\\342\\200\\215it/config"'), 1, "control or formatting"),
     ".git with a byte order mark": bad(add(b'"\\357\\273\\277.git/config"'), 1, "control or formatting"),
-    ".git itself": bad(add(b".git"), 1, "lies in .git"),
-    ".gitattributes": bad(add(b".gitattributes", content=b"* filter=x"), 1, "changes what git does"),
-    ".gitattributes of a folder": bad(add(b"dir/.GitAttributes"), 1, "changes what git does"),
-    ".gitmodules": bad(add(b".gitmodules"), 1, "changes what git does"),
-    ".gitmodules by its short name": bad(add(b"GITMOD~1"), 1, "changes what git does"),
+    ".git itself": bad(add(b".git"), 1, "inside .git"),
+    ".gitattributes": bad(add(b".gitattributes", content=b"* filter=x"), 1, "changes how git treats"),
+    ".gitattributes of a folder": bad(add(b"dir/.GitAttributes"), 1, "changes how git treats"),
+    ".gitmodules": bad(add(b".gitmodules"), 1, "changes how git treats"),
+    ".gitmodules by its short name": bad(add(b"GITMOD~1"), 1, "changes how git treats"),
     "pth": bad(add(b"evil.pth", content=b"import os"), 1, "Python would run it"),
     "pth of a folder": bad(add(b"dir/x.PTH"), 1, "Python would run it"),
     "sitecustomize": bad(add(b"sitecustomize.py"), 1, "Python would run it"),
     "sitecustomize as a package": bad(add(b"sitecustomize/__init__.py"), 1, "Python would run it"),
     "usercustomize below src": bad(add(b"src/usercustomize.py"), 1, "Python would run it"),
-    "compiled Python": bad(add(b"dir/__pycache__/g.cpython-311.pyc"), 1, "instead of the source"),
+    "compiled Python": bad(add(b"dir/__pycache__/g.cpython-311.pyc"), 1, "instead of its source"),
 }
 
 MODES: dict[str, Bad] = {
@@ -158,15 +158,15 @@ MODES: dict[str, Bad] = {
         b"diff --git a/f b/f\nold mode 100644\nnew mode 120000\n", 1, "mode 120000 is refused"
     ),
     "gitlink": bad(add(b"sub", b"160000", b"Subproject commit " + b"1" * 40), 1, "mode 160000 is refused"),
-    "setuid": bad(add(b"run", b"104755"), 2, "is none that git keeps"),
-    "sticky": bad(add(b"run", b"101644"), 2, "is none that git keeps"),
-    "group writable": bad(add(b"run", b"100664"), 2, "is none that git keeps"),
-    "folder": bad(add(b"run", b"040000"), 2, "is none that git keeps"),
-    "device": bad(add(b"run", b"020666"), 2, "is none that git keeps"),
-    "no octal": bad(add(b"run", b"rwxr-x"), 2, "is none that git keeps"),
-    "too many digits": bad(add(b"run", b"0100644"), 2, "is none that git keeps"),
+    "setuid": bad(add(b"run", b"104755"), 2, "is not one of git's file modes"),
+    "sticky": bad(add(b"run", b"101644"), 2, "is not one of git's file modes"),
+    "group writable": bad(add(b"run", b"100664"), 2, "is not one of git's file modes"),
+    "folder": bad(add(b"run", b"040000"), 2, "is not one of git's file modes"),
+    "device": bad(add(b"run", b"020666"), 2, "is not one of git's file modes"),
+    "no octal": bad(add(b"run", b"rwxr-x"), 2, "is not one of git's file modes"),
+    "too many digits": bad(add(b"run", b"0100644"), 2, "is not one of git's file modes"),
     "old mode alone": bad(b"diff --git a/f b/f\nold mode 100644\n", 1, "no hunk|belong together"),
-    "two new modes": bad(b"diff --git a/f b/f\nold mode 100644\nnew mode 100755\nnew mode 100644\n", 4, "stands twice"),
+    "two new modes": bad(b"diff --git a/f b/f\nold mode 100644\nnew mode 100755\nnew mode 100644\n", 4, "duplicate"),
     "mode in the index line as well": bad(
         b"diff --git a/n b/n\nnew file mode 100644\nindex %s..%s 100755\n--- /dev/null\n+++ b/n\n@@ -0,0 +1 @@\n+x\n"
         % (ZERO, b"1" * 40),
@@ -189,7 +189,7 @@ MODES: dict[str, Bad] = {
         kind="does-not-apply",
     ),
     "new file without a mode": bad(
-        b"diff --git a/n b/n\n--- /dev/null\n+++ b/n\n@@ -0,0 +1 @@\n+x\n", 1, "'/dev/null' where 'a/n' is due"
+        b"diff --git a/n b/n\n--- /dev/null\n+++ b/n\n@@ -0,0 +1 @@\n+x\n", 1, "'/dev/null', expected 'a/n'"
     ),
 }
 
@@ -201,27 +201,27 @@ RUNS_CODE: dict[str, Bad] = {
         b"*** a/f\n--- b/f\n***************\n*** 1 ****\n! a\n--- 1 ----\n! b\n", None, "changes nothing|must begin"
     ),
     "unified diff without diff --git": bad(
-        b"--- a/f\n+++ b/f\n@@ -1 +1 @@\n-a\n+b\n", 1, "must begin with `diff --git`"
+        b"--- a/f\n+++ b/f\n@@ -1 +1 @@\n-a\n+b\n", 1, "must start with `diff --git`"
     ),
-    "CVS index": bad(b"Index: f\n=====\n--- f\n+++ f\n@@ -1 +1 @@\n-a\n+b\n", 1, "must begin with `diff --git`"),
+    "CVS index": bad(b"Index: f\n=====\n--- f\n+++ f\n@@ -1 +1 @@\n-a\n+b\n", 1, "must start with `diff --git`"),
     "combined diff": bad(
         b"diff --cc f\nindex 1,2..3\n--- a/f\n+++ b/f\n@@@ -1,1 -1,1 +1,1 @@@\n- a\n -b\n++c\n",
         1,
-        "must begin with `diff --git`",
+        "must start with `diff --git`",
     ),
-    "ed script behind names": bad(b"--- a/f\n+++ b/f\n1!touch /tmp/evil\n", 1, "must begin with `diff --git`"),
+    "ed script behind names": bad(b"--- a/f\n+++ b/f\n1!touch /tmp/evil\n", 1, "must start with `diff --git`"),
     "ed script for a hunk": bad(modify(hunk=b"1c\nevil\n.\n"), 4, "no hunk follows"),
     "Prereq and Index of GNU patch": bad(
         b"Prereq: 1.0\nIndex: f\n*** f.orig\n--- f\n***************\n*** 1 ****\n! a\n--- 1 ----\n! b\n",
         None,
-        "changes nothing|must begin with",
+        "changes nothing|must start with",
     ),
     "a shell archive": bad(b"#!/bin/sh\ntouch /tmp/evil\n", None, "changes nothing"),
     "a property of Subversion": bad(
         modify() + b"\nProperty changes on: f\n+   svn:executable\n", 10, "not understood|ed script"
     ),
     "a second kind of diff behind the first": bad(
-        modify() + b"--- a/dir/g\n+++ b/dir/g\n@@ -1 +1 @@\n-a\n+b\n", 10, "must begin with `diff --git`"
+        modify() + b"--- a/dir/g\n+++ b/dir/g\n@@ -1 +1 @@\n-a\n+b\n", 10, "must start with `diff --git`"
     ),
 }
 
@@ -244,7 +244,7 @@ BOMBS: dict[str, Bad] = {
     "count too large": bad(
         modify(hunk=b"@@ -1,9 +1,9 @@\n line 1\n-line 2\n+LINE 2\n line 3\n"),
         4,
-        "announces 9 old and 9 new lines and holds 3 and 3",
+        "announces 9 old and 9 new lines but has 3 and 3",
     ),
     "zero start with lines": bad(modify(hunk=b"@@ -0,1 +0,1 @@\n-line 1\n+x\n"), 4, "starts before line 1"),
     "overlapping hunks": bad(
@@ -269,17 +269,19 @@ BOMBS: dict[str, Bad] = {
         b"diff --git a/x" + b" b/x" * 300_000 + b"\nold mode 100644\nnew mode 100755\n", 1, "names are longer"
     ),
     "blank lines without end": bad(modify() + b"\n" * 300_000 + b"x\n", 10, "not understood"),
-    "a hunk of no sign": bad(modify(hunk=b"@@ -1 +1 @@\n?line 1\n"), 4, "holds 0 and 0"),
+    "a hunk of no sign": bad(modify(hunk=b"@@ -1 +1 @@\n?line 1\n"), 4, "but has 0 and 0"),
     "no newline before any line": bad(
         modify(hunk=b"@@ -1 +1 @@\n\\ No newline at end of file\n-a\n+b\n"), 5, "no line before it"
     ),
     "no newline twice": bad(
-        modify(hunk=b"@@ -1 +1 @@\n-a\n\\ No newline at end of file\n\\ No newline at end of file\n+b\n"), 7, "twice"
+        modify(hunk=b"@@ -1 +1 @@\n-a\n\\ No newline at end of file\n\\ No newline at end of file\n+b\n"),
+        7,
+        "duplicate",
     ),
     "no newline in the middle": bad(
         modify(hunk=b"@@ -1,2 +1,2 @@\n-a\n\\ No newline at end of file\n-b\n+c\n+d\n"),
         4,
-        "before the hunk's last line",
+        "not after the hunk's last line",
     ),
     "binary that inflates": bad(binary(literal(b"\0" * (65 << 20))), 5, "inflates to more than 64 MiB"),
     "binary that inflates to more than it says": bad(
@@ -292,12 +294,14 @@ BOMBS: dict[str, Bad] = {
         "inflates to more than 64 MiB",
     ),
     "binary that announces terabytes": bad(binary(literal(b"x", announced=10**12 - 1)), 5, "inflates to more than"),
-    "binary with a negative size": bad(binary(b"literal -5\nzcmZ\n\n"), 5, "was expected"),
-    "binary with broken base 85": bad(binary(b"literal 5\nMc\"2'hhhhhhhhhhhhhhhh\n\n"), None, "another length|base 85"),
-    "binary line with another length": bad(binary(b"literal 5\nzcmZ\n\n"), 6, "another length"),
+    "binary with a negative size": bad(binary(b"literal -5\nzcmZ\n\n"), 5, "expected `literal"),
+    "binary with broken base 85": bad(
+        binary(b"literal 5\nMc\"2'hhhhhhhhhhhhhhhh\n\n"), None, "does not have the length|base 85"
+    ),
+    "binary line with another length": bad(binary(b"literal 5\nzcmZ\n\n"), 6, "does not have the length"),
     "binary that overflows base 85": bad(binary(b"literal 5\nD~~~~~\n\n"), 6, "broken base 85"),
     "binary that is not deflated": bad(
-        binary(b"literal 5\nE00000-----\n\n"), None, "another length|cannot be inflated"
+        binary(b"literal 5\nE00000-----\n\n"), None, "does not have the length|cannot be inflated"
     ),
     "binary cut short": bad(
         binary(literal(bytes(range(256)) * 9).split(b"\n\n")[0].rsplit(b"\n", 1)[0] + b"\n"), 5, "announces"
@@ -308,7 +312,7 @@ BOMBS: dict[str, Bad] = {
     "binary without content": bad(
         b"diff --git a/bin b/bin\nindex 1111111..2222222 100644\nBinary files a/bin and b/bin differ\n",
         3,
-        "content of this binary",
+        "lacks this binary file's content",
     ),
     "many folded header lines": mail(
         FROM + DATE + b"Subject: x\n" + b" y\n" * 100_000 + b"\n---\n" + modify(), 501, "more than 500 lines"
@@ -329,7 +333,7 @@ WRONG_PLACE: dict[str, Bad] = {
     "offset": bad(
         modify(hunk=b"@@ -2,4 +2,4 @@\n line 1\n-line 2\n+LINE 2\n line 3\n line 4\n"),
         4,
-        "stand at line 1",
+        "are at line 1",
         kind="does-not-apply",
     ),
     "offset on the new side": bad(
@@ -359,7 +363,7 @@ WRONG_PLACE: dict[str, Bad] = {
     "repeated context in the wrong copy": bad(
         modify(b"same", hunk=b"@@ -7,5 +7,5 @@\n \n def f():\n-    x = 1\n+    x = 2\n     return x\n \n"),
         4,
-        "stand at line",
+        "are at line",
         kind="does-not-apply",
     ),
     "wrong preimage id": bad(
@@ -369,13 +373,13 @@ WRONG_PLACE: dict[str, Bad] = {
         modify(index=b"index c4352f8..%s 100644\n" % (b"2" * 40)), 1, "promises 222222222222", kind="does-not-apply"
     ),
     "zeros as the preimage of a file that is there": bad(
-        modify(index=b"index %s..%s 100644\n" % (ZERO, b"2" * 40)), 1, "zeros stand for no file"
+        modify(index=b"index %s..%s 100644\n" % (ZERO, b"2" * 40)), 1, "zeros mean no file"
     ),
     "new file with a preimage": bad(
         b"diff --git a/n b/n\nnew file mode 100644\nindex %s..%s\n--- /dev/null\n+++ b/n\n@@ -0,0 +1 @@\n+x\n"
         % (b"1" * 40, b"2" * 40),
         1,
-        "zeros stand for no file",
+        "zeros mean no file",
     ),
     "file that is not there": bad(modify(b"nowhere"), 1, "nowhere is not in the tree", kind="does-not-apply"),
     "new file that is there": bad(add(b"f"), 1, "f is there already", kind="does-not-apply"),
@@ -385,25 +389,25 @@ WRONG_PLACE: dict[str, Bad] = {
     "deletion that leaves lines": bad(
         b"diff --git a/dir/g b/dir/g\ndeleted file mode 100644\n--- a/dir/g\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n",
         5,
-        "no context follows",
+        "no trailing context",
         kind="does-not-apply",
     ),
     "deletion of a file that is not empty": bad(
         b"diff --git a/f b/f\ndeleted file mode 100644\n", 1, "is not empty", kind="does-not-apply"
     ),
     "end of file expected too early": bad(
-        modify(hunk=b"@@ -1,2 +1,2 @@\n line 1\n-line 2\n+x\n"), 4, "no context follows", kind="does-not-apply"
+        modify(hunk=b"@@ -1,2 +1,2 @@\n line 1\n-line 2\n+x\n"), 4, "no trailing context", kind="does-not-apply"
     ),
     "no newline where there is one": bad(
         modify(b"dir/g", hunk=b"@@ -1,2 +1,2 @@\n a\n-b\n\\ No newline at end of file\n+c\n"),
         4,
-        "goes on where the patch expects its end",
+        "continues where the patch expects its end",
         kind="does-not-apply",
     ),
     "no newline in the middle of the result": bad(
         modify(b"dir/g", hunk=b"@@ -1,1 +1,1 @@\n-a\n+c\n\\ No newline at end of file\n"),
         4,
-        "without newline would end up inside",
+        "without a newline would end up in the middle",
         kind="does-not-apply",
     ),
     "second patch for the tree before the first": series(
@@ -414,7 +418,7 @@ WRONG_PLACE: dict[str, Bad] = {
 NAMES: dict[str, Bad] = {
     "control character": bad(add(b'"a\\033[31m"'), 1, "control or formatting"),
     "newline": bad(add(b'"a\\nb"'), 1, "control or formatting"),
-    "NUL": bad(add(b'"a\\000b"'), 1, "holds a NUL"),
+    "NUL": bad(add(b'"a\\000b"'), 1, "contains a NUL"),
     "carriage return": bad(add(b'"a\\rb"'), 1, "control or formatting"),
     "bidirectional override": bad(add(b'"a\\342\\200\\256b"'), 1, "control or formatting"),
     "invalid UTF-8": bad(add(b'"a\\377"'), 1, "is not UTF-8"),
@@ -449,20 +453,22 @@ NAMES: dict[str, Bad] = {
     "other Unicode form": bad(add(b'"cafe\\314\\201"'), 1, "are one file where case is ignored", kind="does-not-apply"),
     "Windows device": bad(add(b"dir/CON"), 1, "device on Windows"),
     "Windows device with a suffix": bad(add(b"aux.py"), 1, "device on Windows"),
-    "empty name": bad(b"diff --git a/ b/\nnew file mode 100644\n", 1, "empty part"),
+    "empty name": bad(b"diff --git a/ b/\nnew file mode 100644\n", 1, "empty component"),
 }
 
 HEADERS: dict[str, Bad] = {
     "names of diff --git differ": bad(
         modify().replace(b"b/f\n---", b"b/dir/g\n---"), 1, "names of `diff --git` differ"
     ),
-    "--- names another file": bad(modify().replace(b"--- a/f", b"--- a/dir/g"), 1, "'a/dir/g' where 'a/f' is due"),
-    "+++ names another file": bad(modify().replace(b"+++ b/f", b"+++ b/dir/g"), 1, "'b/dir/g' where 'b/f' is due"),
-    "both name another file": bad(modify().replace(b"--- a/f\n+++ b/f", b"--- a/dir/g\n+++ b/dir/g"), 1, "is due"),
-    "/dev/null on both sides": bad(
-        modify().replace(b"--- a/f\n+++ b/f", b"--- /dev/null\n+++ /dev/null"), 1, "'/dev/null' where"
+    "--- names another file": bad(modify().replace(b"--- a/f", b"--- a/dir/g"), 1, "'a/dir/g', expected 'a/f'"),
+    "+++ names another file": bad(modify().replace(b"+++ b/f", b"+++ b/dir/g"), 1, "'b/dir/g', expected 'b/f'"),
+    "both name another file": bad(
+        modify().replace(b"--- a/f\n+++ b/f", b"--- a/dir/g\n+++ b/dir/g"), 1, "expected 'a/f'"
     ),
-    "/dev/null without a new file": bad(modify().replace(b"--- a/f", b"--- /dev/null"), 1, "'/dev/null' where"),
+    "/dev/null on both sides": bad(
+        modify().replace(b"--- a/f\n+++ b/f", b"--- /dev/null\n+++ /dev/null"), 1, "'/dev/null', expected"
+    ),
+    "/dev/null without a new file": bad(modify().replace(b"--- a/f", b"--- /dev/null"), 1, "'/dev/null', expected"),
     "no prefixes": bad(modify().replace(b"a/f", b"f").replace(b"b/f", b"f"), 1, "differ"),
     "--- without +++": bad(b"diff --git a/f b/f\n--- a/f\n@@ -1 +1 @@\n-a\n+b\n", 3, "must be followed by"),
     "names without a hunk": bad(b"diff --git a/f b/f\n--- a/f\n+++ b/f\n", 4, "no hunk follows"),
@@ -470,8 +476,8 @@ HEADERS: dict[str, Bad] = {
     "section without anything": bad(b"diff --git a/f b/f\n", 1, "no hunk for 'f'"),
     "index and no hunk": bad(b"diff --git a/f b/f\nindex 1111111..2222222 100644\n", 1, "no hunk for 'f'"),
     "broken index line": bad(modify(index=b"index zz..yy\n"), 2, "must read `index"),
-    "two index lines": bad(modify(index=b"index 1111111..2222222\nindex 1111111..3333333\n"), 3, "stands twice"),
-    "two sections for one path": bad(modify() + modify(), 10, "second section for 'f', the first is at line 7"),
+    "two index lines": bad(modify(index=b"index 1111111..2222222\nindex 1111111..3333333\n"), 3, "duplicate"),
+    "two sections for one path": bad(modify() + modify(), 10, "second section for 'f'; the first is at line 7"),
     "modified and renamed": bad(modify() + b"diff --git a/f b/n\nrename from f\nrename to n\n", 10, "second section"),
     "deleted and added": bad(
         b"diff --git a/empty b/empty\ndeleted file mode 100644\n" + add(b"empty"), 3, "second section"
@@ -489,12 +495,12 @@ HEADERS: dict[str, Bad] = {
     "rename from alone": bad(b"diff --git a/f b/n\nrename from f\n", 1, "belong together"),
     "rename that names another file": bad(b"diff --git a/f b/n\nrename from dir/g\nrename to n\n", 1, "does not name"),
     "new file with old lines": bad(
-        add(b"n").replace(b"@@ -0,0 +1 @@\n+x", b"@@ -1 +1 @@\n-y\n+x"), 1, "cannot have old lines"
+        add(b"n").replace(b"@@ -0,0 +1 @@\n+x", b"@@ -1 +1 @@\n-y\n+x"), 1, "cannot have removed or context lines"
     ),
     "deleted file with new lines": bad(
         b"diff --git a/dir/g b/dir/g\ndeleted file mode 100644\n--- a/dir/g\n+++ /dev/null\n@@ -1,2 +1 @@\n-a\n-b\n+c\n",
         1,
-        "cannot have new lines",
+        "cannot have added or context lines",
     ),
     "text between sections": bad(
         modify() + b"hidden\n" + modify(b"dir/g", hunk=b"@@ -1 +1 @@\n-a\n+b\n"), 10, "not understood"
@@ -507,7 +513,7 @@ HEADERS: dict[str, Bad] = {
 MAILS: dict[str, Bad] = {
     "empty file": mail(b"", 1, "empty"),
     "blank lines only": mail(b"\n\n\n", 1, "empty"),
-    "no header": mail(modify(), 1, "no mail header"),
+    "no header": mail(modify(), 1, "not a mail header"),
     "no author": mail(DATE + SUBJECT + b"\n---\n" + modify(), 1, "no author"),
     "no date": mail(FROM + SUBJECT + b"\n---\n" + modify(), 1, "no date"),
     "no subject": mail(FROM + DATE + b"\n---\n" + modify(), 1, "no `Subject:`"),
@@ -516,10 +522,10 @@ MAILS: dict[str, Bad] = {
     "no diff behind a diffstat": mail(HEAD + b" f | 2 +-\n 1 file changed\n", None, "changes nothing"),
     "author without address": mail(b"From: A U Thor\n" + DATE + SUBJECT + b"\n---\n" + modify(), 1, "must read"),
     "author with two addresses": mail(
-        b"From: A <a@example.com>, B <b@example.com>\n" + DATE + SUBJECT + b"\n---\n" + modify(), 1, "holds @"
+        b"From: A <a@example.com>, B <b@example.com>\n" + DATE + SUBJECT + b"\n---\n" + modify(), 1, "contains @"
     ),
-    "author twice": mail(FROM + FROM + DATE + SUBJECT + b"\n---\n" + modify(), 2, "stands twice"),
-    "subject twice": mail(FROM + DATE + SUBJECT + SUBJECT + b"\n---\n" + modify(), 4, "stands twice"),
+    "author twice": mail(FROM + FROM + DATE + SUBJECT + b"\n---\n" + modify(), 2, "duplicate"),
+    "subject twice": mail(FROM + DATE + SUBJECT + SUBJECT + b"\n---\n" + modify(), 4, "duplicate"),
     "date of words": mail(FROM + b"Date: yesterday\n" + SUBJECT + b"\n---\n" + modify(), 2, "must read like"),
     "date without zone": mail(
         FROM + b"Date: Sat, 21 Nov 2026 00:00:00\n" + SUBJECT + b"\n---\n" + modify(), 2, "must read like"
@@ -543,7 +549,7 @@ MAILS: dict[str, Bad] = {
         FROM + "Date: Sat, ٢١ Nov 2026 00:00:00 +0000\n".encode() + SUBJECT + b"\n---\n" + modify(), 2, "must read like"
     ),
     "byte order mark": mail(b"\xef\xbb\xbf" + HEAD + modify(), 1, "byte order mark"),
-    "UTF-16": mail((HEAD + modify()).decode().encode("utf-16"), 1, "not UTF-8|no mail header"),
+    "UTF-16": mail((HEAD + modify()).decode().encode("utf-16"), 1, "not UTF-8|not a mail header"),
     "CRLF everywhere": mail((HEAD + modify()).replace(b"\n", b"\r\n"), 1, "ends with CRLF"),
     "CRLF in the header": mail(HEAD.replace(b"+0000\n", b"+0000\r\n") + modify(), 2, "ends with CRLF"),
     "CRLF in the message": mail(HEAD.replace(b"Why.\n", b"Why.\r\n") + modify(), 5, "ends with CRLF"),
@@ -553,19 +559,19 @@ MAILS: dict[str, Bad] = {
     "message not UTF-8": mail(HEAD.replace(b"Why.", b"caf\xe9") + modify(), 5, "not UTF-8"),
     "header not UTF-8": mail(HEAD.replace(b"U Thor", b"caf\xe9") + modify(), 1, "not UTF-8"),
     "another mail behind From": mail(
-        HEAD.replace(b"Why.\n", b"Why.\nFrom x Mon Sep 17 00:00:00 2001\n") + modify(), 6, "begins with `From `"
+        HEAD.replace(b"Why.\n", b"Why.\nFrom x Mon Sep 17 00:00:00 2001\n") + modify(), 6, "mbox separator"
     ),
-    "another mail behind ---": mail(HEAD + b"From x Mon Sep 17 00:00:00 2001\n" + modify(), 7, "begins with `From `"),
+    "another mail behind ---": mail(HEAD + b"From x Mon Sep 17 00:00:00 2001\n" + modify(), 7, "mbox separator"),
     "two mails in one file": mail(
         HEAD + modify() + b"From x Mon Sep 17 00:00:00 2001\n" + HEAD + modify(), 16, "not understood"
     ),
     "From in the body": mail(
-        HEAD.replace(b"Why.", b"From: Other <o@example.com>") + modify(), 5, "header stands inside"
+        HEAD.replace(b"Why.", b"From: Other <o@example.com>") + modify(), 5, "starts with a mail header"
     ),
-    "Subject in the body": mail(HEAD.replace(b"Why.", b"subject: other") + modify(), 5, "header stands inside"),
-    "Date in the body": mail(HEAD.replace(b"Why.", b"\n\nDate: now") + modify(), 7, "header stands inside"),
-    "[PATCH] in the body": mail(HEAD.replace(b"Why.", b"[PATCH] other") + modify(), 5, "header stands inside"),
-    "a diff in the message": mail(HEAD.replace(b"Why.", b"diff -u a b\nno") + modify(), 5, "must begin with"),
+    "Subject in the body": mail(HEAD.replace(b"Why.", b"subject: other") + modify(), 5, "starts with a mail header"),
+    "Date in the body": mail(HEAD.replace(b"Why.", b"\n\nDate: now") + modify(), 7, "starts with a mail header"),
+    "[PATCH] in the body": mail(HEAD.replace(b"Why.", b"[PATCH] other") + modify(), 5, "starts with a mail header"),
+    "a diff in the message": mail(HEAD.replace(b"Why.", b"diff -u a b\nno") + modify(), 5, "must start with"),
     "a diff --git in the message": mail(
         HEAD.replace(b"Why.", b"diff --git a/f b/f\nno") + modify(), 5, "not understood|no hunk"
     ),
@@ -595,23 +601,23 @@ MAILS: dict[str, Bad] = {
         4,
         "plain text",
     ),
-    "encoded word not complete": mail(HEAD.replace(b"change", b"=?UTF-8?q?change") + modify(), 3, "not complete"),
+    "encoded word not complete": mail(HEAD.replace(b"change", b"=?UTF-8?q?change") + modify(), 3, "incomplete"),
     "encoded word of another set": mail(HEAD.replace(b"change", b"=?koi8-r?q?=C1?=") + modify(), 3, "character set"),
     "encoded word not UTF-8": mail(HEAD.replace(b"change", b"=?UTF-8?q?=FF?=") + modify(), 3, "cannot be decoded"),
     "encoded word with broken base64": mail(
         HEAD.replace(b"change", b"=?UTF-8?b?!!?=") + modify(), 3, "cannot be decoded"
     ),
     "encoded author with <": mail(
-        HEAD.replace(b"A U Thor", b"=?UTF-8?q?A_=3Cx=40y=3E?=") + modify(), 1, "holds @|must read"
+        HEAD.replace(b"A U Thor", b"=?UTF-8?q?A_=3Cx=40y=3E?=") + modify(), 1, "contains @|must read"
     ),
     "header line that is none": mail(
-        FROM + b"evil line\n" + DATE + SUBJECT + b"\n---\n" + modify(), 2, "no mail header"
+        FROM + b"evil line\n" + DATE + SUBJECT + b"\n---\n" + modify(), 2, "not a mail header"
     ),
     "unknown header": mail(
-        FROM + b"Resent-From: x <x@example.com>\n" + DATE + SUBJECT + b"\n---\n" + modify(), 2, "no mail header"
+        FROM + b"Resent-From: x <x@example.com>\n" + DATE + SUBJECT + b"\n---\n" + modify(), 2, "not a mail header"
     ),
     "blank before the colon": mail(
-        FROM + b"Date : Sat, 21 Nov 2026 00:00:00 +0000\n" + SUBJECT + b"\n---\n" + modify(), 2, "no mail header"
+        FROM + b"Date : Sat, 21 Nov 2026 00:00:00 +0000\n" + SUBJECT + b"\n---\n" + modify(), 2, "not a mail header"
     ),
 }
 

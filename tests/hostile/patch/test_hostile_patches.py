@@ -168,10 +168,10 @@ def test_a_symlink_in_the_upstream_is_neither_written_through_nor_changed(tmp_pa
     ("carries", "message"),
     [
         ("../evil.py", "leaves the tree"),
-        ("/etc/evil", "absolute path"),
-        (".git/hooks/x", "lies in .git"),
+        ("/etc/evil", "is absolute"),
+        (".git/hooks/x", "inside .git"),
         ("x.pth", "Python would run it"),
-        (".gitattributes", "changes what git does"),
+        (".gitattributes", "changes how git treats"),
         ("missing.py", "is no file beside the patch"),
         ("link.py", "is no file beside the patch"),
         ("linked/secret.py", "is no file beside the patch"),

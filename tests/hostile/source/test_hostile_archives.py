@@ -74,11 +74,11 @@ TAR_FAULTS: dict[str, tuple[bytes, str, str]] = {
     "named_pipe": (GOOD + header(b"demo-1.0/p", kind=b"6"), "demo-1.0/p", "named pipe"),
     "sparse": (GOOD + header(b"demo-1.0/s", kind=b"S"), "demo-1.0/s", "sparse"),
     "pax_sparse": (GOOD + pax(**{"GNU.sparse.major": b"1"}) + file(b"demo-1.0/s"), "demo-1.0/s", "sparse"),
-    "unknown_kind": (GOOD + header(b"demo-1.0/u", kind=b"Z"), "demo-1.0/u", "unknown kind"),
+    "unknown_kind": (GOOD + header(b"demo-1.0/u", kind=b"Z"), "demo-1.0/u", "unknown type"),
     "absolute": (GOOD + file(b"/etc/cron.d/x"), "/etc/cron.d/x", "absolute"),
     "parent": (GOOD + file(b"demo-1.0/../../x"), "demo-1.0/../../x", "leaves the tree"),
     "dot": (GOOD + file(b"demo-1.0/./x"), "demo-1.0/./x", "leaves the tree"),
-    "empty_part": (GOOD + file(b"demo-1.0//x"), "demo-1.0//x", "empty part"),
+    "empty_part": (GOOD + file(b"demo-1.0//x"), "demo-1.0//x", "empty component"),
     "backslash": (GOOD + file(b"demo-1.0\\..\\x"), "demo-1.0", "backslash"),
     "drive": (GOOD + file(b"c:/x"), "c:/x", "absolute"),
     "parent_in_pax_path": (GOOD + pax(path=b"demo-1.0/../../x") + file(b"demo-1.0/ok"), "../x", "leaves the tree"),
@@ -88,10 +88,10 @@ TAR_FAULTS: dict[str, tuple[bytes, str, str]] = {
         "leaves the tree",
     ),
     "parent_in_prefix": (GOOD + file(b"x", prefix=b"../.."), "../../x", "leaves the tree"),
-    "git_folder": (GOOD + file(b"demo-1.0/.git/hooks/post-checkout"), ".git/hooks", "lies in .git"),
-    "git_folder_in_capitals": (GOOD + file(b"demo-1.0/.GIT/config"), ".GIT/config", "lies in .git"),
-    "git_folder_short_name": (GOOD + file(b"demo-1.0/GIT~1/config"), "GIT~1/config", "lies in .git"),
-    "git_folder_trailing_dot": (GOOD + file(b"demo-1.0/.git./config"), ".git./config", "lies in .git"),
+    "git_folder": (GOOD + file(b"demo-1.0/.git/hooks/post-checkout"), ".git/hooks", "inside .git"),
+    "git_folder_in_capitals": (GOOD + file(b"demo-1.0/.GIT/config"), ".GIT/config", "inside .git"),
+    "git_folder_short_name": (GOOD + file(b"demo-1.0/GIT~1/config"), "GIT~1/config", "inside .git"),
+    "git_folder_trailing_dot": (GOOD + file(b"demo-1.0/.git./config"), ".git./config", "inside .git"),
     "git_folder_ignored_code_point": (GOOD + file("demo-1.0/.g\u200cit/config".encode()), "it/config", "formatting"),
     "control_character": (GOOD + file(b"demo-1.0/a\x1b[2Jb"), "demo-1.0/a\\x1b[2Jb", "control"),
     "newline": (GOOD + file(b"demo-1.0/a\nb"), "demo-1.0/a\\nb", "control"),
@@ -101,7 +101,7 @@ TAR_FAULTS: dict[str, tuple[bytes, str, str]] = {
     "long_part": (GOOD + pax(path=b"demo-1.0/" + b"n" * 256) + file(b"x"), "nnn", "255 bytes"),
     "long_name": (GOOD + pax(path=b"demo-1.0/" + b"n/" * 600 + b"n") + file(b"x"), "demo-1.0/n/", "1024 bytes"),
     "windows_device": (GOOD + file(b"demo-1.0/aux.py"), "demo-1.0/aux.py", "device on Windows"),
-    "twice": (GOOD + GOOD, "demo-1.0/a.py", "twice"),
+    "twice": (GOOD + GOOD, "demo-1.0/a.py", "duplicate"),
     "differs_in_case": (GOOD + file(b"demo-1.0/A.py"), "demo-1.0/A.py", "demo-1.0/a.py"),
     "folder_differs_in_case": (GOOD + file(b"demo-1.0/d/x") + file(b"demo-1.0/D/y"), "demo-1.0/D/y", "case"),
     "differs_in_unicode_form": (
@@ -111,44 +111,44 @@ TAR_FAULTS: dict[str, tuple[bytes, str, str]] = {
     ),
     "file_and_folder": (GOOD + file(b"demo-1.0/a.py/x"), "demo-1.0/a.py/x", "a file and a folder"),
     "two_top_folders": (GOOD + file(b"other/x"), "other/x", "top folder demo-1.0"),
-    "beside_the_top_folder": (file(b"loose.py"), "loose.py", "beside the top folder"),
+    "beside_the_top_folder": (file(b"loose.py"), "loose.py", "not inside the top folder"),
     "no_file": (header(b"demo-1.0/", kind=b"5"), "", "no file"),
     "nothing": (b"", "", "no file"),
     "folder_with_content": (header(b"demo-1.0/", 5, b"5") + padded(b"12345"), "demo-1.0/", "folder with content"),
     "negative_size": (GOOD + header(b"demo-1.0/n", size_field=b"\xff" * 12), "", "negative"),
-    "size_no_number": (GOOD + header(b"demo-1.0/n", size_field=b"-1"), "", "no number"),
-    "pax_size_no_number": (GOOD + pax(size=b"-1") + file(b"demo-1.0/n"), "demo-1.0/n", "not a number"),
-    "huge_size": (GOOD + header(b"demo-1.0/h", size_field=b"\x80" + b"\x7f" * 11), "demo-1.0/h", "at most"),
-    "huge_pax_header": (GOOD + header(b"pax", 1 << 30, b"x"), "", "at most"),
+    "size_no_number": (GOOD + header(b"demo-1.0/n", size_field=b"-1"), "", "invalid or negative"),
+    "pax_size_no_number": (GOOD + pax(size=b"-1") + file(b"demo-1.0/n"), "demo-1.0/n", "invalid size"),
+    "huge_size": (GOOD + header(b"demo-1.0/h", size_field=b"\x80" + b"\x7f" * 11), "demo-1.0/h", "the limit is"),
+    "huge_pax_header": (GOOD + header(b"pax", 1 << 30, b"x"), "", "the limit is"),
     "pax_size_hides_a_member": (
         GOOD + pax(size=b"0") + file(b"demo-1.0/n", b"not a header" * 50),
         "",
-        "no number",
+        "invalid or negative",
     ),
     "global_path": (GOOD + pax(b"g", path=b"demo-1.0/x") + file(b"demo-1.0/n"), "", "global"),
-    "pax_size_of_5000_digits": (GOOD + pax(size=b"1" * 5000) + file(b"demo-1.0/n"), "demo-1.0/n", "not a number"),
+    "pax_size_of_5000_digits": (GOOD + pax(size=b"1" * 5000) + file(b"demo-1.0/n"), "demo-1.0/n", "invalid size"),
     "pax_size_of_other_digits": (
         GOOD + pax(size="\u0661".encode()) + file(b"demo-1.0/n"),
         "demo-1.0/n",
-        "not a number",
+        "invalid size",
     ),
-    "pax_size_empty": (GOOD + pax(size=b"") + file(b"demo-1.0/n"), "demo-1.0/n", "not a number"),
+    "pax_size_empty": (GOOD + pax(size=b"") + file(b"demo-1.0/n"), "demo-1.0/n", "invalid size"),
     "pax_length_of_5000_digits": (GOOD + header(b"pax", 5007, b"x") + padded(b"9" * 5000 + b" path=x"), "", "damaged"),
     "pax_length_negative": (GOOD + header(b"pax", 10, b"x") + padded(b"-5 path=x\n"), "", "damaged"),
     "pax_without_end_of_line": (GOOD + header(b"pax", 9, b"x") + padded(b"9 path=xy"), "", "damaged"),
-    "pax_path_empty": (pax(path=b"") + file(b""), "", "empty part"),
+    "pax_path_empty": (pax(path=b"") + file(b""), "", "empty component"),
     "two_pax_headers": (
         GOOD + pax(path=b"demo-1.0/x") + pax(path=b"demo-1.0/y") + file(b"z"),
         "",
-        "two extended headers",
+        "duplicate extended header",
     ),
     "two_long_names": (
         GOOD + 2 * file(b"././@LongLink", b"demo-1.0/y\0", kind=b"L") + file(b"z"),
         "",
-        "two extended headers",
+        "duplicate extended header",
     ),
-    "long_name_of_2_mib": (GOOD + header(b"././@LongLink", 2 << 20, kind=b"L"), "", "at most"),
-    "long_name_cut": (GOOD + header(b"././@LongLink", 600, kind=b"L") + bytes(512), "", "ends in the middle"),
+    "long_name_of_2_mib": (GOOD + header(b"././@LongLink", 2 << 20, kind=b"L"), "", "the limit is"),
+    "long_name_cut": (GOOD + header(b"././@LongLink", 600, kind=b"L") + bytes(512), "", "truncated"),
     "global_size": (GOOD + pax(b"g", size=b"0") + file(b"demo-1.0/n"), "", "global"),
     "gnu_sparse_name": (
         GOOD + pax(**{"GNU.sparse.name": b"../x"}) + file(b"demo-1.0/s"),
@@ -180,19 +180,19 @@ TAR_FAULTS: dict[str, tuple[bytes, str, str]] = {
         "symbolic link",
     ),
     "folder_mode_outside": (header(b"../out/", kind=b"5", mode=b"0000777\0") + GOOD, "../out", "leaves the tree"),
-    "contiguous_file": (GOOD + header(b"demo-1.0/c", kind=b"7"), "demo-1.0/c", "unknown kind"),
+    "contiguous_file": (GOOD + header(b"demo-1.0/c", kind=b"7"), "demo-1.0/c", "unknown type"),
     "block_device": (GOOD + header(b"demo-1.0/b", kind=b"4"), "demo-1.0/b", "block device"),
     "multi_volume": (GOOD + header(b"demo-1.0/m", kind=b"M"), "demo-1.0/m", "a part of a file"),
     "folder_then_file": (
         header(b"demo-1.0/d/", kind=b"5") + file(b"demo-1.0/d"),
         "demo-1.0/d",
-        "it is there twice",
+        "duplicate member",
     ),
     "pax_length_wrong": (GOOD + header(b"pax", 9, b"x") + padded(b"99 path=x"), "", "damaged"),
     "pax_length_zero": (GOOD + header(b"pax", 9, b"x") + padded(b"0 path=x\n"), "", "damaged"),
     "checksum": (GOOD + header(b"demo-1.0/c", checksum=b"000000\0 "), "", "checksum"),
-    "more_after_the_end": (GOOD + END + file(b"demo-1.0/hidden.py"), "", "after the archive's end"),
-    "one_zero_block": (GOOD + bytes(BLOCK) + file(b"demo-1.0/hidden.py"), "", "after the archive's end"),
+    "more_after_the_end": (GOOD + END + file(b"demo-1.0/hidden.py"), "", "after the end of the archive"),
+    "one_zero_block": (GOOD + bytes(BLOCK) + file(b"demo-1.0/hidden.py"), "", "after the end of the archive"),
 }
 
 
@@ -232,13 +232,13 @@ def test_the_archive_that_the_faults_are_added_to_is_taken(tmp_path: Path) -> No
 
 
 GZIP_FAULTS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "cut": (lambda data: data[:-20], "ends in the middle"),
+    "cut": (lambda data: data[:-20], "truncated"),
     "changed": (lambda data: data[:-6] + b"\0\0" + data[-4:], "damaged"),
-    "second_member": (lambda data: data + gzip.compress(b"more"), "after the end of the compressed data"),
-    "trailing_bytes": (lambda data: data + b"more", "after the end of the compressed data"),
+    "second_member": (lambda data: data + gzip.compress(b"more"), "after the compressed data"),
+    "trailing_bytes": (lambda data: data + b"more", "after the compressed data"),
     "not_gzip": (lambda data: b"BZh" + data, "neither"),
     "empty": (lambda data: b"", "neither"),
-    "header_only": (lambda data: data[:10], "ends in the middle"),
+    "header_only": (lambda data: data[:10], "truncated"),
 }
 
 
@@ -282,7 +282,7 @@ def test_a_file_over_the_limit_is_refused(tmp_path: Path) -> None:
         zipped(("demo-1.0/f", bytes(2 << 20), 0)),
     ):
         error = refused(content, tmp_path, limits=ArchiveLimits(file_mib=1))
-        assert "demo-1.0/f: it says that it holds 2097152 bytes" in error.what and "file_mib" in (error.hint or "")
+        assert "demo-1.0/f: announces 2097152 bytes" in error.what and "file_mib" in (error.hint or "")
 
 
 def test_an_archive_over_the_limit_is_refused(tmp_path: Path) -> None:
@@ -335,11 +335,11 @@ def _other_local_name() -> bytes:
 
 
 ZIP_FAULTS: dict[str, tuple[bytes, str]] = {
-    "symbolic_link": (zipped(ZIP_GOOD, ("demo-1.0/l", b"/etc/passwd", 0o120777)), "demo-1.0/l: it is a link"),
+    "symbolic_link": (zipped(ZIP_GOOD, ("demo-1.0/l", b"/etc/passwd", 0o120777)), "demo-1.0/l: a link"),
     "parent": (zipped(ZIP_GOOD, ("demo-1.0/../../x", b"x", 0o100644)), "leaves the tree"),
     "absolute": (zipped(ZIP_GOOD, ("/etc/x", b"x", 0o100644)), "absolute"),
     "two_top_folders": (zipped(ZIP_GOOD, ("other/x", b"x", 0o100644)), "top folder"),
-    "git_folder": (zipped(ZIP_GOOD, ("demo-1.0/.git/config", b"x", 0o100644)), "lies in .git"),
+    "git_folder": (zipped(ZIP_GOOD, ("demo-1.0/.git/config", b"x", 0o100644)), "inside .git"),
     "folder_with_content": (zipped(ZIP_GOOD, ("demo-1.0/d/", b"x", 0o40755)), "folder with content"),
     "lying_size": (_lying_size(), "demo-1.0/a.py"),
     "encrypted": (_encrypted(), "encrypted"),
@@ -357,7 +357,7 @@ def test_a_zip_archive_with_this_fault_is_refused(fault: str, tmp_path: Path) ->
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_a_zip_archive_with_a_name_twice_is_refused(tmp_path: Path) -> None:
-    assert "twice" in refused(zipped(ZIP_GOOD, ZIP_GOOD), tmp_path).what
+    assert "duplicate" in refused(zipped(ZIP_GOOD, ZIP_GOOD), tmp_path).what
 
 
 def test_a_pinned_hostile_archive_never_reaches_the_cache(
@@ -375,6 +375,6 @@ def test_a_pinned_hostile_archive_never_reaches_the_cache(
     index.offer("demo-1.0.tar.gz", raw.getvalue())
     monkeypatch.setattr("patchctl.source.index.machine_config", lambda: pipconfig.IndexConfig((index.simple,)))
     stack = demo_stack(sdist=Sdist(version="1.0", sha256=sha256(raw.getvalue())))
-    with pytest.raises(SourceMismatch, match=r"demo-1\.0/link: it is a symbolic link"):
+    with pytest.raises(SourceMismatch, match=r"demo-1\.0/link: a symbolic link"):
         obtain_form("sdist", "demo", demo_upstream(sdist="demo"), stack, options, SilentProgress())
     assert not (options.cache / "sdist").exists() and not (tmp_path / "pwned").exists()

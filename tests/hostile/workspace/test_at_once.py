@@ -222,7 +222,7 @@ def test_writers_of_patches_take_turns(made: Made, tmp_path: Path) -> None:
     with one_writer(made.root):
         for line in lines:
             done = made.patchctl(*line)
-            assert done.returncode == 6 and "another run writes patches" in done.stderr, done.stderr
+            assert done.returncode == 6 and "another run is writing patches" in done.stderr, done.stderr
         made.good("export", "clock", "--check", "--dir", str(edit))
         made.good(*lines[1], "--dry-run")
         made.good("verify", "--static")

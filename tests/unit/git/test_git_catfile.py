@@ -112,7 +112,7 @@ def test_a_loose_object_with_other_content_is_refused(tmp_path: Path) -> None:
     assert repo.git("cat-file", "blob", good) == b"evil\n", "git is expected to believe it"
     with (
         ObjectReader(repo.dir) as reader,
-        pytest.raises(SourceMismatch, match=f"object {good}: its content is not what its id says"),
+        pytest.raises(SourceMismatch, match=f"object {good}: its content does not match its id"),
     ):
         reader.read(good)
 
@@ -121,7 +121,7 @@ def test_a_loose_object_with_other_content_is_refused(tmp_path: Path) -> None:
 def test_a_missing_object_is_named(packed: tuple[Repo, str, Path], oid: str) -> None:
     repo, _, _ = packed
     with ObjectReader(repo.dir) as reader:
-        with pytest.raises(SourceMismatch, match=f"object {oid}: it is missing"):
+        with pytest.raises(SourceMismatch, match=f"object {oid}: missing"):
             reader.read(oid)
 
 
@@ -141,7 +141,7 @@ def test_a_replaced_object_is_not_followed(packed: tuple[Repo, str, Path]) -> No
 
 def test_a_tree_that_is_a_blob_is_refused(packed: tuple[Repo, str, Path]) -> None:
     repo, _, _ = packed
-    with ObjectReader(repo.dir) as reader, pytest.raises(SourceMismatch, match="a tree was expected and it is a blob"):
+    with ObjectReader(repo.dir) as reader, pytest.raises(SourceMismatch, match="expected a tree, found a blob"):
         reader.files(object_id("blob", CONTENTS[b"folder/1"][1]))
 
 

@@ -63,7 +63,7 @@ def test_any_changed_byte_is_read_again(root: Path, tmp_path: Path) -> None:
 def test_a_renamed_file_is_read_again(root: Path, tmp_path: Path) -> None:
     Distribution.load(root, tmp_path / "cache")
     (root / "manifests/profiles/plain.yaml").rename(root / "manifests/profiles/plane.yaml")
-    with pytest.raises(InvalidManifest, match="expected 'plane', as the file's name"):
+    with pytest.raises(InvalidManifest, match="expected 'plane', the file's name"):
         Distribution.load(root, tmp_path / "cache")
 
 

@@ -42,7 +42,7 @@ def test_the_option_goes_before_the_variable_and_both_before_the_folder(
 
 
 def test_no_root_says_what_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(WrongUse, match=r"looked for manifests/upstreams\.yaml in .* and every folder above") as caught:
+    with pytest.raises(WrongUse, match=r"found no manifests/upstreams\.yaml in .* or any folder above") as caught:
         find_root(None, tmp_path)
     assert caught.value.code == 2
     assert "--root DIR or PATCHCTL_ROOT=DIR" in str(caught.value.hint)
@@ -50,14 +50,14 @@ def test_no_root_says_what_was_looked_for(tmp_path: Path) -> None:
 
 def test_no_root_names_a_manifests_folder_without_upstreams(tmp_path: Path) -> None:
     (tmp_path / "manifests").mkdir()
-    with pytest.raises(WrongUse, match=f"{tmp_path}/manifests is there and holds no upstreams.yaml"):
+    with pytest.raises(WrongUse, match=f"{tmp_path}/manifests exists but has no upstreams.yaml"):
         find_root(None, tmp_path)
 
 
 def test_a_wrong_option_or_variable_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(WrongUse, match=r"--root names .*/manifests, which holds no") as caught:
+    with pytest.raises(WrongUse, match=r"--root names .*/manifests, which has no") as caught:
         find_root(root / "manifests", root)
-    assert caught.value.hint == "name the folder that holds manifests/, not manifests/ itself"
+    assert caught.value.hint == "name the folder that contains manifests/, not manifests/ itself"
     monkeypatch.setenv(VARIABLE, str(root / "nowhere"))
     with pytest.raises(WrongUse, match="PATCHCTL_ROOT names"):
         find_root(None, root)

@@ -103,14 +103,14 @@ def test_commit_ids_for_every_kind_of_body(repo: Repo, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("author", "why"),
     [
-        ("Ends with Dot. <a@example.com>", "begins or ends with punctuation"),
-        ("'Quoted' <a@example.com>", "begins or ends with punctuation"),
-        ("me@home <a@example.com>", "holds @"),
+        ("Ends with Dot. <a@example.com>", "starts or ends with punctuation"),
+        ("'Quoted' <a@example.com>", "starts or ends with punctuation"),
+        ("me@home <a@example.com>", "contains @"),
         ("x" * 61 + " <a@example.com>", "longer than 60 bytes"),
         ("é" * 31 + " <a@example.com>", "longer than 60 bytes"),
         (" <a@example.com>", "name is empty"),
         ("A <>", "address is empty"),
-        ("A <a,b@example.com>", "address is empty or holds"),
+        ("A <a,b@example.com>", "address is empty or has"),
     ],
 )
 def test_authors_that_git_changes_are_refused(repo: Repo, tmp_path: Path, author: str, why: str) -> None:

@@ -224,9 +224,7 @@ def test_a_shifted_hunk_is_refused_and_the_message_says_where_its_lines_are(fold
     diff = diff_of(folder, old, new, 3)
     shifted = b"new\n" * added + old
     assert git_apply(folder, diff, shifted)[1], "git apply must have searched, or this shows nothing"
-    with pytest.raises(
-        DoesNotApply, match=f"is for line 18 of f, and its lines stand at line {18 + added}$"
-    ) as refused:
+    with pytest.raises(DoesNotApply, match=f"is for line 18 of f, but its lines are at line {18 + added}$") as refused:
         apply_change(parse_patch(HEAD + diff, "p").changes[0], shifted, "p")
     assert refused.value.where is not None and refused.value.where.line == HEAD.count(b"\n") + 4
 

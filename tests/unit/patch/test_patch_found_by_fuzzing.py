@@ -23,7 +23,7 @@ BIN = b"diff --git a/bin b/bin\nindex %s..%s 100644\n" % (
     object_id("blob", b"").encode(),
 )
 
-CUT = "it was cut off"
+CUT = "truncated"
 FOUND: dict[str, tuple[bytes, str]] = {
     "a last line without its newline": (HEAD + ADD[:-1] % (b"a/n", b"b/n", b"b/n"), CUT),
     "a binary patch whose last line has no newline": (HEAD + BIN + LITERAL[:-1], CUT),
@@ -31,9 +31,9 @@ FOUND: dict[str, tuple[bytes, str]] = {
     "an abbreviated id after a binary patch": (HEAD + BIN.replace(b"391 ", b" ") + LITERAL + b"\n", "full ids"),
     "a line of a binary patch that holds a blank": (
         HEAD + BIN + LITERAL.replace(b"001\n", b"001\n \n") + b"\n",
-        "another length",
+        "does not have the length",
     ),
-    "a name with a NUL": (HEAD + ADD % (b'"a/a\\000b"', b'"b/a\\000b"', b'"b/a\\000b"'), "holds a NUL"),
+    "a name with a NUL": (HEAD + ADD % (b'"a/a\\000b"', b'"b/a\\000b"', b'"b/a\\000b"'), "contains a NUL"),
     "a name that ends with a tab": (HEAD + RENAME % (b"n", b"rename from f\nrename to n\t\n"), "does not name"),
     "a name that goes on behind a tab": (
         HEAD + RENAME % (b"n", b"rename from f\t2026\nrename to n\n"),
@@ -41,7 +41,7 @@ FOUND: dict[str, tuple[bytes, str]] = {
     ),
     "a name that ends with a carriage return": (
         HEAD + RENAME % (b"n\r", b"rename from f\nrename to n\r\n"),
-        "carriage return without quotes",
+        "unquoted carriage return",
     ),
     "half of a copy beside a rename": (
         HEAD + RENAME % (b"n", b"copy to n\nrename from f\nrename to n\n"),
@@ -53,7 +53,7 @@ FOUND: dict[str, tuple[bytes, str]] = {
     ),
     "a NUL in the subject's bracket": (
         HEAD.replace(b"[PATCH]", b"[P\0H]") + ADD % (b"a/n", b"b/n", b"b/n"),
-        "header holds a NUL",
+        "header contains a NUL",
     ),
     "a quote inside a name": (
         HEAD + b'diff --git a/"n" b/"n"\nnew file mode 100755\n',

@@ -35,7 +35,7 @@ def test_the_policy_of_bundles_is_read(tmp_path: Path) -> None:
     ("text", "line", "said"),
     [
         ("mirors: {}\n", 1, "did you mean 'mirrors'"),
-        ("cache: /c\ncache: /d\n", 2, "second time"),
+        ("cache: /c\ncache: /d\n", 2, "duplicate key"),
         ("cache: here\n", 1, "absolute"),
         ("cache: 1\n", 1, "quote it"),
         ("mirrors:\n  verl: https://host/x.git\n", 2, "list"),
@@ -52,9 +52,9 @@ def test_the_policy_of_bundles_is_read(tmp_path: Path) -> None:
         ("bundles:\n  revoked_keys: here\n", 2, "absolute"),
         ("bundles:\n  signature: require\n", 2, "did you mean 'signatures'"),
         ("archives: {unpacked: 1}\n", 1, "did you mean 'unpacked_mib'"),
-        ("archives:\n  names: many\n", 2, "number"),
-        ("archives:\n  names: 10\n  ratio: 0\n", 3, "above zero"),
-        ("archives:\n  names: true\n", 2, "number"),
+        ("archives:\n  names: many\n", 2, "an integer"),
+        ("archives:\n  names: 10\n  ratio: 0\n", 3, "positive"),
+        ("archives:\n  names: true\n", 2, "an integer"),
     ],
 )
 def test_every_fault_has_its_line(tmp_path: Path, text: str, line: int, said: str) -> None:
@@ -78,7 +78,7 @@ def test_a_secret_in_a_refused_address_is_not_repeated(tmp_path: Path) -> None:
 
 def test_without_a_file_there_is_nothing_configured(tmp_path: Path) -> None:
     assert read_user_config({}) == UserConfig()
-    with pytest.raises(BadManifest, match="not there"):
+    with pytest.raises(BadManifest, match="does not exist"):
         read_user_config({"PATCHCTL_CONFIG": str(tmp_path / "no.yaml")})
 
 
@@ -91,6 +91,6 @@ def test_where_the_file_is_looked_for(tmp_path: Path) -> None:
 def test_where_the_cache_is() -> None:
     assert cache_root({}) == Path.home() / ".cache/patchctl"
     assert cache_root({"XDG_CACHE_HOME": "/x"}) == Path("/x/patchctl")
-    assert cache_root({"XDG_CACHE_HOME": "relative"}) == Path.home() / ".cache/patchctl"
+    assert cache_root({"XDG_CACHE_HOME": "absolute"}) == Path.home() / ".cache/patchctl"
     assert cache_root({"XDG_CACHE_HOME": "/x"}, "/configured") == Path("/configured")
     assert cache_root({"PATCHCTL_CACHE": "/own", "XDG_CACHE_HOME": "/x"}, "/configured") == Path("/own")

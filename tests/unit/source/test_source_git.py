@@ -111,7 +111,7 @@ def test_places_are_tried_in_order_and_each_is_named_with_its_reason(
         "https://patchctl.invalid/x.git",
         "package index",
     ]
-    assert "there is no such folder" in shown and "no git repository" in shown
+    assert "no such folder" in shown and "not a git repository" in shown
     assert "not our ref" in shown or "couldn't find" in shown.lower()
     assert "secret" not in shown and "secret" not in str(caught.value.as_json())
     assert "--mirror demo=URL" in (caught.value.hint or "")

@@ -70,7 +70,7 @@ def test_the_pinned_digest_decides_between_two_indexes(index: IndexServer, tmp_p
 
 def test_a_file_that_the_index_says_is_another_is_not_downloaded(index: IndexServer, tmp_path: Path) -> None:
     index.offer("demo-1.0.tar.gz", OTHER, told=sha256(OTHER))
-    with pytest.raises(SourceMismatch, match="the index says"):
+    with pytest.raises(SourceMismatch, match="the index states"):
         get(tmp_path, IndexConfig((index.simple,)))
     assert "/files/demo-1.0.tar.gz" not in index.paths()
 

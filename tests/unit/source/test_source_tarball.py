@@ -61,7 +61,7 @@ def test_a_damaged_archive_is_refused_or_read_and_never_anything_else(data: st.D
 def test_an_archive_that_ends_early_is_refused(cut: int) -> None:
     whole = tar({"a/b": b"x" * 600}, tarfile.USTAR_FORMAT)[: 4 * BLOCK + BLOCK]
     read(whole)
-    with pytest.raises(BadArchive, match="ends in the middle"):
+    with pytest.raises(BadArchive, match="truncated"):
         read(whole[:cut])
 
 
@@ -77,5 +77,5 @@ def test_the_prefix_of_ustar_is_read() -> None:
 
 
 def test_a_file_over_the_limit_is_refused_before_it_is_read() -> None:
-    with pytest.raises(BadArchive, match="at most 100 are taken"):
+    with pytest.raises(BadArchive, match="the limit is 100"):
         read(tar({"a/b": b"x" * 101}, tarfile.USTAR_FORMAT), limit=100)
