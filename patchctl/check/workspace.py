@@ -35,14 +35,13 @@ from patchctl.stack.build import Built, StackBuilder
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
-from patchctl.workspace.belongings import operation_in
-from patchctl.workspace.bytecode import forged
 from patchctl.workspace.files import TreeFiles
-from patchctl.workspace.imports import additions, shadows
-from patchctl.workspace.installed import record_is_ours
+from patchctl.workspace.imports import additions, forged, shadows
 from patchctl.workspace.journal import read_journal
-from patchctl.workspace.named import in_profile, unlike_profile
-from patchctl.workspace.state import FOLDER, AppliedPatch, State, TreeState, load_state
+from patchctl.workspace.local_changes import operation_in
+from patchctl.workspace.pip_record import record_is_ours
+from patchctl.workspace.state import FOLDER, AppliedPatch, State, TreeState, in_profile, load_state
+from patchctl.workspace.status import unlike_profile
 from patchctl.workspace.trees import Tree, commit_tree
 
 _AGAIN = "apply again"

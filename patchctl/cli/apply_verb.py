@@ -72,7 +72,7 @@ def command(
     from patchctl.report.trees import plan_json, plan_text
     from patchctl.stack.plan import make_plan, select
     from patchctl.workspace.apply import apply_plan, preview
-    from patchctl.workspace.standing import standing
+    from patchctl.workspace.current import current_state
 
     dist = sources.distribution
     workspace = workspace.absolute()
@@ -88,7 +88,7 @@ def command(
         progress,
         without=without,
         skip_unavailable=skip_unavailable,
-        standing=standing(workspace, dist, folders),
+        current=current_state(workspace, dist, folders),
     )
     progress.finish()
     if dry_run:
@@ -103,7 +103,7 @@ def _folders(
     dist: Distribution, profile: Profile, into: tuple[str, ...], python: str | None, workspace: Path
 ) -> dict[str, Path]:
     """What is patched where it is, by upstream: what --into names, and what the interpreter of --into-python imports."""
-    from patchctl.workspace.standing import imported_folders, top_of
+    from patchctl.workspace.current import imported_folders, top_of
 
     folders = {}
     for name, folder in (split_pair(i, "--into") for i in into):

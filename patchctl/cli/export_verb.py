@@ -150,8 +150,14 @@ def _write(
 ) -> list[str]:
     """Write files, then the manifest's list, then remove what is gone, so that a kill leaves nothing listed and missing."""
     from patchctl.stack.export import remove_gone, write_stack
-    from patchctl.workspace.edit import check_patch_files, mark_exported, series_digest
-    from patchctl.workspace.exporting import end_export, is_half_exported, note_export
+    from patchctl.workspace.edit import (
+        check_patch_files,
+        end_export,
+        is_half_exported,
+        mark_exported,
+        note_export,
+        series_digest,
+    )
 
     before = [(p.file.name, p.data, p.carried) for p in patches]
     after = [(e.name, e.data, e.carried) for e in exported]

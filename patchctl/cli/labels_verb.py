@@ -23,8 +23,7 @@ def command(app: App, workspace: Path, as_json: bool) -> int:
     lacks: left out by somebody, or not to be had. Refused where `patchctl status` has findings.
     """
     from patchctl.manifest.distribution import Distribution
-    from patchctl.workspace.labels import labels
-    from patchctl.workspace.status import read_status
+    from patchctl.workspace.status import labels, read_status
 
     workspace = workspace.absolute()
     root = app.root_of(workspace)

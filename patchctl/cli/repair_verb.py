@@ -29,11 +29,11 @@ def command(app: App, workspace: Path, dry_run: bool, as_json: bool) -> None:
     that was patched with --into then stays as it is. A healthy workspace stays as it is.
     """
     from patchctl.workspace.apply import writing
-    from patchctl.workspace.repair import look_at, repair
+    from patchctl.workspace.repair import preview_repair, repair
 
     workspace = workspace.absolute()
     with writing(workspace):
-        result = look_at(workspace) if dry_run else repair(workspace, app.cache_folder)
+        result = preview_repair(workspace) if dry_run else repair(workspace, app.cache_folder)
 
     app.emit("repair", {**result.as_json(), "dry_run": dry_run}, lambda s: _text(result, s, dry_run=dry_run), as_json)
 

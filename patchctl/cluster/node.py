@@ -311,7 +311,7 @@ def _applied(facts: NodeFacts, request: Request, dist: Distribution, workspace: 
     """`apply` here, or with the verb preview all of it but the writing."""
     from patchctl.stack.plan import make_plan, select
     from patchctl.workspace.apply import apply_plan, preview
-    from patchctl.workspace.standing import standing
+    from patchctl.workspace.current import current_state
 
     options = request.apply
     assert options is not None and request.profile is not None
@@ -323,7 +323,7 @@ def _applied(facts: NodeFacts, request: Request, dist: Distribution, workspace: 
         SilentProgress(),
         without=options.without,
         skip_unavailable=options.skip_unavailable,
-        standing=standing(workspace, dist, {}),
+        current=current_state(workspace, dist, {}),
     )
     run = apply_plan if request.verb == "apply" else preview
     outcome = run(workspace, plan, Path(request.root), {}, stash=options.stash)

@@ -14,8 +14,7 @@ from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, SYMLINK, Files
 from patchctl.git.run import GitFailed
 from patchctl.identify.lists import read_tree_list
 from patchctl.manifest.distribution import Distribution
-from patchctl.workspace.named import in_profile
-from patchctl.workspace.state import State, TreeState, load_state
+from patchctl.workspace.state import State, TreeState, in_profile, load_state
 from patchctl.workspace.status import Status, read_status
 from patchctl.workspace.trees import Tree, commit_tree
 

@@ -112,13 +112,13 @@ def make_trees(dist: Distribution, profile: Profile, folder: Path, options: Sour
     """
     from patchctl.stack.plan import make_plan, select
     from patchctl.workspace.apply import apply_plan, revert
-    from patchctl.workspace.standing import standing
+    from patchctl.workspace.current import current_state
 
     for name in ("patched", "base"):
         workspace = folder / name
         chosen = select(dist, profile, ())
-        there = standing(workspace, dist, {})
-        plan = make_plan(dist, chosen, options, progress, without=(), skip_unavailable=True, standing=there)
+        there = current_state(workspace, dist, {})
+        plan = make_plan(dist, chosen, options, progress, without=(), skip_unavailable=True, current=there)
         progress.start(f"{name} trees", None)
         apply_plan(workspace, plan, dist.root, {}, stash=False)
     revert(folder / "base", stash=False)

@@ -57,7 +57,7 @@ class AppliedStack:
 
 
 @dataclass(frozen=True)
-class Standing:
+class CurrentState:
     """What a plan finds at the places that it is for, by upstream."""
 
     installed: Mapping[str, InstalledPackage] = field(default_factory=dict)
@@ -131,12 +131,12 @@ def make_plan(
     *,
     without: Sequence[str] = (),
     skip_unavailable: bool = False,
-    standing: Standing | None = None,
+    current: CurrentState | None = None,
 ) -> Plan:
     """Obtain every source and build every stack. Raises SourceUnavailable unless `skip_unavailable` lists them instead;
     where there is nothing to go on with, in any case: a plan of nothing would be taken for a profile. What is applied
     already is never given up for a source that is gone: it stays, or, where the plan wants another tree, this raises."""
-    found = standing or Standing()
+    found = current or CurrentState()
     bases, skipped, kept = _obtain_all(dist, selection, options, progress, skip_unavailable, found)
     omitted = list(selection.omitted)
     omitted += _unavailable(dist, selection, bases, options, progress, skip_unavailable, found, kept)
@@ -213,20 +213,20 @@ def _obtain_all(
     options: SourceOptions,
     progress: Progress,
     skip: bool,
-    standing: Standing,
+    current: CurrentState,
 ) -> tuple[dict[str, Base], list[Skipped], list[Skipped]]:
     """The bases, and of those that could not be had the ones that are skipped, and those that stay as they are applied."""
     bases: dict[str, Base] = {}
     failures: dict[str, SourceUnavailable] = {}
     for upstream, stack in selection.stacks.items():
         try:
-            bases[upstream] = _obtain(dist, upstream, stack, options, progress, standing)
+            bases[upstream] = _obtain(dist, upstream, stack, options, progress, current)
         except SourceUnavailable as failure:
             failures[upstream] = failure
-    kept = {u for u in failures if skip and u in standing.applied and _stays(dist, selection, u, standing.applied[u])}
+    kept = {u for u in failures if skip and u in current.applied and _stays(dist, selection, u, current.applied[u])}
     if failures and not (skip and (bases or kept)):
         raise _together(failures, some=bool(bases))
-    lost = {u: f for u, f in failures.items() if u in standing.applied and u not in kept}
+    lost = {u: f for u, f in failures.items() if u in current.applied and u not in kept}
     if lost:
         hint = "give their sources, or `patchctl revert` first: an apply gives up no tree for a source that is gone"
         what = f"{', '.join(lost)}: another tree is applied than is asked for, and no source could be had\n"
@@ -236,11 +236,11 @@ def _obtain_all(
 
 
 def _obtain(
-    dist: Distribution, upstream: str, stack: Stack, options: SourceOptions, progress: Progress, standing: Standing
+    dist: Distribution, upstream: str, stack: Stack, options: SourceOptions, progress: Progress, current: CurrentState
 ) -> Base:
     """Of an installed package first in the form that it is patched in already, else as what packages are built of."""
-    if upstream in standing.installed and options.source == "auto":
-        applied = standing.applied.get(upstream)
+    if upstream in current.installed and options.source == "auto":
+        applied = current.applied.get(upstream)
         form: Form = "git" if applied is not None and applied.form == "git" else "sdist"
         with contextlib.suppress(SourceUnavailable):
             return obtain_form(form, upstream, dist.upstream(upstream), stack, options, progress)
@@ -284,7 +284,7 @@ def _unavailable(
     options: SourceOptions,
     progress: Progress,
     skip: bool,
-    standing: Standing,
+    current: CurrentState,
     kept: list[Skipped],
 ) -> list[Omission]:
     """Patches that touch files which this form of the source lacks. In auto, git is tried first: it has every file.
@@ -296,7 +296,7 @@ def _unavailable(
     out = {id(o.patch) for o in selection.omitted}
     for upstream, base in list(bases.items()):
         wanted = [p for p in selection.patches[upstream] if id(p) not in out]
-        package = standing.installed.get(upstream)
+        package = current.installed.get(upstream)
         missing = missing_files(base, wanted, package.files if package else None)
         failure: SourceUnavailable | None = None
         if missing and package is None and base.form == "sdist" and options.source == "auto":
@@ -308,7 +308,7 @@ def _unavailable(
                 failure = error
         if missing and package is None and not skip:
             raise _lacking(upstream, base, missing, failure, options)
-        applied = standing.applied.get(upstream)
+        applied = current.applied.get(upstream)
         stays = applied is not None and applied.form == "git" and _stays(dist, selection, upstream, applied)
         if failure is not None and stays:
             kept.append(Skipped(upstream, tuple(failure.tried)))

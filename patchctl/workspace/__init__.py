@@ -1,1 +1,1 @@
-"""Workspaces: trees on disk, changed whole or not at all, with a journal, a state and a lock; and taken back or mended."""
+"""Workspaces: applies stacks to trees on disk, all or none, under a lock and a journal; reverts, repairs and describes them."""

@@ -1,7 +1,7 @@
 """Applying a plan to a workspace, and taking it back: all trees or none.
 
-A run goes: settle what every tree is to become (`_Run`), look at every file that would change and stop at what a person
-edited, bring the objects in, write the journal, carry it out. Only the last two change anything that anyone sees.
+A run settles what every tree is to become (`_Run`), stops at user edits in any file that would change, imports and verifies
+the objects, writes the journal and carries it out. Only the last two change anything that a user sees.
 """
 
 from __future__ import annotations
@@ -17,23 +17,28 @@ from patchctl.errors import BrokenRepository, LocalEdits, WrongUse
 from patchctl.git.run import GitFailed
 from patchctl.source.obtain import CACHE
 from patchctl.stack.plan import Plan, PlannedStack
-from patchctl.workspace.arrival import arrived
-from patchctl.workspace.belongings import refuse_unkeepable, settled_marks, staged_during
-from patchctl.workspace.changes import Part, edits_of, planned_state, refuse_all, target_files, touched_sides
-from patchctl.workspace.journal import REPAIR, Journal, TreeChange, finish, read_journal, write_journal
-from patchctl.workspace.leftovers import drop_own_locks, sweep
-from patchctl.workspace.lock import workspace_lock
-from patchctl.workspace.proof import Proof, check_places, explained, prove
-from patchctl.workspace.recovery import recovery
+from patchctl.workspace.journal import REPAIR, Journal, TreeChange, finish, read_journal, recovery, write_journal
+from patchctl.workspace.local_changes import refuse_unkeepable, settled_marks, staged_during
+from patchctl.workspace.repair_target import repair_marker
 from patchctl.workspace.state import FOLDER, SkippedUpstream, State, TreeState, load_state
-from patchctl.workspace.subjects import begun
+from patchctl.workspace.tree_part import (
+    TreePart,
+    edits_of,
+    import_objects,
+    planned_state,
+    refuse_all,
+    target_files,
+    touched_sides,
+)
 from patchctl.workspace.trees import STASH_HINT, Sides, Tree
+from patchctl.workspace.verify_objects import VerifiedMove, check_places, git_error, verify_objects
+from patchctl.workspace.workspace_lock import clean_up, drop_own_locks, workspace_lock
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run did: the state now, trees that changed, an interrupted run that it finished first, or took back
-    (`undone`), branches with edits, and the release that the profile was on before, where it is another one."""
+    """What a run did: the state now, the trees that changed, an interrupted run that it `finished` first or took back
+    (`undone`), branches with user edits by tree, and the release that the profile was on before, if it was another one."""
 
     state: State
     changed: tuple[str, ...]
@@ -44,7 +49,7 @@ class Outcome:
 
 
 def apply_plan(workspace: Path, plan: Plan, root: Path, into: Mapping[str, Path], *, stash: bool = False) -> Outcome:
-    """Make the workspace what the plan says. Raises LocalEdits, WorkspaceBusy; a kill at any time can be finished later."""
+    """Bring the workspace to the plan. After a kill at any time, the next run finishes it. Raises LocalEdits, WorkspaceBusy."""
     with writing(workspace), workspace_lock(workspace):
         return _Run(workspace, stash).apply(plan, root, into)
 
@@ -55,7 +60,7 @@ def preview(workspace: Path, plan: Plan, root: Path, into: Mapping[str, Path], *
 
 
 def revert(workspace: Path, *, stash: bool = False) -> Outcome:
-    """Take every tree back to its base. Raises WrongUse when nothing was ever applied."""
+    """Take every tree back to its base. Raises WrongUse when nothing was applied."""
     if not (workspace / FOLDER).is_dir():
         raise WrongUse(f"{workspace} is no workspace", hint="name it with --workspace DIR")
     with writing(workspace), workspace_lock(workspace):
@@ -64,19 +69,18 @@ def revert(workspace: Path, *, stash: bool = False) -> Outcome:
 
 @contextmanager
 def writing(workspace: Path) -> Iterator[None]:
-    """What the machine refuses becomes a message: a disk that is full or read-only is no fault of ours, and the run can be
-    finished when it is no longer so. Nor is a repository that git cannot use."""
+    """Turn errors of the machine (a full or read-only disk) and of git into messages: a later run can finish what was begun."""
     try:
         yield
     except GitFailed as failure:
-        raise explained(failure) from failure
+        raise git_error(failure) from failure
     except OSError as error:
         ends = "the next apply or revert ends what was begun"
         raise refusal(error, "it cannot be written or read", ends, workspace) from error
 
 
 class _Run:
-    """One run, under the lock unless it is `dry`. An interrupted run before it is finished first."""
+    """One run, under the lock unless it is `dry`. It finishes an interrupted run first."""
 
     def __init__(self, workspace: Path, stash: bool, dry: bool = False) -> None:
         self.workspace = workspace
@@ -87,9 +91,9 @@ class _Run:
         self.stashed: dict[str, str] = {}
         self._known_sides: dict[str, Sides] = {}
         self._stale: list[Tree] = []
-        if begun(workspace).exists():
+        if repair_marker(workspace).exists():
             what = f"a repair of {workspace} was interrupted"
-            raise LocalEdits(what, [str(begun(workspace))], hint="`patchctl repair` ends it")
+            raise LocalEdits(what, [str(repair_marker(workspace))], hint="`patchctl repair` ends it")
         journal = read_journal(workspace)
         if journal is not None and dry:
             hint = "apply or revert without --dry-run finishes it"
@@ -107,11 +111,11 @@ class _Run:
         parts = [self._part(p, before.get(p.upstream), into) for p in plan.stacks]
         after = {p.change.name: p.after for p in parts if p.after is not None}
         after |= {s.upstream: before[s.upstream] for s in plan.kept if s.upstream in before}
-        for name, tree in before.items():  # an upstream that this profile does not have goes back to its base
+        for name, tree in before.items():  # an upstream that is not in this profile goes back to its base
             if name not in after and self._is_there(name, tree):
                 parts.append(self._back(name, tree))
                 after[name] = _at_base(tree)
-        # Without the cache: a state is copied into images and to other machines, where that folder is not.
+        # Without places in the cache: states are copied into images and to other machines, which have no such folder.
         skipped = tuple(
             SkippedUpstream(s.upstream, tuple((t.place, t.reason) for t in s.tried if not t.place.startswith(CACHE)))
             for s in plan.skipped
@@ -131,39 +135,39 @@ class _Run:
         return self._carry_out("revert", parts, State(None, self.state.root, (), trees, ()))
 
     def _is_there(self, name: str, state: TreeState) -> bool:
-        """Somebody else's checkout or package may have been deleted since: then there is nothing to give back."""
+        """Whether the tree still exists: an `--into` checkout or package may have been deleted since."""
         tree = Tree.of(self.workspace, name, state)
         return state.kind == "managed" or (tree.folder.is_dir() and not tree.uninstalled)
 
     def _recover(self, journal: Journal) -> None:
-        """Finish an interrupted run, after a look at every file: a person may have edited some meanwhile."""
+        """Finish an interrupted run, after checking every file: a user may have edited some since."""
         way = recovery(self.workspace, journal, load_state(self.workspace))
-        proofs = dict(way.proofs)
+        verified = dict(way.verified)
         changes = []
         refusals: list[LocalEdits] = []
         for change in way.journal.changes:
             tree = change.tree(self.workspace)
             settled_marks(tree)
-            during = tree.edits_during(proofs[change.name].sides)
+            during = tree.edits_during(verified[change.name].sides)
             found = {*during, *staged_during(tree, change.source, change.target)}
             if change.stash is None:
                 found |= set(tree.edited_generated(change.generated, change.known))
             if found and not self.stash:
                 refusals.append(tree.refusal(sorted(found)))
-            elif found:  # with those that were kept before, and are still there
+            elif found:  # with those kept before that are still there
                 move = replace(change.move, stash=None)
                 found |= set(tree.edits_during(tree.sides(move)))
                 refuse_unkeepable(tree, found)
                 change = replace(change, stash=self._keep(tree, change.target or change.base, found))
-                proofs[change.name] = prove(tree, change.move)
+                verified[change.name] = verify_objects(tree, change.move)
             changes.append(change)
         refuse_all(refusals)
         journal = replace(way.journal, changes=tuple(changes))
         write_journal(self.workspace, journal)
-        finish(self.workspace, journal, proofs)
+        finish(self.workspace, journal, verified)
         self.finished, self.undone = (None, journal.verb) if way.back else (journal.verb, None)
 
-    def _part(self, planned: PlannedStack, old: TreeState | None, into: Mapping[str, Path]) -> Part:
+    def _part(self, planned: PlannedStack, old: TreeState | None, into: Mapping[str, Path]) -> TreePart:
         name = planned.upstream
         after = planned_state(planned, old, into.get(name))
         tree = Tree(self.workspace, name, after.kind, after.folder, after.record)
@@ -180,7 +184,7 @@ class _Run:
             if tree.folder.is_symlink() or _holds_anything(tree.folder):
                 hint = "name another workspace, or patch this folder where it is with --into"
                 raise LocalEdits(f"{name} would be written where something else is", [str(tree.folder)], hint=hint)
-        # What the owner of a tree has there already is the owner's, and stays.
+        # A file that the owner of a tree already has there stays.
         wanted = {p: t for p, t in wanted.items() if p in known or not tree.holds(p.encode())}
         source = old.tip_commit if old is not None and not fresh else None
         if fresh and after.kind == "into":
@@ -198,15 +202,15 @@ class _Run:
             record=after.record,
             before=tree.texts(known),
         )
-        return Part(change, planned, after, fresh)
+        return TreePart(change, planned, after, fresh)
 
-    def _back(self, name: str, old: TreeState) -> Part:
+    def _back(self, name: str, old: TreeState) -> TreePart:
         tree = Tree.of(self.workspace, name, old)
         if not tree.git_dir.is_dir():
             raise LocalEdits(f"the repository of {name} is gone", [str(tree.git_dir)], hint=REPAIR)
         known = dict(old.generated)
         edited = tree.edited_generated({}, known)
-        # They stay when a managed tree goes back to its base: the unpatched package needs them as well.
+        # They stay in a managed tree at its base: the unpatched package needs them as well.
         before = tree.texts(known)
         texts = {p: t for p, t in before.items() if old.kind == "managed" and p.encode() not in edited}
         change = TreeChange(
@@ -222,10 +226,10 @@ class _Run:
             record=old.record,
             before=before,
         )
-        return Part(change, None, None, fresh=False)
+        return TreePart(change, None, None, fresh=False)
 
-    def _carry_out(self, verb: str, parts: Sequence[Part], after: State) -> Outcome:
-        if verb == "revert":  # a checkout that was patched where it is is no longer ours afterwards
+    def _carry_out(self, verb: str, parts: Sequence[TreePart], after: State) -> Outcome:
+        if verb == "revert":  # afterwards, an `--into` checkout is no longer ours
             parts = [replace(p, change=replace(p.change, forget=p.change.kind == "into")) for p in parts]
         edited = self._all_edited(parts)
         active = [p for p in parts if not p.idle or p.change.name in edited]
@@ -236,25 +240,25 @@ class _Run:
         try:
             for part in active:
                 self._check_places(part)
-            proofs = {p.change.name: self._proof(p) for p in active}
+            verified = {p.change.name: self._verified(p) for p in active}
         except BaseException:
             self._sweep(self.state)
             raise
-        changes = self._all_stashed(active, edited, proofs)
+        changes = self._all_stashed(active, edited, verified)
         journal = Journal(verb, tuple(changes), after)
         write_journal(self.workspace, journal)
-        state = finish(self.workspace, journal, proofs)
+        state = finish(self.workspace, journal, verified)
         self._sweep(state)
         return Outcome(state, changed, self.finished, self.stashed, self.undone)
 
     def _refresh(self) -> None:
-        """Of trees that were copied, as into an image, git would read every file at every run from now on."""
+        """Refresh the index of trees that were copied, as into an image: git would read every file at every run."""
         for tree in () if self.dry else self._stale:
-            with suppress(GitFailed, LocalEdits, OSError):  # the next one that may write does it
+            with suppress(GitFailed, LocalEdits, OSError):  # the next run that may write does it
                 tree.work.refresh()
 
-    def _all_edited(self, parts: Sequence[Part]) -> dict[str, list[bytes]]:
-        """`_edited` of every tree that has any. Raises LocalEdits with those of all trees."""
+    def _all_edited(self, parts: Sequence[TreePart]) -> dict[str, list[bytes]]:
+        """`_edited` of every tree where it is not None. Raises LocalEdits with the edits of all trees."""
         edited: dict[str, list[bytes]] = {}
         refusals: list[LocalEdits] = []
         for part in parts:
@@ -271,8 +275,8 @@ class _Run:
         refuse_all(refusals)
         return edited
 
-    def _edited(self, part: Part) -> list[bytes] | None:
-        """What a person edited, to be kept on a branch; None for nothing. Raises LocalEdits unless there is --stash."""
+    def _edited(self, part: TreePart) -> list[bytes] | None:
+        """Files that a user edited and that go on a branch; None where none have to. Raises LocalEdits without --stash."""
         change = part.change
         tree = change.tree(self.workspace)
         if part.fresh and change.kind == "managed":
@@ -296,13 +300,13 @@ class _Run:
             raise LocalEdits(f"{tree.name} was edited since it was applied", tree.shown(edits), hint=STASH_HINT)
         raise LocalEdits(f"HEAD of {tree.name} was moved to {head}", [str(tree.folder)], hint=STASH_HINT)
 
-    def _sides(self, part: Part, tree: Tree) -> Sides:
+    def _sides(self, part: TreePart, tree: Tree) -> Sides:
         name = part.change.name
         if name not in self._known_sides:
             self._known_sides[name] = self._sides_of(part, tree)
         return self._known_sides[name]
 
-    def _sides_of(self, part: Part, tree: Tree) -> Sides:
+    def _sides_of(self, part: TreePart, tree: Tree) -> Sides:
         change = part.change
         if part.idle and not part.fresh:
             return Sides({}, {}, {})
@@ -313,17 +317,17 @@ class _Run:
         return Sides(before, after, before)
 
     def _all_stashed(
-        self, active: Sequence[Part], edited: Mapping[str, list[bytes]], proofs: dict[str, Proof]
+        self, active: Sequence[TreePart], edited: Mapping[str, list[bytes]], verified: dict[str, VerifiedMove]
     ) -> list[TreeChange]:
-        """The changes, with the edits of every tree on a branch, and proven with those; none is made when one cannot be."""
+        """The changes, after putting the edits of every tree on a branch: of all trees, or of none. Updates `verified`."""
         changes = []
         try:
             for part in active:
                 change = self._stashing(part.change, edited.get(part.change.name))
                 if change.stash is not None:
                     tree = change.tree(self.workspace)
-                    proofs[change.name] = prove(tree, change.move, change.base)
-                    tree.steps(proofs[change.name].sides)
+                    verified[change.name] = verify_objects(tree, change.move, change.base)
+                    tree.steps(verified[change.name].sides)
                 changes.append(change)
         except BaseException:
             for part in active:
@@ -343,30 +347,30 @@ class _Run:
         self.stashed[tree.name] = branch if tree.kind == "managed" else f"{branch} of {tree.git_dir}"
         return tree_id
 
-    def _check_places(self, part: Part) -> None:
+    def _check_places(self, part: TreePart) -> None:
         change = part.change
         tree = change.tree(self.workspace)
         named = [*change.generated, *change.known, *([change.record] if change.record else [])]
         check_places(tree, change.base, [*self._sides(part, tree).paths, *map(os.fsencode, named)])
 
-    def _proof(self, part: Part) -> Proof:
-        """Bring in what the tree needs, and prove that it is all there and whole."""
+    def _verified(self, part: TreePart) -> VerifiedMove:
+        """Import the objects that the tree needs, and verify them."""
         if part.planned is not None:
-            return arrived(self.workspace, part)
+            return import_objects(self.workspace, part)
         change, tree = part.change, part.change.tree(self.workspace)
         try:
-            return prove(tree, change.move, change.base)
-        except BrokenRepository:  # where only what is there now is damaged, the way out of it is not barred
-            return prove(tree, change.move)
+            return verify_objects(tree, change.move, change.base)
+        except BrokenRepository:  # damage of the current commit alone must not block the way out of it
+            return verify_objects(tree, change.move)
 
     def _sweep(self, state: State | None) -> None:
-        for name, place in sweep(self.workspace, state).items():
+        for name, place in clean_up(self.workspace, state).items():
             if name in self.stashed:
                 self.stashed[name] = f"{self.stashed[name].partition(' ')[0]} of {place}"
 
 
-def _closed(part: Part, workspace: Path, error: PermissionError) -> LocalEdits:
-    """The refusal for a file of a tree that may not be read: what is in it may be a person's. Raises any other error again."""
+def _closed(part: TreePart, workspace: Path, error: PermissionError) -> LocalEdits:
+    """The refusal for an unreadable file of a tree, which may hold user edits. Raises any other error again."""
     tree = part.change.tree(workspace)
     place = Path(os.fsdecode(error.filename or b""))
     if not place.is_relative_to(tree.folder) or place.is_relative_to(tree.git_dir):

@@ -1,4 +1,9 @@
-"""The work tree in which a person changes a stack: an ordinary repository with a branch, the base and a commit a patch."""
+"""The work tree in which a user changes a stack: an ordinary repository with a branch, the base and one commit per patch.
+
+An export notes in it what it is about to write, so that the next one can go on after a kill. Patch files that are neither what
+the work tree was made from nor what it gives were changed by somebody, and stop an export; the mixture of both that a killed
+export leaves is told from such an edit by this note alone.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +31,8 @@ from patchctl.stack.build import COMMITTER
 from patchctl.stack.memo import StackResult
 from patchctl.stack.plan import build_stack, load_patches, missing_files
 from patchctl.terminal.progress import Progress
-from patchctl.workspace.belongings import edits_in, marks_in, refuse_operation
 from patchctl.workspace.files import TreeFiles
+from patchctl.workspace.local_changes import edits_in, marks_in, refuse_operation
 from patchctl.workspace.trees import Move, Tree
 
 _KEYS = ("upstream", "stack", "base", "tip")
@@ -301,3 +306,42 @@ def open_stack(
     digest = series_digest((p.file.name, p.data, p.carried) for p in patches)
     make_edit_tree(place, stack, base, result, digest)
     return Opened(place, result)
+
+
+_NOTE = "patchctl-exporting.json"
+Series = Iterable[tuple[str, bytes, Mapping[str, bytes]]]  # of each patch its file's name, its bytes, its carried files
+
+
+def note_export(folder: Path, before: Series, after: Series) -> None:
+    """Note what the patch files are and what the export will make of them. Raises OSError."""
+    known: dict[str, list[str]] = {}
+    for side in (before, after):
+        for path, digest in _digests(side).items():
+            known.setdefault(path, []).append(digest)
+    replace_file(_file(folder), json.dumps(known, indent=1, sort_keys=True).encode())
+
+
+def is_half_exported(folder: Path, now: Series) -> bool:
+    """Whether an export of this work tree was interrupted, and every file is as before or as after it."""
+    try:
+        known = json.loads(_file(folder).read_bytes())
+        return all(digest in known.get(path, ()) for path, digest in _digests(now).items())
+    except (FileNotFoundError, ValueError, TypeError, AttributeError):
+        return False
+
+
+def end_export(folder: Path) -> None:
+    """Remove the note: everything is written and marked. Raises OSError."""
+    _file(folder).unlink(missing_ok=True)
+
+
+def _digests(series: Series) -> dict[str, str]:
+    found = {}
+    for name, data, carried in series:
+        for path, content in ((name, data), *((f"files/{p}", c) for p, c in carried.items())):
+            found[path] = hashlib.sha256(content).hexdigest()
+    return found
+
+
+def _file(folder: Path) -> Path:
+    return folder / ".git" / _NOTE

@@ -1,7 +1,7 @@
-"""What a run is about to do, on disk before it does it, so that the next run can finish it after a kill.
+"""The journal: what a run is about to do, on disk before it does it, so that the next run can finish it after a kill.
 
 The journal names commits whose objects are in the trees' repositories already, and the state that holds afterwards.
-Finishing is idempotent: every file is either still as before, or as it shall be, or was edited by a person meanwhile.
+Finishing is idempotent: every file is still as before, or already as after, or was edited by a user in between.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from patchctl.denied import refusal
-from patchctl.errors import BadManifest, LocalEdits, Where
+from patchctl.errors import BadManifest, BrokenRepository, LocalEdits, Where
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.index import Change, NotPlain
 from patchctl.git.packfiles import bring_pack
 from patchctl.git.worktree import WorkTree, add_exclude, find_git_dir, object_store
 from patchctl.workspace.files import TreeFiles
-from patchctl.workspace.installed import bring_bytecode_back, set_bytecode_aside, write_record
-from patchctl.workspace.modes import note_modes, set_modes
-from patchctl.workspace.proof import Proof
+from patchctl.workspace.pip_record import restore_bytecode, save_bytecode, write_record
 from patchctl.workspace.state import (
     FOLDER,
     State,
@@ -34,7 +32,9 @@ from patchctl.workspace.state import (
     save_json,
     state_from_json,
 )
-from patchctl.workspace.trees import Move, Sides, Steps, Tree, commit_tree
+from patchctl.workspace.trees import Move, Sides, Steps, Tree, commit_tree, note_modes, set_modes
+from patchctl.workspace.verify_objects import VerifiedMove, check_places, verify_objects
+from patchctl.workspace.workspace_lock import drop_own_locks
 
 VERSION = 1
 _FILE = "journal.json"
@@ -165,11 +165,11 @@ def place_repositories(workspace: Path, journal: Journal) -> None:
             os.replace(prepared, tree.git_dir)
 
 
-def finish(workspace: Path, journal: Journal, proofs: Mapping[str, Proof]) -> State:
-    """Carry the journal out, or what is left of it; write the state; drop the journal. `proofs`: of each tree's move."""
+def finish(workspace: Path, journal: Journal, verified: Mapping[str, VerifiedMove]) -> State:
+    """Carry the journal out, or what is left of it; write the state; drop the journal. `verified`: of each tree's move."""
     place_repositories(workspace, journal)
     # All trees or none: an edit in the last one has to stop the run before the first.
-    steps = [_plan(workspace, change, proofs[change.name]) for change in journal.changes]
+    steps = [_plan(workspace, change, verified[change.name]) for change in journal.changes]
     after = journal.after
     for change, todo in zip(journal.changes, steps, strict=True):
         placed = _finish_tree(workspace, change, todo)
@@ -181,9 +181,9 @@ def finish(workspace: Path, journal: Journal, proofs: Mapping[str, Proof]) -> St
     return after
 
 
-def _plan(workspace: Path, change: TreeChange, proof: Proof) -> Steps:
+def _plan(workspace: Path, change: TreeChange, verified: VerifiedMove) -> Steps:
     tree = change.tree(workspace)
-    steps = tree.steps(proof.sides, proof.contents)
+    steps = tree.steps(verified.sides, verified.contents)
     edited = tree.edited_generated(change.generated, change.known)
     if any(path not in steps.sides.kept for path in edited):
         tree.refuse(edited)
@@ -196,7 +196,7 @@ def _finish_tree(workspace: Path, change: TreeChange, steps: Steps) -> dict[str,
         add_exclude(tree.git_dir, change.generated)
     base = tree.files(change.base) if change.record else {}
     if change.record:
-        set_bytecode_aside(tree, base, steps.sides.before, steps.todo)
+        save_bytecode(tree, base, steps.sides.before, steps.todo)
     note_modes(tree, steps.sides)
     files = tree.carry_out(steps)
     set_modes(tree, steps.sides)
@@ -206,7 +206,7 @@ def _finish_tree(workspace: Path, change: TreeChange, steps: Steps) -> dict[str,
         _put_away(workspace, tree)
         return placed
     if change.record:
-        bring_bytecode_back(tree, base, steps.sides.after)
+        restore_bytecode(tree, base, steps.sides.after)
         write_record(tree, change.base, change.target, placed)
     wrong = _write_index(tree, change, steps, files)
     wrong = tree.differing(steps.sides.after, wrong) if wrong else []
@@ -265,3 +265,39 @@ def _set_refs(tree: Tree, change: TreeChange, target: str) -> None:
         for pack in (tree.git_dir / "objects" / "pack").glob("*.pack"):
             bring_pack(pack, object_store(owner) / "pack")
         theirs.set_refs(change.base, target)
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """The run that ends an interrupted one: the same or, with `back`, its opposite; `verified` has each tree's move."""
+
+    journal: Journal
+    verified: Mapping[str, VerifiedMove]
+    back: bool
+
+
+def recovery(workspace: Path, journal: Journal, before: State | None) -> Recovery:
+    """Choose how to end an interrupted run: forward where all its objects are whole, else back to the state before it.
+
+    Changes no file of a tree. Raises BrokenRepository when objects of both ways are damaged, WrongUse or LocalEdits where
+    something cannot be written now.
+    """
+    place_repositories(workspace, journal)
+    drop_own_locks([change.tree(workspace) for change in journal.changes])
+    try:
+        found = Recovery(journal, _verified_moves(workspace, journal), back=False)
+    except BrokenRepository as damage:
+        other = taken_back(journal, before)
+        try:
+            found = Recovery(other, _verified_moves(workspace, other), back=True)
+        except BrokenRepository:
+            raise damage from None
+    for change in found.journal.changes:
+        tree = change.tree(workspace)
+        todo = tree.todo(found.verified[change.name].sides)
+        check_places(tree, change.base, [*todo, *map(os.fsencode, change.generated)])
+    return found
+
+
+def _verified_moves(workspace: Path, journal: Journal) -> dict[str, VerifiedMove]:
+    return {change.name: verify_objects(change.tree(workspace), change.move) for change in journal.changes}

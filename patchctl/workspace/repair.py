@@ -1,5 +1,7 @@
-"""`patchctl repair`: the way out of a workspace that no other verb can use. Every tree ends at its base, every file of a person
-is where it was or aside, and nothing is overwritten."""
+"""`patchctl repair`: brings a workspace that no other verb can use back to its bases.
+
+Every user file stays where it was or moves into a backup folder; nothing is overwritten.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,16 @@ from typing import Any
 
 from patchctl.errors import LocalEdits, WrongUse
 from patchctl.git.catfile import ObjectReader
-from patchctl.workspace.aside import Aside
-from patchctl.workspace.leftovers import drop_own_locks, sweep
-from patchctl.workspace.lock import workspace_lock
-from patchctl.workspace.mending import Mending, Seen, locks, look
+from patchctl.workspace.repair_target import LastKnown, RepairTarget, last_known, repair_marker, repair_targets
 from patchctl.workspace.state import FOLDER, State, TreeState, save_json
-from patchctl.workspace.subjects import Memory, Subject, begun, remembered, subjects
+from patchctl.workspace.tree_repair import Backup, Problem, TreeRepair, diagnose, locks
 from patchctl.workspace.trees import commit_tree
+from patchctl.workspace.workspace_lock import clean_up, drop_own_locks, workspace_lock
 
 
 @dataclass(frozen=True)
 class RepairedTree:
-    """One tree. `outcome`: base, aside (moved away whole), left (a checkout whose files stay as they are), gone."""
+    """One tree. `outcome`: base, aside (moved to the backup whole), left (a checkout whose files stay as they are), gone."""
 
     name: str
     folder: str
@@ -32,10 +32,10 @@ class RepairedTree:
 
 @dataclass(frozen=True)
 class Repair:
-    """What was seen, what was moved aside and where to, and the trees; of a healthy workspace nothing."""
+    """The problems found, the backup folder with what was moved there, and the trees. All empty for a healthy workspace."""
 
     workspace: str
-    found: tuple[Seen, ...]
+    found: tuple[Problem, ...]
     aside: str | None
     kept: tuple[str, ...]
     trees: tuple[RepairedTree, ...]
@@ -50,38 +50,38 @@ class Repair:
         return {**asdict(self), "healthy": self.healthy}
 
 
-def look_at(workspace: Path) -> Repair:
-    """What `repair` would have to do. Takes no lock, writes nothing."""
+def preview_repair(workspace: Path) -> Repair:
+    """Find what `repair` would fix. Takes no lock, writes nothing."""
     _check_is_one(workspace)
-    memory = remembered(workspace)
-    return Repair(str(workspace), tuple(_look(workspace, memory, subjects(workspace, memory))), None, (), ())
+    last = last_known(workspace)
+    return Repair(str(workspace), tuple(_problems(workspace, last, repair_targets(workspace, last))), None, (), ())
 
 
 def repair(workspace: Path, cache: Path) -> Repair:
-    """Make a clean base of every tree that can be made from what the workspace or the cache holds; the others go aside whole.
+    """Bring every tree to its base, from objects of the workspace or the cache; move a tree that neither has to the backup.
 
-    Raises WrongUse for no workspace, WorkspaceBusy, and LocalEdits while a git is at work in a tree. Killed at any time, it
-    can be run again.
+    Can be run again after a kill at any time. Raises WrongUse where there is no workspace, WorkspaceBusy, and LocalEdits while
+    git runs in a tree.
     """
     _check_is_one(workspace)
     with workspace_lock(workspace):
-        memory = remembered(workspace)
-        trees = subjects(workspace, memory)
-        drop_own_locks([subject.tree(workspace) for subject in trees])
-        found = tuple(_look(workspace, memory, trees))
+        last = last_known(workspace)
+        trees = repair_targets(workspace, last)
+        drop_own_locks([target.tree(workspace) for target in trees])
+        found = tuple(_problems(workspace, last, trees))
         if not found:
             return Repair(str(workspace), (), None, (), ())
-        for subject in trees:
-            _check_no_git(subject, workspace)
-        begun(workspace).touch()
-        aside = Aside(workspace)
-        if {seen.kind for seen in found} == {"lock"}:
-            done = _move_locks(workspace, trees, aside)
+        for target in trees:
+            _check_no_git(target, workspace)
+        repair_marker(workspace).touch()
+        backup = Backup(workspace)
+        if {problem.kind for problem in found} == {"lock"}:
+            done = _move_locks(workspace, trees, backup)
         else:
-            done = _to_base(workspace, memory, trees, aside, cache)
-        begun(workspace).unlink()
-        kept = tuple(str(path) for path in aside.kept)
-        return Repair(str(workspace), found, str(aside.folder) if kept else None, kept, done)
+            done = _to_base(workspace, last, trees, backup, cache)
+        repair_marker(workspace).unlink()
+        kept = tuple(str(path) for path in backup.kept)
+        return Repair(str(workspace), found, str(backup.folder) if kept else None, kept, done)
 
 
 def _check_is_one(workspace: Path) -> None:
@@ -89,22 +89,22 @@ def _check_is_one(workspace: Path) -> None:
         raise WrongUse(f"{workspace} is no workspace", hint="name it with --workspace DIR")
 
 
-def _look(workspace: Path, memory: Memory, trees: Sequence[Subject]) -> Iterator[Seen]:
-    for error in memory.errors:
+def _problems(workspace: Path, last: LastKnown, trees: Sequence[RepairTarget]) -> Iterator[Problem]:
+    for error in last.errors:
         file = error.where.file if error.where else str(workspace)
-        yield Seen("journal" if file.endswith("journal.json") else "state", file, error.what)
-    if begun(workspace).exists():
-        yield Seen("repair", str(begun(workspace)), "a repair was interrupted")
-    if memory.journal is not None:
+        yield Problem("journal" if file.endswith("journal.json") else "state", file, error.what)
+    if repair_marker(workspace).exists():
+        yield Problem("repair", str(repair_marker(workspace)), "a repair was interrupted")
+    if last.journal is not None:
         place = str(workspace / FOLDER / "journal.json")
-        yield Seen("interrupted", place, f"{memory.journal.verb} was interrupted; the next one would finish it")
-    for subject in trees:
-        yield from look(workspace, subject)
+        yield Problem("interrupted", place, f"{last.journal.verb} was interrupted; the next one would finish it")
+    for target in trees:
+        yield from diagnose(workspace, target)
 
 
-def _check_no_git(subject: Subject, workspace: Path) -> None:
-    """Raise LocalEdits while a git of somebody's works in the tree: its lock is not stale, whatever its age."""
-    tree = subject.tree(workspace)
+def _check_no_git(target: RepairTarget, workspace: Path) -> None:
+    """Raise LocalEdits while git runs in the tree: its lock is not stale, however old it is."""
+    tree = target.tree(workspace)
     inside = os.path.realpath(tree.folder)
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -112,60 +112,60 @@ def _check_no_git(subject: Subject, workspace: Path) -> None:
                 continue
             command = (process / "cmdline").read_bytes().split(b"\0")
             place = os.path.realpath(os.readlink(process / "cwd"))
-        except OSError:  # it ended, or may not be seen
+        except OSError:  # it ended, or belongs to somebody else
             continue
         if place == inside or place.startswith(f"{inside}/") or f"--git-dir={tree.git_dir}".encode() in command:
             what = f"a git is at work in {tree.name} (process {process.name})"
             raise LocalEdits(what, [str(tree.folder)], hint="wait for it to end, or end it, then repair")
 
 
-def _move_locks(workspace: Path, trees: Sequence[Subject], aside: Aside) -> tuple[RepairedTree, ...]:
-    """Stale locks alone: the trees stay as they are applied."""
-    for subject in trees:
-        for lock in locks(subject.tree(workspace)):
-            aside.take(lock, f"{subject.name}.git", lock.name)
+def _move_locks(workspace: Path, trees: Sequence[RepairTarget], backup: Backup) -> tuple[RepairedTree, ...]:
+    """Where stale locks are the only problem, the trees stay applied."""
+    for target in trees:
+        for lock in locks(target.tree(workspace)):
+            backup.take(lock, f"{target.name}.git", lock.name)
     return ()
 
 
 def _to_base(
-    workspace: Path, memory: Memory, trees: Sequence[Subject], aside: Aside, cache: Path
+    workspace: Path, last: LastKnown, trees: Sequence[RepairTarget], backup: Backup, cache: Path
 ) -> tuple[RepairedTree, ...]:
     own = workspace / FOLDER
     states: dict[str, TreeState] = {}
     done = []
-    for subject in trees:
-        mending = Mending(workspace, subject, aside, cache)
-        outcome = mending.run()
-        done.append(RepairedTree(subject.name, str(mending.tree.folder), outcome, subject.base))
-        if outcome == "base" and subject.kind == "managed":
-            states[subject.name] = _at_base(mending)
-    for error in memory.errors:
+    for target in trees:
+        tree_repair = TreeRepair(workspace, target, backup, cache)
+        outcome = tree_repair.run()
+        done.append(RepairedTree(target.name, str(tree_repair.tree.folder), outcome, target.base))
+        if outcome == "base" and target.kind == "managed":
+            states[target.name] = _at_base(tree_repair)
+    for error in last.errors:
         if error.where is not None and os.path.lexists(error.where.file):
-            aside.copy(Path(error.where.file), FOLDER, Path(error.where.file).name)
-    roots = [s.root for s in (memory.state, memory.journal.after if memory.journal else None) if s is not None]
+            backup.copy(Path(error.where.file), FOLDER, Path(error.where.file).name)
+    roots = [s.root for s in (last.state, last.journal.after if last.journal else None) if s is not None]
     state = State(None, (roots or [""])[0], (), states, ())
     save_json(own / "state.json", state.as_json())
-    (own / "journal.json").unlink(missing_ok=True)  # the last: until here it can be done again
-    for place in sweep(workspace, state).values():
-        aside.kept.append(place)
+    (own / "journal.json").unlink(missing_ok=True)  # last: until here the repair can be run again
+    for place in clean_up(workspace, state).values():
+        backup.kept.append(place)
     return tuple(done)
 
 
-def _at_base(mending: Mending) -> TreeState:
-    subject = mending.subject
-    with ObjectReader(mending.tree.git_dir, subject.name) as reader:
-        tree = commit_tree(reader, subject.base)
-    old = subject.state
+def _at_base(tree_repair: TreeRepair) -> TreeState:
+    target = tree_repair.target
+    with ObjectReader(tree_repair.tree.git_dir, target.name) as reader:
+        tree = commit_tree(reader, target.base)
+    old = target.state
     return TreeState(
-        kind=subject.kind,
-        folder=subject.folder,
+        kind=target.kind,
+        folder=target.folder,
         stack=old.stack if old else "unknown",
         form=old.form if old else "git",
         origin=old.origin if old else "",
-        base_commit=subject.base,
+        base_commit=target.base,
         base_tree=tree,
-        tip_commit=subject.base,
+        tip_commit=target.base,
         tip_tree=tree,
         locked=False,
-        generated=mending.generated,
+        generated=tree_repair.generated,
     )

@@ -88,6 +88,11 @@ class State:
         return {"version": VERSION, **asdict(self)}
 
 
+def in_profile(tree: TreeState) -> bool:
+    """Whether the applied profile has this tree. One that only another profile had stays at its base, and is never installed."""
+    return bool(tree.patches) or tree.locked or tree.tip_commit != tree.base_commit
+
+
 def load_state(workspace: Path) -> State | None:
     """The state of a workspace, or None when there is none. Raises BadManifest."""
     file = workspace / FOLDER / "state.json"

@@ -1,4 +1,4 @@
-"""What a workspace holds now. Takes no lock and writes nothing: works read-only, and as another user."""
+"""What a workspace holds now, also as labels of an image. Takes no lock and writes nothing: works read-only, and as another user."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from patchctl import __version__
 from patchctl.denied import of_the_machine
 from patchctl.errors import GitKilled, PatchctlError, WrongUse
 from patchctl.git.run import GitRefused
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.lock import read_lock
-from patchctl.workspace.belongings import edits_in, marks_in, operation_in
+from patchctl.manifest.lock import lock_digest, read_lock
 from patchctl.workspace.imports import Import, find_imports
-from patchctl.workspace.installed import record_is_ours
 from patchctl.workspace.journal import read_journal
-from patchctl.workspace.named import in_profile, unlike_profile
-from patchctl.workspace.state import AppliedPatch, LeftOut, SkippedUpstream, TreeState, load_state
+from patchctl.workspace.local_changes import edits_in, marks_in, operation_in
+from patchctl.workspace.pip_record import record_is_ours
+from patchctl.workspace.state import AppliedPatch, LeftOut, SkippedUpstream, State, TreeState, in_profile, load_state
 from patchctl.workspace.trees import Tree
 
 
@@ -161,3 +161,78 @@ def _lock(dist: Distribution | None, name: str, state: TreeState) -> str:
     if expected is None:
         return "silent"
     return "equal" if expected.tip_commit == state.tip_commit else "differs from the lock: apply again"
+
+
+def labels(status: Status, dist: Distribution) -> dict[str, str]:
+    """The labels of an image with this workspace, sorted by name.
+
+    `patchctl.lock` is patchctl.manifest.lock.lock_digest over the stacks of these trees; `patchctl.tree.UPSTREAM` is `FORM:TREE` for each,
+    TREE being git's id of the patched tree; `patchctl.without` lists the features that any of them lacks, and `patchctl.skipped`
+    the profile's other upstreams. So a subset of the trees, or of their patches, never has the labels of all.
+
+    Raises WrongUse when no profile is applied, or when the workspace differs from its lock: a label would then be untrue.
+    """
+    if status.profile is None:
+        raise WrongUse("no profile is applied here", where=status.workspace, hint="`patchctl apply` first")
+    if not status.clean:
+        raise WrongUse(
+            "the workspace is not as it should be, and labels would say that it is",
+            where=status.workspace,
+            hint="`patchctl status` names what is not",
+        )
+    profile = dist.held(status.profile, status.release) or dist.profile(status.profile)
+    skipped = {one.upstream for one in status.skipped}
+    held = [t for t in status.trees if t.upstream in profile.stacks and t.upstream not in skipped and _applied(t)]
+    lacking = {one.feature for tree in held for one in tree.left_out}
+    stacks = [dist.stack(tree.upstream, tree.stack) for tree in held]
+    found = {
+        "patchctl.version": __version__,
+        "patchctl.profile": status.profile,
+        "patchctl.release": profile.release or "",
+        "patchctl.without": ",".join(sorted({*status.without, *lacking})),
+        "patchctl.lock": lock_digest(dist.root, stacks) or "",
+        "patchctl.skipped": ",".join(sorted(profile.stacks.keys() - {tree.upstream for tree in held})),
+    }
+    found |= {f"patchctl.tree.{tree.upstream}": f"{tree.form}:{tree.tip_tree}" for tree in held}
+    return dict(sorted(found.items()))
+
+
+def _applied(tree: TreeStatus) -> bool:
+    """Whether this profile's apply made the tree: one that only another profile had is at its base, without a lock."""
+    return bool(tree.patches or tree.left_out) or tree.lock == "equal"
+
+
+def unlike_profile(workspace: Path, state: State, dist: Distribution) -> dict[str, str]:
+    """The upstreams whose tree is not what the state's profile names now, each with the reason.
+
+    The distribution may have changed since the apply, and a state may have been edited. A tree that was reverted to its base and
+    an upstream without a source are as they should be.
+    """
+    if state.profile is None:
+        return {}
+    profile = dist.held(state.profile, state.release)
+    if profile is None:
+        where = f" of the release {state.release}" if state.release else ""
+        what = f"the distribution has no profile {state.profile}{where}"
+        return {name: what for name, tree in state.trees.items() if in_profile(tree)}
+    found = {}
+    for name, tree in state.trees.items():
+        stack = profile.stacks.get(name)
+        if stack is None and in_profile(tree):
+            found[name] = f"the profile {profile.name} does not name it, and the tree is not at its base"
+        elif stack not in (None, tree.stack):
+            found[name] = f"the profile {profile.name} names its stack {stack}, and the tree is of {tree.stack}"
+        elif stack is not None and not in_profile(tree) and not tree.left_out and _has_patches(dist, name, stack):
+            found[name] = f"the profile {profile.name} names it, and the tree is at its base"
+    skipped = {one.upstream for one in state.skipped}
+    for name in sorted(profile.stacks.keys() - state.trees.keys()):
+        if name not in skipped:
+            found[name] = f"the profile {profile.name} names it, and the state has no tree of it"
+        elif os.path.lexists(workspace / name):
+            found[name] = "its source could not be had, says the state, and a tree lies here"
+    return found
+
+
+def _has_patches(dist: Distribution, upstream: str, stack: str) -> bool:
+    known = dist.stacks.get((upstream, stack))
+    return known is not None and bool(dist.patches(known))

@@ -1,21 +1,25 @@
-"""One tree of a workspace: where its files and its git directory are, what was edited in it, and how it is changed."""
+"""One tree of a workspace: where its files and git directory are, what was edited in it, and how it is changed.
+
+Images, wheels and mounts have file modes of their own. In an --into checkout they stay, except for files whose mode a patch
+changes: these get the patch's executable bits, and their own back when the patch goes.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from patchctl.errors import LocalEdits
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.objects import GITLINK, REGULAR, Entry, Files
+from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, Entry, Files
 from patchctl.git.worktree import WorkTree
 from patchctl.workspace.files import TreeFiles
-from patchctl.workspace.record import listed
-from patchctl.workspace.state import FOLDER, TreeState
+from patchctl.workspace.state import FOLDER, TreeState, save_json
 
 STASH_HINT = "commit them elsewhere, or let `--stash` keep them on a branch of the tree"
 
@@ -50,7 +54,7 @@ class Sides:
 
 @dataclass(frozen=True)
 class Steps:
-    """A move, the paths whose file on disk is not yet as it shall be, and contents that are in memory, by id."""
+    """A pending checkout: the move, the paths still to write, and blobs already in memory, by id."""
 
     sides: Sides
     todo: tuple[bytes, ...]
@@ -146,7 +150,7 @@ class Tree:
         return self._compare(sides)[1]
 
     def todo(self, sides: Sides) -> list[bytes]:
-        """Paths that the move changes whose file on disk is not yet as it shall be, obstacles among them."""
+        """Paths whose file on disk is not yet that of `after`, obstacles included."""
         todo, obstacles = self._compare(sides)
         return [*todo, *obstacles]
 
@@ -171,7 +175,7 @@ class Tree:
         return [p for p in paths if os.path.islink(os.fsencode(self.folder) + b"/" + p)]
 
     def holds(self, path: bytes) -> bool:
-        """Whether there is anything at this path."""
+        """Whether anything exists at this path."""
         return TreeFiles(self.folder).digest(path) is not None
 
     def refuse(self, edited: Iterable[bytes]) -> None:
@@ -287,6 +291,25 @@ class Tree:
                 files.remove(path.encode())
 
 
+def listed(record: bytes) -> frozenset[bytes]:
+    """The paths listed in a RECORD, an installer's list of a package's files with their digests and sizes."""
+    return frozenset(os.fsencode(path) for path, _ in record_rows(record))
+
+
+def record_rows(record: bytes) -> Iterator[tuple[str, bytes]]:
+    """The path of each line of a RECORD, and the line with its end. Paths are quoted as in any CSV file."""
+    import csv
+
+    for line in record.splitlines(keepends=True):
+        text = line.decode("utf-8", "surrogateescape").rstrip("\r\n")
+        try:
+            row = next(csv.reader([text]), None)
+        except csv.Error:  # longer than a field may be, or with a NUL before Python 3.11: it names no file
+            row = [text]
+        if row:
+            yield row[0], line
+
+
 def _is_folder_of(path: bytes, have: Entry | None, sides: Sides) -> bool:
     """Whether a folder stands where `after` has no file: as good as nothing, be it that of files which replace one, or a
     person's. A submodule is another thing."""
@@ -319,3 +342,60 @@ def sides_of(reader: ObjectReader, move: Move, *, whole: bool = True) -> Sides:
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+_BITS = 0o111
+
+
+def note_modes(tree: Tree, sides: Sides) -> None:
+    """Save the mode of each file of an --into checkout whose mode is about to change for the first time."""
+    if tree.kind != "into":
+        return
+    before = _noted(tree)
+    known = dict(before)
+    for path in _changing(sides):
+        file = _place(tree, path)
+        if os.fsdecode(path) not in known and file.is_file() and not file.is_symlink():
+            known[os.fsdecode(path)] = (sides.before[path].mode, file.stat().st_mode & 0o777)
+    if known != before:
+        save_json(_file(tree), known)
+
+
+def set_modes(tree: Tree, sides: Sides) -> None:
+    """Give those files the executable bits of the commit; at their original mode, the bits that were saved."""
+    if tree.kind != "into":
+        return
+    known = _noted(tree)
+    for path in _changing(sides):
+        file, after = _place(tree, path), sides.after[path].mode
+        if not file.is_file() or file.is_symlink():
+            continue
+        have = file.stat().st_mode & 0o777
+        before, own = known.get(os.fsdecode(path), (0, 0))
+        bits = (have & 0o444) >> 2 if after == EXECUTABLE else 0
+        wanted = (have & ~_BITS) | (own & _BITS if after == before else bits)
+        if wanted != have:
+            file.chmod(wanted)
+
+
+def _changing(sides: Sides) -> list[bytes]:
+    regular = (REGULAR, EXECUTABLE)
+    both = sides.before.keys() & sides.after.keys()
+    pairs = ((p, sides.before[p].mode, sides.after[p].mode) for p in sorted(both))
+    return [p for p, before, after in pairs if before != after and before in regular and after in regular]
+
+
+def _noted(tree: Tree) -> dict[str, tuple[int, int]]:
+    try:
+        data = json.loads(_file(tree).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return {path: (before, own) for path, (before, own) in data.items()}
+
+
+def _file(tree: Tree) -> Path:
+    return tree.git_dir / "modes.json"
+
+
+def _place(tree: Tree, path: bytes) -> Path:
+    return tree.folder / os.fsdecode(path)

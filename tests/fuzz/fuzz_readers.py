@@ -31,9 +31,10 @@ from patchctl.stack.locking import diff_locks
 from patchctl.stack.memo import recall
 from patchctl.stack.patches import load_patch
 from patchctl.terminal.text import visible_line
-from patchctl.workspace import record
 from patchctl.workspace.journal import read_journal
+from patchctl.workspace.pip_record import rewritten
 from patchctl.workspace.state import State, load_state, save_json
+from patchctl.workspace.trees import listed
 
 ROOT = Path(__file__).parents[2]
 GOOD = ROOT / "tests" / "hostile" / "manifest" / "good"
@@ -436,9 +437,9 @@ class InstalledRecord(Reader):
         return data
 
     def read(self, data: bytes) -> bool:
-        names = record.listed(data)
-        out = record.rewritten(data, {b"pkg/mod.py": b"x", b"pkg/__init__.py": None, b"pkg/new.py": b""})
-        assert b"pkg/new.py" in record.listed(out) and b"pkg/__init__.py" not in record.listed(out)
+        names = listed(data)
+        out = rewritten(data, {b"pkg/mod.py": b"x", b"pkg/__init__.py": None, b"pkg/new.py": b""})
+        assert b"pkg/new.py" in listed(out) and b"pkg/__init__.py" not in listed(out)
         return bool(names)
 
 

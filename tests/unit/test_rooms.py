@@ -102,8 +102,6 @@ SAME_NAME = {
     "cache": "what a room remembers: validated manifests, fetched sources",
     "apply": "hunks on bytes, and a profile on a workspace: `apply` is the word for both",
     "index": "git's, and that of packages: `index` is the word for both",
-    "lock": "what stacks must give, and one writer a workspace: `lock` is the word for both",
-    "changes": "of one foreign patch, and of one tree of a workspace",
 }
 
 

@@ -20,7 +20,7 @@ needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace
 HOLDER = """
 import sys, time
 from pathlib import Path
-from patchctl.workspace.lock import workspace_lock
+from patchctl.workspace.workspace_lock import workspace_lock
 with workspace_lock(Path(sys.argv[1])):
     Path(sys.argv[2]).touch()
     time.sleep(300)

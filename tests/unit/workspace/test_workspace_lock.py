@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from patchctl.errors import WorkspaceBusy, WrongUse
-from patchctl.workspace.lock import workspace_lock
+from patchctl.workspace.workspace_lock import workspace_lock
 
 # Each process takes the lock again and again; who holds it makes a file that must not be there.
 RUNNER = """
 import os, sys
 from pathlib import Path
 from patchctl.errors import WorkspaceBusy
-from patchctl.workspace.lock import workspace_lock
+from patchctl.workspace.workspace_lock import workspace_lock
 workspace, marker, held = Path(sys.argv[1]), sys.argv[2], 0
 while held < 25:
     try:

@@ -1,4 +1,4 @@
-"""The trees of a workspace as far as anything still tells of them: the state, the journal, the trees' own repositories."""
+"""Finds the trees that `patchctl repair` works on, from whatever can still be read: state, journal, the trees' own repositories."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NOTE = "patchctl-tree.json"
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A tree, its base, the other commits whose files may be in it, the generated files that we wrote (path to digest)."""
+class RepairTarget:
+    """A tree with its base, the other commits whose files it may hold, and the generated files we wrote (path to digest)."""
 
     name: str
     kind: str
@@ -33,22 +33,22 @@ class Subject:
         return Tree(workspace, self.name, self.kind, self.folder, self.record)
 
 
-def begun(workspace: Path) -> Path:
-    """The file that says that a repair has begun, and not ended."""
+def repair_marker(workspace: Path) -> Path:
+    """The file that exists while a repair is unfinished."""
     return workspace / FOLDER / "repair-begun"
 
 
 @dataclass(frozen=True)
-class Memory:
-    """What the workspace remembers of itself; errors of a state or journal that cannot be read."""
+class LastKnown:
+    """The state and journal of a workspace, with the errors of those that cannot be read."""
 
     state: State | None
     journal: Journal | None
     errors: tuple[BadManifest, ...]
 
 
-def remembered(workspace: Path) -> Memory:
-    """Read state and journal; never raises for what is in them."""
+def last_known(workspace: Path) -> LastKnown:
+    """Read state and journal. Never raises for their content."""
     errors = []
     state = journal = None
     try:
@@ -59,34 +59,36 @@ def remembered(workspace: Path) -> Memory:
         journal = read_journal(workspace)
     except BadManifest as error:
         errors.append(error)
-    return Memory(state, journal, tuple(errors))
+    return LastKnown(state, journal, tuple(errors))
 
 
 def note_tree(git_dir: Path, tree: Tree, folder: str, base: str, tip: str | None) -> None:
-    """Write beside the objects which tree they are of, and its first last commit, for when the state is lost."""
+    """Record in the repository which tree it belongs to, with its base and first tip, in case the state is lost."""
     note = {"kind": tree.kind, "folder": folder, "record": tree.record, "base": base, "tip": tip or base}
     save_json(git_dir / NOTE, note)
 
 
-def subjects(workspace: Path, memory: Memory) -> list[Subject]:
-    """Every tree that is ours, by name."""
-    found: dict[str, Subject] = {}
-    for name, tree in (memory.state.trees if memory.state else {}).items():
-        found[name] = Subject(
+def repair_targets(workspace: Path, last: LastKnown) -> list[RepairTarget]:
+    """Every tree of the workspace, sorted by name."""
+    found: dict[str, RepairTarget] = {}
+    for name, tree in (last.state.trees if last.state else {}).items():
+        found[name] = RepairTarget(
             name, tree.kind, tree.folder, tree.base_commit, tree.record, (tree.tip_commit,), tree.generated, tree
         )
-    for change in memory.journal.changes if memory.journal else ():
+    for change in last.journal.changes if last.journal else ():
         others = tuple(i for i in (change.source, change.target) if i)
-        known = found.get(change.name) or Subject(change.name, change.kind, change.folder, change.base, change.record)
+        known = found.get(change.name) or RepairTarget(
+            change.name, change.kind, change.folder, change.base, change.record
+        )
         placed = change.taken_back(known=True).known
         found[change.name] = replace(known, others=known.others + others, generated={**known.generated, **placed})
-    if memory.errors:
-        for subject in _discovered(workspace):
-            found.setdefault(subject.name, subject)
+    if last.errors:
+        for target in _discovered(workspace):
+            found.setdefault(target.name, target)
     return [found[name] for name in sorted(found)]
 
 
-def _discovered(workspace: Path) -> Iterator[Subject]:
+def _discovered(workspace: Path) -> Iterator[RepairTarget]:
     for git_dir in [*workspace.glob("*/.git"), *(workspace / FOLDER).glob("into/*.git")]:
         managed = git_dir.name == ".git"
         tips = [tip] if (tip := base_ref(git_dir, "tip")) else []
@@ -103,4 +105,4 @@ def _discovered(workspace: Path) -> Iterator[Subject]:
                 continue
             kind, folder, record, base = "managed", name, "", found
         if (kind == "managed") == managed:
-            yield Subject(name, kind, folder, base, record, tuple(tips))
+            yield RepairTarget(name, kind, folder, base, record, tuple(tips))

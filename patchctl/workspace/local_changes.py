@@ -1,6 +1,6 @@
-"""What a user has in a tree beside edited files: staged content, flags in the index, a rebase in progress, ...
+"""Local changes of a tree: edited files, staged content, flags in the index, a rebase in progress, ...
 
-A run keeps it, or is refused before anything is written, and says what ends the state that it cannot keep.
+A run keeps them, or stops before anything is written with a message that says how to end the state that it cannot keep.
 """
 
 from __future__ import annotations
@@ -17,35 +17,37 @@ from patchctl.workspace.trees import Tree
 
 
 def edits_in(tree: Tree, commit: str, marks: Mapping[bytes, Mark]) -> list[bytes]:
-    """Files that are not as in `commit`: on disk, by git's stat cache and then by content, and in the index. `marks` are the
-    index's: git does not look at a file that has one."""
+    """Files that differ from `commit`, on disk (by git's stat cache, then by content) or in the index.
+
+    `marks` are the index's: git does not look at a file that has one.
+    """
     changed = tree.work.candidates(commit)
     edited = tree.differing(tree.files(commit), {*changed, *marks}) if changed or marks else []
-    # The index of an --into checkout that we look at is our own: what its owner staged stays staged.
+    # Of an --into checkout we read our own index: what its owner staged stays staged.
     staged = tree.work.staged(commit) if tree.kind == "managed" else []
     return sorted({*edited, *staged})
 
 
 def staged_during(tree: Tree, source: str | None, target: str | None) -> list[bytes]:
-    """Paths whose entry in the index is neither that of `source` nor that of `target`: staged since a run was interrupted."""
+    """Paths staged since a run was interrupted: their index entry is neither that of `source` nor that of `target`."""
     if tree.kind != "managed" or source is None or target is None:
         return []
     return sorted({*tree.work.staged(source)} & {*tree.work.staged(target)})
 
 
 def marks_in(tree: Tree) -> dict[bytes, Mark]:
-    """What the index says of files; nobody but us has that of an --into checkout at hand."""
+    """The flags in the index by path; empty for an --into checkout, whose index of ours no user touches."""
     return tree.work.marks() if tree.kind == "managed" else {}
 
 
 def operation_in(tree: Tree) -> Operation | None:
-    """What the user's git has under way there; a checkout that is patched where it is has its owner's repository."""
+    """The git operation in progress in the tree, for an --into checkout in its owner's repository; None where there is none."""
     git_dir = tree.git_dir if tree.kind == "managed" else find_git_dir(tree.folder)
     return find_operation(git_dir) if git_dir else None
 
 
 def refuse_operation(tree: Tree) -> None:
-    """Raise LocalEdits while the user's git has an operation under way there."""
+    """Raise LocalEdits while a git operation is in progress in the tree."""
     operation = operation_in(tree)
     if operation is not None:
         what = f"{operation.name} is in progress in {tree.folder}"
@@ -53,8 +55,8 @@ def refuse_operation(tree: Tree) -> None:
 
 
 def settled_marks(tree: Tree) -> dict[bytes, Mark]:
-    """`marks_in`. Raises LocalEdits for what no run can keep, with --stash or without: an operation under way, files left in
-    conflict, a sparse checkout."""
+    """`marks_in`. Raises LocalEdits for what no run can keep, even with --stash: a git operation in progress, files in conflict,
+    a sparse checkout."""
     refuse_operation(tree)
     marks = marks_in(tree)
     unmerged = [p for p, mark in marks.items() if mark.tag == UNMERGED]
@@ -72,8 +74,8 @@ def settled_marks(tree: Tree) -> dict[bytes, Mark]:
 
 
 def refuse_unkeepable(tree: Tree, paths: Iterable[bytes]) -> None:
-    """Raise LocalEdits for those of the paths that no branch can hold, with what lies below them where they are folders:
-    FIFOs, sockets, devices, repositories, and what cannot be read."""
+    """Raise LocalEdits if any of these paths, or a file below one, cannot be kept on a branch: FIFOs, sockets, devices,
+    repositories, unreadable files."""
     files, top = TreeFiles(tree.folder), os.fsencode(tree.folder) + b"/"
     bad: set[bytes] = set()
     for path in {next(iter(files.not_folders(p)), p) for p in paths}:
@@ -87,6 +89,6 @@ def refuse_unkeepable(tree: Tree, paths: Iterable[bytes]) -> None:
 def _keepable(file: bytes) -> bool:
     try:
         mode = os.lstat(file).st_mode
-    except OSError:  # a deletion is kept too
+    except OSError:  # a deletion can be kept
         return True
     return stat.S_ISLNK(mode) or (stat.S_ISREG(mode) and os.access(file, os.R_OK, effective_ids=True))

@@ -1,27 +1,36 @@
-"""One tree's part of a run before it is written anywhere: what it becomes, and which files of it a person edited."""
+"""One tree's part of a run, settled before anything is written: what the tree becomes, which of its files a user edited, and the
+objects that it needs."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from patchctl.errors import LocalEdits, WrongUse
+from patchctl.errors import BrokenRepository, LocalEdits, SourceMismatch, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import Entry, Files
+from patchctl.git.packfiles import bring_pack
+from patchctl.git.worktree import WorkTree, create_git_dir, import_base
+from patchctl.source.cache import REFRESH
+from patchctl.stack.memo import forget
 from patchctl.stack.plan import PlannedStack
-from patchctl.workspace.belongings import edits_in, settled_marks
-from patchctl.workspace.installed import record_is_ours
-from patchctl.workspace.journal import TreeChange
+from patchctl.workspace.journal import TreeChange, new_git_dir
+from patchctl.workspace.local_changes import edits_in, settled_marks
+from patchctl.workspace.pip_record import keep_record, record_is_ours
+from patchctl.workspace.repair_target import note_tree
 from patchctl.workspace.state import AppliedPatch, LeftOut, TreeState
 from patchctl.workspace.trees import Move, Sides, Tree, commit_tree, sides_of
+from patchctl.workspace.verify_objects import VerifiedMove, verify_objects
 
 
 @dataclass(frozen=True)
-class Part:
-    """A tree's change. `planned` is None when it goes back to its base, `fresh` says that nothing of it is ours yet."""
+class TreePart:
+    """A tree's change. `planned` is None on the way back to the base; `fresh` means that nothing in the tree is ours yet."""
 
     change: TreeChange
     planned: PlannedStack | None
@@ -30,14 +39,14 @@ class Part:
 
     @property
     def idle(self) -> bool:
-        """The tree is what it shall be already, as far as its state knows."""
+        """Whether the tree is up to date already, according to its state."""
         change = self.change
         generated = {p: hashlib.sha256(t.encode()).hexdigest() for p, t in change.generated.items()}
         return change.source == change.target and generated == change.known and not self.fresh and not change.forget
 
 
 class EditsOfSeveral(LocalEdits):
-    """Local edits of several trees, each with its own files: a person should not meet them one run at a time."""
+    """Local edits of several trees, reported together so that a user does not meet them one run at a time."""
 
     def __init__(self, refusals: Sequence[LocalEdits]) -> None:
         hints = dict.fromkeys(r.hint for r in refusals if r.hint)
@@ -50,13 +59,13 @@ class EditsOfSeveral(LocalEdits):
 
 
 def refuse_all(refusals: Sequence[LocalEdits]) -> None:
-    """Raise what is to be said of these trees, as one error; return where there is nothing to say."""
+    """Raise these errors as one. Return where there are none."""
     if refusals:
         raise refusals[0] if len(refusals) == 1 else EditsOfSeveral(refusals)
 
 
 def planned_state(planned: PlannedStack, old: TreeState | None, into: Path | None) -> TreeState:
-    """The tree's state when the plan is carried out. Raises WrongUse where it lies elsewhere, or on another base."""
+    """The tree's state after the plan. Raises WrongUse when it was applied to another folder or on another base."""
     name, result, base = planned.upstream, planned.result, planned.base
     kind, folder = ("into", str(into.resolve())) if into is not None else ("managed", name)
     if old is not None and into is None and old.kind == "into":
@@ -87,7 +96,7 @@ def planned_state(planned: PlannedStack, old: TreeState | None, into: Path | Non
 
 
 def target_files(planned: PlannedStack) -> tuple[Files, Files]:
-    """The files of the base and of the finished stack, from the cache: the tree's own repository may lack them yet."""
+    """The files of the base and of the finished stack, read from the cache: the tree's repository may lack them yet."""
     with ObjectReader(planned.base.repo) as reader:
         base = reader.files(planned.base.tree)
     after = dict(base)
@@ -101,8 +110,8 @@ def target_files(planned: PlannedStack) -> tuple[Files, Files]:
     return base, after
 
 
-def touched_sides(part: Part, tree: Tree) -> Sides | None:
-    """The files that a tree's change is about, without those that stay; None where its own repository lacks the new base."""
+def touched_sides(part: TreePart, tree: Tree) -> Sides | None:
+    """The files that a tree's change touches, or None when the tree's repository lacks the new base."""
     change = part.change
     if change.source is None or (part.planned is None and change.target is None):
         return None
@@ -129,9 +138,11 @@ def touched_sides(part: Part, tree: Tree) -> Sides | None:
     return Sides(before, after, before)
 
 
-def edits_of(part: Part, tree: Tree, sides: Sides) -> list[bytes]:
-    """Files that a person edited, or put where a file of ours is going to be. A checkout that is patched where it is for
-    the first time has to be at the pin: raises LocalEdits when it is not, and for what no run can keep."""
+def edits_of(part: TreePart, tree: Tree, sides: Sides) -> list[bytes]:
+    """Files that a user edited, or put where a file of ours will be.
+
+    Raises LocalEdits for what no run can keep, and when a checkout that is patched in place for the first time is not at the pin.
+    """
     change = part.change
     marks = settled_marks(tree)
     if part.fresh:
@@ -147,15 +158,15 @@ def edits_of(part: Part, tree: Tree, sides: Sides) -> list[bytes]:
 
 
 def _deleted_by(planned: PlannedStack) -> set[bytes]:
-    """Paths of the base that the stack takes away: a file of a person's there is in no commit, and git calls it untracked."""
+    """Paths of the base that the stack deletes. A file there is the user's: no commit has it, and git calls it untracked."""
     touched = [one for step in planned.result.steps for one in step.touched]
     first = {one.path: one.before for one in reversed(touched)}
     last = {one.path: one.after for one in touched}
     return {os.fsencode(path) for path, after in last.items() if after is None and first[path] is not None}
 
 
-def _check_pin(part: Part, tree: Tree, sides: Sides) -> None:
-    """Every file that is there must be the pin's, and those that the patches change must be there."""
+def _check_pin(part: TreePart, tree: Tree, sides: Sides) -> None:
+    """Raise LocalEdits unless every existing file is the pin's and every file that the patches change exists."""
     missing = sorted(p for p in sides.paths if p in sides.before and not tree.holds(p))
     differing = tree.differing(sides.before, sides.before)
     if not any(tree.holds(p) for p in sides.before):
@@ -175,3 +186,64 @@ def _check_pin(part: Part, tree: Tree, sides: Sides) -> None:
     raise LocalEdits(
         f"{tree.folder} is not {tree.name} at the pin: {'; '.join(found)}", tree.shown(differing), hint=hint
     )
+
+
+def import_objects(workspace: Path, part: TreePart) -> VerifiedMove:
+    """Import the objects that a change needs from the cache into the tree's repository, and verify the change with them.
+
+    No visible file changes. Damage in the tree's repository is repaired from the cache where possible. Raises SourceMismatch
+    when the cache's objects are damaged, after removing them again; BrokenRepository when the tree's own are.
+    """
+    assert part.planned is not None
+    change, planned = part.change, part.planned
+    tree = change.tree(workspace)
+    git_dir = tree.git_dir
+    if part.fresh:
+        git_dir = new_git_dir(workspace, change.name) if change.kind == "managed" else git_dir
+        shutil.rmtree(git_dir, ignore_errors=True)
+        create_git_dir(git_dir, change.generated, file_modes=change.kind == "managed")
+        note_tree(git_dir, tree, change.folder, change.base, change.target)
+        if change.record:
+            keep_record(tree)
+    had = set(_packs(git_dir))
+    try:
+        verified = _import_and_verify(tree, change, git_dir, planned)
+    except (BrokenRepository, SourceMismatch) as damage:
+        if not part.fresh and isinstance(damage, BrokenRepository):
+            with contextlib.suppress(
+                BrokenRepository
+            ):  # damage of the current commit alone must not block the way out of it
+                return verify_objects(tree, change.move)
+        forget(planned.result)
+        for file in set(_packs(git_dir)) - had:
+            file.unlink()
+        if not part.fresh:
+            verify_objects(tree, Move(change.base, change.source))  # raises when the tree's own objects are damaged
+        what = f"{planned.upstream}: what came from the cache is damaged: {damage.what}"
+        raise SourceMismatch(what, where=str(planned.base.repo), hint=f"{REFRESH}; then apply again") from damage
+    if part.fresh and change.kind == "into":
+        tree.work.write_index(change.base)
+    return verified
+
+
+def _import_and_verify(tree: Tree, change: TreeChange, git_dir: Path, planned: PlannedStack) -> VerifiedMove:
+    new = not WorkTree(git_dir, tree.folder).has(change.base)
+    try:
+        _import(git_dir, planned, base=new)
+        return verify_objects(tree, change.move, change.base, git_dir, whole=new)
+    except BrokenRepository:
+        if new:
+            raise
+    _import(git_dir, planned, base=True, anew=True)  # the copies in the cache may be whole
+    return verify_objects(tree, change.move, change.base, git_dir, whole=True)
+
+
+def _import(git_dir: Path, planned: PlannedStack, *, base: bool, anew: bool = False) -> None:
+    if base:
+        import_base(git_dir, planned.base.repo, anew=anew)
+    if planned.result.pack is not None:
+        bring_pack(planned.result.pack, git_dir / "objects" / "pack", anew=anew)
+
+
+def _packs(git_dir: Path) -> list[Path]:
+    return sorted((git_dir / "objects" / "pack").glob("pack-*"))

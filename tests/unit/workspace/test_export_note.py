@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from patchctl.workspace.exporting import end_export, is_half_exported, note_export
+from patchctl.workspace.edit import end_export, is_half_exported, note_export
 
 OLD = [("0001-a.patch", b"a", {"x.py": b"1"}), ("0002-b.patch", b"b", {})]
 NEW = [("0001-a.patch", b"A", {"x.py": b"2", "y.py": b"3"}), ("0003-c.patch", b"c", {})]

@@ -1,5 +1,4 @@
-"""One tree of a workspace that is being repaired: what is wrong with it, and how it gets to its base with nothing of a
-person's lost."""
+"""Diagnoses one tree of a workspace and brings it to its base. Whatever a user has in it is kept, in place or in the backup."""
 
 from __future__ import annotations
 
@@ -20,54 +19,52 @@ from patchctl.git.packfiles import bring_pack
 from patchctl.git.run import GitFailed, run_git
 from patchctl.git.underway import UNDER_WAY
 from patchctl.git.worktree import WorkTree, create_git_dir, find_git_dir, import_base, object_store
-from patchctl.workspace.aside import Aside
 from patchctl.workspace.files import TreeFiles
-from patchctl.workspace.installed import bring_bytecode_back, write_record
 from patchctl.workspace.journal import new_git_dir
-from patchctl.workspace.modes import set_modes
-from patchctl.workspace.proof import prove, said
-from patchctl.workspace.subjects import Subject, note_tree
-from patchctl.workspace.trees import Move, Sides, Steps, Tree, changed_paths, commit_tree
+from patchctl.workspace.pip_record import restore_bytecode, write_record
+from patchctl.workspace.repair_target import RepairTarget, note_tree
+from patchctl.workspace.trees import Move, Sides, Steps, Tree, changed_paths, commit_tree, set_modes
+from patchctl.workspace.verify_objects import git_message, verify_objects
 
 _LOCKED = ("index", "HEAD", "config", "packed-refs", "shallow")
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One thing that is not as it should be: what, where, and a sentence."""
+class Problem:
+    """Something wrong with a workspace: its kind, its place, and a sentence about it."""
 
     kind: str
     place: str
     message: str
 
 
-def look(workspace: Path, subject: Subject) -> Iterator[Seen]:
-    """What is wrong with a tree's repository. Writes nothing."""
-    tree = subject.tree(workspace)
-    if subject.kind == "into" and (not tree.folder.is_dir() or tree.uninstalled):
+def diagnose(workspace: Path, target: RepairTarget) -> Iterator[Problem]:
+    """Find what is wrong with a tree's repository. Writes nothing."""
+    tree = target.tree(workspace)
+    if target.kind == "into" and (not tree.folder.is_dir() or tree.uninstalled):
         return  # its owner took it away: the next revert forgets it
     if not tree.git_dir.is_dir():
-        yield Seen("repository-missing", str(tree.git_dir), f"the repository of {tree.name} is not there")
+        yield Problem("repository-missing", str(tree.git_dir), f"the repository of {tree.name} is not there")
         return
     for lock in locks(tree):
-        yield Seen("lock", str(lock), f"a git in {tree.name} has not ended, or was killed")
+        yield Problem("lock", str(lock), f"a git in {tree.name} has not ended, or was killed")
     trouble = _trouble(tree)
     if trouble:
-        yield Seen("repository", str(tree.git_dir), f"git cannot use the repository of {tree.name}: {trouble}")
+        yield Problem("repository", str(tree.git_dir), f"git cannot use the repository of {tree.name}: {trouble}")
     try:
-        for commit in dict.fromkeys((subject.base, *subject.others)):
-            prove(tree, Move(None, commit), subject.base, whole=True)
+        for commit in dict.fromkeys((target.base, *target.others)):
+            verify_objects(tree, Move(None, commit), target.base, whole=True)
     except BrokenRepository as damage:
-        yield Seen("objects", str(tree.git_dir), damage.what)
+        yield Problem("objects", str(tree.git_dir), damage.what)
 
 
 def locks(tree: Tree) -> list[Path]:
-    """Locks of git in a tree's repository that a run of ours would meet."""
+    """The git locks in a tree's repository that would stop a run of ours."""
     return [lock for name in _LOCKED if os.path.lexists(lock := tree.git_dir / f"{name}.lock")]
 
 
 def _trouble(tree: Tree, *, index: bool = True) -> str | None:
-    """Why git cannot use the repository of a tree; without `index`, one that has none yet is no trouble."""
+    """Why git cannot use a tree's repository, or None. Unless `index`, a missing index does not count."""
     try:
         if not (tree.git_dir / "HEAD").is_file():
             return "HEAD is missing"
@@ -78,7 +75,7 @@ def _trouble(tree: Tree, *, index: bool = True) -> str | None:
         if index and not (tree.git_dir / "index").is_file():
             return "the index is missing"
     except GitFailed as failure:
-        return said(failure)
+        return git_message(failure)
     return None
 
 
@@ -86,7 +83,7 @@ def _on_branch(tree: Tree) -> bool:
     return (tree.git_dir / "HEAD").read_bytes().startswith(b"ref: ")
 
 
-# What git needs beside objects and references, in the order in which it reads them, and what to put in the place of a broken one.
+# What git needs beside objects and references, in the order in which it reads them, with the content that replaces a broken one.
 _SMALL_FILES = {
     "config": "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tautocrlf = false\n",
     "HEAD": "{base}\n",
@@ -112,24 +109,24 @@ def _is_broken(tree: Tree, name: str) -> bool:
     return False
 
 
-class Mending:
-    """A tree on the way to its base. `outcome`: base, aside (moved away whole), left (as its owner has it), gone."""
+class TreeRepair:
+    """Brings one tree to its base."""
 
-    def __init__(self, workspace: Path, subject: Subject, aside: Aside, cache: Path) -> None:
+    def __init__(self, workspace: Path, target: RepairTarget, backup: Backup, cache: Path) -> None:
         self.workspace = workspace
-        self.subject = subject
-        self.aside = aside
+        self.target = target
+        self.backup = backup
         self.cache = cache
-        self.tree = subject.tree(workspace)
+        self.tree = target.tree(workspace)
         self.generated: dict[str, str] = {}
 
     def run(self) -> str:
-        """Carry it out; returns the outcome. Killed anywhere, it can be done again."""
-        tree, subject = self.tree, self.subject
-        if subject.kind == "into" and (not tree.folder.is_dir() or tree.uninstalled):
+        """Run the repair and return the `outcome` of RepairedTree. Can be run again after a kill at any time."""
+        tree, target = self.tree, self.target
+        if target.kind == "into" and (not tree.folder.is_dir() or tree.uninstalled):
             return "gone"
         prepared = new_git_dir(self.workspace, tree.name)
-        if subject.kind == "managed" and not tree.git_dir.is_dir() and prepared.is_dir():
+        if target.kind == "managed" and not tree.git_dir.is_dir() and prepared.is_dir():
             tree.folder.mkdir(parents=True, exist_ok=True)
             os.replace(prepared, tree.git_dir)
         tracked = self._index()
@@ -141,7 +138,7 @@ class Mending:
         return "base"
 
     def _usable(self) -> bool:
-        """Whether the repository holds the base whole and git can use it, its small files made anew where they are broken."""
+        """Replace broken small files; return whether git can use the repository and it holds the whole base."""
         tree = self.tree
         if not tree.git_dir.is_dir():
             return False
@@ -151,27 +148,27 @@ class Mending:
                 if not _is_broken(tree, name):
                     continue
                 if os.path.lexists(place):
-                    self.aside.take(place, f"{tree.name}.git", name)
+                    self.backup.take(place, f"{tree.name}.git", name)
                 if made:
-                    replace_file(place, made.format(base=self.subject.base).encode())
+                    replace_file(place, made.format(base=self.target.base).encode())
             if _trouble(tree, index=False) is not None:  # the way to the base writes one
                 return False
-            prove(tree, Move(None, self.subject.base), self.subject.base, whole=True)
+            verify_objects(tree, Move(None, self.target.base), self.target.base, whole=True)
         except BrokenRepository:
             return False
         return True
 
     def _remade(self) -> bool:
-        """Make the repository anew from what holds the base whole: the cache, or the owner's own."""
-        tree, base = self.tree, self.subject.base
+        """Make a new repository from one that holds the whole base: the cache's, or that of a checkout's owner."""
+        tree, base = self.tree, self.target.base
         made = new_git_dir(self.workspace, tree.name)
         for source in self._sources():
             shutil.rmtree(made, ignore_errors=True)
-            create_git_dir(made, self.subject.generated, file_modes=tree.kind == "managed")
-            note_tree(made, tree, self.subject.folder, base, next(iter(self.subject.others), None))
+            create_git_dir(made, self.target.generated, file_modes=tree.kind == "managed")
+            note_tree(made, tree, self.target.folder, base, next(iter(self.target.others), None))
             try:
                 import_base(made, source)
-                prove(tree, Move(None, base), base, made, whole=True)
+                verify_objects(tree, Move(None, base), base, made, whole=True)
             except (PatchctlError, OSError):
                 continue
             self._bring_results(made)
@@ -181,11 +178,11 @@ class Mending:
         return False
 
     def _bring_results(self, made: Path) -> None:
-        """Bring in what the cache remembers of the tree's other commits, so that their files are known for ours."""
+        """Import the tree's other commits from the cache, so that their files are recognised as ours."""
         for file in sorted((self.cache / "stacks").glob("*/result.json")):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError, SourceMismatch):
                 result = json.loads(file.read_text(encoding="utf-8"))
-                if result["tip_commit"] in self.subject.others and result["pack"]:
+                if result["tip_commit"] in self.target.others and result["pack"]:
                     bring_pack(file.with_name(Path(result["pack"]).name), made / "objects" / "pack")
 
     def _put_in_place(self, made: Path) -> None:
@@ -196,38 +193,38 @@ class Mending:
             elif (tree.git_dir / name).is_file():
                 shutil.copy2(tree.git_dir / name, made / name)
         if os.path.lexists(tree.git_dir):
-            self.aside.take(tree.git_dir, f"{tree.name}.git")
+            self.backup.take(tree.git_dir, f"{tree.name}.git")
         tree.git_dir.parent.mkdir(parents=True, exist_ok=True)
         os.replace(made, tree.git_dir)
 
     def _sources(self) -> Iterator[Path]:
-        name, base = self.tree.name, self.subject.base
+        name, base = self.tree.name, self.target.base
         yield from (self.cache / "git" / name).glob(f"{base}.git")
         yield from sorted((self.cache / "sdist" / name).glob("*.git"))
         yield from self._owners()
 
     def _owners(self) -> list[Path]:
-        """The repository of a checkout's owner, which may have the objects too."""
+        """The repository of a checkout's owner, which may have the objects as well."""
         owner = find_git_dir(self.tree.folder) if self.tree.kind == "into" else None
         return [object_store(owner).parent] if owner is not None else []
 
     def _given_up(self) -> str:
-        """The tree cannot be made: it goes away whole; a checkout stays its owner's, as it is."""
+        """Without a base, move a managed tree to the backup, and leave a checkout to its owner as it is."""
         tree = self.tree
         if tree.kind == "managed":
             if os.path.lexists(tree.folder):
-                self.aside.take(tree.folder, tree.name)
+                self.backup.take(tree.folder, tree.name)
             return "aside"
         if os.path.lexists(tree.git_dir):
-            self.aside.take(tree.git_dir, f"{tree.name}.git")
+            self.backup.take(tree.git_dir, f"{tree.name}.git")
         return "left"
 
     def _keep_work(self, tracked: Files) -> None:
-        """Keep commits that only HEAD names and staged content on branches, and what git has under way aside."""
-        tree, ours = self.tree, {self.subject.base, *self.subject.others}
+        """Put commits that only HEAD names and staged content on branches; move the files of an operation in progress to the backup."""
+        tree, ours = self.tree, {self.target.base, *self.target.others}
         for name in UNDER_WAY:
             if os.path.lexists(tree.git_dir / name):
-                self.aside.take(tree.git_dir / name, f"{tree.name}.git", name)
+                self.backup.take(tree.git_dir / name, f"{tree.name}.git", name)
         if tree.kind != "managed":
             return
         head = tree.work.head()
@@ -237,20 +234,20 @@ class Mending:
             staged = tree.work.staged_tree()
             kept = {self._tree_of(c) for c in (*ours, *([head] if head else []))}
             if staged is not None and tracked and staged not in kept:
-                parent = head or self.subject.base
+                parent = head or self.target.base
                 tree.work.new_branch(staged, parent, parent)
         except GitFailed:  # unmerged entries, or objects that are gone
             self._keep_staged(tracked)
 
     def _keep_staged(self, tracked: Files) -> None:
-        """Keep the content of each staged file that no commit of ours has."""
-        others = [*self._others(), self.tree.files(self.subject.base)]
+        """Back up the content of each staged file that no commit of ours has."""
+        others = [*self._others(), self.tree.files(self.target.base)]
         with ObjectReader(self.tree.git_dir, self.tree.name) as reader:
             for path, entry in tracked.items():
                 if all(side.get(path) != entry for side in others):
                     with contextlib.suppress(BrokenRepository):
                         _, data = reader.read(entry.id)
-                        self.aside.write(data, f"{self.tree.name}.staged", *os.fsdecode(path).split("/"))
+                        self.backup.write(data, f"{self.tree.name}.staged", *os.fsdecode(path).split("/"))
 
     def _tree_of(self, commit: str) -> str | None:
         try:
@@ -260,7 +257,7 @@ class Mending:
             return None
 
     def _index(self) -> Files:
-        """What the index names, for when the commit that it was made of cannot be read."""
+        """The entries of the index, for when the commit that it was made from cannot be read."""
         files: Files = {}
         try:
             listed = self.tree.work.git("ls-files", "--stage", "-z").split(b"\0") if self.tree.git_dir.is_dir() else []
@@ -274,7 +271,7 @@ class Mending:
 
     def _others(self) -> list[Files]:
         found = []
-        for commit in dict.fromkeys(self.subject.others):
+        for commit in dict.fromkeys(self.target.others):
             for repo in (self.tree.git_dir, *self._owners()):
                 with contextlib.suppress(BrokenRepository), ObjectReader(repo, self.tree.name) as reader:
                     found.append(reader.files(commit_tree(reader, commit)))
@@ -282,8 +279,8 @@ class Mending:
         return found
 
     def _to_base(self, known: list[Files] | Files) -> None:
-        tree, subject = self.tree, self.subject
-        base = tree.files(subject.base)
+        tree, target = self.tree, self.target
+        base = tree.files(target.base)
         sides = [base, *(known if isinstance(known, list) else [known])]
         files = TreeFiles(tree.folder)
         paths = {p for side in sides for p in side}
@@ -299,24 +296,24 @@ class Mending:
         tree.carry_out(Steps(shown, tuple(todo)))
         for side in sides[1:]:
             set_modes(tree, Sides(side, base, {}))
-        known_digests = {p: d for p, d in subject.generated.items() if files.digest(p.encode()) == d}
+        known_digests = {p: d for p, d in target.generated.items() if files.digest(p.encode()) == d}
         if tree.kind == "into":
             tree.remove_generated(known_digests)
-            if subject.record and tree.kept_record.is_file():
-                bring_bytecode_back(tree, base, base)
-                write_record(tree, subject.base, subject.base, ())
+            if target.record and tree.kept_record.is_file():
+                restore_bytecode(tree, base, base)
+                write_record(tree, target.base, target.base, ())
             owner = find_git_dir(tree.folder)
             if owner is not None:
                 WorkTree(owner, tree.folder).drop_refs()
             return
         self.generated = known_digests
         for lock in locks(tree):
-            self.aside.take(lock, f"{tree.name}.git", lock.name)
-        tree.work.write_index(subject.base)
-        tree.work.set_refs(subject.base, subject.base, head=True)
+            self.backup.take(lock, f"{tree.name}.git", lock.name)
+        tree.work.write_index(target.base)
+        tree.work.set_refs(target.base, target.base, head=True)
 
     def _clear(self, files: TreeFiles, path: bytes, sides: list[Files], paths: set[bytes]) -> None:
-        """Take out of the way what is a person's, where a file of the base goes or one of ours stood."""
+        """Back up user files that occupy paths of the base or of a patched file."""
         for above in files.not_folders(path):
             if above not in paths and path in sides[0]:
                 self._take(above)
@@ -334,7 +331,7 @@ class Mending:
     def _take(self, path: bytes) -> None:
         place = Path(os.fsdecode(os.fsencode(self.tree.folder) + b"/" + path))
         if os.path.lexists(place):
-            self.aside.take(place, self.tree.name, *os.fsdecode(path).split("/"))
+            self.backup.take(place, self.tree.name, *os.fsdecode(path).split("/"))
 
     def _same(self, have: Entry | None, wanted: Entry | None) -> bool:
         if have is None or wanted is None:
@@ -342,3 +339,49 @@ class Mending:
         if wanted.mode == GITLINK:
             return have.mode == GITLINK
         return have.id == wanted.id and (have.mode == wanted.mode or self.tree.kind == "into")
+
+
+class Backup:
+    """The folder `repair-N` in the workspace, N the first free number, where nothing is ever overwritten.
+
+    It is made with its first content; `kept` lists everything in it.
+    """
+
+    def __init__(self, workspace: Path) -> None:
+        numbers = (n for n in range(1, 1_000_000) if not os.path.lexists(workspace / f"repair-{n}"))
+        self.folder = workspace / f"repair-{next(numbers)}"
+        self.kept: list[Path] = []
+
+    def take(self, place: Path, *name: str) -> None:
+        """Move whatever is at `place` to this name below the folder."""
+        target = self._free(name)
+        try:
+            os.rename(place, target)
+        except OSError:  # another file system: a copy first, so that a kill leaves it in both
+            unfinished = target.with_name(f"{target.name}.unfinished")
+            if place.is_dir() and not place.is_symlink():
+                shutil.copytree(place, unfinished, symlinks=True, dirs_exist_ok=True)
+                unfinished.rename(target)
+                shutil.rmtree(place)
+            else:
+                shutil.copy2(place, unfinished, follow_symlinks=False)
+                unfinished.rename(target)
+                place.unlink()
+
+    def copy(self, place: Path, *name: str) -> None:
+        """Back up a copy of a file."""
+        shutil.copy2(place, self._free(name), follow_symlinks=False)
+
+    def write(self, data: bytes, *name: str) -> None:
+        """Back up content that is in no file."""
+        replace_file(self._free(name), data)
+
+    def _free(self, name: tuple[str, ...]) -> Path:
+        wanted = self.folder.joinpath(*name)
+        target, number = wanted, 1
+        wanted.parent.mkdir(parents=True, exist_ok=True)
+        while os.path.lexists(target):
+            number += 1
+            target = wanted.with_name(f"{wanted.name}.{number}")
+        self.kept.append(target)
+        return target

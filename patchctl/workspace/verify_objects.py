@@ -1,4 +1,4 @@
-"""What a run needs, proven before its journal says that anything begins: objects, places that can be written, free locks."""
+"""Checks before the journal is written that a run can succeed: objects are whole, places are writable, locks are free."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from patchctl.git.run import GitFailed
 from patchctl.git.worktree import WorkTree, find_git_dir, holds_packed, object_store
 from patchctl.workspace.trees import Move, Sides, Tree, changed_paths, commit_tree, sides_of
 
-# Contents that were read and hashed are written from memory up to here for each tree; what is beyond is read again.
+# Up to here, the contents of a tree that were read to be hashed are also written from memory; others are read again.
 _KEPT_BYTES = 64 * 1024 * 1024
 _UNWRITABLE = "nothing was changed: apply or revert again when it can be written"
 
 
 @dataclass(frozen=True)
-class Proof:
-    """The files of a move, whose objects are all in the tree's own repository, and contents of those to come, by id."""
+class VerifiedMove:
+    """The files of a move whose objects are all in the tree's repository, and contents that it will write, by object id."""
 
     sides: Sides
     contents: Mapping[str, bytes]
 
 
-def prove(
+def verify_objects(
     tree: Tree, move: Move, base: str | None = None, git_dir: Path | None = None, *, whole: bool = False
-) -> Proof:
-    """Read and hash every tree that a move goes through and every blob that it writes; with `base`, those too that undoing it writes, and
-    those that going from its end to this commit does; with `whole`, all of this commit's.
+) -> VerifiedMove:
+    """Read and hash every tree of a move and every blob that it writes.
 
-    `git_dir`: where the repository is while it is being made. Raises BrokenRepository, GitKilled.
+    With `base`, also the blobs that undoing the move would write, and those of a move from its end to this commit; with
+    `whole`, every blob of this commit. `git_dir` is the repository while it is being made. Raises BrokenRepository, GitKilled.
     """
     contents: dict[str, bytes] = {}
     room = _KEPT_BYTES
@@ -56,11 +56,11 @@ def prove(
             if oid in coming and len(data) <= room:
                 contents[oid] = data
                 room -= len(data)
-    return Proof(sides, contents)
+    return VerifiedMove(sides, contents)
 
 
 def _others(reader: ObjectReader, base: str, move: Move, sides: Sides, *, whole: bool) -> set[str]:
-    """The blobs of `base` that are not those at the move's end; with `whole`, all of them."""
+    """The blobs of `base` that differ from those at the move's end; with `whole`, all of them."""
     if sides.folders is not None and move.target is not None:
         return _ids(reader.changes(commit_tree(reader, base), commit_tree(reader, move.target)).before.values())
     original = reader.files(commit_tree(reader, base))
@@ -76,11 +76,14 @@ def _ids(entries: Iterable[Entry]) -> set[str]:
 
 
 def check_places(tree: Tree, base: str, paths: Iterable[bytes]) -> None:
-    """Raise WrongUse when a folder whose files will change, or one of the repository, cannot be written; LocalEdits when
-    another git holds a lock there that we need; BrokenRepository when git cannot use the owner's repository."""
+    """Check that the folders of these paths and the repository can be written.
+
+    Raises WrongUse where one cannot, LocalEdits when another git holds a lock that we need, and BrokenRepository when git cannot
+    use the repository of a checkout's owner.
+    """
     top = os.fsencode(tree.folder)
     for folder in sorted({os.path.dirname(top + b"/" + path) for path in paths}):
-        _check_writable(_standing(folder))
+        _check_writable(_nearest_folder(folder))
         if os.path.isdir(folder + b"/__pycache__"):  # the modules' byte code goes with them
             _check_writable(folder + b"/__pycache__")
     if tree.git_dir.is_dir():
@@ -92,26 +95,26 @@ def check_places(tree: Tree, base: str, paths: Iterable[bytes]) -> None:
     if owner is not None and _holds(owner, tree, base):
         store = object_store(owner).parent
         for name in ("objects", "objects/pack", "refs", "refs/patchctl"):
-            _check_writable(_standing(os.fsencode(store / name)))
+            _check_writable(_nearest_folder(os.fsencode(store / name)))
         if holds_packed(store):
             check_free(store, "packed-refs")
 
 
 def _check_repository(git_dir: Path) -> None:
     for name in ("", "objects", "objects/pack", "refs", "refs/heads", "refs/patchctl", "logs", "info"):
-        _check_writable(_standing(os.fsencode(git_dir / name)))
+        _check_writable(_nearest_folder(os.fsencode(git_dir / name)))
 
 
 def _holds(owner: Path, tree: Tree, base: str) -> bool:
     try:
         return WorkTree(owner, tree.folder).has(base)
     except GitFailed as failure:
-        what = f"git cannot use the repository of {tree.folder}: {said(failure)}"
+        what = f"git cannot use the repository of {tree.folder}: {git_message(failure)}"
         raise BrokenRepository(what, where=str(owner), hint="it is yours: mend it, or move its .git away") from failure
 
 
-def _standing(folder: bytes) -> bytes:
-    """The folder, or the first above it that is there."""
+def _nearest_folder(folder: bytes) -> bytes:
+    """The folder, or the first existing one above it."""
     while not os.path.isdir(folder) and len(folder) > 1:
         folder = os.path.dirname(folder)
     return folder
@@ -128,21 +131,21 @@ def _check_writable(folder: bytes) -> None:
     raise refusal(error, "this folder cannot be written", _UNWRITABLE)
 
 
-def explained(failure: GitFailed) -> PatchctlError:
-    """What is to be said of a git that failed in a repository of the workspace."""
-    where, why = failure.where, said(failure)
+def git_error(failure: GitFailed) -> PatchctlError:
+    """The error to raise for a git command that failed in a repository of the workspace."""
+    where, why = failure.where, git_message(failure)
     for code in (errno.EACCES, errno.EPERM):
         if os.strerror(code) in failure.stderr:
             return WrongUse(
                 f"git cannot write here: {why}", where=where, hint="the next apply or revert ends what was begun"
             )
-    if not failure.stderr.strip():  # git says why it cannot use a repository; what ends in silence nobody foresaw
+    if not failure.stderr.strip():  # git always says why it cannot use a repository: silence is an error of ours
         return PatchctlError(failure.what, where=where)
     return BrokenRepository(f"git cannot use this repository: {why}", where=where)
 
 
-def said(failure: GitFailed) -> str:
-    """The last line of what git said."""
+def git_message(failure: GitFailed) -> str:
+    """The last line of git's error output, preferably one marked as an error."""
     lines = [line for line in failure.stderr.splitlines() if line.strip()]
     telling = [line for line in lines if line.startswith(("fatal:", "error:"))]
     return (telling or lines or [f"status {failure.status}"])[-1]

@@ -1,4 +1,7 @@
-"""One writer a workspace. The lock is the kernel's (flock): it goes with the process that held it, however that ended."""
+"""One writer per workspace, and the cleanup of what killed runs left in it.
+
+The lock is the kernel's (flock): it goes with the process that held it, however that ended.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,17 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from patchctl.atomic import is_in_place, make_folder, own_like
 from patchctl.denied import refusal
 from patchctl.errors import PatchctlError, WorkspaceBusy, WrongUse
-from patchctl.workspace.state import FOLDER, UNFINISHED
+from patchctl.git.locks import drop_own
+from patchctl.git.worktree import UNFINISHED_PACKS, find_git_dir, object_store
+from patchctl.workspace.state import FOLDER, UNFINISHED, State
+from patchctl.workspace.trees import Tree
 
 _LOCK = "lock"
 # What a run has in our folder before its journal: nothing that anyone could miss.
@@ -168,3 +174,61 @@ def _leave_nothing(folder: Path, made: Sequence[Path]) -> None:
         (folder / _LOCK).unlink(missing_ok=True)  # the last: from here on another run may hold the workspace
         for place in (folder, *made):
             place.rmdir()
+
+
+def clean_up(workspace: Path, state: State | None) -> dict[str, Path]:
+    """Remove what neither journal nor state names: repositories in preparation, and those of forgotten checkouts.
+
+    Call it under the lock. A repository of the latter that holds kept edits moves to kept/ instead; returns its new place by
+    upstream.
+    """
+    own = workspace / FOLDER
+    shutil.rmtree(own / "new", ignore_errors=True)
+    for name in UNFINISHED:
+        (own / name).unlink(missing_ok=True)
+    for name, tree in (state.trees if state else {}).items():
+        packs = Tree.of(workspace, name, tree).git_dir / "objects" / "pack"
+        for left in (found for pattern in UNFINISHED_PACKS for found in packs.glob(pattern)):
+            left.unlink()
+    kept: dict[str, Path] = {}
+    used = {name for name, tree in state.trees.items() if tree.kind == "into"} if state else set()
+    for git_dir in sorted((own / "into").glob("*.git")):
+        name = git_dir.name.removesuffix(".git")
+        if name not in used:
+            place = _let_go(own, name, git_dir)
+            if place is not None:
+                kept[name] = place
+    with contextlib.suppress(OSError):  # it does not exist, or is not empty
+        (own / "into").rmdir()
+    return kept
+
+
+def _let_go(own: Path, name: str, git_dir: Path) -> Path | None:
+    if not _has_branches(git_dir):
+        shutil.rmtree(git_dir, ignore_errors=True)
+        return None
+    (own / "kept").mkdir(exist_ok=True)
+    number = 1
+    while (place := own / "kept" / f"{name}-{number}.git").exists():
+        number += 1
+    git_dir.rename(place)
+    return place
+
+
+def _has_branches(git_dir: Path) -> bool:
+    """By its files: git may be unable to read a repository from which a person can still rescue work."""
+    packed = git_dir / "packed-refs"
+    if packed.is_file() and b" refs/heads/" in packed.read_bytes():
+        return True
+    return any(p.is_file() for p in (git_dir / "refs" / "heads").rglob("*"))
+
+
+def drop_own_locks(trees: Iterable[Tree]) -> None:
+    """Remove the locks that a killed run of ours left in these trees' repositories and in their owners'. Call it under the lock."""
+    places = []
+    for tree in trees:
+        places.append(tree.git_dir)
+        owner = find_git_dir(tree.folder) if tree.kind == "into" else None
+        if owner is not None:
+            places.append(object_store(owner).parent)
+    drop_own(places)

@@ -1,5 +1,5 @@
-"""What stands at the places that a plan is for: packages that an interpreter imports, what installers put there, and trees
-that are applied already."""
+"""What a plan meets where it is to be applied: trees that are applied already, installed packages, and what an interpreter
+imports."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from pathlib import Path
 from patchctl.errors import WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Upstream
-from patchctl.stack.plan import AppliedStack, InstalledPackage, Standing
+from patchctl.stack.plan import AppliedStack, CurrentState, InstalledPackage
 from patchctl.workspace.imports import find_imports
 from patchctl.workspace.journal import read_journal
-from patchctl.workspace.named import in_profile
-from patchctl.workspace.record import listed
-from patchctl.workspace.state import load_state
-from patchctl.workspace.trees import Tree
+from patchctl.workspace.state import in_profile, load_state
+from patchctl.workspace.trees import Tree, listed
 
 # vllm's, with its compiled parts, has 0.3 MB.
 _RECORD_LIMIT = 64 << 20
 
 
-def standing(workspace: Path, dist: Distribution, into: Mapping[str, Path]) -> Standing:
-    """What there is now, or will be when an interrupted run is finished. Raises WrongUse where two distributions claim a package."""
+def current_state(workspace: Path, dist: Distribution, into: Mapping[str, Path]) -> CurrentState:
+    """The state now, or after an interrupted run is finished. Raises WrongUse where two distributions claim one package."""
     journal = read_journal(workspace)
     found = journal.after if journal else load_state(workspace)
     trees = found.trees if found else {}
@@ -30,7 +28,7 @@ def standing(workspace: Path, dist: Distribution, into: Mapping[str, Path]) -> S
     applied = {}
     for name, state in trees.items():
         tree = Tree.of(workspace, name, state)
-        if state.record and tree.kept_record.is_file():  # patched already: its files as the installer listed them
+        if state.record and tree.kept_record.is_file():  # patched already: the files that the installer listed
             installed[name] = InstalledPackage(tree.folder, state.record, listed(tree.kept_record.read_bytes()))
         if (in_profile(state) or state.left_out) and tree.folder.is_dir() and not tree.uninstalled:
             applied[name] = AppliedStack(
@@ -40,13 +38,15 @@ def standing(workspace: Path, dist: Distribution, into: Mapping[str, Path]) -> S
                 tuple((p.file, p.digest) for p in state.patches),
                 frozenset(o.feature for o in state.left_out),
             )
-    return Standing(installed, applied)
+    return CurrentState(installed, applied)
 
 
 def find_installed(folder: Path, packages: Iterable[str]) -> InstalledPackage | None:
-    """The installed distribution that has one of these packages, by what the RECORDs in `folder` list. None for a checkout,
-    or what another tool put there without one. Raises WrongUse when two claim to have it, and for a RECORD that could not be
-    rewritten and given back: a link, or in a folder that is one."""
+    """The installed distribution whose RECORD in `folder` lists one of these packages. None for a checkout, and for packages
+    without a RECORD.
+
+    Raises WrongUse when two distributions list it, and when RECORD could not be rewritten and restored: it, or its folder, is a link.
+    """
     import csv
 
     modules = [f"{inner}/__init__.py,".encode() for inner in packages]
@@ -69,7 +69,7 @@ def find_installed(folder: Path, packages: Iterable[str]) -> InstalledPackage | 
 
 
 def top_of(folder: Path, upstream: Upstream) -> Path:
-    """The folder that a tree of this upstream is, where its package's own was named: site-packages for .../verl."""
+    """The folder of an upstream's tree when the folder of its package was named: site-packages for .../verl."""
     for inner in upstream.packages.values():
         above = Path(*folder.absolute().parts[: -len(Path(inner).parts)])
         if not (folder / inner).exists() and above / inner == folder.absolute() and (folder / "__init__.py").is_file():
@@ -78,8 +78,10 @@ def top_of(folder: Path, upstream: Upstream) -> Path:
 
 
 def imported_folders(python: str, workspace: Path, dist: Distribution, names: Iterable[str]) -> dict[str, Path]:
-    """Where an interpreter finds these upstreams' packages, by upstream, but for those of the workspace itself. Raises
-    WrongUse when it finds none, or finds one upstream in two places."""
+    """Where an interpreter finds these upstreams' packages, except those of the workspace itself.
+
+    Raises WrongUse when it finds none, or finds one upstream in two places.
+    """
     found: dict[str, Path] = {}
     ours = False
     for name in names:
@@ -88,7 +90,7 @@ def imported_folders(python: str, workspace: Path, dist: Distribution, names: It
             ours |= one.ours
             inner = Path(dist.upstream(name).packages[one.package])
             if one.place is not None and not one.ours:
-                # The folder and not the file: uv's may be a link into its cache, which is nobody's to change.
+                # Of the file, the folder: uv may have linked the file into its cache, which must not change.
                 place = Path(one.place)
                 place = (place.parent if place.is_file() else place).resolve()
                 if place.parts[-len(inner.parts) :] == inner.parts:
