@@ -38,7 +38,7 @@ from patchctl.errors import Where, WrongUse  # noqa: E402
 from patchctl.manifest.distribution import Distribution  # noqa: E402
 from patchctl.training.recipes.keys import read_keys, unknown_keys  # noqa: E402
 from patchctl.training.recipes.read import read_recipes  # noqa: E402
-from patchctl.training.recipes.resolve import DEVICES, NODES, PER_NODE, Resolved, Run, resolve  # noqa: E402
+from patchctl.training.recipes.resolve import DEVICES, NODES, PER_NODE, RecipeRun, Resolved, resolve  # noqa: E402
 from patchctl.training.recipes.rules import Broken, broken_rules  # noqa: E402
 from patchctl.training.recipes.shell import hydra_value  # noqa: E402
 
@@ -227,7 +227,7 @@ def asked(started: Sequence[Started], tree: Path, python: Path) -> list[str | No
     return [one["error"] for one in json.loads(done.stdout.splitlines()[-1])]
 
 
-def run_of(one: Started, plain: Run) -> Run:
+def run_of(one: Started, plain: RecipeRun) -> RecipeRun:
     """A script as a run, which our checks can be asked about."""
     pairs = [override.partition("=") for override in one.overrides]
     overrides = {key: Resolved(value, value, one.script) for key, _, value in pairs}
@@ -247,7 +247,7 @@ def run_of(one: Started, plain: Run) -> Run:
     )
 
 
-def unparsed(run: Run) -> Iterator[Broken]:
+def unparsed(run: RecipeRun) -> Iterator[Broken]:
     """Lists and mappings that are none in Hydra's grammar."""
     for key, setting in run.overrides.items():
         try:

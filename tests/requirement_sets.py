@@ -14,7 +14,7 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.requirement_types import PLATFORMS
 from patchctl.requirements.declared import FILE, Declared, render
 from patchctl.requirements.inputs import inputs_of
-from patchctl.requirements.lockfile import Lock, Locked, lock_path
+from patchctl.requirements.lockfile import Locked, RequirementsLock, lock_path
 from patchctl.requirements.lockfile import render as render_lock
 from patchctl.requirements.sets import read_set
 
@@ -62,7 +62,7 @@ def write_locks(root: Path) -> None:
     for platform in PLATFORMS:
         packages = {n: Locked(n, v, (f"sha256:{'0' * 64}",), ("greeter/needs.txt",)) for n, v in VERSIONS.items()}
         for elsewhere, text in render_lock(
-            Lock(platform, packages, inputs.digest(platform), "uv", inputs.value.exclude_newer), named
+            RequirementsLock(platform, packages, inputs.digest(platform), "uv", inputs.value.exclude_newer), named
         ).items():
             lock_path(named, platform, elsewhere=elsewhere).write_text(text)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from patchctl.blame.line_owners import line_before, matching, owners_by_git, owners_of
 from patchctl.blame.log_lines import frames
-from patchctl.catalog.pages import Entry
+from patchctl.catalog.pages import PageEntry
 from patchctl.errors import DoesNotApply, PatchctlError, SourceUnavailable, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import object_id
@@ -29,7 +29,7 @@ from patchctl.source.upstream_releases import RevisionTree, UpstreamReleases
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import SilentProgress
-from patchctl.workspace.state import State, TreeState, load_state
+from patchctl.workspace.state import TreeState, WorkspaceState, load_state
 from patchctl.workspace.trees import Tree
 
 # No source of an upstream is near it.
@@ -37,7 +37,7 @@ _LARGEST_SOURCE = 16 << 20
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceLine:
     """A line of a file; `said` is its text in a traceback, `function` the one around it, `count` how often it occurs."""
 
     file: str
@@ -52,7 +52,7 @@ class Blamed:
     """A line and its owner: a feature, "upstream", "edit" (written since the apply), or None with `why` it is unknown. `told_by` is
     workspace, content or traceback; `page` is relative to the distribution's root."""
 
-    place: Place
+    place: SourceLine
     owner: str | None
     upstream: str | None = None
     stack: str | None = None
@@ -70,18 +70,18 @@ _NO_SOURCE = "the file is not here, and its source is neither in the cache nor i
 _NO_CODE = "the file is not here, and the traceback shows no code of it: name a workspace that has it with --workspace"
 
 
-def places_in(text: str) -> list[Place]:
+def places_in(text: str) -> list[SourceLine]:
     """The places of the tracebacks in a text, equal ones once, where the first of them is."""
     counts = Counter(frames(text))
-    return [Place(f.file, f.line, f.function, f.said, count) for f, count in counts.items()]
+    return [SourceLine(f.file, f.line, f.function, f.said, count) for f, count in counts.items()]
 
 
-def parse_place(text: str) -> Place:
+def parse_place(text: str) -> SourceLine:
     """FILE:LINE. Raises WrongUse."""
     file, _, line = text.rpartition(":")
     if not file or not re.fullmatch("[0-9]{1,9}", line) or int(line) < 1:
         raise WrongUse(f"{text!r} is not FILE:LINE", hint="a file, a colon and the number of a line, from 1")
-    return Place(file, int(line))
+    return SourceLine(file, int(line))
 
 
 class Blame:
@@ -94,14 +94,14 @@ class Blame:
         self._seen: set[Path] = set()
         self._read: dict[tuple[str, str, bytes], tuple[bytes | None, bytes | None] | None] = {}
 
-    def all(self, places: Sequence[Place]) -> list[Blamed]:
+    def all(self, places: Sequence[SourceLine]) -> list[Blamed]:
         """Each place's answer. Of files that are not here those patches count whose text fits every line that was told."""
-        told: dict[str, list[Place]] = {}
+        told: dict[str, list[SourceLine]] = {}
         for place in places:
             told.setdefault(place.file, []).append(place)
         return [self._one(place, told[place.file]) for place in places]
 
-    def _one(self, place: Place, together: Sequence[Place]) -> Blamed:
+    def _one(self, place: SourceLine, together: Sequence[SourceLine]) -> Blamed:
         if place.line < 1:
             return Blamed(place, None, why="no file has such a line")
         file = Path(place.file).absolute()
@@ -118,7 +118,7 @@ class Blame:
 
     # a workspace
 
-    def _around(self, file: Path) -> Iterator[tuple[Path, State]]:
+    def _around(self, file: Path) -> Iterator[tuple[Path, WorkspaceState]]:
         yield from self._states.items()
         for folder in file.parents:
             if folder in self._states or folder in self._seen:
@@ -132,7 +132,7 @@ class Blame:
                 self._states[folder] = state
                 yield folder, state
 
-    def _in_workspace(self, place: Place, workspace: Path, state: State, file: Path) -> Blamed | None:
+    def _in_workspace(self, place: SourceLine, workspace: Path, state: WorkspaceState, file: Path) -> Blamed | None:
         for name, tree in state.trees.items():
             one = Tree.of(workspace, name, tree)
             for path in {file, _resolved(file)}:
@@ -140,7 +140,7 @@ class Blame:
                     return self._in_tree(place, one, tree, path, content)
         return None
 
-    def _in_tree(self, place: Place, tree: Tree, state: TreeState, file: Path, content: bytes) -> Blamed | None:
+    def _in_tree(self, place: SourceLine, tree: Tree, state: TreeState, file: Path, content: bytes) -> Blamed | None:
         path = file.relative_to(tree.folder).as_posix()
         with ObjectReader(tree.git_dir, tree.name) as reader:
             tip = RevisionTree(reader, state.tip_tree).read(path.encode("utf-8", "surrogateescape"))
@@ -173,7 +173,7 @@ class Blame:
                 yield from ((tree, path) for tree in found)
                 return
 
-    def _by_content(self, place: Place, candidates: Sequence[tuple[KnownTree, bytes]], content: bytes) -> Blamed:
+    def _by_content(self, place: SourceLine, candidates: Sequence[tuple[KnownTree, bytes]], content: bytes) -> Blamed:
         text = _text(content, place.line)
         oid = object_id("blob", content)
         found = list[Blamed]()
@@ -208,7 +208,7 @@ class Blame:
         return self._with_patch(answer, UPSTREAM if number is None else patches[numbers[number]].feature)
 
     def _of_unknown(
-        self, place: Place, candidates: Sequence[tuple[KnownTree, bytes]], content: bytes, text: str | None
+        self, place: SourceLine, candidates: Sequence[tuple[KnownTree, bytes]], content: bytes, text: str | None
     ) -> Blamed:
         """A file that is no pin's, patched or not: held line by line against the nearest patched one that can be had."""
         tips = [v[1] if (v := self._versions(*one)) is not None else None for one in candidates]
@@ -229,7 +229,7 @@ class Blame:
     # a file that is elsewhere
 
     def _by_text(
-        self, place: Place, candidates: Sequence[tuple[KnownTree, bytes]], together: Sequence[Place]
+        self, place: SourceLine, candidates: Sequence[tuple[KnownTree, bytes]], together: Sequence[SourceLine]
     ) -> Blamed:
         answers = [self._by_text_of(place, tree, path, together) for tree, path in candidates]
         found = [one for one in answers if one.owner is not None]
@@ -238,7 +238,7 @@ class Blame:
         one = next((one for one in answers if one.why == _NO_SOURCE), answers[0])
         return _untold(one, candidates, one.why)
 
-    def _by_text_of(self, place: Place, tree: KnownTree, path: bytes, together: Sequence[Place]) -> Blamed:
+    def _by_text_of(self, place: SourceLine, tree: KnownTree, path: bytes, together: Sequence[SourceLine]) -> Blamed:
         shown = path.decode("utf-8", "replace")
         answer = Blamed(place, None, tree.upstream, tree.stack.name, shown, text=place.said)
         versions = self._versions(tree, path)
@@ -280,7 +280,7 @@ class Blame:
         patch = next((p for p in patches if p.feature == owner), None)
         if stack is None or patch is None:
             return replace(answer, owner=owner)
-        page = Entry(stack, patch).page
+        page = PageEntry(stack, patch).page
         page_there = page if (self._dist.root / page).is_file() else None
         switch = patch.header.trailer("Switch")
         return replace(answer, owner=owner, patch=patch.shown, page=page_there, switch=switch)
@@ -321,7 +321,7 @@ def _after(path: bytes, before: bytes | None, patches: Sequence[StackPatch]) -> 
     return content
 
 
-def _fits(content: bytes | None, places: Sequence[Place]) -> bool:
+def _fits(content: bytes | None, places: Sequence[SourceLine]) -> bool:
     """Whether every line that a traceback told the text of reads so."""
     told = [p for p in places if p.said is not None]
     return content is not None and bool(told) and all(_text(content, p.line) == p.said for p in told)

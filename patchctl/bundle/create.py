@@ -18,8 +18,8 @@ from patchctl.bundle.layout import (
     END,
     INDEX,
     BundledSource,
+    BundleMember,
     Index,
-    Member,
     fits,
     header,
     padding,
@@ -78,7 +78,7 @@ class Created:
 class _Part:
     """A member, and where its bytes are: read already, or in a file that is too large for that and is compared once more."""
 
-    member: Member
+    member: BundleMember
     file: Path
     data: bytes | None = None
 
@@ -225,7 +225,7 @@ def _own_part(root: Path, path: Path) -> _Part:
             data = content.read()
     except FileNotFoundError:
         raise _edited(file) from None
-    member = Member(DISTRIBUTION + path.as_posix(), len(data), hashlib.sha256(data).hexdigest(), executable)
+    member = BundleMember(DISTRIBUTION + path.as_posix(), len(data), hashlib.sha256(data).hexdigest(), executable)
     return _Part(member, file, data)
 
 
@@ -240,7 +240,7 @@ def _part(name: str, file: Path) -> _Part:
         while chunk := content.read(_CHUNK):
             digest.update(chunk)
             size += len(chunk)
-    return _Part(Member(name, size, digest.hexdigest()), file)
+    return _Part(BundleMember(name, size, digest.hexdigest()), file)
 
 
 def _source(
@@ -339,7 +339,7 @@ class _Writing:
         self._put(END)
 
     def _whole(self, name: str, data: bytes) -> None:
-        self._put(header(Member(name, len(data), "")) + data + bytes(padding(len(data))))
+        self._put(header(BundleMember(name, len(data), "")) + data + bytes(padding(len(data))))
 
     def _part(self, part: _Part) -> None:
         member, digest = part.member, hashlib.sha256()

@@ -54,7 +54,7 @@ class NewerBundle(Exception):
 
 
 @dataclass(frozen=True)
-class Member:
+class BundleMember:
     """A file of the bundle: its name below the top folder, its size in bytes, its digest, whether it is a program."""
 
     name: str
@@ -84,7 +84,7 @@ class Index:
     profile: str
     sources: tuple[BundledSource, ...]
     missing: tuple[tuple[str, str], ...]
-    members: tuple[Member, ...]
+    members: tuple[BundleMember, ...]
     release: str | None = None
 
     def source(self, upstream: str, form: str) -> BundledSource | None:
@@ -131,10 +131,12 @@ def parse_index(data: bytes) -> Index:
 def _index(held: Mapping[str, Any]) -> Index:
     sources = tuple(BundledSource(**s) for s in held["sources"])
     missing = tuple((u, f) for u, f in held["missing"])
-    return Index(held["profile"], sources, missing, tuple(Member(**m) for m in held["members"]), held.get("release"))
+    return Index(
+        held["profile"], sources, missing, tuple(BundleMember(**m) for m in held["members"]), held.get("release")
+    )
 
 
-def _check_members(members: Sequence[Member]) -> None:
+def _check_members(members: Sequence[BundleMember]) -> None:
     if len(members) > COUNT_LIMIT:
         raise BadIndex(f"it names more than {COUNT_LIMIT} members")
     names = _Names()
@@ -238,7 +240,7 @@ def _split(name: str) -> tuple[bytes, bytes] | None:
     return None
 
 
-def header(member: Member) -> bytes:
+def header(member: BundleMember) -> bytes:
     """The tar header (POSIX.1-1988 ustar) of a member. Not by tarfile, whose bytes differ by Python's version."""
     split = _split(TOP + member.name)
     assert split is not None
@@ -265,7 +267,7 @@ def padding(size: int) -> int:
 class Extent:
     """Where a member lies in the file: its header at `at`, its bytes at `start`, the next header at `after`."""
 
-    member: Member
+    member: BundleMember
     at: int
 
     @property
@@ -277,7 +279,7 @@ class Extent:
         return self.start + self.member.size + padding(self.member.size)
 
 
-def extents(members: Sequence[Member], at: int) -> Iterator[Extent]:
+def extents(members: Sequence[BundleMember], at: int) -> Iterator[Extent]:
     """Where these members lie when the first one's header is at `at`."""
     for member in members:
         extent = Extent(member, at)

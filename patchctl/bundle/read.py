@@ -18,9 +18,9 @@ from patchctl.bundle.layout import (
     INDEX_LIMIT,
     BadIndex,
     BundledSource,
+    BundleMember,
     Extent,
     Index,
-    Member,
     NewerBundle,
     extents,
     header,
@@ -38,7 +38,7 @@ _CHUNK = 1 << 20
 _SHOWN = 20
 _HEX = re.compile(r"[0-9a-f]{64}")
 _AGAIN = "copy it again, and compare its sha256 with the one that `patchctl bundle create` printed"
-_DIGEST_MEMBER = Member(DIGEST, len(render_digest("0" * 64)), "")
+_DIGEST_MEMBER = BundleMember(DIGEST, len(render_digest("0" * 64)), "")
 # What the size and the checksum of the first header cannot change.
 _FIXED = (slice(0, 124), slice(136, 148), slice(156, BLOCK))
 _STRAY_BYTES = 8
@@ -190,7 +190,7 @@ class _Reading:
             raise self._changed([f"{INDEX}, or the digest of it in {DIGEST}"])
         if self._faults:
             raise self._changed(self._faults)
-        first = Extent(Member(INDEX, size, ""), 0)
+        first = Extent(BundleMember(INDEX, size, ""), 0)
         return self._parsed(data), Extent(_DIGEST_MEMBER, first.after).after
 
     def _parsed(self, data: bytes) -> Index:
@@ -206,7 +206,7 @@ class _Reading:
 
     def _check_ours(self, head: bytes) -> None:
         """Tells a bundle with a changed byte from a file that is something else."""
-        wanted = header(Member(INDEX, 0, ""))
+        wanted = header(BundleMember(INDEX, 0, ""))
         pairs = ((a, b) for part in _FIXED for a, b in zip(head[part], wanted[part], strict=False))
         if len(head) == BLOCK and sum(a != b for a, b in pairs) <= _STRAY_BYTES:
             return
@@ -217,7 +217,7 @@ class _Reading:
     def _index_size(self, head: bytes) -> int:
         digits = head[124:135]
         size = int(digits, 8) if re.fullmatch(rb"[0-7]{11}", digits) else -1
-        if size < 0 or head != header(Member(INDEX, size, "")):
+        if size < 0 or head != header(BundleMember(INDEX, size, "")):
             raise self._changed([f"the header of {INDEX}"])
         if size > INDEX_LIMIT:
             what = f"{INDEX} says that it has {size} bytes; at most {INDEX_LIMIT} are taken"

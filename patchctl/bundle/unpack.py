@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from patchctl.atomic import filling, make_folder, staging_of
-from patchctl.bundle.layout import DISTRIBUTION, Member
+from patchctl.bundle.layout import DISTRIBUTION, BundleMember
 from patchctl.bundle.read import Bundle
 from patchctl.denied import kind_of
 from patchctl.errors import SourceMismatch, WrongUse
 from patchctl.source import cache
 
 
-def distribution_members(bundle: Bundle) -> dict[str, Member]:
+def distribution_members(bundle: Bundle) -> dict[str, BundleMember]:
     """The files of the distribution by their path below its root."""
     members = bundle.index.members
     return {m.name.removeprefix(DISTRIBUTION): m for m in members if m.name.startswith(DISTRIBUTION)}
@@ -65,7 +65,7 @@ def unpack_distribution(bundle: Bundle, folder: Path) -> int:
     return len(members)
 
 
-def _begun(folder: Path, members: Mapping[str, Member]) -> bool:
+def _begun(folder: Path, members: Mapping[str, BundleMember]) -> bool:
     """Whether the folder is empty, or holds nothing but whole files of this distribution, as a killed run leaves them."""
     staged = staging_of(folder)
     for top, folders, files in os.walk(folder):
@@ -91,7 +91,7 @@ def _write(bundle: Bundle, folder: Path) -> None:
             target.chmod(target.stat().st_mode | 0o111)
 
 
-def _check(folder: Path, wanted: Mapping[str, Member]) -> None:
+def _check(folder: Path, wanted: Mapping[str, BundleMember]) -> None:
     hint = f"move {folder} away; the bundle has it as it was"
     for top, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__"]  # whoever runs a script leaves it

@@ -19,7 +19,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from patchctl.catalog.evidence_file import Proof, Record, read_record
+from patchctl.catalog.evidence_file import EvidenceRecord, Proof, read_record
 from patchctl.errors import BadManifest
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.series import MUTANTS, TESTS, descent
@@ -92,7 +92,7 @@ class Evidence:
         lacking = None if mutants or not self._keeps_tests else "it has no mutation"
         return next(filter(None, [self.tests_stale(record, stack, patch), lacking, *mutants.values()]), None)
 
-    def tests_stale(self, record: Record, stack: Stack, patch: StackPatch) -> str | None:
+    def tests_stale(self, record: EvidenceRecord, stack: Stack, patch: StackPatch) -> str | None:
         """Why the record does not show that the feature's tests are red without it and green with it."""
         tests = tests_of(self.dist, stack, patch.feature)
         if record.tests is None:
@@ -100,7 +100,7 @@ class Evidence:
         lacking = not tests and self._keeps_tests
         return "it has no test" if lacking else self._stale(record.tests, stack, patch, tests)
 
-    def mutants_stale(self, record: Record, stack: Stack, patch: StackPatch) -> dict[str, str | None]:
+    def mutants_stale(self, record: EvidenceRecord, stack: Stack, patch: StackPatch) -> dict[str, str | None]:
         """The same of each mutation, by its name."""
         stale: dict[str, str | None] = {}
         tests = tests_of(self.dist, stack, patch.feature)

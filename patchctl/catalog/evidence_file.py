@@ -48,7 +48,7 @@ class Proof:
 
 
 @dataclass(frozen=True)
-class Record:
+class EvidenceRecord:
     """What was shown of one feature on one stack. Tests (red on the base, green on the patched tree) and each mutation
     are runs of their own: `tests` is None until the first has ended well, `mutants` is by the mutation's name."""
 
@@ -59,11 +59,11 @@ class Record:
     mutants: dict[str, Proof] = field(default_factory=dict)
 
 
-def with_tests(record: Record, proof: Proof | None) -> Record:
+def with_tests(record: EvidenceRecord, proof: Proof | None) -> EvidenceRecord:
     return replace(record, tests=proof)
 
 
-def with_mutant(record: Record, name: str, proof: Proof | None) -> Record:
+def with_mutant(record: EvidenceRecord, name: str, proof: Proof | None) -> EvidenceRecord:
     rest = {known: one for known, one in record.mutants.items() if known != name}
     return replace(record, mutants=rest if proof is None else {**rest, name: proof})
 
@@ -73,7 +73,7 @@ def record_file(root: Path, upstream: str, stack: str, feature: str) -> Path:
     return root / "patches" / upstream / stack / feature / RECORD
 
 
-def write_record(root: Path, record: Record) -> Path:
+def write_record(root: Path, record: EvidenceRecord) -> Path:
     """Write it whole; the same record gives the same bytes. One in which nothing is proven has no file."""
     file = record_file(root, record.upstream, record.stack, record.feature)
     if record.tests is None and not record.mutants:
@@ -129,7 +129,7 @@ def _laid_out(value: Any, depth: int = 0, before: int = 0) -> str:
     return "{\n" + ",\n".join(members) + f"\n{' ' * depth}}}"
 
 
-def read_record(root: Path, upstream: str, stack: str, feature: str) -> Record | None:
+def read_record(root: Path, upstream: str, stack: str, feature: str) -> EvidenceRecord | None:
     """None when there is none. Raises BadManifest for a file that is no record, or another feature's."""
     file = record_file(root, upstream, stack, feature)
     try:
@@ -139,7 +139,7 @@ def read_record(root: Path, upstream: str, stack: str, feature: str) -> Record |
         shared = {name: dict(data["shared"][name]) for name in _SHARED}
         tests = None if data["tests"] is None else _read(data["tests"], "tests", shared, file)
         mutants = {str(name): _read(one, f"mutation {name}", shared, file) for name, one in data["mutants"].items()}
-        record = Record(data["upstream"], data["stack"], data["feature"], tests, mutants)
+        record = EvidenceRecord(data["upstream"], data["stack"], data["feature"], tests, mutants)
         if (record.upstream, record.stack, record.feature) != (upstream, stack, feature):
             raise ValueError(f"it is of {record.feature} on {record.upstream}/{record.stack}")
     except FileNotFoundError:

@@ -37,7 +37,7 @@ class OverviewStack:
 
 
 @dataclass(frozen=True)
-class Run:
+class ProofRun:
     """What a record says that was run: its date, how many tests of each mark, how many mutations."""
 
     date: str
@@ -61,7 +61,7 @@ class OverviewPatch:
     tests: tuple[str, ...]
     mutants: tuple[str, ...]
     unproven: str | None
-    run: Run | None
+    run: ProofRun | None
 
     @property
     def name(self) -> str:
@@ -154,7 +154,7 @@ def _patch(catalog: Catalog, evidence: Evidence, row: PatchRow) -> OverviewPatch
     )
 
 
-def _run(root: Path, stack: Stack, feature: str) -> Run | None:
+def _run(root: Path, stack: Stack, feature: str) -> ProofRun | None:
     try:
         record = read_record(root, stack.upstream, stack.name, feature)
     except BadManifest:
@@ -163,7 +163,7 @@ def _run(root: Path, stack: Stack, feature: str) -> Run | None:
         return None
     proofs = [*([record.tests] if record.tests else []), *record.mutants.values()]
     tests = Counter(_marks(record.tests.results.values() if record.tests else ()))
-    return Run(max((p.date for p in proofs), default=""), dict(sorted(tests.items())), len(record.mutants))
+    return ProofRun(max((p.date for p in proofs), default=""), dict(sorted(tests.items())), len(record.mutants))
 
 
 def _marks(results: Iterable[dict[str, str]]) -> Iterator[str]:

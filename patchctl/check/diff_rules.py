@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from patchctl.catalog.linted import LintedPatch
-from patchctl.check.rule import Fault, patch_rule
+from patchctl.check.rule import Violation, patch_rule
 from patchctl.findings.report import Finding
 from patchctl.patch.parse import FileChange, Hunk
 from patchctl.stack.patches import StackPatch
@@ -30,14 +30,14 @@ _HUNK = re.compile(rb"@@ -\d+(,\d+)? \+\d+(,\d+)? @@")
     "every `index` line has two ids of 40 digits",
     "a shorter one proves less, and depends on the repository",
 )
-def full_index(patch: LintedPatch) -> Iterator[Fault]:
+def full_index(patch: LintedPatch) -> Iterator[Violation]:
     for change in patch.source.patch.changes:
         if change.old_id is None or change.new_id is None:
             if change.hunks or change.binary is not None:
-                yield Fault(change.line, "there is no `index` line: nothing says which file the change is for")
+                yield Violation(change.line, "there is no `index` line: nothing says which file the change is for")
         elif len(change.old_id) != 40 or len(change.new_id) != 40:
             at = _index_line(patch, change)
-            yield Fault(at, f"the ids have {len(change.old_id)} and {len(change.new_id)} digits; 40 were expected")
+            yield Violation(at, f"the ids have {len(change.old_id)} and {len(change.new_id)} digits; 40 were expected")
 
 
 def _index_line(patch: LintedPatch, change: FileChange) -> int:
@@ -50,32 +50,32 @@ def _index_line(patch: LintedPatch, change: FileChange) -> int:
     "nothing stands after the second `@@`",
     "git versions and settings write different text there",
 )
-def no_function_context(patch: LintedPatch) -> Iterator[Fault]:
+def no_function_context(patch: LintedPatch) -> Iterator[Violation]:
     for _, hunk in _hunks(patch):
         if _HUNK.fullmatch(patch.lines[hunk.line - 1]) is None:
-            yield Fault(hunk.line, "text stands after the second `@@`")
+            yield Violation(hunk.line, "text stands after the second `@@`")
 
 
 @patch_rule(
     "no-diffstat", "the line `---` is followed by the diff at once", "a diffstat is as wide as somebody's terminal"
 )
-def no_diffstat(patch: LintedPatch) -> Iterator[Fault]:
+def no_diffstat(patch: LintedPatch) -> Iterator[Violation]:
     lines = patch.lines[: patch.header_end]
     end = next((n for n in range(len(lines) - 1, -1, -1) if lines[n] == b"---"), None)
     if end is None:
-        yield Fault(patch.header_end, "there is no line `---` between the message and the diff")
+        yield Violation(patch.header_end, "there is no line `---` between the message and the diff")
     elif end != len(lines) - 1:
-        yield Fault(end + 2, "text stands between `---` and the diff")
+        yield Violation(end + 2, "text stands between `---` and the diff")
 
 
 @patch_rule("no-signature", "the file ends with its last hunk", "`git format-patch` signs with its version")
-def no_signature(patch: LintedPatch) -> Iterator[Fault]:
+def no_signature(patch: LintedPatch) -> Iterator[Violation]:
     lines = patch.lines
     rest = [n for n, line in enumerate(lines[:-1], 1) if line in (b"-- ", b"--") or line == b""]
     last = _last_line(patch)
     after = [n for n in rest if n > last]
     if after:
-        yield Fault(after[0], "text stands after the last hunk")
+        yield Violation(after[0], "text stands after the last hunk")
 
 
 def _last_line(patch: LintedPatch) -> int:
@@ -98,17 +98,17 @@ def _last_line(patch: LintedPatch) -> int:
     f"a hunk has {CONTEXT} lines of context on each side, fewer at a file's ends only",
     "with less a hunk fits in wrong places, with more it touches what the change does not need",
 )
-def context_lines(patch: LintedPatch) -> Iterator[Fault]:
+def context_lines(patch: LintedPatch) -> Iterator[Violation]:
     for change, hunk in _hunks(patch):
         before, inside, after = context_runs(hunk)
         at_start = hunk.old_start <= 1 and before < CONTEXT
         at_end = hunk is change.hunks[-1] and after < CONTEXT
         if before != CONTEXT and not at_start:
-            yield Fault(hunk.line, f"{before} lines of context before the change; {CONTEXT} were expected")
+            yield Violation(hunk.line, f"{before} lines of context before the change; {CONTEXT} were expected")
         if after != CONTEXT and not at_end:
-            yield Fault(hunk.line, f"{after} lines of context after the change; {CONTEXT} were expected")
+            yield Violation(hunk.line, f"{after} lines of context after the change; {CONTEXT} were expected")
         if inside > 2 * CONTEXT:
-            yield Fault(hunk.line, f"{inside} lines of context between two changes: git would write two hunks")
+            yield Violation(hunk.line, f"{inside} lines of context between two changes: git would write two hunks")
 
 
 def context_runs(hunk: Hunk) -> tuple[int, int, int]:
@@ -120,10 +120,10 @@ def context_runs(hunk: Hunk) -> tuple[int, int, int]:
 @patch_rule(
     "no-trailing-blanks", "no added line ends with a blank", "linters upstream refuse it, and editors take it away"
 )
-def no_trailing_blanks(patch: LintedPatch) -> Iterator[Fault]:
+def no_trailing_blanks(patch: LintedPatch) -> Iterator[Violation]:
     for number, line in _added(patch):
         if line.rstrip(b"\r\n").endswith((b" ", b"\t")):
-            yield Fault(number, "the added line ends with a blank")
+            yield Violation(number, "the added line ends with a blank")
 
 
 @patch_rule(
@@ -131,15 +131,15 @@ def no_trailing_blanks(patch: LintedPatch) -> Iterator[Fault]:
     "no added line ends with CR, where the file's other lines do not",
     "a tool has converted the patch",
 )
-def no_carriage_return(patch: LintedPatch) -> Iterator[Fault]:
+def no_carriage_return(patch: LintedPatch) -> Iterator[Violation]:
     for change, hunk in _hunks(patch):
         if any(line.rstrip(b"\n").endswith(b"\r") for line in hunk.old):
             continue  # the file's own line ends
         for number, line in _added_of(hunk):
             if line.rstrip(b"\n").endswith(b"\r") and change.kind != "add":
-                yield Fault(number, "the added line ends with CR")
+                yield Violation(number, "the added line ends with CR")
             elif line.rstrip(b"\n").endswith(b"\r"):
-                yield Fault(number, "a line of the new file ends with CR")
+                yield Violation(number, "a line of the new file ends with CR")
                 break
 
 

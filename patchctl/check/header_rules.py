@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from patchctl.catalog.linted import LintedPatch
-from patchctl.check.rule import Fault, patch_rule
+from patchctl.check.rule import Violation, patch_rule
 from patchctl.manifest.problems import did_you_mean
 from patchctl.prove.new import MARKER as NEW
 from patchctl.stack.build import COMMITTER
@@ -46,20 +46,20 @@ _IMPERATIVES = {
     "the file's name says bugfix exactly when `Switch:` is none",
     "a reader of the list must see what is always on",
 )
-def name_kind(patch: LintedPatch) -> Iterator[Fault]:
+def name_kind(patch: LintedPatch) -> Iterator[Violation]:
     switch = patch.source.header.trailer("Switch")
     if switch is not None and (switch == "none") != (patch.kind == "bugfix"):
         what = "a fix has `Switch: none`" if patch.kind == "bugfix" else "a feature has a switch that turns it on"
-        yield Fault(
+        yield Violation(
             patch.trailer_line("Switch"), f"the file's name says {patch.kind}, and `Switch:` is {switch}: {what}"
         )
 
 
 @patch_rule("name-feature", "the file's name ends with the feature's name", "people look for the file by the feature")
-def name_feature(patch: LintedPatch) -> Iterator[Fault]:
+def name_feature(patch: LintedPatch) -> Iterator[Violation]:
     feature = patch.source.header.trailer("Feature")
     if feature is not None and feature != patch.name:
-        yield Fault(patch.trailer_line("Feature"), f"the file's name says {patch.name}, `Feature:` says {feature}")
+        yield Violation(patch.trailer_line("Feature"), f"the file's name says {patch.name}, `Feature:` says {feature}")
 
 
 @patch_rule(
@@ -68,11 +68,11 @@ def name_feature(patch: LintedPatch) -> Iterator[Fault]:
     " the patch came",
     "whoever happened to commit would be published, and who answers for the patch would be unclear",
 )
-def author(patch: LintedPatch) -> Iterator[Fault]:
+def author(patch: LintedPatch) -> Iterator[Violation]:
     header = patch.source.header
     if "Imported" not in header.trailers and (header.name, header.email) != COMMITTER:
         hint = f"expected {COMMITTER[0]} <{COMMITTER[1]}>, as `patchctl edit` sets it"
-        yield Fault(patch.line_of(b"From:"), f"the author is {header.name} <{header.email}>; {hint}")
+        yield Violation(patch.line_of(b"From:"), f"the author is {header.name} <{header.email}>; {hint}")
 
 
 @patch_rule(
@@ -81,12 +81,12 @@ def author(patch: LintedPatch) -> Iterator[Fault]:
     " that where words are wanted",
     "a patch without need, risk and switch is one that nobody has looked at",
 )
-def filled_in(patch: LintedPatch) -> Iterator[Fault]:
+def filled_in(patch: LintedPatch) -> Iterator[Violation]:
     for number, line in enumerate(patch.lines[: patch.header_end], 1):
         if re.search(rb"(^|: )TODO\b|TODO\(", line):
             key = line.partition(b":")[0].decode("utf-8", "replace")
             what = "the paragraph on what changes" if key.startswith("TODO") else f"`{key}:`"
-            yield Fault(number, f"{what} waits to be filled in")
+            yield Violation(number, f"{what} waits to be filled in")
 
 
 @patch_rule(
@@ -94,19 +94,19 @@ def filled_in(patch: LintedPatch) -> Iterator[Fault]:
     "the subject reads `area: do something`, without a full stop",
     "the list of commits is read as a list of changes",
 )
-def subject_form(patch: LintedPatch) -> Iterator[Fault]:
+def subject_form(patch: LintedPatch) -> Iterator[Violation]:
     subject, line = patch.source.header.subject, patch.line_of(b"Subject:")
     match = _SUBJECT.fullmatch(subject)
     if match is None:
-        yield Fault(line, f"{subject!r} does not read `area: do something`")
+        yield Violation(line, f"{subject!r} does not read `area: do something`")
         return
     if subject.endswith("."):
-        yield Fault(line, "the subject ends with a full stop")
+        yield Violation(line, "the subject ends with a full stop")
     verb = match["verb"]
     if verb != verb.lower() and verb[1:] == verb[1:].lower():
-        yield Fault(line, f"{verb!r} begins with a capital letter")
+        yield Violation(line, f"{verb!r} begins with a capital letter")
     if not _imperative(verb.lower()):
-        yield Fault(line, f"{verb!r} is not imperative: say what the patch does as a command")
+        yield Violation(line, f"{verb!r} is not imperative: say what the patch does as a command")
 
 
 def _imperative(verb: str) -> bool:
@@ -116,10 +116,10 @@ def _imperative(verb: str) -> bool:
 
 
 @patch_rule("subject-length", f"the subject has at most {SUBJECT_LENGTH} characters", "git log cuts it")
-def subject_length(patch: LintedPatch) -> Iterator[Fault]:
+def subject_length(patch: LintedPatch) -> Iterator[Violation]:
     length = len(patch.source.header.subject)
     if length > SUBJECT_LENGTH:
-        yield Fault(patch.line_of(b"Subject:"), f"the subject has {length} characters; at most {SUBJECT_LENGTH}")
+        yield Violation(patch.line_of(b"Subject:"), f"the subject has {length} characters; at most {SUBJECT_LENGTH}")
 
 
 @patch_rule(
@@ -127,12 +127,12 @@ def subject_length(patch: LintedPatch) -> Iterator[Fault]:
     "the body says what is needed and what changes, a paragraph each at least",
     "nobody can judge later whether the patch may go",
 )
-def body_need_and_change(patch: LintedPatch) -> Iterator[Fault]:
+def body_need_and_change(patch: LintedPatch) -> Iterator[Violation]:
     paragraphs = patch.paragraphs
     before = [p for p in paragraphs if not p.startswith("Risk:")]
     if len(before) < 2:
         found = "no paragraph" if not before else "one paragraph"
-        yield Fault(patch.line_of(b"Subject:"), f"expected a need and a change before `Risk:`, found {found}")
+        yield Violation(patch.line_of(b"Subject:"), f"expected a need and a change before `Risk:`, found {found}")
 
 
 @patch_rule(
@@ -140,30 +140,30 @@ def body_need_and_change(patch: LintedPatch) -> Iterator[Fault]:
     "one paragraph begins with `Risk:`, and it comes after need and change",
     "whoever applies it must know what to look for",
 )
-def body_risk(patch: LintedPatch) -> Iterator[Fault]:
+def body_risk(patch: LintedPatch) -> Iterator[Violation]:
     paragraphs = patch.paragraphs
     risks = [n for n, p in enumerate(paragraphs) if p.startswith("Risk:")]
     line = patch.line_of(b"Risk:") if risks else patch.line_of(b"Subject:")
     if len(risks) != 1:
-        yield Fault(line, f"expected one paragraph that begins with `Risk:`, found {len(risks)}")
+        yield Violation(line, f"expected one paragraph that begins with `Risk:`, found {len(risks)}")
     elif risks[0] == 0 and len(paragraphs) > 2:
-        yield Fault(line, "`Risk:` comes before need and change")
+        yield Violation(line, "`Risk:` comes before need and change")
 
 
 @patch_rule("body-width", f"lines of the header have at most {BODY_WIDTH} characters", "git log indents them")
-def body_width(patch: LintedPatch) -> Iterator[Fault]:
+def body_width(patch: LintedPatch) -> Iterator[Violation]:
     for number, line in enumerate(patch.lines[: patch.header_end], 1):
         length = len(line.decode("utf-8", "replace"))
         # An address cannot be wrapped.
         if length > BODY_WIDTH and b"://" not in line:
-            yield Fault(number, f"the line has {length} characters; at most {BODY_WIDTH}")
+            yield Violation(number, f"the line has {length} characters; at most {BODY_WIDTH}")
 
 
 @patch_rule("header-blanks", "no line of the header ends with a blank", "`git am` drops it: two forms of one patch")
-def header_blanks(patch: LintedPatch) -> Iterator[Fault]:
+def header_blanks(patch: LintedPatch) -> Iterator[Violation]:
     for number, line in enumerate(patch.lines[: patch.header_end], 1):
         if line.endswith((b" ", b"\t")):
-            yield Fault(number, "the line ends with a blank")
+            yield Violation(number, "the line ends with a blank")
 
 
 @patch_rule(
@@ -171,33 +171,33 @@ def header_blanks(patch: LintedPatch) -> Iterator[Fault]:
     "Feature, Switch, Upstream-Status and Drop-When stand once, in the last paragraph",
     "the tool and its pages read them",
 )
-def trailers(patch: LintedPatch) -> Iterator[Fault]:
+def trailers(patch: LintedPatch) -> Iterator[Violation]:
     found = patch.source.header.trailers
     for key in REQUIRED:
         if key not in found:
-            yield Fault(patch.trailer_line(key), f"`{key}:` is missing from the last paragraph")
+            yield Violation(patch.trailer_line(key), f"`{key}:` is missing from the last paragraph")
     for key, values in found.items():
         if key not in KNOWN:
-            yield Fault(values[0].line, f"`{key}:` is no trailer that we know{did_you_mean(key, KNOWN)}")
+            yield Violation(values[0].line, f"`{key}:` is no trailer that we know{did_you_mean(key, KNOWN)}")
         elif key not in _LISTS and len(values) > 1:
-            yield Fault(values[1].line, f"`{key}:` a second time")
+            yield Violation(values[1].line, f"`{key}:` a second time")
 
 
-def _form(patch: LintedPatch, key: str, form: re.Pattern[str], expected: str) -> Iterator[Fault]:
+def _form(patch: LintedPatch, key: str, form: re.Pattern[str], expected: str) -> Iterator[Violation]:
     for trailer in patch.source.header.trailers.get(key, []):
         if form.fullmatch(trailer.value) is None:
-            yield Fault(trailer.line, f"`{key}: {trailer.value}`; expected {expected}")
+            yield Violation(trailer.line, f"`{key}: {trailer.value}`; expected {expected}")
 
 
 @patch_rule(
     "feature-form", "`Feature:` is a name of lower-case letters, digits and '_'", "users type it after --without"
 )
-def feature_form(patch: LintedPatch) -> Iterator[Fault]:
+def feature_form(patch: LintedPatch) -> Iterator[Violation]:
     yield from _form(patch, "Feature", _FEATURE, "lower-case letters, digits and '_'")
 
 
 @patch_rule("switch-form", f"`Switch:` is {SWITCH_FORMS}", "people copy it")
-def switch_form(patch: LintedPatch) -> Iterator[Fault]:
+def switch_form(patch: LintedPatch) -> Iterator[Violation]:
     yield from _form(patch, "Switch", _SWITCH, SWITCH_FORMS)
 
 
@@ -206,7 +206,7 @@ def switch_form(patch: LintedPatch) -> Iterator[Fault]:
     "`Upstream-Status:` is Pending, Submitted URL, Backport URL or Inappropriate REASON",
     "a patch whose way upstream nobody knows stays for ever",
 )
-def status_form(patch: LintedPatch) -> Iterator[Fault]:
+def status_form(patch: LintedPatch) -> Iterator[Violation]:
     expected = "Pending, Submitted https://... (remark), Backport https://... (remark) or Inappropriate REASON"
     yield from _form(patch, "Upstream-Status", _STATUS, expected)
 
@@ -216,7 +216,7 @@ def status_form(patch: LintedPatch) -> Iterator[Fault]:
     "`Requires:` lists features as NAME or NAME@upstream, separated by commas",
     "a requirement that is not understood is not kept",
 )
-def requires_form(patch: LintedPatch) -> Iterator[Fault]:
+def requires_form(patch: LintedPatch) -> Iterator[Violation]:
     for name in patch.source.header.listed("Requires"):
         if _REQUIREMENT.fullmatch(name) is None:
-            yield Fault(patch.trailer_line("Requires"), f"{name!r} is no FEATURE or FEATURE@upstream")
+            yield Violation(patch.trailer_line("Requires"), f"{name!r} is no FEATURE or FEATURE@upstream")

@@ -10,7 +10,7 @@ from patchctl.errors import BadManifest
 from patchctl.findings.report import Finding, Report, from_error
 from patchctl.git.objects import object_id
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.lock import Lock, LockedPatch, lock_file, pin_record, read_lock
+from patchctl.manifest.lock import LockedPatch, StackLock, lock_file, pin_record, read_lock
 from patchctl.manifest.problems import InvalidManifest
 from patchctl.manifest.requirement_types import PLATFORMS
 from patchctl.requirements.declared import FILE, read_declared, stale
@@ -45,7 +45,9 @@ def check_locks(dist: Distribution, series: Series) -> Iterator[Finding]:
                 yield from _blobs(key[0], patch, found)
 
 
-def _stale(dist: Distribution, key: Key, lock: Lock, patches: Sequence[StackPatch], shown: str) -> Iterator[Finding]:
+def _stale(
+    dist: Distribution, key: Key, lock: StackLock, patches: Sequence[StackPatch], shown: str
+) -> Iterator[Finding]:
     """Differences that mean the lock was made for something else."""
     upstream = key[0]
     if (lock.upstream, lock.stack) != key:

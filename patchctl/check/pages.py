@@ -34,7 +34,7 @@ class Documents:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenPages:
     """What a run wrote and removed, by path below the root, and what it found wrong."""
 
     report: Report
@@ -42,7 +42,7 @@ class Written:
     removed: tuple[str, ...] = ()
 
 
-def write_documents(dist: Distribution, *, check: bool, strict: bool) -> Written:
+def write_documents(dist: Distribution, *, check: bool, strict: bool) -> WrittenPages:
     """Bring every generated page, table and schema in step, or with `check` report what is not.
 
     Unless `strict`, a distribution without docs/patches/ keeps no pages of patches. Nothing is written while a patch cannot
@@ -55,15 +55,15 @@ def write_documents(dist: Distribution, *, check: bool, strict: bool) -> Written
         report = Report()  # `verify` says what is wrong with patches; here nothing is made of them
     if check:
         report.add(check_pages(dist, series, strict=strict))
-        return Written(report)
+        return WrittenPages(report)
     if series.broken:
-        return Written(report)
+        return WrittenPages(report)
     documents = plan_documents(dist, series, strict=strict)
     for path, text in documents.changed.items():
         replace_file(dist.root / path, text.encode())
     for path in documents.obsolete:
         (dist.root / path).unlink()
-    return Written(report, tuple(sorted(documents.changed)), documents.obsolete)
+    return WrittenPages(report, tuple(sorted(documents.changed)), documents.obsolete)
 
 
 def plan_documents(dist: Distribution, series: Series, *, strict: bool) -> Documents:

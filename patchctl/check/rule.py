@@ -12,7 +12,7 @@ Scope = Literal["patch", "distribution", "source", "workspace"]
 
 
 @dataclass(frozen=True)
-class Rule:
+class LintRule:
     """`holds` is what must be so, `why` what goes wrong otherwise."""
 
     id: str
@@ -22,16 +22,16 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Fault:
+class Violation:
     """One place of a patch file where a rule does not hold. `line` counts from 1."""
 
     line: int
     message: str
 
 
-PatchCheck = Callable[[LintedPatch], Iterator[Fault]]
+PatchCheck = Callable[[LintedPatch], Iterator[Violation]]
 PATCH_CHECKS: dict[str, PatchCheck] = {}
-PATCH_RULES: dict[str, Rule] = {}
+PATCH_RULES: dict[str, LintRule] = {}
 
 
 def patch_rule(name: str, holds: str, why: str) -> Callable[[PatchCheck], PatchCheck]:
@@ -39,7 +39,7 @@ def patch_rule(name: str, holds: str, why: str) -> Callable[[PatchCheck], PatchC
 
     def register(check: PatchCheck) -> PatchCheck:
         PATCH_CHECKS[name] = check
-        PATCH_RULES[name] = Rule(name, "patch", holds, why)
+        PATCH_RULES[name] = LintRule(name, "patch", holds, why)
         return check
 
     return register

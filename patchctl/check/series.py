@@ -13,7 +13,7 @@ from patchctl.findings.report import Finding, Report, from_error
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.files import PRACTICE
 from patchctl.manifest.problems import InvalidManifest, did_you_mean
-from patchctl.manifest.series import Patch, own_files
+from patchctl.manifest.series import SeriesPatch, own_files
 from patchctl.manifest.types import Stack
 from patchctl.stack.patches import CARRIED_FOLDER, StackPatch, load_patch
 from patchctl.stack.select import check_requirements, leave_out
@@ -171,7 +171,7 @@ def _chain(upstream: str, patches: Sequence[StackPatch]) -> Iterator[Finding]:
 def _carried(dist: Distribution, series: Series) -> Iterator[Finding]:
     """Files below files/ that the patch beside them does not carry, and those that two patches of a stack carry."""
     for (upstream, name), stack in sorted(dist.stacks.items()):
-        files = [dist.root / Patch(upstream, name, file).path for file in own_files(stack)]
+        files = [dist.root / SeriesPatch(upstream, name, file).path for file in own_files(stack)]
         own = [series.patches[file] for file in files if file in series.patches]
         carriers: dict[str, list[StackPatch]] = {}
         for patch in own:

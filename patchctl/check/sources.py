@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from patchctl.catalog.linted import LintedPatch
 from patchctl.check.series import Key, Series
-from patchctl.drift.api_diff import Source, uses, written_lines
+from patchctl.drift.api_diff import PatchedSource, uses, written_lines
 from patchctl.drift.api_index import module_name
 from patchctl.errors import BadManifest, BadPatch, DoesNotApply, Tried
 from patchctl.findings.report import Finding, NotChecked, Report, from_error
@@ -36,7 +36,7 @@ STATIC = (Tried("--static", "sources are left alone in this run"),)
 
 
 @dataclass(frozen=True)
-class Changed:
+class PatchedFiles:
     """A patch and each path that it writes, with the content before (None for a new file) and after."""
 
     patch: StackPatch
@@ -131,7 +131,7 @@ def _forms(computed: Computed) -> str:
 
 
 def _code(
-    upstream: str, patches: Sequence[StackPatch], changes: Sequence[Changed], report: Report
+    upstream: str, patches: Sequence[StackPatch], changes: Sequence[PatchedFiles], report: Report
 ) -> Iterator[Finding]:
     """Check every file that patches write: all with a base, else the carried ones."""
     check = PythonCheck(upstream)
@@ -148,7 +148,7 @@ def _fullest(bases: Mapping[Form, Base]) -> Base:
     return bases.get("git") or next(iter(bases.values()))
 
 
-def _contents(base: Base, patches: Sequence[StackPatch]) -> Iterator[Changed]:
+def _contents(base: Base, patches: Sequence[StackPatch]) -> Iterator[PatchedFiles]:
     """What each patch makes of the base's files, but for patches whose files it lacks. The stack function has verified them before."""
     with ObjectReader(base.repo) as reader:
         files = reader.files(base.tree)
@@ -161,7 +161,7 @@ def _contents(base: Base, patches: Sequence[StackPatch]) -> Iterator[Changed]:
             yield _apply(patch, now)
 
 
-def _apply(patch: StackPatch, now: dict[bytes, bytes]) -> Changed:
+def _apply(patch: StackPatch, now: dict[bytes, bytes]) -> PatchedFiles:
     written: dict[bytes, tuple[bytes | None, bytes]] = {}
     gone: list[bytes] = []
     for change in patch.patch.changes:
@@ -175,11 +175,11 @@ def _apply(patch: StackPatch, now: dict[bytes, bytes]) -> Changed:
     for path in gone:
         now.pop(path, None)
     now.update({path: after for path, (_, after) in written.items()})
-    return Changed(patch, {path.decode("utf-8", "surrogateescape"): pair for path, pair in written.items()})
+    return PatchedFiles(patch, {path.decode("utf-8", "surrogateescape"): pair for path, pair in written.items()})
 
 
 def _isolated(
-    upstream: str, base: Base, patches: Sequence[StackPatch], changes: Sequence[Changed]
+    upstream: str, base: Base, patches: Sequence[StackPatch], changes: Sequence[PatchedFiles]
 ) -> Iterator[Finding]:
     """Apply each feature with only what it requires. Features that are not in `changes`, by `_contents`, are skipped."""
     written = {id(c.patch): c for c in changes}
@@ -198,18 +198,18 @@ def _isolated(
                 yield Finding("alone", f"{file}:{line} uses {said}", patch.shown, upstream=upstream, patch=patch.shown)
 
 
-def _sources(changed: Changed) -> list[Source]:
+def _sources(changed: PatchedFiles) -> list[PatchedSource]:
     """The Python that a patch writes; of an upstream file only the patch's own lines."""
     lines = {c.new_path: written_lines(c.hunks) for c in changed.patch.patch.changes if c.new_path is not None}
     return [
-        Source(path, after, lines.get(path.encode("utf-8", "surrogateescape")))
+        PatchedSource(path, after, lines.get(path.encode("utf-8", "surrogateescape")))
         for path, (_, after) in changed.files.items()
         if path.endswith(".py")
     ]
 
 
 def _undeclared_imports(
-    sources: Sequence[Source], patches: Sequence[StackPatch], kept: Sequence[StackPatch]
+    sources: Sequence[PatchedSource], patches: Sequence[StackPatch], kept: Sequence[StackPatch]
 ) -> Iterator[tuple[str, int, str]]:
     """(file, line, description) of uses of a module that another feature carries, if that is not among `kept`."""
     stay = {p.feature for p in kept}
@@ -237,9 +237,9 @@ class PythonCheck:
 
     def carried(self, patch: StackPatch) -> Iterator[Finding]:
         """The files that a patch carries; needs no source."""
-        yield from self.changed(Changed(patch, {path: (None, data) for path, data in patch.carried.items()}))
+        yield from self.changed(PatchedFiles(patch, {path: (None, data) for path, data in patch.carried.items()}))
 
-    def changed(self, changed: Changed) -> Iterator[Finding]:
+    def changed(self, changed: PatchedFiles) -> Iterator[Finding]:
         """Every Python file that a patch writes."""
         patch = changed.patch
         for path, (before, after) in changed.files.items():
@@ -319,7 +319,7 @@ def switch_name(switch: str | None) -> str | None:
     return None
 
 
-def check_switch(patch: StackPatch, upstream: str, changed: Changed | None) -> Iterator[Finding]:
+def check_switch(patch: StackPatch, upstream: str, changed: PatchedFiles | None) -> Iterator[Finding]:
     """Look for the switch in added lines and carried files, and with `changed` in the whole files after the patch.
 
     Without a source a switch that upstream's lines read is not found; that is a note.

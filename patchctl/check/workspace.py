@@ -40,7 +40,7 @@ from patchctl.workspace.imports import additions, forged, shadows
 from patchctl.workspace.journal import read_journal
 from patchctl.workspace.local_changes import operation_in
 from patchctl.workspace.pip_record import record_is_ours
-from patchctl.workspace.state import FOLDER, AppliedPatch, State, TreeState, in_profile, load_state
+from patchctl.workspace.state import FOLDER, AppliedPatch, TreeState, WorkspaceState, in_profile, load_state
 from patchctl.workspace.status import unlike_profile
 from patchctl.workspace.trees import Tree, commit_tree
 
@@ -84,7 +84,7 @@ def verify_workspace(workspace: Path, dist: Distribution | None, progress: Progr
     return report
 
 
-def _skipped(state: State) -> Iterator[NotChecked]:
+def _skipped(state: WorkspaceState) -> Iterator[NotChecked]:
     """The profile's upstreams that have no tree here: nobody may think that they were looked at."""
     for skipped in state.skipped:
         tried = tuple(Tried(place, reason) for place, reason in skipped.tried)
@@ -98,7 +98,7 @@ class _TreeCheck:
     workspace: Path
     name: str
     state: TreeState
-    whole: State
+    whole: WorkspaceState
     dist: Distribution | None
     report: Report
 

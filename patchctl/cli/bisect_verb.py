@@ -12,7 +12,7 @@ from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS
 
 if TYPE_CHECKING:
-    from patchctl.blame.bisect import Tried
+    from patchctl.blame.bisect import BisectRun
 
 
 @click.command("bisect", context_settings={"ignore_unknown_options": True})
@@ -37,7 +37,7 @@ def command(
     from patchctl.blame.bisect import Bisection
     from patchctl.report.proving import bisect_json, bisect_text, step_text
 
-    def tell(step: Tried, units: int) -> None:
+    def tell(step: BisectRun, units: int) -> None:
         print(step_text(step, units), file=sys.stderr, flush=True)
 
     dist = app.distribution

@@ -18,7 +18,7 @@ from patchctl.errors import DONE, FINDINGS, WrongUse
 
 if TYPE_CHECKING:
     from patchctl.cluster.facts import Verb
-    from patchctl.cluster.request import Environment
+    from patchctl.cluster.request import ExpectedEnvironment
 
 
 def _complete_recipe(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -199,16 +199,16 @@ def _look(app: App, verb: Verb, options: _Look) -> int:
     return DONE if compared.clean else FINDINGS
 
 
-def _environment(app: App, profile: str | None, recipe: str | None) -> Environment:
+def _environment(app: App, profile: str | None, recipe: str | None) -> ExpectedEnvironment:
     """What an extension says of the recipe, or of all where none is named. Raises WrongUse where nothing knows recipes."""
-    from patchctl.cluster.request import Environment
+    from patchctl.cluster.request import ExpectedEnvironment
 
     for name in (name for other in extension.registered() for name in other.environments):
-        found: Environment = extension.load(name)(app, profile, recipe)
+        found: ExpectedEnvironment = extension.load(name)(app, profile, recipe)
         return found
     if recipe is not None:
         raise WrongUse("this patchctl knows no recipes")
-    return Environment(profile)
+    return ExpectedEnvironment(profile)
 
 
 def _here() -> Path:

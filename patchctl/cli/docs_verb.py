@@ -11,7 +11,7 @@ from patchctl.cli.app import App, json_option
 from patchctl.terminal.style import Style
 
 if TYPE_CHECKING:
-    from patchctl.check.pages import Written
+    from patchctl.check.pages import WrittenPages
 
 
 @click.command("docs")
@@ -38,7 +38,7 @@ def command(app: App, check: bool, as_json: bool) -> int:
     return done.report.exit_code(skip_unavailable=True)
 
 
-def changes_text(done: Written) -> Iterable[str]:
+def changes_text(done: WrittenPages) -> Iterable[str]:
     """A line a page that was written or removed."""
     yield from (f"written  {path}" for path in done.written)
     yield from (f"removed  {path}" for path in done.removed)

@@ -15,7 +15,7 @@ from patchctl.errors import DONE, FINDINGS, SourceUnavailable
 from patchctl.terminal.style import Style
 
 if TYPE_CHECKING:
-    from patchctl.check.pages import Written
+    from patchctl.check.pages import WrittenPages
     from patchctl.manifest.distribution import Distribution
     from patchctl.manifest.types import Stack
     from patchctl.source.types import SourceOptions
@@ -150,7 +150,7 @@ def _exit_code(rows: list[LockRow], check: bool, skip_unavailable: bool) -> int:
     return SourceUnavailable.code if unchecked and not skip_unavailable else DONE
 
 
-def _text(rows: list[LockRow], pages: Written, check: bool, style: Style) -> Iterable[str]:
+def _text(rows: list[LockRow], pages: WrittenPages, check: bool, style: Style) -> Iterable[str]:
     from patchctl.cli.docs_verb import changes_text
     from patchctl.findings.render import report_text
     from patchctl.identify.lists import TREES

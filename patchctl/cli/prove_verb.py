@@ -17,7 +17,7 @@ from patchctl.errors import DONE, FINDINGS, WrongUse
 if TYPE_CHECKING:
     from patchctl.manifest.distribution import Distribution
     from patchctl.manifest.types import Profile, Stack
-    from patchctl.prove.prove import Subject, Trees, Verdict
+    from patchctl.prove.prove import FeatureOnStack, Trees, Verdict
     from patchctl.source.types import SourceOptions
     from patchctl.terminal.progress import Progress
 
@@ -126,7 +126,7 @@ def prove_stack(
 
 def _prove_all(
     app: App,
-    groups: Iterable[tuple[Profile | None, list[Subject]]],
+    groups: Iterable[tuple[Profile | None, list[FeatureOnStack]]],
     folder: Path | None,
     options: SourceOptions,
     part: str,
@@ -175,15 +175,15 @@ def check_provable(dist: Distribution) -> None:
 
 
 def _by_profile(
-    dist: Distribution, subjects: Sequence[Subject], profile: str | None, folder: Path | None
-) -> Iterator[tuple[Profile | None, list[Subject]]]:
+    dist: Distribution, subjects: Sequence[FeatureOnStack], profile: str | None, folder: Path | None
+) -> Iterator[tuple[Profile | None, list[FeatureOnStack]]]:
     """The subjects that share trees. Those that lie in DIR are of whatever profile they were made from."""
     from patchctl.prove.proof_trees import profile_of
 
     if folder is not None and (folder / "patched").exists():
         yield None, list(subjects)
         return
-    groups: dict[str, tuple[Profile, list[Subject]]] = {}
+    groups: dict[str, tuple[Profile, list[FeatureOnStack]]] = {}
     for subject in subjects:
         found = profile_of(dist, subject.stack, profile)
         groups.setdefault(repr(found), (found, []))[1].append(subject)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from patchctl.manifest.types import Stack
     from patchctl.prove.prove import Verdict
     from patchctl.rebase.finish import RebaseResult
-    from patchctl.rebase.rebase_state import Run, State
+    from patchctl.rebase.rebase_state import RebaseRun, RebaseState
     from patchctl.source.types import SourceOptions
 
 
@@ -115,7 +115,7 @@ def command(
 
     from patchctl.git.locks import drop_own
     from patchctl.rebase.cherry_pick import drop_noted_locks, work_of
-    from patchctl.rebase.rebase_state import Run, read_state, write_state
+    from patchctl.rebase.rebase_state import RebaseRun, read_state, write_state
     from patchctl.rebase.rebase_worktree import find_worktree, locked
     from patchctl.rebase.start import RebaseRequest, start
     from patchctl.report.stacks import rebase_json, rebase_status
@@ -138,7 +138,7 @@ def command(
     if name or to or via or plan:
         raise WrongUse(f"--{action} is for the rebase under way", hint="name no stack; --dir names another work tree")
     place = find_worktree(folder, Path.cwd(), given_up=action == "abort")
-    run = Run(app.distribution, place, options, app.progress(as_json))
+    run = RebaseRun(app.distribution, place, options, app.progress(as_json))
     tree = place.held or place.gone
     state = read_state(tree)
     if action == "status":
@@ -201,7 +201,7 @@ def _planned(
 
 
 def _act(
-    app: App, run: Run, state: State, action: str, reason: str | None, options: SourceOptions, as_json: bool
+    app: App, run: RebaseRun, state: RebaseState, action: str, reason: str | None, options: SourceOptions, as_json: bool
 ) -> int:
     from patchctl.rebase.rebase import abort, accept_resolution, skip
     from patchctl.report.stacks import rebase_aborted, rebase_json
@@ -218,7 +218,7 @@ def _act(
     return _continue(app, run, state, options, as_json)
 
 
-def _continue(app: App, run: Run, state: State, options: SourceOptions, as_json: bool) -> int:
+def _continue(app: App, run: RebaseRun, state: RebaseState, options: SourceOptions, as_json: bool) -> int:
     """To the next stop, or to the end with the lock."""
     from patchctl.cli.lock_verb import lock_stack
     from patchctl.rebase.finish import finish, hand_over

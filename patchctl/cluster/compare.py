@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from patchctl.cluster.facts import SPAWNED, WORKER, NodeFacts, Seen
-from patchctl.cluster.fanout import Answer, NoAnswer, Node
+from patchctl.cluster.fanout import Answer, ClusterNode, NoAnswer
 from patchctl.doctor.runtime import fits
 from patchctl.findings.report import Finding, Level, Report
 from patchctl.manifest.distribution import Distribution
@@ -44,7 +44,7 @@ _TODO = {
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ClusterExpectation:
     """What the nodes are held against beyond each other. `environment` and `of_each_node` are a recipe's."""
 
     dist: Distribution
@@ -59,7 +59,7 @@ class Wanted:
 class Compared:
     """The outcome: every node's answer, and what differs. `profile` is the one that was asked for, or most nodes hold."""
 
-    answers: Mapping[Node, Answer]
+    answers: Mapping[ClusterNode, Answer]
     differences: tuple[Finding, ...]
     profile: str | None
 
@@ -71,7 +71,7 @@ class Compared:
         """The differences, and how many nodes were held against each other."""
         return Report(list(self.differences), counts=Counter(nodes=len(self.answers)))
 
-    def state(self, node: Node) -> str:
+    def state(self, node: ClusterNode) -> str:
         """ok, odd, dead, silent or broken."""
         answer = self.answers[node]
         if isinstance(answer, NoAnswer):
@@ -80,7 +80,7 @@ class Compared:
         return "odd" if mine else "ok"
 
 
-def compare(answers: Mapping[Node, Answer], wanted: Wanted) -> Compared:
+def compare(answers: Mapping[ClusterNode, Answer], wanted: ClusterExpectation) -> Compared:
     """Hold the nodes against what is wanted and against each other."""
     facts = {n.title: a for n, a in answers.items() if isinstance(a, NodeFacts) and a.failed is None}
     applied = {t: f for t, f in facts.items() if f.applied}
@@ -104,7 +104,7 @@ def compare(answers: Mapping[Node, Answer], wanted: Wanted) -> Compared:
     return Compared(answers, tuple(found), profile)
 
 
-def _chosen(facts: Mapping[str, NodeFacts], wanted: Wanted) -> Profile | None:
+def _chosen(facts: Mapping[str, NodeFacts], wanted: ClusterExpectation) -> Profile | None:
     """What every node should hold, as it is on its release: what is asked for, else what most of them hold."""
     if wanted.profile is not None:
         return wanted.dist.profiles.get(wanted.profile)
@@ -156,7 +156,7 @@ def _grouped(rule: str, rows: Iterable[tuple[str, str]]) -> Iterator[Finding]:
         yield _difference(rule, message, nodes)
 
 
-def _absent(answers: Mapping[Node, Answer], wanted: Wanted) -> Iterator[Finding]:
+def _absent(answers: Mapping[ClusterNode, Answer], wanted: ClusterExpectation) -> Iterator[Finding]:
     alive = sum(not isinstance(a, NoAnswer) or a.kind != "dead" for a in answers.values())
     enough = wanted.nodes is not None and alive >= wanted.nodes
     for node, answer in answers.items():
@@ -172,7 +172,7 @@ def _absent(answers: Mapping[Node, Answer], wanted: Wanted) -> Iterator[Finding]
 
 
 def _selection(
-    facts: Mapping[str, NodeFacts], profile: str | None, chosen: Profile | None, wanted: Wanted
+    facts: Mapping[str, NodeFacts], profile: str | None, chosen: Profile | None, wanted: ClusterExpectation
 ) -> Iterator[Finding]:
     """Profile, the release that it is on, and features left out by hand."""
     by = "profile" if wanted.profile else "majority"
@@ -283,7 +283,7 @@ def _by_text(rows: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     return {text: tuple(titles) for text, titles in found.items()}
 
 
-def _distributions(facts: Mapping[str, NodeFacts], wanted: Wanted) -> Iterator[Finding]:
+def _distributions(facts: Mapping[str, NodeFacts], wanted: ClusterExpectation) -> Iterator[Finding]:
     """The distribution that a workspace was made from, where it is on its node: `patchctl verify` there reads that one."""
     for title, f in facts.items():
         known = wanted.dist.held(f.profile, f.release)
@@ -333,7 +333,7 @@ def _versions(name: str, versions: Mapping[str, str | None], wanted: str | None)
             yield _difference("package-differs", what, nodes, reference=by)
 
 
-def _environment(facts: Mapping[str, NodeFacts], wanted: Wanted) -> Iterator[Finding]:
+def _environment(facts: Mapping[str, NodeFacts], wanted: ClusterExpectation) -> Iterator[Finding]:
     """A recipe's variables against the recipe; the others among the nodes."""
     for name, what in wanted.of_each_node.items():
         unset = tuple(t for t, f in facts.items() if f.environment.get(name) is None)

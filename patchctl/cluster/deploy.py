@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from patchctl.cluster.facts import NodeFacts, Verb
-from patchctl.cluster.fanout import Answer, NoAnswer, Node
+from patchctl.cluster.fanout import Answer, ClusterNode, NoAnswer
 from patchctl.errors import DONE, FINDINGS, WorkspaceBusy
 
-Ask = Callable[[Verb, Sequence[Node]], Mapping[Node, Answer]]
+Ask = Callable[[Verb, Sequence[ClusterNode]], Mapping[ClusterNode, Answer]]
 _DEAD = "start Ray there again; --nodes N is content with N that are there, --skip-unreachable with any"
 State = Literal["applied", "unchanged", "would-change", "shared", "held-back", "failed"]
 
 
 @dataclass(frozen=True)
-class Result:
+class DeployResult:
     """What became of one node. `writer` is the node that wrote a shared workspace; `why` of one that failed or was held
     back, `code` its exit code."""
 
@@ -38,12 +38,12 @@ class Deployment:
     """The results by node. `gone` are nodes that were passed by, and why: dead before the run, or unreachable on request.
     `missing` says that there are too few nodes, or none."""
 
-    results: dict[Node, Result] = field(default_factory=dict)
-    gone: dict[Node, str] = field(default_factory=dict)
+    results: dict[ClusterNode, DeployResult] = field(default_factory=dict)
+    gone: dict[ClusterNode, str] = field(default_factory=dict)
     missing: str | None = None
 
     @property
-    def failed(self) -> dict[Node, Result]:
+    def failed(self) -> dict[ClusterNode, DeployResult]:
         return {n: r for n, r in self.results.items() if r.state == "failed"}
 
     @property
@@ -54,7 +54,7 @@ class Deployment:
 
 
 def deploy(
-    ask: Ask, nodes: Sequence[Node], *, expected: int | None, dry_run: bool, skip_unreachable: bool
+    ask: Ask, nodes: Sequence[ClusterNode], *, expected: int | None, dry_run: bool, skip_unreachable: bool
 ) -> Deployment:
     """Apply to all nodes. Nothing is written anywhere unless every one of them is ready for it: one that died before the
     run fails as one that dies in it, unless it is to be skipped, or as many as are `expected` are there without it."""
@@ -68,7 +68,7 @@ def deploy(
     if expected is not None or skip_unreachable:
         out.gone = dead
     elif dead:
-        out.results = {n: Result("failed", why=f"{why} (try: {_DEAD})", code=FINDINGS) for n, why in dead.items()}
+        out.results = {n: DeployResult("failed", why=f"{why} (try: {_DEAD})", code=FINDINGS) for n, why in dead.items()}
         return _held_back(out, alive)
     looked = ask("look", alive)
     for node, answer in looked.items():
@@ -89,7 +89,7 @@ def deploy(
         return _held_back(out, alive)
     if dry_run:
         out.results.update({n: _done(a, "would-change") for n, a in prepared.items()})
-        shared = {n: Result("shared", writer=g[0].title) for g in groups for n in g[1:]}
+        shared = {n: DeployResult("shared", writer=g[0].title) for g in groups for n in g[1:]}
         out.results.update(shared)
         return out
     _write(out, ask, writers)
@@ -97,16 +97,16 @@ def deploy(
     return out
 
 
-def _groups(looked: Mapping[Node, Answer]) -> list[list[Node]]:
+def _groups(looked: Mapping[ClusterNode, Answer]) -> list[list[ClusterNode]]:
     """The nodes that see the same folder."""
-    found: dict[tuple[str, ...], list[Node]] = {}
+    found: dict[tuple[str, ...], list[ClusterNode]] = {}
     for node, answer in looked.items():
         if isinstance(answer, NodeFacts):
             found.setdefault(tuple(answer.identity), []).append(node)
     return list(found.values())
 
 
-def _write(out: Deployment, ask: Ask, writers: Sequence[Node]) -> None:
+def _write(out: Deployment, ask: Ask, writers: Sequence[ClusterNode]) -> None:
     answers = dict(ask("apply", writers))
     busy = [
         n for n, a in answers.items() if isinstance(a, NodeFacts) and a.failed and a.failed.kind == WorkspaceBusy.kind
@@ -117,19 +117,21 @@ def _write(out: Deployment, ask: Ask, writers: Sequence[Node]) -> None:
         out.results[node] = _failure(answer) or _done(answer, "applied")
 
 
-def _look_again(out: Deployment, ask: Ask, groups: Iterable[Sequence[Node]]) -> None:
+def _look_again(out: Deployment, ask: Ask, groups: Iterable[Sequence[ClusterNode]]) -> None:
     """Whether those who did not write see what the writer of their group wrote."""
     writer_of = {node: group[0] for group in groups for node in group[1:]}
     wrote = {n: w for n, w in writer_of.items() if out.results[w].state != "failed"}
     for node in writer_of.keys() - wrote.keys():
         writer = writer_of[node]
-        out.results[node] = Result("held-back", writer=writer.title, why=f"shares the workspace of {writer.title}")
+        out.results[node] = DeployResult(
+            "held-back", writer=writer.title, why=f"shares the workspace of {writer.title}"
+        )
     not_there = []
     for node, answer in (ask("status", list(wrote)) if wrote else {}).items():
         if isinstance(answer, NodeFacts) and _tips(answer) == _tips(out.results[wrote[node]].facts):
-            out.results[node] = Result("shared", answer, writer=wrote[node].title)
+            out.results[node] = DeployResult("shared", answer, writer=wrote[node].title)
         elif isinstance(answer, NoAnswer):
-            out.results[node] = Result("failed", why=answer.what, code=FINDINGS)
+            out.results[node] = DeployResult("failed", why=answer.what, code=FINDINGS)
         else:
             not_there.append(node)
     if not_there:
@@ -140,25 +142,25 @@ def _tips(facts: NodeFacts | None) -> dict[str, str]:
     return {t.upstream: t.tip_commit for t in facts.trees} if facts else {}
 
 
-def _failure(answer: Answer) -> Result | None:
+def _failure(answer: Answer) -> DeployResult | None:
     if isinstance(answer, NoAnswer):
-        return Result("failed", why=answer.what, code=FINDINGS)
+        return DeployResult("failed", why=answer.what, code=FINDINGS)
     if answer.failed is None:
         return None
     failed = answer.failed
     why = failed.what if failed.hint is None else f"{failed.what} (try: {failed.hint})"
-    return Result("failed", answer, why=why, code=failed.exit_code)
+    return DeployResult("failed", answer, why=why, code=failed.exit_code)
 
 
-def _done(answer: Answer, word: State) -> Result:
+def _done(answer: Answer, word: State) -> DeployResult:
     assert isinstance(answer, NodeFacts)
-    return Result(word if answer.changed else "unchanged", answer)
+    return DeployResult(word if answer.changed else "unchanged", answer)
 
 
-def _held_back(out: Deployment, nodes: Iterable[Node]) -> Deployment:
+def _held_back(out: Deployment, nodes: Iterable[ClusterNode]) -> Deployment:
     """Nobody writes: the nodes that were ready say so."""
     for node in nodes:
         if node not in out.results and node not in out.gone:
             why = out.missing or "nothing is written while another node cannot"
-            out.results[node] = Result("held-back", why=why)
+            out.results[node] = DeployResult("held-back", why=why)
     return out

@@ -81,7 +81,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Fault:
+class NodeFault:
     """Something that a node's own check found: a rule of lint-rules.md. `file` is below the workspace where it lies there."""
 
     rule: str
@@ -158,7 +158,7 @@ class NodeFacts:
     lock_digest: str | None = None
     distribution_digest: str | None = None
     trees: list[TreeFacts] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[NodeFault] = field(default_factory=list)
     not_checked: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     stashed: dict[str, str] = field(default_factory=dict)

@@ -36,7 +36,7 @@ _RUN_ON_A_NODE = "run patchctl on a node of the cluster, or name its client port
 
 
 @dataclass(frozen=True)
-class Node:
+class ClusterNode:
     """A raylet as the cluster knows it. `title` is its name, with a part of its id where others have the same name."""
 
     id: str
@@ -66,7 +66,7 @@ class Cluster:
         self.address = address
         self.version = str(ray.__version__)
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[ClusterNode]:
         """Every node that the cluster remembers, by title; one that died and came back only as it is now."""
         rows = self._ray.nodes()
         names = [_name(r) for r in rows if r["Alive"]]
@@ -77,7 +77,7 @@ class Cluster:
             if row["Alive"] or (name, address) not in there:
                 title = name if names.count(name) < 2 else f"{name} ({row['NodeID'][:8]})"
                 reason = one_line(str(row.get("DeathReasonMessage") or "")) or "the cluster lost it"
-                found.append(Node(row["NodeID"], title, address, row["NodeManagerPort"], row["Alive"], reason))
+                found.append(ClusterNode(row["NodeID"], title, address, row["NodeManagerPort"], row["Alive"], reason))
         return sorted(found, key=lambda n: (n.title, n.id))
 
     def put(self, data: bytes) -> Any:
@@ -85,21 +85,21 @@ class Cluster:
         return self._ray.put(data)
 
     def ask(
-        self, requests: Mapping[Node, Request], payload: Any, progress: Progress, *, bundle: Any = None
-    ) -> dict[Node, Answer]:
+        self, requests: Mapping[ClusterNode, Request], payload: Any, progress: Progress, *, bundle: Any = None
+    ) -> dict[ClusterNode, Answer]:
         """What each node answers. `payload` and `bundle` are what `put` gave. Ends when all have, or their time is over."""
         pinned = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
         self._ray.cloudpickle.register_pickle_by_value(task)
         remote = self._ray.remote(num_cpus=0, max_retries=0)(task.answer)
         end = time.monotonic()
-        waiting: dict[Any, Node] = {}
+        waiting: dict[Any, ClusterNode] = {}
         for node, request in requests.items():
             end = max(end, time.monotonic() + request.seconds)
             strategy = pinned(node_id=node.id, soft=False)
             options = {"scheduling_strategy": strategy, "name": f"patchctl cluster {request.verb}"}
             waiting[remote.options(**options).remote(payload, request.as_json(), bundle)] = node
-        answers: dict[Node, Answer] = {}
-        lost: dict[Node, NoAnswer] = {}
+        answers: dict[ClusterNode, Answer] = {}
+        lost: dict[ClusterNode, NoAnswer] = {}
         while waiting and time.monotonic() < end:
             progress.note(f"{len(answers) + len(lost)} of {len(requests)} nodes answered")
             done, _ = self._ray.wait(list(waiting), num_returns=1, timeout=_POLL_SECONDS)
@@ -117,7 +117,7 @@ class Cluster:
         answers.update(self._judged(lost))
         return {node: answers[node] for node in requests}
 
-    def _judged(self, lost: Mapping[Node, NoAnswer]) -> dict[Node, Answer]:
+    def _judged(self, lost: Mapping[ClusterNode, NoAnswer]) -> dict[ClusterNode, Answer]:
         """Whether nodes without an answer are still there. The cluster learns of a death up to half a minute late; a
         raylet's port tells at once, but for a host that is gone, where it takes the time of a connection: asked together."""
         if not lost:
@@ -145,7 +145,7 @@ def _name(row: Mapping[str, Any]) -> str:
     return str(row.get("NodeName") or row["NodeManagerAddress"])
 
 
-def _gone(node: Node, now: Node | None, reachable: bool) -> str | None:
+def _gone(node: ClusterNode, now: ClusterNode | None, reachable: bool) -> str | None:
     """Why a node is no longer there, or None. `reachable`: raylets' ports can be asked from here."""
     if now is not None and not now.alive:
         return now.reason

@@ -21,9 +21,9 @@ from patchctl.cluster.facts import (
     SPAWNED,
     WORKER,
     Failed,
-    Fault,
     MachineFacts,
     NodeFacts,
+    NodeFault,
     Request,
     Seen,
     TreeFacts,
@@ -40,7 +40,7 @@ from patchctl.terminal.progress import SilentProgress
 from patchctl.terminal.text import one_line, redact_text, visible_line
 from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.imports import find_imports
-from patchctl.workspace.state import State, TreeState, load_state
+from patchctl.workspace.state import TreeState, WorkspaceState, load_state
 from patchctl.workspace.status import Status, TreeStatus, read_status
 from patchctl.workspace.trees import Tree
 
@@ -277,13 +277,13 @@ def _seen(request: Request, tree: TreeStatus, dist: Distribution, views: dict[st
             yield Seen("python", tree.upstream, one.package, one.place, one.ours, None, one.error)
 
 
-def _own_lock(state: State, dist: Distribution) -> str | None:
+def _own_lock(state: WorkspaceState, dist: Distribution) -> str | None:
     """The digest of the locks in the distribution that the workspace was made from, where that is on this node."""
     profile = dist.held(state.profile, state.release)
     return lock_digest(Path(state.root), dist.stacks_of(profile).values()) if profile else None
 
 
-def _own_distribution(state: State) -> str | None:
+def _own_distribution(state: WorkspaceState) -> str | None:
     root = Path(state.root)
     try:
         return distribution_digest(root) if (root / MARKER).is_file() else None
@@ -291,7 +291,7 @@ def _own_distribution(state: State) -> str | None:
         return None
 
 
-def _faults(report: Report, workspace: Path) -> Iterator[Fault]:
+def _faults(report: Report, workspace: Path) -> Iterator[NodeFault]:
     """The findings, cut where there are very many of one kind, with their files below the workspace."""
     counted: Counter[tuple[str, str | None]] = Counter()
     top = f"{workspace}/"
@@ -300,11 +300,11 @@ def _faults(report: Report, workspace: Path) -> Iterator[Fault]:
         if counted[found.rule, found.upstream] <= _MOST_FAULTS:
             file = visible_line(found.file.removeprefix(top))
             message = one_line(found.message.replace(top, ""), 1000)
-            yield Fault(found.rule, message, file, found.level, found.upstream)
+            yield NodeFault(found.rule, message, file, found.level, found.upstream)
     for (rule, upstream), count in counted.items():
         if count > _MOST_FAULTS:
             severity = next(f.level for f in report.findings if f.rule == rule)
-            yield Fault(rule, f"... and {count - _MOST_FAULTS} more", upstream or "", severity, upstream)
+            yield NodeFault(rule, f"... and {count - _MOST_FAULTS} more", upstream or "", severity, upstream)
 
 
 def _applied(facts: NodeFacts, request: Request, dist: Distribution, workspace: Path, place: Path) -> NodeFacts:

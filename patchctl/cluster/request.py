@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from patchctl.cluster.compare import Wanted
+from patchctl.cluster.compare import ClusterExpectation
 from patchctl.cluster.facts import SECRET, ApplyOptions, Request, Verb
-from patchctl.cluster.fanout import Answer, Cluster, Node, own_paths
+from patchctl.cluster.fanout import Answer, Cluster, ClusterNode, own_paths
 from patchctl.cluster.payload import Payload, make_payload
 from patchctl.manifest.distribution import Distribution
 from patchctl.terminal.progress import Progress
@@ -19,7 +19,7 @@ _ALWAYS = ("PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD")
 
 
 @dataclass(frozen=True)
-class Environment:
+class ExpectedEnvironment:
     """What the environment of every node is held against. `variables` are read, `values` are the same on all nodes,
     `of_each_node` are release on each, with the reason. `start`: the upstream and the folder in its tree that training is
     started in."""
@@ -38,7 +38,9 @@ def plain_request(verb: Verb, dist: Distribution, workspace: Path | None, fallba
     return Request(verb, named, str(fallback.absolute()), None, root, None, seconds, drop=own_paths())
 
 
-def looking_request(plain: Request, dist: Distribution, environment: Environment, python: str | None) -> Request:
+def looking_request(
+    plain: Request, dist: Distribution, environment: ExpectedEnvironment, python: str | None
+) -> Request:
     """The request of `status` and `verify`."""
     variables = list(dict.fromkeys([*_ALWAYS, *environment.variables]))
     names = {p: u.sdist or name for name, u in dist.upstreams.items() for p in u.packages}
@@ -61,11 +63,13 @@ def looking_request(plain: Request, dist: Distribution, environment: Environment
     )
 
 
-def wanted_of(dist: Distribution, payload: Payload, environment: Environment, nodes: int | None) -> Wanted:
+def wanted_of(
+    dist: Distribution, payload: Payload, environment: ExpectedEnvironment, nodes: int | None
+) -> ClusterExpectation:
     """What answers are held against. Raises WrongUse for a profile that is not there."""
     if environment.profile is not None:
         dist.profile(environment.profile)
-    return Wanted(
+    return ClusterExpectation(
         dist, payload.distribution_digest, environment.profile, nodes, environment.values, environment.of_each_node
     )
 
@@ -89,7 +93,7 @@ class Applying:
         self._payload: Any = cluster.put(make_payload(dist).data)
         self._bundle: Any = cluster.put(bundle) if bundle is not None else None
 
-    def __call__(self, verb: Verb, nodes: Sequence[Node]) -> Mapping[Node, Answer]:
+    def __call__(self, verb: Verb, nodes: Sequence[ClusterNode]) -> Mapping[ClusterNode, Answer]:
         writes = verb in ("preview", "apply")
         request = replace(self._request, verb=verb, apply=self._options if writes else None)
         self._progress.start(f"cluster {verb}", None)

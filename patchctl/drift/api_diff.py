@@ -22,7 +22,7 @@ _Scope = dict[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
-class Source:
+class PatchedSource:
     """A Python file that a patch writes: its path in the tree, its content with the patch, and the lines that are the patch's
     (from 1); None for all of them, as of a carried file."""
 
@@ -32,7 +32,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Changed:
+class ApiChange:
     """An upstream name that changed: `was` and `now` are its signatures, `now` None if it is gone. `file` and `line` are the first
     use."""
 
@@ -56,12 +56,12 @@ def written_lines(hunks: Sequence[Hunk]) -> frozenset[int]:
 
 
 def changed_names(
-    sources: Sequence[Source], old: Reader, new: Reader, tops: frozenset[str] | None = None
-) -> list[Changed]:
+    sources: Sequence[PatchedSource], old: Reader, new: Reader, tops: frozenset[str] | None = None
+) -> list[ApiChange]:
     """The names that these sources use, that the old tree has, and that are gone or different in the new one; with `tops` only names
     that begin so. A reader returns the content of a path of its tree, or None."""
     before, after = Modules(old), Modules(new)
-    found: dict[str, Changed] = {}
+    found: dict[str, ApiChange] = {}
     for source in sources:
         for use in uses(source):
             was = before.find(use.target) if tops is None or use.target[0] in tops else None
@@ -70,7 +70,7 @@ def changed_names(
             now = after.find(use.target)
             said = None if now is None else _counts(now, use)
             if said != _counts(was, use):
-                found[was.name] = Changed(was.name, _counts(was, use), said, source.path, use.line)
+                found[was.name] = ApiChange(was.name, _counts(was, use), said, source.path, use.line)
     return sorted(found.values(), key=lambda c: (c.file, c.line, c.name))
 
 
@@ -90,7 +90,7 @@ def _counts(found: Found, use: Use) -> str:
     )
 
 
-def uses(source: Source) -> Iterator[Use]:
+def uses(source: PatchedSource) -> Iterator[Use]:
     """Every name that the lines of a source use, those that are called first. None of a file that is no Python."""
     for use in _uses(source.path, source.data):
         if source.lines is None or use.line in source.lines:

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from patchctl.atomic import make_folder, replace_file
 from patchctl.catalog.evidence import Evidence
-from patchctl.drift.api_diff import Changed, Source, changed_names, written_lines
+from patchctl.drift.api_diff import ApiChange, PatchedSource, changed_names, written_lines
 from patchctl.drift.api_index import Reader
 from patchctl.drift.file_drift import FileJudge, renamed
 from patchctl.drift.lost_hunks import known_of, with_commits
@@ -81,7 +81,7 @@ class _Prepared:
     tree: RevisionTree
     patches: Sequence[StackPatch]
     steps: Mapping[int, Sequence[_Step]]
-    sources: Sequence[Sequence[Source]]
+    sources: Sequence[Sequence[PatchedSource]]
     not_in_sdist: frozenset[str]
 
     @property
@@ -281,14 +281,16 @@ def _prepare(
 ) -> _Prepared:
     contents: dict[bytes, bytes | None] = {}
     steps: dict[int, list[_Step]] = {}
-    sources: list[list[Source]] = []
+    sources: list[list[PatchedSource]] = []
     for number, patch in enumerate(patches):
         steps[number] = [*_steps_of(patch, tree, contents)]
         for step in steps[number]:
             contents[step.path] = step.after
         sources.append(
             [
-                Source(s.path.decode("utf-8", "replace"), s.after, written_lines(s.change.hunks) if s.change else None)
+                PatchedSource(
+                    s.path.decode("utf-8", "replace"), s.after, written_lines(s.change.hunks) if s.change else None
+                )
                 for s in steps[number]
                 if s.after is not None and s.path.endswith(b".py")
             ]
@@ -318,7 +320,7 @@ def _steps_of(patch: StackPatch, tree: RevisionTree, contents: Mapping[bytes, by
         yield _Step(path.encode(), None, None, data)
 
 
-def _names(stack: _Prepared, tree: RevisionTree) -> Iterator[list[Changed]]:
+def _names(stack: _Prepared, tree: RevisionTree) -> Iterator[list[ApiChange]]:
     for sources in stack.sources:
         yield changed_names(sources, stack.tree.text, tree.text)
 
@@ -366,7 +368,7 @@ class _Caller:
 
     stack: Stack
     patch: StackPatch
-    sources: tuple[Source, ...]
+    sources: tuple[PatchedSource, ...]
 
 
 def _stacks_beside(dist: Distribution, stack: Stack) -> list[Stack]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from patchctl.drift.api_diff import Changed
+from patchctl.drift.api_diff import ApiChange
 from patchctl.drift.types import ARRIVES, PatchDrift, StackDrift
 from patchctl.errors import BadManifest, WrongUse
 from patchctl.given import named_file
@@ -215,7 +215,7 @@ def _worse(patch: PatchDrift, arrived: bool, names: frozenset[str]) -> str | Non
     return _fresh(patch.names, names)
 
 
-def _fresh(changed: Iterable[Changed], names: frozenset[str]) -> str | None:
+def _fresh(changed: Iterable[ApiChange], names: frozenset[str]) -> str | None:
     fresh = [c.name for c in changed if c.name not in names]
     return f"calls what has changed: {', '.join(fresh)}" if fresh else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from patchctl.drift.api_diff import Changed
+from patchctl.drift.api_diff import ApiChange
 from patchctl.errors import Tried
 
 # From best to worst. `upstream`: upstream has the change by now; `unknown`: this source lacks the file.
@@ -56,7 +56,7 @@ class PatchDrift:
     patch: str
     state: str
     files: tuple[FileDrift, ...] = ()
-    names: tuple[Changed, ...] = ()
+    names: tuple[ApiChange, ...] = ()
     taken: str | None = None
     proof: str | None = None
     dropped: str | None = None
@@ -82,7 +82,7 @@ class CallerDrift:
     stack: str
     feature: str
     patch: str
-    names: tuple[Changed, ...]
+    names: tuple[ApiChange, ...]
     proof: str | None = None
     broken: bool = False
 
@@ -120,11 +120,11 @@ def patch_from_json(data: Mapping[str, object]) -> PatchDrift:
     names = data["names"]
     assert isinstance(rows, list) and isinstance(names, list)
     files = tuple(FileDrift(**{**r, "hunks": tuple(HunkDrift(**h) for h in r["hunks"])}) for r in rows)
-    return PatchDrift(**{**data, "files": files, "names": tuple(Changed(**n) for n in names)})  # type: ignore[arg-type]
+    return PatchDrift(**{**data, "files": files, "names": tuple(ApiChange(**n) for n in names)})  # type: ignore[arg-type]
 
 
 def caller_from_json(data: Mapping[str, object]) -> CallerDrift:
     """`patch_from_json` for a caller."""
     names = data["names"]
     assert isinstance(names, list)
-    return CallerDrift(**{**data, "names": tuple(Changed(**n) for n in names)})  # type: ignore[arg-type]
+    return CallerDrift(**{**data, "names": tuple(ApiChange(**n) for n in names)})  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import IO, NamedTuple
 
 from patchctl.errors import BrokenRepository, GitKilled, PatchctlError, SourceMismatch
-from patchctl.git.objects import FOLDER, GITLINK, Entry, Files, object_id, split_tree
+from patchctl.git.objects import FOLDER, GITLINK, Files, TreeEntry, object_id, split_tree
 from patchctl.git.packread import PackReader
 from patchctl.git.run import git_environment, git_executable
 from patchctl.git.unconfigured import without_settings
@@ -143,7 +143,7 @@ class ObjectReader:
                 inner: dict[bytes, list[str | None]] = {}
                 for side, rest in ((0, sides[0] - sides[1]), (1, sides[1] - sides[0])):
                     for _, mode, name, raw in rest:
-                        entry = Entry(int(mode, 8), raw.hex())
+                        entry = TreeEntry(int(mode, 8), raw.hex())
                         if entry.mode == FOLDER:
                             inner.setdefault(prefix + name + b"/", [None, None])[side] = entry.id
                         else:
@@ -164,8 +164,8 @@ class ObjectReader:
         self._learn_trees({oid})
         return self._trees[oid]
 
-    def _entries(self, oid: str) -> list[tuple[bytes, Entry]]:
-        return [(name, Entry(int(mode, 8), raw.hex())) for _, mode, name, raw in self._split(oid)]
+    def _entries(self, oid: str) -> list[tuple[bytes, TreeEntry]]:
+        return [(name, TreeEntry(int(mode, 8), raw.hex())) for _, mode, name, raw in self._split(oid)]
 
     def _split(self, oid: str) -> list[tuple[bytes, bytes, bytes, bytes]]:
         try:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, SYMLINK, Entry, Files
+from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, SYMLINK, Files, TreeEntry
 
 _HEAD, _FIXED, _DIGEST = 12, 62, 20
 _LONGEST_NAME = 0xFFF
@@ -30,7 +30,7 @@ class NotPlain(Exception):
 
 
 @dataclass(frozen=True)
-class Change:
+class IndexChange:
     """A change from one tree to another: differing entries, and the new trees of differing folders (None if removed).
 
     `source` is the old tree's id, b"" in `folders` the top. `read` returns the entry of the file on disk. `written`
@@ -41,7 +41,7 @@ class Change:
     before: Files
     after: Files
     folders: Mapping[bytes, str | None]
-    read: Callable[[bytes], Entry | None]
+    read: Callable[[bytes], TreeEntry | None]
     written: Mapping[bytes, tuple[int, int, int, int]]
 
 
@@ -51,12 +51,12 @@ def has_marks(file: Path) -> bool:
     return any(data[at + 60] & 0xF0 for at, _ in _entries(data))
 
 
-def changed(file: Path, folder: Path, change: Change) -> tuple[bytes, list[bytes]]:
+def changed(file: Path, folder: Path, change: IndexChange) -> tuple[bytes, list[bytes]]:
     """Return the index after `change`, and its files that differ on disk. Raises NotPlain, OSError."""
     return _changed(*_read(file), folder, change)
 
 
-def made_anew(folder: Path, change: Change) -> tuple[bytes, list[bytes]]:
+def made_anew(folder: Path, change: IndexChange) -> tuple[bytes, list[bytes]]:
     """Like `changed`, where no index exists yet. Raises NotPlain, OSError."""
     return _changed(_empty(), 0, folder, replace(change, source=_EMPTY_TREE))
 
@@ -68,7 +68,7 @@ def _empty() -> bytes:
     return data + hashlib.sha1(data, usedforsecurity=False).digest()
 
 
-def _changed(data: bytes, second: int, folder: Path, change: Change) -> tuple[bytes, list[bytes]]:
+def _changed(data: bytes, second: int, folder: Path, change: IndexChange) -> tuple[bytes, list[bytes]]:
     sides = (*change.before.values(), *change.after.values())
     if any(entry.mode not in (REGULAR, EXECUTABLE, SYMLINK) for entry in sides):
         raise NotPlain
@@ -121,7 +121,12 @@ def _entries(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _merged(
-    data: bytes, places: list[tuple[int, int]], second: int, top: bytes, made: Mapping[bytes, bytes], change: Change
+    data: bytes,
+    places: list[tuple[int, int]],
+    second: int,
+    top: bytes,
+    made: Mapping[bytes, bytes],
+    change: IndexChange,
 ) -> tuple[list[bytes], int]:
     """Return the entries that stay, merged with the new ones, and their count.
 
@@ -146,7 +151,7 @@ def _merged(
             count += (coming in made) - gone
             coming = next(waiting)
         if not gone and data[at + 8 : at + 12] >= racy:
-            entry = Entry(int.from_bytes(data[at + 24 : at + 28], "big"), data[at + 40 : at + 60].hex())
+            entry = TreeEntry(int.from_bytes(data[at + 24 : at + 28], "big"), data[at + 40 : at + 60].hex())
             if entry.mode != GITLINK:
                 pieces += [data[run:at], _fresh(top, path, entry, change) or _render(path, entry, None)]
                 run = end
@@ -158,7 +163,7 @@ def _merged(
     return pieces, count
 
 
-def _fresh(top: bytes, path: bytes, entry: Entry, change: Change) -> bytes | None:
+def _fresh(top: bytes, path: bytes, entry: TreeEntry, change: IndexChange) -> bytes | None:
     """Return a file's index entry after checking its content; None if the file differs."""
     try:
         status = os.lstat(top + path)
@@ -177,7 +182,7 @@ def _fresh(top: bytes, path: bytes, entry: Entry, change: Change) -> bytes | Non
     return _render(path, entry, status)
 
 
-def _render(path: bytes, entry: Entry, status: os.stat_result | None) -> bytes:
+def _render(path: bytes, entry: TreeEntry, status: os.stat_result | None) -> bytes:
     """Render an entry. Without a status it gets zero stat data, so that every git rereads the file."""
     numbers = [0] * 6
     size = owner = group = 0
@@ -203,7 +208,7 @@ class _Node:
 class _Trees:
     """The cache tree of an index, updated for a change."""
 
-    def __init__(self, data: bytes, at: int, change: Change) -> None:
+    def __init__(self, data: bytes, at: int, change: IndexChange) -> None:
         self._data = self._extension(data, at)
         self._at = 0
         name, self._top = self._node()

@@ -19,14 +19,14 @@ GITLINK = 0o160000
 FOLDER = 0o040000
 
 
-class Entry(NamedTuple):
+class TreeEntry(NamedTuple):
     """A tree entry: git's mode as a number, and the object id as 40 hexadecimal digits."""
 
     mode: int
     id: str
 
 
-Files = dict[bytes, Entry]
+Files = dict[bytes, TreeEntry]
 """A flattened tree: path from the root, as bytes with '/', to its entry. Has no folders."""
 
 
@@ -48,12 +48,12 @@ def split_tree(data: bytes) -> list[tuple[bytes, bytes, bytes, bytes]]:
     return entries
 
 
-def parse_tree(data: bytes) -> list[tuple[bytes, Entry]]:
+def parse_tree(data: bytes) -> list[tuple[bytes, TreeEntry]]:
     """Return the (name, entry) pairs of a tree object, in its order."""
-    return [(name, Entry(int(mode, 8), oid.hex())) for _, mode, name, oid in split_tree(data)]
+    return [(name, TreeEntry(int(mode, 8), oid.hex())) for _, mode, name, oid in split_tree(data)]
 
 
-def render_tree(entries: Iterable[tuple[bytes, Entry]]) -> bytes:
+def render_tree(entries: Iterable[tuple[bytes, TreeEntry]]) -> bytes:
     """Return the tree object of these (name, entry) pairs, in git's order: a folder sorts as if it ended with '/'."""
     ordered = sorted(entries, key=lambda e: e[0] + b"/" if e[1].mode == FOLDER else e[0])
     return b"".join(b"%o %s\0%s" % (e.mode, name, bytes.fromhex(e.id)) for name, e in ordered)
@@ -100,14 +100,14 @@ class TreeBuilder:
         for path, entry in (files or {}).items():
             self.put(path, entry)
 
-    def get(self, path: bytes) -> Entry | None:
+    def get(self, path: bytes) -> TreeEntry | None:
         """Return the file at `path`, or None."""
         above, _, name = path.rpartition(b"/")
         folder = self._root.down(above)
         entry = folder.entries.get(name) if folder else None
-        return None if entry is None else Entry(int(entry[: entry.index(b" ")], 8), entry[-20:].hex())
+        return None if entry is None else TreeEntry(int(entry[: entry.index(b" ")], 8), entry[-20:].hex())
 
-    def put(self, path: bytes, entry: Entry) -> None:
+    def put(self, path: bytes, entry: TreeEntry) -> None:
         """Add or replace a file."""
         self._root.put(path.split(b"/"), entry)
 
@@ -168,7 +168,7 @@ class _Folder:
             folder = folder.folder(part) if folder else None
         return folder
 
-    def put(self, parts: list[bytes], entry: Entry) -> None:
+    def put(self, parts: list[bytes], entry: TreeEntry) -> None:
         folder = self
         folder.changed = True
         for part in parts[:-1]:

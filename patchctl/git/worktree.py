@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from patchctl.atomic import replace_file
 from patchctl.errors import Where
-from patchctl.git.index import Change, NotPlain, changed, has_marks, made_anew
+from patchctl.git.index import IndexChange, NotPlain, changed, has_marks, made_anew
 from patchctl.git.locks import OWN, SNAPSHOT, STASH, place_new, put_in_place
 from patchctl.git.packfiles import bring_pack
 from patchctl.git.packread import holds
@@ -121,7 +121,7 @@ class WorkTree:
         put_in_place(own, index)
         return differing
 
-    def change_index(self, change: Change) -> list[bytes]:
+    def change_index(self, change: IndexChange) -> list[bytes]:
         """Like `write_index`, by editing the index's bytes or creating it.
 
         Raises NotPlain before changing anything; LocalEdits if another git holds the index; OSError.

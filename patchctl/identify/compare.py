@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from patchctl.git.objects import EXECUTABLE, REGULAR, SYMLINK, object_id
 from patchctl.identify.known import KnownTree
-from patchctl.identify.scan import BUILD_OUTPUTS, Content, Folder
+from patchctl.identify.scan import BUILD_OUTPUTS, FileContent, Folder
 from patchctl.identify.selection import applied_patches
 
 EMPTY = object_id("blob", b"")
@@ -19,7 +19,7 @@ _CRLF = "line ends are CRLF; with LF it would be the file"
 
 
 @dataclass(frozen=True)
-class Difference:
+class FileDifference:
     """A file that is neither the pin's nor what our patches make of it, and why."""
 
     path: str
@@ -50,7 +50,7 @@ class Comparison:
     missing: list[bytes] = field(default_factory=list)
     extra: list[bytes] = field(default_factory=list)
     modes: list[bytes] = field(default_factory=list)
-    differing: list[Difference] = field(default_factory=list)
+    differing: list[FileDifference] = field(default_factory=list)
     applied: dict[bytes, frozenset[int]] = field(default_factory=dict)
 
     @property
@@ -87,7 +87,7 @@ def compare(folder: Folder, known: KnownTree, at: bytes) -> Comparison:
         result.present.add(name)
         content = folder.content(name)
         if isinstance(content, str):
-            result.differing.append(Difference(show(name), content))
+            result.differing.append(FileDifference(show(name), content))
         else:
             _judge(result, folder, path, name, content)
     here = {(at + n).rpartition(b"/")[0] for n in result.present}
@@ -116,16 +116,16 @@ def _absent(result: Comparison, path: bytes) -> None:
         result.missing.append(name)
 
 
-def _judge(result: Comparison, folder: Folder, path: bytes, name: bytes, content: Content) -> None:
+def _judge(result: Comparison, folder: Folder, path: bytes, name: bytes, content: FileContent) -> None:
     known = result.known
     entry = known.files.get(path)
     applied = _applied(known, folder, path, name, content.id)
     if content.mode == SYMLINK and (entry is None or entry.mode != SYMLINK):
-        result.differing.append(Difference(show(name), "is a symbolic link"))
+        result.differing.append(FileDifference(show(name), "is a symbolic link"))
         return
     if applied is None:
         of_lf = _applied(known, folder, path, name, content.lf_id) if content.lf_id else None
-        result.differing.append(Difference(show(name), "other content" if of_lf is None else _CRLF))
+        result.differing.append(FileDifference(show(name), "other content" if of_lf is None else _CRLF))
         return
     if path in known.touched:
         result.applied[name] = applied

@@ -10,12 +10,12 @@ from pathlib import Path
 from patchctl.git.objects import GITLINK, Files
 from patchctl.identify.lists import read_tree_list
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.lock import Lock, LockedPatch, read_lock
+from patchctl.manifest.lock import LockedPatch, StackLock, read_lock
 from patchctl.manifest.types import Stack
 
 
 @dataclass(frozen=True)
-class State:
+class FileState:
     """What a file can be: its blob id (None: not there) with the numbers of the patches `applied`."""
 
     id: str | None
@@ -32,7 +32,7 @@ class KnownTree:
     files: Files
     packages: tuple[bytes, ...]
     generated: frozenset[bytes]
-    lock: Lock | None
+    lock: StackLock | None
 
     @property
     def upstream(self) -> str:
@@ -57,15 +57,15 @@ class KnownTree:
         return found
 
     @cached_property
-    def states(self) -> dict[bytes, tuple[State, ...]]:
+    def states(self) -> dict[bytes, tuple[FileState, ...]]:
         """What each touched file is at the pin, and after each patch of the whole stack; the last one first, since a
         file that two patches leave the same has both."""
-        found: dict[bytes, tuple[State, ...]] = {}
+        found: dict[bytes, tuple[FileState, ...]] = {}
         for path, numbers in self.touched.items():
             entry = self.files.get(path)
-            chain = [State(entry.id if entry else None, frozenset())]
+            chain = [FileState(entry.id if entry else None, frozenset())]
             for position, number in enumerate(numbers):
-                chain.append(State(self._after(number, path), frozenset(numbers[: position + 1])))
+                chain.append(FileState(self._after(number, path), frozenset(numbers[: position + 1])))
             found[path] = tuple(reversed(chain))
         return found
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from patchctl.atomic import replace_file
 from patchctl.errors import BadManifest, Where
-from patchctl.git.objects import GITLINK, Entry, Files
+from patchctl.git.objects import GITLINK, Files, TreeEntry
 from patchctl.manifest.types import Stack
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def parse_tree_list(data: bytes, name: str) -> TreeList:
             what = "expected mode, blob id and path, with tabs between them, sorted by path"
             raise BadManifest(what, where=Where(name, number), hint=_HINT)
         last = match["path"]
-        files[last] = Entry(int(match["mode"], 8), match["id"].decode())
+        files[last] = TreeEntry(int(match["mode"], 8), match["id"].decode())
     source = lines[0].partition(b": ")[2].decode("utf-8", "replace")
     form = "git" if head["commit"] else "sdist"
     return TreeList(
@@ -128,14 +128,14 @@ def _sdist_source(message: str, base: Base) -> str:
 
 
 @dataclass(frozen=True)
-class Difference:
+class ListDifference:
     """What differs between a list and a base, and what makes them agree: a command, or lines for the stack's manifest."""
 
     what: str
     cure: str
 
 
-def check_tree_list(root: Path, stack: Stack, base: Base) -> Difference | None:
+def check_tree_list(root: Path, stack: Stack, base: Base) -> ListDifference | None:
     """What differs between the list that is checked in and this base; None when they agree.
 
     A list of form git agrees with an sdist whose files are the commit's, apart from those that the manifest calls untracked.
@@ -145,24 +145,24 @@ def check_tree_list(root: Path, stack: Stack, base: Base) -> Difference | None:
     shown = f"{TREES}/{stack.upstream}/{stack.name}.tsv"
     lock = f"`patchctl lock --upstream {stack.upstream}"
     if have is None:
-        return Difference(f"{shown} is missing or cannot be used", f"{lock}` writes it")
+        return ListDifference(f"{shown} is missing or cannot be used", f"{lock}` writes it")
     if have.form == "git" and base.form == "sdist":
         return _sdist_difference(
             stack, have, wanted, shown, f"{lock} --source git --mirror {stack.upstream}=REPOSITORY`"
         )
     other = sorted(p for p in have.files.keys() | wanted.files.keys() if have.files.get(p) != wanted.files.get(p))
     if other:
-        return Difference(_differs(shown, wanted, other), f"{lock}` writes it")
+        return ListDifference(_differs(shown, wanted, other), f"{lock}` writes it")
     if have.source != wanted.source:
-        return Difference(f"{shown} says {have.source}, and this is {wanted.source}", f"{lock}` writes it")
+        return ListDifference(f"{shown} says {have.source}, and this is {wanted.source}", f"{lock}` writes it")
     return None
 
 
-def _sdist_difference(stack: Stack, have: TreeList, wanted: TreeList, shown: str, relock: str) -> Difference | None:
+def _sdist_difference(stack: Stack, have: TreeList, wanted: TreeList, shown: str, relock: str) -> ListDifference | None:
     """Between the pinned commit's files and those of its sdist."""
     changed = sorted(p for p, e in wanted.files.items() if have.files.get(p, e) != e)
     if changed:
-        return Difference(
+        return ListDifference(
             _differs(shown, wanted, changed), f"{relock} writes it, if the list was changed and not the pin"
         )
     assert stack.pin.sdist is not None
@@ -173,14 +173,14 @@ def _sdist_difference(stack: Stack, have: TreeList, wanted: TreeList, shown: str
     if unnamed:
         submodule = next((p for p, e in have.files.items() if e.mode == GITLINK and _at(unnamed[0], p.decode())), None)
         line = f"{_text(submodule or unnamed[0])}: {'The files of a submodule.' if submodule else 'WHY'}"
-        return Difference(
+        return ListDifference(
             f"{_differs(shown, wanted, unnamed)}, which the pinned commit does not track",
             f"add `untracked: {{{line}}}` below `sdist:` in {manifest}",
         )
     idle = next((name for name, paths in named.items() if not paths), None)
     if idle is not None:
         what = f"{wanted.source} has no file at {idle} that the pinned commit does not track"
-        return Difference(what, f"remove {idle} from `untracked:` in {manifest}")
+        return ListDifference(what, f"remove {idle} from `untracked:` in {manifest}")
     return None
 
 
@@ -198,7 +198,7 @@ def _differs(shown: str, wanted: TreeList, paths: list[bytes]) -> str:
     return f"{shown} differs from {wanted.source} in {files}, the first is {_text(paths[0])}"
 
 
-def update_tree_list(root: Path, stack: Stack, base: Base) -> Difference | None:
+def update_tree_list(root: Path, stack: Stack, base: Base) -> ListDifference | None:
     """Write the list where `check_tree_list` finds a difference; returns that, None when nothing was written.
 
     Raises BadManifest instead of letting an sdist replace the list of the pinned commit, which it contradicts.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from patchctl.identify.compare import (
     Comparison,
-    Difference,
+    FileDifference,
     PatchFound,
     compare,
     form_of,
@@ -49,7 +49,7 @@ class Identified:
     patched: int
     added: int
     patches: tuple[PatchFound, ...]
-    differing: tuple[Difference, ...]
+    differing: tuple[FileDifference, ...]
     missing: tuple[str, ...]
     extra: tuple[str, ...]
     modes: tuple[str, ...]

@@ -24,7 +24,7 @@ _LARGEST = 1 << 28
 
 
 @dataclass(frozen=True)
-class Content:
+class FileContent:
     """A file's blob id and mode; `lf_id` is the id that it would have with LF line ends, None where it has no CRLF."""
 
     id: str
@@ -44,9 +44,9 @@ class Folder:
     passed_by: int = 0
     is_site_packages: bool = False
     unreadable: list[bytes] = field(default_factory=list)
-    _contents: dict[bytes, Content | str] = field(default_factory=dict)
+    _contents: dict[bytes, FileContent | str] = field(default_factory=dict)
 
-    def content(self, path: bytes) -> Content | str:
+    def content(self, path: bytes) -> FileContent | str:
         """What is in the file at `path`, read once; or why it cannot be told, in a few words."""
         if path not in self._contents:
             self._contents[path] = self._read(path)
@@ -59,18 +59,18 @@ class Folder:
     def _full(self, path: bytes) -> bytes:
         return os.fsencode(self.path) + b"/" + path
 
-    def _read(self, path: bytes) -> Content | str:
+    def _read(self, path: bytes) -> FileContent | str:
         mode = self.files[path]
         try:
             if mode == SYMLINK:
-                return Content(object_id("blob", os.readlink(self._full(path))), mode)
+                return FileContent(object_id("blob", os.readlink(self._full(path))), mode)
             if mode == 0:
                 return "is no regular file"
             data = _regular_bytes(self._full(path))
         except OSError as error:
             return f"cannot be read: {error.strerror or error}"
         lf_id = object_id("blob", data.replace(b"\r\n", b"\n")) if b"\r\n" in data else None
-        return Content(object_id("blob", data), mode, lf_id)
+        return FileContent(object_id("blob", data), mode, lf_id)
 
 
 def _regular_bytes(full: bytes) -> bytes:

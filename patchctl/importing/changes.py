@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from patchctl.errors import BadPatch
-from patchctl.git.objects import Entry
+from patchctl.git.objects import TreeEntry
 from patchctl.importing.sections import Section, read_sections, render
-from patchctl.importing.types import Fault, Message, Options
+from patchctl.importing.types import ImportFault, Message, Options
 from patchctl.patch.header import Header
 from patchctl.patch.names import path_text
 from patchctl.patch.parse import FileChange, Patch, parse_diff
@@ -23,16 +23,16 @@ class Foreign:
 
     message: Message
     sections: list[Section]
-    faults: list[Fault]
+    faults: list[ImportFault]
 
     @property
     def shown(self) -> str:
         return self.message.mail.shown
 
-    def fault(self, at: int, kind: str, what: str, hint: str | None = None) -> Fault:
+    def fault(self, at: int, kind: str, what: str, hint: str | None = None) -> ImportFault:
         """A fault at the diff's line `at`."""
         line = self.message.place(at)
-        return Fault(self.message.mail.file if line is not None else self.shown, line, kind, what, hint)
+        return ImportFault(self.message.mail.file if line is not None else self.shown, line, kind, what, hint)
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ def read_diff(message: Message) -> Foreign:
 
 
 def stripping(
-    foreign: Foreign, files: Mapping[bytes, Entry], options: Options, known: Sequence[Stripping]
-) -> Stripping | Fault:
+    foreign: Foreign, files: Mapping[bytes, TreeEntry], options: Options, known: Sequence[Stripping]
+) -> Stripping | ImportFault:
     """How many leading parts of the names to take off, so that what the patch reads is in the tree, by blob id where it
-    names one. Where several would do, 1 is taken if it is among them, as `git am` does, else none is: a Fault.
+    names one. Where several would do, 1 is taken if it is among them, as `git am` does, else none is: an ImportFault.
 
     `known` is what earlier patches had, for one that only adds files.
     """
@@ -76,7 +76,7 @@ def stripping(
     return foreign.fault(foreign.sections[0].at, "diff", what, "--strip N says which, as `git am -pN`")
 
 
-def _score(read: Sequence[Section], parts: int, files: Mapping[bytes, Entry], options: Options) -> tuple[int, int]:
+def _score(read: Sequence[Section], parts: int, files: Mapping[bytes, TreeEntry], options: Options) -> tuple[int, int]:
     """How many of the sections name a file of the tree by its blob id, and how many by its path."""
     paths = [(s, s.paths(parts, options.maps)) for s in read]
     there = [(s, files[p[0]]) for s, p in paths if p and p[0] in files]
@@ -84,7 +84,7 @@ def _score(read: Sequence[Section], parts: int, files: Mapping[bytes, Entry], op
 
 
 def _of_additions(
-    foreign: Foreign, files: Mapping[bytes, Entry], options: Options, known: Sequence[Stripping]
+    foreign: Foreign, files: Mapping[bytes, TreeEntry], options: Options, known: Sequence[Stripping]
 ) -> Stripping:
     for earlier in known:
         if earlier.parts > 1 and _stripping(foreign, earlier.parts) == earlier:
@@ -104,10 +104,10 @@ def _stripping(foreign: Foreign, parts: int) -> Stripping:
     return Stripping(parts, prefix)
 
 
-def parse_sections(foreign: Foreign, parts: int, options: Options) -> tuple[list[FileChange], list[Fault]]:
+def parse_sections(foreign: Foreign, parts: int, options: Options) -> tuple[list[FileChange], list[ImportFault]]:
     """Each section by our own parser, and every fault that it, the names or the policy of a stack finds."""
     changes: list[FileChange] = []
-    faults: list[Fault] = []
+    faults: list[ImportFault] = []
     seen: dict[bytes, int] = {}
     for section in foreign.sections:
         change = _parse(foreign, section, parts, options, faults)
@@ -129,7 +129,9 @@ def parse_sections(foreign: Foreign, parts: int, options: Options) -> tuple[list
     return changes, faults
 
 
-def _parse(foreign: Foreign, section: Section, parts: int, options: Options, faults: list[Fault]) -> FileChange | None:
+def _parse(
+    foreign: Foreign, section: Section, parts: int, options: Options, faults: list[ImportFault]
+) -> FileChange | None:
     paths = section.paths(parts, options.maps)
     if paths is None:
         what = (
@@ -154,7 +156,7 @@ def _parse(foreign: Foreign, section: Section, parts: int, options: Options, fau
     return change
 
 
-def _refused(foreign: Foreign, change: FileChange) -> list[Fault]:
+def _refused(foreign: Foreign, change: FileChange) -> list[ImportFault]:
     try:
         check_patch(Patch(foreign.shown, _NOBODY, [change]))
     except BadPatch as error:

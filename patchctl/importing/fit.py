@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from patchctl.errors import DoesNotApply
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.objects import REGULAR, Entry, Files, object_id
+from patchctl.git.objects import REGULAR, Files, TreeEntry, object_id
 from patchctl.importing.changes import Foreign, Stripping, parse_sections, stripping
-from patchctl.importing.types import Fault, Options
+from patchctl.importing.types import ImportFault, Options
 from patchctl.patch.apply import apply_change
 from patchctl.patch.names import path_text
 from patchctl.patch.parse import FileChange
@@ -35,7 +35,7 @@ class Fitted:
 @dataclass(frozen=True)
 class _After:
     path: bytes
-    entry: Entry
+    entry: TreeEntry
     data: bytes
 
 
@@ -52,13 +52,13 @@ class Fit:
         self._writers: dict[bytes, str] = {}
         self._known: list[Stripping] = []
         self.files: Files = dict(files)
-        self.faults: list[Fault] = []
+        self.faults: list[ImportFault] = []
         self.lacking = False
 
     def add(self, foreign: Foreign) -> Fitted:
         """Lay one patch on the tree. Its faults are in `faults`."""
         found = stripping(foreign, self.files, self._options, self._known)
-        if isinstance(found, Fault):
+        if isinstance(found, ImportFault):
             self.faults.append(found)
             return Fitted(foreign, [], Stripping(1))
         self._known.append(found)
@@ -109,9 +109,9 @@ class Fit:
             return None
         if change.kind != "modify" and change.new_path in self.files and change.new_path != change.old_path:
             raise DoesNotApply(f"{path_text(change.new_path)} is there already{self._by(change)}")
-        return _After(change.new_path, Entry(change.new_mode or (old.mode if old else REGULAR), oid), data)
+        return _After(change.new_path, TreeEntry(change.new_mode or (old.mode if old else REGULAR), oid), data)
 
-    def _preimage(self, change: FileChange) -> Entry | None:
+    def _preimage(self, change: FileChange) -> TreeEntry | None:
         if change.old_path is None:
             return None
         old = self.files.get(change.old_path)
@@ -130,7 +130,7 @@ class Fit:
             self._contents[path] = self._reader.read(self.files[path].id)[1]
         return self._contents[path]
 
-    def _mismatch(self, change: FileChange, old: Entry | None) -> str:
+    def _mismatch(self, change: FileChange, old: TreeEntry | None) -> str:
         have = old.id[:12] if old else "not there"
         return f"{path_text(change.path)} is blob {have} here{self._by(change)}, the patch is for {(change.old_id or '')[:12]}"
 
@@ -138,7 +138,7 @@ class Fit:
         writer = self._writers.get(change.old_path or change.path)
         return f", as {writer} leaves it" if writer else ""
 
-    def _settle_ids(self, fitted: Fitted, change: FileChange, old: Entry | None, oid: str, stale: bool) -> None:
+    def _settle_ids(self, fitted: Fitted, change: FileChange, old: TreeEntry | None, oid: str, stale: bool) -> None:
         """Full ids of both sides, worked out; a fault where the patch's own are missing or false and nobody asked."""
         content = bool(change.hunks) or change.binary is not None
         name = path_text(change.path)

@@ -19,7 +19,7 @@ from patchctl.importing.changes import Foreign, read_diff
 from patchctl.importing.collect import collect, in_order
 from patchctl.importing.fit import Fit, Fitted, fit_all
 from patchctl.importing.mails import check_words, read_mail
-from patchctl.importing.types import Fault, ImportRefused, Left, Mail, Message, Notebook, Options
+from patchctl.importing.types import ImportFault, ImportRefused, Left, Mail, Message, Notebook, Options
 from patchctl.importing.words import MARKER, own_header
 from patchctl.importing.writing import staged, sweep_dead, write
 from patchctl.manifest.distribution import Distribution
@@ -51,7 +51,7 @@ class Imported:
 
 
 @dataclass(frozen=True)
-class Result:
+class ImportResult:
     """What an import did, or with a dry run would do. `tip_tree` is the tree of the whole stack with the patches on it."""
 
     target: Target
@@ -82,7 +82,7 @@ def import_series(
     progress: Progress,
     *,
     dry_run: bool,
-) -> Result:
+) -> ImportResult:
     """Bring the patches of `sources` into the stack `name`. Raises ImportRefused with every fault of every file, and what
     the sources and the distribution raise; then nothing was written."""
     notes = Notebook(options)
@@ -110,10 +110,10 @@ def import_series(
             if not dry_run:
                 write(dist, target, folder, exported, manifest)
     rows = tuple(_row(f, e, h.feature) for f, e, h in zip(fitted, exported, headers, strict=True))
-    return Result(target, ground.base, rows, tuple(left), tuple(said), tip, not dry_run)
+    return ImportResult(target, ground.base, rows, tuple(left), tuple(said), tip, not dry_run)
 
 
-def _by_file(faults: Sequence[Fault], mails: Sequence[Mail]) -> list[Fault]:
+def _by_file(faults: Sequence[ImportFault], mails: Sequence[Mail]) -> list[ImportFault]:
     """In the order of the mails, and of their lines."""
     order: dict[str, int] = {}
     for number, mail in enumerate(mails):
@@ -235,7 +235,9 @@ def _exported(
         if feature in taken:
             mail = one.foreign.message.mail
             what = f"the stack has a feature {feature} already"
-            raise ImportRefused([Fault(mail.shown, None, "duplicate", what, "leave it out, or change its `Feature:`")])
+            raise ImportRefused(
+                [ImportFault(mail.shown, None, "duplicate", what, "leave it out, or change its `Feature:`")]
+            )
         taken.add(feature)
         patch = Patch(one.foreign.shown, header, one.changes)
         patches.append(StackPatch(Path(one.foreign.shown), one.foreign.shown, b"", patch, {}))

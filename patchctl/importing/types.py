@@ -15,7 +15,7 @@ SHOWN = 200
 
 
 @dataclass(frozen=True)
-class Fault:
+class ImportFault:
     """Why a file cannot be taken, and what to try. `line` counts from 1 in the file, None where the mail is encoded.
 
     `kind`: mail, charset, line-ends, blank-line, author, date, subject, ids, diff, policy, duplicate or does-not-apply.
@@ -41,7 +41,7 @@ class ImportRefused(PatchctlError):
     code = 2
     kind = "patch"
 
-    def __init__(self, faults: Sequence[Fault], said: Sequence[str] = ()) -> None:
+    def __init__(self, faults: Sequence[ImportFault], said: Sequence[str] = ()) -> None:
         files = len({f.file for f in faults})
         lines = [f"nothing is imported: {counted(len(faults), 'fault')} in {counted(files, 'file')}"]
         lines += [str(f) for f in faults[:SHOWN]]
@@ -124,10 +124,10 @@ class Notebook:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.faults: list[Fault] = []
+        self.faults: list[ImportFault] = []
 
     def fault(self, mail: Mail, line: int | None, kind: str, what: str, hint: str | None = None) -> None:
-        self.faults.append(Fault(mail.file if line is not None else mail.shown, line, kind, what, hint))
+        self.faults.append(ImportFault(mail.file if line is not None else mail.shown, line, kind, what, hint))
 
     def mend(self, mail: Mail, line: int | None, kind: Repair, what: str, done: str) -> None:
         """Note a repair that was asked for, or the fault that stays without it. The repair itself is done in either
@@ -137,5 +137,5 @@ class Notebook:
         else:
             self.fault(mail, line, kind, what, f"--repair, or --repair-only {kind}")
 
-    def extend(self, faults: Iterable[Fault]) -> None:
+    def extend(self, faults: Iterable[ImportFault]) -> None:
         self.faults.extend(faults)

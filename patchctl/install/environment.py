@@ -54,7 +54,7 @@ class Installed:
 
 
 @dataclass(frozen=True)
-class Environment:
+class PythonEnvironment:
     """One interpreter: its path, in order, where pip installs to, and its distributions by normalised name."""
 
     python: str
@@ -78,7 +78,7 @@ def interpreter(named: str) -> str:
     return os.path.abspath(named) if os.sep in named else shutil.which(named) or named
 
 
-def read_environment(python: str) -> Environment:
+def read_environment(python: str) -> PythonEnvironment:
     """Ask an interpreter. Raises WrongUse when it cannot be asked, or has no pip."""
     told = json.loads(_said(python, ["-c", _PROBE]).splitlines()[-1])
     _said(python, ["-m", "pip", "--version"])
@@ -87,7 +87,7 @@ def read_environment(python: str) -> Environment:
         for name, (version, folder, editable) in told["found"].items()
     }
     site = tuple(dict.fromkeys(Path(p).resolve() for p in told["site"]))
-    return Environment(python, tuple(Path(p).resolve() for p in told["path"]), site, found)
+    return PythonEnvironment(python, tuple(Path(p).resolve() for p in told["path"]), site, found)
 
 
 def _said(python: str, args: Sequence[str]) -> str:
@@ -105,7 +105,7 @@ def _said(python: str, args: Sequence[str]) -> str:
     return done.stdout
 
 
-def check_shadows(environment: Environment, item: InstallTree, metadata: Metadata, now: Sequence[Import]) -> None:
+def check_shadows(environment: PythonEnvironment, item: InstallTree, metadata: Metadata, now: Sequence[Import]) -> None:
     """Raise WrongUse when a package of the tree is imported from a place that stays before what is installed."""
     old = environment.replaced(metadata.name)
     for package in now:
@@ -120,7 +120,7 @@ def check_shadows(environment: Environment, item: InstallTree, metadata: Metadat
             raise WrongUse(what, hint=hint)
 
 
-def _stays_before(environment: Environment, place: Path) -> bool:
+def _stays_before(environment: PythonEnvironment, place: Path) -> bool:
     """Whether imports look there before, or in, the folder that pip installs to. A hook's place is on no path."""
     path = environment.path
     holders = [n for n, folder in enumerate(path) if place.is_relative_to(folder)]
@@ -131,7 +131,7 @@ def _stays_before(environment: Environment, place: Path) -> bool:
     return at <= own
 
 
-def pip_install(environment: Environment, wheels: Sequence[Path]) -> None:
+def pip_install(environment: PythonEnvironment, wheels: Sequence[Path]) -> None:
     """Install wheels in place of what has their names, without their dependencies. Raises WrongUse with pip's words."""
     command = [
         environment.python,
@@ -168,7 +168,7 @@ def pip_install(environment: Environment, wheels: Sequence[Path]) -> None:
         _delete_set_aside(environment, wheel)
 
 
-def _delete_set_aside(environment: Environment, wheel: Path) -> None:
+def _delete_set_aside(environment: PythonEnvironment, wheel: Path) -> None:
     """Delete what a killed pip left of an older one: it renames `package` to `~ackage`, and deletes that at the end."""
     with zipfile.ZipFile(wheel) as archive:
         tops = {name.partition("/")[0] for name in archive.namelist() if "/" in name}
@@ -179,7 +179,7 @@ def _delete_set_aside(environment: Environment, wheel: Path) -> None:
                 shutil.rmtree(aside)
 
 
-def _forget_address(environment: Environment, name: str) -> None:
+def _forget_address(environment: PythonEnvironment, name: str) -> None:
     """Take pip's note of where the wheel lay away (PEP 610), and its line in RECORD: a folder of this run, which is gone."""
     for folder in (site / name for site in environment.site if (site / name / "direct_url.json").is_file()):
         record = folder / "RECORD"

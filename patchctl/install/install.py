@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.errors import WrongUse
-from patchctl.install.environment import Environment, check_shadows, pip_install, read_environment
+from patchctl.install.environment import PythonEnvironment, check_shadows, pip_install, read_environment
 from patchctl.install.installable import InstallTree, Submodule, install_trees, submodules, write_submodules
 from patchctl.install.wheel import (
     Metadata,
@@ -23,7 +23,7 @@ from patchctl.install.wheel import (
 )
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile
-from patchctl.requirements.compare import Difference
+from patchctl.requirements.compare import PackageDifference
 from patchctl.requirements.interpreter import differences
 from patchctl.terminal.progress import Progress
 from patchctl.workspace.imports import Import, find_imports
@@ -61,7 +61,7 @@ class Installation:
     trees: tuple[InstalledTree, ...]
     passed_by: Mapping[str, str]
     profile: Profile | None = None
-    packages: tuple[Difference, ...] | None = None
+    packages: tuple[PackageDifference, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ def install(workspace: Path, dist: Distribution, options: InstallOptions, progre
 
 
 def _packages(
-    workspace: Path, dist: Distribution, environment: Environment
-) -> tuple[Profile | None, tuple[Difference, ...] | None]:
+    workspace: Path, dist: Distribution, environment: PythonEnvironment
+) -> tuple[Profile | None, tuple[PackageDifference, ...] | None]:
     """The workspace's profile, and how the environment differs from its lock. `install` itself changes none of that."""
     state = load_state(workspace)
     profile = dist.held(state.profile, state.release) if state is not None else None
@@ -113,7 +113,7 @@ def _packages(
 def _build_all(
     items: Sequence[InstallTree],
     modules: Mapping[str, Sequence[Submodule]],
-    environment: Environment,
+    environment: PythonEnvironment,
     options: InstallOptions,
     folder: Path,
     progress: Progress,
@@ -175,7 +175,7 @@ def _proven(built: Sequence[_Built], dist: Distribution, python: str) -> dict[st
     return found
 
 
-def _result(built: _Built, environment: Environment, imports: tuple[Import, ...]) -> InstalledTree:
+def _result(built: _Built, environment: PythonEnvironment, imports: tuple[Import, ...]) -> InstalledTree:
     old = environment.replaced(built.metadata.name)
     item, metadata = built.item, built.metadata
     version = old.version if old is not None else None

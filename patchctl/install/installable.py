@@ -14,7 +14,7 @@ from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, SYMLINK, Files
 from patchctl.git.run import GitFailed
 from patchctl.identify.lists import read_tree_list
 from patchctl.manifest.distribution import Distribution
-from patchctl.workspace.state import State, TreeState, in_profile, load_state
+from patchctl.workspace.state import TreeState, WorkspaceState, in_profile, load_state
 from patchctl.workspace.status import Status, read_status
 from patchctl.workspace.trees import Tree, commit_tree
 
@@ -81,14 +81,14 @@ def install_trees(workspace: Path, dist: Distribution) -> tuple[list[InstallTree
     return trees, passed_by
 
 
-def _apply_with_stash(state: State, workspace: Path) -> str:
+def _apply_with_stash(state: WorkspaceState, workspace: Path) -> str:
     """The apply that the workspace was made with, keeping edits."""
     words = ["patchctl", "apply", "--profile", str(state.profile), "--workspace", str(workspace), "--stash"]
     words += [f"--without={feature}" for feature in state.without]
     return shlex.join([*words, *(["--skip-unavailable"] if state.skipped else [])])
 
 
-def _check(status: Status, state: State, workspace: Path) -> None:
+def _check(status: Status, state: WorkspaceState, workspace: Path) -> None:
     edited = [f"{t.folder}/{path}" for t in status.trees for path in t.edits]
     for name, tree_state in state.trees.items():
         tree = Tree.of(workspace, name, tree_state)

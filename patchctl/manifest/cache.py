@@ -18,10 +18,10 @@ from patchctl.atomic import replace_file
 from patchctl.errors import WorkspaceBusy
 from patchctl.manifest.files import ManifestFiles
 from patchctl.manifest.shape import build
-from patchctl.manifest.types import Content, Practice, Profile, Release, Stack, Upstreams
+from patchctl.manifest.types import ManifestContent, Practice, Profile, Release, Stack, Upstreams
 
 
-def find(cache_dir: Path, files: ManifestFiles) -> Content | None:
+def find(cache_dir: Path, files: ManifestFiles) -> ManifestContent | None:
     """Return the cached content for exactly these files, or None."""
     try:
         digest, _, body = _entry(cache_dir, files).read_bytes().partition(b"\n")
@@ -32,7 +32,7 @@ def find(cache_dir: Path, files: ManifestFiles) -> Content | None:
         return None
 
 
-def keep(cache_dir: Path, files: ManifestFiles, content: Content) -> None:
+def keep(cache_dir: Path, files: ManifestFiles, content: ManifestContent) -> None:
     """Cache `content` for these files. Does nothing if the cache cannot be written."""
     body = json.dumps(_plain(content), separators=(",", ":")).encode()
     data = hashlib.sha256(body).hexdigest().encode() + b"\n" + body
@@ -61,7 +61,7 @@ def _key(files: ManifestFiles) -> str:
     return total.hexdigest()
 
 
-def _plain(content: Content) -> dict[str, Any]:
+def _plain(content: ManifestContent) -> dict[str, Any]:
     return {
         "upstreams": asdict(content.upstreams),
         "stacks": [asdict(s) for s in content.stacks.values()],
@@ -71,11 +71,11 @@ def _plain(content: Content) -> dict[str, Any]:
     }
 
 
-def _content(data: dict[str, Any]) -> Content:
+def _content(data: dict[str, Any]) -> ManifestContent:
     stacks: list[Stack] = [build(Stack, s) for s in data["stacks"]]
     profiles: list[Profile] = [build(Profile, p) for p in data["profiles"]]
     upstreams: Upstreams = build(Upstreams, data["upstreams"])
     practice: Practice | None = build(Practice, data["practice"]) if data["practice"] else None
     releases: list[Release] = [build(Release, s) for s in data["releases"]]
     known = {(s.upstream, s.name): s for s in stacks}
-    return Content(upstreams, known, {p.name: p for p in profiles}, practice, {s.name: s for s in releases})
+    return ManifestContent(upstreams, known, {p.name: p for p in profiles}, practice, {s.name: s for s in releases})

@@ -11,8 +11,8 @@ from typing import TypeVar
 from patchctl.manifest.files import ManifestFiles
 from patchctl.manifest.load import Loaded, Positions, loads
 from patchctl.manifest.problems import InvalidManifest, Problem, cleaned, did_you_mean, nearest, quoted, shown
-from patchctl.manifest.series import Cycle, Patch, ancestry, descent, feature_of, is_there, own_files, resolve
-from patchctl.manifest.types import Content, OnRelease, Practice, Profile, Release, Stack, Upstreams, among
+from patchctl.manifest.series import Cycle, SeriesPatch, ancestry, descent, feature_of, is_there, own_files, resolve
+from patchctl.manifest.types import ManifestContent, OnRelease, Practice, Profile, Release, Stack, Upstreams, among
 from patchctl.manifest.yamltree import KeyPath
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class Read:
         return {key: loaded.value for key, loaded in self.stacks.items()}
 
 
-def checked(root: Path, files: ManifestFiles) -> Content:
+def checked(root: Path, files: ManifestFiles) -> ManifestContent:
     """Return all manifests, validated and cross-checked. Raises InvalidManifest with every error."""
     problems = list(files.problems)
     read = _read(root, files, problems)
@@ -48,7 +48,7 @@ def checked(root: Path, files: ManifestFiles) -> Content:
     profiles = {name: loaded.value for name, loaded in read.profiles.items()}
     practice = read.practice.value if read.practice else None
     releases = {name: loaded.value for name, loaded in read.releases.items()}
-    return Content(read.upstreams.value, read.good_stacks, profiles, practice, releases)
+    return ManifestContent(read.upstreams.value, read.good_stacks, profiles, practice, releases)
 
 
 def _read(root: Path, files: ManifestFiles, problems: list[Problem]) -> Read:
@@ -175,7 +175,7 @@ def _files(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problem
     keys: list[tuple[str | int, ...]] = [("patches", i) for i in range(len(stack.patches))]
     keys += [("replace", replaced) for replaced in stack.replace]
     for key, name in zip(keys, own_files(stack), strict=True):
-        if is_there(read.root, Patch(folder, file, name)):
+        if is_there(read.root, SeriesPatch(folder, file, name)):
             continue
         what = f"{quoted(name)} is not a regular file in {shown(there / feature_of(name))}"
         if (there / name).is_file():  # the layout before features had folders

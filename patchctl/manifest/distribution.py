@@ -19,7 +19,7 @@ from patchctl.errors import Where, WrongUse
 from patchctl.manifest import cache
 from patchctl.manifest.files import ManifestFiles
 from patchctl.manifest.problems import cleaned, did_you_mean, quoted, shown
-from patchctl.manifest.series import Patch, missing_files, resolve, unlisted
+from patchctl.manifest.series import SeriesPatch, missing_files, resolve, unlisted
 from patchctl.manifest.types import Practice, Profile, Release, Requirement, Stack, Upstream, release_order
 
 MARKER = Path("manifests") / "upstreams.yaml"
@@ -170,7 +170,7 @@ class Distribution:
         """Return a profile's stacks by upstream, in the order of upstreams.yaml."""
         return {u: self.stack(u, profile.stacks[u]) for u in self.upstreams if u in profile.stacks}
 
-    def patches(self, stack: Stack) -> list[Patch]:
+    def patches(self, stack: Stack) -> list[SeriesPatch]:
         """Return a stack's patches in order, with `extends` and `replace` resolved."""
         return resolve(stack, self.stacks)
 

@@ -15,7 +15,7 @@ from patchctl.manifest.files import file_bytes
 from patchctl.manifest.problems import InvalidManifest, Problem, cleaned, did_you_mean, nearest, shown
 from patchctl.manifest.shape import Shape, build, expects, fields_of, shape_of
 from patchctl.manifest.types import DIGESTS, FORMAT, Only, Pattern
-from patchctl.manifest.yamltree import KeyPath, Node
+from patchctl.manifest.yamltree import KeyPath, YamlNode
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class Positions:
     """Where the keys and values of one file are."""
 
     file: str
-    root: Node
+    root: YamlNode
 
     def problem(self, path: KeyPath, what: str, *, at: Literal["key", "value"] = "value") -> Problem:
         """Build a Problem at the key or value of `path`, or at the nearest enclosing key that exists."""
@@ -107,7 +107,7 @@ Refusal = tuple[KeyPath, str, Literal["key", "value"]]
 """A type error: its path, the message, and whether it is about the key or the value."""
 
 
-def _refusals(node: Node, shape: Shape, path: KeyPath) -> Iterator[Refusal]:
+def _refusals(node: YamlNode, shape: Shape, path: KeyPath) -> Iterator[Refusal]:
     """Yield every type error in a value, except what was refused for its syntax."""
     if node.kind == "refused" or (node.kind == "null" and shape.nullable):
         return
@@ -128,7 +128,7 @@ def _refusals(node: Node, shape: Shape, path: KeyPath) -> Iterator[Refusal]:
         yield path, found, "value"
 
 
-def _in_record(node: Node, shape: Shape, path: KeyPath) -> Iterator[Refusal]:
+def _in_record(node: YamlNode, shape: Shape, path: KeyPath) -> Iterator[Refusal]:
     fields = fields_of(shape.base)
     for name, field in fields.items():
         if name in node.entries:
@@ -140,7 +140,7 @@ def _in_record(node: Node, shape: Shape, path: KeyPath) -> Iterator[Refusal]:
             yield (*path, name), f"unknown key{did_you_mean(name, fields)}", "key"
 
 
-def _takes(shape: Shape, node: Node) -> bool:
+def _takes(shape: Shape, node: YamlNode) -> bool:
     """Whether a scalar is of this type; a mapping or list never is."""
     if shape.base is int:
         only, value = shape.mark(Only), node.plain()
@@ -150,7 +150,7 @@ def _takes(shape: Shape, node: Node) -> bool:
     return shape.base is str and node.kind == "text" and shape.takes_text(node.text)
 
 
-def _advice(path: KeyPath, node: Node, shape: Shape) -> str:
+def _advice(path: KeyPath, node: YamlNode, shape: Shape) -> str:
     """Return a hint on fixing a value of the wrong type, or ""."""
     from patchctl.terminal.text import redact_text
 

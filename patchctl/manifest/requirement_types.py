@@ -1,6 +1,6 @@
 """The types of a requirement set; `types` explains the annotations.
 
-A set is not part of `Content`, since apply, revert and verify of a workspace do not need it. `patchctl.requirements`
+A set is not part of `ManifestContent`, since apply, revert and verify of a workspace do not need it. `patchctl.requirements`
 reads it.
 """
 
@@ -53,7 +53,7 @@ class Override:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class LeftOutPackages:
     """Packages that a tree declares and that are not installed."""
 
     packages: Annotated[list[Packages], OneOrMore(), Doc("Their names; nvidia-* is every name with this prefix.")]
@@ -92,7 +92,9 @@ class RequirementSet:
     overrides: Annotated[
         list[Override], Doc("Requirements that win where trees contradict each other or are wrong.")
     ] = field(default_factory=list)
-    left_out: Annotated[list[LeftOut], Doc("Declared packages that are not installed.")] = field(default_factory=list)
+    left_out: Annotated[list[LeftOutPackages], Doc("Declared packages that are not installed.")] = field(
+        default_factory=list
+    )
     elsewhere: Annotated[list[Elsewhere], Doc("Packages from another index, without a digest.")] = field(
         default_factory=list
     )

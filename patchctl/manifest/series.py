@@ -16,7 +16,7 @@ CARRIED, TESTS, MUTANTS, RECORD = "files", "tests", "mutants", "evidence.json"
 
 
 @dataclass(frozen=True)
-class Patch:
+class SeriesPatch:
     """A patch file and the stack whose folder has it: with `extends`, not the stack being applied."""
 
     upstream: str
@@ -67,14 +67,15 @@ def descent(stack: Stack, stacks: Stacks) -> list[Stack]:
     return chain
 
 
-def resolve(stack: Stack, stacks: Stacks) -> list[Patch]:
+def resolve(stack: Stack, stacks: Stacks) -> list[SeriesPatch]:
     """Return the patches in order: the extended stack's, with those in `replace` replaced, then its own."""
-    patches: list[Patch] = []
+    patches: list[SeriesPatch] = []
     for level in reversed(ancestry(stack, stacks)):
         patches = [
-            Patch(level.upstream, level.name, level.replace[p.file]) if p.file in level.replace else p for p in patches
+            SeriesPatch(level.upstream, level.name, level.replace[p.file]) if p.file in level.replace else p
+            for p in patches
         ]
-        patches += [Patch(level.upstream, level.name, file) for file in level.patches]
+        patches += [SeriesPatch(level.upstream, level.name, file) for file in level.patches]
     return patches
 
 
@@ -83,7 +84,7 @@ def own_files(stack: Stack) -> list[str]:
     return [*stack.patches, *stack.replace.values()]
 
 
-def is_there(root: Path, patch: Patch) -> bool:
+def is_there(root: Path, patch: SeriesPatch) -> bool:
     """Whether the patch is a regular file here: a link could lead out of the distribution."""
     try:
         return stat.S_ISREG(os.lstat(root / patch.path).st_mode)
@@ -91,9 +92,9 @@ def is_there(root: Path, patch: Patch) -> bool:
         return False
 
 
-def missing_files(root: Path, stacks: Stacks) -> list[Patch]:
+def missing_files(root: Path, stacks: Stacks) -> list[SeriesPatch]:
     """Return the listed patches that do not exist."""
-    named = (Patch(s.upstream, s.name, file) for s in stacks.values() for file in own_files(s))
+    named = (SeriesPatch(s.upstream, s.name, file) for s in stacks.values() for file in own_files(s))
     return [patch for patch in named if not is_there(root, patch)]
 
 

@@ -253,7 +253,7 @@ class Upstreams:
 
 
 @dataclass(frozen=True)
-class Pinned:
+class PinnedUpstream:
     """An upstream that a release needs at one revision, and that we neither patch nor fetch."""
 
     summary: Annotated[Text, Doc("What it is, and what needs it.")]
@@ -292,8 +292,8 @@ class Release:
     requirements: Annotated[
         Name | None, Doc("The folder in manifests/requirements/ whose lock is installed; null for none.")
     ] = None
-    pinned: Annotated[dict[Name, Pinned], Doc("Upstreams that are needed besides the stacks, unpatched.")] = field(
-        default_factory=dict
+    pinned: Annotated[dict[Name, PinnedUpstream], Doc("Upstreams that are needed besides the stacks, unpatched.")] = (
+        field(default_factory=dict)
     )
     environment: Annotated[
         Name | None,
@@ -429,7 +429,7 @@ class Practice:
 
 
 @dataclass(frozen=True)
-class Content:
+class ManifestContent:
     """The content of all manifests of a distribution. Stacks are keyed by (upstream, name)."""
 
     upstreams: Upstreams

@@ -46,7 +46,7 @@ class Unreadable(Exception):
 
 
 @dataclass
-class Node:
+class YamlNode:
     """A value. `text` is a scalar as written; `entries` has a mapping's children, `items` a list's."""
 
     kind: Kind
@@ -54,8 +54,8 @@ class Node:
     column: int
     text: str = ""
     quoted: bool = False
-    entries: dict[str, Entry] = field(default_factory=dict)
-    items: list[Node] = field(default_factory=list)
+    entries: dict[str, MappingEntry] = field(default_factory=dict)
+    items: list[YamlNode] = field(default_factory=list)
 
     def plain(self) -> Any:
         """Return the value as str, int, bool, None, dict and list; 0.5 for a number that is not a small integer."""
@@ -82,16 +82,16 @@ class Node:
 
 
 @dataclass
-class Entry:
+class MappingEntry:
     """A key of a mapping: its place and its value."""
 
     line: int
     column: int
-    value: Node
+    value: YamlNode
 
 
 @dataclass(frozen=True)
-class Fault:
+class YamlFault:
     """Something refused, at a place, while parsing continues."""
 
     line: int
@@ -100,7 +100,7 @@ class Fault:
     what: str
 
 
-def parse(data: bytes) -> tuple[Node, list[Fault]]:
+def parse(data: bytes) -> tuple[YamlNode, list[YamlFault]]:
     """Return the tree of one YAML document and its syntax errors. Raises Unreadable if parsing cannot continue."""
     import yaml
 
@@ -152,9 +152,9 @@ class _Tree:
 
     def __init__(self, events: Iterator[Any]) -> None:
         self._events = events
-        self._faults: list[Fault] = []
+        self._faults: list[YamlFault] = []
 
-    def document(self) -> tuple[Node, list[Fault]]:
+    def document(self) -> tuple[YamlNode, list[YamlFault]]:
         next(self._events)  # StreamStart
         if self._name(next(self._events)) != "DocumentStart":
             raise Unreadable(1, 1, "the file is empty")
@@ -174,17 +174,17 @@ class _Tree:
         return event.start_mark.line + 1, event.start_mark.column + 1
 
     def _fault(self, event: Any, path: KeyPath, what: str) -> None:
-        self._faults.append(Fault(*self._at(event), path, what))
+        self._faults.append(YamlFault(*self._at(event), path, what))
 
-    def _node(self, event: Any, path: KeyPath, depth: int) -> Node:
+    def _node(self, event: Any, path: KeyPath, depth: int) -> YamlNode:
         line, column = self._at(event)
         name = self._name(event)
         if name == "Alias":
             self._fault(event, path, f"alias {quoted('*' + event.anchor)}: manifests must spell out every value")
-            return Node("refused", line, column)
+            return YamlNode("refused", line, column)
         if depth > MAX_DEPTH:
             raise Unreadable(line, column, f"nested more than {MAX_DEPTH} deep")
-        build: Callable[[Any, KeyPath, int], Node] = {
+        build: Callable[[Any, KeyPath, int], YamlNode] = {
             "Scalar": self._scalar,
             "MappingStart": self._mapping,
             "SequenceStart": self._list,
@@ -194,27 +194,27 @@ class _Tree:
             self._fault(event, path, f"anchor {quoted('&' + event.anchor)}: manifests must spell out every value")
         if event.tag is not None:
             self._fault(event, path, f"tag {quoted(event.tag)}: not allowed in manifests")
-            return Node("refused", line, column)
+            return YamlNode("refused", line, column)
         return node
 
-    def _scalar(self, event: Any, path: KeyPath, depth: int) -> Node:
+    def _scalar(self, event: Any, path: KeyPath, depth: int) -> YamlNode:
         line, column = self._at(event)
         is_quoted = bool(event.style)  # libyaml gives "" for a plain scalar, the Python parser None
         if any("\ud800" <= c <= "\udfff" for c in event.value):
             self._fault(event, path, "a lone surrogate, which is not a character")
-            return Node("refused", line, column)
-        return Node(_kind(event.value, is_quoted), line, column, event.value, is_quoted)
+            return YamlNode("refused", line, column)
+        return YamlNode(_kind(event.value, is_quoted), line, column, event.value, is_quoted)
 
-    def _list(self, event: Any, path: KeyPath, depth: int) -> Node:
-        node = Node("list", *self._at(event))
+    def _list(self, event: Any, path: KeyPath, depth: int) -> YamlNode:
+        node = YamlNode("list", *self._at(event))
         for child in self._events:
             if self._name(child) == "SequenceEnd":
                 break
             node.items.append(self._node(child, (*path, len(node.items)), depth + 1))
         return node
 
-    def _mapping(self, event: Any, path: KeyPath, depth: int) -> Node:
-        node = Node("mapping", *self._at(event))
+    def _mapping(self, event: Any, path: KeyPath, depth: int) -> YamlNode:
+        node = YamlNode("mapping", *self._at(event))
         for child in self._events:
             if self._name(child) == "MappingEnd":
                 break
@@ -226,7 +226,7 @@ class _Tree:
                 first = node.entries[key].line
                 self._fault(child, (*path, key), f"duplicate key {quoted(key)}; the first is on line {first}")
                 continue
-            node.entries[key] = Entry(*self._at(child), value)
+            node.entries[key] = MappingEntry(*self._at(child), value)
         return node
 
     def _key(self, event: Any, path: KeyPath, depth: int) -> str | None:

@@ -32,7 +32,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Difference:
+class FileDiff:
     """A file before and after; None where it does not exist."""
 
     path: bytes
@@ -40,7 +40,7 @@ class Difference:
     after: Side | None
 
 
-def render_patch(header: Header, differences: list[Difference], commit: str = ZERO_COMMIT) -> bytes:
+def render_patch(header: Header, differences: list[FileDiff], commit: str = ZERO_COMMIT) -> bytes:
     """Return a whole patch file: header, message, `---`, and the differences sorted by path."""
     head = "\n".join(
         [
@@ -75,7 +75,7 @@ def _mail_name(name: str) -> str:
     return name
 
 
-def render_difference(difference: Difference) -> bytes:
+def render_difference(difference: FileDiff) -> bytes:
     """Return one `diff --git` section with full ids; b"" if nothing differs."""
     before, after = difference.before, difference.after
     if before == after:

@@ -25,14 +25,14 @@ _BUILD_FILES = (b"setup.py", b"pyproject.toml", b"setup.cfg", b"MANIFEST.in", b"
 _COMMIT = re.compile(r"g([0-9a-f]{7,40})")
 
 
-class Source:
+class BaseReader:
     """The bases of a pin, to be read: the tree of the first, and the archive's files if there is one."""
 
     def __init__(self, bases: Sequence[Base]) -> None:
         self._base = bases[0]
         self._sdist = next((b for b in bases if b.form == "sdist"), None)
 
-    def __enter__(self) -> Source:
+    def __enter__(self) -> BaseReader:
         self._reader = ObjectReader(self._base.repo).__enter__()
         self.files: Files = self._reader.files(self._base.tree)
         self.archived = {f.path: f for f in self._archive()}
@@ -80,7 +80,7 @@ class Source:
             yield from read_archive(self._sdist.repo.with_name(record.archive), record.sha256, archive_limits())
 
 
-def carried_over(manifest: str, old: Stack, new: Stack, source: Source) -> tuple[str, list[str]]:
+def carried_over(manifest: str, old: Stack, new: Stack, source: BaseReader) -> tuple[str, list[str]]:
     """The block `generated:` of the old manifest for the new stack, and what a person should look at.
 
     Raises WrongUse, which names every file that the new revision tracks, or that nothing in it writes.
@@ -112,7 +112,7 @@ def carried_over(manifest: str, old: Stack, new: Stack, source: Source) -> tuple
     return block, notes
 
 
-def untracked_files(stack: Stack, source: Source) -> list[str]:
+def untracked_files(stack: Stack, source: BaseReader) -> list[str]:
     """Files of the archive that upstream does not track and `generated:` does not name: the build wrote them, the package may need
     them. Files of a submodule get one line together."""
     if not source.in_git:

@@ -14,7 +14,7 @@ from patchctl.manifest.load import loads
 from patchctl.manifest.problems import quoted
 from patchctl.manifest.shape import shape_of
 from patchctl.manifest.types import Name, Pin, Sdist, Stack, Upstream
-from patchctl.pin.generated import Source, carried_over, untracked_files
+from patchctl.pin.generated import BaseReader, carried_over, untracked_files
 from patchctl.pin.runtime_hints import Proposal, new_imports, propose
 from patchctl.scratch import scratch
 from patchctl.source.obtain import obtain, obtain_form
@@ -28,7 +28,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
-class Pinned:
+class PinResult:
     """A new stack: its manifest's text and path, the bases found, the places tried in vain, notes for a person to check, and the
     runtime that upstream's files name."""
 
@@ -71,7 +71,7 @@ def find_pin(
     *,
     name: str | None = None,
     commit: str | None = None,
-) -> Pinned:
+) -> PinResult:
     """The stack for the revision `wanted` of the upstream of `like`. Nothing is written. `commit` is what the user says of a
     revision whose repository cannot be had. With `options.source` sdist and no `commit` no repository is asked, and the pin is
     of the source distribution alone.
@@ -113,7 +113,7 @@ def find_pin(
     bases = _bases(stack, upstream, found is not None, options, progress, tried)
     tree = next((b.tree for b in bases if b.form == "git"), None)
     stack = replace(stack, pin=replace(stack.pin, tree=tree))
-    with Source(bases) as source:
+    with BaseReader(bases) as source:
         block, notes = carried_over(dist.stack_file(like).read_text(encoding="utf-8"), like, stack, source)
         notes += untracked_files(stack, source)
         notes += _same_project(upstream, stack, source)
@@ -122,10 +122,10 @@ def find_pin(
         runtime = propose(dist.requirements, source)
     text = _manifest(dist, like, stack, block)
     file = dist.stack_file(stack)
-    return Pinned(loads(text.encode(), Stack, str(file)).value, like, file, text, bases, tried, notes, runtime)
+    return PinResult(loads(text.encode(), Stack, str(file)).value, like, file, text, bases, tried, notes, runtime)
 
 
-def write_pin(pinned: Pinned) -> None:
+def write_pin(pinned: PinResult) -> None:
     """Write the manifest. Raises LocalEdits when somebody has written one meanwhile."""
     from patchctl.atomic import replace_file
 
@@ -203,7 +203,7 @@ def _bases(
     return bases
 
 
-def _same_project(upstream: Upstream, stack: Stack, source: Source) -> list[str]:
+def _same_project(upstream: Upstream, stack: Stack, source: BaseReader) -> list[str]:
     """What the archive says that it is: an index, or a folder of --find-links, names files as it likes."""
     from packaging.utils import canonicalize_name
     from packaging.version import InvalidVersion, Version
@@ -228,7 +228,7 @@ def _same_project(upstream: Upstream, stack: Stack, source: Source) -> list[str]
     )
 
 
-def _same_commit(stack: Stack, source: Source) -> list[str]:
+def _same_commit(stack: Stack, source: BaseReader) -> list[str]:
     """What ties an archive to the pin: the commit that its version file names."""
     named = source.commit_in_archive()
     if named is not None and stack.pin.commit is None:
@@ -242,7 +242,7 @@ def _same_commit(stack: Stack, source: Source) -> list[str]:
     )
 
 
-def _imports(dist: Distribution, like: Stack, new: Source, options: SourceOptions, progress: Progress) -> list[str]:
+def _imports(dist: Distribution, like: Stack, new: BaseReader, options: SourceOptions, progress: Progress) -> list[str]:
     """What the new pin imports and nothing provides, where the pin before is on this machine: it is fetched for nothing else."""
     upstream = dist.upstream(like.upstream)
     try:
@@ -251,7 +251,7 @@ def _imports(dist: Distribution, like: Stack, new: Source, options: SourceOption
         return [f"imports were not compared with those of {like.name}, of which this machine has no copy"]
     finally:
         progress.finish()
-    with Source([base]) as old:
+    with BaseReader([base]) as old:
         return new_imports(dist, upstream, old, new)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Requirement, Upstream
-from patchctl.pin.generated import Source
+from patchctl.pin.generated import BaseReader
 
 _FILES = re.compile(
     r"requirements[^/]*\.txt|requirements/[^/]+\.txt|pyproject\.toml|setup\.py|setup\.cfg|Dockerfile[^/]*"
@@ -31,7 +31,7 @@ class Proposal:
     line: int
 
 
-def propose(requirements: Mapping[str, Requirement], source: Source) -> list[Proposal]:
+def propose(requirements: Mapping[str, Requirement], source: BaseReader) -> list[Proposal]:
     """Each requirement of the distribution with every value that a build file names, once."""
     found: list[Proposal] = []
     for path in build_files(source):
@@ -43,7 +43,7 @@ def propose(requirements: Mapping[str, Requirement], source: Source) -> list[Pro
     return sorted(found, key=lambda p: list(requirements).index(p.name))
 
 
-def build_files(source: Source) -> list[bytes]:
+def build_files(source: BaseReader) -> list[bytes]:
     """The files of a tree that declare requirements."""
     return sorted(p for p in source.files if _FILES.fullmatch(p.decode("utf-8", "replace")))
 
@@ -67,7 +67,7 @@ _WORD = re.compile(r"[A-Za-z0-9][\w.-]*")
 _SPELLINGS = ("{0}", "py{0}", "python-{0}", "{0}-python")
 
 
-def new_imports(dist: Distribution, upstream: Upstream, old: Source, new: Source) -> list[str]:
+def new_imports(dist: Distribution, upstream: Upstream, old: BaseReader, new: BaseReader) -> list[str]:
     """A line for each module that the package imports at top level in `new` and not in `old`, and that nothing provides.
 
     Imports in a `try` are left out: the package does without them.
@@ -89,7 +89,7 @@ def new_imports(dist: Distribution, upstream: Upstream, old: Source, new: Source
     ]
 
 
-def _package(upstream: Upstream, source: Source) -> Iterator[bytes]:
+def _package(upstream: Upstream, source: BaseReader) -> Iterator[bytes]:
     """The Python files that are installed."""
     tops = tuple(f"{folder}/".encode() for folder in upstream.packages.values())
     return (path for path in sorted(source.files) if path.endswith(b".py") and path.startswith(tops))
@@ -109,7 +109,7 @@ def _line_of(text: str, name: str) -> int | None:
     return None
 
 
-def _provided(dist: Distribution, source: Source, names: Iterable[str]) -> set[str]:
+def _provided(dist: Distribution, source: BaseReader, names: Iterable[str]) -> set[str]:
     """The names that Python, the tree, another upstream or a requirement of the tree provides."""
     has = {path.partition(b"/")[0].removesuffix(b".py").decode("utf-8", "replace") for path in source.files}
     has |= {package.partition(".")[0] for one in dist.upstreams.values() for package in one.packages} | {

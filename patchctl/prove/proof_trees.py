@@ -9,11 +9,11 @@ from pathlib import Path
 from patchctl.errors import WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Stack
-from patchctl.prove.prove import Subject, Trees
+from patchctl.prove.prove import FeatureOnStack, Trees
 from patchctl.source.types import SourceOptions
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
-from patchctl.workspace.state import State, load_state
+from patchctl.workspace.state import WorkspaceState, load_state
 
 MAKE = "patchctl apply --profile PROFILE --release RELEASE --workspace DIR/patched; the same into DIR/base; patchctl revert --workspace DIR/base"
 
@@ -45,14 +45,14 @@ def trees_of(dist: Distribution, folder: Path, check: Callable[[Path], list[str]
     return Trees(folder / "base", folder / "patched", stacks, ids, _without(patched))
 
 
-def _state(workspace: Path) -> State:
+def _state(workspace: Path) -> WorkspaceState:
     state = load_state(workspace)
     if state is None or not state.trees:
         raise WrongUse(f"nothing was applied to {workspace}", hint=f"{MAKE}; or leave --trees out, and they are made")
     return state
 
 
-def _without(state: State) -> dict[tuple[str, str], str]:
+def _without(state: WorkspaceState) -> dict[tuple[str, str], str]:
     return {(u, one.feature): one.reason for u, tree in state.trees.items() for one in tree.left_out}
 
 
@@ -79,7 +79,7 @@ def profile_of(dist: Distribution, stack: Stack, named: str | None) -> Profile:
     return replace(found, without=[*found.without, *_unmet(dist, found)])
 
 
-def isolated_profile(dist: Distribution, subject: Subject, named: str | None) -> Profile:
+def isolated_profile(dist: Distribution, subject: FeatureOnStack, named: str | None) -> Profile:
     """`profile_of` for one feature: without everything that it does not require, in this stack and in others. Raises WrongUse."""
     profile = profile_of(dist, subject.stack, named)
     patches = {(u, p.feature): p for u, stack in dist.stacks_of(profile).items() for p in load_patches(dist, stack)}

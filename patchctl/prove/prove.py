@@ -27,14 +27,14 @@ from pathlib import Path
 
 from patchctl import __version__
 from patchctl.catalog.evidence import Evidence, digests, mutants_of, tests_of
-from patchctl.catalog.evidence_file import Proof, Record, read_record, with_mutant, with_tests, write_record
+from patchctl.catalog.evidence_file import EvidenceRecord, Proof, read_record, with_mutant, with_tests, write_record
 from patchctl.errors import BadManifest, WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.problems import did_you_mean, quoted
 from patchctl.manifest.series import descent
 from patchctl.manifest.types import Stack
 from patchctl.prove.mutants import Mutant, MutationError, load_mutants, mutated
-from patchctl.prove.runs import Bench, Run, judge_base, judge_met, judge_mutant, judge_patched
+from patchctl.prove.runs import Bench, PytestRun, judge_base, judge_met, judge_mutant, judge_patched
 from patchctl.stack.patches import StackPatch, load_patch
 from patchctl.stack.select import parse_feature
 
@@ -51,7 +51,7 @@ print(json.dumps({"python": platform.python_version(), **{n: version(n) for n in
 
 
 @dataclass(frozen=True)
-class Subject:
+class FeatureOnStack:
     """What is to be proven: the patch that carries a feature in a stack; `dropped` where that is another stack, which this one
     comes from and has it no more."""
 
@@ -72,9 +72,9 @@ class Verdict:
     upstream: str
     stack: str
     feature: str
-    base: Run = field(default_factory=Run)
-    patched: Run = field(default_factory=Run)
-    mutants: dict[str, Run] = field(default_factory=dict)
+    base: PytestRun = field(default_factory=PytestRun)
+    patched: PytestRun = field(default_factory=PytestRun)
+    mutants: dict[str, PytestRun] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     kept: int = 0
     lacking: str = ""
@@ -138,7 +138,7 @@ class Prover:
         self.trees, self.parts, self.again, self.keep = trees, parts, again, keep
         self.bench = Bench(dist.root, tuple(f"{u}/{s}" for u, s in trees.stacks.items()))
 
-    def prove(self, subject: Subject, note: Callable[[str], None]) -> Verdict:
+    def prove(self, subject: FeatureOnStack, note: Callable[[str], None]) -> Verdict:
         """Runs what the record does not show yet, everything with `again`; `note` is told what runs."""
         stack, patch = subject.stack, subject.patch
         verdict = Verdict(stack.upstream, stack.name, subject.feature, dropped=subject.dropped)
@@ -165,18 +165,23 @@ class Prover:
             self._mutants(subject, tests, record, verdict, note)
         return verdict
 
-    def _record(self, subject: Subject) -> Record:
+    def _record(self, subject: FeatureOnStack) -> EvidenceRecord:
         names = subject.stack.upstream, subject.stack.name, subject.feature
         if not self.keep:
-            return Record(*names)
+            return EvidenceRecord(*names)
         try:
-            return read_record(self.root, *names) or Record(*names)
+            return read_record(self.root, *names) or EvidenceRecord(*names)
         except BadManifest:
-            return Record(*names)  # it proves nothing, and is written anew
+            return EvidenceRecord(*names)  # it proves nothing, and is written anew
 
     def _tests(
-        self, subject: Subject, tests: Sequence[str], record: Record, verdict: Verdict, note: Callable[[str], None]
-    ) -> Record:
+        self,
+        subject: FeatureOnStack,
+        tests: Sequence[str],
+        record: EvidenceRecord,
+        verdict: Verdict,
+        note: Callable[[str], None],
+    ) -> EvidenceRecord:
         before = digests(self.root, tests)
         verdict.base = self.bench.run(tests, self.trees.base, "on or off", note)
         verdict.patched = self.bench.run(tests, self.trees.patched, "", note)
@@ -190,13 +195,18 @@ class Prover:
             proof = self._proof(subject, before, verdict.base.used | verdict.patched.used, results)
         return self._kept(with_tests(record, proof))
 
-    def _kept(self, record: Record) -> Record:
+    def _kept(self, record: EvidenceRecord) -> EvidenceRecord:
         if self.keep:
             write_record(self.root, record)
         return record
 
     def _mutants(
-        self, subject: Subject, tests: Sequence[str], record: Record, verdict: Verdict, note: Callable[[str], None]
+        self,
+        subject: FeatureOnStack,
+        tests: Sequence[str],
+        record: EvidenceRecord,
+        verdict: Verdict,
+        note: Callable[[str], None],
     ) -> None:
         stack = subject.stack
         evidence = Evidence(self.dist)
@@ -217,7 +227,7 @@ class Prover:
             note(f"mutation {mutant.name}, {number} of {len(files)}")
             record = self._kept(with_mutant(record, mutant.name, self._mutant(subject, mutant, tests, verdict)))
 
-    def _mutant(self, subject: Subject, mutant: Mutant, tests: Sequence[str], verdict: Verdict) -> Proof | None:
+    def _mutant(self, subject: FeatureOnStack, mutant: Mutant, tests: Sequence[str], verdict: Verdict) -> Proof | None:
         before = digests(self.root, [mutant.source, *tests])
         try:
             with mutated(self.trees.patched, mutant) as trees:
@@ -235,7 +245,7 @@ class Prover:
 
     def _proof(
         self,
-        subject: Subject,
+        subject: FeatureOnStack,
         before: Mapping[str, str],
         used: set[str],
         results: dict[str, dict[str, str]],
@@ -256,7 +266,7 @@ class Prover:
         )
 
 
-def on_record(dist: Distribution, subject: Subject, parts: Sequence[str]) -> Verdict | None:
+def on_record(dist: Distribution, subject: FeatureOnStack, parts: Sequence[str]) -> Verdict | None:
     """The verdict where records show all of `parts` already, so that no trees have to be made; None where something has to run."""
     stack, feature = subject.stack, subject.feature
     files, evidence = mutants_of(dist, stack, feature), Evidence(dist)
@@ -272,7 +282,7 @@ def on_record(dist: Distribution, subject: Subject, parts: Sequence[str]) -> Ver
     return Verdict(stack.upstream, stack.name, feature, kept=("tests" in parts) + len(stale))
 
 
-def lacking(trees: Trees, subject: Subject) -> str | None:
+def lacking(trees: Trees, subject: FeatureOnStack) -> str | None:
     """Why the feature cannot be proven on these trees; None if it can."""
     stack = subject.stack
     found = trees.stacks.get(stack.upstream)
@@ -283,12 +293,12 @@ def lacking(trees: Trees, subject: Subject) -> str | None:
     return None
 
 
-def subjects_of(dist: Distribution, features: Sequence[str], stack: Stack | None) -> list[Subject]:
+def subjects_of(dist: Distribution, features: Sequence[str], stack: Stack | None) -> list[FeatureOnStack]:
     """What FEATURE[@UPSTREAM] names, or all with none, on every stack of the release that the run names, or on one, of whatever release, of
     which what it dropped can be named too. Raises WrongUse for what nothing carries."""
     stacks = [s for name in dist.upstreams for (_, _), s in sorted(dist.stacks.items()) if s.upstream == name]
     carried = [
-        Subject(one, load_patch(file, dist.root))
+        FeatureOnStack(one, load_patch(file, dist.root))
         for one in stacks
         if one == stack or (stack is None and dist.of_named_release(one))
         for file in dist.patch_files(one)
@@ -307,11 +317,11 @@ def subjects_of(dist: Distribution, features: Sequence[str], stack: Stack | None
     ]
 
 
-def not_carried(dist: Distribution, stack: Stack, features: Iterable[str]) -> list[Subject]:
+def not_carried(dist: Distribution, stack: Stack, features: Iterable[str]) -> list[FeatureOnStack]:
     """Features that the stack does not carry, with the patch of the nearest stack before it that does."""
     before = [load_patch(file, dist.root) for one in descent(stack, dist.stacks)[1:] for file in dist.patch_files(one)]
     nearest = {patch.feature: patch for patch in reversed(before)}
-    return [Subject(stack, nearest[f], dropped=True) for f in features if f in nearest]
+    return [FeatureOnStack(stack, nearest[f], dropped=True) for f in features if f in nearest]
 
 
 @cache

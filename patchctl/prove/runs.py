@@ -37,7 +37,7 @@ MESSAGE_CHARS = 200
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PytestOutcome:
     """What became of one test: `result` is passed, failed, error or skipped."""
 
     test: str
@@ -47,23 +47,23 @@ class Outcome:
 
 
 @dataclass
-class Run:
+class PytestRun:
     """The outcomes of one or more runs and the files that they used; of one, the `command` that repeats it."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[PytestOutcome] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
     command: str = ""
-    parts: list[Run] = field(default_factory=list)
+    parts: list[PytestRun] = field(default_factory=list)
 
     @property
-    def skipped(self) -> list[Outcome]:
+    def skipped(self) -> list[PytestOutcome]:
         return [one for one in self.outcomes if one.result == "skipped"]
 
     @property
-    def red(self) -> Outcome | None:
+    def red(self) -> PytestOutcome | None:
         return next((one for one in self.outcomes if one.result == "failed"), None)
 
-    def add(self, other: Run) -> None:
+    def add(self, other: PytestRun) -> None:
         self.outcomes += other.outcomes
         self.used |= other.used
         self.parts.append(other)
@@ -76,15 +76,17 @@ class Bench:
     root: Path
     stacks: tuple[str, ...]
 
-    def run(self, tests: Sequence[str], trees: Path, marks: str, note: Callable[[str], None], *options: str) -> Run:
+    def run(
+        self, tests: Sequence[str], trees: Path, marks: str, note: Callable[[str], None], *options: str
+    ) -> PytestRun:
         """Run each test file in a process of its own, slow tests too; `note` is told of each as it begins."""
-        total = Run()
+        total = PytestRun()
         for number, test in enumerate(tests, 1):
             note(f"{Path(test).name} on the {trees.name} trees, file {number} of {len(tests)}")
             total.add(self._run(test, trees, marks, *options))
         return total
 
-    def _run(self, test: str, trees: Path, marks: str, *options: str) -> Run:
+    def _run(self, test: str, trees: Path, marks: str, *options: str) -> PytestRun:
         with scratch("patchctl-proof-") as folder:
             report, used = folder / "report.xml", folder / "used.json"
             command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
@@ -106,18 +108,18 @@ class Bench:
             )
             if not report.exists():
                 said = (f"{done.stdout}\n{done.stderr}".strip().splitlines() or [""])[-1]
-                outcome = Outcome(Path(test).name, "", "error", f"pytest ended with {done.returncode}: {said}")
-                return Run([outcome], command=self._as_typed(test, trees, marks, *options))
+                outcome = PytestOutcome(Path(test).name, "", "error", f"pytest ended with {done.returncode}: {said}")
+                return PytestRun([outcome], command=self._as_typed(test, trees, marks, *options))
             outcomes = [_outcome(case) for case in ElementTree.parse(report).iter("testcase")]
             typed = self._as_typed(test, trees, marks, *options)
-            return Run(outcomes, {test, *(json.loads(used.read_text()) if used.is_file() else [])}, typed)
+            return PytestRun(outcomes, {test, *(json.loads(used.read_text()) if used.is_file() else [])}, typed)
 
     def _as_typed(self, test: str, trees: Path, marks: str, *options: str) -> str:
         """The same run as a person types it. The workspace says which stacks its trees have, so no --stack is needed."""
         words = [sys.executable, "-m", "pytest", str(self.root / test), f"--trees={trees.resolve()}", "--slow"]
         return shlex.join([*words, *options, *(["-m", marks] if marks else [])])
 
-    def run_mutant(self, mutant: Mutant, feature: str, tests: Sequence[str], trees: Path) -> Run:
+    def run_mutant(self, mutant: Mutant, feature: str, tests: Sequence[str], trees: Path) -> PytestRun:
         """Runs tests on the mutated trees until one is red, which is proof: first those of the part it is named for."""
         variant = mutant.name.partition(".")[2]
 
@@ -125,7 +127,7 @@ class Bench:
             part = Path(test).stem.removeprefix(f"test_{feature}").strip("_")
             return not part or not variant.startswith(part)
 
-        total = Run()
+        total = PytestRun()
         for test in sorted(tests, key=is_elsewhere):
             for mark in ("on", "misuse"):
                 total.add(self._run(test, trees, mark, "-x"))
@@ -134,7 +136,7 @@ class Bench:
         return total
 
 
-def _outcome(case: ElementTree.Element) -> Outcome:
+def _outcome(case: ElementTree.Element) -> PytestOutcome:
     marks = [prop.get("value", "") for prop in case.iter("property") if prop.get("name") == "mark"]
     name, mark = case.get("name", ""), ", ".join(marks)
     for result in ("error", "failure", "skipped"):
@@ -145,8 +147,8 @@ def _outcome(case: ElementTree.Element) -> Outcome:
                 result = "error"
             elif result == "failure" or PROBE_FAILED.search(message):
                 result = "failed"
-            return Outcome(name, mark, result, summary_of(message))
-    return Outcome(name, mark, "passed", "")
+            return PytestOutcome(name, mark, result, summary_of(message))
+    return PytestOutcome(name, mark, "passed", "")
 
 
 def summary_of(message: str) -> str:
@@ -165,7 +167,7 @@ def last_error(output: str) -> str:
     return next((line for line in reversed(lines) if not line.startswith("--- std")), "")
 
 
-def judge_base(run: Run) -> list[str]:
+def judge_base(run: PytestRun) -> list[str]:
     """What is wrong with a run on the unpatched trees: every `on` test is red there, every `off` test green."""
     problems = [] if any(one.mark == "on" for one in run.outcomes) else ["no `on` test ran on the base"]
     for one in run.outcomes:
@@ -176,7 +178,7 @@ def judge_base(run: Run) -> list[str]:
     return problems
 
 
-def judge_met(run: Run) -> list[str]:
+def judge_met(run: PytestRun) -> list[str]:
     """What is wrong with a run of `on` tests alone on unpatched trees that are to meet the need: every one is green."""
     problems = [] if run.outcomes else ["no `on` test ran on the base"]
     for one in run.outcomes:
@@ -185,7 +187,7 @@ def judge_met(run: Run) -> list[str]:
     return problems
 
 
-def judge_patched(run: Run) -> list[str]:
+def judge_patched(run: PytestRun) -> list[str]:
     """What is wrong with a run on the patched trees: every test has one mark and is green."""
     problems = [] if run.outcomes else ["no test ran on the patched tree"]
     for one in run.outcomes:
@@ -197,7 +199,7 @@ def judge_patched(run: Run) -> list[str]:
     return problems
 
 
-def judge_mutant(mutant: Mutant, run: Run) -> list[str]:
+def judge_mutant(mutant: Mutant, run: PytestRun) -> list[str]:
     """A mutation that no test sees is a hole in the tests."""
     if any(one.result in ("failed", "skipped") for one in run.outcomes):
         return []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from patchctl.atomic import replace_file
 from patchctl.catalog.evidence import Evidence
-from patchctl.drift.api_diff import Source, changed_names, written_lines
+from patchctl.drift.api_diff import PatchedSource, changed_names, written_lines
 from patchctl.drift.api_index import Reader
 from patchctl.errors import DONE, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK, LocalEdits, PatchctlError
 from patchctl.git.catfile import ObjectReader
@@ -23,7 +23,7 @@ from patchctl.manifest.series import place_of
 from patchctl.manifest.turns import one_writer
 from patchctl.manifest.types import Stack
 from patchctl.rebase.cherry_pick import clear, work_of
-from patchctl.rebase.rebase_state import Run, State, Writing, end_state, let_go, new_stack, write_state
+from patchctl.rebase.rebase_state import RebaseRun, RebaseState, Writing, end_state, let_go, new_stack, write_state
 from patchctl.scratch import scratch
 from patchctl.stack.build import StackBuilder
 from patchctl.stack.export import Exported, export_commits, write_stack
@@ -63,7 +63,7 @@ class RebaseResult:
         return MOVES_CLEANLY if self.stale or self.stack.dropped else DONE
 
 
-def finish(run: Run, state: State) -> RebaseResult:
+def finish(run: RebaseRun, state: RebaseState) -> RebaseResult:
     """Write patches and manifest; the lock and `hand_over` come after it. Raises LocalEdits for files in the way, and what `export`
     raises for commits that are not patches."""
     folder, dist = run.place.hidden, run.dist
@@ -106,7 +106,7 @@ def finish(run: Run, state: State) -> RebaseResult:
     )
 
 
-def hand_over(run: Run) -> None:
+def hand_over(run: RebaseRun) -> None:
     """Release the work tree as one that `edit` makes. Until then a killed run can be continued."""
     let_go(work_of(run.place.hidden))
     end_state(run.place.release())
@@ -118,7 +118,7 @@ def after_proofs(ended: RebaseResult, dist: Distribution, red: Sequence[str]) ->
     return replace(ended, unproven=_unproven(dist, stack, load_patches(dist, stack)), red=tuple(red))
 
 
-def take_back(run: Run, state: State) -> None:
+def take_back(run: RebaseRun, state: RebaseState) -> None:
     """Undo the writing of an interrupted `finish`."""
     assert state.writing is not None
     dist, stack = run.dist, new_stack(state)
@@ -167,7 +167,9 @@ def _prove(dist: Distribution, reader: ObjectReader, base: str, tree: str, expor
         raise PatchctlError(f"the patch files give tree {built.tip_tree}, and the commits {tree}; nothing was written")
 
 
-def _note_writing(run: Run, state: State, stack: Stack, target: Path, exported: Sequence[Exported]) -> State:
+def _note_writing(
+    run: RebaseRun, state: RebaseState, stack: Stack, target: Path, exported: Sequence[Exported]
+) -> RebaseState:
     """Record what is about to be written, so that an abort can undo it. Raises LocalEdits for files in the way that are not ours."""
     file = run.dist.stack_file(stack)
     if state.writing is None:
@@ -190,14 +192,14 @@ def _text_of(file: Path) -> str | None:
     return file.read_text(encoding="utf-8", errors="surrogateescape") if file.exists() else None
 
 
-def _manifest(state: State, names: Sequence[str], unlinted: Mapping[str, str]) -> str:
+def _manifest(state: RebaseState, names: Sequence[str], unlinted: Mapping[str, str]) -> str:
     text = rewrite_list(state.manifest, "patches", names)
     for key, texts in (("dropped", state.dropped), ("postponed", state.postponed), ("unlinted", unlinted)):
         text = rewrite_texts(text, key, texts)
     return text
 
 
-def _range_diff(run: Run, state: State, stack: Stack) -> Path:
+def _range_diff(run: RebaseRun, state: RebaseState, stack: Stack) -> Path:
     """Write git's range-diff of both series beside the work tree; returns its path."""
     old, new = f"{state.old_base}..{state.old_commits[-1]}", f"{state.stages[-1].base}..{state.head}"
     git = work_of(run.place.hidden).git
@@ -214,7 +216,7 @@ def _unproven(dist: Distribution, stack: Stack, patches: Sequence[StackPatch]) -
     return {p.feature: why for p in patches if (why := evidence.unproven(stack, p)) is not None}
 
 
-def _requirements(patches: Sequence[StackPatch], state: State) -> list[str]:
+def _requirements(patches: Sequence[StackPatch], state: RebaseState) -> list[str]:
     return [
         f"{p.feature} requires {feature}, which was {how}: take the line `Requires:` out, or leave both out"
         for p in patches
@@ -241,14 +243,14 @@ def changed_calls(
             )
 
 
-def _sources(patch: StackPatch, tree: Reader) -> Iterator[Source]:
+def _sources(patch: StackPatch, tree: Reader) -> Iterator[PatchedSource]:
     """The Python files that a patch writes, with their content after it."""
-    yield from (Source(path, data) for path, data in patch.carried.items() if path.endswith(".py"))
+    yield from (PatchedSource(path, data) for path, data in patch.carried.items() if path.endswith(".py"))
     for change in patch.patch.changes:
         path = os.fsdecode(change.new_path or b"")
         data = tree(path) if path.endswith(".py") else None
         if data is not None:
-            yield Source(path, data, written_lines(change.hunks))
+            yield PatchedSource(path, data, written_lines(change.hunks))
 
 
 def _texts(reader: ObjectReader, commit: str) -> Reader:

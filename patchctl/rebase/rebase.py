@@ -38,9 +38,9 @@ from patchctl.rebase.cherry_pick import (
 )
 from patchctl.rebase.finish import SCRATCH, finish, take_back
 from patchctl.rebase.rebase_state import (
-    Run,
-    State,
-    Step,
+    RebaseRun,
+    RebaseState,
+    RebaseStep,
     Stop,
     advanced,
     base_before,
@@ -64,7 +64,7 @@ _NOT_COPIED = shutil.ignore_patterns(".*", "build", "edit", "__pycache__", "*.eg
 LOST = "it does not arrive by itself"
 
 
-def continue_(run: Run, state: State) -> State:
+def continue_(run: RebaseRun, state: RebaseState) -> RebaseState:
     """Pick until a person is needed or nothing is left. The tree is ours; at a stop it is released to the user."""
     while state.todo or state.stage + 1 < len(state.stages):
         if not state.todo:
@@ -80,7 +80,7 @@ def continue_(run: Run, state: State) -> State:
     return state
 
 
-def _next_stage(run: Run, state: State) -> State:
+def _next_stage(run: RebaseRun, state: RebaseState) -> RebaseState:
     """Queue what arrived on one release for the next."""
     here = state.stages[state.stage].name
     todo = tuple((s.feature, s.commit) for s in state.steps if s.stage == here and s.commit is not None)
@@ -91,7 +91,7 @@ def _next_stage(run: Run, state: State) -> State:
     return write_state(run.place.hidden, state)
 
 
-def _step(run: Run, state: State, feature: str, commit: str) -> State:
+def _step(run: RebaseRun, state: RebaseState, feature: str, commit: str) -> RebaseState:
     """Pick one patch: it arrives, is dropped, or stops the rebase."""
     work = work_of(run.place.hidden)
     clear(work, state.head)
@@ -110,14 +110,14 @@ def _step(run: Run, state: State, feature: str, commit: str) -> State:
         reason = f"upstream has it at {state.stages[state.stage].name}" + (f": {took}" if took else "")
         if not state.drop_upstreamed:
             return replace(state, stop=Stop("empty", feature, reason=reason))
-        return advanced(state, Step(stage_of(state).name, feature, commit, "dropped", None, reason))
-    step = Step(
+        return advanced(state, RebaseStep(stage_of(state).name, feature, commit, "dropped", None, reason))
+    step = RebaseStep(
         stage_of(state).name, feature, commit, "replayed" if outcome else "clean", picked.commit, notes=tuple(notes)
     )
     return advanced(state, step)
 
 
-def _made_by_absent(state: State, work: WorkTree, paths: Iterable[str]) -> dict[str, str]:
+def _made_by_absent(state: RebaseState, work: WorkTree, paths: Iterable[str]) -> dict[str, str]:
     """The conflicting files that an earlier patch of this rebase adds, but was dropped or postponed."""
     found = {}
     for step in state.steps:
@@ -129,7 +129,7 @@ def _made_by_absent(state: State, work: WorkTree, paths: Iterable[str]) -> dict[
     return found
 
 
-def _picked(run: Run, state: State, work: WorkTree, commit: str) -> tuple[Picked, bool, list[str]]:
+def _picked(run: RebaseRun, state: RebaseState, work: WorkTree, commit: str) -> tuple[Picked, bool, list[str]]:
     """The pick, whether an earlier resolution was replayed, and notes for the user."""
     # The whole patch first: rerere knows conflicts alone, and nothing of what was mended beside them.
     message = run.store(state).replay(work, commit, state.head)
@@ -168,7 +168,7 @@ def _made_anew(
     return Picked(head_of(work), {}, trees[0] == trees[1]), picked.remembered, [note]
 
 
-def accept_resolution(run: Run, state: State) -> State:
+def accept_resolution(run: RebaseRun, state: RebaseState) -> RebaseState:
     """Accept what the user made of a stop, a commit or staged files, and claim the tree.
 
     Raises DoesNotApply while files are in conflict, LocalEdits for what was not staged, WrongUse for more than one commit.
@@ -201,11 +201,13 @@ def accept_resolution(run: Run, state: State) -> State:
         hint = "`patchctl rebase --skip --reason WHY` leaves it out; `git reset --hard HEAD~1` begins it anew"
         raise DoesNotApply(f"nothing is left of {feature}: what you committed changes nothing", hint=hint)
     run.store(state).keep(work, original, state.head, made.commit)
-    step = Step(stage_of(state).name, feature, original, "resolved", made.commit, notes=tuple(notes))
+    step = RebaseStep(stage_of(state).name, feature, original, "resolved", made.commit, notes=tuple(notes))
     return write_state(run.place.claim(), advanced(state, step))
 
 
-def skip(run: Run, state: State, reason: str | None, outcome: Literal["dropped", "postponed"]) -> State:
+def skip(
+    run: RebaseRun, state: RebaseState, reason: str | None, outcome: Literal["dropped", "postponed"]
+) -> RebaseState:
     """Drop or postpone the patch at which the rebase stopped. Raises WrongUse without a reason, LocalEdits."""
     folder = run.place.held
     assert folder is not None
@@ -219,11 +221,11 @@ def skip(run: Run, state: State, reason: str | None, outcome: Literal["dropped",
         raise WrongUse(f"why is {state.stop.feature} {outcome}?", hint=hint)
     put_aside(run, state)
     feature, original = state.todo[0]
-    step = Step(stage_of(state).name, feature, original, outcome, None, " ".join(why.split()))
+    step = RebaseStep(stage_of(state).name, feature, original, outcome, None, " ".join(why.split()))
     return write_state(run.place.claim(), advanced(state, step))
 
 
-def abort(run: Run, state: State) -> Path | None:
+def abort(run: RebaseRun, state: RebaseState) -> Path | None:
     """Abort: restore the distribution and remove the work tree. Resolutions are kept; half-done work goes into the diff file
     whose path is returned. Raises LocalEdits for any other work of the user's."""
     aside = None
@@ -249,7 +251,7 @@ def abort(run: Run, state: State) -> Path | None:
     return aside
 
 
-def put_aside(run: Run, state: State) -> Path | None:
+def put_aside(run: RebaseRun, state: RebaseState) -> Path | None:
     """Save the user's edits of conflicting files as a diff; rerere records them once all are resolved. Raises LocalEdits for other edits."""
     folder = run.place.held
     assert folder is not None
@@ -271,7 +273,7 @@ def put_aside(run: Run, state: State) -> Path | None:
     return run.store(state).put_aside(work, state.head, mine) if mine else None
 
 
-def _check_resolved(folder: Path, work: WorkTree, state: State) -> None:
+def _check_resolved(folder: Path, work: WorkTree, state: RebaseState) -> None:
     """Raise DoesNotApply or LocalEdits unless every conflict is resolved and staged."""
     hint = "mend them, `git add` (or `git rm`) them, then `patchctl rebase --continue`"
     left = unmerged(work)
@@ -292,7 +294,7 @@ def _check_resolved(folder: Path, work: WorkTree, state: State) -> None:
         )
 
 
-def _own_commit(folder: Path, state: State, feature: str) -> CommitInfo | None:
+def _own_commit(folder: Path, state: RebaseState, feature: str) -> CommitInfo | None:
     """The one commit made since the stop, or None. Raises WrongUse for several, or for one of another feature."""
     operation = find_operation(folder / ".git")
     if operation is not None:
@@ -329,7 +331,7 @@ def _as_mail(commit: CommitInfo) -> list[bytes]:
     return text.encode().split(b"\n")
 
 
-def _refuse_edits(folder: Path, state: State, head: str) -> None:
+def _refuse_edits(folder: Path, state: RebaseState, head: str) -> None:
     """Raise LocalEdits if the user's tree holds anything that `head` does not."""
     found = sorted(uncommitted(folder, head, generated_in(state)))
     if found:
@@ -338,7 +340,7 @@ def _refuse_edits(folder: Path, state: State, head: str) -> None:
         )
 
 
-def _refuse_references(folder: Path, state: State) -> None:
+def _refuse_references(folder: Path, state: RebaseState) -> None:
     """Raise LocalEdits for branches, tags, stashes and linked work trees, which would be deleted with the tree."""
     ours = {f"refs/heads/patchctl/{state.new}", "refs/patchctl/base", "refs/patchctl/tip"}
     names = work_of(folder).git("for-each-ref", "--format=%(refname)").decode("utf-8", "replace").split()
@@ -377,7 +379,7 @@ def rebase_unattended(
         return finish(run, state).stack
 
 
-def _without(run: Run, state: State, requires: dict[str, set[str]]) -> State:
+def _without(run: RebaseRun, state: RebaseState, requires: dict[str, set[str]]) -> RebaseState:
     """Postpone the patches that require a postponed one."""
     later = dict(state.postponed)
     for feature, _ in state.todo:

@@ -27,7 +27,7 @@ Outcome = Literal["clean", "resolved", "replayed", "dropped", "postponed"]
 
 
 @dataclass(frozen=True)
-class Step:
+class RebaseStep:
     """A patch that is done. `before` is the commit that it was, `commit` what it became, null if it did not arrive."""
 
     stage: str
@@ -70,7 +70,7 @@ class Writing:
 
 
 @dataclass(frozen=True)
-class State:
+class RebaseState:
     """A rebase in progress. `todo` are the commits still to be picked in this stage, `head` the commit that they go onto."""
 
     upstream: str
@@ -87,20 +87,20 @@ class State:
     drop_upstreamed: bool
     python: str | None
     prove: bool = False
-    steps: tuple[Step, ...] = ()
+    steps: tuple[RebaseStep, ...] = ()
     dropped: dict[str, str] = field(default_factory=dict)
     postponed: dict[str, str] = field(default_factory=dict)
     stop: Stop | None = None
     writing: Writing | None = None
 
 
-def write_state(folder: Path, state: State) -> State:
+def write_state(folder: Path, state: RebaseState) -> RebaseState:
     """Write the state; returns it."""
     replace_file(folder / ".git" / STATE_FILE, json.dumps({"version": _VERSION, **asdict(state)}, indent=1).encode())
     return state
 
 
-def read_state(folder: Path) -> State:
+def read_state(folder: Path) -> RebaseState:
     """Read the state. Raises BadManifest for anything that patchctl did not write."""
     file = folder / ".git" / STATE_FILE
     try:
@@ -118,8 +118,8 @@ def end_state(folder: Path) -> None:
     (folder / ".git" / STATE_FILE).unlink()
 
 
-def _state(data: dict[str, Any]) -> State:
-    steps = tuple(Step(**{**s, "notes": tuple(s["notes"])}) for s in data.pop("steps"))
+def _state(data: dict[str, Any]) -> RebaseState:
+    steps = tuple(RebaseStep(**{**s, "notes": tuple(s["notes"])}) for s in data.pop("steps"))
     stop, writing = data.pop("stop"), data.pop("writing")
     for key in ("old_commits",):
         data[key] = tuple(data[key])
@@ -127,10 +127,10 @@ def _state(data: dict[str, Any]) -> State:
     data["todo"] = tuple((f, c) for f, c in data["todo"])
     if writing is not None:
         writing = Writing(**{**writing, "files": tuple(writing["files"])})
-    return State(**data, steps=steps, stop=Stop(**stop) if stop else None, writing=writing)
+    return RebaseState(**data, steps=steps, stop=Stop(**stop) if stop else None, writing=writing)
 
 
-def advanced(state: State, step: Step) -> State:
+def advanced(state: RebaseState, step: RebaseStep) -> RebaseState:
     """The state after a step."""
     own, head = {step.feature: step.reason}, step.commit or state.head
     state = replace(state, steps=(*state.steps, step), todo=state.todo[1:], head=head, stop=None)
@@ -140,7 +140,7 @@ def advanced(state: State, step: Step) -> State:
 
 
 @dataclass(frozen=True)
-class Run:
+class RebaseRun:
     """What every step needs: the distribution, the work tree, and where sources come from."""
 
     dist: Distribution
@@ -148,17 +148,17 @@ class Run:
     options: SourceOptions
     progress: Progress
 
-    def store(self, state: State) -> Resolutions:
+    def store(self, state: RebaseState) -> Resolutions:
         return Resolutions(self.dist.root, state.upstream)
 
-    def regeneration(self, state: State) -> Regeneration:
+    def regeneration(self, state: RebaseState) -> Regeneration:
         return Regeneration(self.dist.upstream(state.upstream), state.python)
 
 
 _HELD = "refs/patchctl/rebase/"
 
 
-def hold(work: WorkTree, state: State) -> None:
+def hold(work: WorkTree, state: RebaseState) -> None:
     """Reference what the rebase needs and no branch has (patches to come, old patches, revisions), so that `git gc` keeps it."""
     wanted = {state.old_base, state.old_commits[-1], *(s.base for s in state.stages), *(c for _, c in state.todo[-1:])}
     let_go(work, but=wanted)
@@ -177,21 +177,21 @@ def is_held(reference: str) -> bool:
     return reference.startswith(_HELD)
 
 
-def new_stack(state: State) -> Stack:
+def new_stack(state: RebaseState) -> Stack:
     """The new stack, as its manifest has it without patches."""
     return loads(state.manifest.encode(), Stack, f"{state.new}.yaml").value
 
 
-def generated_in(state: State) -> list[str]:
+def generated_in(state: RebaseState) -> list[str]:
     """Generated files of the work tree: upstream's build would write them, so no commit has them."""
     return [g.path for g in new_stack(state).generated]
 
 
-def stage_of(state: State) -> Stage:
+def stage_of(state: RebaseState) -> Stage:
     """The revision that patches are being picked onto."""
     return state.stages[state.stage]
 
 
-def base_before(state: State) -> str:
+def base_before(state: RebaseState) -> str:
     """The revision that the patches come from in this stage."""
     return state.stages[state.stage - 1].base if state.stage else state.old_base

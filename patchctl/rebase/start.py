@@ -15,7 +15,7 @@ from patchctl.manifest.turns import one_writer
 from patchctl.manifest.types import Pin, Stack
 from patchctl.pin.pin import find_pin
 from patchctl.rebase.cherry_pick import work_of
-from patchctl.rebase.rebase_state import Run, Stage, State, hold, write_state
+from patchctl.rebase.rebase_state import RebaseRun, RebaseState, Stage, hold, write_state
 from patchctl.rebase.rebase_worktree import RebaseWorktree
 from patchctl.rebase.resolutions import Resolutions
 from patchctl.source.obtain import obtain, obtain_form
@@ -44,7 +44,9 @@ class RebaseRequest:
     prove: bool = False
 
 
-def start(dist: Distribution, request: RebaseRequest, options: SourceOptions, progress: Progress) -> tuple[Run, State]:
+def start(
+    dist: Distribution, request: RebaseRequest, options: SourceOptions, progress: Progress
+) -> tuple[RebaseRun, RebaseState]:
     """Make the work tree, which is ours until a patch stops. Does not change the distribution.
 
     Raises SourceUnavailable, WrongUse for a target that has patches or a rebase that is under way, LocalEdits.
@@ -65,7 +67,9 @@ def start(dist: Distribution, request: RebaseRequest, options: SourceOptions, pr
     bases = _bases(dist, [old, *between, new], patches, options, progress)
     result = build_stack(bases[0], patches, [], options.cache)
     with one_writer(dist.root):
-        return Run(dist, place, options, progress), _made(dist, request, place, new, text, (between, bases, result))
+        return RebaseRun(dist, place, options, progress), _made(
+            dist, request, place, new, text, (between, bases, result)
+        )
 
 
 def _made(
@@ -75,7 +79,7 @@ def _made(
     new: Stack,
     text: str,
     found: tuple[list[Stack], list[Base], StackResult],
-) -> State:
+) -> RebaseState:
     """Make the work tree with every object that a stage needs; returns the first state."""
     between, bases, result = found
     old = request.old
@@ -91,7 +95,7 @@ def _made(
     Resolutions(dist.root, old.upstream).link(git_dir)
     stages = tuple(Stage(s.name, b.commit) for s, b in zip((*between, new), bases[1:], strict=True))
     commits = tuple((p.patch.feature, p.commit) for p in result.steps)
-    state = State(
+    state = RebaseState(
         old.upstream,
         old.name,
         new.name,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
     from patchctl.catalog.overview import Overview
     from patchctl.drift.drift_json import SavedDrift
-    from patchctl.requirements.lockfile import Lock
+    from patchctl.requirements.lockfile import RequirementsLock
     from patchctl.requirements.relock import LockedSet
     from patchctl.requirements.sets import NamedSet
     from patchctl.terminal.style import Style
@@ -244,7 +244,7 @@ def relock_text(rows: Sequence[LockedSet], check: bool, style: Style) -> Iterato
         yield "no profile names a set of requirements"
 
 
-def requirements_json(named: NamedSet, lock: Lock, profile: str) -> dict[str, Any]:
+def requirements_json(named: NamedSet, lock: RequirementsLock, profile: str) -> dict[str, Any]:
     """The shape patchctl.requirements/1 (docs/json.md)."""
     packages = [asdict(p) for p in lock.packages.values()]
     overrides = [asdict(o) for o in named.value.overrides]

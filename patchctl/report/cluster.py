@@ -11,7 +11,7 @@ from patchctl.terminal.text import counted, one_line, visible_line
 if TYPE_CHECKING:
     from patchctl.cluster.compare import Compared
     from patchctl.cluster.deploy import Deployment
-    from patchctl.cluster.fanout import Node
+    from patchctl.cluster.fanout import ClusterNode
     from patchctl.findings.report import Finding
     from patchctl.terminal.style import Style
 
@@ -45,7 +45,7 @@ def _difference_json(d: Finding) -> dict[str, Any]:
     }
 
 
-def _node_json(compared: Compared, node: Node) -> dict[str, Any]:
+def _node_json(compared: Compared, node: ClusterNode) -> dict[str, Any]:
     answer = compared.answers[node]
     facts = answer.as_json() if isinstance(answer, NodeFacts) else None
     if facts is not None:
@@ -99,7 +99,7 @@ def _rows(compared: Compared, names: list[str]) -> Iterator[list[str]]:
             yield [f"{rows[0][0]} and {len(rows) - 1} more", *rows[0][1:]]
 
 
-def _row(compared: Compared, node: Node, state: str, names: list[str]) -> list[str]:
+def _row(compared: Compared, node: ClusterNode, state: str, names: list[str]) -> list[str]:
     answer = compared.answers[node]
     if not isinstance(answer, NodeFacts):
         return [visible_line(node.title), _ABSENT[state], "-", *("-" for _ in names)]

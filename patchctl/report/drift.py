@@ -14,7 +14,7 @@ from patchctl.terminal.text import counted, one_line, patch_count, visible_line
 
 if TYPE_CHECKING:
     from patchctl.blame.edited import EditedTree
-    from patchctl.drift.api_diff import Changed
+    from patchctl.drift.api_diff import ApiChange
     from patchctl.drift.drift_json import Appeared, News
     from patchctl.drift.types import CallerDrift, FileDrift, HunkDrift, PatchDrift, ReleaseDrift, StackDrift
     from patchctl.findings.report import Level
@@ -111,7 +111,7 @@ def _release(release: ReleaseDrift, style: Style) -> Iterator[str]:
         yield from map(_call, caller.names)
 
 
-def _call(one: Changed) -> str:
+def _call(one: ApiChange) -> str:
     return f"            calls {visible_line(one.name)}: {_change(one)}  ({visible_line(one.file)}:{one.line})"
 
 
@@ -131,7 +131,7 @@ def _lacking(one: PatchDrift | CallerDrift) -> str:
     return f"{'broken there' if one.broken else 'unproven'}: {one_line(one.proof or '')}"
 
 
-def _change(one: Changed) -> str:
+def _change(one: ApiChange) -> str:
     if one.now is None:
         return "is gone"
     return f"was {one_line(one.was, 160)}, is {one_line(one.now, 160)}"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from patchctl.findings.report import Finding
     from patchctl.install.install import Installation, InstallOptions
     from patchctl.manifest.types import Profile
-    from patchctl.requirements.compare import Difference
+    from patchctl.requirements.compare import PackageDifference
     from patchctl.terminal.style import Style
 
 _AREAS = {
@@ -82,7 +82,7 @@ def install_text(found: Installation, options: InstallOptions, workspace: Path, 
         yield from _packages(found.packages, found.profile, style)
 
 
-def _packages(found: Sequence[Difference], profile: Profile, style: Style) -> Iterator[str]:
+def _packages(found: Sequence[PackageDifference], profile: Profile, style: Style) -> Iterator[str]:
     """What the environment has besides, against the lock; the trees were installed without it."""
     if not found:
         yield f"packages       {style.good('as in the lock')} of {profile.name}"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from patchctl.catalog.features import go_together
-from patchctl.catalog.overview import Overview, OverviewPatch, OverviewStack, RecipeRow, Run
+from patchctl.catalog.overview import Overview, OverviewPatch, OverviewStack, ProofRun, RecipeRow
 from patchctl.report.markup import (
     Markup,
     Row,
@@ -257,7 +257,7 @@ def _proof(patch: OverviewPatch) -> str:
     return _run(patch.run) if patch.run else ""
 
 
-def _run(run: Run) -> str:
+def _run(run: ProofRun) -> str:
     tests = ", ".join(f"{count} {mark}" for mark, count in run.tests.items())
     return f"run on {run.date}: tests {tests or 'none'}; {counted(run.mutants, 'mutation')} turned red"
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from patchctl.terminal.text import one_line, visible_line
 
 if TYPE_CHECKING:
-    from patchctl.blame.bisect import Bisected, Tried, Unit
+    from patchctl.blame.bisect import Bisected, BisectRun, Unit
     from patchctl.blame.blame import Blamed
     from patchctl.manifest.types import Profile
     from patchctl.prove.prove import Verdict
-    from patchctl.prove.runs import Run
+    from patchctl.prove.runs import PytestRun
     from patchctl.terminal.style import Style
 
 _REASONS = {
@@ -34,7 +34,7 @@ def prove_json(verdicts: Sequence[Verdict], orphans: Sequence[str]) -> dict[str,
 
 
 def _verdict_json(verdict: Verdict) -> dict[str, Any]:
-    def outcomes(run: Run) -> list[dict[str, str]]:
+    def outcomes(run: PytestRun) -> list[dict[str, str]]:
         return [{k: visible_line(v) for k, v in asdict(one).items()} for one in run.outcomes]
 
     return {
@@ -85,7 +85,7 @@ def _mutants(verdict: Verdict) -> str:
     return f"{len(red) - red.count(None)}/{len(red)} mutants red{by_misuse}" if red else ""
 
 
-def _ratio(run: Run, mark: str, result: str, meaning: str) -> str:
+def _ratio(run: PytestRun, mark: str, result: str, meaning: str) -> str:
     marked = [one for one in run.outcomes if one.mark == mark]
     return f"{sum(one.result == result for one in marked)}/{len(marked)} {meaning}" if marked else ""
 
@@ -113,7 +113,7 @@ def _unit(unit: Unit) -> list[str]:
     return [f"{feature}@{upstream}" for upstream, feature in unit.patches]
 
 
-def step_text(step: Tried, units: int) -> str:
+def step_text(step: BisectRun, units: int) -> str:
     """One run, as it ended."""
     return f"{step.applied} of {units} patches: {step.outcome} (exit code {step.code}, {step.seconds:.1f} s)"
 

@@ -12,13 +12,13 @@ from patchctl.report.proving import trees_of
 from patchctl.terminal.text import patch_count, visible_line
 
 if TYPE_CHECKING:
-    from patchctl.importing.import_patches import Result
-    from patchctl.pin.pin import Pinned
+    from patchctl.importing.import_patches import ImportResult
+    from patchctl.pin.pin import PinResult
     from patchctl.rebase.finish import RebaseResult
-    from patchctl.rebase.rebase_state import Run, State, Step
+    from patchctl.rebase.rebase_state import RebaseRun, RebaseState, RebaseStep
 
 
-def import_text(result: Result) -> Iterator[str]:
+def import_text(result: ImportResult) -> Iterator[str]:
     """A line a patch, what was mended below it, and what to do next."""
     stack = result.target.stack
     name = f"{stack.upstream}/{stack.name}"
@@ -40,7 +40,7 @@ def import_text(result: Result) -> Iterator[str]:
     yield f"next: patchctl edit {name}, fill them in with `git rebase -i`, patchctl export {name}, patchctl lock"
 
 
-def import_json(result: Result) -> dict[str, Any]:
+def import_json(result: ImportResult) -> dict[str, Any]:
     """The shape `patchctl.import/1`, less its name."""
     stack = result.target.stack
     return {
@@ -82,7 +82,7 @@ def import_json(result: Result) -> dict[str, Any]:
     }
 
 
-def pin_text(pinned: Pinned, root: Path, *, written: bool) -> Iterator[str]:
+def pin_text(pinned: PinResult, root: Path, *, written: bool) -> Iterator[str]:
     """The pin, what was not had, what to look at, the proposal, and what to do next."""
     stack, pin = pinned.stack, pinned.stack.pin
     name = f"{stack.upstream}/{stack.name}"
@@ -104,7 +104,7 @@ def pin_text(pinned: Pinned, root: Path, *, written: bool) -> Iterator[str]:
     yield f"next: patchctl rebase {stack.upstream}/{pinned.like.name} --to {name}"
 
 
-def pin_json(pinned: Pinned, *, written: bool) -> dict[str, Any]:
+def pin_json(pinned: PinResult, *, written: bool) -> dict[str, Any]:
     """The shape `patchctl.pin/1`, less its name."""
     stack, pin = pinned.stack, pinned.stack.pin
     return {
@@ -126,7 +126,7 @@ def pin_json(pinned: Pinned, *, written: bool) -> dict[str, Any]:
     }
 
 
-def rebase_status(run: Run, state: State) -> Iterator[str]:
+def rebase_status(run: RebaseRun, state: RebaseState) -> Iterator[str]:
     """How far it is, and what to do."""
     yield from _steps(state, state.steps)
     if state.stop is not None and not run.place.is_ours:
@@ -136,7 +136,7 @@ def rebase_status(run: Run, state: State) -> Iterator[str]:
     yield "next: patchctl rebase --continue, or --abort"
 
 
-def rebase_stopped(run: Run, state: State) -> Iterator[str]:
+def rebase_stopped(run: RebaseRun, state: RebaseState) -> Iterator[str]:
     """What became of the patch at which it stopped before and of those after it, and of this one, the way on."""
     asked = [n for n, step in enumerate(state.steps) if step.outcome in ("resolved", "dropped", "postponed")]
     before = asked[-1] if asked else 0
@@ -146,7 +146,7 @@ def rebase_stopped(run: Run, state: State) -> Iterator[str]:
     yield from _stop(run, state)
 
 
-def _stop(run: Run, state: State) -> Iterator[str]:
+def _stop(run: RebaseRun, state: RebaseState) -> Iterator[str]:
     """What is in the way, and the commands that go on."""
     stop = state.stop
     assert stop is not None
@@ -163,7 +163,7 @@ def _stop(run: Run, state: State) -> Iterator[str]:
     yield "next: patchctl rebase --continue, or --skip --reason TEXT, or --postpone --reason TEXT, or --abort"
 
 
-def rebase_done(run: Run, state: State, ended: RebaseResult) -> Iterator[str]:
+def rebase_done(run: RebaseRun, state: RebaseState, ended: RebaseResult) -> Iterator[str]:
     """All patches, what was written, what was dropped, and what nobody has proven."""
     name = f"{state.upstream}/{state.new}"
     yield from _steps(state, state.steps)
@@ -182,7 +182,7 @@ def rebase_done(run: Run, state: State, ended: RebaseResult) -> Iterator[str]:
         yield f"next: patchctl prove --all --stack {name} --trees {trees_of(name)}"
 
 
-def rebase_aborted(state: State, kept: Path, aside: Path | None) -> Iterator[str]:
+def rebase_aborted(state: RebaseState, kept: Path, aside: Path | None) -> Iterator[str]:
     """What is gone and what is not."""
     yield f"{state.upstream}/{state.new}: given up; the distribution is as before"
     if aside is not None:
@@ -190,11 +190,11 @@ def rebase_aborted(state: State, kept: Path, aside: Path | None) -> Iterator[str
     yield f"what was resolved is kept in {kept}, and the same rebase takes it again"
 
 
-def _here(state: State) -> str:
+def _here(state: RebaseState) -> str:
     return state.stages[state.stage].name
 
 
-def _steps(state: State, steps: Sequence[Step]) -> Iterator[str]:
+def _steps(state: RebaseState, steps: Sequence[RebaseStep]) -> Iterator[str]:
     several = len(state.stages) > 1
     for step in steps:
         where = f"{step.stage}  " if several else ""
@@ -203,8 +203,8 @@ def _steps(state: State, steps: Sequence[Step]) -> Iterator[str]:
 
 
 def rebase_json(
-    run: Run,
-    state: State,
+    run: RebaseRun,
+    state: RebaseState,
     ended: RebaseResult | None = None,
     *,
     status: str | None = None,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from patchctl.identify.match import Identification, Identified
     from patchctl.stack.plan import Plan
     from patchctl.terminal.style import Style
-    from patchctl.workspace.apply import Outcome
+    from patchctl.workspace.apply import ApplyOutcome
     from patchctl.workspace.status import Status
 
 _SHOWN = 20
@@ -27,7 +27,7 @@ _PASSED_BY = "passed by (.git, __pycache__, environments, ...)"
 _MODE = "its executable bit is not the pin's"
 
 
-def plan_json(plan: Plan, outcome: Outcome, workspace: Path, *, dry_run: bool) -> dict[str, Any]:
+def plan_json(plan: Plan, outcome: ApplyOutcome, workspace: Path, *, dry_run: bool) -> dict[str, Any]:
     """The shape patchctl.apply/1 (docs/json.md)."""
     return {
         "profile": plan.profile.name,
@@ -45,7 +45,7 @@ def plan_json(plan: Plan, outcome: Outcome, workspace: Path, *, dry_run: bool) -
     }
 
 
-def plan_text(plan: Plan, outcome: Outcome, workspace: Path, style: Style, *, dry_run: bool) -> Iterator[str]:
+def plan_text(plan: Plan, outcome: ApplyOutcome, workspace: Path, style: Style, *, dry_run: bool) -> Iterator[str]:
     """One line an upstream, then its patches; then what was left out or skipped, and where."""
     if outcome.finished:
         yield style.note(f"finished an interrupted {outcome.finished} first")

@@ -11,16 +11,16 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from patchctl.manifest.requirement_types import LeftOut, Platform
+from patchctl.manifest.requirement_types import LeftOutPackages, Platform
 from patchctl.requirements.declared import Declared, read_declared
-from patchctl.requirements.lockfile import Lock, read_lock
+from patchctl.requirements.lockfile import RequirementsLock, read_lock
 from patchctl.requirements.sets import NamedSet
 
 Kind = Literal["missing", "excluded", "left out", "other"]
 
 
 @dataclass(frozen=True)
-class Difference:
+class PackageDifference:
     """One package that is not as the lock has it: `locked` and `found` are versions, None for not there.
 
     kind: missing, of a version that somebody excludes, left out of the lock and there all the same, or merely another
@@ -47,22 +47,22 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RequiredPackages:
     """What an environment is compared with: the lock of its platform, what the trees declare, and the set."""
 
     named: NamedSet
-    lock: Lock
+    lock: RequirementsLock
     declared: tuple[Declared, ...]
 
     @classmethod
-    def read(cls, named: NamedSet, platform: Platform) -> Wanted:
+    def read(cls, named: NamedSet, platform: Platform) -> RequiredPackages:
         """Raises BadManifest for a lock or a declared.txt that is not as generated."""
         return cls(named, read_lock(named, platform), tuple(read_declared(named)))
 
 
 def compare(
-    installed: Mapping[str, str], wanted: Wanted, *, needs: Collection[str] = (), less: Collection[str] = ()
-) -> list[Difference]:
+    installed: Mapping[str, str], wanted: RequiredPackages, *, needs: Collection[str] = (), less: Collection[str] = ()
+) -> list[PackageDifference]:
     """How the versions of an environment, by name, differ from the lock; what matters comes first.
 
     `needs` are requirements of the recipe that is to run, `less` the names that somebody else compares.
@@ -78,18 +78,20 @@ def compare(
         version = have.get(name)
         if version is None:
             who = tuple(dict.fromkeys(title for title, _, _ in asked)) or one.via
-            found.append(Difference(name, "missing", one.version, None, who, any(strict for _, _, strict in asked)))
+            found.append(
+                PackageDifference(name, "missing", one.version, None, who, any(strict for _, _, strict in asked))
+            )
             continue
         against = [(t, r, strict) for t, r, strict in asked if not _fits(version, r)]
         if against:
             who = tuple(f"{title} wants {requirement}" for title, requirement, _ in against)
-            found.append(Difference(name, "excluded", one.version, version, who, any(s for _, _, s in against)))
+            found.append(PackageDifference(name, "excluded", one.version, version, who, any(s for _, _, s in against)))
         elif _public(version) != _public(one.version):
-            found.append(Difference(name, "other", one.version, version, (), False))
+            found.append(PackageDifference(name, "other", one.version, version, (), False))
     return sorted(found, key=lambda d: (not d.matters, d.kind == "other", d.name))
 
 
-def _limits(wanted: Wanted, needs: Collection[str]) -> dict[str, list[tuple[str, Requirement, bool]]]:
+def _limits(wanted: RequiredPackages, needs: Collection[str]) -> dict[str, list[tuple[str, Requirement, bool]]]:
     """By name who asks for a package, within which limits, and whether training stops without it.
 
     Limits that the lock itself breaks were overridden: they exclude nothing.
@@ -113,7 +115,7 @@ def _limits(wanted: Wanted, needs: Collection[str]) -> dict[str, list[tuple[str,
     return found
 
 
-def _markers(wanted: Wanted) -> dict[str, str]:
+def _markers(wanted: RequiredPackages) -> dict[str, str]:
     python = wanted.named.value.python
     return {
         "python_version": python,
@@ -125,15 +127,15 @@ def _markers(wanted: Wanted) -> dict[str, str]:
     }
 
 
-def _left_out(have: Mapping[str, str], wanted: Wanted) -> Iterator[Difference]:
+def _left_out(have: Mapping[str, str], wanted: RequiredPackages) -> Iterator[PackageDifference]:
     for name, version in have.items():
         one = _pattern(name, wanted.named.value.left_out)
         if one is not None:
             who = (one.breaks or one.reason,)
-            yield Difference(name, "left out", None, version, who, one.breaks is not None)
+            yield PackageDifference(name, "left out", None, version, who, one.breaks is not None)
 
 
-def _pattern(name: str, left_out: Collection[LeftOut]) -> LeftOut | None:
+def _pattern(name: str, left_out: Collection[LeftOutPackages]) -> LeftOutPackages | None:
     return next((one for one in left_out if any(fnmatchcase(name, p) for p in one.packages)), None)
 
 

@@ -40,7 +40,7 @@ class Locked:
 
 
 @dataclass(frozen=True)
-class Lock:
+class RequirementsLock:
     """What is installed on a platform, by name; `input` is the digest of what it was resolved from, `exclude_newer` the time
     after which nothing that was published was looked at.
     """
@@ -67,7 +67,7 @@ def this_platform(machine: str | None = None) -> Platform:
     raise WrongUse(f"no lock is for {name}", hint=f"--platform takes {' or '.join(PLATFORMS)}")
 
 
-def render(lock: Lock, named: NamedSet) -> dict[bool, str]:
+def render(lock: RequirementsLock, named: NamedSet) -> dict[bool, str]:
     """The texts of a lock: with digests (False), and from elsewhere (True) where the platform has such packages."""
     hashed = _body(p for p in lock.packages.values() if p.index is None)
     path = f"{FOLDER.as_posix()}/{named.name}/{lock.platform}.txt"
@@ -87,7 +87,7 @@ def render(lock: Lock, named: NamedSet) -> dict[bool, str]:
     return texts
 
 
-def _elsewhere(lock: Lock, packages: list[Locked], named: NamedSet) -> str:
+def _elsewhere(lock: RequirementsLock, packages: list[Locked], named: NamedSet) -> str:
     text = (
         f"# The packages of {lock.platform}.txt's resolution that another index has; nobody here knows their digests.\n"
     )
@@ -104,7 +104,7 @@ def _body(packages: Iterable[Locked]) -> str:
     return text
 
 
-def read_lock(named: NamedSet, platform: Platform) -> Lock:
+def read_lock(named: NamedSet, platform: Platform) -> RequirementsLock:
     """Raises BadManifest for a lock that is not there, not as generated, or edited."""
     file = lock_path(named, platform)
     text = _text(file)
@@ -119,7 +119,7 @@ def read_lock(named: NamedSet, platform: Platform) -> Lock:
         wanted = {canonicalize_name(name) for name in one.packages}
         packages |= {n: p for n, p in _parsed(_text(other), other, one.index) if n in wanted}
     resolved = _RESOLVED.search(text)
-    return Lock(platform, packages, found[1], *(resolved.groups() if resolved else ("", "")))
+    return RequirementsLock(platform, packages, found[1], *(resolved.groups() if resolved else ("", "")))
 
 
 def _of_platform(named: NamedSet, platform: Platform) -> list[Elsewhere]:

@@ -12,7 +12,7 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.requirement_types import PLATFORMS, Platform
 from patchctl.requirements.declared import FILE, Declared, collect, read_declared, render, stale
 from patchctl.requirements.inputs import inputs_of
-from patchctl.requirements.lockfile import Lock, lock_path, read_lock
+from patchctl.requirements.lockfile import RequirementsLock, lock_path, read_lock
 from patchctl.requirements.lockfile import render as render_lock
 from patchctl.requirements.resolver import resolve_inputs
 from patchctl.requirements.sets import NamedSet, all_sets
@@ -53,7 +53,7 @@ def _set(
     for platform in PLATFORMS:
         progress.note(f"resolving {named.name} for {platform}")
         old = _there(named, platform)
-        lock = resolve_inputs(inputs, platform, old if isinstance(old, Lock) else None)
+        lock = resolve_inputs(inputs, platform, old if isinstance(old, RequirementsLock) else None)
         found.append((lock, tuple(_differences(old, lock))))
         if found[-1][1]:
             texts |= {lock_path(named, platform, elsewhere=e): text for e, text in render_lock(lock, named).items()}
@@ -76,7 +76,7 @@ def _declared(dist: Distribution, named: NamedSet, options: SourceOptions, progr
     return there if there and not list(stale(dist, named, there)) else collect(dist, named, options, progress)
 
 
-def _there(named: NamedSet, platform: Platform) -> Lock | str:
+def _there(named: NamedSet, platform: Platform) -> RequirementsLock | str:
     """The lock that is there, or why it cannot be read."""
     try:
         return read_lock(named, platform)
@@ -84,7 +84,7 @@ def _there(named: NamedSet, platform: Platform) -> Lock | str:
         return error.what
 
 
-def _differences(old: Lock | str, lock: Lock) -> Iterator[str]:
+def _differences(old: RequirementsLock | str, lock: RequirementsLock) -> Iterator[str]:
     """How a lock differs from the one that is there; who resolved it makes no difference."""
     if isinstance(old, str):
         yield old

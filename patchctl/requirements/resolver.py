@@ -20,7 +20,7 @@ from patchctl.errors import FINDINGS, PatchctlError, SourceUnavailable, Tried, W
 from patchctl.manifest.requirement_types import Platform
 from patchctl.requirements.files import NEWEST_GLIBC, OLDEST_GLIBC, fitting, listed
 from patchctl.requirements.inputs import Inputs, write_inputs
-from patchctl.requirements.lockfile import Lock, Locked
+from patchctl.requirements.lockfile import Locked, RequirementsLock
 from patchctl.terminal.text import one_line
 
 _SECONDS = 900
@@ -46,7 +46,7 @@ def find_uv() -> list[str]:
     return [path]
 
 
-def resolve_inputs(inputs: Inputs, platform: Platform, keep: Lock | None = None) -> Lock:
+def resolve_inputs(inputs: Inputs, platform: Platform, keep: RequirementsLock | None = None) -> RequirementsLock:
     """The lock of a platform, with the versions of `keep` wherever the inputs allow them and it was made up to the same time:
     an index is given releases, with any time of publication, after a lock was made.
 
@@ -74,7 +74,7 @@ def resolve_inputs(inputs: Inputs, platform: Platform, keep: Lock | None = None)
                 found = packages[name]
                 version = f"{found.version.partition('+')[0]}+{one.local}"
                 packages[name] = replace(found, version=version, hashes=(), index=one.index)
-    return Lock(
+    return RequirementsLock(
         platform, dict(sorted(packages.items())), inputs.digest(platform), _version(), inputs.value.exclude_newer
     )
 

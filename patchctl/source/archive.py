@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.errors import SourceMismatch
-from patchctl.git.objects import EXECUTABLE, REGULAR, Entry, TreeBuilder, object_id
+from patchctl.git.objects import EXECUTABLE, REGULAR, TreeBuilder, TreeEntry, object_id
 from patchctl.patch.names import collision_key, why_refused
 from patchctl.source.cache import REFRESH
-from patchctl.source.tarball import BadArchive, Member, members
+from patchctl.source.tarball import BadArchive, TarMember, members
 from patchctl.source.types import ArchiveLimits
 from patchctl.terminal.text import visible_line
 
@@ -84,7 +84,7 @@ def _raised(limit: str) -> str:
     return f"if the archive is fine, raise the limit: `archives: {{{limit}: N}}` in the user configuration (docs/hostile-input.md)"
 
 
-def _members(content: bytes, limits: ArchiveLimits) -> Iterator[Member]:
+def _members(content: bytes, limits: ArchiveLimits) -> Iterator[TarMember]:
     if content.startswith(b"\x1f\x8b"):
         return members(_Gunzip(content, limits), limits.file_mib * _MIB)
     if content.startswith(b"PK\x03\x04"):
@@ -136,7 +136,7 @@ class _Gunzip:
         self._ready += chunk
 
 
-def _zip_members(content: bytes, limits: ArchiveLimits) -> Iterator[Member]:
+def _zip_members(content: bytes, limits: ArchiveLimits) -> Iterator[TarMember]:
     import zipfile
 
     # Python's reader needs ten times an entry's 46 bytes.
@@ -154,7 +154,7 @@ def _zip_members(content: bytes, limits: ArchiveLimits) -> Iterator[Member]:
         raise BadArchive(f"the zip archive is damaged: {error}") from error
 
 
-def _zip_member(archive: object, info: object, file_limit: int) -> Member:
+def _zip_member(archive: object, info: object, file_limit: int) -> TarMember:
     import zipfile
 
     assert isinstance(archive, zipfile.ZipFile) and isinstance(info, zipfile.ZipInfo)
@@ -168,7 +168,7 @@ def _zip_member(archive: object, info: object, file_limit: int) -> Member:
     if name.endswith(b"/"):
         if info.file_size:
             raise BadArchive("a folder with content", name)
-        return Member(name.removesuffix(b"/"), mode, None)
+        return TarMember(name.removesuffix(b"/"), mode, None)
     if info.compress_type not in (
         zipfile.ZIP_STORED,
         zipfile.ZIP_DEFLATED,
@@ -180,10 +180,10 @@ def _zip_member(archive: object, info: object, file_limit: int) -> Member:
         data = stream.read(info.file_size + 1)
     if len(data) != info.file_size:
         raise BadArchive("its size differs from what the archive announces", name)
-    return Member(name, mode, data)
+    return TarMember(name, mode, data)
 
 
-def _checked(found: Iterator[Member], most: int) -> Iterator[ArchivedFile]:
+def _checked(found: Iterator[TarMember], most: int) -> Iterator[ArchivedFile]:
     empty = True
     names = _Names(most)
     for member in found:
@@ -207,7 +207,7 @@ class _Names:
         self._is_file: dict[bytes, bool] = {}
         self._by_key: dict[str, bytes] = {}
 
-    def take(self, member: Member) -> None:
+    def take(self, member: TarMember) -> None:
         name = member.name
         if len(self._is_file) > self._most:
             raise BadArchive(f"more than {self._most} names", limit="names")
@@ -249,4 +249,4 @@ def is_generated(file: ArchivedFile, declared: Collection[bytes]) -> bool:
 
 def tree_of(files: Iterable[ArchivedFile]) -> str:
     """Return the id of the tree of these files."""
-    return TreeBuilder({f.path: Entry(f.mode, object_id("blob", f.data)) for f in files}).write()
+    return TreeBuilder({f.path: TreeEntry(f.mode, object_id("blob", f.data)) for f in files}).write()

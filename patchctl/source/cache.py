@@ -37,7 +37,7 @@ REFRESH = "`patchctl fetch --refresh` fetches it again"
 
 
 @dataclass(frozen=True)
-class Record:
+class BaseRecord:
     """What the cache knows about a base, stored as patchctl.json in its repository.
 
     In form sdist: `archive` (a file name next to the repository), its `sha256`, and `declared`, the generated files
@@ -134,7 +134,7 @@ def new_repository(folder: Path) -> Path:
     return folder
 
 
-def seal(repo: Path, record: Record) -> None:
+def seal(repo: Path, record: BaseRecord) -> None:
     """Finish a repository that has its objects: write the ref and, last, the record."""
     for left in (repo / "objects" / "pack").glob("tmp_*"):
         left.unlink()  # git only warns if it cannot remove its own
@@ -161,7 +161,7 @@ def place(staged: Path, final: Path, *, replace: bool) -> None:
             raise
 
 
-def read_record(repo: Path) -> Record | None:
+def read_record(repo: Path) -> BaseRecord | None:
     """Return the record of a base, or None if there is no base. Raises SourceMismatch if it is unreadable."""
     path = repo / RECORD
     try:
@@ -176,7 +176,7 @@ def read_record(repo: Path) -> Record | None:
         return None
     try:
         held = json.loads(text)
-        record = Record(**{**held, "declared": tuple(held["declared"])})
+        record = BaseRecord(**{**held, "declared": tuple(held["declared"])})
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise SourceMismatch(f"the record is damaged: {error}", where=str(path), hint=REFRESH) from error
     if not _is_typed(record):
@@ -199,7 +199,7 @@ def _record_text(path: Path) -> str | None:
     return path.read_text(encoding="utf-8") if path.parent.exists() else None
 
 
-def _is_typed(record: Record) -> bool:
+def _is_typed(record: BaseRecord) -> bool:
     texts = (record.upstream, record.commit, record.tree, record.origin, *record.declared)
     maybe = (record.archive, record.sha256)
     return (
@@ -210,7 +210,7 @@ def _is_typed(record: Record) -> bool:
     )
 
 
-def entries(root: Path) -> list[tuple[Path, Record]]:
+def entries(root: Path) -> list[tuple[Path, BaseRecord]]:
     """Return every base in the cache with its record, sorted by path."""
     found = []
     for form in FORMS:

@@ -14,7 +14,7 @@ from patchctl.source import cache
 from patchctl.source.cached import check_tree
 from patchctl.source.intact import is_intact
 from patchctl.source.places import (
-    Place,
+    SourcePlace,
     has_proxy,
     known_unreachable,
     parse_place,
@@ -92,7 +92,7 @@ def _from_bundle(
             raise SourceMismatch(what, where=str(bundle.path)) from failure
 
 
-def why_skipped(place: Place, offline: bool) -> str | None:
+def why_skipped(place: SourcePlace, offline: bool) -> str | None:
     """Return why a place need not be asked for a commit, or None if git may try."""
     if place.local is not None:
         # os.path, since pathlib raises if a parent folder may not be entered
@@ -107,14 +107,16 @@ def why_skipped(place: Place, offline: bool) -> str | None:
     return known_unreachable(place.host)
 
 
-def places_of(name: str, upstream: Upstream, options: SourceOptions) -> Iterator[tuple[Place, str | None]]:
+def places_of(name: str, upstream: Upstream, options: SourceOptions) -> Iterator[tuple[SourcePlace, str | None]]:
     """Yield every git place of an upstream in order, with the reason to skip it, if any."""
     for address in (*options.mirrors.get(name, ()), *upstream.git):
         place = parse_place(address)
         yield place, why_skipped(place, options.offline)
 
 
-def _fetch_from(place: Place, name: str, pin: Pin, options: SourceOptions, progress: Progress, folder: Path) -> Base:
+def _fetch_from(
+    place: SourcePlace, name: str, pin: Pin, options: SourceOptions, progress: Progress, folder: Path
+) -> Base:
     assert pin.commit is not None
     repo = cache.new_repository(folder / "base.git")
     received = 0
@@ -142,7 +144,7 @@ def _proven(repo: Path, name: str, pin: Pin, options: SourceOptions, origin: str
     assert pin.commit is not None
     tree = proven_tree(repo, pin.commit)
     check_tree(tree, pin, origin)
-    cache.seal(repo, cache.Record(name, "git", pin.commit, tree, origin))
+    cache.seal(repo, cache.BaseRecord(name, "git", pin.commit, tree, origin))
     final = cache.git_place(options.cache, name, pin.commit)
     cache.place(repo, final, replace=options.refresh and not is_intact(final, repo))
     return Base(name, "git", final, pin.commit, tree, origin, size)

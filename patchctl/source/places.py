@@ -24,7 +24,7 @@ _ACCEPTED = "an https://, ssh://, git:// or file:// address, host:path, or the p
 
 
 @dataclass(frozen=True)
-class Place:
+class SourcePlace:
     """A place to fetch a repository from. `address` is for git; `shown`, without credentials, is for people."""
 
     address: str
@@ -33,7 +33,7 @@ class Place:
     host: tuple[str, int] | None = None
 
 
-def parse_place(text: str) -> Place:
+def parse_place(text: str) -> SourcePlace:
     """Parse an address from a manifest, configuration or `--mirror`. Raises WrongUse for disallowed protocols."""
     if text.startswith("-"):
         raise _refused(text, "it begins with '-' and would be read as an option")
@@ -46,11 +46,11 @@ def parse_place(text: str) -> Place:
     if text.startswith(("/", "./", "../", "~")) or text in (".", "..") or os.path.isdir(text):
         return _local(Path(text).expanduser())
     if _SCP_LIKE.fullmatch(text):
-        return Place(text, redact(text))
+        return SourcePlace(text, redact(text))
     raise _refused(text, "it is neither an address nor a folder")
 
 
-def _parse_url(text: str) -> Place:
+def _parse_url(text: str) -> SourcePlace:
     try:
         parts = urlsplit(text)
         host, port = parts.hostname or "", parts.port
@@ -65,12 +65,12 @@ def _parse_url(text: str) -> Place:
         raise _refused(text, f"the protocol {visible_line(scheme)} is not allowed")
     if not host or host.startswith("-") or any(c.isspace() for c in text):
         raise _refused(text, "its host is missing or begins with '-', or it contains a blank")
-    return Place(text, redact(text), host=(host, port or PORTS[scheme]))
+    return SourcePlace(text, redact(text), host=(host, port or PORTS[scheme]))
 
 
-def _local(path: Path) -> Place:
+def _local(path: Path) -> SourcePlace:
     path = Path(os.path.abspath(path))
-    return Place(str(path), visible_line(str(path)), local=path)
+    return SourcePlace(str(path), visible_line(str(path)), local=path)
 
 
 def _refused(text: str, why: str) -> WrongUse:

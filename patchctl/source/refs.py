@@ -17,7 +17,7 @@ from patchctl.git.revisions import git_dir, has_commit, refs_of
 from patchctl.git.run import GitFailed, run_git
 from patchctl.manifest.types import Stack, Upstream
 from patchctl.source.git_form import places_of
-from patchctl.source.places import Place
+from patchctl.source.places import SourcePlace
 from patchctl.source.types import SourceOptions
 from patchctl.terminal.text import one_line
 
@@ -69,7 +69,7 @@ class Revisions:
     def __init__(self, name: str, upstream: Upstream, prefix: str, options: SourceOptions) -> None:
         self.tried: list[Tried] = []
         self._prefix, self._branches = prefix, upstream.releases is not None
-        self._answers: list[tuple[Place, Mapping[str, str]]] = []
+        self._answers: list[tuple[SourcePlace, Mapping[str, str]]] = []
         self._unasked = iter(places_of(name, upstream, options))
 
     def find(self, wanted: str) -> Revision | None:
@@ -112,7 +112,7 @@ class Revisions:
                     found[version] = name, oid
         return dict(sorted(found.items()))
 
-    def _asked(self) -> Iterator[tuple[Place, Mapping[str, str]]]:
+    def _asked(self) -> Iterator[tuple[SourcePlace, Mapping[str, str]]]:
         """Yield the places that answer, with their refs."""
         yield from self._answers
         for place, reason in self._unasked:
@@ -147,13 +147,13 @@ def _ask(wanted: str) -> str:
     return ", nor a unique commit with this prefix: give all 40 digits" if _SHORT.fullmatch(wanted) else ""
 
 
-def _repository(place: Place) -> Path | None:
+def _repository(place: SourcePlace) -> Path | None:
     """Return the repository of a local place."""
     repo = git_dir(place.local) if place.local is not None else None
     return repo if repo is not None and (repo / "objects").is_dir() else None
 
 
-def _names(place: Place) -> dict[str, str]:
+def _names(place: SourcePlace) -> dict[str, str]:
     """Return a place's tags and branches; of a local clone also its remote-tracking branches."""
     found = list_refs(place.address, place.shown, place.local)
     if (repo := _repository(place)) is not None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from patchctl.errors import Tried
-from patchctl.git.objects import Entry, Files, Person, TreeBuilder, render_commit
+from patchctl.git.objects import Files, Person, TreeBuilder, TreeEntry, render_commit
 from patchctl.git.pack import PackWriter
 from patchctl.manifest.types import Sdist, Stack, Upstream
 from patchctl.source import cache
@@ -33,7 +33,7 @@ def write_commit(repo: Path, files: Iterable[ArchivedFile], distribution: str, s
     writer = PackWriter(spool=repo)
     listing: Files = {}
     for file in files:
-        listing[file.path] = Entry(file.mode, writer.add("blob", file.data))
+        listing[file.path] = TreeEntry(file.mode, writer.add("blob", file.data))
     folders: dict[str, bytes] = {}
     tree = TreeBuilder(listing).write(folders)
     for oid, data in folders.items():
@@ -108,14 +108,14 @@ def _make_base(
     if found.path != kept:
         cache.place(found.path, kept, replace=True)
     declared = tuple(sorted(g.path for g in stack.generated))
-    record = cache.Record(name, "sdist", commit, tree, found.origin, kept.name, sdist.sha256, declared)
+    record = cache.BaseRecord(name, "sdist", commit, tree, found.origin, kept.name, sdist.sha256, declared)
     cache.seal(repo, record)
     replaced = not is_intact(final, repo) if options.refresh else _is_other(final, record)
     cache.place(repo, final, replace=replaced)
     return Base(name, "sdist", final, commit, tree, found.origin, found.size)
 
 
-def _is_other(final: Path, record: cache.Record) -> bool:
+def _is_other(final: Path, record: cache.BaseRecord) -> bool:
     """Whether the cached base was made from another list of generated files.
 
     One with the same list, which another run has just put there, stays: it may be in use.

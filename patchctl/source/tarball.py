@@ -46,7 +46,7 @@ class Stream(Protocol):
 
 
 @dataclass(frozen=True)
-class Member:
+class TarMember:
     """A regular file, or a folder if `data` is None. `mode` has the permission bits."""
 
     name: bytes
@@ -54,7 +54,7 @@ class Member:
     data: bytes | None
 
 
-def members(stream: Stream, file_limit: int) -> Iterator[Member]:
+def members(stream: Stream, file_limit: int) -> Iterator[TarMember]:
     """Yield the members of a tar stream. Raises BadArchive and reads nothing past an error."""
     extended: dict[bytes, bytes] = {}
     kinds: set[bytes] = set()
@@ -82,7 +82,7 @@ def members(stream: Stream, file_limit: int) -> Iterator[Member]:
 
 def _member(
     stream: Stream, block: bytes, kind: bytes, size: int, extended: dict[bytes, bytes], file_limit: int
-) -> Member:
+) -> TarMember:
     name = extended.get(b"path") or _name(block)
     mode = _number(block[100:108]) & 0o7777
     if b"size" in extended:
@@ -94,13 +94,13 @@ def _member(
     if kind == b"5" or (kind == b"\0" and name.endswith(b"/")):
         if size:
             raise BadArchive("a folder with content", name)
-        return Member(name.removesuffix(b"/"), mode, None)
+        return TarMember(name.removesuffix(b"/"), mode, None)
     if kind not in (b"0", b"\0"):
         what = _KINDS.get(kind, f"a member of unknown type {kind!r}")
         raise BadArchive(f"{what}; only regular files and folders are allowed", name)
     if size > file_limit:
         raise BadArchive(f"announces {size} bytes; the limit is {file_limit}", name, limit="file_mib")
-    return Member(name, mode, _payload(stream, size, name))
+    return TarMember(name, mode, _payload(stream, size, name))
 
 
 def _name(block: bytes) -> bytes:

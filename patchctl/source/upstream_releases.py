@@ -19,10 +19,10 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import (
     FOLDER,
     GITLINK,
-    Entry,
     Files,
     Person,
     TreeBuilder,
+    TreeEntry,
     object_id,
     parse_tree,
     render_commit,
@@ -65,9 +65,9 @@ class RevisionTree:
 
     def __init__(self, reader: ObjectReader, tree: str) -> None:
         self._reader, self._tree = reader, tree
-        self._folders: dict[str, dict[bytes, Entry]] = {}
+        self._folders: dict[str, dict[bytes, TreeEntry]] = {}
 
-    def entry(self, path: bytes) -> Entry | None:
+    def entry(self, path: bytes) -> TreeEntry | None:
         """The entry at a path, if that is a file."""
         oid = self._tree
         *above, name = path.split(b"/")
@@ -95,7 +95,7 @@ class RevisionTree:
         """All of them."""
         return self._reader.files(self._tree)
 
-    def _folder(self, oid: str) -> dict[bytes, Entry]:
+    def _folder(self, oid: str) -> dict[bytes, TreeEntry]:
         if oid not in self._folders:
             self._folders[oid] = dict(parse_tree(self._reader.read(oid)[1]))
         return self._folders[oid]
@@ -273,7 +273,7 @@ class UpstreamReleases:
         for file in files:
             keep = file.path.endswith(b".py") or file.path.rpartition(b"/")[2] in self._wanted
             oid = writer.add("blob", file.data) if keep else object_id("blob", file.data)
-            listing[file.path] = Entry(file.mode, oid)
+            listing[file.path] = TreeEntry(file.mode, oid)
         folders: dict[str, bytes] = {}
         tree = TreeBuilder(listing).write(folders)
         for oid, data in folders.items():

@@ -18,9 +18,9 @@ from patchctl.git.objects import (
     EXECUTABLE,
     GITLINK,
     REGULAR,
-    Entry,
     Person,
     TreeBuilder,
+    TreeEntry,
     object_id,
     render_commit,
 )
@@ -39,12 +39,12 @@ class Touched:
     """A file before and after one patch; None where it does not exist."""
 
     path: bytes
-    before: Entry | None
-    after: Entry | None
+    before: TreeEntry | None
+    after: TreeEntry | None
 
 
 @dataclass(frozen=True)
-class Step:
+class BuildStep:
     """One patch, applied: its commit, the tree of it, and the files it touched."""
 
     patch: StackPatch
@@ -61,7 +61,7 @@ class Built:
     base_tree: str
     tip_commit: str
     tip_tree: str
-    steps: list[Step]
+    steps: list[BuildStep]
     tree: TreeBuilder
     objects: PackWriter
 
@@ -77,7 +77,7 @@ class _State:
     def exists(self, path: bytes) -> bool:
         return self.tree.get(path) is not None or self.tree.is_folder(path)
 
-    def put(self, path: bytes, entry: Entry) -> None:
+    def put(self, path: bytes, entry: TreeEntry) -> None:
         """Add a file or replace it."""
         self.tree.put(path, entry)
         for own in (path, *_above(path)):
@@ -109,7 +109,7 @@ class _Result:
 
     removes: bytes | None
     path: bytes | None
-    entry: Entry | None
+    entry: TreeEntry | None
     data: bytes
     is_new: bool
     line: int
@@ -132,7 +132,7 @@ class StackBuilder:
         state = _State(TreeBuilder(base=self._base_tree, read=self._reader.tree_data), PackWriter(stored=True))
         self._prefetch(patches, state)
         weaves = self._weaves(patches, out_numbers, state)
-        steps: list[Step] = []
+        steps: list[BuildStep] = []
         commit = self._commit
         for number, patch in enumerate(patches):
             touched = self._apply(number, patch, state, weaves, number in out_numbers)
@@ -171,7 +171,7 @@ class StackBuilder:
         if out:
             return []
         results += [
-            _Result(None, p.encode(), Entry(REGULAR, object_id("blob", d)), d, True, 0)
+            _Result(None, p.encode(), TreeEntry(REGULAR, object_id("blob", d)), d, True, 0)
             for p, d in patch.carried.items()
         ]
         names = {p for r in results for p in (r.removes, r.path) if p is not None}
@@ -198,7 +198,7 @@ class StackBuilder:
         self._check_postimage(change, oid, where)
         origin = old.id if old else None
         return _Result(
-            removes, change.new_path, Entry(mode, oid), data, change.kind != "modify", change.line, origin, kept
+            removes, change.new_path, TreeEntry(mode, oid), data, change.kind != "modify", change.line, origin, kept
         )
 
     def _woven(self, number: int, patch: StackPatch, change: FileChange, weave: Weave, state: _State) -> _Result:
@@ -229,10 +229,10 @@ class StackBuilder:
             what = f"{path_text(change.path)} gets another mode, and has mode {old.mode:06o} without what is left out"
             raise DoesNotApply(what, where=where, hint=f"leave out {patch.feature} as well, or keep both")
         mode = change.new_mode if sets_mode and change.new_mode else old.mode
-        entry = Entry(mode, object_id("blob", data))
+        entry = TreeEntry(mode, object_id("blob", data))
         return _Result(None, change.path, entry, data, False, change.line, old.id)
 
-    def _preimage(self, patch: StackPatch, change: FileChange, state: _State) -> Entry | None:
+    def _preimage(self, patch: StackPatch, change: FileChange, state: _State) -> TreeEntry | None:
         """The file that the change is for, checked: there, of the mode and with the blob id that the patch says."""
         if change.old_path is None:
             return None
@@ -257,7 +257,7 @@ class StackBuilder:
             hint = "the patch was made for another revision of this file, or its `index` line is wrong"
             raise DoesNotApply(what, where=where, hint=hint)
 
-    def _content(self, path: bytes | None, entry: Entry, state: _State) -> bytes:
+    def _content(self, path: bytes | None, entry: TreeEntry, state: _State) -> bytes:
         if entry.mode == GITLINK:
             return b"Subproject commit %s\n" % entry.id.encode()
         assert path is not None
@@ -299,13 +299,13 @@ class StackBuilder:
                     f"{path_text(own)} and {path_text(twin)} are one file where case is ignored", where=where
                 )
 
-    def _commit_step(self, patch: StackPatch, touched: list[Touched], state: _State, parent: str) -> Step:
+    def _commit_step(self, patch: StackPatch, touched: list[Touched], state: _State, parent: str) -> BuildStep:
         tree = state.tree.write_to(lambda oid, data, before: state.objects.add_known(oid, "tree", data, before))
         header = patch.header
         author = Person(header.name, header.email, header.date)
         committer = Person(*COMMITTER, header.date)
         commit = state.objects.add("commit", render_commit(tree, [parent], author, committer, header.message))
-        return Step(patch, commit, tree, tuple(touched))
+        return BuildStep(patch, commit, tree, tuple(touched))
 
 
 def _above(path: bytes) -> list[bytes]:

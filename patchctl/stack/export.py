@@ -16,10 +16,10 @@ from patchctl.atomic import replace_file
 from patchctl.errors import BadPatch, PatchctlError, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import CommitInfo
-from patchctl.git.objects import REGULAR, Entry, Files
+from patchctl.git.objects import REGULAR, Files, TreeEntry
 from patchctl.manifest.series import feature_of, place_of
 from patchctl.patch.header import Header, parse_header
-from patchctl.patch.write import Difference, Side, mail_date, render_patch
+from patchctl.patch.write import FileDiff, Side, mail_date, render_patch
 from patchctl.stack.build import StackBuilder
 from patchctl.stack.memo import StackResult
 from patchctl.stack.patches import CARRIED_FOLDER, StackPatch
@@ -85,7 +85,7 @@ def mbox_patches(reader: ObjectReader, result: StackResult) -> dict[str, bytes]:
     for step in result.steps:
         what = step.patch.shown
         sides = [(os.fsencode(c.path), c.before, c.after) for c in step.touched]
-        differences = [Difference(p, _side(reader, b, p, what), _side(reader, a, p, what)) for p, b, a in sides]
+        differences = [FileDiff(p, _side(reader, b, p, what), _side(reader, a, p, what)) for p, b, a in sides]
         files[step.patch.file.name] = render_patch(step.patch.header, differences, step.commit)
     return files
 
@@ -253,16 +253,16 @@ def _with_carries(header: Header, paths: list[str]) -> Header:
     return Header(header.name, header.email, header.date, header.subject, text, header.trailers)
 
 
-def _differences(reader: ObjectReader, before: Files, after: Files, what: str) -> list[Difference]:
+def _differences(reader: ObjectReader, before: Files, after: Files, what: str) -> list[FileDiff]:
     paths = sorted(p for p in before.keys() | after.keys() if before.get(p) != after.get(p))
     found = []
     for path in paths:
         sides = [_side(reader, side.get(path), path, what) for side in (before, after)]
-        found.append(Difference(path, sides[0], sides[1]))
+        found.append(FileDiff(path, sides[0], sides[1]))
     return found
 
 
-def _side(reader: ObjectReader, entry: Entry | None, path: bytes, what: str) -> Side | None:
+def _side(reader: ObjectReader, entry: TreeEntry | None, path: bytes, what: str) -> Side | None:
     if entry is None:
         return None
     if entry.mode not in (0o100644, 0o100755):
@@ -289,7 +289,7 @@ def for_upstream(reader: ObjectReader, result: StackResult, upstream: str, tests
         for one in step.touched:
             path = one.path.encode()
             sides = [_side(reader, entry, path, step.patch.shown) for entry in (one.before, one.after)]
-            differences.append(Difference(path, sides[0], sides[1]))
+            differences.append(FileDiff(path, sides[0], sides[1]))
         files[f"{number:04d}-{step.patch.feature}.patch"] = render_patch(_plain(step.patch.header), differences)
     *before, wanted = [step.patch for step in result.steps]
     elsewhere = [f"{f}@{u}" for f, u in wanted.requires if u not in (None, upstream)]

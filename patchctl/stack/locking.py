@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from patchctl.errors import BadPatch, SourceUnavailable
-from patchctl.git.objects import Entry
+from patchctl.git.objects import TreeEntry
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import (
     UNKNOWN,
     DamagedLock,
-    Lock,
     LockedFile,
     LockedForm,
     LockedPatch,
     LockedResult,
+    StackLock,
     pin_record,
     read_lock,
 )
@@ -37,7 +37,7 @@ class Computed:
     known, and the lock is no reason to give the old one up.
     """
 
-    lock: Lock
+    lock: StackLock
     known: bool
     unavailable: Mapping[Form, SourceUnavailable]
     bases: Mapping[Form, Base]
@@ -73,12 +73,12 @@ def compute_lock(dist: Distribution, stack: Stack, options: SourceOptions, progr
         LockedResult(without, {f: _record(f, without, stack, patches, bases, options, old) for f in forms_of(stack)})
         for without in _selections(dist, stack, patches, there)
     )
-    lock = Lock(stack.upstream, stack.name, pin_record(stack.pin), files, records)
+    lock = StackLock(stack.upstream, stack.name, pin_record(stack.pin), files, records)
     known = bool(bases) or old is not None
     return Computed(lock, known, unavailable, bases, {f: r for f, (r, _) in results.items()})
 
 
-def old_lock(dist: Distribution, stack: Stack) -> tuple[Lock | None, list[str]]:
+def old_lock(dist: Distribution, stack: Stack) -> tuple[StackLock | None, list[str]]:
     """The lock that is there, or None and, in a line, what is the matter with a file that is no lock. Raises BadManifest for one
     that another version may read."""
     try:
@@ -87,7 +87,7 @@ def old_lock(dist: Distribution, stack: Stack) -> tuple[Lock | None, list[str]]:
         return None, [error.what]
 
 
-def diff_locks(old: Lock | None, new: Lock) -> list[str]:
+def diff_locks(old: StackLock | None, new: StackLock) -> list[str]:
     """What differs between two locks, a line each; empty when they are equal."""
     if old is None:
         return ["there is no lock yet"]
@@ -111,7 +111,7 @@ def _changed(before: LockedPatch, after: LockedPatch) -> bool:
     return before.digest != after.digest or (after.files is not None and before != after)
 
 
-def _diff_results(old: Lock, new: Lock) -> list[str]:
+def _diff_results(old: StackLock, new: StackLock) -> list[str]:
     before = {r.without: r.forms for r in old.results}
     after = {r.without: r.forms for r in new.results}
     lines = []
@@ -127,7 +127,7 @@ def _diff_results(old: Lock, new: Lock) -> list[str]:
     return lines
 
 
-def _still_valid(old: Lock | None, stack: Stack, patches: Sequence[StackPatch]) -> Lock | None:
+def _still_valid(old: StackLock | None, stack: Stack, patches: Sequence[StackPatch]) -> StackLock | None:
     """The old lock, when it was made for this pin and these very patches."""
     if old is None or old.pin != pin_record(stack.pin):
         return None
@@ -136,7 +136,7 @@ def _still_valid(old: Lock | None, stack: Stack, patches: Sequence[StackPatch]) 
 
 
 def _selections(
-    dist: Distribution, stack: Stack, patches: Sequence[StackPatch], there: Lock | None
+    dist: Distribution, stack: Stack, patches: Sequence[StackPatch], there: StackLock | None
 ) -> list[tuple[str, ...]]:
     """Every set of this stack's features that some profile leaves out, the empty one first.
 
@@ -196,7 +196,7 @@ def _record(
     patches: Sequence[StackPatch],
     bases: Mapping[Form, Base],
     options: SourceOptions,
-    old: Lock | None,
+    old: StackLock | None,
 ) -> LockedForm | str:
     if form not in bases:
         kept = next((r.forms.get(form) for r in old.results if r.without == without), None) if old else None
@@ -206,7 +206,7 @@ def _record(
 
 
 def _locked_patches(
-    patches: Sequence[StackPatch], results: Mapping[Form, StackResult], old: Lock | None
+    patches: Sequence[StackPatch], results: Mapping[Form, StackResult], old: StackLock | None
 ) -> tuple[LockedPatch, ...]:
     """Each patch's files from the first form that has it; from the old lock when no form at hand has it."""
     steps = {id(s.patch): s for r in reversed(list(results.values())) for s in r.steps}
@@ -219,5 +219,5 @@ def _locked_patches(
     return tuple(locked)
 
 
-def _side(entry: Entry | None) -> tuple[str, str] | None:
+def _side(entry: TreeEntry | None) -> tuple[str, str] | None:
     return None if entry is None else (f"{entry.mode:06o}", entry.id)

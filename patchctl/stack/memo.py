@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from patchctl import __version__
 from patchctl.atomic import make_folder
-from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, SYMLINK, Entry
+from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, SYMLINK, TreeEntry
 from patchctl.git.packfiles import ends_with_digest
 from patchctl.source.cache import staging_in
 from patchctl.stack.patches import StackPatch
@@ -30,12 +30,12 @@ _PACK = re.compile(r"pack-[0-9a-f]{40}\.pack")
 
 
 @dataclass(frozen=True)
-class Change:
+class EntryChange:
     """A file before and after one patch, by mode and blob id; None where it does not exist."""
 
     path: str
-    before: Entry | None
-    after: Entry | None
+    before: TreeEntry | None
+    after: TreeEntry | None
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class StepResult:
     patch: StackPatch
     commit: str
     tree: str
-    touched: tuple[Change, ...]
+    touched: tuple[EntryChange, ...]
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,9 @@ def _whole(pack: Path) -> bool:
 def result_of(built: Built, pack: Path | None) -> StackResult:
     """The value without the objects."""
     steps = tuple(
-        StepResult(s.patch, s.commit, s.tree, tuple(Change(os.fsdecode(t.path), t.before, t.after) for t in s.touched))
+        StepResult(
+            s.patch, s.commit, s.tree, tuple(EntryChange(os.fsdecode(t.path), t.before, t.after) for t in s.touched)
+        )
         for s in built.steps
     )
     return StackResult(built.base_commit, built.base_tree, built.tip_commit, built.tip_tree, steps, pack)
@@ -161,17 +163,17 @@ def _step(patch: StackPatch, data: list[object]) -> StepResult:
     commit, tree, touched = data
     if not isinstance(touched, list):
         raise TypeError("no list of files")
-    changes = tuple(Change(os.fsdecode(os.fsencode(p)), _entry(b), _entry(a)) for p, b, a in touched)
+    changes = tuple(EntryChange(os.fsdecode(os.fsencode(p)), _entry(b), _entry(a)) for p, b, a in touched)
     return StepResult(patch, _id(commit), _id(tree), changes)
 
 
-def _entry(data: Any) -> Entry | None:
+def _entry(data: Any) -> TreeEntry | None:
     if data is None:
         return None
     mode, oid = data
     if not isinstance(mode, int) or mode not in (REGULAR, EXECUTABLE, SYMLINK, GITLINK):
         raise ValueError("no mode of a file")
-    return Entry(mode, _id(oid))
+    return TreeEntry(mode, _id(oid))
 
 
 def _pack_name(value: Any) -> str:

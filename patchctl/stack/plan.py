@@ -13,7 +13,7 @@ from pathlib import Path
 from patchctl.errors import BadManifest, SourceUnavailable, Tried, Where
 from patchctl.git.catfile import ObjectReader
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.lock import Lock, LockedForm, lock_file, pin_record, read_lock
+from patchctl.manifest.lock import LockedForm, StackLock, lock_file, pin_record, read_lock
 from patchctl.manifest.types import Profile, Stack
 from patchctl.source.obtain import BUNDLE_HINT, obtain, obtain_form
 from patchctl.source.types import Base, Form, SeveralUnavailable, SourceOptions
@@ -177,7 +177,7 @@ def build_stack(base: Base, patches: Sequence[StackPatch], left_out: Sequence[St
 def check_against_lock(
     root: Path,
     stack: Stack,
-    lock: Lock | None,
+    lock: StackLock | None,
     base: Base,
     result: StackResult,
     patches: Sequence[StackPatch],

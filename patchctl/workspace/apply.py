@@ -20,7 +20,7 @@ from patchctl.stack.plan import Plan, PlannedStack
 from patchctl.workspace.journal import REPAIR, Journal, TreeChange, finish, read_journal, recovery, write_journal
 from patchctl.workspace.local_changes import refuse_unkeepable, settled_marks, staged_during
 from patchctl.workspace.repair_target import repair_marker
-from patchctl.workspace.state import FOLDER, SkippedUpstream, State, TreeState, load_state
+from patchctl.workspace.state import FOLDER, SkippedUpstream, TreeState, WorkspaceState, load_state
 from patchctl.workspace.tree_part import (
     TreePart,
     edits_of,
@@ -36,11 +36,11 @@ from patchctl.workspace.workspace_lock import clean_up, drop_own_locks, workspac
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ApplyOutcome:
     """What a run did: the state now, the trees that changed, an interrupted run that it `finished` first or took back
     (`undone`), branches with user edits by tree, and the release that the profile was on before, if it was another one."""
 
-    state: State
+    state: WorkspaceState
     changed: tuple[str, ...]
     finished: str | None
     stashed: Mapping[str, str]
@@ -48,18 +48,20 @@ class Outcome:
     moved_from: str | None = None
 
 
-def apply_plan(workspace: Path, plan: Plan, root: Path, into: Mapping[str, Path], *, stash: bool = False) -> Outcome:
+def apply_plan(
+    workspace: Path, plan: Plan, root: Path, into: Mapping[str, Path], *, stash: bool = False
+) -> ApplyOutcome:
     """Bring the workspace to the plan. After a kill at any time, the next run finishes it. Raises LocalEdits, WorkspaceBusy."""
     with writing(workspace), workspace_lock(workspace):
         return _Run(workspace, stash).apply(plan, root, into)
 
 
-def preview(workspace: Path, plan: Plan, root: Path, into: Mapping[str, Path], *, stash: bool = False) -> Outcome:
+def preview(workspace: Path, plan: Plan, root: Path, into: Mapping[str, Path], *, stash: bool = False) -> ApplyOutcome:
     """What `apply_plan` would do. Takes no lock, writes nothing; raises LocalEdits where the real run would stop."""
     return _Run(workspace, stash, dry=True).apply(plan, root, into)
 
 
-def revert(workspace: Path, *, stash: bool = False) -> Outcome:
+def revert(workspace: Path, *, stash: bool = False) -> ApplyOutcome:
     """Take every tree back to its base. Raises WrongUse when nothing was applied."""
     if not (workspace / FOLDER).is_dir():
         raise WrongUse(f"{workspace} is no workspace", hint="name it with --workspace DIR")
@@ -106,7 +108,7 @@ class _Run:
             drop_own_locks([Tree.of(workspace, name, tree) for name, tree in trees.items()])
             self._sweep(self.state)
 
-    def apply(self, plan: Plan, root: Path, into: Mapping[str, Path]) -> Outcome:
+    def apply(self, plan: Plan, root: Path, into: Mapping[str, Path]) -> ApplyOutcome:
         before = self.state.trees if self.state else {}
         parts = [self._part(p, before.get(p.upstream), into) for p in plan.stacks]
         after = {p.change.name: p.after for p in parts if p.after is not None}
@@ -122,17 +124,19 @@ class _Run:
         )
         was = self.state.release if self.state is not None and self.state.profile == plan.profile.name else None
         outcome = self._carry_out(
-            "apply", parts, State(plan.profile.name, str(root), plan.without, after, skipped, plan.profile.release)
+            "apply",
+            parts,
+            WorkspaceState(plan.profile.name, str(root), plan.without, after, skipped, plan.profile.release),
         )
         return outcome if was == plan.profile.release else replace(outcome, moved_from=was)
 
-    def revert(self) -> Outcome:
+    def revert(self) -> ApplyOutcome:
         if self.state is None:
             raise WrongUse(f"nothing was applied to {self.workspace}", hint="name the workspace with --workspace DIR")
         before = self.state.trees
         parts = [self._back(name, tree) for name, tree in before.items() if self._is_there(name, tree)]
         trees = {n: _at_base(t) for n, t in before.items() if t.kind == "managed"}
-        return self._carry_out("revert", parts, State(None, self.state.root, (), trees, ()))
+        return self._carry_out("revert", parts, WorkspaceState(None, self.state.root, (), trees, ()))
 
     def _is_there(self, name: str, state: TreeState) -> bool:
         """Whether the tree still exists: an `--into` checkout or package may have been deleted since."""
@@ -228,7 +232,7 @@ class _Run:
         )
         return TreePart(change, None, None, fresh=False)
 
-    def _carry_out(self, verb: str, parts: Sequence[TreePart], after: State) -> Outcome:
+    def _carry_out(self, verb: str, parts: Sequence[TreePart], after: WorkspaceState) -> ApplyOutcome:
         if verb == "revert":  # afterwards, an `--into` checkout is no longer ours
             parts = [replace(p, change=replace(p.change, forget=p.change.kind == "into")) for p in parts]
         edited = self._all_edited(parts)
@@ -236,7 +240,7 @@ class _Run:
         changed = tuple(p.change.name for p in active)
         if self.dry or (self.state == after and not active):
             self._refresh()
-            return Outcome(after, changed, self.finished, {}, self.undone)
+            return ApplyOutcome(after, changed, self.finished, {}, self.undone)
         try:
             for part in active:
                 self._check_places(part)
@@ -249,7 +253,7 @@ class _Run:
         write_journal(self.workspace, journal)
         state = finish(self.workspace, journal, verified)
         self._sweep(state)
-        return Outcome(state, changed, self.finished, self.stashed, self.undone)
+        return ApplyOutcome(state, changed, self.finished, self.stashed, self.undone)
 
     def _refresh(self) -> None:
         """Refresh the index of trees that were copied, as into an image: git would read every file at every run."""
@@ -363,7 +367,7 @@ class _Run:
         except BrokenRepository:  # damage of the current commit alone must not block the way out of it
             return verify_objects(tree, change.move)
 
-    def _sweep(self, state: State | None) -> None:
+    def _sweep(self, state: WorkspaceState | None) -> None:
         for name, place in clean_up(self.workspace, state).items():
             if name in self.stashed:
                 self.stashed[name] = f"{self.stashed[name].partition(' ')[0]} of {place}"

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from patchctl.errors import LocalEdits
-from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, SYMLINK, Entry, object_id
+from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, SYMLINK, TreeEntry, object_id
 
 _BEFORE_NS = 2_000_000_000
 _TEMPORARY = ".patchctl-new-"
@@ -32,7 +32,7 @@ class TreeFiles:
         self._umask = os.umask(0)
         os.umask(self._umask)
 
-    def entry(self, path: bytes) -> Entry | None:
+    def entry(self, path: bytes) -> TreeEntry | None:
         """What is there, hashed: None for nothing, GITLINK for a folder, a mode of 0 for a device, a socket, ..."""
         status = self._status(path)
         if status is None:
@@ -41,12 +41,12 @@ class TreeFiles:
         if stat.S_ISREG(status.st_mode):
             mode = EXECUTABLE if status.st_mode & 0o100 else REGULAR
             with open(full, "rb", buffering=0) as source:
-                return Entry(mode, object_id("blob", source.read()))
+                return TreeEntry(mode, object_id("blob", source.read()))
         if stat.S_ISLNK(status.st_mode):
-            return Entry(SYMLINK, object_id("blob", os.readlink(full)))
+            return TreeEntry(SYMLINK, object_id("blob", os.readlink(full)))
         if stat.S_ISDIR(status.st_mode):
-            return Entry(GITLINK, "")
-        return Entry(0, "")
+            return TreeEntry(GITLINK, "")
+        return TreeEntry(0, "")
 
     def digest(self, path: bytes) -> str | None:
         """The sha256 of a regular file; None for nothing, and the empty string, which no file has, for all else."""
@@ -89,15 +89,15 @@ class TreeFiles:
             folders[:] = [f for f in folders if at or f != b".git"]
             yield from (at + name for name in (*files, *(f for f in folders if os.path.islink(top + b"/" + f))))
 
-    def write(self, path: bytes, entry: Entry, data: bytes) -> None:
+    def write(self, path: bytes, entry: TreeEntry, data: bytes) -> None:
         """Put a file there, in place of whatever file is there now, with the mode that `entry` says."""
         self._write(path, entry, data, keep_mode=False)
 
-    def rewrite(self, path: bytes, entry: Entry, data: bytes) -> None:
+    def rewrite(self, path: bytes, entry: TreeEntry, data: bytes) -> None:
         """`write`, and the file keeps every bit of the mode that it has now."""
         self._write(path, entry, data, keep_mode=True)
 
-    def _write(self, path: bytes, entry: Entry, data: bytes, *, keep_mode: bool) -> None:
+    def _write(self, path: bytes, entry: TreeEntry, data: bytes, *, keep_mode: bool) -> None:
         self._make_parents(path)
         full, temporary = self._full(path), self._temporary(path)
         if entry.mode == GITLINK:

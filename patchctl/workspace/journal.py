@@ -18,14 +18,14 @@ from typing import Any
 from patchctl.denied import refusal
 from patchctl.errors import BadManifest, BrokenRepository, LocalEdits, Where
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.index import Change, NotPlain
+from patchctl.git.index import IndexChange, NotPlain
 from patchctl.git.packfiles import bring_pack
 from patchctl.git.worktree import WorkTree, add_exclude, find_git_dir, object_store
 from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.pip_record import restore_bytecode, save_bytecode, write_record
 from patchctl.workspace.state import (
     FOLDER,
-    State,
+    WorkspaceState,
     check_generated,
     check_ids,
     check_place,
@@ -93,12 +93,12 @@ class Journal:
 
     verb: str
     changes: tuple[TreeChange, ...]
-    after: State
+    after: WorkspaceState
 
 
-def taken_back(journal: Journal, before: State | None) -> Journal:
+def taken_back(journal: Journal, before: WorkspaceState | None) -> Journal:
     """The run that undoes this one, back to the state before it."""
-    state = before or State(None, journal.after.root)
+    state = before or WorkspaceState(None, journal.after.root)
     changes = tuple(change.taken_back(change.name in state.trees) for change in journal.changes)
     return Journal(journal.verb, changes, state)
 
@@ -165,7 +165,7 @@ def place_repositories(workspace: Path, journal: Journal) -> None:
             os.replace(prepared, tree.git_dir)
 
 
-def finish(workspace: Path, journal: Journal, verified: Mapping[str, VerifiedMove]) -> State:
+def finish(workspace: Path, journal: Journal, verified: Mapping[str, VerifiedMove]) -> WorkspaceState:
     """Carry the journal out, or what is left of it; write the state; drop the journal. `verified`: of each tree's move."""
     place_repositories(workspace, journal)
     # All trees or none: an edit in the last one has to stop the run before the first.
@@ -226,7 +226,7 @@ def _write_index(tree: Tree, change: TreeChange, steps: Steps, files: TreeFiles)
     return tree.work.write_index(change.target)
 
 
-def _index_change(tree: Tree, change: TreeChange, sides: Sides, files: TreeFiles) -> Change | None:
+def _index_change(tree: Tree, change: TreeChange, sides: Sides, files: TreeFiles) -> IndexChange | None:
     """What changes in the index, where that is known: of a tree that moves, and of a new one, all of whose files we have written."""
     assert change.target is not None
     if change.source is None and (tree.kind != "managed" or (tree.git_dir / "index").exists()):
@@ -234,11 +234,11 @@ def _index_change(tree: Tree, change: TreeChange, sides: Sides, files: TreeFiles
     with ObjectReader(tree.git_dir, tree.name) as reader:
         if change.source is None:
             found = reader.changes(None, commit_tree(reader, change.target))
-            return Change("", found.before, found.after, found.folders, files.entry, files.written)
+            return IndexChange("", found.before, found.after, found.folders, files.entry, files.written)
         if sides.folders is None:
             return None
         source = commit_tree(reader, change.source)
-        return Change(source, sides.before, sides.after, sides.folders, files.entry, files.written)
+        return IndexChange(source, sides.before, sides.after, sides.folders, files.entry, files.written)
 
 
 def _put_away(workspace: Path, tree: Tree) -> None:
@@ -276,7 +276,7 @@ class Recovery:
     back: bool
 
 
-def recovery(workspace: Path, journal: Journal, before: State | None) -> Recovery:
+def recovery(workspace: Path, journal: Journal, before: WorkspaceState | None) -> Recovery:
     """Choose how to end an interrupted run: forward where all its objects are whole, else back to the state before it.
 
     Changes no file of a tree. Raises BrokenRepository when objects of both ways are damaged, WrongUse or LocalEdits where

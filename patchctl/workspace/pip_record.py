@@ -15,7 +15,7 @@ from pathlib import Path
 
 from patchctl.atomic import replace_file
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.objects import REGULAR, Entry, Files
+from patchctl.git.objects import REGULAR, Files, TreeEntry
 from patchctl.workspace.files import TreeFiles, bytecode_of
 from patchctl.workspace.trees import Tree, changed_paths, listed, record_rows
 
@@ -32,7 +32,7 @@ def write_record(tree: Tree, base: str, commit: str, generated: Iterable[str]) -
     files = TreeFiles(tree.folder)
     files.clean(path)
     if files.digest(path) != hashlib.sha256(data).hexdigest():
-        files.rewrite(path, Entry(REGULAR, ""), data)
+        files.rewrite(path, TreeEntry(REGULAR, ""), data)
 
 
 def expected_record(tree: Tree, base: str, commit: str, generated: Iterable[str]) -> bytes:
@@ -71,7 +71,7 @@ def restore_bytecode(tree: Tree, base: Files, after: Files) -> None:
     for path in _bytecode(tree.kept_record.read_bytes(), own):
         kept = _kept_bytecode(tree, path)
         if kept.is_file():
-            files.write(path, Entry(REGULAR, ""), kept.read_bytes())
+            files.write(path, TreeEntry(REGULAR, ""), kept.read_bytes())
             (tree.folder / os.fsdecode(path)).chmod(kept.stat().st_mode & 0o777)
 
 

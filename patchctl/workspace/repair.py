@@ -14,8 +14,8 @@ from typing import Any
 from patchctl.errors import LocalEdits, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.workspace.repair_target import LastKnown, RepairTarget, last_known, repair_marker, repair_targets
-from patchctl.workspace.state import FOLDER, State, TreeState, save_json
-from patchctl.workspace.tree_repair import Backup, Problem, TreeRepair, diagnose, locks
+from patchctl.workspace.state import FOLDER, TreeState, WorkspaceState, save_json
+from patchctl.workspace.tree_repair import Backup, TreeRepair, WorkspaceProblem, diagnose, locks
 from patchctl.workspace.trees import commit_tree
 from patchctl.workspace.workspace_lock import clean_up, drop_own_locks, workspace_lock
 
@@ -35,7 +35,7 @@ class Repair:
     """The problems found, the backup folder with what was moved there, and the trees. All empty for a healthy workspace."""
 
     workspace: str
-    found: tuple[Problem, ...]
+    found: tuple[WorkspaceProblem, ...]
     aside: str | None
     kept: tuple[str, ...]
     trees: tuple[RepairedTree, ...]
@@ -89,15 +89,17 @@ def _check_is_one(workspace: Path) -> None:
         raise WrongUse(f"{workspace} is no workspace", hint="name it with --workspace DIR")
 
 
-def _problems(workspace: Path, last: LastKnown, trees: Sequence[RepairTarget]) -> Iterator[Problem]:
+def _problems(workspace: Path, last: LastKnown, trees: Sequence[RepairTarget]) -> Iterator[WorkspaceProblem]:
     for error in last.errors:
         file = error.where.file if error.where else str(workspace)
-        yield Problem("journal" if file.endswith("journal.json") else "state", file, error.what)
+        yield WorkspaceProblem("journal" if file.endswith("journal.json") else "state", file, error.what)
     if repair_marker(workspace).exists():
-        yield Problem("repair", str(repair_marker(workspace)), "a repair was interrupted")
+        yield WorkspaceProblem("repair", str(repair_marker(workspace)), "a repair was interrupted")
     if last.journal is not None:
         place = str(workspace / FOLDER / "journal.json")
-        yield Problem("interrupted", place, f"{last.journal.verb} was interrupted; the next one would finish it")
+        yield WorkspaceProblem(
+            "interrupted", place, f"{last.journal.verb} was interrupted; the next one would finish it"
+        )
     for target in trees:
         yield from diagnose(workspace, target)
 
@@ -143,7 +145,7 @@ def _to_base(
         if error.where is not None and os.path.lexists(error.where.file):
             backup.copy(Path(error.where.file), FOLDER, Path(error.where.file).name)
     roots = [s.root for s in (last.state, last.journal.after if last.journal else None) if s is not None]
-    state = State(None, (roots or [""])[0], (), states, ())
+    state = WorkspaceState(None, (roots or [""])[0], (), states, ())
     save_json(own / "state.json", state.as_json())
     (own / "journal.json").unlink(missing_ok=True)  # last: until here the repair can be run again
     for place in clean_up(workspace, state).values():

@@ -10,7 +10,7 @@ from pathlib import Path
 from patchctl.errors import BadManifest
 from patchctl.git.worktree import base_ref
 from patchctl.workspace.journal import Journal, read_journal
-from patchctl.workspace.state import FOLDER, State, TreeState, check_ids, check_place, load_state, save_json
+from patchctl.workspace.state import FOLDER, TreeState, WorkspaceState, check_ids, check_place, load_state, save_json
 from patchctl.workspace.trees import Tree
 
 NOTE = "patchctl-tree.json"
@@ -42,7 +42,7 @@ def repair_marker(workspace: Path) -> Path:
 class LastKnown:
     """The state and journal of a workspace, with the errors of those that cannot be read."""
 
-    state: State | None
+    state: WorkspaceState | None
     journal: Journal | None
     errors: tuple[BadManifest, ...]
 

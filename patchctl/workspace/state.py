@@ -36,7 +36,7 @@ class AppliedPatch:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class LeftOutFeature:
     """A feature that is not in the tree, and why: asked for, or unavailable from this source."""
 
     feature: str
@@ -59,7 +59,7 @@ class TreeState:
     tip_tree: str
     locked: bool
     patches: tuple[AppliedPatch, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[LeftOutFeature, ...] = ()
     generated: dict[str, str] = field(default_factory=dict)
     record: str = ""
 
@@ -73,7 +73,7 @@ class SkippedUpstream:
 
 
 @dataclass(frozen=True)
-class State:
+class WorkspaceState:
     """The whole file. `profile` is None after a revert; `release` is the release on which it was applied, None where it
     stands on none and in what an earlier patchctl wrote."""
 
@@ -93,7 +93,7 @@ def in_profile(tree: TreeState) -> bool:
     return bool(tree.patches) or tree.locked or tree.tip_commit != tree.base_commit
 
 
-def load_state(workspace: Path) -> State | None:
+def load_state(workspace: Path) -> WorkspaceState | None:
     """The state of a workspace, or None when there is none. Raises BadManifest."""
     file = workspace / FOLDER / "state.json"
     try:
@@ -112,8 +112,8 @@ def load_state(workspace: Path) -> State | None:
     return state_from_json(data, file)
 
 
-def state_from_json(data: Any, file: Path) -> State:
-    """Build a State from parsed JSON, checking every value that is later used as a path, an id or a name."""
+def state_from_json(data: Any, file: Path) -> WorkspaceState:
+    """Build the state from parsed JSON, checking every value that is later used as a path, an id or a name."""
     if not isinstance(data, dict) or data.get("version") != VERSION:
         found = data.get("version") if isinstance(data, dict) else None
         raise _broken(file, f"version {VERSION} was expected and {found!r} found; a newer patchctl may have written it")
@@ -123,7 +123,7 @@ def state_from_json(data: Any, file: Path) -> State:
         profile = None if data["profile"] is None else _name(data["profile"])
         release = None if data.get("release") is None else _name(data["release"])
         without = tuple(_name(f) for f in data["without"])
-        return State(profile, _text(data["root"]), without, trees, skipped, release)
+        return WorkspaceState(profile, _text(data["root"]), without, trees, skipped, release)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _broken(file, str(error) or "a value is missing") from error
 
@@ -174,7 +174,7 @@ def _tree(name: str, data: dict[str, Any]) -> TreeState:
     for patch in patches:
         check_ids(patch.commit)
         _name(patch.file), _name(patch.feature), _name(patch.digest)
-    left_out = tuple(LeftOut(_name(p["feature"]), _text(p["reason"])) for p in data["left_out"])
+    left_out = tuple(LeftOutFeature(_name(p["feature"]), _text(p["reason"])) for p in data["left_out"])
     _name(tree.stack), _name(tree.form), _text(tree.origin)
     if not isinstance(tree.locked, bool):
         raise ValueError(f"tree {name!r}: locked is {tree.locked!r}")

@@ -18,7 +18,15 @@ from patchctl.workspace.imports import Import, find_imports
 from patchctl.workspace.journal import read_journal
 from patchctl.workspace.local_changes import edits_in, marks_in, operation_in
 from patchctl.workspace.pip_record import record_is_ours
-from patchctl.workspace.state import AppliedPatch, LeftOut, SkippedUpstream, State, TreeState, in_profile, load_state
+from patchctl.workspace.state import (
+    AppliedPatch,
+    LeftOutFeature,
+    SkippedUpstream,
+    TreeState,
+    WorkspaceState,
+    in_profile,
+    load_state,
+)
 from patchctl.workspace.trees import Tree
 
 
@@ -36,7 +44,7 @@ class TreeStatus:
     tip_commit: str
     tip_tree: str
     patches: tuple[AppliedPatch, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[LeftOutFeature, ...]
     edits: tuple[str, ...]
     lock: str
     problem: str | None
@@ -202,7 +210,7 @@ def _applied(tree: TreeStatus) -> bool:
     return bool(tree.patches or tree.left_out) or tree.lock == "equal"
 
 
-def unlike_profile(workspace: Path, state: State, dist: Distribution) -> dict[str, str]:
+def unlike_profile(workspace: Path, state: WorkspaceState, dist: Distribution) -> dict[str, str]:
     """The upstreams whose tree is not what the state's profile names now, each with the reason.
 
     The distribution may have changed since the apply, and a state may have been edited. A tree that was reverted to its base and

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from patchctl.errors import BrokenRepository, LocalEdits, SourceMismatch, WrongUse
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.objects import Entry, Files
+from patchctl.git.objects import Files, TreeEntry
 from patchctl.git.packfiles import bring_pack
 from patchctl.git.worktree import WorkTree, create_git_dir, import_base
 from patchctl.source.cache import REFRESH
@@ -23,7 +23,7 @@ from patchctl.workspace.journal import TreeChange, new_git_dir
 from patchctl.workspace.local_changes import edits_in, settled_marks
 from patchctl.workspace.pip_record import keep_record, record_is_ours
 from patchctl.workspace.repair_target import note_tree
-from patchctl.workspace.state import AppliedPatch, LeftOut, TreeState
+from patchctl.workspace.state import AppliedPatch, LeftOutFeature, TreeState
 from patchctl.workspace.trees import Move, Sides, Tree, commit_tree, sides_of
 from patchctl.workspace.verify_objects import VerifiedMove, verify_objects
 
@@ -89,7 +89,7 @@ def planned_state(planned: PlannedStack, old: TreeState | None, into: Path | Non
         tip_tree=result.tip_tree,
         locked=planned.locked,
         patches=patches,
-        left_out=tuple(LeftOut(o.patch.feature, o.reason) for o in planned.omitted),
+        left_out=tuple(LeftOutFeature(o.patch.feature, o.reason) for o in planned.omitted),
         generated=dict(old.generated) if old else {},
         record=known if kind == "into" else "",
     )
@@ -122,8 +122,8 @@ def touched_sides(part: TreePart, tree: Tree) -> Sides | None:
             return None
         found = reader.changes(commit_tree(reader, change.source), part.planned.base.tree)
     before, after = dict(found.before), dict(found.after)
-    original: dict[bytes, Entry | None] = {}
-    last: dict[bytes, Entry | None] = {}
+    original: dict[bytes, TreeEntry | None] = {}
+    last: dict[bytes, TreeEntry | None] = {}
     for step in part.planned.result.steps:
         for one in step.touched:
             path = os.fsencode(one.path)

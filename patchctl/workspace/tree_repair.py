@@ -14,7 +14,7 @@ from pathlib import Path
 from patchctl.atomic import replace_file
 from patchctl.errors import BrokenRepository, PatchctlError, SourceMismatch
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.objects import GITLINK, Entry, Files
+from patchctl.git.objects import GITLINK, Files, TreeEntry
 from patchctl.git.packfiles import bring_pack
 from patchctl.git.run import GitFailed, run_git
 from patchctl.git.underway import UNDER_WAY
@@ -30,7 +30,7 @@ _LOCKED = ("index", "HEAD", "config", "packed-refs", "shallow")
 
 
 @dataclass(frozen=True)
-class Problem:
+class WorkspaceProblem:
     """Something wrong with a workspace: its kind, its place, and a sentence about it."""
 
     kind: str
@@ -38,24 +38,26 @@ class Problem:
     message: str
 
 
-def diagnose(workspace: Path, target: RepairTarget) -> Iterator[Problem]:
+def diagnose(workspace: Path, target: RepairTarget) -> Iterator[WorkspaceProblem]:
     """Find what is wrong with a tree's repository. Writes nothing."""
     tree = target.tree(workspace)
     if target.kind == "into" and (not tree.folder.is_dir() or tree.uninstalled):
         return  # its owner took it away: the next revert forgets it
     if not tree.git_dir.is_dir():
-        yield Problem("repository-missing", str(tree.git_dir), f"the repository of {tree.name} is not there")
+        yield WorkspaceProblem("repository-missing", str(tree.git_dir), f"the repository of {tree.name} is not there")
         return
     for lock in locks(tree):
-        yield Problem("lock", str(lock), f"a git in {tree.name} has not ended, or was killed")
+        yield WorkspaceProblem("lock", str(lock), f"a git in {tree.name} has not ended, or was killed")
     trouble = _trouble(tree)
     if trouble:
-        yield Problem("repository", str(tree.git_dir), f"git cannot use the repository of {tree.name}: {trouble}")
+        yield WorkspaceProblem(
+            "repository", str(tree.git_dir), f"git cannot use the repository of {tree.name}: {trouble}"
+        )
     try:
         for commit in dict.fromkeys((target.base, *target.others)):
             verify_objects(tree, Move(None, commit), target.base, whole=True)
     except BrokenRepository as damage:
-        yield Problem("objects", str(tree.git_dir), damage.what)
+        yield WorkspaceProblem("objects", str(tree.git_dir), damage.what)
 
 
 def locks(tree: Tree) -> list[Path]:
@@ -266,7 +268,7 @@ class TreeRepair:
         for line in filter(None, listed):
             about, _, path = line.partition(b"\t")
             mode, oid, _ = about.split()
-            files[path] = Entry(int(mode, 8), oid.decode("ascii"))
+            files[path] = TreeEntry(int(mode, 8), oid.decode("ascii"))
         return files
 
     def _others(self) -> list[Files]:
@@ -333,7 +335,7 @@ class TreeRepair:
         if os.path.lexists(place):
             self.backup.take(place, self.tree.name, *os.fsdecode(path).split("/"))
 
-    def _same(self, have: Entry | None, wanted: Entry | None) -> bool:
+    def _same(self, have: TreeEntry | None, wanted: TreeEntry | None) -> bool:
         if have is None or wanted is None:
             return have is wanted or (wanted is None and have is not None and have.mode == GITLINK)
         if wanted.mode == GITLINK:

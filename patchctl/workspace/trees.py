@@ -16,7 +16,7 @@ from pathlib import Path
 
 from patchctl.errors import LocalEdits
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, Entry, Files
+from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, Files, TreeEntry
 from patchctl.git.worktree import WorkTree
 from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.state import FOLDER, TreeState, save_json
@@ -127,7 +127,7 @@ class Tree:
             ours &= self._listed
         return sorted(p for p in ours if not self._is(files.entry(p), wanted.get(p)))
 
-    def _is(self, have: Entry | None, wanted: Entry | None) -> bool:
+    def _is(self, have: TreeEntry | None, wanted: TreeEntry | None) -> bool:
         """Whether a file is what the tree says. A submodule's folder says nothing, and a wheel forgets modes and tests."""
         if wanted is None:  # a folder is no file: one may stand where a file became a folder
             return have is None or have.mode == GITLINK
@@ -209,7 +209,7 @@ class Tree:
                 obstacles |= foreign or {path}
         return todo, sorted(obstacles)
 
-    def _exactly(self, have: Entry | None, wanted: Entry | None) -> bool:
+    def _exactly(self, have: TreeEntry | None, wanted: TreeEntry | None) -> bool:
         if have is None or wanted is None:
             return have is None and wanted is None
         if wanted.mode == GITLINK:
@@ -280,7 +280,7 @@ class Tree:
         for path, data in wanted.items():
             files.clean(path.encode())
             if files.digest(path.encode()) != _sha256(data):
-                files.write(path.encode(), Entry(REGULAR, ""), data)
+                files.write(path.encode(), TreeEntry(REGULAR, ""), data)
         return {path: _sha256(data) for path, data in wanted.items()}
 
     def remove_generated(self, known: Mapping[str, str], keep: Iterable[str] = ()) -> None:
@@ -310,7 +310,7 @@ def record_rows(record: bytes) -> Iterator[tuple[str, bytes]]:
             yield row[0], line
 
 
-def _is_folder_of(path: bytes, have: Entry | None, sides: Sides) -> bool:
+def _is_folder_of(path: bytes, have: TreeEntry | None, sides: Sides) -> bool:
     """Whether a folder stands where `after` has no file: as good as nothing, be it that of files which replace one, or a
     person's. A submodule is another thing."""
     if have is None or have.mode != GITLINK or path in sides.after:

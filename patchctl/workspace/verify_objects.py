@@ -12,7 +12,7 @@ from patchctl.denied import refusal
 from patchctl.errors import BrokenRepository, PatchctlError, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.locks import check_free
-from patchctl.git.objects import GITLINK, Entry, Files
+from patchctl.git.objects import GITLINK, Files, TreeEntry
 from patchctl.git.run import GitFailed
 from patchctl.git.worktree import WorkTree, find_git_dir, holds_packed, object_store
 from patchctl.workspace.trees import Move, Sides, Tree, changed_paths, commit_tree, sides_of
@@ -71,7 +71,7 @@ def _blobs(files: Files, paths: Iterable[bytes]) -> set[str]:
     return _ids(entry for path in paths if (entry := files.get(path)) is not None)
 
 
-def _ids(entries: Iterable[Entry]) -> set[str]:
+def _ids(entries: Iterable[TreeEntry]) -> set[str]:
     return {entry.id for entry in entries if entry.mode != GITLINK}
 
 

@@ -21,7 +21,7 @@ from patchctl.denied import refusal
 from patchctl.errors import PatchctlError, WorkspaceBusy, WrongUse
 from patchctl.git.locks import drop_own
 from patchctl.git.worktree import UNFINISHED_PACKS, find_git_dir, object_store
-from patchctl.workspace.state import FOLDER, UNFINISHED, State
+from patchctl.workspace.state import FOLDER, UNFINISHED, WorkspaceState
 from patchctl.workspace.trees import Tree
 
 _LOCK = "lock"
@@ -176,7 +176,7 @@ def _leave_nothing(folder: Path, made: Sequence[Path]) -> None:
             place.rmdir()
 
 
-def clean_up(workspace: Path, state: State | None) -> dict[str, Path]:
+def clean_up(workspace: Path, state: WorkspaceState | None) -> dict[str, Path]:
     """Remove what neither journal nor state names: repositories in preparation, and those of forgotten checkouts.
 
     Call it under the lock. A repository of the latter that holds kept edits moves to kept/ instead; returns its new place by

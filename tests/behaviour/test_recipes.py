@@ -29,7 +29,7 @@ from patchctl.training.recipes.conditions import ALL, defaults_for, same
 from patchctl.training.recipes.key_list import FOLDER
 from patchctl.training.recipes.keys import read_keys
 from patchctl.training.recipes.read import Recipes, read_recipes
-from patchctl.training.recipes.resolve import Run, bare, resolve
+from patchctl.training.recipes.resolve import RecipeRun, bare, resolve
 from patchctl.training.recipes.shell import override_text
 from patchctl.training.recipes.types import Rules
 
@@ -159,7 +159,7 @@ def all_jobs() -> dict[str, dict[str, Any]]:
     return jobs
 
 
-def job_of(run: Run, overrides: list[str], keys: list[str]) -> dict[str, Any]:
+def job_of(run: RecipeRun, overrides: list[str], keys: list[str]) -> dict[str, Any]:
     found = job(run.entry.module, run.entry.config, overrides, keys, run.entry.folder or ".")
     return found | {"needs": [feature.partition("@")[0] for feature in run.needs]}
 
@@ -168,11 +168,11 @@ def job(module: str, config: str, overrides: list[str], keys: list[str], folder:
     return {"module": module, "folder": folder, "config": config, "overrides": overrides, "keys": keys, "needs": []}
 
 
-def run_of(key: tuple[str, str]) -> Run:
+def run_of(key: tuple[str, str]) -> RecipeRun:
     return resolve(RECIPES, *key)
 
 
-def overrides_of(run: Run) -> list[str]:
+def overrides_of(run: RecipeRun) -> list[str]:
     return [override_text(key, setting, run).replace("=$", "=/somewhere/") for key, setting in run.overrides.items()]
 
 

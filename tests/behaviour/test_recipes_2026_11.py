@@ -25,7 +25,7 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.conditions import defaults_for, same
 from patchctl.training.recipes.key_list import FOLDER, list_of
 from patchctl.training.recipes.read import Recipes, read_recipes
-from patchctl.training.recipes.resolve import Run, bare, resolve
+from patchctl.training.recipes.resolve import RecipeRun, bare, resolve
 from patchctl.training.recipes.shell import override_text
 
 RECIPES: Recipes = read_recipes(on_release(Distribution.load(REPO), newest(), print))
@@ -109,7 +109,7 @@ def asked(probe: str, jobs: dict[str, Any], upstream: Upstream, tree: Path, fold
 
 
 @cache
-def run_of(key: tuple[str, str]) -> Run:
+def run_of(key: tuple[str, str]) -> RecipeRun:
     return resolve(RECIPES, *key)
 
 
@@ -117,7 +117,7 @@ CONFIGS = sorted({run_of(key).entry.config for key in KEYS})
 MEGATRON = [key for key in KEYS if run_of(key).entry.config == "ppo_megatron_trainer"]
 
 
-def job(run: Run, *more: str) -> dict[str, Any]:
+def job(run: RecipeRun, *more: str) -> dict[str, Any]:
     overrides = [
         override_text(key, setting, run).replace("=$", "=/somewhere/") for key, setting in run.overrides.items()
     ]

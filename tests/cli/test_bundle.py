@@ -26,7 +26,7 @@ from patchctl.bundle.layout import (
     END,
     INDEX,
     TOP,
-    Member,
+    BundleMember,
     header,
     padding,
     parse_index,
@@ -259,7 +259,7 @@ def as_before_folders(bundle: Path, to: Path) -> Path:
     pairs = sorted(((replace(m, name=flat[m.name]), held[m.name]) for m in index.members), key=lambda p: p[0].name)
     first = render_index(replace(index, members=tuple(m for m, _ in pairs)))
     second = render_digest(hashlib.sha256(first).hexdigest())
-    heads = [(Member(name, len(data), ""), data) for name, data in ((INDEX, first), (DIGEST, second))]
+    heads = [(BundleMember(name, len(data), ""), data) for name, data in ((INDEX, first), (DIGEST, second))]
     to.write_bytes(b"".join(header(m) + data + bytes(padding(m.size)) for m, data in [*heads, *pairs]) + END)
     return to
 

@@ -259,7 +259,7 @@ def test_only_what_stands_in_a_profile_with_it_is_a_caller(calling: Made) -> Non
 
 
 def test_a_caller_is_settled_by_a_record_of_trees_with_the_release(tmp_path: Path) -> None:
-    from patchctl.catalog.evidence_file import Proof, Record, write_record
+    from patchctl.catalog.evidence_file import EvidenceRecord, Proof, write_record
     from patchctl.manifest.distribution import Distribution
     from patchctl.stack.plan import load_patches
 
@@ -277,7 +277,7 @@ def test_a_caller_is_settled_by_a_record_of_trees_with_the_release(tmp_path: Pat
         proof = Proof(
             clock.pin.identity, bell.change_digest, {}, {}, {}, {"greeter": f"{stack} git {'1' * 40}"}, "2026-11-23"
         )
-        write_record(calling.root, Record("clock", "v2", "bell", proof))
+        write_record(calling.root, EvidenceRecord("clock", "v2", "bell", proof))
 
     recorded("v1")
     assert [c["proof"] for c in callers(calling, 20, "--against", "v2")] == ["its trees had greeter v1, and not v2"]
@@ -325,7 +325,7 @@ def test_a_call_from_elsewhere_that_newly_broke(calling: Made, tmp_path: Path) -
 
 def proven_at(made: Made, tag: str) -> None:
     """A stack of this release beside the first, with the patches of hello.py made anew, and records that hold for it."""
-    from patchctl.catalog.evidence_file import Proof, Record, write_record
+    from patchctl.catalog.evidence_file import EvidenceRecord, Proof, write_record
     from patchctl.manifest.distribution import Distribution
     from patchctl.stack.plan import load_patches
 
@@ -348,7 +348,7 @@ def proven_at(made: Made, tag: str) -> None:
     stack = dist.stack("greeter", tag)
     for patch in load_patches(dist, stack):
         proof = Proof(commit, patch.change_digest, {}, {}, {}, {}, "2026-11-23")
-        write_record(made.root, Record("greeter", tag, patch.feature, proof))
+        write_record(made.root, EvidenceRecord("greeter", tag, patch.feature, proof))
 
 
 def test_clean_is_what_a_record_of_that_release_proves(made: Made) -> None:

@@ -24,7 +24,7 @@ from foreign import POND, ZOO, Repository
 from on_disk import snapshot
 
 from patchctl.__main__ import run
-from patchctl.manifest.series import Patch
+from patchctl.manifest.series import SeriesPatch
 
 Change = Callable[[bytes], bytes]
 
@@ -568,7 +568,7 @@ def test_a_killed_import_leaves_all_or_nothing_and_the_next_one_ends_right(
         killed = killed_at(bring, event, line)
         named = re.findall(r"- (0.*)", manifest.read_text()) if manifest.exists() else []
         assert len(named) in (0, 2)
-        assert all((bring.made.root / Patch(*stack.split("/"), name).path).is_file() for name in named)
+        assert all((bring.made.root / SeriesPatch(*stack.split("/"), name).path).is_file() for name in named)
         if not named:
             bring(*line)
         found = snapshot(bring.made.root)

@@ -416,14 +416,14 @@ def test_a_pip_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(environment, "_SECONDS", 0.2)
     monkeypatch.setattr(wheel, "_SECONDS", 0.2)
     with pytest.raises(WrongUse, match="pip did not end") as stopped:
-        environment.pip_install(environment.Environment(str(slow), (), (), {}), [tmp_path / "a.whl"])
+        environment.pip_install(environment.PythonEnvironment(str(slow), (), (), {}), [tmp_path / "a.whl"])
     assert "`patchctl install` again" in (stopped.value.hint or "")
     with pytest.raises(SourceUnavailable) as caught:
         wheel.build_tools(str(slow), tmp_path / "tools")
     assert "did not end" in caught.value.tried[0].reason
     slow.write_text("#!/bin/sh\nkill -KILL $$\n")
     with pytest.raises(WrongUse, match="killed by signal 9") as killed:
-        environment.pip_install(environment.Environment(str(slow), (), (), {}), [tmp_path / "a.whl"])
+        environment.pip_install(environment.PythonEnvironment(str(slow), (), (), {}), [tmp_path / "a.whl"])
     assert "`patchctl install` again" in (killed.value.hint or "")
 
 

@@ -18,7 +18,7 @@ from killing import killed, points
 from on_disk import snapshot
 from test_prove import CONFTEST, MUTATION
 
-from patchctl.catalog.evidence_file import Proof, Record, read_record, write_record
+from patchctl.catalog.evidence_file import EvidenceRecord, Proof, read_record, write_record
 
 pytestmark = pytest.mark.heavy("whole rebases, killed at many points")
 
@@ -137,7 +137,7 @@ def test_it_ends_as_what_is_stale_is_proven(made: Made) -> None:
     dist = Distribution.load(made.root)
     for patch in load_patches(dist, dist.stack("greeter", "v2")):
         proof = Proof(commit, patch.change_digest, {}, {}, {}, {}, "2026-11-23")
-        write_record(made.root, Record("greeter", "v2", patch.feature, proof))
+        write_record(made.root, EvidenceRecord("greeter", "v2", patch.feature, proof))
     assert made.patchctl("drift", "greeter/v1", "--against", "v2").returncode == 10
     (made.root / "manifests/stacks/greeter/v2.yaml").unlink()
     for file in (made.root / "patches/greeter/v2").rglob("*"):
@@ -147,7 +147,7 @@ def test_it_ends_as_what_is_stale_is_proven(made: Made) -> None:
     found = begin(made, code=10)
     assert found["verdict"] == 10 and found["unproven"] == {}
     other = Proof("1" * 40, patch.change_digest, {}, {}, {}, {}, "2026-11-23")
-    write_record(made.root, Record("greeter", "v2", patch.feature, other))
+    write_record(made.root, EvidenceRecord("greeter", "v2", patch.feature, other))
     drifted = json.loads(made.patchctl("drift", "greeter/v1", "--against", "v2", "--json").stdout)
     assert drifted["verdict"] == 20 and "another pin" in json.dumps(drifted)
 
@@ -167,7 +167,7 @@ def test_what_was_made_anew_there_and_proven_is_settled(made: Made) -> None:
     for patch in load_patches(dist, dist.stack("greeter", "v2")):
         write_record(
             made.root,
-            Record("greeter", "v2", patch.feature, Proof(commit, patch.change_digest, {}, {}, {}, {}, "2026")),
+            EvidenceRecord("greeter", "v2", patch.feature, Proof(commit, patch.change_digest, {}, {}, {}, {}, "2026")),
         )
     done = made.patchctl("drift", "greeter/v1", "--against", "v2")
     assert done.returncode == 10 and "made anew and proven there" in done.stdout, done.stdout

@@ -15,10 +15,10 @@ import pytest
 from distribution import Made, make_distribution, write_files
 
 from patchctl.catalog.chosen_release import on_release
-from patchctl.cluster.compare import Compared, Wanted, compare
-from patchctl.cluster.deploy import Deployment, Result, deploy
-from patchctl.cluster.facts import Failed, Fault, NodeFacts, Seen, TreeFacts
-from patchctl.cluster.fanout import Answer, NoAnswer, Node
+from patchctl.cluster.compare import ClusterExpectation, Compared, compare
+from patchctl.cluster.deploy import Deployment, DeployResult, deploy
+from patchctl.cluster.facts import Failed, NodeFacts, NodeFault, Seen, TreeFacts
+from patchctl.cluster.fanout import Answer, ClusterNode, NoAnswer
 from patchctl.findings.formats import RENDERERS, Shown
 from patchctl.manifest.distribution import Distribution
 from patchctl.report.cluster import compared_text, deployment_text
@@ -38,8 +38,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 @pytest.fixture(scope="module")
-def wanted(made: Made) -> Wanted:
-    return Wanted(Distribution.load(made.root), "d" * 64)
+def wanted(made: Made) -> ClusterExpectation:
+    return ClusterExpectation(Distribution.load(made.root), "d" * 64)
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +74,11 @@ def good(made: Made, tmp_path_factory: pytest.TempPathFactory) -> NodeFacts:
     )
 
 
-def node(name: str, *, alive: bool = True) -> Node:
-    return Node(f"{name}-id", name, "10.0.0.1", 1, alive, "it was stopped")
+def node(name: str, *, alive: bool = True) -> ClusterNode:
+    return ClusterNode(f"{name}-id", name, "10.0.0.1", 1, alive, "it was stopped")
 
 
-def compared(wanted: Wanted, answers: Mapping[str, Answer]) -> Compared:
+def compared(wanted: ClusterExpectation, answers: Mapping[str, Answer]) -> Compared:
     return compare({node(n): a for n, a in answers.items()}, wanted)
 
 
@@ -87,7 +87,7 @@ def rows(found: Compared, level: str = "error") -> set[tuple[str, str]]:
     return {(d.rule, " ".join(d.nodes)) for d in found.differences if d.level == level}
 
 
-def one_odd(wanted: Wanted, good: NodeFacts, odd: Answer) -> Compared:
+def one_odd(wanted: ClusterExpectation, good: NodeFacts, odd: Answer) -> Compared:
     return compared(wanted, {"a": good, "b": good, "c": odd})
 
 
@@ -95,12 +95,12 @@ def with_tree(facts: NodeFacts, upstream: str, **changes: Any) -> NodeFacts:
     return replace(facts, trees=[replace(t, **changes) if t.upstream == upstream else t for t in facts.trees])
 
 
-def test_nodes_that_are_alike(wanted: Wanted, good: NodeFacts) -> None:
+def test_nodes_that_are_alike(wanted: ClusterExpectation, good: NodeFacts) -> None:
     found = compared(wanted, {"a": good, "b": good})
     assert (found.clean, found.differences, found.profile) == (True, (), "full")
 
 
-def test_the_lock_is_the_truth_and_not_the_majority(wanted: Wanted, good: NodeFacts) -> None:
+def test_the_lock_is_the_truth_and_not_the_majority(wanted: ClusterExpectation, good: NodeFacts) -> None:
     wrong = with_tree(good, "greeter", tree="0" * 40)
     found = compared(wanted, {"a": wrong, "b": wrong, "c": good})
     assert rows(found) == {("tree-differs", "a b")}
@@ -121,12 +121,13 @@ def test_nodes_on_two_releases(made: Made, good: NodeFacts, tmp_path: Path) -> N
     dist = Distribution.load(root)
     newer = replace(good, release="2001.11")
     found = compare(
-        {node("a"): newer, node("b"): good, node("c"): replace(good, release="2001.02")}, Wanted(dist, "d" * 64)
+        {node("a"): newer, node("b"): good, node("c"): replace(good, release="2001.02")},
+        ClusterExpectation(dist, "d" * 64),
     )
     assert rows(found) == {("other-profile", "a")}
-    found = compare({node("a"): newer, node("b"): good}, Wanted(dist, "d" * 64))
+    found = compare({node("a"): newer, node("b"): good}, ClusterExpectation(dist, "d" * 64))
     assert rows(found) == {("other-profile", "a"), ("other-profile", "b")}, "nobody can tell which of two is right"
-    asked = Wanted(on_release(dist, "2001.11", print), "d" * 64, "full")
+    asked = ClusterExpectation(on_release(dist, "2001.11", print), "d" * 64, "full")
     found = compare({node("a"): newer, node("b"): good}, asked)
     assert [(d.rule, d.nodes, d.message) for d in found.differences if d.level == "error"] == [
         ("other-profile", ("b",), "holds full on 2001.02; full on 2001.11 is asked for")
@@ -136,7 +137,7 @@ def test_nodes_on_two_releases(made: Made, good: NodeFacts, tmp_path: Path) -> N
 def test_without_a_lock_it_is_the_majority(good: NodeFacts, made: Made, tmp_path: Path) -> None:
     shutil.copytree(made.root, tmp_path / "d")
     shutil.rmtree(tmp_path / "d" / "manifests" / "locks")
-    bare = Wanted(Distribution.load(tmp_path / "d"), "d" * 64)
+    bare = ClusterExpectation(Distribution.load(tmp_path / "d"), "d" * 64)
     odd = with_tree(good, "clock", tree="0" * 40)
     found = compare({node("a"): odd, node("b"): good, node("c"): good}, bare)
     assert rows(found) == {("tree-differs", "a")}
@@ -145,8 +146,8 @@ def test_without_a_lock_it_is_the_majority(good: NodeFacts, made: Made, tmp_path
     assert rows(found) == {("tree-differs", "a"), ("tree-differs", "b")}, "nobody can tell which of two is right"
 
 
-def test_the_file_is_named_once_for_all_nodes_that_have_it(wanted: Wanted, good: NodeFacts) -> None:
-    fault = Fault("file-changed", "the file differs", "greeter/greeter/hello.py", upstream="greeter")
+def test_the_file_is_named_once_for_all_nodes_that_have_it(wanted: ClusterExpectation, good: NodeFacts) -> None:
+    fault = NodeFault("file-changed", "the file differs", "greeter/greeter/hello.py", upstream="greeter")
     odd = replace(with_tree(good, "greeter", tree="0" * 40), faults=[fault])
     found = compared(wanted, {"a": odd, "b": good, "c": odd, "d": good})
     assert rows(found) == {("file-changed", "a c")}, "the file says why the tree is another one"
@@ -156,18 +157,18 @@ def test_the_file_is_named_once_for_all_nodes_that_have_it(wanted: Wanted, good:
 @pytest.mark.parametrize(
     ("version", "rule"), [("0.9", "package-differs"), (None, "package-differs"), ("1.1", "package-differs")]
 )
-def test_another_package(wanted: Wanted, good: NodeFacts, version: str | None, rule: str) -> None:
+def test_another_package(wanted: ClusterExpectation, good: NodeFacts, version: str | None, rule: str) -> None:
     found = one_odd(wanted, good, replace(good, packages={"words": version}))
     assert rows(found) == {(rule, "c")}
 
 
-def test_the_profile_says_which_version_is_right(wanted: Wanted, good: NodeFacts) -> None:
+def test_the_profile_says_which_version_is_right(wanted: ClusterExpectation, good: NodeFacts) -> None:
     old = replace(good, packages={"words": "0.9"})
     assert rows(compared(wanted, {"a": old, "b": old, "c": good})) == {("package-differs", "a b")}
 
 
-def test_every_format_names_the_nodes_and_what_to_do(wanted: Wanted, good: NodeFacts) -> None:
-    fault = Fault("file-changed", "the file differs", "greeter/greeter/hello.py", upstream="greeter")
+def test_every_format_names_the_nodes_and_what_to_do(wanted: ClusterExpectation, good: NodeFacts) -> None:
+    fault = NodeFault("file-changed", "the file differs", "greeter/greeter/hello.py", upstream="greeter")
     odd = replace(with_tree(good, "greeter", tree="0" * 40), faults=[fault])
     found = compared(wanted, {"a": odd, "b": good, "c": odd, "d": good, "e": NoAnswer("dead", "it was stopped")})
     shown = Shown(found.report(), "cluster.verify")
@@ -192,7 +193,7 @@ def test_every_format_names_the_nodes_and_what_to_do(wanted: Wanted, good: NodeF
     )
 
 
-def test_a_version_that_all_share_is_a_note(wanted: Wanted, good: NodeFacts) -> None:
+def test_a_version_that_all_share_is_a_note(wanted: ClusterExpectation, good: NodeFacts) -> None:
     old = replace(good, packages={"words": "0.9"})
     found = compared(wanted, {"a": old, "b": old})
     assert found.clean and rows(found, "note") == {("other-runtime", "a b")}
@@ -212,18 +213,18 @@ def test_a_version_that_all_share_is_a_note(wanted: Wanted, good: NodeFacts) -> 
         ({"failed": Failed("manifest", 2, "the state cannot be used")}, "node-failed"),
     ],
 )
-def test_one_thing_is_another(wanted: Wanted, good: NodeFacts, change: dict[str, Any], rule: str) -> None:
+def test_one_thing_is_another(wanted: ClusterExpectation, good: NodeFacts, change: dict[str, Any], rule: str) -> None:
     found = one_odd(wanted, good, replace(good, **change))
     assert rows(found) == {(rule, "c")}
     assert [found.state(n) for n in found.answers] == ["ok", "ok", "odd"]
 
 
-def test_the_profile_that_is_asked_for(wanted: Wanted, good: NodeFacts) -> None:
+def test_the_profile_that_is_asked_for(wanted: ClusterExpectation, good: NodeFacts) -> None:
     found = compare({node(n): good for n in "ab"}, replace(wanted, profile="plain"))
     assert ("other-profile", "a b") in rows(found)
 
 
-def test_a_recipe_says_what_the_environment_is(wanted: Wanted, good: NodeFacts) -> None:
+def test_a_recipe_says_what_the_environment_is(wanted: ClusterExpectation, good: NodeFacts) -> None:
     recipe = replace(wanted, environment={"QUEUE": "2"}, of_each_node={"PORT": "a free port"})
     set_port = replace(good, environment={"QUEUE": "1", "PORT": "1"})
     right = replace(good, environment={"QUEUE": "2", "PORT": "2"})
@@ -233,7 +234,7 @@ def test_a_recipe_says_what_the_environment_is(wanted: Wanted, good: NodeFacts) 
     assert rows(found) == {("environment-differs", "a"), ("environment-unset", "c")}
 
 
-def test_an_engine_that_imports_another_tree_than_its_worker(wanted: Wanted, good: NodeFacts) -> None:
+def test_an_engine_that_imports_another_tree_than_its_worker(wanted: ClusterExpectation, good: NodeFacts) -> None:
     seen = [
         replace(s, place="/usr/greeter/__init__.py", ours=False) if (s.view, s.package) == ("spawned", "greeter") else s
         for s in good.seen
@@ -246,12 +247,12 @@ def test_an_engine_that_imports_another_tree_than_its_worker(wanted: Wanted, goo
     assert rows(found) == {("views-differ", "c")}
 
 
-def test_one_cause_is_one_finding(wanted: Wanted, good: NodeFacts) -> None:
+def test_one_cause_is_one_finding(wanted: ClusterExpectation, good: NodeFacts) -> None:
     nowhere = [replace(s, place=None, ours=False) for s in good.seen]
     found = one_odd(wanted, good, replace(good, seen=nowhere))
     assert rows(found) == {("imports-elsewhere", "c")} and len(found.differences) == 1, "PYTHONPATH is not set"
     assert "greeter not found; clock not found" in found.differences[0].message
-    gone = [Fault("tree-missing", "the tree is not there", n, upstream=n) for n in ("greeter", "clock")]
+    gone = [NodeFault("tree-missing", "the tree is not there", n, upstream=n) for n in ("greeter", "clock")]
     bare = replace(good, seen=nowhere, faults=gone, trees=[replace(t, tree=None) for t in good.trees])
     found = one_odd(wanted, good, bare)
     assert [(d.rule, d.nodes) for d in found.differences] == [("tree-missing", ("c",))]
@@ -264,7 +265,7 @@ def test_one_cause_is_one_finding(wanted: Wanted, good: NodeFacts) -> None:
     assert [(d.rule, d.message) for d in found.differences] == [("tree-differs", "has no tree of greeter, clock")]
 
 
-def test_workspaces_of_other_names_are_no_difference(wanted: Wanted, good: NodeFacts) -> None:
+def test_workspaces_of_other_names_are_no_difference(wanted: ClusterExpectation, good: NodeFacts) -> None:
     seen = [replace(s, place=(s.place or "").replace("/ws/", "/other/"), ours=False) for s in good.seen]
     elsewhere = [replace(s, ours=False) for s in good.seen]
     found = compared(wanted, {"a": replace(good, seen=elsewhere), "b": replace(good, workspace="/other", seen=seen)})
@@ -274,20 +275,20 @@ def test_workspaces_of_other_names_are_no_difference(wanted: Wanted, good: NodeF
 @pytest.mark.parametrize(
     ("kind", "rule"), [("dead", "node-dead"), ("silent", "node-silent"), ("broken", "node-broken")]
 )
-def test_a_node_without_an_answer(wanted: Wanted, good: NodeFacts, kind: Any, rule: str) -> None:
+def test_a_node_without_an_answer(wanted: ClusterExpectation, good: NodeFacts, kind: Any, rule: str) -> None:
     found = one_odd(wanted, good, NoAnswer(kind, "why"))
     assert rows(found) == {(rule, "c")} and not found.clean
     assert found.state(list(found.answers)[2]) == kind
 
 
-def test_how_many_nodes_there_have_to_be(wanted: Wanted, good: NodeFacts) -> None:
+def test_how_many_nodes_there_have_to_be(wanted: ClusterExpectation, good: NodeFacts) -> None:
     gone = {node("a"): good, node("b"): good, node("c", alive=False): NoAnswer("dead", "it was stopped")}
     assert rows(compare(gone, replace(wanted, nodes=3))) == {("node-dead", "c"), ("nodes-missing", "")}
     enough = compare(gone, replace(wanted, nodes=2))
     assert enough.clean and rows(enough, "note") == {("node-dead", "c")}, "one that was replaced"
 
 
-def test_the_table_names_the_odd_one(wanted: Wanted, good: NodeFacts) -> None:
+def test_the_table_names_the_odd_one(wanted: ClusterExpectation, good: NodeFacts) -> None:
     answers: dict[str, Answer] = {f"n{i:03}": good for i in range(100)}
     answers["n050"] = with_tree(good, "greeter", tree="0" * 40)
     answers["n051"] = NoAnswer("dead", "its raylet \x1b[31mis gone")
@@ -297,28 +298,28 @@ def test_the_table_names_the_odd_one(wanted: Wanted, good: NodeFacts) -> None:
     assert "98 of 100 nodes as they should be" in text
 
 
-def test_what_all_nodes_lack_does_not_hide_the_odd_one(wanted: Wanted, good: NodeFacts) -> None:
+def test_what_all_nodes_lack_does_not_hide_the_odd_one(wanted: ClusterExpectation, good: NodeFacts) -> None:
     recipe = replace(wanted, of_each_node={"PORT": "a free port"})
-    answers: dict[Node, Answer] = {node(f"n{i:03}"): good for i in range(100)}
+    answers: dict[ClusterNode, Answer] = {node(f"n{i:03}"): good for i in range(100)}
     answers[node("n050")] = replace(good, python_version="3.10.1")
     lines = list(compared_text(compare(answers, recipe), "10.0.0.1:1", Style(False)))
     assert [line.split("  ")[0] for line in lines[2:4]] == ["n000 and 98 more", "n050"], lines
     assert any("all 100 nodes" in line and "PORT" in line for line in lines)
 
 
-def in_groups(good: NodeFacts, groups: Sequence[str]) -> dict[Node, NodeFacts]:
+def in_groups(good: NodeFacts, groups: Sequence[str]) -> dict[ClusterNode, NodeFacts]:
     return {node(n): replace(good, identity=[str(i)]) for i, names in enumerate(groups) for n in names}
 
 
 class ScriptedNodes:
     """Nodes that answer from a table, and what they were asked, in order."""
 
-    def __init__(self, found: Mapping[Node, NodeFacts], **special: Mapping[str, list[Answer]]) -> None:
+    def __init__(self, found: Mapping[ClusterNode, NodeFacts], **special: Mapping[str, list[Answer]]) -> None:
         self.found = found
         self.special = {verb: {n: list(a) for n, a in of.items()} for verb, of in special.items()}
         self.log: list[tuple[str, str]] = []
 
-    def __call__(self, verb: Any, nodes: Sequence[Node]) -> dict[Node, Answer]:
+    def __call__(self, verb: Any, nodes: Sequence[ClusterNode]) -> dict[ClusterNode, Answer]:
         self.log.append((verb, "".join(n.title for n in nodes)))
         special = self.special.get(verb, {})
         done = {n: replace(self.found[n], changed=["greeter"]) for n in nodes}
@@ -421,4 +422,4 @@ def test_other_failures_are_findings(good: NodeFacts) -> None:
     lost: Answer = NoAnswer("dead", "it died during the run")
     out = rolled(ScriptedNodes(in_groups(good, ["a", "b", "c"]), apply={"a": [edits], "b": [lost]}))
     assert (states(out), out.exit_code) == ({"a": "failed", "b": "failed", "c": "applied"}, 1)
-    assert isinstance(next(iter(out.failed.values())), Result)
+    assert isinstance(next(iter(out.failed.values())), DeployResult)

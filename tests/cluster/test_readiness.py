@@ -20,7 +20,7 @@ from machines import ENVIRONMENT, hccn, ip_addr, operators, pip_list, texts
 from preflight_cases import case_of
 
 from patchctl.cluster.facts import Failed, MachineFacts, NodeFacts
-from patchctl.cluster.fanout import Answer, NoAnswer, Node
+from patchctl.cluster.fanout import Answer, ClusterNode, NoAnswer
 from patchctl.findings.formats import RENDERERS, Shown
 from patchctl.findings.report import Finding
 from patchctl.terminal.style import Style
@@ -31,8 +31,8 @@ from patchctl.training.report.cluster_preflight import readiness_text
 RECIPE = "qwen3-235b/grpo"
 
 
-def node(number: int, *, alive: bool = True) -> Node:
-    return Node(f"id{number}", f"n{number}", f"192.0.2.{number}", 1, alive, "gone")
+def node(number: int, *, alive: bool = True) -> ClusterNode:
+    return ClusterNode(f"id{number}", f"n{number}", f"192.0.2.{number}", 1, alive, "gone")
 
 
 def machine(number: int, **changed: str) -> NodeFacts:
@@ -59,7 +59,7 @@ def machine(number: int, **changed: str) -> NodeFacts:
     )
 
 
-def look(answers: Mapping[Node, Answer], accepted: tuple[str, ...] = (), nodes: int | None = None) -> Readiness:
+def look(answers: Mapping[ClusterNode, Answer], accepted: tuple[str, ...] = (), nodes: int | None = None) -> Readiness:
     return readiness(answers, lambda found: case_of(RECIPE, found), accepted, nodes)
 
 
@@ -132,7 +132,7 @@ def test_every_format_has_the_findings_of_each_node_and_what_is_odd() -> None:
 
 
 def test_what_is_said_first_of_a_node_blocks_nothing() -> None:
-    answers: dict[Node, Answer] = {node(n): machine(n) for n in (1, 2)}
+    answers: dict[ClusterNode, Answer] = {node(n): machine(n) for n in (1, 2)}
     told = Finding("recipe", "another release fits", level="warning", name="release", needed=False)
     found = readiness(answers, lambda m: case_of(RECIPE, m), (), 2, lambda case, findings: [told])
     assert found.ready and all(findings[0] is told for findings in found.findings.values())
@@ -148,9 +148,9 @@ def test_the_controllers_memory_is_the_first_nodes() -> None:
 
 
 def test_nodes_that_say_nothing() -> None:
-    lost: dict[Node, Answer] = {node(1): machine(1), node(2): NoAnswer("silent", "no answer in 9 s")}
+    lost: dict[ClusterNode, Answer] = {node(1): machine(1), node(2): NoAnswer("silent", "no answer in 9 s")}
     assert not look(lost).ready and look(lost).state(node(2)) == "silent"
-    dead: dict[Node, Answer] = {node(1): machine(1), node(2, alive=False): NoAnswer("dead", "gone")}
+    dead: dict[ClusterNode, Answer] = {node(1): machine(1), node(2, alive=False): NoAnswer("dead", "gone")}
     assert look(dead, nodes=1).ready
     assert not look(dead, nodes=2).ready and look(dead, nodes=2).missing == 1
     failed = NodeFacts(**{**vars(machine(2)), "machine": None, "failed": Failed("usage", 2, "no such thing")})

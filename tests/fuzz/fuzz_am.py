@@ -22,7 +22,7 @@ from fuzz_world import World, made_world
 
 from patchctl.errors import PatchctlError
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.objects import GITLINK, Entry, Files, Person, object_id, render_commit
+from patchctl.git.objects import GITLINK, Files, Person, TreeEntry, object_id, render_commit
 from patchctl.patch.names import quote
 from patchctl.patch.parse import parse_patch
 from patchctl.patch.policy import check_patch
@@ -207,7 +207,7 @@ def _said(commit: bytes) -> bytes:
     return re.sub(rb"(?m)^parent .*\n", b"", commit, count=1)
 
 
-def _id(entry: Entry | None) -> bytes:
+def _id(entry: TreeEntry | None) -> bytes:
     return (entry.id if entry else ZERO_ID).encode()
 
 

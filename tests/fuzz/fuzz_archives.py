@@ -25,8 +25,8 @@ from patchctl.bundle.layout import (
     END,
     INDEX,
     BundledSource,
+    BundleMember,
     Index,
-    Member,
     header,
     padding,
     render_digest,
@@ -70,7 +70,7 @@ class BundleReader(Reader):
             "sources/git/demo.pack": b"PACK" + bytes(600),
             "sources/sdist/demo-1.0.tar.gz": b"\x1f\x8b" + bytes(100),
         }
-        members = tuple(Member(n, len(d), sha256(d).hexdigest(), n.endswith(".sh")) for n, d in files.items())
+        members = tuple(BundleMember(n, len(d), sha256(d).hexdigest(), n.endswith(".sh")) for n, d in files.items())
         sources = (
             BundledSource("demo", "git", "sources/git/demo.pack", commit=A, tree=B),
             BundledSource("demo", "sdist", "sources/sdist/demo-1.0.tar.gz", version="1.0", sha256="d" * 64),
@@ -84,7 +84,7 @@ class BundleReader(Reader):
         said = render_digest(sha256(index).hexdigest())
         parts = [(INDEX, index), (DIGEST, said)]
         return b"".join(
-            [*(header(Member(n, len(d), "")) + d + bytes(padding(len(d))) for n, d in parts), self.blocks, END]
+            [*(header(BundleMember(n, len(d), "")) + d + bytes(padding(len(d))) for n, d in parts), self.blocks, END]
         )
 
     def case(self, rng: random.Random) -> bytes:

@@ -19,11 +19,11 @@ from fuzz_values import changed_bytes, changed_value
 
 from patchctl.__main__ import compose
 from patchctl.errors import PatchctlError
-from patchctl.git.objects import Entry
+from patchctl.git.objects import TreeEntry
 from patchctl.manifest import cache as kept_manifests
 from patchctl.manifest.files import ManifestFiles
 from patchctl.manifest.load import loads
-from patchctl.manifest.lock import Lock, LockedFile, LockedForm, LockedPatch, LockedResult, read_lock, render_lock
+from patchctl.manifest.lock import LockedFile, LockedForm, LockedPatch, LockedResult, StackLock, read_lock, render_lock
 from patchctl.manifest.schema import models
 from patchctl.manifest.types import Stack
 from patchctl.source.cache import read_record
@@ -33,7 +33,7 @@ from patchctl.stack.patches import load_patch
 from patchctl.terminal.text import visible_line
 from patchctl.workspace.journal import read_journal
 from patchctl.workspace.pip_record import rewritten
-from patchctl.workspace.state import State, load_state, save_json
+from patchctl.workspace.state import WorkspaceState, load_state, save_json
 from patchctl.workspace.trees import listed
 
 ROOT = Path(__file__).parents[2]
@@ -160,7 +160,7 @@ JOURNALS = [
 ]
 
 
-def check_state(folder: Path, state: State) -> None:
+def check_state(folder: Path, state: WorkspaceState) -> None:
     """What a state that was taken must be good for."""
     save_json(folder / "again.json", state.as_json())
     for name, tree in state.trees.items():
@@ -233,7 +233,7 @@ class JournalReader(Reader):
         return True
 
 
-def _locks() -> list[Lock]:
+def _locks() -> list[StackLock]:
     files = (LockedFile("a.py", ("100644", A), ("100755", B)), LockedFile("new", None, ("100644", C)))
     patches = (
         LockedPatch("0001-feature-x.patch", "x", "d" * 64, files),
@@ -242,14 +242,14 @@ def _locks() -> list[Lock]:
     form = LockedForm(A, B, C, A, ("y",))
     pin = {"commit": A, "tree": B, "sdist_sha256": None}
     return [
-        Lock(
+        StackLock(
             "demo",
             "v1",
             pin,
             patches,
             (LockedResult((), {"git": form, "sdist": "unknown"}), LockedResult(("y",), {"git": form})),
         ),
-        Lock("demo", "v1", pin, (), ()),
+        StackLock("demo", "v1", pin, (), ()),
     ]
 
 
@@ -327,7 +327,7 @@ class MemoReader(Reader):
                 os.fsencode(change.path)
                 ids += [e.id for e in (change.before, change.after) if e is not None]
                 assert all(
-                    isinstance(e, Entry) and isinstance(e.mode, int)
+                    isinstance(e, TreeEntry) and isinstance(e.mode, int)
                     for e in (change.before, change.after)
                     if e is not None
                 )

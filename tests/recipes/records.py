@@ -17,7 +17,7 @@ from variants import variant_of
 
 from patchctl.atomic import replace_file
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.lock import Lock, LockedForm, read_lock
+from patchctl.manifest.lock import LockedForm, StackLock, read_lock
 from patchctl.training.recipes.read import Key, Recipes
 from patchctl.workspace.state import load_state
 
@@ -159,7 +159,7 @@ def locked_patches() -> dict[str, dict[str, str]]:
     return {stack: {patch.feature: patch.digest for patch in lock.patches} for stack, lock in _locks().items()}
 
 
-def _locks() -> dict[str, Lock]:
+def _locks() -> dict[str, StackLock]:
     stacks = Distribution.load(REPO).stacks.values()
     return {f"{lock.upstream}/{lock.stack}": lock for stack in stacks if (lock := read_lock(REPO, stack))}
 

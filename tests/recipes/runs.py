@@ -17,7 +17,7 @@ from releases import OLDEST, OfRelease
 from shrunk import REPO, TABLE, Shrunk
 
 from patchctl.training.recipes.read import Recipes
-from patchctl.training.recipes.resolve import Run
+from patchctl.training.recipes.resolve import RecipeRun
 from patchctl.training.recipes.shell import hydra_value
 
 sys.path.insert(0, str(REPO / "tests"))
@@ -97,7 +97,7 @@ class Ended:
         return lines[-1].rpartition("m ")[2].strip()[:300] if lines else ""
 
 
-def place_of(place: Place, run: Run) -> Place:
+def place_of(place: Place, run: RecipeRun) -> Place:
     """The place with the packages that this recipe wants from elsewhere than the package index; raises LookupError where
     they cannot be had."""
     if not (commit := commit_named(run.limits)):
@@ -139,7 +139,7 @@ def _make_site(site: Path, trees: Path, of: OfRelease) -> None:
             (info / "entry_points.txt").write_text(points[name])
 
 
-def paths(place: Place, run: Run, model: str | None = None) -> dict[str, str]:
+def paths(place: Place, run: RecipeRun, model: str | None = None) -> dict[str, str]:
     """The files of a recipe: a tiny model, of its own profile or another one's, made-up data, a converted checkpoint where it wants
     one, and a reward."""
     folder = place.folder / run.title.replace("/", "-")
@@ -208,7 +208,7 @@ def train(
     return started(command, environment, cwd, folder / "log.txt", timeout)
 
 
-def _path_or(run: Run, value: object) -> str:
+def _path_or(run: RecipeRun, value: object) -> str:
     path = value.path  # type: ignore[attr-defined]
     return (run.path(path) or "") if path else value.value  # type: ignore[attr-defined]
 

@@ -14,7 +14,7 @@ from releases import OLDEST
 from patchctl.catalog.chosen_release import on_release
 from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.read import Key, Recipes, read_recipes
-from patchctl.training.recipes.resolve import Given, Run, bare, resolve
+from patchctl.training.recipes.resolve import Given, RecipeRun, bare, resolve
 
 REPO = Path(__file__).resolve().parents[2]
 TABLE: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "sizes.yaml").read_text(encoding="utf-8"))
@@ -47,7 +47,7 @@ NOTHING = Beside()
 class Shrunk:
     """A recipe and what a shrunk run of it is given instead of its own."""
 
-    recipe: Run
+    recipe: RecipeRun
     given: Given
     left_out: frozenset[str] = frozenset()
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Shrunk:
     def ranks(self) -> int:
         return int(self.given.sizes["devices_per_node"])
 
-    def run(self, known: Recipes) -> Run:
+    def run(self, known: Recipes) -> RecipeRun:
         run = resolve(known, self.recipe.profile, self.recipe.name, self.given)
         left_out = {*TABLE["left_out"], *self.left_out}
         overrides = {key: value for key, value in run.overrides.items() if bare(key) not in left_out}
@@ -92,14 +92,14 @@ def shrunk(
     return Shrunk(own, Given(sizes, given, used), left_out)
 
 
-def smaller(own: Run, sizes: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
+def smaller(own: RecipeRun, sizes: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
     """Of a release's `sizes` those that make a recipe smaller, and those that somebody asks for."""
     return {name: size for name, size in sizes.items() if name in own.sizes and whole(own, name) > int(size)} | dict(
         asked
     )
 
 
-def ranks(own: Run, sizes: Mapping[str, str]) -> int:
+def ranks(own: RecipeRun, sizes: Mapping[str, str]) -> int:
     """What the parallel sizes make, times two for data parallelism where the recipe has it and the limit leaves room."""
     if whole(own, "devices") == 1:
         return 1
@@ -110,7 +110,7 @@ def ranks(own: Run, sizes: Mapping[str, str]) -> int:
     return min(found * 2, TABLE["most_ranks"])
 
 
-def whole(run: Run, name: str) -> int:
+def whole(run: RecipeRun, name: str) -> int:
     return int(Fraction(run.sizes[name].value))
 
 

@@ -14,7 +14,7 @@ import yaml
 from shrunk import REPO, TABLE, Shrunk, shrunk
 
 from patchctl.training.recipes.read import Key, Recipes
-from patchctl.training.recipes.resolve import Run, bare
+from patchctl.training.recipes.resolve import RecipeRun, bare
 
 _READ: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "switches.yaml").read_text(encoding="utf-8"))
 SWITCHES: dict[str, Any] = _READ["switches"]
@@ -72,12 +72,12 @@ def variant_of(name: str, found: Mapping[str, Any]) -> Variant:
     return Variant(name, frozenset(found["off"]), name == "one-rank", alone, found["beside"])
 
 
-def begins_at_random(run: Run) -> bool:
+def begins_at_random(run: RecipeRun) -> bool:
     """Whether Megatron draws the first weights: which they are depends on the number of ranks."""
     return (found := run.override("actor_rollout_ref.actor.load_weight")) is not None and found.value == "False"
 
 
-def on_in(run: Run) -> frozenset[str]:
+def on_in(run: RecipeRun) -> frozenset[str]:
     """The switches that a recipe has on."""
     keys = {bare(key): value.value for key, value in {**run.overrides, **run.environment}.items()}
     off = {"actor_rollout_ref.rollout.data_parallel_size": "1"}

@@ -1,4 +1,4 @@
-"""Reads manifests/models.yaml. Like recipes it is no part of `Content`: apply, verify and revert need no model."""
+"""Reads manifests/models.yaml. Like recipes it is no part of `ManifestContent`: apply, verify and revert need no model."""
 
 from __future__ import annotations
 

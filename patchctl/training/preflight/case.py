@@ -16,7 +16,7 @@ from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.machine import Machine
 from patchctl.training.preflight.read import Smi, smi
 from patchctl.training.recipes.conditions import Facts
-from patchctl.training.recipes.resolve import DEVICES, NODES, PER_NODE, Run
+from patchctl.training.recipes.resolve import DEVICES, NODES, PER_NODE, RecipeRun
 from patchctl.training.recipes.rules import Switch, facts_of
 from patchctl.training.recipes.types import Rules
 
@@ -30,7 +30,7 @@ class Case:
     `stacks` the profile's, by upstream; `packages` the set of its requirements."""
 
     machine: Machine
-    run: Run
+    run: RecipeRun
     wanted: Mapping[str, str]
     requirements: Mapping[str, Requirement]
     rules: Loaded[Rules] | None = None

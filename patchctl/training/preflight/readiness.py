@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from patchctl.cluster.compare import majority
 from patchctl.cluster.facts import NodeFacts
-from patchctl.cluster.fanout import Answer, NoAnswer, Node
+from patchctl.cluster.fanout import Answer, ClusterNode, NoAnswer
 from patchctl.doctor.runtime import info_version
 from patchctl.findings.report import Finding, Level, Report
 from patchctl.terminal.progress import size_text
@@ -48,7 +48,7 @@ class Odd:
 class Readiness:
     """Every node's answer, its findings where there are any, and what differs among the nodes."""
 
-    answers: Mapping[Node, Answer]
+    answers: Mapping[ClusterNode, Answer]
     findings: Mapping[str, tuple[Finding, ...]]
     odd: tuple[Odd, ...]
     missing: int
@@ -58,14 +58,14 @@ class Readiness:
         """Nodes that were dead before are no matter while there are enough others."""
         return not self.missing and all(self.state(n) == "ready" for n in self.answers if n.alive)
 
-    def why(self, node: Node) -> str | None:
+    def why(self, node: ClusterNode) -> str | None:
         """Why there is nothing to look at."""
         answer = self.answers[node]
         if isinstance(answer, NoAnswer):
             return answer.what
         return answer.failed.what if answer.failed else None
 
-    def state(self, node: Node) -> str:
+    def state(self, node: ClusterNode) -> str:
         """ready, not ready, odd, dead, silent, broken or failed."""
         answer = self.answers[node]
         if isinstance(answer, NoAnswer):
@@ -93,7 +93,7 @@ class Readiness:
 
 
 def readiness(
-    answers: Mapping[Node, Answer],
+    answers: Mapping[ClusterNode, Answer],
     case: Callable[[Machine], Case],
     accepted: Collection[str] = (),
     nodes: int | None = None,
@@ -109,7 +109,7 @@ def readiness(
     return Readiness(answers, findings, tuple(_odd(cases, accepted)), missing)
 
 
-def _machine(node: Node, answer: NodeFacts) -> Machine | None:
+def _machine(node: ClusterNode, answer: NodeFacts) -> Machine | None:
     facts = answer.machine
     if facts is None or answer.failed is not None:
         return None

@@ -16,7 +16,7 @@ from patchctl.training.recipes.arithmetic import BadExpression
 from patchctl.training.recipes.key_list import FOLDER
 from patchctl.training.recipes.keys import read_keys, unknown_keys
 from patchctl.training.recipes.read import Recipes, read_recipes
-from patchctl.training.recipes.resolve import Run, resolve
+from patchctl.training.recipes.resolve import RecipeRun, resolve
 from patchctl.training.recipes.rules import Broken, Switch, broken_rules, sample_facts, verdict, wrong_needs
 from patchctl.training.recipes.types import Rules
 
@@ -58,7 +58,7 @@ def _check_release(dist: Distribution, series: Series, recipes: Recipes, report:
         report.add([Finding("recipe-keys", what, path)])
 
 
-def _without_keys(dist: Distribution, run: Run) -> dict[str, str]:
+def _without_keys(dist: Distribution, run: RecipeRun) -> dict[str, str]:
     """The list of keys that a recipe's stack lacks, with the stack; empty where it is there."""
     upstream = run.entry.upstream
     stack = dist.profile(run.profile).stacks.get(upstream)
@@ -66,7 +66,7 @@ def _without_keys(dist: Distribution, run: Run) -> dict[str, str]:
     return {} if stack is None or (dist.root / path).is_file() else {path.as_posix(): f"{upstream}/{stack}"}
 
 
-def _broken(dist: Distribution, series: Series, recipes: Recipes, run: Run) -> Iterator[Broken]:
+def _broken(dist: Distribution, series: Series, recipes: Recipes, run: RecipeRun) -> Iterator[Broken]:
     yield from broken_rules(run, recipes.rules)
     if series.broken:  # a patch that cannot be read has a switch that nobody knows
         return

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from patchctl.training.recipes.conditions import same
-from patchctl.training.recipes.resolve import Resolved, Run, bare
+from patchctl.training.recipes.resolve import RecipeRun, Resolved, bare
 
 
 @dataclass(frozen=True)
-class Difference:
+class SettingDifference:
     """A name and its value in either recipe; None where it has none."""
 
     section: str
@@ -19,7 +19,7 @@ class Difference:
     other: str | None
 
 
-def differences(one: Run, other: Run) -> list[Difference]:
+def differences(one: RecipeRun, other: RecipeRun) -> list[SettingDifference]:
     """Entry, needs, data, sizes, environment and overrides, each in the order of the first recipe."""
     return [
         *_compared("entry", _entry(one), _entry(other)),
@@ -31,9 +31,9 @@ def differences(one: Run, other: Run) -> list[Difference]:
     ]
 
 
-def _compared(section: str, one: Mapping[str, str], other: Mapping[str, str]) -> list[Difference]:
+def _compared(section: str, one: Mapping[str, str], other: Mapping[str, str]) -> list[SettingDifference]:
     names = dict.fromkeys([*one, *other])
-    rows = [Difference(section, name, one.get(name), other.get(name)) for name in names]
+    rows = [SettingDifference(section, name, one.get(name), other.get(name)) for name in names]
     return [row for row in rows if row.one is None or row.other is None or not same(row.one, row.other)]
 
 
@@ -41,9 +41,9 @@ def _texts(settings: Mapping[str, Resolved]) -> dict[str, str]:
     return {bare(name): setting.value for name, setting in settings.items()}
 
 
-def _entry(run: Run) -> dict[str, str]:
+def _entry(run: RecipeRun) -> dict[str, str]:
     return {"module": run.entry.module, "config": run.entry.config, "folder": run.entry.folder or "."}
 
 
-def _data(run: Run) -> dict[str, str]:
+def _data(run: RecipeRun) -> dict[str, str]:
     return {part: data.name for part, data in run.data.items()}

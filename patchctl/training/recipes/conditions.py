@@ -13,7 +13,7 @@ from patchctl.manifest.load import Loaded
 from patchctl.manifest.problems import Problem, did_you_mean, quoted
 from patchctl.training.recipes.arithmetic import BadExpression, compared, holds, number, sides
 from patchctl.training.recipes.grammar import items
-from patchctl.training.recipes.types import Condition, Rule, Rules
+from patchctl.training.recipes.types import Condition, RecipeRule, Rules
 from patchctl.training.recipes.versions import FACT, condition_of, table_of, true_of
 
 RECIPE_FACTS = ("recipe.needs", "recipe.module", "recipe.config", "recipe.folder", "recipe.data_sources")
@@ -136,7 +136,7 @@ def _upstream_faults(loaded: Loaded[Rules], upstreams: Collection[str]) -> Itera
             yield loaded.positions.problem(path, f"no upstream {quoted(one)}{did_you_mean(one, upstreams)}", at="key")
 
 
-def _sample_faults(loaded: Loaded[Rules], rule_name: str, rule: Rule, known: set[str]) -> Iterator[Problem]:
+def _sample_faults(loaded: Loaded[Rules], rule_name: str, rule: RecipeRule, known: set[str]) -> Iterator[Problem]:
     for part, samples in (("good", rule.good), ("bad", rule.bad)):
         if not samples:
             yield loaded.positions.problem(("rules", rule_name, part), "expected one sample at least", at="key")

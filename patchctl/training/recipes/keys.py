@@ -11,7 +11,7 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Practice
 from patchctl.training.recipes.grammar import BadElement, Element, element, items, unquoted
 from patchctl.training.recipes.key_list import DECLARED, UNDECLARED, KeyList, list_of
-from patchctl.training.recipes.resolve import Resolved, Run, bare
+from patchctl.training.recipes.resolve import RecipeRun, Resolved, bare
 from patchctl.training.recipes.rules import Broken, Switch
 
 RULE = "known-keys"
@@ -153,7 +153,7 @@ def _closest(word: str, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)), None)
 
 
-def read_keys(dist: Distribution, run: Run) -> KnownKeys | None:
+def read_keys(dist: Distribution, run: RecipeRun) -> KnownKeys | None:
     """The keys of a run's composition; None where the distribution has no list of them. Raises BadManifest."""
     upstream = run.entry.upstream
     found = list_of(dist, upstream, dist.profile(run.profile).stacks.get(upstream))
@@ -171,7 +171,7 @@ def read_keys(dist: Distribution, run: Run) -> KnownKeys | None:
     return KnownKeys(title, kinds, found.group, found.options, closed, replaced) if kinds else None
 
 
-def _composed(found: KeyList, run: Run) -> tuple[str, str]:
+def _composed(found: KeyList, run: RecipeRun) -> tuple[str, str]:
     """What a run composes, as messages call it and as the list does: by its override of the group that chooses."""
     config, choice = run.entry.config, found.choice(run.entry.config)
     if choice is None:
@@ -183,14 +183,14 @@ def _composed(found: KeyList, run: Run) -> tuple[str, str]:
     return f"{config} with {group}={unquoted(said.value)}", unquoted(said.value)
 
 
-def _opened(found: KeyList, run: Run, key: str) -> bool:
+def _opened(found: KeyList, run: RecipeRun, key: str) -> bool:
     """Whether a run names a module of its own, which may register other words."""
     said = [run.override(opener) for opener in found.unless.get(key, ())]
     return any(one is not None and one.value not in _NULLS for one in said)
 
 
 def unknown_keys(
-    run: Run, keys: KnownKeys | None, practice: Practice | None, switches: Sequence[Switch]
+    run: RecipeRun, keys: KnownKeys | None, practice: Practice | None, switches: Sequence[Switch]
 ) -> Iterator[Broken]:
     """Overrides of keys that the configuration does not have, and of words that the framework does not know. A name of the practice's
     documents is told as such."""
@@ -206,7 +206,7 @@ def unknown_keys(
         yield Broken(RULE, "every override is a key of the framework's configuration", found, why, hint, where)
 
 
-def _unknown_word(run: Run, keys: KnownKeys, written: str, setting: Resolved) -> Iterator[Broken]:
+def _unknown_word(run: RecipeRun, keys: KnownKeys, written: str, setting: Resolved) -> Iterator[Broken]:
     fault = keys.word_fault(written, setting.value)
     if fault is not None:
         why = "the framework looks it up in its own register, mostly when the cluster is up, and ends"

@@ -12,7 +12,7 @@ from patchctl.manifest.load import Loaded, Positions
 from patchctl.manifest.problems import InvalidManifest, Problem, did_you_mean, quoted
 from patchctl.training.recipes.arithmetic import BadExpression, number, whole
 from patchctl.training.recipes.read import Key, Recipes, parent_of
-from patchctl.training.recipes.types import DataSet, Entry, PathParameter, Recipe, Setting
+from patchctl.training.recipes.types import DataSet, EntryModule, PathParameter, Recipe, Setting
 
 COMMAND_LINE = "the command line"
 NODES, PER_NODE, DEVICES = "nodes", "devices_per_node", "devices"
@@ -47,7 +47,7 @@ class Resolved:
 
 
 @dataclass(frozen=True)
-class Run:
+class RecipeRun:
     """A recipe ready to be looked at, checked and printed. `overrides` are by the key as written, + included; `release` is the
     release that the profile is taken on, `versions` are those of its stacks."""
 
@@ -55,7 +55,7 @@ class Run:
     name: str
     summary: str
     chain: tuple[str, ...]
-    entry: Entry
+    entry: EntryModule
     sizes: Mapping[str, Resolved]
     environment: Mapping[str, Resolved]
     overrides: Mapping[str, Resolved]
@@ -97,6 +97,9 @@ class Run:
         return self.given_paths.get(name, self.paths[name].default)
 
 
+Run = RecipeRun  # the name in tests of patches/, whose bytes the records of proofs hold
+
+
 def bare(key: str) -> str:
     """A key without the + that Hydra wants for one that is new."""
     return key.lstrip("+")
@@ -114,7 +117,7 @@ class _Merged:
     paths: dict[str, PathParameter] = field(default_factory=dict)
     limits: list[str] = field(default_factory=list)
     stops: list[str] = field(default_factory=list)
-    entry: Entry | None = None
+    entry: EntryModule | None = None
 
     def take_out(self, name: str) -> bool:
         """Removes an inherited name, whatever it is; False where nothing has it."""
@@ -132,7 +135,7 @@ class _Merged:
         return bool(found)
 
 
-def resolve(recipes: Recipes, profile: str, name: str, given: Given | None = None) -> Run:
+def resolve(recipes: Recipes, profile: str, name: str, given: Given | None = None) -> RecipeRun:
     """The recipe as it would run. Raises InvalidManifest for a wrong recipe, WrongUse for a wrong request."""
     given = given or Given()
     own = recipes.recipe(profile, name)
@@ -146,7 +149,7 @@ def resolve(recipes: Recipes, profile: str, name: str, given: Given | None = Non
     environment = _computed(merged.sections["environment"], numbers, merged.paths)
     overrides = _computed(merged.sections["overrides"], numbers, merged.paths)
     recipe = own.value
-    return Run(
+    return RecipeRun(
         profile,
         name,
         recipe.summary,

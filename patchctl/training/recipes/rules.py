@@ -11,8 +11,8 @@ from patchctl.manifest.load import Loaded
 from patchctl.manifest.problems import did_you_mean
 from patchctl.training.recipes.arithmetic import BadExpression
 from patchctl.training.recipes.conditions import Facts, defaults_for, misses, names_in, renamed_in, same
-from patchctl.training.recipes.resolve import COMMAND_LINE, Resolved, Run, bare
-from patchctl.training.recipes.types import Rule, Rules
+from patchctl.training.recipes.resolve import COMMAND_LINE, RecipeRun, Resolved, bare
+from patchctl.training.recipes.types import RecipeRule, Rules
 from patchctl.training.recipes.versions import FACT, true_of
 
 CONFIG = "ppo_trainer"  # what a sample that names no configuration is held against
@@ -43,7 +43,7 @@ class Switch:
     name: str
 
 
-def facts_of(run: Run, rules: Rules) -> Facts:
+def facts_of(run: RecipeRun, rules: Rules) -> Facts:
     """Everything that a rule may ask of a recipe."""
     values = {name: size.value for name, size in run.sizes.items()}
     values |= {bare(key): setting.value for key, setting in run.overrides.items()}
@@ -58,7 +58,7 @@ def facts_of(run: Run, rules: Rules) -> Facts:
     return Facts(values, defaults_of(run, rules), run.versions, renamed_in(rules, run.versions))
 
 
-def defaults_of(run: Run, rules: Rules) -> dict[str, str]:
+def defaults_of(run: RecipeRun, rules: Rules) -> dict[str, str]:
     """What the framework does where the recipe says nothing: under its configuration, or the one that an override makes of it."""
     said = (f"{bare(key)}={setting.value}" for key, setting in run.overrides.items())
     config = next((rules.composed_as[one] for one in said if one in rules.composed_as), run.entry.config)
@@ -73,7 +73,7 @@ def sample_facts(sample: Mapping[str, str], rules: Rules) -> Facts:
     return Facts(values, defaults, versions, renamed_in(rules, versions))
 
 
-def verdict(rule: Rule, facts: Facts) -> str | None:
+def verdict(rule: RecipeRule, facts: Facts) -> str | None:
     """What breaks the rule, or None. Raises BadExpression for a rule that cannot be asked of these facts."""
     if not true_of(rule.of, facts.versions):
         return None
@@ -82,7 +82,7 @@ def verdict(rule: Rule, facts: Facts) -> str | None:
     return misses(rule.must, facts)
 
 
-def broken_rules(run: Run, loaded: Loaded[Rules] | None) -> Iterator[Broken]:
+def broken_rules(run: RecipeRun, loaded: Loaded[Rules] | None) -> Iterator[Broken]:
     """Every rule that the recipe does not keep."""
     if loaded is None:
         return
@@ -96,7 +96,7 @@ def broken_rules(run: Run, loaded: Loaded[Rules] | None) -> Iterator[Broken]:
             yield Broken(name, rule.says, found, rule.why.rstrip("."), rule.hint, _place(run, rule))
 
 
-def _place(run: Run, rule: Rule) -> Where:
+def _place(run: RecipeRun, rule: RecipeRule) -> Where:
     """Where the first value stands that the rule speaks of; else the recipe's file."""
     settings = {**run.environment_facts, **{bare(k): v for k, v in run.overrides.items()}, **run.sizes}
     names = [*names_in(rule.must), *(names_in(rule.when) if rule.when else [])]
@@ -105,7 +105,7 @@ def _place(run: Run, rule: Rule) -> Where:
 
 
 def wrong_needs(
-    run: Run, features: Sequence[str], switches: Sequence[Switch], loaded: Loaded[Rules] | None
+    run: RecipeRun, features: Sequence[str], switches: Sequence[Switch], loaded: Loaded[Rules] | None
 ) -> Iterator[Broken]:
     """Features that the profile does not have, switches of features that are not needed, and the other way round."""
     for feature in run.needs:
@@ -146,23 +146,23 @@ def _acts_on(features: Sequence[str], switches: Sequence[Switch], rules: Rules |
     return found
 
 
-def _need(run: Run, says: str, found: str, hint: str) -> Broken:
+def _need(run: RecipeRun, says: str, found: str, hint: str) -> Broken:
     why = "a profile may leave the feature out, and the switch then does nothing or is refused"
     where = Where(run.positions.file, run.positions.place(("needs",), at="key")[0])
     return Broken("recipe-needs", says, found, why, hint, where)
 
 
-def _said_by_user(run: Run, names: Sequence[str]) -> bool:
+def _said_by_user(run: RecipeRun, names: Sequence[str]) -> bool:
     """Whether one of these keys has its value from the command line, which cannot say what is needed."""
     return any(found[1].recipe == COMMAND_LINE for name in names if (found := _setting_of(run, name)))
 
 
-def _own_recipe(run: Run, content: str) -> str:
+def _own_recipe(run: RecipeRun, content: str) -> str:
     folder = PurePath(run.positions.file).parent.as_posix()
     return f"a recipe of your own, {folder}/NAME.yaml, with {content}"
 
 
-def _is_on(run: Run, name: str, defaults: Mapping[str, str]) -> bool:
+def _is_on(run: RecipeRun, name: str, defaults: Mapping[str, str]) -> bool:
     """Whether a key has another value than off."""
     if name.startswith("env."):
         return name.removeprefix("env.") in run.environment
@@ -173,7 +173,7 @@ def _is_on(run: Run, name: str, defaults: Mapping[str, str]) -> bool:
     return setting.value.lower() not in _OFF and not same(setting.value, defaults.get(bare(key), "null"))
 
 
-def _setting_of(run: Run, name: str) -> tuple[str, Resolved] | None:
+def _setting_of(run: RecipeRun, name: str) -> tuple[str, Resolved] | None:
     """The override of a switch, by its key. The switch of an engine's own configuration is a part of a longer key."""
     return next((item for item in run.overrides.items() if f".{name}." in f".{bare(item[0])}."), None)
 

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from patchctl.errors import WrongUse
 from patchctl.terminal.text import one_line
 from patchctl.training.recipes.grammar import BadElement, element
-from patchctl.training.recipes.resolve import Resolved, Run
+from patchctl.training.recipes.resolve import RecipeRun, Resolved
 
 # What Hydra's grammar takes in a value without quotes; commas and brackets make lists and choices there.
 _PLAIN = re.compile(r"[A-Za-z0-9_./@%*+-][A-Za-z0-9_./:@%*+-]*")
 _DOTENV_PLAIN = re.compile(r"[A-Za-z0-9_./:,=@%+-]*")
 
 
-def environment_sh(run: Run) -> Iterator[str]:
+def environment_sh(run: RecipeRun) -> Iterator[str]:
     """Lines for `eval` or `source`; what each node sets for itself, and the recipe's limits, as comments."""
     yield from _comments(run)
     for name, what in run.of_each_node.items():
@@ -25,7 +25,7 @@ def environment_sh(run: Run) -> Iterator[str]:
         yield f"export {name}={_environment_value(setting, run)}"
 
 
-def environment_dotenv(run: Run) -> Iterator[str]:
+def environment_dotenv(run: RecipeRun) -> Iterator[str]:
     """NAME=VALUE lines as `docker --env-file` and python-dotenv both read them: so no value may need quotes."""
     for name in run.environment:
         value = literal(run.environment[name], run)
@@ -34,14 +34,14 @@ def environment_dotenv(run: Run) -> Iterator[str]:
         yield f"{name}={value}"
 
 
-def literal(setting: Resolved, run: Run) -> str:
+def literal(setting: Resolved, run: RecipeRun) -> str:
     """The value as text; for a path that nobody has given, the variable that it is read from."""
     if setting.path is None:
         return setting.value
     return run.path(setting.path) or f"${run.paths[setting.path].variable}"
 
 
-def command_lines(run: Run) -> list[str]:
+def command_lines(run: RecipeRun) -> list[str]:
     """The command as a shell script: the working directory, the module, one override a line."""
     folder = f"{run.entry.upstream}/{run.entry.folder}" if run.entry.folder else run.entry.upstream
     lines = [*_comments(run), f'cd "${{WORKSPACE:-workspace}}/{folder}" || exit']
@@ -50,7 +50,7 @@ def command_lines(run: Run) -> list[str]:
     return [*lines, *_continued([*words, '"$@"'])]
 
 
-def override_word(key: str, setting: Resolved, run: Run) -> str:
+def override_word(key: str, setting: Resolved, run: RecipeRun) -> str:
     """KEY=VALUE, quoted for Hydra first and for the shell then."""
     if setting.path is None:
         return shlex.quote(f"{key}={hydra_value(setting.value)}")
@@ -60,7 +60,7 @@ def override_word(key: str, setting: Resolved, run: Run) -> str:
     return f"""{key}="'{_from_variable(setting.path, run)}'\""""
 
 
-def override_text(key: str, setting: Resolved, run: Run) -> str:
+def override_text(key: str, setting: Resolved, run: RecipeRun) -> str:
     """KEY=VALUE as Hydra gets it; for a path that nobody has given, the variable that it is read from."""
     value = setting.value if setting.path is None else run.path(setting.path)
     return f"{key}={literal(setting, run) if value is None else hydra_value(value)}"
@@ -88,21 +88,21 @@ def _container(text: str) -> str:
     return text
 
 
-def _environment_value(setting: Resolved, run: Run) -> str:
+def _environment_value(setting: Resolved, run: RecipeRun) -> str:
     if setting.path is None:
         return shlex.quote(setting.value)
     found = run.path(setting.path)
     return shlex.quote(found) if found is not None else f'"{_from_variable(setting.path, run)}"'
 
 
-def _from_variable(name: str, run: Run) -> str:
+def _from_variable(name: str, run: RecipeRun) -> str:
     """What the shell fills in, and refuses with our words while nobody has set it."""
     path = run.paths[name]
     what = re.sub(r"[^A-Za-z0-9 ,.;:()/_-]", "", path.what)
     return f"${{{path.variable}:?{what}}}"
 
 
-def _comments(run: Run) -> Iterator[str]:
+def _comments(run: RecipeRun) -> Iterator[str]:
     """What a recipe says of itself. One line each, whatever the text holds: a shell reads what comes after."""
     on = f", release {run.release}" if run.release else ""
     yield f"# {run.title}{on}: {one_line(run.summary)}"

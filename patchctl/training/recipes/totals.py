@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from patchctl.training.recipes.arithmetic import BadExpression
 from patchctl.training.recipes.conditions import Facts
-from patchctl.training.recipes.resolve import Run
+from patchctl.training.recipes.resolve import RecipeRun
 from patchctl.training.recipes.rules import facts_of
 from patchctl.training.recipes.types import Rules
 
@@ -42,7 +42,7 @@ class Totals:
         return None if self.kept is None or self.checkpoint_bytes is None else self.kept * self.checkpoint_bytes
 
 
-def totals_of(run: Run, rules: Rules, checkpoint_bytes: int | None = None) -> Totals:
+def totals_of(run: RecipeRun, rules: Rules, checkpoint_bytes: int | None = None) -> Totals:
     """The totals of a run. Who knows the model says how many bytes a checkpoint of it has."""
     facts = facts_of(run, rules)
     batch = _number(facts, "data.train_batch_size")
@@ -71,7 +71,7 @@ def totals_of(run: Run, rules: Rules, checkpoint_bytes: int | None = None) -> To
     )
 
 
-def mean_length(run: Run) -> int | None:
+def mean_length(run: RecipeRun) -> int | None:
     """Prompt and answer on average, as the recipe says; None where it does not."""
     size = run.sizes.get(MEAN_LENGTH)
     return None if size is None else int(size.value)

@@ -1,6 +1,6 @@
 """What recipes and the rules over them hold, as plain data; `types` says how such dataclasses are read.
 
-They are no part of `Content`: apply, verify of a workspace and revert need no recipe, and must not be stopped by one that
+They are no part of `ManifestContent`: apply, verify of a workspace and revert need no recipe, and must not be stopped by one that
 somebody is writing. `patchctl.training.recipes.read` reads them when they are asked for.
 """
 
@@ -90,7 +90,7 @@ class DataSet:
 
 
 @dataclass(frozen=True)
-class Entry:
+class EntryModule:
     """The framework's own entry module. Nothing of ours runs in a training process."""
 
     module: Annotated[Module, Doc("What `python -m` runs.")]
@@ -138,7 +138,7 @@ class Recipe:
     data: Annotated[dict[Name, DataSet], Doc("The data sets: train, and validation where there is one.")] = field(
         default_factory=dict
     )
-    entry: Annotated[Entry | None, Doc("What is started.")] = None
+    entry: Annotated[EntryModule | None, Doc("What is started.")] = None
     limits: Annotated[
         list[Text], Doc("What does not work, or was not seen to, at these pins: shown wherever the recipe is.")
     ] = field(default_factory=list)
@@ -175,7 +175,7 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Rule:
+class RecipeRule:
     """Something that must hold of every recipe, with the samples that show it."""
 
     says: Annotated[Text, Doc("What must hold.")]
@@ -205,7 +205,7 @@ class Rules:
     """manifests/rules.yaml: what every recipe has to keep, and what the frameworks do where a recipe says nothing."""
 
     schema: FormatVersion
-    rules: Annotated[dict[Name, Rule], Doc("The rules by name.")]
+    rules: Annotated[dict[Name, RecipeRule], Doc("The rules by name.")]
     defaults: Annotated[
         dict[Table, dict[Text, Value]],
         Doc(

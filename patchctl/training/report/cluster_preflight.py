@@ -12,14 +12,14 @@ from patchctl.training.report.preflight import finding_json
 if TYPE_CHECKING:
     from patchctl.terminal.style import Style
     from patchctl.training.preflight.readiness import Odd, Readiness
-    from patchctl.training.recipes.resolve import Run
+    from patchctl.training.recipes.resolve import RecipeRun
 
 _SHOWN = 8
 _LONGEST = 1000
 _ORDER = ("wrong", "warning", "note")
 
 
-def readiness_json(found: Readiness, run: Run, address: str, ray: str) -> dict[str, Any]:
+def readiness_json(found: Readiness, run: RecipeRun, address: str, ray: str) -> dict[str, Any]:
     """The shape patchctl.cluster.preflight/1 (docs/json.md)."""
     return {
         "address": address,
@@ -42,7 +42,7 @@ def readiness_json(found: Readiness, run: Run, address: str, ray: str) -> dict[s
     }
 
 
-def readiness_text(found: Readiness, run: Run, address: str, style: Style) -> Iterator[str]:
+def readiness_text(found: Readiness, run: RecipeRun, address: str, style: Style) -> Iterator[str]:
     """The nodes, many that are alike in one line; what differs among them; then each finding once, with its nodes."""
     total = len(found.answers)
     yield style(f"{run.title} on cluster {visible_line(address)}, {total} nodes", bold=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from patchctl.terminal.progress import size_text
 from patchctl.terminal.text import visible_line
-from patchctl.training.recipes.compare import Difference
-from patchctl.training.recipes.resolve import Resolved, Run
+from patchctl.training.recipes.compare import SettingDifference
+from patchctl.training.recipes.resolve import RecipeRun, Resolved
 from patchctl.training.recipes.rules import Broken
 from patchctl.training.recipes.shell import command_lines, literal, override_text
 from patchctl.training.recipes.totals import Totals
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from patchctl.terminal.style import Style
 
 
-def list_json(runs: Sequence[Run]) -> dict[str, Any]:
+def list_json(runs: Sequence[RecipeRun]) -> dict[str, Any]:
     """The shape patchctl.training.recipes.list/1 (docs/json.md)."""
     rows = [
         {
@@ -36,7 +36,7 @@ def list_json(runs: Sequence[Run]) -> dict[str, Any]:
     return {"recipes": rows}
 
 
-def list_text(runs: Sequence[Run], style: Style) -> Iterator[str]:
+def list_text(runs: Sequence[RecipeRun], style: Style) -> Iterator[str]:
     """A line a recipe; a mark on one that does not run to its end."""
     width = max((len(run.title) for run in runs), default=0)
     for run in runs:
@@ -48,7 +48,7 @@ def list_text(runs: Sequence[Run], style: Style) -> Iterator[str]:
     yield f"{len(runs)} recipes; nodes x devices"
 
 
-def env_json(run: Run) -> dict[str, Any]:
+def env_json(run: RecipeRun) -> dict[str, Any]:
     """The shape patchctl.env/1."""
     return {
         "profile": run.profile,
@@ -59,7 +59,7 @@ def env_json(run: Run) -> dict[str, Any]:
     }
 
 
-def command_json(run: Run) -> dict[str, Any]:
+def command_json(run: RecipeRun) -> dict[str, Any]:
     """The shape patchctl.training.recipes.command/1. `overrides` are for an argument list: nothing in them is quoted for a shell."""
     return {
         "profile": run.profile,
@@ -76,7 +76,7 @@ def command_json(run: Run) -> dict[str, Any]:
     }
 
 
-def show_json(run: Run, broken: Sequence[Broken], totals: Totals) -> dict[str, Any]:
+def show_json(run: RecipeRun, broken: Sequence[Broken], totals: Totals) -> dict[str, Any]:
     """The shape patchctl.training.recipes.show/1."""
     return {
         "profile": run.profile,
@@ -99,13 +99,13 @@ def show_json(run: Run, broken: Sequence[Broken], totals: Totals) -> dict[str, A
     }
 
 
-def _paths(run: Run) -> dict[str, Any]:
+def _paths(run: RecipeRun) -> dict[str, Any]:
     return {
         name: {"what": path.what, "variable": path.variable, "path": run.path(name)} for name, path in run.paths.items()
     }
 
 
-def _values(settings: Mapping[str, Resolved], run: Run) -> dict[str, Any]:
+def _values(settings: Mapping[str, Resolved], run: RecipeRun) -> dict[str, Any]:
     return {
         name: {
             "value": literal(setting, run),
@@ -121,7 +121,7 @@ def _values(settings: Mapping[str, Resolved], run: Run) -> dict[str, Any]:
     }
 
 
-def show_text(run: Run, broken: Sequence[Broken], totals: Totals, style: Style) -> Iterator[str]:
+def show_text(run: RecipeRun, broken: Sequence[Broken], totals: Totals, style: Style) -> Iterator[str]:
     """All of it: a line for the value, and below it where it stands, who gives it and why."""
     yield style(run.title, bold=True)
     yield f"  {visible_line(run.summary)}"
@@ -179,7 +179,7 @@ def _checkpoints(totals: Totals) -> str:
     return f"checkpoints: {written}{totals.kept:,}{each} kept{whole}"
 
 
-def _value_text(name: str, setting: Resolved, run: Run, style: Style) -> Iterator[str]:
+def _value_text(name: str, setting: Resolved, run: RecipeRun, style: Style) -> Iterator[str]:
     written = f"   ({setting.written})" if setting.written.startswith("=") else ""
     yield f"  {visible_line(name)} = {visible_line(literal(setting, run))}{visible_line(written)}"
     place = f"{setting.where}" if setting.where else setting.recipe
@@ -190,7 +190,7 @@ def _value_text(name: str, setting: Resolved, run: Run, style: Style) -> Iterato
     yield style(f"      {'; '.join(said)}", dim=True)
 
 
-def _rest_text(run: Run, style: Style) -> Iterator[str]:
+def _rest_text(run: RecipeRun, style: Style) -> Iterator[str]:
     if run.of_each_node:
         yield ""
         yield style("each node sets", bold=True)
@@ -213,16 +213,16 @@ def _broken_text(broken: Sequence[Broken], style: Style) -> Iterator[str]:
         yield f"{style.bad('broken')}  {one.where}: {visible_line(str(one))}  {style(f'[{one.rule}]', dim=True)}"
 
 
-def _on(run: Run) -> str:
+def _on(run: RecipeRun) -> str:
     return f"{run.title}@{run.release}" if run.release else run.title
 
 
-def diff_json(one: Run, other: Run, rows: Sequence[Difference]) -> dict[str, Any]:
+def diff_json(one: RecipeRun, other: RecipeRun, rows: Sequence[SettingDifference]) -> dict[str, Any]:
     """The shape patchctl.training.recipes.diff/1."""
     return {"one": _on(one), "other": _on(other), "differences": [asdict(row) for row in rows]}
 
 
-def diff_text(one: Run, other: Run, rows: Sequence[Difference], style: Style) -> Iterator[str]:
+def diff_text(one: RecipeRun, other: RecipeRun, rows: Sequence[SettingDifference], style: Style) -> Iterator[str]:
     """- what the first has, + what the second has."""
     yield style(f"--- {_on(one)}", bold=True)
     yield style(f"+++ {_on(other)}", bold=True)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from patchctl.cli.app import App
-from patchctl.cluster.request import Environment
+from patchctl.cluster.request import ExpectedEnvironment
 from patchctl.training.recipes.conditions import names_in
 from patchctl.training.recipes.read import SHARED, Recipes
-from patchctl.training.recipes.resolve import Run
+from patchctl.training.recipes.resolve import RecipeRun
 from patchctl.training.verbs.options import RecipeArguments, RecipeBook
 
 _ENV = "env."
 
 
-def environment_of_recipe(app: App, profile: str | None, recipe: str | None) -> Environment:
+def environment_of_recipe(app: App, profile: str | None, recipe: str | None) -> ExpectedEnvironment:
     """A recipe's environment; without one, the names of all variables that matter in the profile. A path of a recipe is each
     machine's own, and is compared among the nodes. Raises WrongUse, InvalidManifest, BadManifest."""
     book = RecipeBook(app)
     if recipe is None:
-        return Environment(profile, tuple(variable_names(book.recipes, profile, None)))
+        return ExpectedEnvironment(profile, tuple(variable_names(book.recipes, profile, None)))
     run = book.valid_run(RecipeArguments(profile, recipe))
-    return Environment(
+    return ExpectedEnvironment(
         run.profile,
         tuple(variable_names(book.recipes, run.profile, run)),
         {n: v.value for n, v in run.environment.items() if v.path is None},
@@ -28,7 +28,7 @@ def environment_of_recipe(app: App, profile: str | None, recipe: str | None) -> 
     )
 
 
-def variable_names(recipes: Recipes, profile: str | None, run: Run | None) -> list[str]:
+def variable_names(recipes: Recipes, profile: str | None, run: RecipeRun | None) -> list[str]:
     """The variables that the rules name, and the recipe; without one, every recipe of the profile."""
     names: dict[str, None] = {}
     if run is not None:

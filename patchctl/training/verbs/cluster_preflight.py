@@ -22,7 +22,7 @@ from patchctl.training.verbs.options import (
 
 if TYPE_CHECKING:
     from patchctl.cluster.facts import Request
-    from patchctl.training.recipes.resolve import Run
+    from patchctl.training.recipes.resolve import RecipeRun
 
 
 @click.command("preflight", short_help="Look whether every node can run a recipe, and name the odd one.")
@@ -109,7 +109,7 @@ def preflight(
     return DONE if outcome.ready else FINDINGS
 
 
-def _request(app: App, run: Run, plain: Request) -> Request:
+def _request(app: App, run: RecipeRun, plain: Request) -> Request:
     """The request, with what each node has to know of the recipe."""
     from patchctl.cluster.facts import MachineRequest
     from patchctl.training.verbs.preflight import variables_of

@@ -15,7 +15,7 @@ from patchctl.errors import BadManifest, WrongUse
 
 if TYPE_CHECKING:
     from patchctl.training.recipes.read import Recipes
-    from patchctl.training.recipes.resolve import Given, Run
+    from patchctl.training.recipes.resolve import Given, RecipeRun
     from patchctl.training.recipes.rules import Broken
     from patchctl.training.recipes.totals import Totals
 
@@ -46,7 +46,7 @@ class RecipeBook:
 
         return read_recipes(self._app.distribution)
 
-    def run(self, arguments: RecipeArguments) -> Run:
+    def run(self, arguments: RecipeArguments) -> RecipeRun:
         """The recipe as it would run. Raises WrongUse for one that is not there."""
         from patchctl.training.recipes.resolve import resolve
 
@@ -77,7 +77,7 @@ class RecipeBook:
             )
         return WrongUse(f"{name} is a profile, and which recipe of it?", hint=", ".join(f"{name}/{r}" for r in recipes))
 
-    def broken(self, run: Run) -> list[Broken]:
+    def broken(self, run: RecipeRun) -> list[Broken]:
         """Every rule that the recipe does not keep, and every key that its configuration does not have."""
         from patchctl.training.recipes.check import features_and_switches
         from patchctl.training.recipes.keys import read_keys, unknown_keys
@@ -91,7 +91,7 @@ class RecipeBook:
             *wrong_needs(run, features, switches, self.recipes.rules),
         ]
 
-    def totals(self, run: Run) -> Totals:
+    def totals(self, run: RecipeRun) -> Totals:
         """What the run comes to, with checkpoints of the size that the profile's model has."""
         from patchctl.training.models.parameters import read_model
         from patchctl.training.models.published import model_of, read_models
@@ -106,7 +106,7 @@ class RecipeBook:
             return totals_of(run, rules)
         return totals_of(run, rules, bytes_of_one(read_model(published[1].config), facts_of(run, rules)))
 
-    def valid_run(self, arguments: RecipeArguments) -> Run:
+    def valid_run(self, arguments: RecipeArguments) -> RecipeRun:
         """As `run`; raises BadManifest, with every rule that is broken, unless it keeps all of them."""
         run = self.run(arguments)
         broken = self.broken(run)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from patchctl.findings.report import Finding
     from patchctl.training.preflight.case import Case
     from patchctl.training.preflight.machine import Machine
-    from patchctl.training.recipes.resolve import Run
+    from patchctl.training.recipes.resolve import RecipeRun
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -112,7 +112,9 @@ def command(
     return report.exit_code()
 
 
-def _machine(app: App, run: Run, folder: Path | None, workspace: Path, python: str | None, as_json: bool) -> Machine:
+def _machine(
+    app: App, run: RecipeRun, folder: Path | None, workspace: Path, python: str | None, as_json: bool
+) -> Machine:
     """The recording, or this machine."""
     from patchctl.doctor.runtime import training_python
     from patchctl.training.preflight.live import ProbeRequest, look, workspace_state
@@ -149,7 +151,7 @@ def other_release(
     from patchctl.training.preflight.other_releases import blocked_by_software, fitting_release
 
     @cache
-    def run_on(name: str) -> tuple[App, Run] | None:
+    def run_on(name: str) -> tuple[App, RecipeRun] | None:
         other = App(app.root, app.cache, app.color, name, app.shown)
         try:
             return other, RecipeBook(other).valid_run(arguments)
@@ -170,14 +172,14 @@ def other_release(
     return said
 
 
-def variables_of(app: App, run: Run) -> frozenset[str]:
+def variables_of(app: App, run: RecipeRun) -> frozenset[str]:
     """The variables by name that the recipe, its paths and the practice's documents speak of."""
     practice = app.distribution.practice
     switches = [name.partition("=")[0] for name in practice.switches] if practice else []
     return frozenset([*run.environment, *run.of_each_node, *(p.variable for p in run.paths.values()), *switches])
 
 
-def case_of(app: App, run: Run, machine: Machine, mean_tokens: int | None) -> Case:
+def case_of(app: App, run: RecipeRun, machine: Machine, mean_tokens: int | None) -> Case:
     from patchctl.requirements.sets import set_of
     from patchctl.training.models.published import model_of, read_models
     from patchctl.training.preflight.case import MEAN_TOKENS, Case

@@ -18,7 +18,7 @@ from patchctl.training.verbs.options import (
 )
 
 if TYPE_CHECKING:
-    from patchctl.training.recipes.resolve import Run
+    from patchctl.training.recipes.resolve import RecipeRun
 
 
 @click.group("recipe")
@@ -131,7 +131,7 @@ def diff(app: App, one: str, other: str, profile: str | None, as_json: bool) -> 
     app.emit("recipe.diff", diff_json(*runs, rows), lambda style: diff_text(*runs, rows, style), as_json)
 
 
-def _run_on(app: App, profile: str | None, named: str) -> Run:
+def _run_on(app: App, profile: str | None, named: str) -> RecipeRun:
     """RECIPE, or RECIPE@RELEASE on that release."""
     recipe, at, release = named.partition("@")
     chosen = App(app.root, app.cache, app.color, release) if at else app

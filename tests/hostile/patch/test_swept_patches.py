@@ -18,7 +18,7 @@ from harmless import assert_harmless
 from on_disk import snapshot
 from watched import Watched, run_all
 
-from patchctl.manifest.series import Patch
+from patchctl.manifest.series import SeriesPatch
 
 pytestmark = pytest.mark.heavy("thousands of changed inputs")
 
@@ -37,7 +37,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 def patch_path(name: str) -> str:
-    return Patch("greeter", "v1", name).path
+    return SeriesPatch("greeter", "v1", name).path
 
 
 def with_patches(made: Made, root: Path, patches: list[bytes]) -> Path:

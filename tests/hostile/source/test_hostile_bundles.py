@@ -25,7 +25,18 @@ from on_disk import snapshot
 from source_builders import tar_gz
 
 from patchctl.bundle import layout
-from patchctl.bundle.layout import BLOCK, DIGEST, END, INDEX, Extent, Index, Member, extents, parse_index, render_index
+from patchctl.bundle.layout import (
+    BLOCK,
+    DIGEST,
+    END,
+    INDEX,
+    BundleMember,
+    Extent,
+    Index,
+    extents,
+    parse_index,
+    render_index,
+)
 from patchctl.bundle.read import Bundle, open_bundle
 from patchctl.errors import PatchctlError, SourceMismatch, WrongUse
 
@@ -50,15 +61,15 @@ def good(made: Made, tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def index_of(data: bytes) -> tuple[Index, int]:
     """The index of a good bundle and where its first member's header is."""
     size = int(data[124:135], 8)
-    after = Extent(Member(INDEX, size, ""), 0).after
-    return parse_index(data[BLOCK : BLOCK + size]), Extent(Member(DIGEST, DIGEST_SIZE, ""), after).after
+    after = Extent(BundleMember(INDEX, size, ""), 0).after
+    return parse_index(data[BLOCK : BLOCK + size]), Extent(BundleMember(DIGEST, DIGEST_SIZE, ""), after).after
 
 
 def parts(data: bytes) -> Iterator[tuple[int, str]]:
     """Every byte's place, with what the message must name."""
     size = int(data[124:135], 8)
-    first = Extent(Member(INDEX, size, ""), 0)
-    second = Extent(Member(DIGEST, DIGEST_SIZE, ""), first.after)
+    first = Extent(BundleMember(INDEX, size, ""), 0)
+    second = Extent(BundleMember(DIGEST, DIGEST_SIZE, ""), first.after)
     index, after = index_of(data)
     for extent in (first, second, *extents(index.members, after)):
         name = extent.member.name
@@ -142,12 +153,12 @@ def forged(data: bytes, change: Change, more: tuple[tuple[str, bytes], ...] = ()
 
 def framed(text: bytes, contents: list[tuple[str, bytes]]) -> bytes:
     """The tar archive of an index's text and members, with headers that `layout` might refuse to write."""
-    out = layout.header(Member(INDEX, len(text), "")) + text + bytes(-len(text) % BLOCK)
+    out = layout.header(BundleMember(INDEX, len(text), "")) + text + bytes(-len(text) % BLOCK)
     digest = layout.render_digest(hashlib.sha256(text).hexdigest())
-    out += layout.header(Member(DIGEST, len(digest), "")) + digest + bytes(-len(digest) % BLOCK)
+    out += layout.header(BundleMember(DIGEST, len(digest), "")) + digest + bytes(-len(digest) % BLOCK)
     for name, content in contents:
         try:
-            head = layout.header(Member(name, len(content), ""))
+            head = layout.header(BundleMember(name, len(content), ""))
         except AssertionError:  # a name that no header can hold
             head = bytes(BLOCK)
         out += head + content + bytes(-len(content) % BLOCK)
@@ -268,7 +279,7 @@ def test_a_newer_bundle_is_told_from_a_broken_one(good: bytes, tmp_path: Path) -
 
 
 def test_an_index_that_says_it_is_huge_is_not_read(good: bytes, tmp_path: Path) -> None:
-    head = layout.header(Member(INDEX, layout.INDEX_LIMIT + 1, ""))
+    head = layout.header(BundleMember(INDEX, layout.INDEX_LIMIT + 1, ""))
     assert "at most" in str(refused(tmp_path / "b.tar", head + good[BLOCK:]))
 
 

@@ -12,7 +12,7 @@ from source_builders import IndexServer, Repo, demo_stack, demo_upstream, sdist_
 
 from patchctl.errors import SourceMismatch
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.objects import Entry, TreeBuilder
+from patchctl.git.objects import TreeBuilder, TreeEntry
 from patchctl.git.pack import PackWriter
 from patchctl.manifest.types import Sdist
 from patchctl.source import pipconfig
@@ -137,7 +137,7 @@ def test_a_base_exchanged_for_another_whole_one_is_found(base: Base) -> None:
     """Every object and digest is right, and it is not the pin's tree."""
     writer = PackWriter()
     folders: dict[str, bytes] = {}
-    tree = TreeBuilder({b"evil.py": Entry(0o100644, writer.add("blob", b"evil\n"))}).write(folders)
+    tree = TreeBuilder({b"evil.py": TreeEntry(0o100644, writer.add("blob", b"evil\n"))}).write(folders)
     for oid, data in folders.items():
         writer.add_known(oid, "tree", data)
     for suffix in (".pack", ".idx"):

@@ -12,7 +12,7 @@ import pytest
 from distribution import GREETER, Made, make_distribution, write_files
 
 from patchctl.catalog.evidence import Evidence, digests
-from patchctl.catalog.evidence_file import Proof, Record, read_record, record_file, write_record
+from patchctl.catalog.evidence_file import EvidenceRecord, Proof, read_record, record_file, write_record
 from patchctl.errors import BadManifest
 from patchctl.manifest.distribution import Distribution
 from patchctl.stack.plan import load_patches
@@ -41,7 +41,7 @@ class Proven:
         (patch,) = (p for p in load_patches(dist, stack) if p.feature == "polite")
         return Evidence(dist).unproven(stack, patch)
 
-    def record(self) -> Record:
+    def record(self) -> EvidenceRecord:
         """What holds of the files that are there now."""
         dist = Distribution.load(self.root)
         stack = dist.stack("greeter", self.stack)
@@ -53,7 +53,7 @@ class Proven:
         (mutation,) = digests(self.root, [MUTANT.replace("/v1/", f"/{self.stack}/")]).values()
         red = {"mutant": {"test_need": "on failed"}}
         mutant = replace(tests, files=used, results=red, mutation=mutation)
-        return Record("greeter", self.stack, "polite", tests, {"polite": mutant})
+        return EvidenceRecord("greeter", self.stack, "polite", tests, {"polite": mutant})
 
     def move(self, old: str, new: str) -> None:
         (self.root / new).parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from distribution import GREETER, make_distribution
 
 from patchctl.check.diff_rules import check_counts
-from patchctl.check.sources import Changed, PythonCheck, check_switch, switch_name
+from patchctl.check.sources import PatchedFiles, PythonCheck, check_switch, switch_name
 from patchctl.errors import Tried
 from patchctl.findings.report import Finding, NotChecked, Report
 from patchctl.patch.parse import Patch
@@ -31,7 +31,7 @@ def names(found: list[Finding]) -> list[tuple[str, str]]:
 
 
 def changed(patch: StackPatch, before: bytes | None, after: bytes, path: str = "greeter/hello.py") -> list[Finding]:
-    return list(PythonCheck("greeter").changed(Changed(patch, {path: (before, after)})))
+    return list(PythonCheck("greeter").changed(PatchedFiles(patch, {path: (before, after)})))
 
 
 @pytest.mark.parametrize(
@@ -134,9 +134,12 @@ def test_a_switch_is_found_in_added_lines_only_as_a_whole_word(patches: dict[str
     other = replace(polite, patch=Patch(polite.patch.name, header, polite.patch.changes))
     (note,) = check_switch(other, "greeter", None)
     assert note.level == "note"
-    (error,) = check_switch(other, "greeter", Changed(other, {"greeter/hello.py": (b"", b"GREETER_POLITE")}))
+    (error,) = check_switch(other, "greeter", PatchedFiles(other, {"greeter/hello.py": (b"", b"GREETER_POLITE")}))
     assert error.level == "error"
-    assert list(check_switch(other, "greeter", Changed(other, {"greeter/hello.py": (b"", b"x[GREETER_POLIT]")}))) == []
+    assert (
+        list(check_switch(other, "greeter", PatchedFiles(other, {"greeter/hello.py": (b"", b"x[GREETER_POLIT]")})))
+        == []
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from patchctl.drift.api_diff import Source, changed_names, written_lines
+from patchctl.drift.api_diff import PatchedSource, changed_names, written_lines
 from patchctl.patch.parse import parse_diff
 
 TREE = {
@@ -35,7 +35,7 @@ def changed(
     def reader(tree: dict[str, str]):  # type: ignore[no-untyped-def]
         return lambda path: tree[path].encode() if path in tree else None
 
-    source = Source(path, text.encode(), frozenset(lines) if lines is not None else None)
+    source = PatchedSource(path, text.encode(), frozenset(lines) if lines is not None else None)
     assert changed_names([source], reader(TREE), reader(TREE)) == []
     return [(c.name, c.now) for c in changed_names([source], reader(TREE), reader(new))]
 

@@ -16,7 +16,7 @@ from patchctl.delta import apply_delta
 from patchctl.errors import SourceMismatch
 from patchctl.git import catfile
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.objects import Entry, object_id
+from patchctl.git.objects import TreeEntry, object_id
 
 CONTENTS = {
     b"folder/%d" % i: (0o100644, random.Random(i).randbytes(200 + 300 * (i % 5)) + b"text\n" * 40) for i in range(8)
@@ -168,7 +168,7 @@ def test_submodules_are_entries_and_no_blobs(tmp_path: Path) -> None:
     tree = repo.git("mktree", "--missing", stdin=b"160000 commit " + b"1" * 40 + b"\tsub\n").decode().strip()
     with ObjectReader(repo.dir) as reader:
         files = reader.files(tree)
-        assert files == {b"sub": Entry(0o160000, "1" * 40)}
+        assert files == {b"sub": TreeEntry(0o160000, "1" * 40)}
         assert list(reader.blobs(files, files)) == []
 
 

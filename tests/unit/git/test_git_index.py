@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.index import Change, NotPlain, changed, has_marks, made_anew
+from patchctl.git.index import IndexChange, NotPlain, changed, has_marks, made_anew
 from patchctl.workspace.files import TreeFiles
 
 ENV = {
@@ -72,12 +72,12 @@ def checkout(tmp_path: Path) -> tuple[Path, list[str]]:
     return top, commits
 
 
-def change_of(top: Path, source: str, target: str, files: TreeFiles | None = None) -> Change:
+def change_of(top: Path, source: str, target: str, files: TreeFiles | None = None) -> IndexChange:
     trees = [git(top, "rev-parse", f"{c}^{{tree}}").strip() for c in (source, target)]
     with ObjectReader(top / ".git") as reader:
         found = reader.changes(*trees)
     files = files or TreeFiles(top)
-    return Change(trees[0], found.before, found.after, found.folders, files.entry, files.written)
+    return IndexChange(trees[0], found.before, found.after, found.folders, files.entry, files.written)
 
 
 def cache_of_trees(index: Path) -> bytes:
@@ -213,7 +213,9 @@ def test_an_index_made_anew_is_the_one_that_git_makes(checkout: tuple[Path, list
     tree = git(top, "rev-parse", f"{commits[-1]}^{{tree}}").strip()
     with ObjectReader(top / ".git") as reader:
         found = reader.changes(None, tree)
-    data, differing = made_anew(top, Change("", found.before, found.after, found.folders, TreeFiles(top).entry, {}))
+    data, differing = made_anew(
+        top, IndexChange("", found.before, found.after, found.folders, TreeFiles(top).entry, {})
+    )
     assert differing == []
     own = top / ".git/own"
     own.write_bytes(data)

@@ -9,7 +9,16 @@ from engine_tools import Repo
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from patchctl.git.objects import Entry, Files, Person, TreeBuilder, object_id, parse_tree, render_commit, render_tree
+from patchctl.git.objects import (
+    Files,
+    Person,
+    TreeBuilder,
+    TreeEntry,
+    object_id,
+    parse_tree,
+    render_commit,
+    render_tree,
+)
 
 QUICK = settings(
     max_examples=40,
@@ -61,13 +70,13 @@ MODES = st.sampled_from([0o100644, 0o100755, 0o120000, 0o160000])
 def test_tree_ids_are_those_of_write_tree_after_any_change(
     repo: Repo, tmp_path: Path, paths: list[bytes], later: list[tuple[bytes, bool]], data: st.DataObject
 ) -> None:
-    files: Files = {p: Entry(data.draw(MODES), BLOB) for p in paths}
+    files: Files = {p: TreeEntry(data.draw(MODES), BLOB) for p in paths}
     builder = TreeBuilder(files)
     stored: dict[str, bytes] = {}
     assert builder.write(stored) == write_tree(repo, files, tmp_path / "index")
     for path, add in later:
         if add and len(without_clashes([*files, path])) == len({*files, path}):
-            files[path] = Entry(data.draw(MODES), object_id("blob", path))
+            files[path] = TreeEntry(data.draw(MODES), object_id("blob", path))
             builder.put(path, files[path])
         elif path in files:
             del files[path]
@@ -91,11 +100,11 @@ def flat(stored: dict[str, bytes], tree: str, prefix: bytes = b"") -> Files:
 
 
 def test_only_changed_folders_are_given_out_each_with_what_it_was() -> None:
-    builder = TreeBuilder({b"a/b/f": Entry(0o100644, BLOB), b"c/g": Entry(0o100644, BLOB)})
+    builder = TreeBuilder({b"a/b/f": TreeEntry(0o100644, BLOB), b"c/g": TreeEntry(0o100644, BLOB)})
     first: dict[str, bytes] = {}
     root = builder.write(first)
     assert len(first) == 4
-    builder.put(b"a/b/f", Entry(0o100755, BLOB))
+    builder.put(b"a/b/f", TreeEntry(0o100755, BLOB))
     given: list[tuple[str, bytes, str | None]] = []
     assert builder.write_to(lambda *a: given.append(a)) != root
     assert len(given) == 3, "the root, a and a/b"
@@ -104,14 +113,18 @@ def test_only_changed_folders_are_given_out_each_with_what_it_was() -> None:
 
 
 def test_removing_what_is_not_there_is_an_error() -> None:
-    builder = TreeBuilder({b"a/f": Entry(0o100644, BLOB)})
+    builder = TreeBuilder({b"a/f": TreeEntry(0o100644, BLOB)})
     for path in (b"f", b"a/g", b"x/y"):
         with pytest.raises(KeyError):
             builder.remove(path)
 
 
 def test_tree_objects_round_trip_and_sort_as_git_sorts() -> None:
-    entries = [(b"a.b", Entry(0o100644, BLOB)), (b"a", Entry(0o040000, BLOB)), (b"a0", Entry(0o160000, BLOB))]
+    entries = [
+        (b"a.b", TreeEntry(0o100644, BLOB)),
+        (b"a", TreeEntry(0o040000, BLOB)),
+        (b"a0", TreeEntry(0o160000, BLOB)),
+    ]
     assert [name for name, _ in parse_tree(render_tree(entries[::-1]))] == [b"a.b", b"a", b"a0"]
     assert parse_tree(render_tree(entries)) == entries
     assert parse_tree(b"") == []

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from patchctl import delta
 from patchctl.git import pack
-from patchctl.git.objects import Entry, Person, TreeBuilder, object_id, render_commit
+from patchctl.git.objects import Person, TreeBuilder, TreeEntry, object_id, render_commit
 from patchctl.git.pack import PackWriter
 from patchctl.patch.binary import MAX_INFLATED
 
@@ -45,7 +45,7 @@ def commit_of(
     writer: PackWriter, objects: dict[str, tuple[str, bytes]], blobs: dict[bytes, str], parents: list[str]
 ) -> str:
     """A commit on these blobs, so that nothing in the pack is dangling or broken to fsck."""
-    builder = TreeBuilder({path: Entry(0o100644, oid) for path, oid in blobs.items()})
+    builder = TreeBuilder({path: TreeEntry(0o100644, oid) for path, oid in blobs.items()})
     folders: dict[str, bytes] = {}
     tree = builder.write(folders)
     for oid, data in folders.items():

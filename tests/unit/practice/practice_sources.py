@@ -12,7 +12,7 @@ from practice_documents import Credit, Documents, credits_of
 from practice_words import plain_value, stands, telling, words
 
 from patchctl.manifest.types import Practice
-from patchctl.training.recipes.types import Condition, Recipe, Rule, Setting
+from patchctl.training.recipes.types import Condition, Recipe, RecipeRule, Setting
 
 REPO = Path(__file__).resolve().parents[3]
 # What follows the comma may be a function or a class as well, which has no dot.
@@ -47,14 +47,14 @@ def _gives(name: str, setting: Setting, has: Collection[str]) -> bool:
     return (is_size or tail in has) and (plain in ("true", "false") or all(stands(w, has) for w in words(value)))
 
 
-def of_rule(rule: Rule, documents: Documents) -> Iterator[str]:
+def of_rule(rule: RecipeRule, documents: Documents) -> Iterator[str]:
     """A fault for each source of a rule that has nothing of what the rule asks about."""
     own = {part for word in _asked(rule) for part in (word, *word.split("."))}
     for credit in credits_of(rule.source):
         yield from _faults(credit, documents, partial(_has_one, own))
 
 
-def _asked(rule: Rule) -> frozenset[str]:
+def _asked(rule: RecipeRule) -> frozenset[str]:
     """The names and values that a rule asks about, and what its text calls by name."""
     parts: list[str] = [rule.says, rule.why, rule.hint]
     for condition in (rule.must, rule.when or Condition()):

@@ -12,7 +12,7 @@ from practice_sources import REPO, has_file, of_recipe, of_rule, of_switches
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Named, Practice
 from patchctl.training.recipes.read import read_recipes
-from patchctl.training.recipes.types import Condition, Recipe, Rule, Setting
+from patchctl.training.recipes.types import Condition, Recipe, RecipeRule, Setting
 
 DIST = Distribution.load(REPO)
 RECIPES = read_recipes(DIST)
@@ -89,7 +89,7 @@ def test_a_value_of_nobody() -> None:
 def test_a_rule_and_a_switch_that_their_document_does_not_have() -> None:
     queue = Condition(equals={"env.QUEUE": ["1"]})
     for section, count in (("3", 0), ("1", 1)):
-        rule = Rule("who is loud waits", "others wait", f"007, {section}", queue, "QUEUE=1", [], [])
+        rule = RecipeRule("who is loud waits", "others wait", f"007, {section}", queue, "QUEUE=1", [], [])
         assert len(list(of_rule(rule, BOOK))) == count
     practice = Practice(1, {"MANNERS=1": Named(["007"]), "QUEUE=9": Named(["007"])})
     assert [fault.partition(";")[0] for fault in of_switches(practice, BOOK)] == ["MANNERS=1: 007 does not give it"]

@@ -18,7 +18,7 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.key_list import FOLDER
 from patchctl.training.recipes.keys import KnownKeys, read_keys, unknown_keys
 from patchctl.training.recipes.read import Recipes, read_recipes
-from patchctl.training.recipes.resolve import Given, Run, resolve
+from patchctl.training.recipes.resolve import Given, RecipeRun, resolve
 
 REPOSITORY = Path(__file__).parents[3]
 DIST = Distribution.load(REPOSITORY)
@@ -30,7 +30,7 @@ ACTOR = "actor_rollout_ref.actor"
 OVERRIDE = f"{ACTOR}.megatron.override_transformer_config"
 
 
-def run_of(profile: str, name: str, **overrides: str) -> Run:
+def run_of(profile: str, name: str, **overrides: str) -> RecipeRun:
     return resolve(RECIPES, profile, name, Given(overrides=overrides))
 
 

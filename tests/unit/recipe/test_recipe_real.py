@@ -11,7 +11,7 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.training.models.published import model_of, read_models
 from patchctl.training.recipes.check import features_and_switches
 from patchctl.training.recipes.read import FOLDER, Recipes, read_recipes
-from patchctl.training.recipes.resolve import Given, Run, resolve
+from patchctl.training.recipes.resolve import Given, RecipeRun, resolve
 from patchctl.training.recipes.rules import broken_rules, sample_facts, verdict
 
 REPOSITORY = Path(__file__).parents[3]
@@ -52,11 +52,11 @@ EXPECTED = {
 }
 
 
-def run_of(profile: str, name: str, given: Given | None = None) -> Run:
+def run_of(profile: str, name: str, given: Given | None = None) -> RecipeRun:
     return resolve(RECIPES, profile, name, given)
 
 
-def value(run: Run, key: str) -> str | None:
+def value(run: RecipeRun, key: str) -> str | None:
     setting = run.override(key)
     return None if setting is None else setting.value
 
@@ -82,7 +82,7 @@ def test_the_newer_release_has_recipes_of_its_own() -> None:
     [resolve(recipes, *key) for recipes in (RECIPES, NEWER) for key in recipes.runnable()],
     ids=lambda run: f"{run.title}@{run.release}",
 )
-def test_every_value_names_who_gives_it(run: Run) -> None:
+def test_every_value_names_who_gives_it(run: RecipeRun) -> None:
     values = {**run.sizes, **run.environment, **run.overrides}
     unnamed = [name for name, v in values.items() if not v.source and not v.ours and v.recipe != "computed"]
     assert unnamed == []

@@ -15,7 +15,7 @@ from patchctl.manifest.load import read
 from patchctl.manifest.types import Pin, Sdist, Stack
 from patchctl.training.recipes.conditions import faults
 from patchctl.training.recipes.read import RULES, Recipes, read_recipes
-from patchctl.training.recipes.resolve import Given, Run, resolve
+from patchctl.training.recipes.resolve import Given, RecipeRun, resolve
 from patchctl.training.recipes.rules import broken_rules, facts_of
 from patchctl.training.recipes.types import Rules
 from patchctl.training.recipes.versions import table_of, true_of, version_of
@@ -28,7 +28,7 @@ ROLLOUT = "actor_rollout_ref.rollout"
 MEGATRON = "actor_rollout_ref.actor.megatron"
 
 
-def run_of(recipes: Recipes, recipe: str, **overrides: str) -> Run:
+def run_of(recipes: Recipes, recipe: str, **overrides: str) -> RecipeRun:
     profile, _, name = recipe.partition("/")
     return resolve(recipes, profile, name, Given(overrides=overrides))
 

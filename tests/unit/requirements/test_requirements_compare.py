@@ -8,14 +8,14 @@ from real_set import REPO
 
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.requirement_types import PLATFORMS, Platform
-from patchctl.requirements.compare import Wanted, compare
+from patchctl.requirements.compare import RequiredPackages, compare
 from patchctl.requirements.sets import read_set
 
 SET = read_set(Distribution.load(REPO), oldest())
 
 
-def wanted(platform: Platform = "x86_64") -> Wanted:
-    return Wanted.read(SET, platform)
+def wanted(platform: Platform = "x86_64") -> RequiredPackages:
+    return RequiredPackages.read(SET, platform)
 
 
 def as_locked(platform: Platform = "x86_64") -> dict[str, str]:

@@ -28,7 +28,7 @@ from source_builders import (
 from patchctl.errors import SourceMismatch, WrongUse
 from patchctl.manifest.types import Sdist
 from patchctl.source import pipconfig
-from patchctl.source.cache import Record, entries, new_repository, place, seal, staging
+from patchctl.source.cache import BaseRecord, entries, new_repository, place, seal, staging
 from patchctl.source.intact import check_base
 from patchctl.source.obtain import obtain
 from patchctl.source.types import Base, SourceOptions
@@ -138,7 +138,7 @@ def test_several_runs_may_fetch_the_same_at_once(big: Repo, options: SourceOptio
 
 def test_a_base_that_another_run_puts_there_while_it_is_looked_for(tmp_path: Path) -> None:
     """It is there or it is not; nobody sees it without its record."""
-    record = Record("greeter", "git", "1" * 40, "2" * 40, "file:///nowhere")
+    record = BaseRecord("greeter", "git", "1" * 40, "2" * 40, "file:///nowhere")
     places = [(tmp_path / "staged" / f"{n}.git", tmp_path / "git" / f"{n}.git") for n in range(500)]
     for staged, _ in places:
         seal(new_repository(staged), record)

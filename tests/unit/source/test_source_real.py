@@ -16,7 +16,7 @@ import yaml
 
 from patchctl.errors import SourceUnavailable
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.objects import GITLINK, Entry, Files, TreeBuilder
+from patchctl.git.objects import GITLINK, Files, TreeBuilder, TreeEntry
 from patchctl.manifest.types import GeneratedFile, Pin, Sdist, Stack, Upstream
 from patchctl.source.archive import ArchivedFile, is_generated, read_archive
 from patchctl.source.cache import cache_root, kept_archive
@@ -92,7 +92,7 @@ def table(upstream: str, stack: str) -> Files:
     for path in sorted(folder.rglob("*.tsv")):
         if path.stem in (stack, f"{upstream}-{stack}") and upstream in str(path.relative_to(folder)):
             rows = (line.split("\t") for line in path.read_text().splitlines() if line and not line.startswith("#"))
-            return {name.encode(): Entry(int(mode, 8), oid) for mode, oid, name in rows}
+            return {name.encode(): TreeEntry(int(mode, 8), oid) for mode, oid, name in rows}
     pytest.skip(f"{folder} has no table of {upstream} at {stack}")
 
 
@@ -128,7 +128,7 @@ def test_vllm_ascend_s_archive_and_its_submodule_make_the_pinned_tree(had: Calla
     base = had("vllm-ascend")
     with ObjectReader(base.repo) as reader:
         builder = TreeBuilder(reader.files(base.tree))
-    builder.put(b"csrc/third_party/catlass", Entry(GITLINK, "716fd7baa7fb7f6cac0488bb628fd1dd0e875641"))
+    builder.put(b"csrc/third_party/catlass", TreeEntry(GITLINK, "716fd7baa7fb7f6cac0488bb628fd1dd0e875641"))
     assert builder.write() == pinned("vllm-ascend").pin.tree
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from patchctl.source.tarball import BLOCK, BadArchive, Member, members
+from patchctl.source.tarball import BLOCK, BadArchive, TarMember, members
 
 NAMES = st.lists(
     st.text(st.characters(codec="utf-8", exclude_characters="\0/"), min_size=1, max_size=70).filter(
@@ -20,7 +20,7 @@ NAMES = st.lists(
 ).map("/".join)
 
 
-def read(data: bytes, limit: int = 1 << 20) -> list[Member]:
+def read(data: bytes, limit: int = 1 << 20) -> list[TarMember]:
     return list(members(io.BytesIO(data), limit))
 
 
@@ -68,7 +68,7 @@ def test_an_archive_that_ends_early_is_refused(cut: int) -> None:
 def test_long_names_of_both_formats_are_read() -> None:
     name = "top/" + "d" * 120 + "/" + "f" * 200 + "ü"
     for form in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
-        assert read(tar({name: b"x"}, form)) == [Member(name.encode(), 0o600, b"x")]
+        assert read(tar({name: b"x"}, form)) == [TarMember(name.encode(), 0o600, b"x")]
 
 
 def test_the_prefix_of_ustar_is_read() -> None:

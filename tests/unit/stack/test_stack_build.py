@@ -11,7 +11,7 @@ from engine_tools import HEAD, Repo, build, git, reader_tree, stack_patch, store
 
 from patchctl.errors import DoesNotApply
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.objects import Entry, object_id
+from patchctl.git.objects import TreeEntry, object_id
 from patchctl.source.types import Base
 from patchctl.stack.build import Built, StackBuilder, Touched
 from patchctl.stack.plan import missing_files
@@ -122,10 +122,10 @@ def test_what_a_step_touches(repo: Repo) -> None:
     built = build(repo.dir, commits[0], [HEAD + repo.diff(commits[0], commits[1], "-M")])
     ids = {data: object_id("blob", data) for data in (x[1], y[1], b"x\n" * 8)}
     assert sorted(built.steps[0].touched, key=lambda t: t.path) == [
-        Touched(b"a", Entry(0o100644, ids[x[1]]), Entry(0o100644, ids[b"x\n" * 8])),
-        Touched(b"b", Entry(0o100644, ids[y[1]]), None),
-        Touched(b"c", None, Entry(0o100644, ids[y[1]])),
-        Touched(b"run", Entry(0o100644, ids[x[1]]), Entry(0o100755, ids[x[1]])),
+        Touched(b"a", TreeEntry(0o100644, ids[x[1]]), TreeEntry(0o100644, ids[b"x\n" * 8])),
+        Touched(b"b", TreeEntry(0o100644, ids[y[1]]), None),
+        Touched(b"c", None, TreeEntry(0o100644, ids[y[1]])),
+        Touched(b"run", TreeEntry(0o100644, ids[x[1]]), TreeEntry(0o100755, ids[x[1]])),
     ]
 
 

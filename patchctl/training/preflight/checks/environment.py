@@ -16,7 +16,7 @@ from patchctl.training.recipes.arithmetic import BadExpression
 from patchctl.training.recipes.conditions import Facts, names_in
 from patchctl.training.recipes.resolve import Resolved
 from patchctl.training.recipes.rules import facts_of, verdict
-from patchctl.training.recipes.types import Rule
+from patchctl.training.recipes.types import RecipeRule
 
 HARMLESS = "variables-that-nothing-reads"
 """The rule whose variables do nothing: what breaks it stops no run."""
@@ -61,7 +61,7 @@ def _against_rules(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
                 yield _broken(case, name, value, rule_name, rule, what)
 
 
-def _broken(case: Case, name: str, value: str, rule_name: str, rule: Rule, what: str) -> Finding:
+def _broken(case: Case, name: str, value: str, rule_name: str, rule: RecipeRule, what: str) -> Finding:
     named = _in_practice(case, name, value)
     instead = _instead(case, named) if named else None
     todo = f"unset {name}" + (f"; {instead}" if instead else f"; {rule.hint}")
@@ -97,11 +97,11 @@ def _with(case: Case, name: str, value: str) -> Facts:
     return facts_of(replace(case.run, environment=environment), case.all_rules)
 
 
-def _names(rule: Rule) -> list[str]:
+def _names(rule: RecipeRule) -> list[str]:
     return [*names_in(rule.must), *(names_in(rule.when) if rule.when else [])]
 
 
-def _breaks(rule: Rule, facts: Facts) -> str | None:
+def _breaks(rule: RecipeRule, facts: Facts) -> str | None:
     try:
         return verdict(rule, facts)
     except BadExpression as error:
