@@ -1,4 +1,4 @@
-"""`patchctl` and `python -m patchctl`: the one place that knows both wings, and puts them together.
+"""`patchctl` and `python -m patchctl`: the one place that knows the extension `training`, and adds it.
 
 Whatever starts patchctl begins here: the command, the process that `cluster` starts on a node, and tests and scripts that
 call the library. Nothing but the standard library is imported before it is known what is to be done: a node has no more.
@@ -15,7 +15,7 @@ TRAINING = "patchctl.training.registration:EXTENSION"
 
 
 def compose() -> None:
-    """Adds the wing of training, and lets installed extensions be found. A second time changes nothing."""
+    """Add the extension `training`, and let installed extensions be found. Idempotent."""
     bring(TRAINING)
 
 

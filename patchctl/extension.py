@@ -1,4 +1,4 @@
-"""What a wing adds to patchctl, so that what it builds on need not know it: verbs, checks, manifests, requirements.
+"""What an extension adds to patchctl, which need not know it: verbs, checks, manifests, requirements.
 
 A package adds one by an entry point of the group `patchctl.extensions`, as training does in pyproject.toml. They are looked for once
 a process, when they are first asked for. An extension names its functions as MODULE:NAME, and each is imported when it is first
@@ -21,7 +21,7 @@ from patchctl.errors import WrongUse
 
 @dataclass(frozen=True)
 class Extension:
-    """One wing. The room that calls a function says which arguments it gets.
+    """One extension. The package that calls a function defines its arguments.
 
     `verbs` (cli): help and click command by name. `cluster_verbs` (cli.cluster_verb): click commands of the group `cluster`.
     `manifests` (manifest.files): names in manifests/ that it reads itself. `schemas` (manifest.schema): their classes by name.

@@ -23,7 +23,7 @@ from patchctl.git.objects import object_id
 from patchctl.given import regular_file
 from patchctl.identify.known import KnownTree, known_trees
 from patchctl.manifest.distribution import Distribution
-from patchctl.patch.apply import apply_change, split_lines
+from patchctl.patch.hunks import apply_change, split_lines
 from patchctl.source.types import SourceOptions
 from patchctl.source.upstream_releases import RevisionTree, UpstreamReleases
 from patchctl.stack.patches import StackPatch

@@ -11,7 +11,7 @@ from patchctl.blame.line_owners import owners_by_git
 from patchctl.errors import BrokenRepository, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.run import GitFailed
-from patchctl.patch.apply import split_lines
+from patchctl.patch.hunks import split_lines
 from patchctl.patch.names import path_text
 from patchctl.source.upstream_releases import RevisionTree
 from patchctl.workspace.state import TreeState, load_state

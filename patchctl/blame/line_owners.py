@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from patchctl.git.worktree import WorkTree
-from patchctl.patch.apply import split_lines
+from patchctl.patch.hunks import split_lines
 from patchctl.patch.parse import FileChange, Hunk
 from patchctl.stack.patches import StackPatch
 

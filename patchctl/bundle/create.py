@@ -27,7 +27,6 @@ from patchctl.bundle.layout import (
     render_index,
 )
 from patchctl.bundle.signature import Signature, SigningKey, signature_file
-from patchctl.denied import kind_of
 from patchctl.errors import BadManifest, SourceMismatch, SourceUnavailable, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import FOLDER, GITLINK, parse_tree
@@ -35,6 +34,7 @@ from patchctl.git.pack import PackWriter
 from patchctl.git.run import GitFailed, run_git
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Stack
+from patchctl.os_errors import error_type
 from patchctl.patch.names import why_refused
 from patchctl.source import cache
 from patchctl.source.intact import check_base
@@ -309,7 +309,7 @@ def _write(
             writing.all(index, parts)
             signature = _sign(out, file, writing, key) if key else None
     except OSError as error:
-        raise kind_of(error)(f"the bundle cannot be written: {error.strerror}", where=str(out)) from error
+        raise error_type(error)(f"the bundle cannot be written: {error.strerror}", where=str(out)) from error
     return writing.size, writing.digest.hexdigest(), signature
 
 

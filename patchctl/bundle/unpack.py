@@ -11,9 +11,9 @@ from pathlib import Path
 
 from patchctl.atomic import filling, make_folder, staging_of
 from patchctl.bundle.layout import DISTRIBUTION, BundleMember
-from patchctl.bundle.read import Bundle
-from patchctl.denied import kind_of
+from patchctl.bundle.reader import Bundle
 from patchctl.errors import SourceMismatch, WrongUse
+from patchctl.os_errors import error_type
 from patchctl.source import cache
 
 
@@ -61,7 +61,7 @@ def unpack_distribution(bundle: Bundle, folder: Path) -> int:
             _write(bundle, staged)
     except OSError as error:
         what = f"the folder cannot be written: {error.strerror or errno.errorcode.get(error.errno or 0, 'error')}"
-        raise kind_of(error)(what, where=str(folder)) from error
+        raise error_type(error)(what, where=str(folder)) from error
     return len(members)
 
 

@@ -11,8 +11,8 @@ from pathlib import Path, PurePosixPath
 from patchctl.catalog.evidence import mutants_of, tests_of
 from patchctl.catalog.linted import LintedPatch
 from patchctl.errors import WrongUse
+from patchctl.manifest.diagnostics import did_you_mean, nearest, quoted
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.problems import did_you_mean, nearest, quoted
 from patchctl.manifest.types import Profile, Stack
 from patchctl.stack.patches import StackPatch, load_patch
 from patchctl.stack.select import parse_feature

@@ -70,7 +70,7 @@ class OverviewPatch:
 
 @dataclass(frozen=True)
 class RecipeRow:
-    """What a wing trains a profile with: `needs` are the features (or FEATURE@UPSTREAM) that it cannot do without."""
+    """What an extension trains a profile with: `needs` are the features (or FEATURE@UPSTREAM) that it cannot do without."""
 
     profile: str
     recipe: str

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from patchctl.catalog.linted import LintedPatch
 from patchctl.check.rule import Violation, patch_rule
-from patchctl.manifest.problems import did_you_mean
+from patchctl.manifest.diagnostics import did_you_mean
 from patchctl.prove.new import MARKER as NEW
 from patchctl.stack.build import COMMITTER
 

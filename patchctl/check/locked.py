@@ -9,9 +9,9 @@ from patchctl.check.series import Key, Series, below, manifest_findings
 from patchctl.errors import BadManifest
 from patchctl.findings.report import Finding, Report, from_error
 from patchctl.git.objects import object_id
+from patchctl.manifest.diagnostics import InvalidManifest
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedPatch, StackLock, lock_file, pin_record, read_lock
-from patchctl.manifest.problems import InvalidManifest
 from patchctl.manifest.requirement_types import PLATFORMS
 from patchctl.requirements.declared import FILE, read_declared, stale
 from patchctl.requirements.inputs import inputs_of

@@ -10,9 +10,9 @@ from patchctl.catalog.linted import LintedPatch
 from patchctl.check.rules import check_form
 from patchctl.errors import BadPatch, WrongUse
 from patchctl.findings.report import Finding, Report, from_error
+from patchctl.manifest.diagnostics import InvalidManifest, did_you_mean
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.files import PRACTICE
-from patchctl.manifest.problems import InvalidManifest, did_you_mean
 from patchctl.manifest.series import SeriesPatch, own_files
 from patchctl.manifest.types import Stack
 from patchctl.stack.patches import CARRIED_FOLDER, StackPatch, load_patch

@@ -24,7 +24,7 @@ from patchctl.git.objects import GITLINK
 from patchctl.identify.lists import check_tree_list, tree_list_file
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, lock_file
-from patchctl.patch.apply import apply_change
+from patchctl.patch.hunks import apply_change
 from patchctl.source.types import Base, Form, SourceOptions
 from patchctl.stack.build import StackBuilder
 from patchctl.stack.locking import Computed, compute_lock, diff_locks, old_lock

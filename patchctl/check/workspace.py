@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from patchctl.denied import of_the_machine
 from patchctl.errors import (
     BadManifest,
     BadPatch,
@@ -31,17 +30,18 @@ from patchctl.git.run import GitFailed
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, lock_file, read_lock
 from patchctl.manifest.types import Stack
+from patchctl.os_errors import is_resource_error
 from patchctl.stack.build import Built, StackBuilder
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
-from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.imports import additions, forged, shadows
 from patchctl.workspace.journal import read_journal
 from patchctl.workspace.local_changes import operation_in
 from patchctl.workspace.pip_record import record_is_ours
 from patchctl.workspace.state import FOLDER, AppliedPatch, TreeState, WorkspaceState, in_profile, load_state
 from patchctl.workspace.status import unlike_profile
+from patchctl.workspace.tree_files import TreeFiles
 from patchctl.workspace.trees import Tree, commit_tree
 
 _AGAIN = "apply again"
@@ -134,7 +134,7 @@ class _TreeCheck:
             yield from self.untracked(instead)
             yield from self.expected()
         except (SourceMismatch, BrokenRepository, GitFailed, OSError, ValueError) as error:
-            if of_the_machine(error):
+            if is_resource_error(error):
                 raise
             what = error.what if isinstance(error, PatchctlError) else str(error)
             yield self.at("repository", f"it cannot be read: {what}", tree.git_dir)

@@ -213,9 +213,9 @@ def run(args: list[str]) -> int:
     except MemoryError:
         return _report(MachineFailed("there is no memory left", hint="give it more, and run the same again"), app_json)
     except Exception as fault:
-        from patchctl.denied import no_fault
+        from patchctl.os_errors import user_error_or_none
 
-        refused = no_fault(fault) if isinstance(fault, OSError) else None
+        refused = user_error_or_none(fault) if isinstance(fault, OSError) else None
         return _report(refused, app_json) if refused is not None else _fault(fault, app_json)
 
 

@@ -49,9 +49,9 @@ class App:
     def writing(self) -> Iterator[Distribution]:
         """The distribution, for one who writes patches and their lists: read when nobody else does. Raises WorkspaceBusy."""
         from patchctl.manifest.distribution import find_root
-        from patchctl.manifest.turns import one_writer
+        from patchctl.manifest.writer_lock import exclusive_writer
 
-        with one_writer(find_root(self.root, Path.cwd())):
+        with exclusive_writer(find_root(self.root, Path.cwd())):
             yield self.distribution
 
     def root_of(self, workspace: Path) -> Path | None:

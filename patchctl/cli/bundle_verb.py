@@ -11,7 +11,7 @@ from patchctl.cli.app import App, json_option, profile_option
 from patchctl.cli.sources import Sources, bundle_argument, source_options
 
 if TYPE_CHECKING:
-    from patchctl.bundle.read import Bundle
+    from patchctl.bundle.reader import Bundle
 
 
 @click.group("bundle")

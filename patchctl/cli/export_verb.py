@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from patchctl.manifest.types import Stack
     from patchctl.source.types import Base, SourceOptions
     from patchctl.stack.export import Exported
-    from patchctl.stack.memo import StackResult
     from patchctl.stack.patches import StackPatch
+    from patchctl.stack.result_cache import StackResult
 
 
 @click.command("export")

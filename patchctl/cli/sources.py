@@ -15,7 +15,7 @@ from patchctl.cli.app import App, split_pair
 from patchctl.errors import WrongUse
 
 if TYPE_CHECKING:
-    from patchctl.bundle.read import Bundle
+    from patchctl.bundle.reader import Bundle
     from patchctl.manifest.distribution import Distribution
     from patchctl.source.types import SourceOptions
 
@@ -82,7 +82,7 @@ class Sources:
         return places
 
     def options(self, more: Iterable[str] = (), *, refresh: bool = False) -> SourceOptions:
-        """For the room that gets sources: --mirror (and `more`) first, then the user configuration's mirrors."""
+        """Options for `patchctl.source`: --mirror (and `more`) first, then the mirrors of the user configuration."""
         from patchctl.source.types import SourceOptions
 
         places = self.given(more)
@@ -147,7 +147,7 @@ def _opened(app: App, rest: dict[str, Any]) -> Bundle | None:
             if value is not None:
                 raise WrongUse(f"{option} is for a bundle", hint="name the bundle with --bundle FILE")
         return None
-    from patchctl.bundle.read import open_bundle
+    from patchctl.bundle.reader import open_bundle
 
     as_json = rest.get("as_json") or rest.get("output") == "json"
     bundle = open_bundle(file, sha256, app.progress(as_json), app.trust(signers))

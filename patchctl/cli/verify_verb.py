@@ -85,8 +85,8 @@ def _distribution(
 ) -> tuple[Path, Report]:
     from patchctl.check.distribution import verify_distribution
     from patchctl.check.series import manifest_findings
+    from patchctl.manifest.diagnostics import InvalidManifest
     from patchctl.manifest.distribution import Distribution, find_root
-    from patchctl.manifest.problems import InvalidManifest
 
     root = find_root(app.root, Path.cwd())
     try:

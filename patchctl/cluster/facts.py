@@ -6,7 +6,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from patchctl.manifest.shape import build
+from patchctl.manifest.typeinfo import build
 
 Verb = Literal["look", "status", "verify", "probe", "preview", "apply"]
 WORKER, SPAWNED = "worker", "spawned"

@@ -30,18 +30,18 @@ from patchctl.cluster.facts import (
     request_of,
 )
 from patchctl.cluster.payload import CACHE, DISTRIBUTION, distribution_digest
-from patchctl.denied import no_fault
 from patchctl.errors import PatchctlError
 from patchctl.findings.report import Finding, Report
 from patchctl.git.objects import TreeBuilder
 from patchctl.manifest.distribution import MARKER, Distribution
 from patchctl.manifest.lock import lock_digest
+from patchctl.os_errors import user_error_or_none
 from patchctl.terminal.progress import SilentProgress
 from patchctl.terminal.text import one_line, redact_text, visible_line
-from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.imports import find_imports
 from patchctl.workspace.state import TreeState, WorkspaceState, load_state
 from patchctl.workspace.status import Status, TreeStatus, read_status
+from patchctl.workspace.tree_files import TreeFiles
 from patchctl.workspace.trees import Tree
 
 Probe = Callable[[Request, str, Path, Distribution], MachineFacts]
@@ -105,7 +105,7 @@ def answer(request: Request, here: dict[str, Any], place: Path) -> NodeFacts:
         hint = f"install it into {sys.executable}, or bring the sources with --bundle"
         facts = replace(facts, failed=Failed("usage", 2, what, hint))
     except OSError as error:
-        refusal = no_fault(error)
+        refusal = user_error_or_none(error)
         if refusal is None:
             raise
         facts = replace(facts, failed=Failed(refusal.kind, refusal.code, one_line(str(refusal)), refusal.hint))
@@ -358,7 +358,7 @@ def _applied(facts: NodeFacts, request: Request, dist: Distribution, workspace: 
 
 def _sources(request: Request, place: Path) -> Any:
     """The node's own configuration and cache, with what the command line says in front."""
-    from patchctl.bundle.read import open_bundle
+    from patchctl.bundle.reader import open_bundle
     from patchctl.source.cache import cache_root
     from patchctl.source.config import read_user_config
     from patchctl.source.types import SourceOptions

@@ -52,7 +52,7 @@ def _look(upstream: Upstream, stack: Stack, options: SourceOptions) -> _Look:
     unlisted: list[Tried] = []
     listed: list[str] = []
     if upstream.sdist is not None and stack.pin.sdist is not None and not options.offline:
-        from patchctl.source.index import offers
+        from patchctl.source.package_index import offers
 
         listed = offers(upstream.sdist, stack.pin.sdist, unlisted)
     return _Look(tuple(cached), tuple(answering), tuple(silent), tuple(listed), tuple(unlisted))

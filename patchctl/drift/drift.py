@@ -45,7 +45,7 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, read_lock
 from patchctl.manifest.types import Stack, Upstream
-from patchctl.patch.apply import apply_change
+from patchctl.patch.hunks import apply_change
 from patchctl.patch.names import path_text
 from patchctl.patch.parse import FileChange
 from patchctl.source.types import SourceOptions

@@ -15,7 +15,7 @@ from patchctl.drift.api_diff import ApiChange
 from patchctl.drift.types import ARRIVES, PatchDrift, StackDrift
 from patchctl.errors import BadManifest, WrongUse
 from patchctl.given import named_file
-from patchctl.manifest.shape import Shape, build, fields_of, shape_of
+from patchctl.manifest.typeinfo import Shape, build, fields_of, shape_of
 
 SCHEMA = "patchctl.drift/1"
 _NO_RUN = "patchctl.error/1"

@@ -13,7 +13,7 @@ from patchctl.drift.types import StackDrift
 from patchctl.errors import BadManifest, WrongUse
 from patchctl.given import named_file
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.shape import build
+from patchctl.manifest.typeinfo import build
 from patchctl.source.types import SourceOptions
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from patchctl.drift.types import CONFLICT, EXACT, FITS, GONE, LOST, MOVED, THREE_WAY, UPSTREAM, HunkDrift
 from patchctl.git.merge import merge_file
-from patchctl.patch.apply import hunk_position, split_lines
+from patchctl.patch.hunks import hunk_position, split_lines
 from patchctl.patch.parse import FileChange, Hunk
 from patchctl.source.upstream_releases import RevisionTree
 

@@ -1,6 +1,6 @@
 """What a look at something says: findings, what could not be looked at and where it was sought, and how much was looked at.
 
-Every room speaks these words: `check` of files and trees, `doctor` and `preflight` of machines, `cluster` of nodes. Nodes of a
+They are common to `check` of files and trees, `doctor` and `preflight` of machines, `cluster` of nodes. Nodes of a
 cluster have the standard library alone.
 """
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from patchctl.identify.compare import (
+from patchctl.identify.comparison import (
     Comparison,
     FileDifference,
     PatchFound,

@@ -16,7 +16,7 @@ from patchctl.errors import PatchctlError
 from patchctl.git.objects import object_id
 from patchctl.identify.known import KnownTree
 from patchctl.manifest.lock import LockedPatch
-from patchctl.patch.apply import split_lines
+from patchctl.patch.hunks import split_lines
 from patchctl.patch.parse import Hunk
 from patchctl.stack.patches import load_patch
 

@@ -11,10 +11,10 @@ from patchctl.identify.lists import read_tree_list
 from patchctl.importing.changes import Foreign
 from patchctl.importing.sections import Section
 from patchctl.importing.types import Options
+from patchctl.manifest.diagnostics import quoted
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import DamagedLock, read_lock
-from patchctl.manifest.problems import quoted
-from patchctl.manifest.shape import shape_of
+from patchctl.manifest.typeinfo import shape_of
 from patchctl.manifest.types import Name, Stack
 
 _DEEPEST = 12

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from patchctl.errors import WrongUse
 from patchctl.git.run import GitFailed, run_git
-from patchctl.importing.foreign_forms import as_mail
+from patchctl.importing.mail_formats import as_mail
 from patchctl.importing.types import Left, Mail, Message, Notebook
 from patchctl.patch.parse import MAX_PATCH
 

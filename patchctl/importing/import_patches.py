@@ -17,10 +17,10 @@ from patchctl.git.worktree import create_git_dir
 from patchctl.importing.bases import NoBase, PinFiles, Target, describe, find_target
 from patchctl.importing.changes import Foreign, read_diff
 from patchctl.importing.collect import collect, in_order
-from patchctl.importing.fit import Fit, Fitted, fit_all
+from patchctl.importing.header_template import MARKER, own_header
 from patchctl.importing.mails import check_words, read_mail
+from patchctl.importing.match_base import BaseMatch, Matched, match_all
 from patchctl.importing.types import ImportFault, ImportRefused, Left, Mail, Message, Notebook, Options
-from patchctl.importing.words import MARKER, own_header
 from patchctl.importing.writing import staged, sweep_dead, write
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.series import place_of
@@ -30,9 +30,9 @@ from patchctl.source.obtain import obtain, obtain_form
 from patchctl.source.types import Base, SourceOptions
 from patchctl.stack.build import Built, StackBuilder
 from patchctl.stack.export import Exported, export_commits
-from patchctl.stack.memo import StackResult
 from patchctl.stack.patches import StackPatch, load_patch
 from patchctl.stack.plan import build_stack, load_patches
+from patchctl.stack.result_cache import StackResult
 from patchctl.terminal.progress import Progress
 
 
@@ -98,18 +98,18 @@ def import_series(
         raise (ImportRefused(_by_file(notes.faults, mails), [str(error)]) if notes.faults else error) from error
     manifest = dist.stack_file(target.like or target.stack).read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory(prefix="patchctl-import-") as scratch:
-        ground, fit, fitted = _fitted(dist, target, series, options, places, progress, Path(scratch))
+        ground, match, matched = _matched(dist, target, series, options, places, progress, Path(scratch))
         said += _on_base(target)
-        notes.extend(fit.faults)
+        notes.extend(match.faults)
         if notes.faults:
             raise ImportRefused(_by_file(notes.faults, mails), said)
         progress.note("writing patches")
-        exported, headers = _exported(dist, target.stack, ground, fitted)
+        exported, headers = _exported(dist, target.stack, ground, matched)
         with staged(dist, target.stack, exported) as folder:
-            tip = _proven(dist, ground, folder, exported, fit)
+            tip = _proven(dist, ground, folder, exported, match)
             if not dry_run:
                 write(dist, target, folder, exported, manifest)
-    rows = tuple(_row(f, e, h.feature) for f, e, h in zip(fitted, exported, headers, strict=True))
+    rows = tuple(_row(f, e, h.feature) for f, e, h in zip(matched, exported, headers, strict=True))
     return ImportResult(target, ground.base, rows, tuple(left), tuple(said), tip, not dry_run)
 
 
@@ -166,7 +166,7 @@ def _pin_reader(dist: Distribution, places: SourceOptions, progress: Progress) -
     return read
 
 
-def _fitted(
+def _matched(
     dist: Distribution,
     target: Target,
     series: Sequence[Foreign],
@@ -174,19 +174,19 @@ def _fitted(
     places: SourceOptions,
     progress: Progress,
     scratch: Path,
-) -> tuple[_Ground, Fit, list[Fitted]]:
+) -> tuple[_Ground, BaseMatch, list[Matched]]:
     """The series laid on the stack. An sdist lacks files: where the series reads one of those, git is asked as well."""
     stack = target.stack
     upstream = dist.upstream(stack.upstream)
     base = obtain(stack.upstream, upstream, stack, places, progress)
-    ground, fit, fitted = _laid(dist, stack, base, series, options, places, scratch / "first.git")
-    if fit.lacking and base.form == "sdist" and places.source == "auto":
+    ground, match, matched = _laid(dist, stack, base, series, options, places, scratch / "first.git")
+    if match.lacking and base.form == "sdist" and places.source == "auto":
         try:
             base = obtain_form("git", stack.upstream, upstream, stack, places, progress)
         except SourceUnavailable:
-            return ground, fit, fitted
+            return ground, match, matched
         return _laid(dist, stack, base, series, options, places, scratch / "second.git")
-    return ground, fit, fitted
+    return ground, match, matched
 
 
 def _laid(
@@ -197,7 +197,7 @@ def _laid(
     options: Options,
     places: SourceOptions,
     store: Path,
-) -> tuple[_Ground, Fit, list[Fitted]]:
+) -> tuple[_Ground, BaseMatch, list[Matched]]:
     existing = load_patches(dist, stack)
     result = build_stack(base, existing, [], places.cache)
     create_git_dir(store, [])
@@ -208,8 +208,8 @@ def _laid(
     name = f"{stack.upstream}/{stack.name}"
     way = f"`patchctl edit {name}`, {{command}} there, then `patchctl export {name}`"
     with ObjectReader(store) as reader:
-        fit = Fit(reader, reader.files(result.tip_tree), options, base.form, way)
-        return _Ground(base, existing, result, store), fit, fit_all(fit, series)
+        match = BaseMatch(reader, reader.files(result.tip_tree), options, base.form, way)
+        return _Ground(base, existing, result, store), match, match_all(match, series)
 
 
 def _on_base(target: Target) -> list[str]:
@@ -224,12 +224,12 @@ def _on_base(target: Target) -> list[str]:
 
 
 def _exported(
-    dist: Distribution, stack: Stack, ground: _Ground, fitted: Sequence[Fitted]
+    dist: Distribution, stack: Stack, ground: _Ground, matched: Sequence[Matched]
 ) -> tuple[list[Exported], list[StackPatch]]:
     """The patches in our own form, numbered behind the stack's; and what they were made of."""
     taken = {p.feature for p in ground.existing}
     patches = []
-    for one in fitted:
+    for one in matched:
         header = own_header(one.foreign.message, taken)
         feature = header.trailer("Feature") or ""
         if feature in taken:
@@ -265,18 +265,18 @@ def _commit(built: Built, number: int) -> CommitInfo:
     return CommitInfo(step.commit, step.tree, (parent,), header.name, header.email, header.date, header.message)
 
 
-def _proven(dist: Distribution, ground: _Ground, folder: Path, exported: Sequence[Exported], fit: Fit) -> str:
+def _proven(dist: Distribution, ground: _Ground, folder: Path, exported: Sequence[Exported], match: BaseMatch) -> str:
     """The tree that the staged files give, read as `apply` reads them. It has to be the one that the mails gave."""
     patches = [load_patch(folder / place_of(e.name), dist.root) for e in exported]
     built = _built(ground, patches)
-    if built.tip_tree != TreeBuilder(fit.files).write():
+    if built.tip_tree != TreeBuilder(match.files).write():
         raise PatchctlError("the patches that were written give another tree than the mails; nothing was imported")
     return built.tip_tree
 
 
-def _row(fitted: Fitted, exported: Exported, feature: str) -> Imported:
-    message = fitted.foreign.message
+def _row(matched: Matched, exported: Exported, feature: str) -> Imported:
+    message = matched.foreign.message
     head = exported.data.partition(b"\n---\n")[0].decode("utf-8", "replace")
-    notes = (*message.mail.repairs, *dict.fromkeys(fitted.notes))
+    notes = (*message.mail.repairs, *dict.fromkeys(matched.notes))
     author = f"{message.name} <{message.email}>"
     return Imported(message.mail.shown, exported.name, feature, message.subject, author, notes, head.count(MARKER))

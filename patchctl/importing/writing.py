@@ -16,13 +16,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from patchctl.atomic import new_folder, replace_file, sweep, sync_folder
-from patchctl.denied import kind_of
 from patchctl.errors import LocalEdits, PatchctlError
 from patchctl.importing.bases import Target
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import loads
 from patchctl.manifest.rewrite import rewrite_list
 from patchctl.manifest.types import Stack
+from patchctl.os_errors import error_type
 from patchctl.stack.export import Exported, write_stack
 
 _PREFIX = ".patchctl-import-"
@@ -66,7 +66,7 @@ def sweep_dead(dist: Distribution) -> None:
 
 
 def _unwritable(place: Path, error: OSError) -> PatchctlError:
-    return kind_of(error)(
+    return error_type(error)(
         f"{place} cannot be written: {error.strerror}", hint="nothing was imported; mend it and run it again"
     )
 

@@ -23,8 +23,8 @@ from patchctl.install.wheel import (
 )
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile
-from patchctl.requirements.compare import PackageDifference
 from patchctl.requirements.interpreter import differences
+from patchctl.requirements.package_differences import PackageDifference
 from patchctl.terminal.progress import Progress
 from patchctl.workspace.imports import Import, find_imports
 from patchctl.workspace.state import load_state

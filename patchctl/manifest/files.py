@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.extension import registered
-from patchctl.manifest.problems import InvalidManifest, Problem, quoted, shown
+from patchctl.manifest.diagnostics import InvalidManifest, Problem, quoted, shown
 
 MAX_BYTES = 1 << 18
 # Read elsewhere: generated files, and the requirement sets (patchctl.requirements). Extensions declare what they

@@ -6,16 +6,16 @@ One run reports every error with its place, what was expected and found, and the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from patchctl.manifest import shorthand, yamltree
+from patchctl.manifest import yamltree
+from patchctl.manifest.diagnostics import InvalidManifest, Problem, cleaned, did_you_mean, nearest, shown
 from patchctl.manifest.files import file_bytes
-from patchctl.manifest.problems import InvalidManifest, Problem, cleaned, did_you_mean, nearest, shown
-from patchctl.manifest.shape import Shape, build, expects, fields_of, shape_of
-from patchctl.manifest.types import DIGESTS, FORMAT, Only, Pattern
-from patchctl.manifest.yamltree import KeyPath, YamlNode
+from patchctl.manifest.typeinfo import Shape, build, expects, fields_of, shape_of
+from patchctl.manifest.types import DIGESTS, FORMAT, OneOrMore, Only, Pattern, Written
+from patchctl.manifest.yamltree import KeyPath, MappingEntry, YamlNode
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ def read(path: Path, model: type[T]) -> Loaded[T]:
 def loads(data: bytes, model: type[T], file: str) -> Loaded[T]:
     """Like `read`, from bytes; `file` is the name in messages."""
     positions, faults = tree(data, file)
-    positions = Positions(file, shorthand.written_out(positions.root, model))
+    positions = Positions(file, _long_form(positions.root, model))
     kind: Any = model
     refused = _refusals(positions.root, shape_of(kind), ())
     refusals = [positions.problem(path, what, at=at) for path, what, at in refused]
@@ -101,6 +101,60 @@ def tree(data: bytes, file: str) -> tuple[Positions, list[Problem]]:
 def positions_of(path: Path) -> Positions:
     """Return the positions of a file's keys, whatever their values. Raises InvalidManifest."""
     return tree(file_bytes(path), shown(path))[0]
+
+
+def _long_form(root: YamlNode, model: Any) -> YamlNode:
+    """Return the tree with every short form expanded, so that no type needs a union. Positions stay those of the file.
+
+    Short forms: a record written as one of its values, a list written as its only item, and values kept as written
+    because another parser reads them.
+    """
+    return _expanded(root, shape_of(model))
+
+
+def _expanded(node: YamlNode, shape: Shape) -> YamlNode:
+    if shape.is_record:
+        return _expanded_record(node, shape)
+    if shape.origin is list:
+        return _expanded_list(node, shape)
+    if shape.origin is dict and node.kind == "mapping":
+        inner = shape_of(shape.args[1])
+        return _with_entries(node, {k: _expanded(e.value, inner) for k, e in node.entries.items()})
+    return _as_written(node) if shape.mark(Written) else node
+
+
+def _expanded_record(node: YamlNode, shape: Shape) -> YamlNode:
+    short = getattr(shape.base, "__shorthand__", None)
+    fields = fields_of(shape.base)
+    if node.kind != "mapping":
+        if short is None or node.kind == "refused":
+            return node
+        value = _expanded(node, fields[short].shape)
+        return YamlNode("mapping", node.line, node.column, entries={short: MappingEntry(node.line, node.column, value)})
+    known = {k: _expanded(e.value, fields[k].shape) if k in fields else e.value for k, e in node.entries.items()}
+    return _with_entries(node, known)
+
+
+def _expanded_list(node: YamlNode, shape: Shape) -> YamlNode:
+    inner = shape_of(shape.args[0])
+    if node.kind == "list":
+        return replace(node, items=[_expanded(item, inner) for item in node.items])
+    if shape.mark(OneOrMore) and node.kind not in ("mapping", "refused") and (node.kind != "null" or node.text):
+        return YamlNode("list", node.line, node.column, items=[_expanded(node, inner)])
+    return node
+
+
+def _with_entries(node: YamlNode, values: dict[str, YamlNode]) -> YamlNode:
+    return replace(node, entries={k: replace(e, value=values[k]) for k, e in node.entries.items()})
+
+
+def _as_written(node: YamlNode) -> YamlNode:
+    """Return a scalar's text verbatim, and a list of scalars as [a,b]. An empty value stays null."""
+    if node.kind in ("number", "boolean") or (node.kind == "null" and node.text):
+        return replace(node, kind="text")
+    if node.kind == "list" and all(item.kind in ("text", "number", "boolean") for item in node.items):
+        return YamlNode("text", node.line, node.column, f"[{','.join(item.text for item in node.items)}]")
+    return node
 
 
 Refusal = tuple[KeyPath, str, Literal["key", "value"]]

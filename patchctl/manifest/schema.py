@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from patchctl import extension
 from patchctl.manifest.requirement_types import RequirementSet
-from patchctl.manifest.shape import Shape, doc, fields_of, shape_of
+from patchctl.manifest.typeinfo import Shape, doc, fields_of, shape_of
 from patchctl.manifest.types import OneOrMore, Only, Pattern, Practice, Profile, Release, Stack, Upstreams, Written
 
 FOLDER = Path("manifests") / "schema"
@@ -80,7 +80,7 @@ def _bare(shape: Shape) -> dict[str, Any]:
 
 
 def _written(pattern: Pattern) -> dict[str, Any]:
-    """Return the schema of a value kept as written: what `shorthand` accepts for it."""
+    """Return the schema of a value kept as written: what `load` accepts for it."""
     plain = [{"type": "string", "pattern": f"^(?:{pattern.regex})$"}, {"type": "number"}, {"type": "boolean"}]
     return {"anyOf": [*plain, {"type": "null"}, {"type": "array", "items": {"anyOf": plain}}]}
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from patchctl.manifest.diagnostics import cleaned, quoted
 from patchctl.manifest.files import MAX_BYTES
-from patchctl.manifest.problems import cleaned, quoted
 
 MAX_DEPTH = 16
 

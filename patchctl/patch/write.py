@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from patchctl.patch.apply import split_lines
 from patchctl.patch.header import Header
+from patchctl.patch.hunks import split_lines
 from patchctl.patch.names import quote
 from patchctl.patch.parse import NO_NEWLINE
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from patchctl.errors import LocalEdits, SourceMismatch, SourceUnavailable, Tried, WrongUse
+from patchctl.manifest.diagnostics import quoted
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import loads
-from patchctl.manifest.problems import quoted
-from patchctl.manifest.shape import shape_of
+from patchctl.manifest.typeinfo import shape_of
 from patchctl.manifest.types import Name, Pin, Sdist, Stack, Upstream
 from patchctl.pin.generated import BaseReader, carried_over, untracked_files
 from patchctl.pin.runtime_hints import Proposal, new_imports, propose
@@ -169,7 +169,7 @@ def _sdist(
     if options.offline or options.source == "git":
         tried.append(Tried("package index", "it was not asked: --offline or --source git"))
         return None
-    from patchctl.source.index import find_digest
+    from patchctl.source.package_index import find_digest
 
     with scratch("patchctl-pin-") as folder:
         found = find_digest(upstream.sdist, version, folder, progress, tried)

@@ -29,8 +29,8 @@ from patchctl import __version__
 from patchctl.catalog.evidence import Evidence, digests, mutants_of, tests_of
 from patchctl.catalog.evidence_file import EvidenceRecord, Proof, read_record, with_mutant, with_tests, write_record
 from patchctl.errors import BadManifest, WrongUse
+from patchctl.manifest.diagnostics import did_you_mean, quoted
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.problems import did_you_mean, quoted
 from patchctl.manifest.series import descent
 from patchctl.manifest.types import Stack
 from patchctl.prove.mutants import Mutant, MutationError, load_mutants, mutated

@@ -15,7 +15,7 @@ from patchctl.errors import LocalEdits
 from patchctl.git.locks import wait_for
 from patchctl.git.run import GitFailed
 from patchctl.git.worktree import WorkTree
-from patchctl.workspace.files import TreeFiles
+from patchctl.workspace.tree_files import TreeFiles
 from patchctl.workspace.trees import Tree
 
 _CONFIG = (

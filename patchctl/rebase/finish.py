@@ -20,8 +20,8 @@ from patchctl.manifest.load import loads
 from patchctl.manifest.lock import lock_file
 from patchctl.manifest.rewrite import rewrite_list, rewrite_texts
 from patchctl.manifest.series import place_of
-from patchctl.manifest.turns import one_writer
 from patchctl.manifest.types import Stack
+from patchctl.manifest.writer_lock import exclusive_writer
 from patchctl.rebase.cherry_pick import clear, work_of
 from patchctl.rebase.rebase_state import RebaseRun, RebaseState, Writing, end_state, let_go, new_stack, write_state
 from patchctl.scratch import scratch
@@ -80,7 +80,7 @@ def finish(run: RebaseRun, state: RebaseState) -> RebaseResult:
     manifest = _manifest(state, [e.name for e in exported], {**before.unlinted, **stack.unlinted})
     loads(manifest.encode(), Stack, str(dist.stack_file(stack)))  # what could not be read again is not written
     target = dist.root / "patches" / stack.upstream / stack.name
-    with one_writer(dist.root):
+    with exclusive_writer(dist.root):
         state = _note_writing(run, state, stack, target, exported)
         write_stack(target, exported)
         replace_file(dist.stack_file(stack), manifest.encode())
@@ -123,7 +123,7 @@ def take_back(run: RebaseRun, state: RebaseState) -> None:
     assert state.writing is not None
     dist, stack = run.dist, new_stack(state)
     file = dist.stack_file(stack)
-    with one_writer(dist.root):
+    with exclusive_writer(dist.root):
         for one, before in (
             (file, state.writing.manifest),
             (lock_file(dist.root, stack.upstream, stack.name), state.writing.lock),

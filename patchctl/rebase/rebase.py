@@ -15,7 +15,7 @@ from typing import Literal
 
 from patchctl.errors import DoesNotApply, LocalEdits, WrongUse
 from patchctl.git.history import CommitInfo, commits_between
-from patchctl.git.underway import find_operation
+from patchctl.git.in_progress import find_operation
 from patchctl.git.worktree import WorkTree
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Stack

@@ -11,8 +11,8 @@ from patchctl.errors import LocalEdits, SourceUnavailable, Tried, WrongUse
 from patchctl.git.packfiles import bring_pack
 from patchctl.git.worktree import import_base
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.turns import one_writer
 from patchctl.manifest.types import Pin, Stack
+from patchctl.manifest.writer_lock import exclusive_writer
 from patchctl.pin.pin import find_pin
 from patchctl.rebase.cherry_pick import work_of
 from patchctl.rebase.rebase_state import RebaseRun, RebaseState, Stage, hold, write_state
@@ -21,9 +21,9 @@ from patchctl.rebase.resolutions import Resolutions
 from patchctl.source.obtain import obtain, obtain_form
 from patchctl.source.refs import Revisions, release_prefix, version_of
 from patchctl.source.types import FORMS, Base, SourceOptions
-from patchctl.stack.memo import StackResult
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import build_stack, load_patches, missing_files
+from patchctl.stack.result_cache import StackResult
 from patchctl.terminal.progress import Progress
 from patchctl.workspace.edit import default_folder, make_edit_tree
 
@@ -66,7 +66,7 @@ def start(
     between = _between(dist, request, new, options)
     bases = _bases(dist, [old, *between, new], patches, options, progress)
     result = build_stack(bases[0], patches, [], options.cache)
-    with one_writer(dist.root):
+    with exclusive_writer(dist.root):
         return RebaseRun(dist, place, options, progress), _made(
             dist, request, place, new, text, (between, bases, result)
         )

@@ -12,7 +12,7 @@ from patchctl.terminal.text import visible_line
 if TYPE_CHECKING:
     from patchctl.bundle.create import Created
     from patchctl.bundle.layout import Index
-    from patchctl.bundle.read import Bundle
+    from patchctl.bundle.reader import Bundle
     from patchctl.bundle.signature import Signature
     from patchctl.terminal.style import Style
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from patchctl.findings.report import Finding
     from patchctl.install.install import Installation, InstallOptions
     from patchctl.manifest.types import Profile
-    from patchctl.requirements.compare import PackageDifference
+    from patchctl.requirements.package_differences import PackageDifference
     from patchctl.terminal.style import Style
 
 _AREAS = {

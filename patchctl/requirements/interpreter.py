@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from patchctl.errors import WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile
-from patchctl.requirements.compare import PackageDifference, RequiredPackages, compare
 from patchctl.requirements.lockfile import this_platform
+from patchctl.requirements.package_differences import PackageDifference, RequiredPackages, compare
 from patchctl.requirements.sets import set_of
 from patchctl.terminal.text import one_line
 

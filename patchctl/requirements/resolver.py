@@ -18,9 +18,9 @@ from packaging.utils import canonicalize_name
 
 from patchctl.errors import FINDINGS, PatchctlError, SourceUnavailable, Tried, WrongUse
 from patchctl.manifest.requirement_types import Platform
-from patchctl.requirements.files import NEWEST_GLIBC, OLDEST_GLIBC, fitting, listed
 from patchctl.requirements.inputs import Inputs, write_inputs
 from patchctl.requirements.lockfile import Locked, RequirementsLock
+from patchctl.requirements.release_files import NEWEST_GLIBC, OLDEST_GLIBC, fitting, listed
 from patchctl.terminal.text import one_line
 
 _SECONDS = 900

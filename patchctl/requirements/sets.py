@@ -10,9 +10,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from patchctl.errors import WrongUse
+from patchctl.manifest.diagnostics import InvalidManifest, Problem, did_you_mean, quoted, shown
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import Loaded, read
-from patchctl.manifest.problems import InvalidManifest, Problem, did_you_mean, quoted, shown
 from patchctl.manifest.requirement_types import RequirementSet
 from patchctl.manifest.types import Profile
 

@@ -23,8 +23,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from patchctl.atomic import make_folder, new_folder, sweep
-from patchctl.denied import refusal
 from patchctl.errors import MachineFailed, PatchctlError, SourceMismatch, WrongUse
+from patchctl.os_errors import as_user_error
 from patchctl.source.types import FORMS, Form
 
 REPOSITORY_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
@@ -122,7 +122,7 @@ def staging_in(root: Path, top: Path, prefix: str) -> Iterator[Path]:
 
 
 def _unwritable(root: Path, error: OSError) -> PatchctlError:
-    return refusal(error, "the cache cannot be written", _OTHER_FOLDER, root)
+    return as_user_error(error, "the cache cannot be written", _OTHER_FOLDER, root)
 
 
 def new_repository(folder: Path) -> Path:
@@ -169,7 +169,7 @@ def read_record(repo: Path) -> BaseRecord | None:
     except FileNotFoundError:
         raise SourceMismatch("the base has no record", where=str(path), hint=REFRESH) from None
     except PermissionError as error:
-        raise refusal(error, "the cache cannot be read", _OTHER_FOLDER, path) from error
+        raise as_user_error(error, "the cache cannot be read", _OTHER_FOLDER, path) from error
     except (OSError, UnicodeDecodeError) as error:
         raise SourceMismatch(f"cannot read the record: {error}", where=str(path), hint=REFRESH) from error
     if text is None:

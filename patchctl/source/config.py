@@ -90,7 +90,7 @@ def archive_limits() -> ArchiveLimits:
 
 
 def _check(config: UserConfig, positions: Positions) -> None:
-    from patchctl.manifest.problems import InvalidManifest
+    from patchctl.manifest.diagnostics import InvalidManifest
     from patchctl.source.places import parse_place
 
     problems = []

@@ -61,7 +61,7 @@ def fetch(
             tried.append(Tried("package index", "the run is offline"))
             return None
         if found is None:
-            from patchctl.source.index import download
+            from patchctl.source.package_index import download
 
             found = download(upstream.sdist, sdist, folder, progress, tried)
         return None if found is None else _make_base(found, name, upstream.sdist, stack, options, folder)

@@ -222,7 +222,7 @@ class UpstreamReleases:
         if self._upstream.sdist is None or self._options.offline:
             self._index_tried.append(Tried("package index", "offline" if self._upstream.sdist else "it has none"))
             return []
-        from patchctl.source.index import versions
+        from patchctl.source.package_index import versions
 
         self._progress.note(f"asking for versions of {self._upstream.sdist}")
         return versions(self._upstream.sdist, self._index_tried)
@@ -244,7 +244,7 @@ class UpstreamReleases:
         return hashlib.sha256("\0".join(paths).encode()).hexdigest()[:8]
 
     def _downloaded(self, name: str, sdist: Sdist) -> UpstreamRelease:
-        from patchctl.source.index import download
+        from patchctl.source.package_index import download
 
         assert self._upstream.sdist is not None
         final = self._folder() / f"{sdist.version}-{sdist.sha256[:16]}-{self._without}.git"

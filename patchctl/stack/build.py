@@ -25,7 +25,7 @@ from patchctl.git.objects import (
     render_commit,
 )
 from patchctl.git.pack import PackWriter
-from patchctl.patch.apply import apply_and_tell, apply_change
+from patchctl.patch.hunks import apply_and_tell, apply_change
 from patchctl.patch.names import collision_key, path_text
 from patchctl.patch.parse import FileChange
 from patchctl.stack.patches import StackPatch

@@ -21,8 +21,8 @@ from patchctl.manifest.series import feature_of, place_of
 from patchctl.patch.header import Header, parse_header
 from patchctl.patch.write import FileDiff, Side, mail_date, render_patch
 from patchctl.stack.build import StackBuilder
-from patchctl.stack.memo import StackResult
 from patchctl.stack.patches import CARRIED_FOLDER, StackPatch
+from patchctl.stack.result_cache import StackResult
 
 # What a list in a trailer can name; a new file of another name stays in the diff.
 _LISTABLE = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_./+~-]*")

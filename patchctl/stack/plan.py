@@ -17,8 +17,9 @@ from patchctl.manifest.lock import LockedForm, StackLock, lock_file, pin_record,
 from patchctl.manifest.types import Profile, Stack
 from patchctl.source.obtain import BUNDLE_HINT, obtain, obtain_form
 from patchctl.source.types import Base, Form, SeveralUnavailable, SourceOptions
-from patchctl.stack.memo import StackResult, memo_key, note_parsed, parsed_before, recall, remember
+from patchctl.stack import result_cache
 from patchctl.stack.patches import StackPatch, load_patch, load_unparsed, parsed
+from patchctl.stack.result_cache import StackResult, cache_key, note_parsed, parsed_before
 from patchctl.stack.select import Omission, check_name, check_requirements, dependents, leave_out
 from patchctl.terminal.progress import Progress
 
@@ -164,14 +165,14 @@ def make_plan(
 
 def build_stack(base: Base, patches: Sequence[StackPatch], left_out: Sequence[StackPatch], cache: Path) -> StackResult:
     """The stack function on a base of the cache; its value is remembered there."""
-    key = memo_key(base.commit, patches, left_out)
-    if (known := recall(cache, key, patches, left_out)) is not None:
+    key = cache_key(base.commit, patches, left_out)
+    if (known := result_cache.get(cache, key, patches, left_out)) is not None:
         return known
     from patchctl.stack.build import StackBuilder
 
     with ObjectReader(base.repo) as reader:
         built = StackBuilder(reader, base.commit, base.tree).build(patches, left_out)
-    return remember(cache, key, built)
+    return result_cache.put(cache, key, built)
 
 
 def check_against_lock(

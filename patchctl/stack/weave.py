@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from patchctl.patch.apply import hunk_position, split_lines
+from patchctl.patch.hunks import hunk_position, split_lines
 from patchctl.patch.parse import Hunk
 
 _MINUS, _PLUS = ord("-"), ord("+")

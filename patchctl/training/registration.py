@@ -1,4 +1,4 @@
-"""What training adds to the wing of patches: names alone, so that nothing of it is imported before it is called for."""
+"""What training adds to patchctl: names alone, so that nothing of training is imported before it is called for."""
 
 from __future__ import annotations
 

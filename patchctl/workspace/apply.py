@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from patchctl.denied import refusal
 from patchctl.errors import BrokenRepository, LocalEdits, WrongUse
 from patchctl.git.run import GitFailed
+from patchctl.os_errors import as_user_error
 from patchctl.source.obtain import CACHE
 from patchctl.stack.plan import Plan, PlannedStack
 from patchctl.workspace.journal import REPAIR, Journal, TreeChange, finish, read_journal, recovery, write_journal
@@ -78,7 +78,7 @@ def writing(workspace: Path) -> Iterator[None]:
         raise git_error(failure) from failure
     except OSError as error:
         ends = "the next apply or revert ends what was begun"
-        raise refusal(error, "it cannot be written or read", ends, workspace) from error
+        raise as_user_error(error, "it cannot be written or read", ends, workspace) from error
 
 
 class _Run:
@@ -380,7 +380,7 @@ def _closed(part: TreePart, workspace: Path, error: PermissionError) -> LocalEdi
     if not place.is_relative_to(tree.folder) or place.is_relative_to(tree.git_dir):
         raise error
     return LocalEdits(
-        f"a file of {tree.name} cannot be read: {error.strerror}", [str(place)], hint=refusal(error, "", "").hint
+        f"a file of {tree.name} cannot be read: {error.strerror}", [str(place)], hint=as_user_error(error, "", "").hint
     )
 
 

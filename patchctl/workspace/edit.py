@@ -28,11 +28,11 @@ from patchctl.manifest.types import Stack
 from patchctl.source.obtain import obtain
 from patchctl.source.types import Base, SourceOptions
 from patchctl.stack.build import COMMITTER
-from patchctl.stack.memo import StackResult
 from patchctl.stack.plan import build_stack, load_patches, missing_files
+from patchctl.stack.result_cache import StackResult
 from patchctl.terminal.progress import Progress
-from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.local_changes import edits_in, marks_in, refuse_operation
+from patchctl.workspace.tree_files import TreeFiles
 from patchctl.workspace.trees import Move, Tree
 
 _KEYS = ("upstream", "stack", "base", "tip")

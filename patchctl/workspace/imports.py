@@ -24,7 +24,7 @@ from typing import Any
 from patchctl.errors import WrongUse
 from patchctl.git.objects import GITLINK, SYMLINK, Files
 from patchctl.manifest.distribution import Distribution
-from patchctl.workspace.files import TreeFiles
+from patchctl.workspace.tree_files import TreeFiles
 
 # Runs in the user's interpreter: finds the packages as `import` would (editable finders included) and imports none.
 _PROBE = """

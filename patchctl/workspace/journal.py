@@ -15,13 +15,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from patchctl.denied import refusal
 from patchctl.errors import BadManifest, BrokenRepository, LocalEdits, Where
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.index import IndexChange, NotPlain
 from patchctl.git.packfiles import bring_pack
 from patchctl.git.worktree import WorkTree, add_exclude, find_git_dir, object_store
-from patchctl.workspace.files import TreeFiles
+from patchctl.os_errors import as_user_error
 from patchctl.workspace.pip_record import restore_bytecode, save_bytecode, write_record
 from patchctl.workspace.state import (
     FOLDER,
@@ -32,6 +31,7 @@ from patchctl.workspace.state import (
     save_json,
     state_from_json,
 )
+from patchctl.workspace.tree_files import TreeFiles
 from patchctl.workspace.trees import Move, Sides, Steps, Tree, commit_tree, note_modes, set_modes
 from patchctl.workspace.verify_objects import VerifiedMove, check_places, verify_objects
 from patchctl.workspace.workspace_lock import drop_own_locks
@@ -134,7 +134,7 @@ def read_journal(workspace: Path) -> Journal | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except PermissionError as error:
-        raise refusal(error, "the journal cannot be read", _INSTEAD, workspace) from error
+        raise as_user_error(error, "the journal cannot be read", _INSTEAD, workspace) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         hint = f"it is written in one piece, so someone changed it: {REPAIR}"
         raise BadManifest(f"the journal cannot be used: {error}", where=Where(str(file)), hint=hint) from error

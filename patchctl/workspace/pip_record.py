@@ -16,7 +16,7 @@ from pathlib import Path
 from patchctl.atomic import replace_file
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import REGULAR, Files, TreeEntry
-from patchctl.workspace.files import TreeFiles, bytecode_of
+from patchctl.workspace.tree_files import TreeFiles, bytecode_of
 from patchctl.workspace.trees import Tree, changed_paths, listed, record_rows
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from patchctl.atomic import replace_file
-from patchctl.denied import refusal
 from patchctl.errors import BadManifest, Where
+from patchctl.os_errors import as_user_error
 
 VERSION = 1
 FOLDER = ".patchctl"
@@ -102,7 +102,7 @@ def load_state(workspace: Path) -> WorkspaceState | None:
         return None
     except PermissionError as error:
         instead = "name a workspace of your own with --workspace"
-        raise refusal(error, "the workspace's state cannot be read", instead, workspace) from error
+        raise as_user_error(error, "the workspace's state cannot be read", instead, workspace) from error
     except (OSError, UnicodeDecodeError) as error:
         raise BadManifest(f"the state cannot be read: {error}", where=Where(str(file))) from error
     try:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from patchctl import __version__
-from patchctl.denied import of_the_machine
 from patchctl.errors import GitKilled, PatchctlError, WrongUse
 from patchctl.git.run import GitRefused
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import lock_digest, read_lock
+from patchctl.os_errors import is_resource_error
 from patchctl.workspace.imports import Import, find_imports
 from patchctl.workspace.journal import read_journal
 from patchctl.workspace.local_changes import edits_in, marks_in, operation_in
@@ -127,7 +127,7 @@ def _tree(
         elif tree.is_link:
             problem = f"the folder is a link, to {os.readlink(tree.folder)}"
     except (PatchctlError, OSError) as error:
-        if isinstance(error, GitKilled | GitRefused) or of_the_machine(error):  # says nothing of the tree
+        if isinstance(error, GitKilled | GitRefused) or is_resource_error(error):  # says nothing of the tree
             raise
         problem = f"cannot be read: {error}"
     tip = None if problem else lambda: tree.files(state.tip_commit)

@@ -17,7 +17,7 @@ from patchctl.git.objects import Files, TreeEntry
 from patchctl.git.packfiles import bring_pack
 from patchctl.git.worktree import WorkTree, create_git_dir, import_base
 from patchctl.source.cache import REFRESH
-from patchctl.stack.memo import forget
+from patchctl.stack import result_cache
 from patchctl.stack.plan import PlannedStack
 from patchctl.workspace.journal import TreeChange, new_git_dir
 from patchctl.workspace.local_changes import edits_in, settled_marks
@@ -214,7 +214,7 @@ def import_objects(workspace: Path, part: TreePart) -> VerifiedMove:
                 BrokenRepository
             ):  # damage of the current commit alone must not block the way out of it
                 return verify_objects(tree, change.move)
-        forget(planned.result)
+        result_cache.drop(planned.result)
         for file in set(_packs(git_dir)) - had:
             file.unlink()
         if not part.fresh:

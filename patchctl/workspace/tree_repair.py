@@ -14,15 +14,15 @@ from pathlib import Path
 from patchctl.atomic import replace_file
 from patchctl.errors import BrokenRepository, PatchctlError, SourceMismatch
 from patchctl.git.catfile import ObjectReader
+from patchctl.git.in_progress import IN_PROGRESS
 from patchctl.git.objects import GITLINK, Files, TreeEntry
 from patchctl.git.packfiles import bring_pack
 from patchctl.git.run import GitFailed, run_git
-from patchctl.git.underway import UNDER_WAY
 from patchctl.git.worktree import WorkTree, create_git_dir, find_git_dir, import_base, object_store
-from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.journal import new_git_dir
 from patchctl.workspace.pip_record import restore_bytecode, write_record
 from patchctl.workspace.repair_target import RepairTarget, note_tree
+from patchctl.workspace.tree_files import TreeFiles
 from patchctl.workspace.trees import Move, Sides, Steps, Tree, changed_paths, commit_tree, set_modes
 from patchctl.workspace.verify_objects import git_message, verify_objects
 
@@ -224,7 +224,7 @@ class TreeRepair:
     def _keep_work(self, tracked: Files) -> None:
         """Put commits that only HEAD names and staged content on branches; move the files of an operation in progress to the backup."""
         tree, ours = self.tree, {self.target.base, *self.target.others}
-        for name in UNDER_WAY:
+        for name in IN_PROGRESS:
             if os.path.lexists(tree.git_dir / name):
                 self.backup.take(tree.git_dir / name, f"{tree.name}.git", name)
         if tree.kind != "managed":

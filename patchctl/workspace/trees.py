@@ -18,8 +18,8 @@ from patchctl.errors import LocalEdits
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, Files, TreeEntry
 from patchctl.git.worktree import WorkTree
-from patchctl.workspace.files import TreeFiles
 from patchctl.workspace.state import FOLDER, TreeState, save_json
+from patchctl.workspace.tree_files import TreeFiles
 
 STASH_HINT = "commit them elsewhere, or let `--stash` keep them on a branch of the tree"
 

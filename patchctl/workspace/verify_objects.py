@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from patchctl.denied import refusal
 from patchctl.errors import BrokenRepository, PatchctlError, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.locks import check_free
 from patchctl.git.objects import GITLINK, Files, TreeEntry
 from patchctl.git.run import GitFailed
 from patchctl.git.worktree import WorkTree, find_git_dir, holds_packed, object_store
+from patchctl.os_errors import as_user_error
 from patchctl.workspace.trees import Move, Sides, Tree, changed_paths, commit_tree, sides_of
 
 # Up to here, the contents of a tree that were read to be hashed are also written from memory; others are read again.
@@ -128,7 +128,7 @@ def _check_writable(folder: bytes) -> None:
         *((errno.EROFS, "its file system is read-only") if readonly else (errno.EACCES, "permission denied"))
     )
     error.filename = os.fsdecode(folder)
-    raise refusal(error, "this folder cannot be written", _UNWRITABLE)
+    raise as_user_error(error, "this folder cannot be written", _UNWRITABLE)
 
 
 def git_error(failure: GitFailed) -> PatchctlError:

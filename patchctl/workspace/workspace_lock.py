@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from patchctl.atomic import is_in_place, make_folder, own_like
-from patchctl.denied import refusal
 from patchctl.errors import PatchctlError, WorkspaceBusy, WrongUse
 from patchctl.git.locks import drop_own
 from patchctl.git.worktree import UNFINISHED_PACKS, find_git_dir, object_store
+from patchctl.os_errors import as_user_error
 from patchctl.workspace.state import FOLDER, UNFINISHED, WorkspaceState
 from patchctl.workspace.trees import Tree
 
@@ -160,7 +160,7 @@ def _no_lock(file: Path) -> WrongUse:
 
 def _denied(error: OSError, file: Path) -> PatchctlError:
     instead = "name a workspace of your own with --workspace"
-    return refusal(error, "the workspace cannot be written", instead, file.parent.parent)
+    return as_user_error(error, "the workspace cannot be written", instead, file.parent.parent)
 
 
 def _leave_nothing(folder: Path, made: Sequence[Path]) -> None:

@@ -312,7 +312,7 @@ def test_a_repository_that_names_it_and_cannot_give_it(made: Made) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is full")
 def test_an_archive_that_finds_no_room_is_not_left_out(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     from patchctl.errors import MachineFailed
-    from patchctl.source import index
+    from patchctl.source import package_index
     from patchctl.source.pipconfig import IndexConfig
     from patchctl.terminal.progress import SilentProgress
 
@@ -320,9 +320,11 @@ def test_an_archive_that_finds_no_room_is_not_left_out(made: Made, monkeypatch: 
     full = made.root.parent / "full"
     full.mkdir()
     (full / "archive").symlink_to("/dev/full")
-    monkeypatch.setattr(index, "machine_config", lambda: IndexConfig(index_urls=(), find_links=(str(made.index),)))
+    monkeypatch.setattr(
+        package_index, "machine_config", lambda: IndexConfig(index_urls=(), find_links=(str(made.index),))
+    )
     with pytest.raises(MachineFailed, match="No space left"):
-        index.find_digest("greeter", "1.1rc2", full, SilentProgress(), [])
+        package_index.find_digest("greeter", "1.1rc2", full, SilentProgress(), [])
 
 
 @pytest.mark.heavy("killed at every operation")

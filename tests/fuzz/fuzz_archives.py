@@ -32,11 +32,11 @@ from patchctl.bundle.layout import (
     render_digest,
     render_index,
 )
-from patchctl.bundle.read import open_bundle
+from patchctl.bundle.reader import open_bundle
 from patchctl.errors import PatchctlError, SourceUnavailable, Tried
 from patchctl.manifest.types import Sdist
 from patchctl.source.archive import read_archive
-from patchctl.source.index import _candidates, _client, _plain_errors
+from patchctl.source.package_index import _candidates, _client, _plain_errors
 from patchctl.source.pipconfig import IndexConfig
 from patchctl.terminal.text import visible_line
 

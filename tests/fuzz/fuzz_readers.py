@@ -20,15 +20,15 @@ from fuzz_values import changed_bytes, changed_value
 from patchctl.__main__ import compose
 from patchctl.errors import PatchctlError
 from patchctl.git.objects import TreeEntry
-from patchctl.manifest import cache as kept_manifests
+from patchctl.manifest import manifest_cache
 from patchctl.manifest.files import ManifestFiles
 from patchctl.manifest.load import loads
 from patchctl.manifest.lock import LockedFile, LockedForm, LockedPatch, LockedResult, StackLock, read_lock, render_lock
 from patchctl.manifest.schema import models
 from patchctl.manifest.types import Stack
 from patchctl.source.cache import read_record
+from patchctl.stack import result_cache
 from patchctl.stack.locking import diff_locks
-from patchctl.stack.memo import recall
 from patchctl.stack.patches import load_patch
 from patchctl.terminal.text import visible_line
 from patchctl.workspace.journal import read_journal
@@ -317,7 +317,7 @@ class MemoReader(Reader):
 
     def read(self, data: bytes) -> bool:
         self.file.write_bytes(data)
-        found = recall(self.cache, "key", self.patches, ())
+        found = result_cache.get(self.cache, "key", self.patches, ())
         if found is None:
             return False
         ids = [found.base_commit, found.base_tree, found.tip_commit, found.tip_tree]
@@ -346,13 +346,13 @@ class KeptManifests(Reader):
         self.cache = folder
         self.files = ManifestFiles({"manifests/upstreams.yaml": b"x"}, ())
         real = ManifestFiles.scan(ROOT)
-        from patchctl.manifest.check import checked
+        from patchctl.manifest.consistency import checked
 
         content = checked(ROOT, real)
         stack = min(content.stacks.items(), key=lambda s: len(repr(s)))
         profile = min(content.profiles.items(), key=lambda s: len(repr(s)))
         small = type(content)(content.upstreams, dict([stack]), dict([profile]), None)
-        kept_manifests.keep(folder, self.files, small)
+        manifest_cache.keep(folder, self.files, small)
         (self.file,) = (folder / "manifests").iterdir()
         self.samples = [json.loads(self.file.read_bytes().partition(b"\n")[2])]
 
@@ -361,7 +361,7 @@ class KeptManifests(Reader):
 
     def read(self, data: bytes) -> bool:
         self.file.write_bytes(hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
-        return kept_manifests.find(self.cache, self.files) is not None
+        return manifest_cache.find(self.cache, self.files) is not None
 
 
 class CacheRecord(Reader):

@@ -1,4 +1,4 @@
-"""What training adds: every name is there, it is put in once, and the wing of patches works without it. And what another package
+"""What training adds: every name is there, it is put in once, and patchctl works without it. And what another package
 adds: found by its entry point, and named where it is broken."""
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def test_apply_imports_nothing_of_training() -> None:
 def test_without_training_its_verbs_and_manifests_are_unknown() -> None:
     code = "import sys; from patchctl.cli import run; sys.exit(run(sys.argv[1:]))"
     line = [sys.executable, "-c", code, f"--root={REPOSITORY}"]
-    for verb, says in (("recipe", "No such command 'recipe'"), ("list", "the folder 'recipes' would not be read")):
+    for verb, says in (("recipe", "No such command 'recipe'"), ("list", "unexpected folder 'recipes'")):
         done = subprocess.run([*line, verb], cwd=REPOSITORY, capture_output=True, text=True)
         assert (done.returncode, says in done.stderr) == (2, True), done.stderr
 

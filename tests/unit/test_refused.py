@@ -6,15 +6,15 @@ import errno
 
 import pytest
 
-from patchctl.denied import no_fault
 from patchctl.errors import GitKilled
 from patchctl.git.run import GitFailed, GitRefused, git_failure
+from patchctl.os_errors import user_error_or_none
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EMFILE])
 def test_the_disk_and_the_limits_are_no_fault(code: int) -> None:
     for error in (OSError(code, "words"), OSError(code, "words", "/some/file")):
-        said = no_fault(error)
+        said = user_error_or_none(error)
         assert said is not None and said.code == (2 if code == errno.EROFS else 7) and "words" in said.what
         assert str(said.where or "") == (error.filename or "")
 
@@ -23,7 +23,7 @@ def test_the_disk_and_the_limits_are_no_fault(code: int) -> None:
     "error", [FileNotFoundError(errno.ENOENT, "x"), OSError("no number"), OSError(errno.EPERM, "x")]
 )
 def test_all_else_stays_a_fault(error: OSError) -> None:
-    assert no_fault(error) is None
+    assert user_error_or_none(error) is None
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from patchctl.check.series import Series, manifest_findings
 from patchctl.findings.report import Report
+from patchctl.manifest.diagnostics import InvalidManifest, Problem, did_you_mean, quoted
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import read
-from patchctl.manifest.problems import InvalidManifest, Problem, did_you_mean, quoted
 from patchctl.training.models.parameters import UnknownModel, read_model
 from patchctl.training.models.types import Models, PublishedModel
 

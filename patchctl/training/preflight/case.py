@@ -14,7 +14,7 @@ from patchctl.training.models.parameters import Model, UnknownModel, read_model
 from patchctl.training.models.types import PublishedModel
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.machine import Machine
-from patchctl.training.preflight.read import Smi, smi
+from patchctl.training.preflight.tool_output import Smi, smi
 from patchctl.training.recipes.conditions import Facts
 from patchctl.training.recipes.resolve import DEVICES, NODES, PER_NODE, RecipeRun
 from patchctl.training.recipes.rules import Switch, facts_of

@@ -16,8 +16,8 @@ from typing import Any
 
 from patchctl import __version__
 from patchctl.atomic import filling, replace_file
-from patchctl.denied import kind_of
 from patchctl.errors import WrongUse
+from patchctl.os_errors import error_type
 from patchctl.terminal.text import one_line
 
 NPU_SMI = "npu-smi.txt"
@@ -145,7 +145,7 @@ def record(machine: Machine, folder: Path) -> list[Path]:
             for name, text in texts.items():
                 replace_file(staged / name, text.encode("utf-8", "surrogateescape"))
     except OSError as error:
-        raise kind_of(error)(f"{folder} cannot be written: {error.strerror}", hint="name another folder") from None
+        raise error_type(error)(f"{folder} cannot be written: {error.strerror}", hint="name another folder") from None
     return [folder / name for name in texts]
 
 

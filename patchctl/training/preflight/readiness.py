@@ -21,7 +21,13 @@ from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.checks import all_findings
 from patchctl.training.preflight.machine import Machine
-from patchctl.training.preflight.read import configured_addresses, device_ports, interfaces, memory_total, packages
+from patchctl.training.preflight.tool_output import (
+    configured_addresses,
+    device_ports,
+    interfaces,
+    memory_total,
+    packages,
+)
 
 # Of the first node alone: on the others it is no matter. Ray's own ports are in use, since Ray runs.
 FIRST_NODE = ("controller memory", "Ray's object store")

@@ -8,9 +8,9 @@ from dataclasses import replace
 from patchctl.check.series import Series, below, manifest_findings, read_series
 from patchctl.errors import PatchctlError
 from patchctl.findings.report import Finding, Report
+from patchctl.manifest.diagnostics import InvalidManifest
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import Loaded
-from patchctl.manifest.problems import InvalidManifest
 from patchctl.stack.patches import StackPatch
 from patchctl.training.recipes.arithmetic import BadExpression
 from patchctl.training.recipes.key_list import FOLDER

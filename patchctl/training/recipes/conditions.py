@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 from fractions import Fraction
 
+from patchctl.manifest.diagnostics import Problem, did_you_mean, quoted
 from patchctl.manifest.load import Loaded
-from patchctl.manifest.problems import Problem, did_you_mean, quoted
 from patchctl.training.recipes.arithmetic import BadExpression, compared, holds, number, sides
 from patchctl.training.recipes.grammar import items
 from patchctl.training.recipes.types import Condition, RecipeRule, Rules

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.errors import BadManifest, Where
+from patchctl.manifest.diagnostics import quoted
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.problems import quoted
 
 FOLDER = Path("manifests") / "keys"
 DECLARED = ("value", "null", "mapping", "class", "free")

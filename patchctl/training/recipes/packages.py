@@ -13,8 +13,8 @@ from packaging.utils import canonicalize_name
 from patchctl.check.series import Series, below
 from patchctl.errors import BadManifest
 from patchctl.findings.report import Finding, Report, from_error
+from patchctl.manifest.diagnostics import InvalidManifest
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.problems import InvalidManifest
 from patchctl.requirements.scripts import dependencies, imported
 from patchctl.requirements.sets import NamedSet
 from patchctl.training.recipes.read import Recipes, read_recipes

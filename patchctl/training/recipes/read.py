@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from patchctl.errors import WrongUse
+from patchctl.manifest.diagnostics import InvalidManifest, Problem, did_you_mean, quoted, shown
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import Loaded, read
-from patchctl.manifest.problems import InvalidManifest, Problem, did_you_mean, quoted, shown
 from patchctl.manifest.types import Profile
 from patchctl.training.recipes import conditions
 from patchctl.training.recipes.types import Recipe, Rules

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from patchctl.errors import Where
+from patchctl.manifest.diagnostics import did_you_mean
 from patchctl.manifest.load import Loaded
-from patchctl.manifest.problems import did_you_mean
 from patchctl.training.recipes.arithmetic import BadExpression
 from patchctl.training.recipes.conditions import Facts, defaults_for, misses, names_in, renamed_in, same
 from patchctl.training.recipes.resolve import COMMAND_LINE, RecipeRun, Resolved, bare

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from patchctl.terminal.progress import size_text
 from patchctl.terminal.text import visible_line
-from patchctl.training.recipes.compare import SettingDifference
+from patchctl.training.recipes.differences import SettingDifference
 from patchctl.training.recipes.resolve import RecipeRun, Resolved
 from patchctl.training.recipes.rules import Broken
 from patchctl.training.recipes.shell import command_lines, literal, override_text

@@ -1,1 +1,1 @@
-"""The verbs of this wing: parse, call, render."""
+"""The verbs of the extension `training`: parse, call, render."""

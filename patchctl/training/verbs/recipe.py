@@ -123,7 +123,7 @@ def diff(app: App, one: str, other: str, profile: str | None, as_json: bool) -> 
     \b
     patchctl recipe diff qwen3-8b/dapo qwen3-8b/grpo
     """
-    from patchctl.training.recipes.compare import differences
+    from patchctl.training.recipes.differences import differences
     from patchctl.training.report.recipes import diff_json, diff_text
 
     runs = _run_on(app, profile, one), _run_on(app, profile, other)

@@ -8,8 +8,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from patchctl.manifest.diagnostics import InvalidManifest
 from patchctl.manifest.load import loads
-from patchctl.manifest.problems import InvalidManifest
 from patchctl.manifest.types import Stack
 from patchctl.manifest.yamltree import _NUMBER, _REFUSED, parse
 

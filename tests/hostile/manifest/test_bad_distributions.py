@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from patchctl.manifest.diagnostics import InvalidManifest
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.problems import InvalidManifest
 
 pytestmark = pytest.mark.family("YAML")
 

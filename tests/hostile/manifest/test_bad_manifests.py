@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from patchctl.errors import BadManifest, Where
+from patchctl.manifest.diagnostics import SHOWN, InvalidManifest
 from patchctl.manifest.files import MAX_BYTES
 from patchctl.manifest.load import loads, read
-from patchctl.manifest.problems import SHOWN, InvalidManifest
 from patchctl.manifest.schema import models
 from patchctl.manifest.types import Profile, Stack
 

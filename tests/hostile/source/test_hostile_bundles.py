@@ -37,7 +37,7 @@ from patchctl.bundle.layout import (
     parse_index,
     render_index,
 )
-from patchctl.bundle.read import Bundle, open_bundle
+from patchctl.bundle.reader import Bundle, open_bundle
 from patchctl.errors import PatchctlError, SourceMismatch, WrongUse
 
 pytestmark = pytest.mark.family("Submodules and bundles")
@@ -293,7 +293,7 @@ def test_an_index_of_many_small_things_takes_little_memory(key: str, item: str, 
     )
     (tmp_path / "b.tar").write_bytes(framed(filled.encode(), []))
     script = (
-        "import sys\nfrom pathlib import Path\nfrom patchctl.bundle.read import open_bundle\n"
+        "import sys\nfrom pathlib import Path\nfrom patchctl.bundle.reader import open_bundle\n"
         "from patchctl.errors import SourceMismatch\n"
         "try: open_bundle(Path(sys.argv[1]))\nexcept SourceMismatch: pass\nelse: sys.exit('taken')\n"
         # not getrusage: that peak is inherited from the process of the tests, which may be larger

@@ -35,7 +35,7 @@ def base(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Base:
     index.offer("demo-1.0.tar.gz", ARCHIVE)
-    monkeypatch.setattr("patchctl.source.index.machine_config", lambda: pipconfig.IndexConfig((index.simple,)))
+    monkeypatch.setattr("patchctl.source.package_index.machine_config", lambda: pipconfig.IndexConfig((index.simple,)))
     stack = demo_stack(repo.commit, repo.tree, Sdist(version="1.0", sha256=sha256(ARCHIVE)))
     wanted = replace(options, source=request.param, mirrors={"demo": [str(repo.path)]})
     made = obtain("demo", demo_upstream(sdist="demo"), stack, wanted, SilentProgress())

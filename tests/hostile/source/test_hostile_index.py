@@ -12,7 +12,7 @@ from source_builders import Answer, IndexServer, sdist_members, sha256, tar_gz
 
 from patchctl.errors import SourceMismatch, Tried
 from patchctl.manifest.types import Sdist
-from patchctl.source.index import download
+from patchctl.source.package_index import download
 from patchctl.source.pipconfig import IndexConfig
 from patchctl.terminal.progress import SilentProgress
 

@@ -21,7 +21,7 @@ from on_disk import snapshot
 from test_hostile_bundles import framed, index_of
 
 from patchctl.bundle.layout import DISTRIBUTION, extents, render_index
-from patchctl.bundle.read import Bundle, open_bundle
+from patchctl.bundle.reader import Bundle, open_bundle
 from patchctl.bundle.signature import NAMESPACE, SigningKey, Trust, signature_file
 from patchctl.errors import NotTrusted, PatchctlError, SourceMismatch, WrongUse
 

@@ -18,7 +18,7 @@ import pytest
 from distribution import Made
 from on_disk import Snapshot, Workspace, copy_of, environment, git, leftovers, snapshot
 
-from patchctl.manifest.turns import one_writer
+from patchctl.manifest.writer_lock import exclusive_writer
 
 pytestmark = pytest.mark.heavy("fifty runs at once")
 
@@ -219,7 +219,7 @@ def test_writers_of_patches_take_turns(made: Made, tmp_path: Path) -> None:
         ("new", "chime", "--stack", "clock", "--dir", str(tmp_path / "new")),
     ]
     before = snapshot(made.root)
-    with one_writer(made.root):
+    with exclusive_writer(made.root):
         for line in lines:
             done = made.patchctl(*line)
             assert done.returncode == 6 and "another run is writing patches" in done.stderr, done.stderr

@@ -14,11 +14,11 @@ from patchctl.check.rules import all_rules
 def reported() -> set[str]:
     """The rule of every finding that a check makes: the first argument, where it is written out."""
     found: set[str] = set()
-    rooms = [
+    packages = [
         Path(check.__file__).parent,
         Path(check.__file__).parents[1] / "training" / "recipes",
     ]
-    for file in (file for room in rooms for file in room.glob("*.py")):
+    for file in (file for package in packages for file in package.glob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call) or not node.args:
                 continue

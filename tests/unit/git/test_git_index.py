@@ -13,7 +13,7 @@ import pytest
 
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.index import IndexChange, NotPlain, changed, has_marks, made_anew
-from patchctl.workspace.files import TreeFiles
+from patchctl.workspace.tree_files import TreeFiles
 
 ENV = {
     "PATH": os.environ["PATH"],

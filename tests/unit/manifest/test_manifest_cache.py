@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from patchctl.manifest.diagnostics import InvalidManifest
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.problems import InvalidManifest
 
 REPOSITORY = Path(__file__).parents[3]
 PROBE = """

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from patchctl import delta
 from patchctl.errors import DoesNotApply
-from patchctl.patch.apply import apply_and_tell, apply_change
 from patchctl.patch.binary import MAX_INFLATED
+from patchctl.patch.hunks import apply_and_tell, apply_change
 from patchctl.patch.parse import parse_patch
 
 pytestmark = pytest.mark.heavy("thousands of patches beside git")

@@ -113,7 +113,7 @@ class Places:
                 yield words(f"{switch} {named.note}")
 
     def _verb(self, name: str) -> Iterator[frozenset[str]]:
-        """A verb's modules, those of the room that does its work, and its page."""
+        """A verb's modules, those of the package that does its work, and its page."""
         for pattern in (f"cli/{name}_verb.py", f"**/verbs/{name}.py", f"**/{name}/**/*.py", f"**/{name}s/*.py"):
             yield from map(self._words, sorted((self.root / "patchctl").glob(pattern)))
         yield self._words(self.root / "docs" / f"{name}.md")

@@ -118,7 +118,7 @@ def test_a_download_that_is_killed_leaves_nothing(
     process.wait()
     assert entries(options.cache) == [] and not (options.cache / "sdist").exists()
     index.answers["/files/demo-1.0.tar.gz"] = whole
-    monkeypatch.setattr("patchctl.source.index.machine_config", lambda: pipconfig.IndexConfig((index.simple,)))
+    monkeypatch.setattr("patchctl.source.package_index.machine_config", lambda: pipconfig.IndexConfig((index.simple,)))
     base = obtain("demo", demo_upstream(sdist="demo"), demo_stack(sdist=PINNED), options, SilentProgress())
     check_base(base)
 

@@ -36,7 +36,7 @@ GENERATED = ("demo/_version.py",)
 @pytest.fixture(autouse=True)
 def pip_knows_the_index(index: IndexServer, monkeypatch: pytest.MonkeyPatch) -> None:
     config = pipconfig.IndexConfig((index.simple,))
-    monkeypatch.setattr("patchctl.source.index.machine_config", lambda: config)
+    monkeypatch.setattr("patchctl.source.package_index.machine_config", lambda: config)
 
 
 def get(options: SourceOptions, *, generated: tuple[str, ...] = GENERATED, sdist: Sdist = PINNED) -> Base:

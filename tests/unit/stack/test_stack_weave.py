@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from patchctl.errors import DoesNotApply
-from patchctl.patch.apply import apply_change
+from patchctl.patch.hunks import apply_change
 from patchctl.patch.parse import parse_patch
 from patchctl.stack.weave import Misfit, Weave
 

@@ -9,7 +9,7 @@ from patchctl.findings.report import Finding, Level, looked_at
 from patchctl.terminal.progress import size_text
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
-from patchctl.training.preflight.read import Device, Smi
+from patchctl.training.preflight.tool_output import Device, Smi
 
 # An idle chip shows 2.9 to 3.5 GB of 64 in use (vllm-project/vllm-ascend #5588, #2534): a tenth is somebody's process.
 IDLE_SHARE = 0.1

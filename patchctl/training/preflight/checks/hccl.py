@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from patchctl.findings.report import Finding, looked_at
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
-from patchctl.training.preflight.read import (
+from patchctl.training.preflight.tool_output import (
     DevicePort,
     configured_addresses,
     device_ports,

@@ -15,8 +15,16 @@ from patchctl.training.models.parameters import Model
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.controller import V1, controller_of
-from patchctl.training.preflight.read import huge_pages, limit, memory_limit, memory_total, mount_of, mounts, open_files
 from patchctl.training.preflight.sizes import BadSizes, training_of
+from patchctl.training.preflight.tool_output import (
+    huge_pages,
+    limit,
+    memory_limit,
+    memory_total,
+    mount_of,
+    mounts,
+    open_files,
+)
 
 GIB = 1 << 30
 SHARED_MEMORY = 720 * GIB  # --shm-size of 003's container

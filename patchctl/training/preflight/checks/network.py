@@ -9,7 +9,7 @@ from patchctl.findings.report import Finding, looked_at
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.checks.hccl import check_hccl, reserved
-from patchctl.training.preflight.read import Interface, interfaces, listening
+from patchctl.training.preflight.tool_output import Interface, interfaces, listening
 
 RAY_PORTS = (6766, 8260)  # head and dashboard: 003, 4.5; 002
 # CANN 8.5.0, HCCL_IF_BASE_PORT: 32 ports from 60000 on, unless one of two variables says others.

@@ -11,8 +11,8 @@ from patchctl.terminal.progress import size_text
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.controller import controller_of
-from patchctl.training.preflight.read import available, interfaces, memory_total, mount_of, mounts
 from patchctl.training.preflight.sizes import BadSizes
+from patchctl.training.preflight.tool_output import available, interfaces, memory_total, mount_of, mounts
 
 # Ray 2.48, _private/ray_constants.py and utils.py: 30 % of what is available, 200 GB and 95 % of /dev/shm at most.
 _SHARE, _MOST, _OF_SHARED = Fraction(30, 100), 200 * 10**9, Fraction(95, 100)

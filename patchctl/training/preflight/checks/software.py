@@ -12,14 +12,14 @@ from patchctl.errors import WrongUse
 from patchctl.findings.report import Finding, looked_at
 from patchctl.manifest.requirement_types import Platform
 from patchctl.manifest.types import profile_options
-from patchctl.requirements.compare import PackageDifference, RequiredPackages, compare
 from patchctl.requirements.interpreter import summary
 from patchctl.requirements.lockfile import this_platform
+from patchctl.requirements.package_differences import PackageDifference, RequiredPackages, compare
 from patchctl.terminal.progress import size_text
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.caches import Cache, caches_of
 from patchctl.training.preflight.case import Case
-from patchctl.training.preflight.read import packages, python_version, same_name
+from patchctl.training.preflight.tool_output import packages, python_version, same_name
 
 _DAY = 86400
 _SHOWN = 8

@@ -13,7 +13,7 @@ from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.checkpoint import bytes_of_one, trains_adapters
 from patchctl.training.preflight.memory import BF16
-from patchctl.training.preflight.read import Mount, mount_of, mounts
+from patchctl.training.preflight.tool_output import Mount, mount_of, mounts
 from patchctl.training.recipes.totals import totals_of
 
 CHECKPOINTS, MODEL, MEGATRON_WEIGHTS = "checkpoints", "model", "mcore_weights"

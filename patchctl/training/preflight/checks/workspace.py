@@ -10,7 +10,7 @@ from patchctl.findings.report import Finding, looked_at
 from patchctl.manifest.types import profile_options
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
-from patchctl.training.preflight.read import records
+from patchctl.training.preflight.tool_output import records
 
 
 def check_workspace(case: Case) -> Iterator[Finding]:

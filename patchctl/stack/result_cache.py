@@ -60,7 +60,7 @@ class StackResult:
     pack: Path | None
 
 
-def memo_key(base_commit: str, patches: Sequence[StackPatch], left_out: Sequence[StackPatch]) -> str:
+def cache_key(base_commit: str, patches: Sequence[StackPatch], left_out: Sequence[StackPatch]) -> str:
     """What the result depends on: the engine, the base, every patch's bytes, and which of them are left out."""
     out = {id(p) for p in left_out}
     parts = [[p.digest, id(p) in out] for p in patches]
@@ -85,7 +85,7 @@ def _note(cache: Path, patches: Sequence[StackPatch]) -> Path:
     return cache / "stacks" / "parsed" / hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def recall(cache: Path, key: str, patches: Sequence[StackPatch], left_out: Sequence[StackPatch]) -> StackResult | None:
+def get(cache: Path, key: str, patches: Sequence[StackPatch], left_out: Sequence[StackPatch]) -> StackResult | None:
     """An earlier result, or None; one whose pack was changed since counts for nothing."""
     folder = cache / "stacks" / key
     try:
@@ -102,24 +102,24 @@ def recall(cache: Path, key: str, patches: Sequence[StackPatch], left_out: Seque
         return None  # not there, or of another version: it is computed again
 
 
-def remember(cache: Path, key: str, built: Built) -> StackResult:
+def put(cache: Path, key: str, built: Built) -> StackResult:
     """Keep a result: into a temporary folder, then by rename; whoever comes first wins. Raises WrongUse."""
     stacks = cache / "stacks"
     with staging_in(cache, stacks, ".new-") as temporary:
         pack = built.objects.write(temporary)
         result = result_of(built, stacks / key / pack.name if pack else None)
         (temporary / "result.json").write_text(json.dumps(_as_json(result)), encoding="utf-8")
-        _put(temporary, stacks / key, pack.name if pack else None)
+        _put_in_place(temporary, stacks / key, pack.name if pack else None)
         return result
 
 
-def forget(result: StackResult) -> None:
+def drop(result: StackResult) -> None:
     """Drop a result whose objects proved damaged: it is computed again."""
     if result.pack is not None:
         shutil.rmtree(result.pack.parent, ignore_errors=True)
 
 
-def _put(made: Path, place: Path, pack: str | None) -> None:
+def _put_in_place(made: Path, place: Path, pack: str | None) -> None:
     """Rename `made` to its place; what another run put there first stays when it can be used."""
     try:
         os.rename(made, place)

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from patchctl.denied import of_the_machine, refusal
 from patchctl.errors import SourceMismatch, Tried, WrongUse
 from patchctl.manifest.types import Sdist
+from patchctl.os_errors import as_user_error, is_resource_error
 from patchctl.source.config import archive_limits
 from patchctl.source.pipconfig import IndexConfig, machine_config
 from patchctl.source.places import PORTS, has_proxy, known_unreachable, remember_unreachable, why_unreachable
@@ -138,8 +138,8 @@ def _new_digest(client: Any, candidate: _Candidate, folder: Path, label: str, pr
     try:
         return _stream(client, candidate.url, folder / "archive", label, progress)[0]
     except OSError as error:
-        if of_the_machine(error):
-            raise refusal(error, f"cannot download {candidate.shown}", "run the same command again") from error
+        if is_resource_error(error):
+            raise as_user_error(error, f"cannot download {candidate.shown}", "run the same command again") from error
         raise
 
 

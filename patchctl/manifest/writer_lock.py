@@ -12,7 +12,7 @@ from patchctl.errors import WorkspaceBusy
 
 
 @contextmanager
-def one_writer(root: Path) -> Iterator[None]:
+def exclusive_writer(root: Path) -> Iterator[None]:
     """Hold the distribution's lock for the block. Raises WorkspaceBusy if another run holds it.
 
     The lock is flock on the folder manifests/: it ends with the process and leaves no file. File systems that cannot

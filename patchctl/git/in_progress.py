@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Files in the git directory that mark an operation in progress.
-UNDER_WAY = ("rebase-merge", "rebase-apply", "MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "sequencer", "BISECT_LOG")
+IN_PROGRESS = (
+    "rebase-merge",
+    "rebase-apply",
+    "MERGE_HEAD",
+    "CHERRY_PICK_HEAD",
+    "REVERT_HEAD",
+    "sequencer",
+    "BISECT_LOG",
+)
 
 
 @dataclass(frozen=True)

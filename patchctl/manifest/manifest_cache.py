@@ -17,7 +17,7 @@ from patchctl import __version__
 from patchctl.atomic import replace_file
 from patchctl.errors import WorkspaceBusy
 from patchctl.manifest.files import ManifestFiles
-from patchctl.manifest.shape import build
+from patchctl.manifest.typeinfo import build
 from patchctl.manifest.types import ManifestContent, Practice, Profile, Release, Stack, Upstreams
 
 

@@ -8,9 +8,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
+from patchctl.manifest.diagnostics import InvalidManifest, Problem, cleaned, did_you_mean, nearest, quoted, shown
 from patchctl.manifest.files import ManifestFiles
 from patchctl.manifest.load import Loaded, Positions, loads
-from patchctl.manifest.problems import InvalidManifest, Problem, cleaned, did_you_mean, nearest, quoted, shown
 from patchctl.manifest.series import Cycle, SeriesPatch, ancestry, descent, feature_of, is_there, own_files, resolve
 from patchctl.manifest.types import ManifestContent, OnRelease, Practice, Profile, Release, Stack, Upstreams, among
 from patchctl.manifest.yamltree import KeyPath

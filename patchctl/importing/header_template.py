@@ -1,6 +1,6 @@
-"""A foreign commit's message as a header of ours: what our lint wants and the mail does not say is marked, to be filled in.
+"""Turns a foreign commit's message into a patch header with a marked line for everything that our lint wants and the mail lacks.
 
-`MARKER` is what the lint rule `filled-in` looks for, so that `verify` names every such line until somebody has written it.
+The lint rule `filled-in` looks for `MARKER`, so that `verify` names every such line until somebody has filled it in.
 """
 
 from __future__ import annotations

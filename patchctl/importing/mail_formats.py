@@ -1,4 +1,4 @@
-"""The patch forms beside mails that `git am` knows, StGit's and Mercurial's, turned into mails (git's builtin/am.c)."""
+"""Turns the patch formats beside mails that `git am` knows, StGit's and Mercurial's, into mails (git's builtin/am.c)."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ from patchctl.bundle.layout import (
     render_digest,
 )
 from patchctl.bundle.signature import NoRegularFile, Signature, Trust, check_signature, regular_file, signature_file
-from patchctl.denied import kind_of
 from patchctl.errors import NotTrusted, PatchctlError, SourceMismatch, WrongUse
+from patchctl.os_errors import error_type
 from patchctl.terminal.progress import Progress, SilentProgress
 from patchctl.terminal.text import visible_line
 
@@ -131,7 +131,7 @@ def _opened(path: Path) -> Iterator[tuple[IO[bytes], int]]:
     except NoRegularFile as fault:
         raise WrongUse("a bundle is a regular file", where=str(path)) from fault
     except OSError as error:
-        raise kind_of(error)(f"the bundle cannot be read: {error.strerror}", where=str(path)) from error
+        raise error_type(error)(f"the bundle cannot be read: {error.strerror}", where=str(path)) from error
 
 
 def _check_digest(path: Path, file: IO[bytes], wanted: str) -> None:

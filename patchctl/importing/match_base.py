@@ -1,4 +1,7 @@
-"""Lays foreign patches on a tree one after the other, exactly, and goes on behind a fault, so that one run names them all."""
+"""Matches foreign patches against the tree that they apply to, one after the other and exactly.
+
+It goes on after a fault, so that one run names them all.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import REGULAR, Files, TreeEntry, object_id
 from patchctl.importing.changes import Foreign, Stripping, parse_sections, stripping
 from patchctl.importing.types import ImportFault, Options
-from patchctl.patch.apply import apply_change
+from patchctl.patch.hunks import apply_change
 from patchctl.patch.names import path_text
 from patchctl.patch.parse import FileChange
 
@@ -23,7 +26,7 @@ _BARE = re.compile(rb"\s*(?:diff |--- |Index: |\*\*\* )")
 
 
 @dataclass
-class Fitted:
+class Matched:
     """A patch that was laid on the tree: its changes with full ids, how its names were read, and what was mended."""
 
     foreign: Foreign
@@ -39,7 +42,7 @@ class _After:
     data: bytes
 
 
-class Fit:
+class BaseMatch:
     """The tree as it stands, and the faults so far. `way` is what a person can do with a patch that does not apply."""
 
     def __init__(self, reader: ObjectReader, files: Files, options: Options, form: str, way: str) -> None:
@@ -55,21 +58,21 @@ class Fit:
         self.faults: list[ImportFault] = []
         self.lacking = False
 
-    def add(self, foreign: Foreign) -> Fitted:
+    def add(self, foreign: Foreign) -> Matched:
         """Lay one patch on the tree. Its faults are in `faults`."""
         found = stripping(foreign, self.files, self._options, self._known)
         if isinstance(found, ImportFault):
             self.faults.append(found)
-            return Fitted(foreign, [], Stripping(1))
+            return Matched(foreign, [], Stripping(1))
         self._known.append(found)
         changes, faults = parse_sections(foreign, found.parts, self._options)
         self.faults += faults
-        fitted = Fitted(foreign, changes, found, [_said(found)] if found.prefix else [])
+        matched = Matched(foreign, changes, found, [_said(found)] if found.prefix else [])
         for section in foreign.sections:  # what could not be read is not blamed again in the patches behind it
             paths = section.paths(found.parts, self._options.maps)
             if paths is not None and paths[1] not in {c.path for c in changes}:
                 self._broken[paths[1]] = foreign.shown
-        after = [self._change(fitted, change) for change in changes]
+        after = [self._change(matched, change) for change in changes]
         for change in changes:
             if change.old_path is not None and change.kind in ("delete", "rename"):
                 self.files.pop(change.old_path, None)
@@ -78,22 +81,22 @@ class Fit:
             self._contents[written.path] = written.data
         for change in changes:
             self._writers[change.path] = foreign.shown
-        return fitted
+        return matched
 
-    def _change(self, fitted: Fitted, change: FileChange) -> _After | None:
+    def _change(self, matched: Matched, change: FileChange) -> _After | None:
         """The file after a change, or None: it goes away, or a fault was found, here or earlier in this file."""
         reads = change.old_path
         if reads is not None and reads in self._broken:
             self._broken[change.path] = self._broken[reads]
             return None
         try:
-            return self._exactly(fitted, change)
+            return self._exactly(matched, change)
         except DoesNotApply as error:
-            self._fault(fitted, change, error)
-            self._broken[change.path] = fitted.foreign.shown
+            self._fault(matched, change, error)
+            self._broken[change.path] = matched.foreign.shown
             return None
 
-    def _exactly(self, fitted: Fitted, change: FileChange) -> _After | None:
+    def _exactly(self, matched: Matched, change: FileChange) -> _After | None:
         old = self._preimage(change)
         content = self._content(change.old_path) if old is not None else b""
         stale = old is not None and change.old_id is not None and not old.id.startswith(change.old_id)
@@ -102,9 +105,9 @@ class Fit:
             raise DoesNotApply(what, hint=_IS_IN)
         if stale and "ids" not in self._options.repair:
             raise DoesNotApply(self._mismatch(change, old))
-        data = apply_change(change, content, fitted.foreign.shown)
+        data = apply_change(change, content, matched.foreign.shown)
         oid = object_id("blob", data)
-        self._settle_ids(fitted, change, old, oid, stale)
+        self._settle_ids(matched, change, old, oid, stale)
         if change.new_path is None:
             return None
         if change.kind != "modify" and change.new_path in self.files and change.new_path != change.old_path:
@@ -138,49 +141,51 @@ class Fit:
         writer = self._writers.get(change.old_path or change.path)
         return f", as {writer} leaves it" if writer else ""
 
-    def _settle_ids(self, fitted: Fitted, change: FileChange, old: TreeEntry | None, oid: str, stale: bool) -> None:
+    def _settle_ids(self, matched: Matched, change: FileChange, old: TreeEntry | None, oid: str, stale: bool) -> None:
         """Full ids of both sides, worked out; a fault where the patch's own are missing or false and nobody asked."""
         content = bool(change.hunks) or change.binary is not None
         name = path_text(change.path)
         false = change.new_id is not None and change.new_path is not None and not oid.startswith(change.new_id)
         if change.old_id is None and content:
             self._mend(
-                fitted,
+                matched,
                 change,
                 f"{name} has no `index` line: nothing says which file the change is for",
                 f"ids: written for {name}, which it applies to exactly",
             )
         elif false and not stale:
             self._mend(
-                fitted,
+                matched,
                 change,
                 f"{name} becomes blob {oid[:12]}, the `index` line promises {change.new_id}",
                 f"ids: {name} becomes {oid[:12]}, not {change.new_id}",
             )
         elif stale:
-            fitted.notes.append(f"ids: {name} was {change.old_id}, is {old.id[:12] if old else ''}; it applies exactly")
+            matched.notes.append(
+                f"ids: {name} was {change.old_id}, is {old.id[:12] if old else ''}; it applies exactly"
+            )
         elif change.old_id is not None and len(change.old_id) < 40:
-            fitted.notes.append(f"{name}: the abbreviated ids were completed")
+            matched.notes.append(f"{name}: the abbreviated ids were completed")
         if content or change.old_id is not None:
             change.old_id = old.id if old else ABSENT
             change.new_id = oid if change.new_path is not None else ABSENT
 
-    def _mend(self, fitted: Fitted, change: FileChange, what: str, done: str) -> None:
+    def _mend(self, matched: Matched, change: FileChange, what: str, done: str) -> None:
         if "ids" in self._options.repair:
-            fitted.notes.append(done)
+            matched.notes.append(done)
         else:
-            self.faults.append(fitted.foreign.fault(change.line - 1, "ids", what, "--repair, or --repair-only ids"))
+            self.faults.append(matched.foreign.fault(change.line - 1, "ids", what, "--repair, or --repair-only ids"))
 
-    def _fault(self, fitted: Fitted, change: FileChange, error: DoesNotApply) -> None:
+    def _fault(self, matched: Matched, change: FileChange, error: DoesNotApply) -> None:
         line = error.where.line if error.where and error.where.line else change.line
-        way = self._way.format(command=_git_command(fitted.foreign, lost=self._lost_ends(change)))
-        hint = _IS_IN if error.hint == _IS_IN else self._placed(fitted) or way
+        way = self._way.format(command=_git_command(matched.foreign, lost=self._lost_ends(change)))
+        hint = _IS_IN if error.hint == _IS_IN else self._placed(matched) or way
         if self.lacking and self._form == "sdist" and "is not in the tree" in error.what:
             hint = "--mirror UPSTREAM=URL: a git repository has every file"
         what = error.what
         if self._lost_ends(change):
             what += "; the file has CRLF line ends, and the patch lost them"
-        self.faults.append(fitted.foreign.fault(line - 1, "does-not-apply", what, hint))
+        self.faults.append(matched.foreign.fault(line - 1, "does-not-apply", what, hint))
 
     def _lost_ends(self, change: FileChange) -> bool:
         """Whether the file here ends its lines with CRLF and the patch does not: a web page or a mail took them away."""
@@ -191,9 +196,9 @@ class Fit:
             line.rstrip(b"\n").endswith(b"\r") for line in lines
         )
 
-    def _placed(self, fitted: Fitted) -> str | None:
+    def _placed(self, matched: Matched) -> str | None:
         """What places a patch that was made inside a folder: the one folder of the tree that has all files that it reads."""
-        read = [c.old_path for c in fitted.changes if c.old_path is not None]
+        read = [c.old_path for c in matched.changes if c.old_path is not None]
         if not read or any(path in self.files for path in read):
             return None
         ends = [{f.removesuffix(path) for f in self.files if f.endswith(b"/" + path)} for path in read]
@@ -201,7 +206,7 @@ class Fit:
         if len(folders) != 1:
             return None
         folder = os.fsdecode(folders.pop())
-        tops = dict.fromkeys(os.fsdecode(c.path).split("/")[0] for c in fitted.changes)
+        tops = dict.fromkeys(os.fsdecode(c.path).split("/")[0] for c in matched.changes)
         maps = " ".join(f"--map {shlex.quote(f'{top}={folder}{top}')}" for top in tops)
         return f"{maps}: the patch was made in {folder}"
 
@@ -220,6 +225,6 @@ def _said(found: Stripping) -> str:
     return f"prefix {found.prefix.decode('utf-8', 'backslashreplace')!a} taken off its names, as --strip {found.parts}"
 
 
-def fit_all(fit: Fit, series: Sequence[Foreign]) -> list[Fitted]:
+def match_all(match: BaseMatch, series: Sequence[Foreign]) -> list[Matched]:
     """Every patch in order."""
-    return [fit.add(foreign) for foreign in series]
+    return [match.add(foreign) for foreign in series]

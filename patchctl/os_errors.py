@@ -19,37 +19,39 @@ _NO_FOLDER = "No usable temporary directory"
 _AGAIN = "when there is room, and the disk can be written and read, run the same again"
 
 
-def refusal(error: OSError, what: str, instead: str, where: Path | None = None) -> PatchctlError:
+def as_user_error(error: OSError, what: str, instead: str, where: Path | None = None) -> PatchctlError:
     """MachineFailed for a disk and for limits, else WrongUse; it names the path (of the error, else `where`) and, where a
     permission lacks, its owner. `instead` is what else the user can do."""
     place = _place(error) or where
     hint = "; or ".join(part for part in (_whose(error, place), instead) if part)
-    return kind_of(error)(f"{what}: {error.strerror or error}", where=str(place) if place else None, hint=hint or None)
+    return error_type(error)(
+        f"{what}: {error.strerror or error}", where=str(place) if place else None, hint=hint or None
+    )
 
 
-def kind_of(error: OSError) -> type[PatchctlError]:
+def error_type(error: OSError) -> type[PatchctlError]:
     """What to raise: MachineFailed where the same may go well later, else WrongUse."""
     # A file system that is mounted to be read stays so: another folder is wanted, not another try.
-    failed = (of_the_machine(error) and error.errno != errno.EROFS) or _NO_FOLDER in str(error)
+    failed = (is_resource_error(error) and error.errno != errno.EROFS) or _NO_FOLDER in str(error)
     return MachineFailed if failed else WrongUse
 
 
-def of_the_machine(error: Exception) -> bool:
+def is_resource_error(error: Exception) -> bool:
     """Whether a disk or a limit is the reason: it says nothing of what was looked at."""
     return isinstance(error, OSError) and error.errno in _OF_THE_MACHINE
 
 
-def no_fault(error: OSError) -> PatchctlError | None:
+def user_error_or_none(error: OSError) -> PatchctlError | None:
     """The refusal for an error that the machine is the reason of, wherever it came from; None for all others."""
-    if of_the_machine(error):
-        return refusal(error, "this cannot be read or written", _AGAIN)
+    if is_resource_error(error):
+        return as_user_error(error, "this cannot be read or written", _AGAIN)
     if error.errno in _PERMISSION and _place(error) is not None:
-        return refusal(error, "this cannot be read or written", "")
+        return as_user_error(error, "this cannot be read or written", "")
     if error.errno == errno.ENAMETOOLONG:
         return WrongUse(f"a name is too long: {str(_place(error))[:200]}...", hint="give a shorter one")
     if _NO_FOLDER in str(error):
         hint = f"name a folder that can be, with TMPDIR; or {_AGAIN}"
-        return refusal(error, "no temporary file can be written", hint)
+        return as_user_error(error, "no temporary file can be written", hint)
     return None
 
 

@@ -1,6 +1,6 @@
-"""The plan of the house: which room may import which, no circle, a sentence for every room, a file name for one thing.
+"""Which package may import which: layers, no cycle, a docstring for every package, and no module name for two things.
 
-Every import counts: at the top of a module, in a function, for type checkers alone, and by name in a text
+Every import counts: at the top of a module, in a function, for type checkers alone, and by name in a string
 ("from patchctl.x import y", "patchctl.x:y").
 """
 
@@ -15,21 +15,21 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "patchctl"
-GROUND = {
+FOUNDATION = {
     "patchctl",
     "delta",
     "errors",
     "process_group",
     "atomic",
     "scratch",
-    "denied",
+    "os_errors",
     "given",
     "extension",
     "terminal",
 }
-SOURCES = GROUND | {"patch", "git", "manifest", "source"}
+SOURCES = FOUNDATION | {"patch", "git", "manifest", "source"}
 TREES = SOURCES | {"stack", "identify", "workspace"}
-FIRST_WING = TREES | {
+PATCHING = TREES | {
     "findings",
     "requirements",
     "install",
@@ -45,8 +45,8 @@ FIRST_WING = TREES | {
     "doctor",
     "cluster",
 }
-# From the ground up: each room, and what it may import. All of it stands further up in this table.
-ROOMS: dict[str, set[str]] = {
+# From the lowest layer up: each package, and what it may import. All of that is further up in this table.
+LAYERS: dict[str, set[str]] = {
     "patchctl": set(),
     "delta": set(),
     "errors": set(),
@@ -54,21 +54,21 @@ ROOMS: dict[str, set[str]] = {
     "process_group": set(),
     "atomic": {"errors"},
     "scratch": {"atomic"},
-    "denied": {"errors"},
+    "os_errors": {"errors"},
     "given": {"errors"},
     "terminal": {"errors"},
     "findings": {"patchctl", "errors", "terminal"},
     "patch": {"delta", "errors"},
     "git": {"delta", "errors", "atomic"},
-    "manifest": GROUND,
-    "source": GROUND | {"patch", "git", "manifest"},
+    "manifest": FOUNDATION,
+    "source": FOUNDATION | {"patch", "git", "manifest"},
     "stack": SOURCES,
     "identify": SOURCES | {"stack"},
     "workspace": SOURCES | {"stack"},
     "requirements": SOURCES | {"identify"},
     "install": TREES | {"requirements"},
     "bundle": SOURCES | {"stack"},
-    "catalog": GROUND | {"patch", "manifest", "stack"},
+    "catalog": FOUNDATION | {"patch", "manifest", "stack"},
     "importing": TREES,
     "pin": SOURCES,
     "drift": SOURCES | {"stack", "catalog"},
@@ -78,36 +78,27 @@ ROOMS: dict[str, set[str]] = {
     "check": TREES | {"findings", "requirements", "catalog", "importing", "drift", "prove"},
     "doctor": TREES | {"findings", "requirements", "bundle"},
     "cluster": TREES | {"findings", "bundle", "check", "doctor"},
-    "report": FIRST_WING,
-    "cli": FIRST_WING | {"report"},
+    "report": PATCHING,
+    "cli": PATCHING | {"report"},
     "training/models": TREES | {"findings", "check"},
     "training/recipes": TREES | {"findings", "check", "requirements", "training/models"},
-    "training/preflight": FIRST_WING | {"training/models", "training/recipes"},
-    "training/report": FIRST_WING | {"training/models", "training/recipes", "training/preflight"},
-    "training/verbs": FIRST_WING
+    "training/preflight": PATCHING | {"training/models", "training/recipes"},
+    "training/report": PATCHING | {"training/models", "training/recipes", "training/preflight"},
+    "training/verbs": PATCHING
     | {"report", "cli", "training/models", "training/recipes", "training/preflight", "training/report"},
     "training": {"extension", "check", "training/models", "training/recipes"},
     "__main__": {"extension", "cli", "cluster", "training"},
 }
-# By name, as an operator would: the process on a node begins where every process of patchctl begins.
+# By name, as a user would: the process on a node starts where every process of patchctl starts.
 STARTS = {("cluster", "__main__")}
-# Rooms whose files have the name of what they check, print, run or look at.
+# Packages whose modules have the name of what they check, print, run or look at.
 NAMED_AFTER = {"check", "report", "training/report", "training/verbs", "training/preflight/checks", "doctor"}
-SAME_NAME = {
-    "types": "the data of a room",
-    "read": "reads the format that a room owns: a bundle, recipes, what a machine's tools print",
-    "check": "the faults of what a room reads: manifests, recipes",
-    "compare": "two of what a room is about: trees, environments, nodes, recipes",
-    "files": "the files that a room reads and writes: of manifests, of a work tree",
-    "cache": "what a room remembers: validated manifests, fetched sources",
-    "apply": "hunks on bytes, and a profile on a workspace: `apply` is the word for both",
-    "index": "git's, and that of packages: `index` is the word for both",
-}
+SAME_NAME = {"types"}  # the dataclasses of a package
 
 
 @dataclass(frozen=True)
-class Arrow:
-    """An import, with where it stands."""
+class Import:
+    """An import, with its line."""
 
     source: str
     target: str
@@ -123,8 +114,8 @@ def modules(package: Path) -> dict[str, Path]:
     return found
 
 
-def room_of(module: str, package: Path) -> str:
-    """The folder below the package; in the wing of training the folder below that; else the module itself."""
+def package_of(module: str, package: Path) -> str:
+    """The package that a module counts for: a folder of patchctl/, or of training/; else the module itself."""
     parts = module.split(".")[1:]
     if not parts:
         return "patchctl"
@@ -133,7 +124,7 @@ def room_of(module: str, package: Path) -> str:
     return parts[0]
 
 
-def arrows(package: Path) -> list[Arrow]:
+def imports(package: Path) -> list[Import]:
     """Every import of one module of the package by another."""
     known = modules(package)
     found = []
@@ -142,7 +133,7 @@ def arrows(package: Path) -> list[Arrow]:
             while target not in known and "." in target:
                 target = target.rpartition(".")[0]
             if target in known and target != name:
-                found.append(Arrow(name, target, line))
+                found.append(Import(name, target, line))
     return found
 
 
@@ -160,25 +151,25 @@ def _imports(tree: ast.Module, name: str, is_package: bool) -> Iterator[tuple[st
             yield from ((one or other, node.lineno) for one, other in by_name)
 
 
-def wrong_arrows(package: Path, rooms: Mapping[str, set[str]] = ROOMS) -> list[str]:
+def wrong_imports(package: Path, layers: Mapping[str, set[str]] = LAYERS) -> list[str]:
     known = modules(package)
     found = []
-    for arrow in arrows(package):
-        source, target = room_of(arrow.source, package), room_of(arrow.target, package)
-        if source == target or (source, target) in STARTS or target in rooms.get(source, ()):
+    for one in imports(package):
+        source, target = package_of(one.source, package), package_of(one.target, package)
+        if source == target or (source, target) in STARTS or target in layers.get(source, ()):
             continue
-        place = f"{known[arrow.source].relative_to(package)}:{arrow.line}"
-        found.append(f"{place}: {source} imports {arrow.target}, and may not import {target}")
+        place = f"{known[one.source].relative_to(package)}:{one.line}"
+        found.append(f"{place}: {source} imports {one.target}, and may not import {target}")
     return found
 
 
-def circles(package: Path) -> list[str]:
-    """Modules that import each other, however late: what is left when those that import nothing more are taken away, from
-    both ends."""
+def cycles(package: Path) -> list[str]:
+    """Modules that import each other, at whatever time: those that remain after removing, again and again, modules without imports or
+    without importers."""
     below: dict[str, set[str]] = {name: set() for name in modules(package)}
-    for arrow in arrows(package):
-        if not arrow.source.startswith(f"{arrow.target}."):  # a package is imported before its modules, always
-            below[arrow.source].add(arrow.target)
+    for one in imports(package):
+        if not one.source.startswith(f"{one.target}."):  # a package is imported before its modules, always
+            below[one.source].add(one.target)
     while True:
         left = set.union(set(), *below.values())
         ends = {name for name, targets in below.items() if not targets or name not in left}
@@ -187,7 +178,7 @@ def circles(package: Path) -> list[str]:
         below = {name: targets - ends for name, targets in below.items() if name not in ends}
 
 
-def rooms_without_a_sentence(package: Path) -> list[str]:
+def packages_without_a_docstring(package: Path) -> list[str]:
     found = []
     for path in sorted(package.rglob("__init__.py")):
         text = ast.get_docstring(ast.parse(path.read_bytes())) or ""
@@ -197,48 +188,48 @@ def rooms_without_a_sentence(package: Path) -> list[str]:
 
 
 def names_of_two_things(package: Path) -> dict[str, list[str]]:
-    rooms: dict[str, list[str]] = {}
+    folders_of: dict[str, list[str]] = {}
     for path in sorted(package.rglob("*.py")):
         folder = path.parent.relative_to(package).as_posix()
         if path.stem not in ("__init__", "__main__") and folder not in NAMED_AFTER:
-            rooms.setdefault(path.stem, []).append(folder)
-    return {name: folders for name, folders in rooms.items() if len(folders) > 1}
+            folders_of.setdefault(path.stem, []).append(folder)
+    return {name: folders for name, folders in folders_of.items() if len(folders) > 1}
 
 
-def test_no_room_may_import_one_above_it() -> None:
-    order = list(ROOMS)
-    for number, (room, allowed) in enumerate(ROOMS.items()):
-        assert allowed <= set(order[:number]), room
+def test_no_package_may_import_a_higher_one() -> None:
+    order = list(LAYERS)
+    for number, (name, allowed) in enumerate(LAYERS.items()):
+        assert allowed <= set(order[:number]), name
 
 
-def test_nothing_of_the_first_wing_may_import_training() -> None:
-    for room, allowed in ROOMS.items():
-        assert room.startswith(("training", "__main__")) or not any(a.startswith("training") for a in allowed), room
+def test_only_training_and_main_may_import_training() -> None:
+    for name, allowed in LAYERS.items():
+        assert name.startswith(("training", "__main__")) or not any(a.startswith("training") for a in allowed), name
 
 
-def test_every_room_has_its_place() -> None:
-    assert {room_of(name, PACKAGE) for name in modules(PACKAGE)} <= ROOMS.keys()
+def test_every_package_has_a_layer() -> None:
+    assert {package_of(name, PACKAGE) for name in modules(PACKAGE)} <= LAYERS.keys()
 
 
-def test_every_arrow_goes_down() -> None:
-    assert wrong_arrows(PACKAGE) == []
+def test_every_import_goes_down() -> None:
+    assert wrong_imports(PACKAGE) == []
 
 
-def test_there_is_no_circle() -> None:
-    assert circles(PACKAGE) == []
+def test_there_is_no_cycle() -> None:
+    assert cycles(PACKAGE) == []
 
 
-def test_every_room_says_what_it_is_for() -> None:
-    assert rooms_without_a_sentence(PACKAGE) == []
+def test_every_package_has_a_docstring() -> None:
+    assert packages_without_a_docstring(PACKAGE) == []
 
 
-def test_a_file_name_stands_in_two_rooms_with_a_reason() -> None:
-    assert names_of_two_things(PACKAGE).keys() == SAME_NAME.keys()
+def test_a_module_name_stands_for_one_thing() -> None:
+    assert names_of_two_things(PACKAGE).keys() == SAME_NAME
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Path:
-    """A package as it should be: `cli` on `check` on `manifest`, and training beside."""
+def package(tmp_path: Path) -> Path:
+    """A package without faults: `check` imports `manifest`, and the extension `training` imports `check`."""
     package = tmp_path / "patchctl"
     files = {
         "__init__.py": '"""What the package is, in a sentence."""',
@@ -247,7 +238,7 @@ def house(tmp_path: Path) -> Path:
         "manifest/load.py": "from patchctl.errors import Bad\n",
         "check/__init__.py": '"""What is found, in a sentence."""',
         "check/series.py": "def f():\n    from patchctl.manifest import load\n    return load\n",
-        "training/__init__.py": '"""Another wing, in a sentence."""',
+        "training/__init__.py": '"""An extension, in a sentence."""',
         "training/recipes/__init__.py": '"""How it is trained, in a sentence."""',
         "training/recipes/resolve.py": "import patchctl.check.series\n",
     }
@@ -257,10 +248,10 @@ def house(tmp_path: Path) -> Path:
     return package
 
 
-def test_a_house_as_it_should_be(house: Path) -> None:
-    assert (wrong_arrows(house), circles(house), rooms_without_a_sentence(house)) == ([], [], [])
-    assert names_of_two_things(house) == {}
-    assert len(arrows(house)) == 3
+def test_a_package_without_faults(package: Path) -> None:
+    assert (wrong_imports(package), cycles(package), packages_without_a_docstring(package)) == ([], [], [])
+    assert names_of_two_things(package) == {}
+    assert len(imports(package)) == 3
 
 
 @pytest.mark.parametrize(
@@ -277,32 +268,32 @@ def test_a_house_as_it_should_be(house: Path) -> None:
         ('NAME = "patchctl.training.recipes.resolve:resolve"\n', 1),
     ],
 )
-def test_an_arrow_back_up_is_found(house: Path, text: str, line: int) -> None:
-    (house / "manifest" / "schema.py").write_text(text)
-    (found,) = wrong_arrows(house)
+def test_an_import_of_a_higher_layer_is_found(package: Path, text: str, line: int) -> None:
+    (package / "manifest" / "schema.py").write_text(text)
+    (found,) = wrong_imports(package)
     assert found.startswith(f"manifest/schema.py:{line}: manifest imports patchctl.")
 
 
-def test_a_room_without_a_place_imports_nothing(house: Path) -> None:
-    (house / "attic").mkdir()
-    (house / "attic" / "old.py").write_text("from patchctl.errors import Bad\n")
-    assert wrong_arrows(house) == ["attic/old.py:1: attic imports patchctl.errors, and may not import errors"]
+def test_a_package_without_a_layer_may_import_nothing(package: Path) -> None:
+    (package / "unknown").mkdir()
+    (package / "unknown" / "old.py").write_text("from patchctl.errors import Bad\n")
+    assert wrong_imports(package) == ["unknown/old.py:1: unknown imports patchctl.errors, and may not import errors"]
 
 
-def test_a_circle_is_found_however_late_it_is_imported(house: Path) -> None:
-    (house / "check" / "rules.py").write_text("from patchctl.check import pages\n")
-    (house / "check" / "pages.py").write_text("def f():\n    from patchctl.check import rules\n    return rules\n")
-    assert circles(house) == ["patchctl.check.pages", "patchctl.check.rules"]
-    assert wrong_arrows(house) == []
+def test_a_cycle_is_found_even_between_late_imports(package: Path) -> None:
+    (package / "check" / "rules.py").write_text("from patchctl.check import pages\n")
+    (package / "check" / "pages.py").write_text("def f():\n    from patchctl.check import rules\n    return rules\n")
+    assert cycles(package) == ["patchctl.check.pages", "patchctl.check.rules"]
+    assert wrong_imports(package) == []
 
 
 @pytest.mark.parametrize("text", ["", '"""Findings."""\n'])
-def test_a_room_without_a_sentence_is_found(house: Path, text: str) -> None:
-    (house / "check" / "__init__.py").write_text(text)
-    assert rooms_without_a_sentence(house) == ["patchctl/check"]
+def test_a_package_without_a_docstring_is_found(package: Path, text: str) -> None:
+    (package / "check" / "__init__.py").write_text(text)
+    assert packages_without_a_docstring(package) == ["patchctl/check"]
 
 
-def test_a_name_of_two_things_is_found(house: Path) -> None:
-    for room in ("manifest", "check", "training/recipes"):
-        (house / room / "run.py").write_text("")
-    assert names_of_two_things(house) == {"run": ["manifest", "training/recipes"]}
+def test_a_module_name_for_two_things_is_found(package: Path) -> None:
+    for folder in ("manifest", "check", "training/recipes"):
+        (package / folder / "run.py").write_text("")
+    assert names_of_two_things(package) == {"run": ["manifest", "training/recipes"]}
