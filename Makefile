@@ -230,7 +230,7 @@ docs: $(VENV)/.ready  ## generated pages, tables, JSON schemas
 	$(RUN) tests/recipes/records.py
 
 config-keys: trees  ## manifests/keys: the keys that an override may have, from the patched verl of RELEASE
-	"$$($(RUN) scripts/torch_env.py --release $(RELEASE))" scripts/config_keys.py $(TREES)/patched/verl --out manifests/keys/verl/$$(sed -n 's/^  verl: //p' manifests/releases/$(RELEASE).yaml).tsv
+	"$$($(RUN) scripts/torch_env.py --release $(RELEASE))" scripts/config_keys.py $(TREES)/patched/verl --out manifests/keys/verl/$$(bash -c ". scripts/common.sh; of_release $(RELEASE) stacks verl").tsv
 
 published-scripts: trees  ## [mirrors] verl's published Ascend scripts, by Hydra, verl and our checks; MIRRORS=DIR; writes docs/published-scripts.md
 	$(WITH_TORCH) $(RUN) scripts/published_scripts.py --mirror $(firstword $(wildcard $(MIRRORS)/verl $(MIRRORS)/verl.git)) \

@@ -132,15 +132,11 @@ among() {
   done
 }
 
-# image_of RELEASE DOCKERFILE: what the release's manifest names for it, or that of the release which it extends.
+# image_of RELEASE DOCKERFILE
 image_of() {
-  local at=$1 key=base found
+  local key=base
   [[ $2 != *.into ]] || key=into
-  while [[ -n $at ]]; do
-    found=$(sed -n "/^images:/,/^[^ ]/s/^  $key: *\([^ ]*\).*/\1/p" "manifests/releases/$at.yaml")
-    [[ -z $found ]] || { echo "$found" && return; }
-    at=$(sed -n "s/^extends: *[\"']\([^\"']*\)[\"'].*/\1/p" "manifests/releases/$at.yaml")
-  done
+  of_release "$1" images "$key"
 }
 
 # take_bundle BUNDLE SIGNERS

@@ -55,6 +55,17 @@ patchctl() {
   fi
 }
 
+# of_release RELEASE SECTION KEY: what its manifest says, or that of the release which it extends; nothing where none does.
+of_release() {
+  local at=$1 found folder
+  folder=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../manifests/releases" && pwd)
+  while [[ -n $at ]]; do
+    found=$(sed -n "/^$2:/,/^[^ ]/s/^  $3: *[\"']*\([^ \"']*\).*/\1/p" "$folder/$at.yaml")
+    [[ -z $found ]] || { echo "$found" && return; }
+    at=$(sed -n "s/^extends: *[\"']\([^\"']*\)[\"'].*/\1/p" "$folder/$at.yaml")
+  done
+}
+
 # trees_of FOLDER: the patched trees of a workspace as PYTHONPATH has them; nothing where there is none.
 trees_of() {
   local tree there=()

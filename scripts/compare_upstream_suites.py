@@ -26,7 +26,6 @@ from pathlib import Path
 
 from patchctl.__main__ import compose
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.types import Release
 
 REPO = Path(__file__).resolve().parents[1]
 SUITES = REPO / "tests" / "upstream_suites"
@@ -89,7 +88,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", type=Path, required=True, metavar="DIR", help="unpatched trees: DIR/verl, ...")
     parser.add_argument("--patched", type=Path, required=True, metavar="DIR", help="patched trees: DIR/verl, ...")
-    parser.add_argument("--release", required=True, choices=list(releases()), help="the trees' release")
+    parser.add_argument("--release", required=True, choices=list(distribution().releases), help="the trees' release")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this suite only (repeatable)")
     parser.add_argument("--off-only", action="store_true", help="leave out the runs with a feature on")
     parser.add_argument("--quick", action="store_true", help="leave out the suites that are marked slow")
@@ -103,15 +102,15 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 @cache
-def releases() -> dict[str, Release]:
+def distribution() -> Distribution:
     compose()
-    return dict(Distribution.load(REPO).releases)
+    return Distribution.load(REPO)
 
 
 def list_of(release: str) -> Path:
     """The suites of a release: its own list, else that of the release which it extends."""
-    file, base = SUITES / f"suites-{release}.yaml", releases()[release].extends
-    return file if base is None or file.is_file() else list_of(base)
+    files = [SUITES / f"suites-{name}.yaml" for name in distribution().lineage(release)]
+    return next((file for file in files if file.is_file()), files[0])
 
 
 def _compared(
@@ -221,12 +220,9 @@ def _write_evidence(
 ) -> None:
     names = {name for suite in suites for name in suite.upstreams}
     present = sorted(name for name in names if all((trees / name).is_dir() for trees in sides.values()))
-    more = (
-        f" --release {options.release}"
-        + "".join(f" --only {name}" for name in options.only)
-        + (" --off-only" if options.off_only else "")
-    )
-    command = f"scripts/compare_upstream_suites.py --base BASE --patched PATCHED{more} --out DIR"
+    more = "".join(f" --only {name}" for name in options.only) + (" --off-only" if options.off_only else "")
+    trees = f"--base BASE --patched PATCHED --release {options.release}"
+    command = f"scripts/compare_upstream_suites.py {trees}{more} --out DIR"
     facts = {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "programs": programs(python),

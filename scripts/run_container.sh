@@ -123,10 +123,10 @@ numbers() {
 
 # The driver that each release names.
 drivers() {
-  local file said=()
-  for file in "$HERE"/../manifests/releases/*.yaml; do
-    said+=("$(sed -n 's/^  driver: *"\([^"]*\)".*/\1/p' "$file") for $(basename -s .yaml -- "$file")")
-  done
+  local release said=()
+  while read -r release; do
+    said+=("$(of_release "$release" runtime driver) for $release")
+  done < <(basename -s .yaml -- "$HERE"/../manifests/releases/*.yaml)
   local IFS=,
   echo "${said[*]}"
 }

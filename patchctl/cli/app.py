@@ -175,10 +175,17 @@ def _complete(ctx: click.Context, incomplete: str, names: Callable[[Distribution
         return []
 
 
+def name_release(ctx: click.Context, name: str) -> None:
+    """Make it the release of the whole command, for what `App.distribution` holds. Raises WrongUse for a second one."""
+    first = ctx.meta.setdefault(__name__, name)
+    if first != name:
+        raise WrongUse(f"two releases are named: {first} and {name}", hint="name one")
+    ctx.ensure_object(App).release = name
+
+
 def _named_release(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    app = ctx.find_object(App)
-    if app is not None and value is not None:
-        app.release = value
+    if value is not None:
+        name_release(ctx, value)
 
 
 release_option = click.option(

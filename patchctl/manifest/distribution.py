@@ -11,7 +11,7 @@ patches/<upstream>/<stack>/<name>/NNNN-<feature|bugfix>-<name>.patch
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -126,6 +126,13 @@ class Distribution:
             hint = f"known releases: {', '.join(self.releases)}" if self.releases else "this distribution has none"
             raise WrongUse(f"no release {quoted(name)}{did_you_mean(name, self.releases)}", hint=hint)
         return self.releases[name]
+
+    def lineage(self, name: str) -> Iterator[str]:
+        """A release, and those that it extends, the nearest first."""
+        at: str | None = name
+        while at is not None:
+            yield at
+            at = self.releases[at].extends
 
     def every_profile(self) -> list[Profile]:
         """Return every profile on each of its releases."""

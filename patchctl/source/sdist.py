@@ -6,11 +6,11 @@ written by its build. The latter are left out, so that the tree has upstream's o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from patchctl.errors import Tried
-from patchctl.git.objects import Files, Person, TreeBuilder, TreeEntry, render_commit
+from patchctl.git.objects import Files, Person, TreeBuilder, TreeEntry, object_id, render_commit
 from patchctl.git.pack import PackWriter
 from patchctl.manifest.types import Sdist, Stack, Upstream
 from patchctl.source import cache
@@ -25,20 +25,27 @@ from patchctl.terminal.text import visible_line
 _AUTHOR = Person("patchctl", "patchctl@localhost", "0 +0000")
 
 
-def write_commit(repo: Path, files: Iterable[ArchivedFile], distribution: str, sdist: Sdist) -> tuple[str, str]:
-    """Write the root commit of these files as one pack into `repo`; return (commit, tree).
+def write_commit(
+    repo: Path,
+    files: Iterable[ArchivedFile],
+    title: str,
+    sdist: Sdist,
+    kept: Callable[[bytes], bool] = lambda path: True,
+) -> tuple[str, str]:
+    """Write the root commit of these files as one pack into `repo`, with the content of the `kept` ones; returns (commit, tree).
 
     Author, date and message are fixed, so that an archive gives the same commit id on every machine.
     """
     writer = PackWriter(spool=repo)
     listing: Files = {}
     for file in files:
-        listing[file.path] = TreeEntry(file.mode, writer.add("blob", file.data))
+        oid = writer.add("blob", file.data) if kept(file.path) else object_id("blob", file.data)
+        listing[file.path] = TreeEntry(file.mode, oid)
     folders: dict[str, bytes] = {}
     tree = TreeBuilder(listing).write(folders)
     for oid, data in folders.items():
         writer.add_known(oid, "tree", data)
-    message = f"{distribution} {sdist.version} from its source distribution\n\nsha256: {sdist.sha256}\n"
+    message = f"{title}\n\nsha256: {sdist.sha256}\n"
     commit = writer.add("commit", render_commit(tree, [], _AUTHOR, _AUTHOR, message))
     writer.write(repo / "objects" / "pack")
     return commit, tree
@@ -102,7 +109,8 @@ def _make_base(
     generated = {g.path.encode() for g in stack.generated}
     archived = read_archive(found.path, sdist.sha256, archive_limits())
     repo = cache.new_repository(folder / "base.git")
-    commit, tree = write_commit(repo, (f for f in archived if not is_generated(f, generated)), distribution, sdist)
+    title = f"{distribution} {sdist.version} from its source distribution"
+    commit, tree = write_commit(repo, (f for f in archived if not is_generated(f, generated)), title, sdist)
     final = sdist_place(options.cache, name, sdist)
     kept = final.with_name(final.name.removesuffix(".git") + _suffix(found.path))
     if found.path != kept:

@@ -21,20 +21,17 @@ from patchctl.git.objects import (
     GITLINK,
     Files,
     Person,
-    TreeBuilder,
     TreeEntry,
-    object_id,
     parse_tree,
-    render_commit,
 )
-from patchctl.git.pack import PackWriter
 from patchctl.git.run import GitFailed, run_git
 from patchctl.manifest.types import Pin, Sdist, Stack, Upstream
 from patchctl.source import cache
-from patchctl.source.archive import ArchivedFile, is_generated, read_archive
+from patchctl.source.archive import is_generated, read_archive
 from patchctl.source.config import archive_limits
 from patchctl.source.obtain import obtain, obtain_form
 from patchctl.source.refs import Revisions, release_prefix, version_of
+from patchctl.source.sdist import write_commit
 from patchctl.source.types import SourceOptions
 from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import one_line
@@ -258,7 +255,8 @@ class UpstreamReleases:
             generated = {g.path.encode() for g in self._stack.generated}
             archived = read_archive(found.path, sdist.sha256, archive_limits())
             repo = cache.new_repository(folder / "release.git")
-            commit, tree = self._write(repo, (f for f in archived if not is_generated(f, generated)), sdist)
+            files = (f for f in archived if not is_generated(f, generated))
+            commit, tree = write_commit(repo, files, f"{self._name} {sdist.version}", sdist, self._matters)
             kept = sorted(name.decode("utf-8", "surrogateescape") for name in self._wanted)
             data = {"version": sdist.version, "sha256": sdist.sha256, "commit": commit, "tree": tree, "kept": kept}
             (repo / "release.json").write_text(json.dumps(data), encoding="utf-8")
@@ -266,22 +264,9 @@ class UpstreamReleases:
             self._progress.finish()
             return UpstreamRelease(name, "sdist", commit, tree, final, sha256=sdist.sha256)
 
-    def _write(self, repo: Path, files: Iterable[ArchivedFile], sdist: Sdist) -> tuple[str, str]:
-        """The tree of all files, with the content of those that matter."""
-        writer = PackWriter(spool=repo)
-        listing: Files = {}
-        for file in files:
-            keep = file.path.endswith(b".py") or file.path.rpartition(b"/")[2] in self._wanted
-            oid = writer.add("blob", file.data) if keep else object_id("blob", file.data)
-            listing[file.path] = TreeEntry(file.mode, oid)
-        folders: dict[str, bytes] = {}
-        tree = TreeBuilder(listing).write(folders)
-        for oid, data in folders.items():
-            writer.add_known(oid, "tree", data)
-        message = f"{self._name} {sdist.version}\n\nsha256: {sdist.sha256}\n"
-        commit = writer.add("commit", render_commit(tree, [], _AUTHOR, _AUTHOR, message))
-        writer.write(repo / "objects" / "pack")
-        return commit, tree
+    def _matters(self, path: bytes) -> bool:
+        """Whether the content of a file is kept beside its name."""
+        return path.endswith(b".py") or path.rpartition(b"/")[2] in self._wanted
 
 
 def _descends(repo: Path, commit: str, ancestor: str) -> bool:

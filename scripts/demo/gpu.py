@@ -18,7 +18,7 @@ from pathlib import Path
 
 from patchctl.__main__ import compose
 from patchctl.manifest.distribution import Distribution
-from patchctl.training.recipes.versions import true_of, version_of
+from patchctl.training.recipes.versions import is_of
 
 HERE = Path(__file__).resolve().parents[2]
 SCRIPTS = HERE / "scripts"
@@ -31,10 +31,7 @@ def _release() -> str:
     """The newest one whose verl has it."""
     compose()
     dist = Distribution.load(HERE)
-    stacks = {
-        name: dist.stack("verl", one.stacks["verl"]) for name, one in dist.releases.items() if "verl" in one.stacks
-    }
-    return next(name for name, one in stacks.items() if true_of({"verl": "<0.9"}, {"verl": version_of(one) or "1"}))
+    return next(name for name, one in dist.releases.items() if is_of(dist.stack("verl", one.stacks["verl"]), "<0.9"))
 
 
 RELEASE = _release()

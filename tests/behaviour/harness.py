@@ -16,7 +16,7 @@ from processes import Finished, free_port, run_group
 from trees import Trees
 
 from patchctl.manifest.types import Stack
-from patchctl.training.recipes.versions import true_of, version_of
+from patchctl.training.recipes.versions import is_of
 
 REPO = Path(__file__).resolve().parents[2]
 PATCHES, BEHAVIOUR = REPO / "patches", REPO / "tests" / "behaviour"
@@ -92,7 +92,7 @@ class Upstream:
     def skip_unless(self, name: str, limits: str) -> None:
         """Skips the test where the upstream's tree is of a version that is not within the limits."""
         stack = self.stack(name)
-        if not true_of({name: limits}, {name: version_of(stack) or "0"}):
+        if not is_of(stack, limits):
             pytest.skip(f"the trees have {name} {stack.name}; this is of {name} {limits}")
 
     def lacks(self, upstream: str, feature: str) -> str | None:

@@ -12,7 +12,7 @@ import yaml
 
 from patchctl.__main__ import compose
 from patchctl.manifest.distribution import Distribution
-from patchctl.training.recipes.versions import true_of, version_of
+from patchctl.training.recipes.versions import is_of
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -85,8 +85,8 @@ def _releases() -> dict[str, OfRelease]:
     compose()  # a script comes here too, which no conftest.py has prepared
     dist, found = Distribution.load(REPO), {}
     for release in dist.releases.values():
-        verl = {"verl": version_of(dist.stack("verl", release.stacks["verl"])) or "0"}
-        (of,) = (of for limits, of in _OF_VERL.items() if true_of({"verl": limits}, verl))
+        verl = dist.stack("verl", release.stacks["verl"])
+        (of,) = (of for limits, of in _OF_VERL.items() if is_of(verl, limits))
         found[release.name] = replace(of, name=release.name, known_stops=_KNOWN.get(release.name, {}))
     return found
 

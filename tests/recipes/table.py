@@ -1,4 +1,4 @@
-"""docs/evidence/recipes.md: what a run of tests/recipes/run.py found, a row a recipe, a row a comparison;
+"""docs/evidence/recipes-RELEASE.md: what a run of tests/recipes/run.py found, a row a recipe, a row a comparison;
 docs/evidence/recipes-sizes.md: what the shrinking replaces, and why."""
 
 from __future__ import annotations

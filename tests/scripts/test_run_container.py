@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
+from pins import distribution
 from shells import Shell, program
 
 REPOSITORY = Path(__file__).parents[2]
@@ -181,9 +181,8 @@ def test_what_is_missing_is_named(shell: Shell, host: Path, gone: str) -> None:
 def test_the_driver_that_is_advised_is_one_of_a_release(shell: Shell, host: Path) -> None:
     (host / DRIVER).unlink()
     told = start(shell, host, "image:1").stderr
-    for path in (REPOSITORY / "manifests" / "releases").glob("*.yaml"):
-        driver = yaml.safe_load(path.read_text(encoding="utf-8"))["runtime"]["driver"]
-        assert f"{driver} for {path.stem}" in told
+    for release in distribution().releases.values():
+        assert f"{release.runtime['driver']} for {release.name}" in told
 
 
 def test_a_machine_without_npus(shell: Shell, tmp_path: Path) -> None:

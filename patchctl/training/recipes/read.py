@@ -109,14 +109,9 @@ def read_recipes(dist: Distribution) -> Recipes:
 
 
 def _folders(dist: Distribution) -> dict[str, str]:
-    found = {}
-    for name in dist.releases:
-        at: str | None = name
-        while at is not None and not (dist.root / FOLDER / at).is_dir():
-            at = dist.releases[at].extends
-        if at is not None:
-            found[name] = at
-    return found
+    own = {name for name in dist.releases if (dist.root / FOLDER / name).is_dir()}
+    nearest = {name: next((one for one in dist.lineage(name) if one in own), None) for name in dist.releases}
+    return {name: one for name, one in nearest.items() if one is not None}
 
 
 def parent_of(key: Key, recipe: Recipe) -> Key | None:

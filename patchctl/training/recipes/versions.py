@@ -34,10 +34,16 @@ def versions_of(dist: Distribution, profile: Profile) -> dict[str, str]:
 
 def true_of(conditions: Mapping[str, str], versions: Mapping[str, str]) -> bool:
     """Whether all upstreams that conditions name are of such versions."""
-    return all(
-        upstream in versions and SpecifierSet(limits).contains(versions[upstream], prereleases=True)
-        for upstream, limits in conditions.items()
-    )
+    return all(_within(versions.get(upstream), limits) for upstream, limits in conditions.items())
+
+
+def is_of(stack: Stack, limits: str) -> bool:
+    """Whether a stack's pin is of such a version; one without a version is of none."""
+    return _within(version_of(stack), limits)
+
+
+def _within(version: str | None, limits: str) -> bool:
+    return version is not None and SpecifierSet(limits).contains(version, prereleases=True)
 
 
 def table_of(name: str) -> tuple[str, dict[str, str]]:

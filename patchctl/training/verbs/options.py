@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from patchctl.cli.app import App, complete_profile, complete_release, split_pair
+from patchctl.cli.app import App, complete_profile, name_release, release_option, split_pair
 from patchctl.errors import BadManifest, WrongUse
 
 if TYPE_CHECKING:
@@ -150,24 +150,12 @@ def complete_recipe(ctx: click.Context, param: click.Parameter, incomplete: str)
         return []
 
 
-def _release(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        _take_release(ctx, value)
-
-
 _OVERRIDES = (
     click.option(
         "--nodes", type=click.IntRange(min=1), metavar="N", help="How many nodes run it [default: the recipe's]."
     ),
     click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="Another size of the recipe. Repeatable."),
-    click.option(
-        "--release",
-        metavar="NAME",
-        expose_value=False,
-        callback=_release,
-        shell_complete=complete_release,
-        help="The release whose recipe it is [default: PATCHCTL_RELEASE, else the newest on which the profile is proven].",
-    ),
+    release_option,
     click.option(
         "--path",
         "paths",
@@ -204,16 +192,8 @@ def _of_release(ctx: click.Context, param: click.Parameter, value: str) -> str:
     """The recipe of RECIPE@RELEASE; the release is taken out."""
     recipe, at, release = value.partition("@")
     if at:
-        _take_release(ctx, release)
+        name_release(ctx, release)
     return recipe
-
-
-def _take_release(ctx: click.Context, name: str) -> None:
-    """Makes it the release of the whole command, for what App.distribution holds. Raises WrongUse for a second one."""
-    first = ctx.meta.setdefault(__name__, name)
-    if first != name:
-        raise WrongUse(f"two releases are named: {first} and {name}", hint="name one")
-    ctx.ensure_object(App).release = name
 
 
 profile_of_recipe = click.option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,3 +106,33 @@ def test_the_recipes_that_need_mathruler() -> None:
     needing = {run.title for run in runs if "mathruler" in run.needs_packages}
     assert needing == {run.title for run in runs if any(REWARD in path.what for path in run.paths.values())}
     assert {"deepseek-r1/grpo", "qwen3-32b/grpo", "qwen3-235b/grpo", "qwen3-235b/grpo-hdp"} <= needing
+
+
+def release_with_a_stack_of_its_own(root: Path) -> Path:
+    """A release more, as the newest but for a stack of vllm-ascend at the same pin; returns the list of that pin's files."""
+    newest = next(iter(Distribution.load(root).releases.values()))
+    stacks, trees = root / "manifests/stacks/vllm-ascend", root / "manifests/trees/vllm-ascend"
+    old = newest.stacks["vllm-ascend"]
+    text = (stacks / f"{old}.yaml").read_text().replace(f"\nname: {old}\n", "\nname: mine\n")
+    (stacks / "mine.yaml").write_text(text)
+    shutil.copytree(root / "patches/vllm-ascend" / old, root / "patches/vllm-ascend/mine")
+    lines = [
+        "schema: 1",
+        'name: "2099.01"',
+        "summary: Next.",
+        f'extends: "{newest.name}"',
+        "stacks: {vllm-ascend: mine}",
+    ]
+    (root / "manifests/releases/2099.01.yaml").write_text("\n".join(lines) + "\n")
+    listed = (trees / f"{old}.tsv").read_text()
+    (trees / "mine.tsv").write_text(listed.replace(f"# vllm-ascend {old}: ", "# vllm-ascend mine: "))
+    return trees / "mine.tsv"
+
+
+def test_a_release_may_have_the_locks_of_the_one_that_it_extends_while_its_trees_declare_the_same(root: Path) -> None:
+    listed = release_with_a_stack_of_its_own(root)
+    assert findings(root) == []
+    edit(root, listed.relative_to(root).as_posix(), blob(root, "vllm-ascend/mine", "requirements.txt"), "0" * 40)
+    (found,) = findings(root)
+    assert found.rule == "requirements-lock" and "vllm-ascend/requirements.txt is not that of the pin" in found.message
+    assert "mine has 000000000000" in found.message

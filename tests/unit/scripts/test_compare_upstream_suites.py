@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Release
 
 pytestmark = pytest.mark.heavy("runs pytest in processes of its own")
@@ -49,7 +50,8 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(module, "SUITES", tmp_path)
     extends = {FIRST: None, SECOND: None, THIRD: SECOND}
     releases = {name: Release(1, name, "One.", base) for name, base in extends.items()}
-    monkeypatch.setattr(module, "releases", lambda: releases)
+    made = Distribution(tmp_path, {}, {}, {}, {}, releases=releases)
+    monkeypatch.setattr(module, "distribution", lambda: made)
     monkeypatch.setenv("PATCHCTL_TORCH_PYTHON", sys.executable)
     (tmp_path / f"suites-{FIRST}.yaml").write_text(SUITES)
     for side in ("base", "patched"):
