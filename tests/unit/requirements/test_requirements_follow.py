@@ -75,7 +75,7 @@ FAULTS = (
     Fault("a_reward_that_does_not_say", "recipe-packages", {REWARD}, "it imports mathruler", one(REWARD, BLOCK, "# dependencies = []\n")),
     Fault("a_reward_that_says_too_much", "recipe-packages", {REWARD}, "names sympy, and it does not import it",
           one(REWARD, BLOCK, '# dependencies = ["mathruler", "sympy"]\n')),
-    Fault("a_block_that_cannot_be_read", "requirements-lock", {REWARD}, "cannot read the script's dependencies", one(REWARD, BLOCK, "# dependencies = [mathruler]\n")),
+    Fault("a_block_that_cannot_be_read", "requirements-lock", {REWARD}, "cannot read", one(REWARD, BLOCK, "# dependencies = [mathruler]\n")),
 )  # fmt: skip
 
 
