@@ -70,7 +70,7 @@ def test_apply_imports_nothing_of_training() -> None:
 def test_without_training_its_verbs_and_manifests_are_unknown() -> None:
     code = "import sys; from patchctl.cli import run; sys.exit(run(sys.argv[1:]))"
     line = [sys.executable, "-c", code, f"--root={REPOSITORY}"]
-    for verb, says in (("recipe", "No such command 'recipe'"), ("list", "the folder 'recipes' would not be read")):
+    for verb, says in (("recipe", "No such command 'recipe'"), ("list", "unexpected folder 'recipes'")):
         done = subprocess.run([*line, verb], cwd=REPOSITORY, capture_output=True, text=True)
         assert (done.returncode, says in done.stderr) == (2, True), done.stderr
 
@@ -138,7 +138,7 @@ BROKEN = {
     "does not import": ("extension.py", "import no_such_module\n", "No module named 'no_such_module'"),
     "is no Python": ("extension.py", "EXTENSION = \n", "SyntaxError"),
     "lacks the name": ("extension.py", "", "has no attribute 'EXTENSION'"),
-    "is none": ("extension.py", "EXTENSION = {}\n", "it is no patchctl.extension.Extension"),
+    "is none": ("extension.py", "EXTENSION = {}\n", "not a patchctl.extension.Extension"),
     "of another version": (
         "extension.py",
         _EXTENSION.replace("verbs=", "words="),
