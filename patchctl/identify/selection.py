@@ -21,7 +21,7 @@ from patchctl.patch.parse import Hunk
 from patchctl.stack.patches import load_patch
 
 # At most this many combinations. The first is nearly always right; for unrelated files the work would double with
-# each patch.
+# each patch. Nine of verl's patches touch megatron_workers.py.
 _MOST_WAYS = 256
 
 

@@ -130,6 +130,8 @@ class StackBuilder:
         """Apply `patches` in order without `left_out`. Raises DoesNotApply. Writes nothing."""
         out = {id(p) for p in left_out}
         out_numbers = {i for i, p in enumerate(patches) if id(p) in out}
+        # Stored, not deflated: deflating took a fifth of an apply of 200 patches, and inflating for the check came on
+        # top. A stored pack is 2.5 times as large: 6 MB beside a base's 20.
         state = _State(TreeBuilder(base=self._base_tree, read=self._reader.tree_data), PackWriter(stored=True))
         self._prefetch(patches, state)
         weaves = self._weaves(patches, out_numbers, state)
