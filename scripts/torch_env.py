@@ -4,26 +4,29 @@
 Looked for in this order: PATCHCTL_TORCH_PYTHON; the environment that an earlier run made; otherwise one is made with
 Python 3.11 and torch from what pip is configured for (find-links included), then from TORCH_INDEX_URL. A torch build that
 requires nvidia-* packages is never installed. Prints nothing on standard output and exits 3 when there is none; the
-reason, and what to set, go to standard error. Each release has its own environment, which its manifest names: --release says of which.
+reason, and what to set, go to standard error. A release's manifest names its environment: .venv-NAME, made from the files in
+tests/behaviour/environments/NAME.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from patchctl.__main__ import compose
+from patchctl.manifest.distribution import Distribution
+
 TORCH = "2.13.0"
 PYTHON = "3.11"
 HERE = Path(__file__).resolve().parent.parent
-BEHAVIOUR = HERE / "tests" / "behaviour"
-MANIFESTS = HERE / "manifests" / "releases"
+ENVIRONMENTS = HERE / "tests" / "behaviour" / "environments"
 FILES = ("requirements.txt", "requirements-no-deps.txt", "constraints.txt")
 NONE = 3
 
@@ -34,28 +37,23 @@ class NoTorch(Exception):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    sets = sorted(file.stem for file in MANIFESTS.glob("*.yaml"))
-    parser.add_argument("--release", choices=sets, default=sets[-1], help="the release [default: %(default)s]")
+    compose()
+    releases = Distribution.load(HERE).releases
+    newest = next(iter(releases))
+    parser.add_argument("--release", choices=list(releases), default=newest, help="the release [default: %(default)s]")
     parser.add_argument(
         "--venv", type=Path, help="where to make the environment [default: as the release's manifest names it]"
     )
     args = parser.parse_args()
-    manifest = (MANIFESTS / f"{args.release}.yaml").read_text(encoding="utf-8")
-    name = re.search(r"(?m)^environment: (\S+)$", manifest)
+    name = releases[args.release].environment
     try:
         if name is None:
             raise NoTorch(f"the manifest of {args.release} names no environment")
-        print(find_or_make((args.venv or HERE / f".{name[1]}").absolute(), folder_of(args.release), args.release))
+        print(find_or_make((args.venv or HERE / f".venv-{name}").absolute(), ENVIRONMENTS / name, args.release))
     except NoTorch as reason:
         print(f"no CPU torch for the behaviour tests: {reason}", file=sys.stderr)
         return NONE
     return 0
-
-
-def folder_of(name: str) -> Path:
-    """Where the files lie that a release's environment is made of: a folder of its own, else the one that the first release has."""
-    own = BEHAVIOUR / "environments" / name
-    return own if (own / FILES[0]).is_file() else BEHAVIOUR
 
 
 def find_or_make(venv: Path, folder: Path, name: str) -> str:
@@ -66,13 +64,20 @@ def find_or_make(venv: Path, folder: Path, name: str) -> str:
         check_transformers(named, folder, name)
         return named
     python = str(venv / "bin" / "python")
-    mark = venv / ".ready"
-    if mark.is_file() and mark.read_text() == wanted(folder):
-        return python
-    make(venv, python, folder)
-    check_torch(python)
-    mark.write_text(wanted(folder))
+    if not ready(venv, folder):
+        with open(f"{venv}.lock", "w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # two targets of one make may want it at the same time
+            if not ready(venv, folder):
+                make(venv, python, folder)
+                check_torch(python)
+                (venv / ".ready").write_text(wanted(folder))
     return python
+
+
+def ready(venv: Path, folder: Path) -> bool:
+    """Whether the environment is there, and of these files."""
+    mark = venv / ".ready"
+    return mark.is_file() and mark.read_text() == wanted(folder)
 
 
 def wanted(folder: Path) -> str:

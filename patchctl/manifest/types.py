@@ -296,7 +296,10 @@ class Release:
         default_factory=dict
     )
     environment: Annotated[
-        Name | None, Doc("The virtual environment for the behaviour tests of its stacks; null for none.")
+        Name | None,
+        Doc(
+            "The folder in tests/behaviour/environments/ that its behaviour tests' environment is built from; null for none."
+        ),
     ] = None
     images: Annotated[Images, Doc("The base images for its images.")] = field(default_factory=Images)
     note: Annotated[Text | None, Doc("Anything a reader should know.")] = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,10 @@ FOLDER = Path("manifests") / "requirements"
 
 @dataclass(frozen=True)
 class NamedSet:
-    """A set, its folder, and the profiles that install it, which must share stacks and runtime."""
+    """A set, its folder, and the profiles that install it.
+
+    The profiles must have the same upstreams and runtime, and stacks whose declared files are equal.
+    """
 
     folder: Path
     loaded: Loaded[RequirementSet]
@@ -34,6 +37,11 @@ class NamedSet:
     @property
     def name(self) -> str:
         return self.value.name
+
+    @property
+    def stacks(self) -> Mapping[str, str]:
+        """The stacks whose files are read: those of the oldest release that has the set."""
+        return next((p.stacks for p in self.profiles if p.release == self.profiles[-1].release), {})
 
 
 def set_of(dist: Distribution, profile: Profile) -> NamedSet | None:
@@ -88,12 +96,12 @@ def _faults(dist: Distribution, found: NamedSet) -> Iterator[Problem]:
     for index, place in enumerate(value.elsewhere):
         if (place.local is None) == (place.version is None):
             yield at.problem(("elsewhere", index), "expected either local or version")
-    stacks = found.profiles[0].stacks if found.profiles else {}
+    stacks = found.stacks
     for index, declared in enumerate(value.declared):
         if declared.upstream not in stacks:
             what = f"the profiles have no {quoted(declared.upstream)}{did_you_mean(declared.upstream, stacks)}"
             yield at.problem(("declared", index, "upstream"), what)
     for other in found.profiles[1:]:
-        if (other.stacks, other.runtime) != (stacks, found.profiles[0].runtime):
-            what = f"{found.profiles[0].name} and {other.name} use it with different stacks or runtimes"
+        if (other.stacks.keys(), other.runtime) != (stacks.keys(), found.profiles[0].runtime):
+            what = f"{found.profiles[0].name} and {other.name} use it with different upstreams or runtimes"
             yield at.problem((), f"{what}: each needs a set of its own")

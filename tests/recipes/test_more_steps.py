@@ -14,11 +14,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from more_steps import page_of
 from records import settings_of
+from releases import OLDEST
 from run import arguments
 from shrunk import recipes, shrunk
 
 KNOWN, KEY = recipes(), ("deepseek-r1", "grpo")
-ASKED = ["--trees", "trees", "--only", "deepseek-r1/grpo", "--steps", "3"]
+ASKED = ["--trees", "trees", "--release", OLDEST.name, "--only", "deepseek-r1/grpo", "--steps", "3"]
 TORCH = os.environ.get("PATCHCTL_TORCH_PYTHON")
 MEASURED = """
 import json, torch
