@@ -22,7 +22,7 @@ HEAD, WORKERS, NOBODY = "127.0.0.2", ("127.0.0.3", "127.0.0.4"), "127.0.0.9"
 RECIPE = ("--profile", "qwen3-8b", "--recipe", "grpo", "--size", "batch=96", "--size", "mini_batch=96")
 NPUS = 16
 SMALL = ("--num-cpus", "1", "--object-store-memory", "80000000", "--dashboard-agent-listen-port", "0")
-START_S = 60
+START_S = 300
 # What a task sees on each node. The driver has none of it.
 LOOK = """
 import json, os, sys, ray
@@ -152,7 +152,7 @@ def test_tasks_on_every_node_have_the_environment(cluster: Cluster, torch_python
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout.splitlines()[-1])

@@ -187,7 +187,7 @@ def test_verls_own_rewards_score_the_other_sets(scored: Any, name: str, expected
 
 def test_the_list_of_what_verl_scores_is_verls(scripts: Scripts) -> None:
     script = scripts.scratch / "listed.py"
-    script.write_text("import json\nfrom data.releases import SCORED_BY_VERL\nprint(json.dumps(SCORED_BY_VERL))\n")
+    script.write_text("import json\nfrom data.sets import SCORED_BY_VERL\nprint(json.dumps(SCORED_BY_VERL))\n")
     listed = scripts.run(script, env={"PYTHONPATH": str(REWARDS.parent)}).json
     sources = [source.replace("*", "_2024") for source in listed]
     invented = ["deepscaler", "cflue_mcq", "./cflue_mcq.json", "AIME", "openai/gsm8k2", "math_500"]
