@@ -1,7 +1,7 @@
-"""`patchctl` and `python -m patchctl`: the one place that knows the extension `training`, and adds it.
+"""The entry point of `patchctl` and `python -m patchctl`, and the one place that registers the training extension.
 
-Whatever starts patchctl begins here: the command, the process that `cluster` starts on a node, and tests and scripts that
-call the library. Nothing but the standard library is imported before it is known what is to be done: a node has no more.
+Everything that runs patchctl starts here: the command, the process that `cluster` starts on a node, tests and
+scripts. Imports only the standard library until it knows what to do, as nodes have nothing else.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ TRAINING = "patchctl.training.registration:EXTENSION"
 
 
 def compose() -> None:
-    """Add the extension `training`, and let installed extensions be found. Idempotent."""
+    """Register the training extension and let installed extensions be found. Idempotent."""
     bring(TRAINING)
 
 
 def main() -> NoReturn:
-    """Run the command line and end the process with the right code."""
-    # A run is short and makes no garbage that matters; collections cost a tenth of an apply of 35 patches, imports included.
+    """Run the command line and exit with its code."""
+    # A run is short and leaves little garbage; collections cost a tenth of an apply of 35 patches, including imports.
     gc.disable()
     from patchctl.cli import main as main_of_cli
 
@@ -38,7 +38,7 @@ def run(args: list[str]) -> int:
 
 
 def node() -> None:
-    """What `cluster` starts beside a Ray worker (cluster.task): the request on standard input, the answer on standard output."""
+    """Entry point of the process that `cluster` starts beside a Ray worker (cluster.task): JSON on stdin and stdout."""
     from patchctl.cluster.node import main as main_of_node
 
     compose()

@@ -1,4 +1,4 @@
-"""Files and folders that are written whole or not at all. Nothing else in patchctl writes a file in its place."""
+"""Writes files and folders completely or not at all. Every file that patchctl replaces in place goes through here."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import IO
 
 from patchctl.errors import WorkspaceBusy
 
-# Longer than anybody writes one file; a run that was stopped (SIGSTOP) must not stop all others for good.
+# Longer than writing one file takes; a stopped run (SIGSTOP) must not block all others forever.
 _PATIENCE_SECONDS = 30.0
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def replace_file(file: Path, data: bytes, mode: int | None = None) -> None:
-    """Put `data` in the place of `file`, on disk before this returns; its folder is made. As `replacing`."""
+    """Replace `file` with `data`, fsynced before returning; creates its folder. Raises like `replacing`."""
     make_folder(file.parent)
     with replacing(file, mode) as out:
         out.write(data)
@@ -30,12 +30,12 @@ def replace_file(file: Path, data: bytes, mode: int | None = None) -> None:
 
 @contextmanager
 def replacing(file: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
-    """What the block writes takes the place of `file`, or nothing does: beside it first, synchronised, then by rename.
+    """Write a temporary file in the block, then fsync it and rename it to `file`; on an error nothing changes.
 
-    A reader, or a run after a kill or a power cut, finds the old bytes or the new ones. The unfinished file has one name, on
-    which its writer holds a lock: of two runs one waits, and what a killed one left is taken away by the next. The mode is
-    `mode`, else that of the file before, else the umask's; root gives it to the owner of the file before or of the folder.
-    Raises OSError, and WorkspaceBusy when another run is at it all the time.
+    A reader, or a run after a kill or power failure, finds the old bytes or the new ones. The temporary file has a
+    fixed name, on which its writer holds a lock: of two runs one waits, and a leftover of a killed run is removed.
+    The mode is `mode`, else that of the old file, else by umask; root gives the file to the old file's owner, or the
+    folder's. Raises OSError, or WorkspaceBusy if another run keeps the lock.
     """
     temporary = file.with_name(f".{file.name}.new")
     handle = _open_alone(temporary)
@@ -45,19 +45,22 @@ def replacing(file: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
             yield out
             out.flush()
             os.fsync(handle)
-            temporary.replace(file)  # under the lock: the name is ours until then
+            temporary.replace(file)  # under the lock: the name is still ours
     except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(file)  # a full disk is told of by a call that knows no name
+            error.filename = str(file)  # ENOSPC comes from a write, which knows no name
         raise
     sync_folder(file.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """What was renamed in a folder, on disk. Raises OSError; a file system that cannot do it, or a folder that we may not
-    read, is no fault: the rename holds, and is on disk a little later."""
+    """Fsync a folder after a rename. Raises OSError.
+
+    A file system that cannot do it, or a folder that we may not read, is no error: the rename just reaches the disk
+    later.
+    """
     handle = None
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -71,14 +74,14 @@ def sync_folder(folder: Path) -> None:
 
 
 def own_like(file: int | bytes | Path, other: os.stat_result) -> None:
-    """Give a file that root made to whom `other` belongs to: a folder may be another user's than the one who runs us."""
+    """Give what root created the owner of `other`, since the folder may belong to another user than root."""
     if os.geteuid() == 0 and (other.st_uid, other.st_gid) != (0, os.getegid()):
-        # never through a link: who owns the folder may have put one in the place of what root has just made
+        # never through a link: the folder's owner may have replaced what root just created
         os.chown(file, other.st_uid, other.st_gid, follow_symlinks=isinstance(file, int))
 
 
 def make_folder(folder: Path) -> None:
-    """The folder and those above it, unless they are there; what root makes belongs to the owner of what it is made in."""
+    """Create a folder and its parents if missing. What root creates gets its parent's owner."""
     if not folder.is_dir():
         make_folder(folder.parent)
         try:
@@ -91,7 +94,7 @@ def make_folder(folder: Path) -> None:
 
 
 def is_in_place(handle: int, file: Path) -> bool:
-    """Whether an open file is the one that has this name, and not one that had it."""
+    """Whether an open file still is the one of this name."""
     try:
         there = os.stat(file, follow_symlinks=False)
     except FileNotFoundError:
@@ -101,7 +104,7 @@ def is_in_place(handle: int, file: Path) -> bool:
 
 
 def _open_alone(temporary: Path) -> int:
-    """A new file of this name, held: nobody had it open before, so that nobody else can write to what it becomes."""
+    """Create and lock the temporary file. It is a new file, so no one else can have it open."""
     end = time.monotonic() + _PATIENCE_SECONDS
     while time.monotonic() < end:
         try:
@@ -112,15 +115,15 @@ def _open_alone(temporary: Path) -> int:
             continue
         if _hold(handle, wait=True) and is_in_place(handle, temporary):
             return handle
-        os.close(handle)  # another run took it for one that was left
+        os.close(handle)  # another run mistook it for a leftover
     raise WorkspaceBusy("another run is writing this file", where=str(temporary))
 
 
 def _take_away(temporary: Path) -> bool:
-    """Remove what is no live run's; False when another run writes it."""
+    """Remove a leftover of a dead run. Returns False if a live run is writing it."""
     try:
         if not stat.S_ISREG(os.lstat(temporary).st_mode):
-            os.unlink(temporary)  # never written through, never waited for: a link, a FIFO
+            os.unlink(temporary)  # a link or FIFO: never written through, never waited for
             return True
         handle = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -136,7 +139,7 @@ def _take_away(temporary: Path) -> bool:
 
 
 def _hold(handle: int, *, wait: bool) -> bool:
-    """Take the lock of a file. A file system without locks counts as held by nobody else."""
+    """Lock a file. On file systems without locks, assume that no one else holds it."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
@@ -148,7 +151,7 @@ def _hold(handle: int, *, wait: bool) -> bool:
 
 
 def _dress(handle: int, file: Path, mode: int | None) -> None:
-    """Mode and owner, before there is a byte in it."""
+    """Set mode and owner before anything is written."""
     try:
         before: os.stat_result | None = os.lstat(file)
     except FileNotFoundError:
@@ -164,11 +167,12 @@ def _dress(handle: int, file: Path, mode: int | None) -> None:
 
 @contextmanager
 def filling(folder: Path, last: str = "") -> Iterator[Path]:
-    """A new folder to be filled, which becomes `folder` as the block ends; nothing is left of it when that raises.
+    """Fill a new folder in the block, then rename it to `folder`; on an error nothing is left of it.
 
-    `folder` is not there, or empty, or holds what a killed run had moved there. One that is there is filled by moving, `last`
-    as the last: somebody may stand in it, it may be a mount point, or its parent be closed to us. The unfinished folder has
-    one name and is locked, as in `replacing`. Raises OSError, and WorkspaceBusy when another run is at it all the time.
+    `folder` may be missing, empty, or have what a killed run moved there. An existing folder is filled by moving
+    entries, `last` at the end, since it may be a process's current directory or a mount point, or its parent be
+    read-only. The staging folder has a fixed name and is locked, as in `replacing`. Raises OSError, or WorkspaceBusy
+    if another run keeps the lock.
     """
     inside = folder.exists()
     staged = staging_of(folder)
@@ -192,12 +196,12 @@ def filling(folder: Path, last: str = "") -> Iterator[Path]:
 
 
 def staging_of(folder: Path) -> Path:
-    """Where `filling` makes what becomes `folder`."""
+    """Return the staging folder of `filling`."""
     return (folder if folder.exists() else folder.parent) / f".{folder.name}.new"
 
 
 def _folder_alone(staged: Path) -> int:
-    """An empty folder of this name, held. What a killed run left in it goes."""
+    """Create and lock the staging folder, and empty it of a killed run's leftovers."""
     make_folder(staged.parent)
     end = time.monotonic() + _PATIENCE_SECONDS
     while time.monotonic() < end:
@@ -206,7 +210,7 @@ def _folder_alone(staged: Path) -> int:
         try:
             handle = os.open(staged, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
-            continue  # another run has just ended
+            continue  # another run has just finished
         if _hold(handle, wait=False) and is_in_place(handle, staged):
             for left in staged.iterdir():
                 shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
@@ -217,7 +221,7 @@ def _folder_alone(staged: Path) -> int:
 
 
 def make_like(made: Path, place: Path) -> None:
-    """Give a finished file the mode and the owner of the one that it is about to replace, and wait until it is on disk."""
+    """Give a finished file the mode and owner of the one it will replace, and fsync it."""
     handle = os.open(made, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         _dress(handle, place, None)
@@ -227,9 +231,9 @@ def make_like(made: Path, place: Path) -> None:
 
 
 def new_folder(parent: Path, prefix: str) -> Path:
-    """A new folder in `parent`, to be filled and renamed. Raises OSError.
+    """Create a new folder in `parent`, to be filled and renamed. Raises OSError.
 
-    Unlike tempfile's it is for whom the umask says, since it becomes a place that several users may share.
+    Unlike with tempfile its mode follows the umask, since it becomes a place that users may share.
     """
     make_folder(parent)
     folder = parent / f"{prefix}{os.urandom(8).hex()}"
@@ -238,7 +242,7 @@ def new_folder(parent: Path, prefix: str) -> Path:
 
 
 def sweep(parent: Path, prefix: str, older_than: float) -> None:
-    """Drop what killed runs left in `parent`: entries whose name begins so and that nobody wrote to for that many seconds."""
+    """Remove leftovers of killed runs in `parent`: entries with this prefix not modified for that many seconds."""
     for left in parent.glob(f"{prefix}*"):
         try:
             if time.time() - left.stat().st_mtime > older_than:

@@ -1,8 +1,8 @@
-"""Git's pack deltas: copies from a base object and new bytes (git's Documentation/gitformat-pack.txt, "Deltified representation").
+"""git's deltas, in packs and binary patches (git's Documentation/gitformat-pack.txt, "Deltified representation").
 
-They stand in packs and in binary patches. Making one is not a search over all of the base, as git's own is: the caller knows
-which object the new one came from, so that a common start, a common end, and a few anchors between them find most of what
-there is to copy. Where hunks made one of the other there is nothing to find: what lies between them is copied.
+Copies from a base object, and new bytes. Creating one needs no search over the whole base as in git: the caller knows
+the object it was made from, so a common start and end, and a few anchors between, find most copies. For objects
+related by hunks nothing is searched: the regions between hunks are copied.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LONGEST_INSERT = 127
 
 
 class Copy(NamedTuple):
-    """`size` bytes that stand at `base` in the base and at `target` in the target."""
+    """`size` bytes at `base` in the base that equal those at `target` in the target."""
 
     base: int
     target: int
@@ -26,14 +26,14 @@ class Copy(NamedTuple):
 
 
 def make(base: bytes, target: bytes, limit: int) -> bytes | None:
-    """The delta that turns `base` into `target`, or None when it would hold more than `limit` new bytes."""
+    """Return the delta from `base` to `target`, or None if it would have more than `limit` new bytes."""
     copies: list[Copy] = []
     _find_copies(base, target, (0, len(base), 0, len(target)), copies, _DEEPEST)
     return render(len(base), target, copies, limit)
 
 
 def render(base_size: int, target: bytes, copies: Iterable[Copy], limit: int) -> bytes | None:
-    """`make` for a caller that knows what stands in both: `copies` in the order of `target`, none over another."""
+    """Like `make`, for a caller that knows the common regions: `copies` in target order, not overlapping."""
     out = bytearray(_size(base_size) + _size(len(target)))
     done = inserted = 0
     for base, start, size in (*copies, Copy(base_size, len(target), 0)):
@@ -44,14 +44,14 @@ def render(base_size: int, target: bytes, copies: Iterable[Copy], limit: int) ->
             piece = target[at : min(at + _LONGEST_INSERT, start)]
             out.append(len(piece))
             out += piece
-        for at in range(0, size, _LONGEST_COPY):  # with all of its seven bytes, zeros too: no search for those
+        for at in range(0, size, _LONGEST_COPY):  # always with all seven bytes: finding zeros to omit costs more
             out += b"\xff" + (base + at).to_bytes(4, "little") + min(size - at, _LONGEST_COPY).to_bytes(3, "little")
         done = start + size
     return bytes(out)
 
 
 def _find_copies(base: bytes, target: bytes, part: tuple[int, int, int, int], out: list[Copy], depth: int) -> None:
-    """Copies for target[t:t_end] from base[b:b_end], in order: what both begin with, what lies between, what both end with."""
+    """Find copies for target[t:t_end] in base[b:b_end], in order: common start, anchored middle, common end."""
     b, b_end, t, t_end = part
     start = _common_start(base, target, b, t, min(b_end - b, t_end - t))
     if start:
@@ -72,7 +72,7 @@ def _find_copies(base: bytes, target: bytes, part: tuple[int, int, int, int], ou
 
 
 def _common_start(a: bytes, b: bytes, i: int, j: int, limit: int) -> int:
-    """How many bytes a[i:] and b[j:] share at their beginning, up to `limit`: by blocks, then by the first bit that differs."""
+    """Return how many bytes a[i:] and b[j:] share at the start, up to `limit`: by blocks, then by first bit."""
     at = 0
     while at + _STEP <= limit and a[i + at : i + at + _STEP] == b[j + at : j + at + _STEP]:
         at += _STEP
@@ -82,7 +82,7 @@ def _common_start(a: bytes, b: bytes, i: int, j: int, limit: int) -> int:
 
 
 def _common_end(a: bytes, b: bytes, i: int, j: int, limit: int) -> int:
-    """How many bytes a[:i] and b[:j] share at their end, up to `limit`."""
+    """Return how many bytes a[:i] and b[:j] share at the end, at most `limit`."""
     at = 0
     while at + _STEP <= limit and a[i - at - _STEP : i - at] == b[j - at - _STEP : j - at]:
         at += _STEP
@@ -101,14 +101,14 @@ def _size(value: int) -> bytes:
 
 
 def apply_delta(base: bytes, delta: bytes, most: int) -> bytes:
-    """What a delta makes of `base`. Never holds more than it says that it makes, nor than `most` bytes.
+    """Apply a delta to `base`, using no more memory than the announced size, at most `most` bytes.
 
-    Raises ValueError or IndexError for one that does not fit.
+    Raises ValueError or IndexError for a delta that does not fit.
     """
     source, at = _number(delta, 0)
     target, at = _number(delta, at)
     if source != len(base) or target > most:
-        raise ValueError("the delta was made for another file")
+        raise ValueError("the delta is for another base")
     out: list[bytes] = []
     made, end = 0, len(delta)
     while at < end:
@@ -126,19 +126,19 @@ def apply_delta(base: bytes, delta: bytes, most: int) -> bytes:
                     at += 1
             size = size or 0x10000
             if start + size > source:
-                raise ValueError("the delta copies from beyond the file")
+                raise ValueError("the delta copies from beyond the base")
             piece = base[start : start + size]
         elif code:
             piece = delta[at : at + code]
             at += code
         else:
-            raise ValueError("the delta holds a reserved code")
+            raise ValueError("the delta has a reserved opcode")
         made += len(piece)
         if made > target:
-            raise ValueError("the delta gives more than it says")
+            raise ValueError("the delta exceeds its announced size")
         out.append(piece)
     if made != target:
-        raise ValueError("the delta gives another size than it says")
+        raise ValueError("the delta does not give its announced size")
     return b"".join(out)
 
 

@@ -1,6 +1,6 @@
-"""Every way a run can end badly, each with its exit code, and the one shape that all error messages have.
+"""Every way that a run can fail, each with its exit code, and the common shape of error messages.
 
-The exit codes are the tool's contract with CI jobs; docs/exit-codes.md lists them for users.
+The exit codes are a contract with CI jobs; docs/exit-codes.md lists them for users.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 DONE = 0
 FINDINGS = 1
-MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK = 10, 20  # of drift, and of a rebase that has ended
+MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK = 10, 20  # of drift, and of a finished rebase
 INTERRUPTED = 130
-ENDED_BY = 128  # and the signal's number, as shells say it
+ENDED_BY = 128  # plus the signal's number, as in shells
 CLOSED_PIPE = 141
 
 
 class Ended(BaseException):
-    """The run was told to end, by SIGTERM or SIGHUP: it puts its things away as when it is interrupted."""
+    """The run was told to stop by SIGTERM or SIGHUP. It cleans up as when interrupted."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -25,7 +25,7 @@ class Ended(BaseException):
 
 
 class Where(NamedTuple):
-    """A place that a person can open: a file, and a line of it where there is one (1-based)."""
+    """A place that a person can open: a file and, if known, a 1-based line."""
 
     file: str
     line: int | None = None
@@ -35,7 +35,7 @@ class Where(NamedTuple):
 
 
 class PatchctlError(Exception):
-    """What happened, where, and what to try. `code` is the process's exit code."""
+    """What happened, where, and what to try. `code` is the exit code."""
 
     code = 70
     kind = "internal"
@@ -69,14 +69,14 @@ class WrongUse(PatchctlError):
 
 
 class BadManifest(PatchctlError):
-    """A manifest, a lock or a state file does not say what it has to."""
+    """A manifest, lock or state file is invalid."""
 
     code = 2
     kind = "manifest"
 
 
 class BadPatch(PatchctlError):
-    """A patch file is not one that we take: CRLF, no author, no date, no hunk, a path outside the tree, ..."""
+    """A patch file that we do not accept: CRLF, no author, no date, no hunk, a path outside the tree, ..."""
 
     code = 2
     kind = "patch"
@@ -84,14 +84,14 @@ class BadPatch(PatchctlError):
 
 @dataclass(frozen=True)
 class Tried:
-    """One place where a source was looked for, and why it was not had there. Never holds credentials."""
+    """A place where a source was looked for, and why it was not available there. Never contains credentials."""
 
     place: str
     reason: str
 
 
 class SourceUnavailable(PatchctlError):
-    """No place that was tried has the source. `tried` names every one of them."""
+    """No place tried has the source. `tried` lists them all."""
 
     code = 3
     kind = "source-unavailable"
@@ -108,28 +108,28 @@ class SourceUnavailable(PatchctlError):
 
 
 class SourceMismatch(PatchctlError):
-    """A source is there and is not what was pinned; a changed file in the cache included."""
+    """A source, or a file in the cache, is not what was pinned."""
 
     code = 3
     kind = "source-mismatch"
 
 
 class NotTrusted(PatchctlError):
-    """A bundle has no signature of anybody whom the user believes, and the user wants one."""
+    """A bundle lacks a signature that the user trusts, and the user requires one."""
 
     code = 3
     kind = "not-trusted"
 
 
 class DoesNotApply(PatchctlError):
-    """A patch does not fit the tree exactly: another preimage, a shifted hunk, a context that is not there."""
+    """A patch does not fit the tree exactly: another preimage, a shifted hunk, missing context."""
 
     code = 4
     kind = "does-not-apply"
 
 
 class LocalEdits(PatchctlError):
-    """Files that a person changed stand in the way. `files` names them."""
+    """Files that a person changed are in the way. `files` lists them."""
 
     code = 5
     kind = "local-edits"
@@ -148,35 +148,35 @@ class LocalEdits(PatchctlError):
 
 
 class BrokenRepository(PatchctlError):
-    """The repository of a tree, which is the user's as well as ours, cannot be used, or an object of it is damaged."""
+    """A tree's repository, which the user shares with us, is unusable or has a damaged object."""
 
     code = 5
     kind = "broken-repository"
 
     def __init__(self, what: str, *, where: Where | str | None = None, hint: str | None = None) -> None:
-        way_out = "`patchctl repair` says what is wrong, keeps every file aside and makes a clean base"
+        way_out = "`patchctl repair` reports what is wrong, backs up every file and restores a clean base"
         super().__init__(what, where=where, hint=hint or way_out)
 
 
 class MachineFailed(PatchctlError):
-    """A disk, a limit or a program that was killed: what was asked for may be right, and the same run may go well later."""
+    """A disk, a limit or a killed program: the request may be right, and the same run may succeed later."""
 
     code = 7
     kind = "machine"
 
 
 class GitKilled(MachineFailed):
-    """A git that we had started was killed by a signal. Says nothing of what it was asked for."""
+    """A git that we started was killed by a signal, which says nothing about what it was asked."""
 
     kind = "git-killed"
 
     def __init__(self, command: str, number: int) -> None:
-        hint = "run the same again; the kernel kills what takes too much memory, which `dmesg` tells"
+        hint = "run the same command again; `dmesg` tells whether the kernel ran out of memory"
         super().__init__(f"git was killed (signal {number}) in `git {command}`", hint=hint)
 
 
 class WorkspaceBusy(PatchctlError):
-    """Another run holds the workspace, or writes patches of the distribution."""
+    """Another run holds the workspace, or is writing patches of the distribution."""
 
     code = 6
     kind = "busy"

@@ -1,4 +1,4 @@
-"""Files that somebody names, or a traceback does: read whole, without waiting for what never comes."""
+"""Reads files named by users or tracebacks, completely and without blocking."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 from patchctl.errors import WrongUse
 
-# No source of an upstream, no log and no plan comes near.
+# No source file, log or plan comes near this.
 _LARGEST = 1 << 30
 
 
 def regular_file(file: Path, limit: int = _LARGEST) -> bytes | None:
-    """The content of a regular file of at most `limit` bytes; None for anything else, and for what cannot be a file's name."""
+    """Return the content of a regular file of at most `limit` bytes; None for anything else, even invalid names."""
     try:
         handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):
@@ -24,10 +24,12 @@ def regular_file(file: Path, limit: int = _LARGEST) -> bytes | None:
 
 
 def named_file(file: Path) -> bytes:
-    """The content of a file that is named on the command line, or of the pipe that a shell puts there (`<(...)`).
+    """Return the content of a file named on the command line, or of a shell's process substitution (`<(...)`).
 
-    Raises WrongUse for a named pipe, which might be waited for without an end, OSError, and ValueError for what is no file's name.
+    Raises WrongUse for a named pipe, which could block forever; OSError; ValueError for an invalid name.
     """
     if stat.S_ISFIFO(os.stat(file).st_mode) and not str(file).startswith(("/dev/", "/proc/")):
-        raise WrongUse(f"{file} is a named pipe", hint="name a file, or give it to standard input where `-` is taken")
+        raise WrongUse(
+            f"{file} is a named pipe", hint="name a regular file, or use standard input where `-` is accepted"
+        )
     return file.read_bytes()

@@ -1,4 +1,4 @@
-"""What to say when the system lets us not write or read: whose the place is, and what to do. Never "busy", never a fault."""
+"""Turns OS errors (permissions, full disk, limits) into messages that name the owner and a remedy."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from pathlib import Path
 from patchctl.errors import MachineFailed, PatchctlError, WrongUse
 
 _PERMISSION = (errno.EACCES, errno.EPERM)
-# These need no path to be told from a fault of ours: a full disk is met by a write, which names none.
+# Recognisable without a path: a full disk is reported by a write, which names none.
 _OF_THE_MACHINE = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE),
     *(errno.EMFILE, errno.ENFILE, errno.ENOMEM),
 )
-# tempfile's words, of ENOENT: every folder that it tries is full or closed
+# tempfile's message (ENOENT) if every folder that it tries is full or closed
 _NO_FOLDER = "No usable temporary directory"
-_AGAIN = "when there is room, and the disk can be written and read, run the same again"
+_AGAIN = "free some space or repair the disk, then run the same command again"
 
 
 def as_user_error(error: OSError, what: str, instead: str, where: Path | None = None) -> PatchctlError:
-    """MachineFailed for a disk and for limits, else WrongUse; it names the path (of the error, else `where`) and, where a
-    permission lacks, its owner. `instead` is what else the user can do."""
+    """Return MachineFailed for a disk or limit, else WrongUse, with the path and, for a permission, its owner.
+
+    The path is the error's, else `where`; `instead` is an alternative for the user.
+    """
     place = _place(error) or where
     hint = "; or ".join(part for part in (_whose(error, place), instead) if part)
     return error_type(error)(
@@ -30,28 +32,28 @@ def as_user_error(error: OSError, what: str, instead: str, where: Path | None = 
 
 
 def error_type(error: OSError) -> type[PatchctlError]:
-    """What to raise: MachineFailed where the same may go well later, else WrongUse."""
-    # A file system that is mounted to be read stays so: another folder is wanted, not another try.
+    """Return MachineFailed if the same run may succeed later, else WrongUse."""
+    # A read-only file system stays so: another folder is needed, not a retry.
     failed = (is_resource_error(error) and error.errno != errno.EROFS) or _NO_FOLDER in str(error)
     return MachineFailed if failed else WrongUse
 
 
 def is_resource_error(error: Exception) -> bool:
-    """Whether a disk or a limit is the reason: it says nothing of what was looked at."""
+    """Whether a disk or a limit is the cause, which says nothing about the data."""
     return isinstance(error, OSError) and error.errno in _OF_THE_MACHINE
 
 
 def user_error_or_none(error: OSError) -> PatchctlError | None:
-    """The refusal for an error that the machine is the reason of, wherever it came from; None for all others."""
+    """Return the refusal for an error caused by the machine, wherever it came from; None for others."""
     if is_resource_error(error):
         return as_user_error(error, "this cannot be read or written", _AGAIN)
     if error.errno in _PERMISSION and _place(error) is not None:
         return as_user_error(error, "this cannot be read or written", "")
     if error.errno == errno.ENAMETOOLONG:
-        return WrongUse(f"a name is too long: {str(_place(error))[:200]}...", hint="give a shorter one")
+        return WrongUse(f"file name too long: {str(_place(error))[:200]}...", hint="use a shorter name")
     if _NO_FOLDER in str(error):
-        hint = f"name a folder that can be, with TMPDIR; or {_AGAIN}"
-        return as_user_error(error, "no temporary file can be written", hint)
+        hint = f"set TMPDIR to a writable folder; or {_AGAIN}"
+        return as_user_error(error, "cannot write a temporary file", hint)
     return None
 
 
@@ -61,7 +63,7 @@ def _place(error: OSError) -> Path | None:
 
 
 def _whose(error: OSError, place: Path | None) -> str:
-    """The owner of the first thing on the way to `place` that is ours to look at but not to use."""
+    """Describe the owner of the first folder on the way to `place` that we may see but not use."""
     if error.errno not in _PERMISSION or place is None:
         return ""
     there = next((p for p in (place, *place.parents) if os.path.lexists(p)), place)
@@ -72,20 +74,20 @@ def _whose(error: OSError, place: Path | None) -> str:
     owner, group = _name("pwd", status.st_uid), _name("grp", status.st_gid)
     mine = _name("pwd", os.geteuid())
     if status.st_uid == os.geteuid():
-        return f"{there} is yours, and its mode {status.st_mode & 0o7777:04o} forbids it: `chmod u+rwX`"
+        return f"{there} is yours, but its mode is {status.st_mode & 0o7777:04o}: `chmod u+rwX`"
     if status.st_uid == 0:
         made = _made_by_root(there)
         if made is not None:
-            return f"{there} belongs to root: `sudo chown -R {os.geteuid()} {made}`, and run patchctl as one user"
+            return f"{there} belongs to root: run `sudo chown -R {os.geteuid()} {made}`, and always run patchctl as the same user"
         return f"{there} belongs to root, and you are {mine}: run it as root"
     return (
         f"{there} belongs to {owner} (group {group}, mode {status.st_mode & 0o7777:04o}) and you are {mine}: ask {owner} for"
-        f" `chmod -R g+rwX` and a group that you share"
+        f" `chmod -R g+rwX` and a common group"
     )
 
 
 def _made_by_root(folder: Path) -> Path | None:
-    """The topmost of root's folders on the way to `folder` that lies in a folder of ours; None where none does."""
+    """Return the topmost folder of root's on the way to `folder` that is inside one of ours, or None."""
     for path in (folder, *folder.parents):
         owner = path.parent.lstat().st_uid
         if owner == os.geteuid():
@@ -96,7 +98,7 @@ def _made_by_root(folder: Path) -> Path | None:
 
 
 def _name(book: str, number: int) -> str:
-    """A user's or a group's name; the number for one that this machine has none for, as in a container."""
+    """Return a user's or group's name, or the number if this machine has none for it, as in a container."""
     import grp
     import pwd
 

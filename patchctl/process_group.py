@@ -1,4 +1,4 @@
-"""Runs programs that may start others: when patchctl is interrupted, all of them end with it."""
+"""Runs long-running programs and ends them, with their children, when patchctl is interrupted."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-# Time to clean up: pytest tears down its fixtures.
+# Time to clean up: pytest runs its fixtures' teardown.
 _SECONDS = 5.0
 
 
 def run(command: Sequence[str], *, timeout: float | None = None, **options: Any) -> subprocess.CompletedProcess[Any]:
-    """subprocess.run in a session of its own; the whole session ends when the run is interrupted or times out.
+    """Like subprocess.run, in a session of its own that is ended on interruption or timeout.
 
-    Raises what Popen does, and TimeoutExpired.
+    Raises what Popen raises, and TimeoutExpired.
     """
     with subprocess.Popen(command, start_new_session=True, **options) as process:
         try:

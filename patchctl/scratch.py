@@ -1,4 +1,4 @@
-"""Folders for what a run needs only while it runs: gone as it ends, and where it was killed, as the next one like it begins."""
+"""Temporary folders: removed when the run ends, or if it was killed, by the next run that makes one like it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from patchctl.atomic import is_in_place
 
 @contextmanager
 def scratch(prefix: str, parent: Path | None = None) -> Iterator[Path]:
-    """A new folder of this name's beginning in `parent`, else where temporary files go. A killed run removes nothing, and the trees
-    of a `bisect` are gigabytes: what those before left under the same beginning goes first.
+    """Yield a new folder with this prefix in `parent`, else in the temporary directory. Raises OSError.
 
-    The run holds the kernel's lock on its folder, so that no other takes it away. Raises OSError."""
+    First removes folders with this prefix that killed runs left: the trees of a `bisect` are gigabytes. The run holds
+    a lock on its folder, so that no other run removes it.
+    """
     sweep(prefix, parent)
     folder, handle = _held_folder(Path(parent or tempfile.gettempdir()), prefix)
     try:
@@ -31,10 +32,10 @@ def scratch(prefix: str, parent: Path | None = None) -> Iterator[Path]:
 
 
 def _held_folder(place: Path, prefix: str) -> tuple[Path, int]:
-    """A new folder, and the handle that holds it."""
+    """Create a folder and lock it; return it and the lock's handle."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
-        with contextlib.suppress(FileNotFoundError):  # another run took it for one that was left
+        with contextlib.suppress(FileNotFoundError):  # another run mistook it for a leftover
             handle = _open(folder)
             if _hold(handle, alone=True) and is_in_place(handle, folder):
                 return folder, handle
@@ -42,7 +43,7 @@ def _held_folder(place: Path, prefix: str) -> tuple[Path, int]:
 
 
 def sweep(prefix: str, parent: Path | None = None) -> None:
-    """Remove the folders of this user's that no run holds. What cannot be removed stays."""
+    """Remove this user's folders that no run holds. Errors are ignored."""
     with contextlib.suppress(OSError):
         place = Path(parent or tempfile.gettempdir())
         entries = list(os.scandir(place))
@@ -61,7 +62,7 @@ def _take_away(folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Folders that may not be written go too: a command of the user's may have made some. Another failure leaves it to be swept."""
+    """Remove a folder, also with read-only folders inside, which a user's command may have made."""
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
         for inside, folders, _ in os.walk(folder):
@@ -77,7 +78,7 @@ def _open(folder: Path) -> int:
 
 
 def _hold(handle: int, *, alone: bool) -> bool:
-    """Take the lock of a folder. Where a file system has none, a run goes on without (`alone`), and nothing is swept."""
+    """Lock a folder. Without lock support, a run continues unlocked (`alone`), and nothing is swept."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

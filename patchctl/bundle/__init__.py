@@ -1,1 +1,1 @@
-"""Bundles: one file with everything that a profile needs, for machines that reach no network."""
+"""Bundles: one file with everything a profile needs, for machines without a network."""

@@ -1,4 +1,4 @@
-"""Makes a bundle: proves the profile here, collects every form of its sources that can be had, and writes one file."""
+"""Creates a bundle: builds the profile here, collects every available form of its sources, and writes one file."""
 
 from __future__ import annotations
 
@@ -45,8 +45,9 @@ from patchctl.stack.patches import CARRIED_FOLDER
 from patchctl.stack.plan import Plan, make_plan, select
 from patchctl.terminal.progress import Progress
 
-# A distribution as it is used: what is applied, the scripts that start a run, the pages, and the tests that pages and
-# `show` name. The tool itself is installed, and is no part of it; nor are Dockerfiles, which copy it from a checkout.
+# What the users of a distribution need: what is applied, the scripts that start a run, the pages, and the tests that
+# pages and `show` name. The tool itself is installed separately; Dockerfiles, which copy it from a checkout, are left
+# out.
 _FOLDERS = ("manifests", "patches", "licenses", "docs", "scripts", "standins", "tests/behaviour")
 _FILES = ("LICENSE", "NOTICE", "README*.md", "examples/README.md")
 _CHUNK = 1 << 20
@@ -54,7 +55,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class MissingForm:
-    """A form that no place has, and the error that names the places."""
+    """An unavailable form, and the error with the places tried."""
 
     upstream: str
     form: Form
@@ -63,7 +64,7 @@ class MissingForm:
 
 @dataclass(frozen=True)
 class Created:
-    """A bundle that was written, with its signature beside it where a key was named."""
+    """A written bundle, and its signature if a key was given."""
 
     path: Path
     size: int
@@ -76,7 +77,7 @@ class Created:
 
 @dataclass(frozen=True)
 class _Part:
-    """A member, and where its bytes are: read already, or in a file that is too large for that and is compared once more."""
+    """A member and its bytes: already read, or in a file too large for that, which is hashed again when written."""
 
     member: BundleMember
     file: Path
@@ -93,10 +94,10 @@ def create_bundle(
     skip_unavailable: bool = False,
     key: SigningKey | None = None,
 ) -> Created:
-    """Write the bundle of a profile to `out`, which is replaced by rename when everything is written and, with a key, signed.
+    """Write a profile's bundle to `out`, renamed into place once it is complete and, with a key, signed.
 
-    What cannot be applied here is not bundled: the stacks are built and compared with the lock. Raises what `apply`
-    raises; SourceMismatch for a changed cache; WrongUse when `out` cannot be written.
+    Only what can be applied here is bundled: the stacks are built and compared with the lock. Raises what `apply`
+    raises; SourceMismatch for a modified cache; WrongUse if `out` cannot be written.
     """
     plan = make_plan(dist, select(dist, profile, ()), options, progress, skip_unavailable=skip_unavailable)
     with cache.staging(options.cache) as folder:
@@ -127,10 +128,10 @@ def create_bundle(
 
 
 def distribution_files(root: Path) -> list[Path]:
-    """The files of a distribution that go into a bundle, below the root, sorted.
+    """Return the distribution's files to bundle, below the root, sorted.
 
-    Hidden files, what editors and Python leave, and in a git checkout what git ignores are not among them: two checkouts
-    of one revision give one bundle. Raises BadManifest for links and devices, WrongUse for files that git does not have.
+    Excludes hidden files, leftovers of editors and Python, and in a git checkout ignored files, so that two checkouts
+    of one revision give the same bundle. Raises BadManifest for links and devices, WrongUse for untracked files.
     """
     found = [path.relative_to(root) for pattern in _FILES for path in sorted(root.glob(pattern))]
     found = [path for path in found if not path.name.endswith("~")]
@@ -142,33 +143,36 @@ def distribution_files(root: Path) -> list[Path]:
         if reason is None and not fits(DISTRIBUTION + path.as_posix()):
             reason = "its name is too long for a bundle"
         if (root / path).is_symlink() or not (root / path).is_file():
-            reason = "it is a link, or no regular file"
+            reason = "it is a link, or not a regular file"
         if reason:
-            raise BadManifest(f"this file cannot be bundled: {reason}", where=str(root / path))
+            raise BadManifest(f"cannot bundle this file: {reason}", where=str(root / path))
     return sorted(found)
 
 
 def _kept_by_git(root: Path, found: list[Path]) -> list[Path]:
-    """Those that git tracks; all of them outside of a checkout. Raises WrongUse for one that is neither tracked nor
-    ignored, and for an ignored one that a stack may need: nobody decided that it goes to other machines.
+    """Return the files that git tracks, or all outside a checkout.
+
+    Raises WrongUse for a file neither tracked nor ignored, and for an ignored one that a stack may need, since no one
+    decided that it should reach other machines.
     """
     listed = _listed(root, "--cached")
     tracked = [path for path in found if path in listed]
-    if not tracked:  # no checkout, or one of something else around it
+    if not tracked:  # not a checkout, or one of an enclosing project
         return found
     ignored = _listed(root, "--others", "--ignored", "--exclude-standard")
     stray = [p for p in found if p not in listed and (p not in ignored or p.parts[0] in ("manifests", "patches"))]
     if stray:
         more = f", and {len(stray) - 1} more" if len(stray) > 1 else ""
-        what = f"git does not track this file{more}, and it would go into the bundle"
-        raise WrongUse(what, where=str(root / stray[0]), hint="`git add` it, or move it away")
+        what = f"git does not track this file{more}, which would go into the bundle"
+        raise WrongUse(what, where=str(root / stray[0]), hint="`git add` it, or move it elsewhere")
     return tracked
 
 
 def _listed(root: Path, *which: str) -> set[Path]:
-    """What `git ls-files` names below the root; nothing where there is no checkout.
+    """Return what `git ls-files` lists below the root; empty outside a checkout.
 
-    The checkout may be another user's: git is told to take this one, and not to ask the command that its settings may name.
+    The checkout may belong to another user, so safe.directory is set, and the command that its core.fsmonitor may
+    name is disabled.
     """
     top = next((str(p) for p in (root, *root.parents) if (p / ".git").exists()), "")
     try:
@@ -195,9 +199,9 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _own_parts(dist: Distribution, plan: Plan, cache_dir: Path) -> list[_Part]:
-    """The files of the distribution, each read once: what is hashed is what is written, whoever edits beside us.
+    """Return the distribution's files, each read once: what is hashed is what is written, even if edited meanwhile.
 
-    Raises SourceMismatch when a manifest, a patch or a carried file is no longer what the plan was made of and proven with.
+    Raises SourceMismatch if a manifest, patch or carried file is no longer what the plan was built from.
     """
     parts = [_own_part(dist.root, path) for path in distribution_files(dist.root)]
     read = {part.file: part.data for part in parts}
@@ -211,13 +215,13 @@ def _own_parts(dist: Distribution, plan: Plan, cache_dir: Path) -> list[_Part]:
     now = Distribution.load(dist.root, cache_dir)
     if (
         replace(now, profiles=dist.profiles, named_release=dist.named_release) != dist
-    ):  # these two are how this run reads it
+    ):  # these two depend on the run's options
         raise _edited(dist.root / "manifests")
     return parts
 
 
 def _own_part(root: Path, path: Path) -> _Part:
-    """A file of the distribution, with its run bit."""
+    """Return a file of the distribution with its executable bit."""
     file = root / path
     try:
         with file.open("rb") as content:
@@ -230,7 +234,7 @@ def _own_part(root: Path, path: Path) -> _Part:
 
 
 def _edited(file: Path) -> SourceMismatch:
-    return SourceMismatch("this was changed while the bundle was made", where=str(file), hint="run it again")
+    return SourceMismatch("this was modified while the bundle was being created", where=str(file), hint="run it again")
 
 
 def _part(name: str, file: Path) -> _Part:
@@ -246,12 +250,12 @@ def _part(name: str, file: Path) -> _Part:
 def _source(
     dist: Distribution, stack: Stack, form: Form, options: SourceOptions, progress: Progress, folder: Path
 ) -> tuple[BundledSource, _Part]:
-    """One form of a pin, proven again, and the member that holds it. Raises SourceUnavailable."""
+    """Return one form of a pin, verified again, and its member. Raises SourceUnavailable."""
     name = stack.upstream
     if options.source not in ("auto", form):
-        raise SourceUnavailable(f"{name}: only form {options.source} was asked for", [])
+        raise SourceUnavailable(f"{name}: only form {options.source} was requested", [])
     base = obtain_form(form, name, dist.upstream(name), stack, options, progress)
-    progress.note(f"proving {name}, {form}")
+    progress.note(f"verifying {name}, {form}")
     check_base(base)
     if form == "git":
         member = f"sources/git/{name}/{base.commit}.pack"
@@ -268,9 +272,9 @@ def _source(
 
 
 def write_pack(base: Base, folder: Path) -> Path:
-    """The base's commit and everything of its tree as one pack in `folder`; returns the pack's path.
+    """Write the base's commit and its tree as one pack into `folder`; return the pack's path.
 
-    Written anew and not copied: how the cache's pack is compressed and in which order depends on who sent it.
+    Written anew, not copied: compression and order of the cache's pack depend on the server.
     """
     writer = PackWriter(stored=True)
     with ObjectReader(base.repo) as reader:
@@ -298,10 +302,10 @@ def write_pack(base: Base, folder: Path) -> Path:
 def _write(
     out: Path, index: Index, parts: Sequence[_Part], progress: Progress, key: SigningKey | None
 ) -> tuple[int, str, Signature | None]:
-    """Write the file; returns its size, its sha256 and its signature."""
+    """Write the file and return its size, sha256 and signature."""
     for file_name in (out, signature_file(out)) if key else (out,):
         if file_name.is_dir():
-            what = "a bundle is a file, and so is its signature; this is a folder"
+            what = "this is a folder, but a bundle and its signature are files"
             raise WrongUse(what, where=str(file_name), hint="name another file with --out")
     try:
         with replacing(out) as file:
@@ -309,12 +313,12 @@ def _write(
             writing.all(index, parts)
             signature = _sign(out, file, writing, key) if key else None
     except OSError as error:
-        raise error_type(error)(f"the bundle cannot be written: {error.strerror}", where=str(out)) from error
+        raise error_type(error)(f"cannot write the bundle: {error.strerror}", where=str(out)) from error
     return writing.size, writing.digest.hexdigest(), signature
 
 
 def _sign(out: Path, file: IO[bytes], writing: _Writing, key: SigningKey) -> Signature:
-    """Sign what was written, before it has its name: the file that has the name could be another one by then."""
+    """Sign the file before it is renamed: the file of that name could be another by then."""
     digest, beside = writing.digest.hexdigest(), signature_file(out)
     file.flush()
     replace_file(beside, key.sign(file.fileno(), digest))
@@ -322,7 +326,7 @@ def _sign(out: Path, file: IO[bytes], writing: _Writing, key: SigningKey) -> Sig
 
 
 class _Writing:
-    """The bytes of a bundle, in order."""
+    """Writes the bytes of a bundle, in order."""
 
     def __init__(self, file: IO[bytes], progress: Progress) -> None:
         self._file = file
@@ -349,7 +353,7 @@ class _Writing:
                 digest.update(chunk)
                 self._put(chunk)
                 self._progress.advance(len(chunk))
-        if digest.hexdigest() != member.sha256:  # of another length, too
+        if digest.hexdigest() != member.sha256:  # also if its size changed
             raise _edited(part.file)
         self._put(bytes(padding(member.size)))
 

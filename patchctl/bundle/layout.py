@@ -1,14 +1,14 @@
-"""What a bundle is, byte for byte: a plain tar archive of which no byte is left to chance.
+"""The bundle format: a plain tar archive, fully determined by its content.
 
-    patchctl-bundle/index.json          every other member with its size and sha256, and what the sources are
-    patchctl-bundle/index.json.sha256   the digest of the index, as `sha256sum -c` reads it
+    patchctl-bundle/index.json          every other member with size and sha256, and the list of sources
+    patchctl-bundle/index.json.sha256   the digest of the index, for `sha256sum -c`
     patchctl-bundle/distribution/...    manifests, locks, patches, carried files, licences
-    patchctl-bundle/sources/git/...     a pack for each base in form git: one commit and its tree, not compressed
-    patchctl-bundle/sources/sdist/...   source distributions as the package index serves them
+    patchctl-bundle/sources/git/...     an uncompressed pack per base in form git: one commit and its tree
+    patchctl-bundle/sources/sdist/...   source distributions as served by the package index
 
-Members stand in the index's order (sorted by name), each header follows from the index, padding is zeros, and two blocks
-of zeros end the file. So the same content gives the same bytes on every machine, whatever its zlib, clock and user; and a
-byte that differs lies in a header, a member, a padding or behind the end, which can be told.
+Members are in index order (sorted by name), each header follows from the index, padding is zeros, and two zero blocks
+end the file. So the same content gives the same bytes on every machine, whatever its zlib, clock and user, and any
+modified byte can be located: in a header, a member, padding or past the end.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ DIGEST = "index.json.sha256"
 DISTRIBUTION = "distribution/"
 SOURCES = "sources/"
 END = bytes(2 * BLOCK)
-# Generous against the largest profile that we have: 90 MB in 650 members, an index of 140 kB. Of what an index holds Python makes
-# objects of thirty times its size.
+# Generous for the largest profile we have: 90 MB in 650 members, with an index of 140 kB. Parsed, an index takes
+# thirty times its size in memory.
 INDEX_LIMIT = 4 << 20
 MEMBER_LIMIT = 2 << 30
 TOTAL_LIMIT = 16 << 30
@@ -41,7 +41,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*")
 
 
 class BadIndex(Exception):
-    """The index is not one that we take. `member` is the name it is about, where it is about one."""
+    """An index that we do not accept. `member` is the member's name, if the error is about one."""
 
     def __init__(self, reason: str, member: str | None = None) -> None:
         super().__init__(reason)
@@ -55,7 +55,7 @@ class NewerBundle(Exception):
 
 @dataclass(frozen=True)
 class BundleMember:
-    """A file of the bundle: its name below the top folder, its size in bytes, its digest, whether it is a program."""
+    """A file of the bundle: name below the top folder, size in bytes, digest, executable bit."""
 
     name: str
     size: int
@@ -65,7 +65,7 @@ class BundleMember:
 
 @dataclass(frozen=True)
 class BundledSource:
-    """One form of one upstream's pin. Form git: `commit` and its `tree`. Form sdist: `version` and `sha256`."""
+    """One form of an upstream's pin. Form git has `commit` and `tree`, form sdist `version` and `sha256`."""
 
     upstream: str
     form: str
@@ -78,8 +78,11 @@ class BundledSource:
 
 @dataclass(frozen=True)
 class Index:
-    """What a bundle says of itself. `missing` names (upstream, form) that could not be had when it was made; `release` is the one
-    that the profile was taken on, and stands in no bundle of a profile without one."""
+    """The index of a bundle.
+
+    `missing` lists (upstream, form) that were unavailable when it was created. `release` is the profile's release;
+    absent for a profile without releases.
+    """
 
     profile: str
     sources: tuple[BundledSource, ...]
@@ -88,17 +91,17 @@ class Index:
     release: str | None = None
 
     def source(self, upstream: str, form: str) -> BundledSource | None:
-        """The source of an upstream in this form, or None."""
+        """Return the source of an upstream in this form, or None."""
         return next((s for s in self.sources if (s.upstream, s.form) == (upstream, form)), None)
 
     @property
     def size(self) -> int:
-        """How many bytes the members have."""
+        """Total size of the members in bytes."""
         return sum(m.size for m in self.members)
 
 
 def render_index(index: Index) -> bytes:
-    """The index as a member: the same index gives the same bytes."""
+    """Return the index member; equal indexes give equal bytes."""
     data = {"bundle": VERSION, **asdict(index)}
     if index.release is None:
         del data["release"]
@@ -106,12 +109,12 @@ def render_index(index: Index) -> bytes:
 
 
 def render_digest(index_sha256: str) -> bytes:
-    """The member that holds the index's digest."""
+    """Return the member with the index's digest."""
     return f"{index_sha256}  {INDEX}\n".encode("ascii")
 
 
 def parse_index(data: bytes) -> Index:
-    """Read an index strictly. Raises BadIndex, and NewerBundle for a version that is not known here."""
+    """Parse an index strictly. Raises BadIndex, or NewerBundle for an unknown version."""
     try:
         held = json.loads(data.decode("ascii"))
         version = held["bundle"]
@@ -119,12 +122,13 @@ def parse_index(data: bytes) -> Index:
             raise NewerBundle(str(version)[:20])
         index = _index(held)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise BadIndex(f"it cannot be read: {type(error).__name__}") from error
+        raise BadIndex(f"cannot be parsed: {type(error).__name__}") from error
     _check_members(index.members)
     _check_sources(index)
-    # Keys twice, unknown keys, other blanks: two readers could read two things. Last, since it takes much memory.
+    # Duplicate or unknown keys and other whitespace would let two readers see different things. Checked last, since
+    # it takes much memory.
     if render_index(index) != data:
-        raise BadIndex("it is not as patchctl writes it")
+        raise BadIndex("not in patchctl's canonical form")
     return index
 
 
@@ -138,25 +142,25 @@ def _index(held: Mapping[str, Any]) -> Index:
 
 def _check_members(members: Sequence[BundleMember]) -> None:
     if len(members) > COUNT_LIMIT:
-        raise BadIndex(f"it names more than {COUNT_LIMIT} members")
+        raise BadIndex(f"more than {COUNT_LIMIT} members")
     names = _Names()
     for member in members:
         names.take(member.name)
         right = isinstance(member.size, int) and not isinstance(member.size, bool) and 0 <= member.size <= MEMBER_LIMIT
         if not right:
-            raise BadIndex(f"its size is none, or above {MEMBER_LIMIT} bytes", member.name)
+            raise BadIndex(f"its size is invalid or above {MEMBER_LIMIT} bytes", member.name)
         if not isinstance(member.executable, bool):
-            raise BadIndex("it does not say whether it is a program", member.name)
+            raise BadIndex("its executable flag is not a boolean", member.name)
         if not isinstance(member.sha256, str) or not _SHA256.fullmatch(member.sha256):
-            raise BadIndex("its digest is no sha256", member.name)
+            raise BadIndex("its digest is not a sha256", member.name)
     if sum(m.size for m in members) > TOTAL_LIMIT:
-        raise BadIndex(f"its members hold more than {TOTAL_LIMIT} bytes")
+        raise BadIndex(f"its members exceed {TOTAL_LIMIT} bytes in total")
     if [m.name for m in members] != sorted(m.name for m in members):
         raise BadIndex("its members are not sorted by name")
 
 
 class _Names:
-    """The names so far: each once, none outside, none that is another one where case or Unicode form is ignored."""
+    """The names so far and their rules: unique, inside the bundle, without collisions."""
 
     def __init__(self) -> None:
         self._files: set[str] = set()
@@ -165,24 +169,24 @@ class _Names:
 
     def take(self, name: str) -> None:
         if not isinstance(name, str):
-            raise BadIndex("a name is no text")
+            raise BadIndex("a name is not a string")
         reason = why_refused(name.encode("utf-8", "surrogatepass"))
         if reason is None and not name.startswith((DISTRIBUTION, SOURCES)):
-            reason = f"it lies neither in {DISTRIBUTION} nor in {SOURCES}"
+            reason = f"it is neither in {DISTRIBUTION} nor in {SOURCES}"
         if reason is None and not fits(name):
             reason = "its name is too long for a tar header"
         if reason:
             raise BadIndex(reason, name)
         if name in self._files:
-            raise BadIndex("it is there twice", name)
+            raise BadIndex("duplicate member", name)
         parts = name.split("/")
         above = {"/".join(parts[:end]) for end in range(1, len(parts))}
         if name in self._folders or above & self._files:
-            raise BadIndex("one name is a file and a folder", name)
+            raise BadIndex("both a file and a folder", name)
         for path in sorted(above | {name}):
             other = self._keys.setdefault(collision_key(path.encode()), path)
             if other != path:
-                raise BadIndex(f"it is one file with {other} where case or Unicode form is ignored", name)
+                raise BadIndex(f"collides with {other} where case or Unicode form is ignored", name)
         self._files.add(name)
         self._folders |= above
 
@@ -195,32 +199,32 @@ def _check_sources(index: Index) -> None:
     ]
     texts += [text for pair in index.missing for text in pair]
     if not all(isinstance(t, str) and _NAME.fullmatch(t) for t in texts):
-        raise BadIndex("a profile, an upstream or a form is no name")
+        raise BadIndex("invalid name of a profile, upstream or form")
     if not all(isinstance(s.member, str) for s in index.sources):
-        raise BadIndex("a source's member is no name")
+        raise BadIndex("invalid member name of a source")
     known = {m.name for m in index.members}
     seen: set[tuple[str, str]] = set()
     for source in index.sources:
         if (source.upstream, source.form) in seen or source.form not in ("git", "sdist"):
-            raise BadIndex(f"it names {source.upstream} in form {source.form} twice, or the form is unknown")
+            raise BadIndex(f"{source.upstream} in form {source.form} is a duplicate or of unknown form")
         if not isinstance(source.member, str) or source.member not in known or not source.member.startswith(SOURCES):
-            raise BadIndex(f"{source.upstream} in form {source.form} is no member")
+            raise BadIndex(f"{source.upstream} in form {source.form} has no member")
         _check_pin(source)
         seen.add((source.upstream, source.form))
     if {s.member for s in index.sources} != {n for n in known if n.startswith(SOURCES)}:
-        raise BadIndex("a member below sources/ is no source")
+        raise BadIndex("a member below sources/ is not a listed source")
 
 
 def _check_pin(source: BundledSource) -> None:
-    """What names the source in its form is there and well formed, and what names the other form is not."""
+    """Check that exactly the fields that identify a source in its form are set and well formed."""
     ids, archive = (source.commit, source.tree), (source.version, source.sha256)
     if source.form == "git":
         if not all(isinstance(i, str) and _ID.fullmatch(i) for i in ids) or archive != (None, None):
-            raise BadIndex(f"{source.upstream} in form git names no commit and tree, or more than them")
+            raise BadIndex(f"{source.upstream} in form git needs a commit and a tree, and nothing else")
         return
     pairs = zip(archive, (_NAME, _SHA256), strict=True)
     if not all(isinstance(text, str) and known.fullmatch(text) for text, known in pairs) or ids != (None, None):
-        raise BadIndex(f"{source.upstream} in form sdist names no version and sha256, or more than them")
+        raise BadIndex(f"{source.upstream} in form sdist needs a version and a sha256, and nothing else")
 
 
 def fits(name: str) -> bool:
@@ -229,7 +233,7 @@ def fits(name: str) -> bool:
 
 
 def _split(name: str) -> tuple[bytes, bytes] | None:
-    """(prefix, name) of a ustar header; the prefix is as short as it can be. None when the name is too long."""
+    """Return (prefix, name) of a ustar header with the shortest prefix, or None if the name is too long."""
     if len(name.encode()) <= 100:
         return b"", name.encode()
     parts = name.split("/")
@@ -241,7 +245,7 @@ def _split(name: str) -> tuple[bytes, bytes] | None:
 
 
 def header(member: BundleMember) -> bytes:
-    """The tar header (POSIX.1-1988 ustar) of a member. Not by tarfile, whose bytes differ by Python's version."""
+    """Return a member's tar header (POSIX.1-1988 ustar). Not from tarfile, whose bytes vary by Python version."""
     split = _split(TOP + member.name)
     assert split is not None
     prefix, rest = split
@@ -259,13 +263,13 @@ def header(member: BundleMember) -> bytes:
 
 
 def padding(size: int) -> int:
-    """How many zeros follow a member of this size."""
+    """Return how many zeros follow a member of this size."""
     return -size % BLOCK
 
 
 @dataclass(frozen=True)
 class Extent:
-    """Where a member lies in the file: its header at `at`, its bytes at `start`, the next header at `after`."""
+    """Where a member is in the file: its header at `at`, its bytes at `start`, the next header at `after`."""
 
     member: BundleMember
     at: int
@@ -280,7 +284,7 @@ class Extent:
 
 
 def extents(members: Sequence[BundleMember], at: int) -> Iterator[Extent]:
-    """Where these members lie when the first one's header is at `at`."""
+    """Yield where these members are if the first header is at `at`."""
     for member in members:
         extent = Extent(member, at)
         yield extent

@@ -1,4 +1,4 @@
-"""Opens a bundle: every byte of it is looked at before anything in it is used, and again when it is used."""
+"""Opens a bundle. Every byte is checked before anything in it is used, and members again when they are read."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ _SHOWN = 20
 _HEX = re.compile(r"[0-9a-f]{64}")
 _AGAIN = "copy it again, and compare its sha256 with the one that `patchctl bundle create` printed"
 _DIGEST_MEMBER = BundleMember(DIGEST, len(render_digest("0" * 64)), "")
-# What the size and the checksum of the first header cannot change.
+# The parts of the first header that do not depend on size and checksum.
 _FIXED = (slice(0, 124), slice(136, 148), slice(156, BLOCK))
 _STRAY_BYTES = 8
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle that was found whole. `size` and `sha256` are those of the file; nothing is kept open.
+    """A bundle that passed all checks. `size` and `sha256` are the file's; no handle stays open.
 
-    `signature` is what the user's lists say of it, None where nobody asked or where it does not count: then `distrust` says why.
-    `unread` is the file of a signature that lies there although nobody asked for it.
+    `signature` is None if it was not checked or is not trusted; then `distrust` is the reason. `unread` is a
+    signature file that exists but was not checked.
     """
 
     path: Path
@@ -62,35 +62,34 @@ class Bundle:
     unread: Path | None = None
 
     def read(self, name: str) -> bytes:
-        """The bytes of a member. Raises SourceMismatch when they are no longer those that were checked."""
+        """Return the bytes of a member. Raises SourceMismatch if they changed since they were checked."""
         extent = self.places[name]
         with _opened(self.path) as (file, _):
             file.seek(extent.start)
             data = file.read(extent.member.size)
         if hashlib.sha256(data).hexdigest() != extent.member.sha256:
-            raise SourceMismatch(f"{name} was changed while the bundle was in use", where=str(self.path), hint=_AGAIN)
+            raise SourceMismatch(f"{name} was modified while the bundle was in use", where=str(self.path), hint=_AGAIN)
         return data
 
     def source(self, upstream: str, form: str) -> BundledSource | None:
-        """The source of an upstream in this form, or None."""
+        """Return the source of an upstream in this form, or None."""
         return self.index.source(upstream, form)
 
     def sha256_of(self, name: str) -> str:
-        """The digest of a member, as the index has it."""
+        """Return the digest of a member as the index has it."""
         return self.places[name].member.sha256
 
 
 def open_bundle(
     path: Path, sha256: str | None = None, progress: Progress | None = None, trust: Trust | None = None
 ) -> Bundle:
-    """Check a bundle from the first byte to the last; with `sha256` the file's digest, with `trust` its signature before
-    anything of it is parsed.
+    """Check a whole bundle; with `sha256` its digest, with `trust` its signature, before anything is parsed.
 
-    Raises WrongUse for what is no bundle (or one of a newer patchctl), SourceMismatch for one that was changed, with
-    what was changed by name, NotTrusted for one without a signature that `trust` requires.
+    Raises WrongUse for a file that is not a bundle (or one of a newer patchctl), SourceMismatch with the names of
+    modified parts, NotTrusted without the signature that `trust` requires.
     """
     if sha256 is not None and not _HEX.fullmatch(sha256 := sha256.strip().lower()):
-        raise WrongUse(f"{sha256!r} is no sha256", hint="it has 64 hexadecimal digits")
+        raise WrongUse(f"{sha256!r} is not a sha256", hint="a sha256 has 64 hexadecimal digits")
     progress = progress or SilentProgress()
     with _opened(path) as (file, size):
         progress.start(f"checking {path.name}", size)
@@ -103,7 +102,7 @@ def open_bundle(
             progress.finish()
     proven = {sha256, signature.sha256 if signature else None} - {None}
     if proven - {bundle.sha256}:
-        raise SourceMismatch("the bundle was changed while it was read", where=str(path), hint=_AGAIN)
+        raise SourceMismatch("the bundle was modified while it was being read", where=str(path), hint=_AGAIN)
     beside = signature_file(bundle.path)
     return replace(
         bundle, signature=signature, distrust=distrust, unread=None if trust or not beside.exists() else beside
@@ -111,7 +110,7 @@ def open_bundle(
 
 
 def _signature(path: Path, file: IO[bytes], trust: Trust | None) -> tuple[Signature | None, PatchctlError | None]:
-    """What the user's lists say of a bundle; why it does not count, where that is no more than a warning."""
+    """Return the trusted signature, or why there is none if that is only a warning."""
     try:
         return (check_signature(path, file, trust) if trust else None), None
     except (NotTrusted, WrongUse) as error:
@@ -124,14 +123,14 @@ def _signature(path: Path, file: IO[bytes], trust: Trust | None) -> tuple[Signat
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[IO[bytes], int]]:
-    """The file and its size."""
+    """Yield the open file and its size."""
     try:
         with regular_file(path) as (file, held):
             yield file, held.st_size
     except NoRegularFile as fault:
-        raise WrongUse("a bundle is a regular file", where=str(path)) from fault
+        raise WrongUse("a bundle must be a regular file", where=str(path)) from fault
     except OSError as error:
-        raise error_type(error)(f"the bundle cannot be read: {error.strerror}", where=str(path)) from error
+        raise error_type(error)(f"cannot read the bundle: {error.strerror}", where=str(path)) from error
 
 
 def _check_digest(path: Path, file: IO[bytes], wanted: str) -> None:
@@ -139,13 +138,13 @@ def _check_digest(path: Path, file: IO[bytes], wanted: str) -> None:
     while chunk := file.read(_CHUNK):
         total.update(chunk)
     if total.hexdigest() != wanted:
-        what = f"the bundle's sha256 is {total.hexdigest()}, and {wanted} was asked for"
-        raise SourceMismatch(what, where=str(path), hint="nothing of it was read; get the bundle, or its digest, again")
+        what = f"the bundle's sha256 is {total.hexdigest()}, expected {wanted}"
+        raise SourceMismatch(what, where=str(path), hint="nothing in it was used; get the bundle or its digest again")
     file.seek(0)
 
 
 class _Reading:
-    """One pass from the first byte to the last."""
+    """One pass over the file."""
 
     def __init__(self, path: Path, file: IO[bytes], size: int, progress: Progress) -> None:
         self._path = path
@@ -162,18 +161,18 @@ class _Reading:
         for extent in places.values():
             self._member(extent)
         if self._take(len(END)) != END:
-            self._faults.append("the two blocks of zeros at its end")
+            self._faults.append("the two zero blocks at its end")
         behind = 0
         while rest := self._take(_CHUNK):
             behind += len(rest)
         if behind:
-            self._faults.append(f"{behind} bytes behind its end, which do not belong there")
+            self._faults.append(f"{behind} unexpected bytes after its end")
         if self._faults:
             raise self._changed(self._faults)
         return Bundle(self._path.absolute(), self._size, self._total.hexdigest(), index, places)
 
     def _index(self) -> tuple[Index, int]:
-        """The index, checked, and where the first member's header is. Nothing of it is believed before its digest."""
+        """Return the checked index and where the first member's header is. Verifies the digest before parsing."""
         head = self._take(BLOCK)
         self._check_ours(head)
         size = self._index_size(head)
@@ -197,22 +196,22 @@ class _Reading:
         try:
             return parse_index(data)
         except NewerBundle as newer:
-            what = f"it is a bundle of version {visible_line(str(newer))}, and this patchctl knows version 1"
-            raise WrongUse(what, where=str(self._path), hint="install the patchctl that made it") from newer
+            what = f"this bundle has version {visible_line(str(newer))}; this patchctl reads version 1"
+            raise WrongUse(what, where=str(self._path), hint="install the patchctl version that created it") from newer
         except BadIndex as fault:
             named = f"member {visible_line(fault.member)}: " if fault.member is not None else f"{INDEX}: "
-            hint = "its digests agree: whoever made it made it so. Do not use it"
+            hint = "its digests match, so it was created this way. Do not use it"
             raise SourceMismatch(f"{named}{fault.reason}", where=str(self._path), hint=hint) from fault
 
     def _check_ours(self, head: bytes) -> None:
-        """Tells a bundle with a changed byte from a file that is something else."""
+        """Tell a modified bundle from a file that is not a bundle."""
         wanted = header(BundleMember(INDEX, 0, ""))
         pairs = ((a, b) for part in _FIXED for a, b in zip(head[part], wanted[part], strict=False))
         if len(head) == BLOCK and sum(a != b for a, b in pairs) <= _STRAY_BYTES:
             return
         if len(head) < BLOCK and head and wanted.startswith(head[:124]):
-            raise self._changed([f"it ends in the middle of the header of {INDEX}"])
-        raise WrongUse("it is no bundle of patchctl", where=str(self._path), hint="`patchctl bundle create` makes one")
+            raise self._changed([f"truncated in the header of {INDEX}"])
+        raise WrongUse("not a patchctl bundle", where=str(self._path), hint="`patchctl bundle create` creates one")
 
     def _index_size(self, head: bytes) -> int:
         digits = head[124:135]
@@ -220,17 +219,17 @@ class _Reading:
         if size < 0 or head != header(BundleMember(INDEX, size, "")):
             raise self._changed([f"the header of {INDEX}"])
         if size > INDEX_LIMIT:
-            what = f"{INDEX} says that it has {size} bytes; at most {INDEX_LIMIT} are taken"
+            what = f"{INDEX} announces {size} bytes; the limit is {INDEX_LIMIT}"
             raise SourceMismatch(what, where=str(self._path))
         return size
 
     def _check_size(self, places: Sequence[Extent], after: int) -> None:
-        """A file that is too short is not read on: each member that follows would be named."""
+        """Refuse a truncated file at once, or every member after the end would be listed."""
         end = (places[-1].after if places else after) + len(END)
         if self._size >= end:
             return
-        cut = next((e.member.name for e in places if e.after > self._size), "the two blocks of zeros at its end")
-        raise self._changed([f"it ends in the middle of {visible_line(cut)}: {self._size} of {end} bytes"])
+        cut = next((e.member.name for e in places if e.after > self._size), "the two zero blocks at its end")
+        raise self._changed([f"truncated in {visible_line(cut)}: {self._size} of {end} bytes"])
 
     def _member(self, extent: Extent) -> None:
         member = extent.member
@@ -249,12 +248,12 @@ class _Reading:
 
     def _padding(self, size: int, name: str) -> None:
         if self._exactly(padding(size), name).strip(b"\0"):
-            self._faults.append(f"the padding behind {name}")
+            self._faults.append(f"the padding after {name}")
 
     def _exactly(self, n: int, name: str) -> bytes:
         data = self._take(n)
         if len(data) != n:
-            raise self._changed([f"it ends in the middle of {name}"])
+            raise self._changed([f"truncated in {name}"])
         return data
 
     def _take(self, n: int) -> bytes:
@@ -265,5 +264,5 @@ class _Reading:
 
     def _changed(self, faults: Sequence[str]) -> SourceMismatch:
         more = [f"and {len(faults) - _SHOWN} more"] if len(faults) > _SHOWN else []
-        what = "the bundle was changed: " + "; ".join([*faults[:_SHOWN], *more])
+        what = "the bundle was modified: " + "; ".join([*faults[:_SHOWN], *more])
         return SourceMismatch(what, where=str(self._path), hint=_AGAIN)

@@ -1,11 +1,11 @@
-"""Whose a bundle is: signatures of ssh-keygen over the whole file, as git signs commits with it.
+"""Signatures of bundles, by ssh-keygen over the whole file, as git signs commits with it.
 
-Signed are the bytes of the archive, and the signature lies beside it, in FILE.sig: `ssh-keygen -Y sign -n patchctl-bundle -f KEY
-FILE` makes what `bundle create --sign KEY` makes, and the same bundle has the same bytes whoever signs it. A signature of another
-namespace, of a commit or a mail, is none of a bundle.
+The signature covers the archive's bytes and is stored in FILE.sig: `ssh-keygen -Y sign -n patchctl-bundle -f KEY
+FILE` gives what `bundle create --sign KEY` gives, and a bundle has the same bytes whoever signs it. Signatures of
+another namespace (a commit, a mail) do not count.
 
-Everything that ssh-keygen reads is a copy in a folder of ours, read once, and the bundle goes through a pipe of ours while its sha256
-is taken, which the reader of the bundle compares: what was proven is what is used.
+ssh-keygen only reads copies in a folder of ours, and the bundle through a pipe while its sha256 is computed, which
+the bundle's reader compares: what was verified is what is used.
 """
 
 from __future__ import annotations
@@ -30,20 +30,23 @@ from patchctl.terminal.text import one_line, visible_line
 NAMESPACE = "patchctl-bundle"
 OLDEST = "8.2"
 _SUFFIX = ".sig"
-_SIGNATURE_LIMIT = 64 << 10  # one of RSA with 16,384 bits has 6 kB
+_SIGNATURE_LIMIT = 64 << 10  # a 16,384 bit RSA signature has 6 kB
 _COUNT_LIMIT = 8
 _LIST_LIMIT = 1 << 20
 _CHUNK = 1 << 20
 _BLOCK = re.compile(rb"-----BEGIN SSH SIGNATURE-----\r?\n[A-Za-z0-9+/=\r\n]+-----END SSH SIGNATURE-----\r?\n?")
 _KEY = re.compile(r"with (\S+) key (SHA256:\S+)")
-# 8.0 knows no -Y, 8.1 no find-principals; the words are of OpenSSH's and of the C library's getopt.
+# OpenSSH 8.0 has no -Y, 8.1 no find-principals; the messages are OpenSSH's and the C library's getopt's.
 _TOO_OLD = ("unsupported operation", "unknown option", "illegal option", "invalid option", "unrecognized option")
 
 
 @dataclass(frozen=True)
 class Trust:
-    """Whom the user believes. `allowed` is a file as ssh-keygen(1) describes under ALLOWED SIGNERS, `revoked` a list of keys or a
-    KRL. `required`: without a good signature the bundle is refused; else there is a warning."""
+    """Whose signatures the user trusts.
+
+    `allowed` is a file in the format of ssh-keygen(1), ALLOWED SIGNERS; `revoked` a list of keys or a KRL. If
+    `required`, a bundle without a good signature is refused, else there is a warning.
+    """
 
     allowed: Path
     revoked: Path | None
@@ -52,7 +55,7 @@ class Trust:
 
 @dataclass(frozen=True)
 class Signer:
-    """Who signed: the identity in the list of allowed signers, None where no list was asked; the key's kind and fingerprint."""
+    """Who signed: identity in the list of allowed signers (None if not checked), key type and fingerprint."""
 
     principal: str | None
     key: str
@@ -60,7 +63,7 @@ class Signer:
 
 @dataclass(frozen=True)
 class Signature:
-    """The good signatures in `file`. `sha256` is that of the bytes that they are of."""
+    """The good signatures in `file`. `sha256` is the digest of the signed bytes."""
 
     file: Path
     signers: tuple[Signer, ...]
@@ -68,15 +71,15 @@ class Signature:
 
 
 def signature_file(bundle: Path) -> Path:
-    """Where the signature of a bundle lies."""
+    """Return the path of a bundle's signature."""
     return bundle.with_name(bundle.name + _SUFFIX)
 
 
 def check_signature(bundle: Path, file: IO[bytes], trust: Trust) -> Signature:
-    """Who of the allowed signers signed the bytes of `file`, the open bundle.
+    """Return which allowed signers signed the bytes of `file`, the open bundle.
 
-    Of several signatures each counts for itself, and one that is good is enough. Raises NotTrusted when none is, WrongUse where the
-    lists cannot be read or ssh-keygen cannot be had.
+    One good signature of several is enough. Raises NotTrusted if there is none, WrongUse if the lists cannot be read
+    or ssh-keygen is missing.
     """
     held = signature_file(bundle)
     blocks = _blocks(held, bundle)
@@ -84,61 +87,59 @@ def check_signature(bundle: Path, file: IO[bytes], trust: Trust) -> Signature:
         with _bench(trust) as bench:
             found = [_asked(bench, block, file, trust) for block in blocks]
     except OSError as error:
-        raise WrongUse(f"the signature cannot be checked: {error.strerror or error}", where=str(bundle)) from error
+        raise WrongUse(f"cannot check the signature: {error.strerror or error}", where=str(bundle)) from error
     good = [one for one in found if isinstance(one, _Good)]
     if not good:
         reasons = "; ".join(str(one) for one in found)
-        hint = "get the bundle and its signature again from who made them, or ask them for the key that they sign with"
-        raise NotTrusted(f"no signature of the bundle counts: {reasons}", where=str(held), hint=hint)
+        hint = "get bundle and signature again from their creator, or ask for the signing key and add it to the allowed signers"
+        raise NotTrusted(f"no trusted signature: {reasons}", where=str(held), hint=hint)
     if len({one.sha256 for one in good}) > 1:
-        raise NotTrusted("the bundle was changed while its signatures were checked", where=str(bundle))
+        raise NotTrusted("the bundle was modified while its signatures were being checked", where=str(bundle))
     return Signature(held, tuple(one.signer for one in good), good[0].sha256)
 
 
 @dataclass(frozen=True)
 class SigningKey:
-    """A key that ssh-keygen can read: a private one, or a public one whose private half an agent or a token has."""
+    """A key that ssh-keygen can use: a private key, or a public one whose private half is in an agent or token."""
 
     path: Path
     signer: Signer
 
     @classmethod
     def load(cls, path: Path) -> SigningKey:
-        """Raises WrongUse for what is no key, before work is done that only the signature would fail."""
+        """Load a key. Raises WrongUse for an unusable one, before doing work that signing would then waste."""
         said = _run([ssh_keygen(), "-l", "-f", str(path.absolute())])
         found = re.match(r"\d+ (SHA256:\S+) .*\(([\w-]+)\)$", said.out.strip())
         if said.status != 0 or not found:
-            hint = "name a private key, or a public one whose private half an agent has (`ssh-add -L`)"
-            raise WrongUse(f"no key to sign with: {one_line(said.err or said.out)}", where=str(path), hint=hint)
+            hint = "name a private key, or a public one whose private half is in an agent (`ssh-add -L`)"
+            raise WrongUse(f"not a signing key: {one_line(said.err or said.out)}", where=str(path), hint=hint)
         return cls(path, Signer(None, f"{found[2]} {found[1]}"))
 
     def sign(self, handle: int, sha256: str) -> bytes:
-        """The signature of an open file, from its first byte; its digest must still be `sha256`. Raises WrongUse."""
+        """Sign an open file from its first byte. Raises WrongUse, also if its digest is no longer `sha256`."""
         with open(handle, "rb", closefd=False) as file:
-            # With the user's whole environment: agent, askpass, the library of a token.
+            # Uses the user's full environment: agent, askpass, PKCS#11 library.
             said = _run(
                 [ssh_keygen(), "-Y", "sign", "-n", NAMESPACE, "-f", str(self.path.absolute())], file, os.environ
             )
         if said.status != 0 or not _BLOCK.fullmatch(said.out.encode()):
-            raise WrongUse(
-                f"the bundle was not written: it could not be signed: {one_line(said.err)}", where=str(self.path)
-            )
+            raise WrongUse(f"the bundle was not written: signing failed: {one_line(said.err)}", where=str(self.path))
         if said.sha256 != sha256:
-            raise WrongUse("the bundle was not written: it was changed while it was signed", where=str(self.path))
+            raise WrongUse("the bundle was not written: it was modified while being signed", where=str(self.path))
         return said.out.encode()
 
 
 @functools.cache
 def ssh_keygen() -> str:
-    """The absolute path of an ssh-keygen that can do what we ask, never one in the current folder. Raises WrongUse."""
+    """Return the absolute path of a recent ssh-keygen, never one in the current directory. Raises WrongUse."""
     search = os.pathsep.join(p for p in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(p))
     path = shutil.which("ssh-keygen", path=search)
     hint = f"install OpenSSH {OLDEST} or newer (openssh-client, openssh-clients)"
     if path is None:
-        raise WrongUse("ssh-keygen was not found on PATH, and signatures are its work", hint=hint)
+        raise WrongUse("ssh-keygen, which checks signatures, was not found on PATH", hint=hint)
     said = _run([path, "-Y", "find-principals"])
     if any(words in said.err.lower() for words in _TOO_OLD):
-        raise WrongUse(f"{path} is older than OpenSSH {OLDEST}: it checks no signatures", hint=hint)
+        raise WrongUse(f"{path} is older than OpenSSH {OLDEST} and cannot check signatures", hint=hint)
     if "find-principals" not in said.err:
         raise WrongUse(f"{path} does not work here: {one_line(said.err) or f'status {said.status}'}", hint=hint)
     return path
@@ -159,7 +160,7 @@ class _Said:
 
 
 def _asked(bench: Path, block: bytes, file: IO[bytes], trust: Trust) -> _Good | str:
-    """Whose this signature is, or why it does not count."""
+    """Return the signature's signer, or why it does not count."""
     (bench / "signature").write_bytes(block)
     found = _run([ssh_keygen(), "-Y", "find-principals", "-s", "signature", "-f", "allowed"], cwd=bench)
     names = found.out.splitlines() if found.status == 0 else []
@@ -174,12 +175,12 @@ def _asked(bench: Path, block: bytes, file: IO[bytes], trust: Trust) -> _Good | 
 
 
 def _why(bench: Path, file: IO[bytes], trust: Trust, said: _Said, *, known: bool) -> str:
-    """What is wrong with a signature that was not taken; `known`: the list has its key."""
+    """Return why a signature was rejected; `known`: its key is in the list."""
     alone = _run([ssh_keygen(), "-Y", "check-novalidate", "-n", NAMESPACE, "-s", "signature"], file, cwd=bench)
     if alone.status != 0 and "namespace" in alone.err:
-        return f"it was made for something else than a bundle (its namespace is not {NAMESPACE})"
+        return f"it was not made for a bundle (its namespace is not {NAMESPACE})"
     if alone.status != 0 and "incorrect signature" in alone.err:
-        return "it is of other bytes: the bundle was changed after it was signed, or this is another bundle's signature"
+        return "the bundle was modified after signing, or this is another bundle's signature"
     if alone.status != 0:
         return f"it cannot be read: {one_line(alone.err)}"
     key = _key(alone)
@@ -188,7 +189,7 @@ def _why(bench: Path, file: IO[bytes], trust: Trust, said: _Said, *, known: bool
         return f"{key}: {one_line(str(trust.allowed) + of_list.removeprefix('allowed'))}"
     if known and trust.revoked:
         return f"{key} is revoked by {visible_line(str(trust.revoked))}"
-    return f"{key} is no key of {visible_line(str(trust.allowed))}"
+    return f"{key} is not in {visible_line(str(trust.allowed))}"
 
 
 def _key(said: _Said) -> str:
@@ -197,28 +198,28 @@ def _key(said: _Said) -> str:
 
 
 def _blocks(held: Path, bundle: Path) -> list[bytes]:
-    """The signatures that lie beside a bundle, each once. Raises NotTrusted."""
+    """Return the distinct signatures next to a bundle. Raises NotTrusted."""
     if not os.path.lexists(held):
         sign = f"ssh-keygen -Y sign -n {NAMESPACE} -f KEY {visible_line(bundle.name)}"
-        hint = f"copy it beside the bundle; `bundle create --sign KEY` or `{sign}` makes it"
+        hint = f"copy it next to the bundle; `bundle create --sign KEY` or `{sign}` creates one"
         raise NotTrusted(
-            f"the bundle has no signature: there is no {visible_line(held.name)}", where=str(bundle), hint=hint
+            f"the bundle has no signature: {visible_line(held.name)} does not exist", where=str(bundle), hint=hint
         )
     try:
         data, _ = _bytes_of(held, _SIGNATURE_LIMIT, os.O_NOFOLLOW)
     except _Unreadable as fault:
-        raise NotTrusted(f"the bundle's signature cannot be taken: {fault}", where=str(held)) from fault
+        raise NotTrusted(f"cannot use the bundle's signature: {fault}", where=str(held)) from fault
     blocks = _BLOCK.findall(data)
     if not blocks or b"".join(blocks) != data:
-        raise NotTrusted("this is no signature of ssh-keygen, or not a whole one", where=str(held))
+        raise NotTrusted("not a complete signature of ssh-keygen", where=str(held))
     if len(blocks) > _COUNT_LIMIT:
-        raise NotTrusted(f"it holds more than {_COUNT_LIMIT} signatures", where=str(held))
+        raise NotTrusted(f"more than {_COUNT_LIMIT} signatures", where=str(held))
     return list(dict.fromkeys(blocks))
 
 
 @contextmanager
 def _bench(trust: Trust) -> Iterator[Path]:
-    """A folder that nobody else may enter, with the user's lists as they are now. Raises WrongUse."""
+    """Yield a private folder with copies of the user's lists. Raises WrongUse."""
     with tempfile.TemporaryDirectory(prefix="patchctl-signature-") as folder:
         (Path(folder) / "allowed").write_bytes(_list(trust.allowed, "the list of allowed signers"))
         if trust.revoked is not None:
@@ -227,15 +228,13 @@ def _bench(trust: Trust) -> Iterator[Path]:
 
 
 def _list(path: Path, called: str) -> bytes:
-    """A list of the user's, as it is now. Raises WrongUse; also when everybody may add a key to it."""
+    """Read one of the user's lists. Raises WrongUse, also if the file is world-writable."""
     try:
         data, mode = _bytes_of(path, _LIST_LIMIT)
         if mode & stat.S_IWOTH:
-            raise _Unreadable("everybody may write to it")
+            raise _Unreadable("it is world-writable")
     except _Unreadable as fault:
-        raise WrongUse(
-            f"{called} cannot be taken: {fault}", where=str(path), hint="docs/bundles.md says what it is"
-        ) from fault
+        raise WrongUse(f"cannot use {called}: {fault}", where=str(path), hint="docs/bundles.md describes it") from fault
     return data
 
 
@@ -245,7 +244,7 @@ class NoRegularFile(Exception):
 
 @contextmanager
 def regular_file(path: Path, flags: int = 0) -> Iterator[tuple[IO[bytes], os.stat_result]]:
-    """A file that is open, and what it is; opening a FIFO would wait for ever. Raises NoRegularFile, OSError."""
+    """Yield an open regular file and its status, without blocking on a FIFO. Raises NoRegularFile, OSError."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
     try:
         held = os.fstat(handle)
@@ -258,29 +257,29 @@ def regular_file(path: Path, flags: int = 0) -> Iterator[tuple[IO[bytes], os.sta
 
 
 class _Unreadable(Exception):
-    """Why a file is not read."""
+    """Why a file is not used."""
 
 
 def _bytes_of(path: Path, limit: int, flags: int = 0) -> tuple[bytes, int]:
-    """The bytes of a small regular file, and its mode. Raises _Unreadable."""
+    """Return the bytes and mode of a small regular file. Raises _Unreadable."""
     try:
         with regular_file(path, flags) as (file, held):
             data = file.read(limit + 1)
     except NoRegularFile as fault:
-        raise _Unreadable("it is no regular file") from fault
+        raise _Unreadable("it is not a regular file") from fault
     except OSError as error:
         raise _Unreadable("it is a link" if path.is_symlink() and flags else str(error.strerror)) from error
     if len(data) > limit:
-        raise _Unreadable(f"it has more than {limit} bytes")
+        raise _Unreadable(f"it is larger than {limit} bytes")
     return data, held.st_mode
 
 
 def _run(
     command: Sequence[str], file: IO[bytes] | None = None, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> _Said:
-    """Run ssh-keygen with the bytes of `file`, from the first, on its standard input.
+    """Run ssh-keygen with the bytes of `file`, from its start, on standard input.
 
-    Without `env` in an environment of nothing but what dates are read in: no OPENSSL_CONF, no LD_PRELOAD.
+    Without `env`, the environment has only TZ and PATH: no OPENSSL_CONF, no LD_PRELOAD.
     """
     plain = {"PATH": os.defpath} | {name: os.environ[name] for name in ("TZ",) if name in os.environ}
     digest = hashlib.sha256()
@@ -299,7 +298,7 @@ def _run(
 
 
 def _given(pipe: int, chunk: bytes) -> bool:
-    """Write a chunk; False when the reader has seen enough."""
+    """Write a chunk; False if the reader has closed the pipe."""
     left = memoryview(chunk)
     try:
         while left:

@@ -1,4 +1,4 @@
-"""Takes the distribution out of a bundle, into a new folder, whole or not at all."""
+"""Unpacks the distribution of a bundle into a new folder, completely or not at all."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from patchctl.source import cache
 
 
 def distribution_members(bundle: Bundle) -> dict[str, BundleMember]:
-    """The files of the distribution by their path below its root."""
+    """Return the files of the distribution by path below its root."""
     members = bundle.index.members
     return {m.name.removeprefix(DISTRIBUTION): m for m in members if m.name.startswith(DISTRIBUTION)}
 
 
 def distribution_id(bundle: Bundle) -> str:
-    """Names the distribution by its content: bundles of one distribution share it."""
+    """Return an id of the distribution's content, equal for bundles of the same distribution."""
     members = sorted(distribution_members(bundle).items())
     lines = (f"{m.sha256} {'x' if m.executable else '-'} {path}\n" for path, m in members)
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
 
 
 def cached_distribution(bundle: Bundle, root: Path) -> Path:
-    """The bundle's distribution in the cache, <cache>/bundles/<id>, unpacked there unless it is; read back either way.
+    """Return the bundle's distribution in the cache, <cache>/bundles/<id>, unpacked if necessary and verified.
 
-    Raises SourceMismatch when what is there was changed.
+    Raises SourceMismatch if the cached one was modified.
     """
     place = root / "bundles" / distribution_id(bundle)
     if not place.exists():
@@ -41,32 +41,32 @@ def cached_distribution(bundle: Bundle, root: Path) -> Path:
             staged = folder / "distribution"
             _write(bundle, staged)
             make_folder(place.parent)
-            with contextlib.suppress(OSError):  # another run put the same there
+            with contextlib.suppress(OSError):  # another run was faster
                 os.rename(staged, place)
     _check(place, distribution_members(bundle))
     return place
 
 
 def unpack_distribution(bundle: Bundle, folder: Path) -> int:
-    """Write the distribution to `folder`, which is not there yet or empty; returns the number of files. What a killed run left
-    of this very distribution is completed.
+    """Write the distribution to `folder`, which must not exist or be empty; return the number of files.
 
-    Raises WrongUse when there is something else, or when it cannot be written.
+    A partial copy of the same distribution, left by a killed run, is completed. Raises WrongUse if the folder has
+    anything else or cannot be written.
     """
     members = distribution_members(bundle)
     if folder.exists() and not _begun(folder, members):
-        raise WrongUse("there is something already", where=str(folder), hint="name a folder that is new or empty")
+        raise WrongUse("the folder is not empty", where=str(folder), hint="name a new or empty folder")
     try:
-        with filling(folder, last="manifests") as staged:  # the last is what makes it a distribution
+        with filling(folder, last="manifests") as staged:  # manifests/ goes last: it makes the folder a distribution
             _write(bundle, staged)
     except OSError as error:
-        what = f"the folder cannot be written: {error.strerror or errno.errorcode.get(error.errno or 0, 'error')}"
+        what = f"cannot write the folder: {error.strerror or errno.errorcode.get(error.errno or 0, 'error')}"
         raise error_type(error)(what, where=str(folder)) from error
     return len(members)
 
 
 def _begun(folder: Path, members: Mapping[str, BundleMember]) -> bool:
-    """Whether the folder is empty, or holds nothing but whole files of this distribution, as a killed run leaves them."""
+    """Whether the folder has nothing but complete files of this distribution, as a killed run leaves it."""
     staged = staging_of(folder)
     for top, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if Path(top, name) != staged]
@@ -82,7 +82,7 @@ def _begun(folder: Path, members: Mapping[str, BundleMember]) -> bool:
 
 
 def _write(bundle: Bundle, folder: Path) -> None:
-    """Every name was checked with the index: none leads out of a folder that only we write to."""
+    """Write the files. Names were checked with the index, so none leads outside."""
     for path, member in distribution_members(bundle).items():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -92,15 +92,17 @@ def _write(bundle: Bundle, folder: Path) -> None:
 
 
 def _check(folder: Path, wanted: Mapping[str, BundleMember]) -> None:
-    hint = f"move {folder} away; the bundle has it as it was"
+    hint = f"move {folder} away; it is then unpacked again"
     for top, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if name != "__pycache__"]  # whoever runs a script leaves it
+        folders[:] = [name for name in folders if name != "__pycache__"]  # left by running a script
         for name in (*folders, *files):
             path = Path(top, name)
             shown = path.relative_to(folder).as_posix()
             if path.is_symlink() or (not path.is_dir() and shown not in wanted):
-                raise SourceMismatch("this was added to the bundle's distribution", where=str(path), hint=hint)
+                raise SourceMismatch(
+                    "unexpected file or folder in the bundle's distribution", where=str(path), hint=hint
+                )
     for shown, member in wanted.items():
         path = folder / shown
         if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != member.sha256:
-            raise SourceMismatch("this file of the bundle's distribution was changed", where=str(path), hint=hint)
+            raise SourceMismatch("this file of the bundle's distribution was modified", where=str(path), hint=hint)

@@ -1,1 +1,1 @@
-"""What the distribution holds, feature by feature, and the pages that are generated from it."""
+"""What the distribution has, feature by feature, and the pages generated from it."""

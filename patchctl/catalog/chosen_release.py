@@ -1,8 +1,9 @@
-"""On which release a profile, or an upstream, is taken: the one that is named, else the newest on which it is proven.
+"""Chooses the release of a profile or an upstream: the one named, else the newest on which it is proven.
 
-A profile is proven on a release when a record shows it of every feature that it applies there (patchctl.catalog.evidence), and none of
-its stacks has one postponed; a stack that is only pinned proves nothing, where another one of its upstream has patches. One that
-is proven on none of its releases is taken on the oldest: whoever adds a release moves nobody to it before it is proven.
+A profile is proven on a release if a valid record (patchctl.catalog.evidence) exists for every feature that it
+applies there and none of its stacks has a feature postponed. A stack that is only pinned proves nothing if another
+stack of its upstream has patches. A profile proven on no release uses the oldest, so that adding a release moves no
+one before it is proven.
 """
 
 from __future__ import annotations
@@ -18,19 +19,22 @@ Tell = Callable[[str], None]
 
 
 def on_release(dist: Distribution, name: str | None, tell: Tell) -> Distribution:
-    """The distribution with every profile on the release `name`, or on the one that is taken without a name. `tell` gets a line when
-    somebody asks for a profile that is then not on its newest release. Raises WrongUse for a release that is not there."""
+    """Return the distribution with every profile on the release `name`, or on its chosen one.
+
+    `tell` gets a line when a profile is requested that is then not on its newest release. Raises WrongUse for an
+    unknown release.
+    """
     if name is not None:
         dist.release(name)
         there = {p.name: p for p in dist.every_profile() if p.release == name}
         return replace(dist, profiles=there, named_release=name)
     if all(len(found) == 1 for found in dist.variants.values()):
-        return dist  # no record is read where there is nothing to choose
+        return dist  # nothing to choose, so no record is read
     return replace(dist, profiles=_Proven(dist, tell))
 
 
 class _Proven(Mapping[str, Profile]):
-    """Each profile on the newest release on which it is proven; settled when somebody asks for it."""
+    """Each profile on the newest release on which it is proven, chosen on first access."""
 
     def __init__(self, dist: Distribution, tell: Tell) -> None:
         self._dist, self._tell = dist, tell
@@ -57,31 +61,30 @@ class _Proven(Mapping[str, Profile]):
         else:
             profile = variants[-1]
         if why and profile is not variants[0]:
-            other = f"`--release {variants[0].release}` takes it there all the same"
-            self._tell(f"{profile.name} is taken on {profile.release}: {'; '.join(why)}; {other}")
+            other = f"`--release {variants[0].release}` uses that release anyway"
+            self._tell(f"{profile.name} uses release {profile.release}: {'; '.join(why)}; {other}")
         return profile
 
 
 def stack_taken(dist: Distribution, upstream: str, tell: Tell) -> Stack:
-    """The stack of an upstream that is meant where none is named: the only one, else that of the release in force, which `tell`
-    gets a line of. Without a named release that is the newest on which a profile is proven, else the oldest. Raises WrongUse."""
+    """Return the stack that an upstream's name means: the only one, else that of the chosen release.
+
+    Without a named release that is the newest on which a profile is proven, else the oldest; `tell` gets a line about
+    the choice. Raises WrongUse.
+    """
     known = [stack for (owner, _), stack in dist.stacks.items() if owner == upstream]
     if len(known) == 1:
         return known[0]
     releases = [s for s in dist.releases.values() if upstream in s.stacks and dist.named_release in (None, s.name)]
     if not releases:
         what = f"{upstream} has {len(known)} stacks"
-        what += f", and release {dist.named_release} has none of them" if dist.named_release else ""
+        what += f", but release {dist.named_release} has none of them" if dist.named_release else ""
         names = ", ".join(f"{upstream}/{s.name}" for s in known)
-        raise WrongUse(what, hint=f"name one of {names}" if known else "`patchctl list stacks` has every stack")
+        raise WrongUse(what, hint=f"name one of {names}" if known else "`patchctl list stacks` lists every stack")
     taken = next((s for s in releases[:-1] if _proves(dist, s.name)), releases[-1])
     newest = releases[0].name
-    why = (
-        ""
-        if taken.name == newest
-        else f": no profile is proven on {newest}; `--release {newest}` takes it all the same"
-    )
-    tell(f"{upstream} stands for {upstream}/{taken.stacks[upstream]}, of release {taken.name}{why}")
+    why = "" if taken.name == newest else f": no profile is proven on {newest}; `--release {newest}` uses it anyway"
+    tell(f"{upstream} means {upstream}/{taken.stacks[upstream]}, of release {taken.name}{why}")
     return dist.stack(upstream, taken.stacks[upstream])
 
 
@@ -90,8 +93,11 @@ def _proves(dist: Distribution, release: str) -> bool:
 
 
 def lacking_on(dist: Distribution, profile: Profile) -> str | None:
-    """What keeps the profile from its release: features that it applies there and that no record shows to work on their stack, or that
-    a stack has not yet, or a stack that nothing was brought over to yet, where others of its upstream have patches. None when it is proven."""
+    """Return why a profile is not proven on its release, or None.
+
+    Reasons: features without a valid record, postponed features, or a stack without patches although another of its
+    upstream has some.
+    """
     from patchctl.catalog.evidence import Evidence
     from patchctl.stack.plan import select
 
@@ -99,7 +105,7 @@ def lacking_on(dist: Distribution, profile: Profile) -> str | None:
     omitted = {id(one.patch) for one in chosen.omitted}
     later = [f"{f}@{u}" for u, stack in chosen.stacks.items() for f in stack.postponed]
     if later:
-        return f"{len(later)} of its features are postponed, {later[0]} for one"
+        return f"{len(later)} of its features are postponed, such as {later[0]}"
     unproven = [
         f"{patch.feature}@{upstream}"
         for upstream, stack in chosen.stacks.items()
@@ -107,9 +113,9 @@ def lacking_on(dist: Distribution, profile: Profile) -> str | None:
         if id(patch) not in omitted and evidence.unproven(stack, patch) is not None
     ]
     if unproven:
-        return f"{len(unproven)} of its features are not proven, {unproven[0]} for one"
+        return f"{len(unproven)} of its features are not proven, such as {unproven[0]}"
     for (upstream, _), other in dist.stacks.items():
         stack = chosen.stacks.get(upstream)
         if stack is not None and not chosen.patches[upstream] and stack.comes_from is None and other.patches:
-            return f"nothing is brought over to {upstream}/{stack.name}"
+            return f"{upstream}/{stack.name} has no patches yet"
     return None

@@ -1,16 +1,14 @@
-"""What proves a feature on a stack: where its tests and mutations lie, and the record of the run that found them red and
-green.
+"""Evidence for a feature on a stack: its tests, its mutations, and the record of the runs that proved it.
 
-    patches/<upstream>/<stack>/<feature>/tests/test_*.py    with the probes and modules that are theirs alone
+    patches/<upstream>/<stack>/<feature>/tests/test_*.py    with probes and modules of their own
     patches/<upstream>/<stack>/<feature>/mutants/*.yaml
-    patches/<upstream>/<stack>/<feature>/evidence.json      written by `patchctl prove` and by nobody else
-    tests/behaviour/                                        what serves several features: harness, probes, stand-ins
+    patches/<upstream>/<stack>/<feature>/evidence.json      written only by `patchctl prove`
+    tests/behaviour/                                        shared by features: harness, probes, stand-ins
 
-A feature without tests, or without mutations, has those that it has in the stack which its own extends or `comes_from`.
-A record (patchctl.catalog.evidence_file) says what was run (pin, what the patch and its carried files change, by digest, sha256 of
-every test, probe and mutation), on what, and what came of it. It holds as long as all of that is as it was; whatever changed makes the
-feature unproven here. Files are held by content: one that moved, with the same bytes, to another place where the feature's tests find
-it is as it was.
+A feature without tests or mutations inherits them from the stack that its own stack extends or `comes_from`. A record
+(patchctl.catalog.evidence_file) has what was run (pin, digest of the change, sha256 of every test, probe and
+mutation), on what, and the results. It is valid as long as all of that is unchanged. Files are compared by content:
+one that moved, with the same bytes, to another place where the feature's tests find it, is unchanged.
 """
 
 from __future__ import annotations
@@ -27,23 +25,23 @@ from patchctl.manifest.types import Stack
 from patchctl.stack.patches import StackPatch
 
 BEHAVIOUR = Path("tests") / "behaviour"
-# Beside patches/, what tests of any feature read: probes and modules, stand-ins.
+# Files outside patches/ that tests of any feature read: probes and modules, stand-ins.
 _FOR_ALL = ("tests", "standins")
 _ABSENT = "absent"
 
 
 def tests_of(dist: Distribution, stack: Stack, feature: str) -> tuple[str, ...]:
-    """The behaviour tests of a feature on a stack, below the root."""
+    """Return the behaviour tests of a feature on a stack, below the root."""
     return _found(dist, stack, f"{feature}/{TESTS}/test_*.py")
 
 
 def mutants_of(dist: Distribution, stack: Stack, feature: str) -> tuple[str, ...]:
-    """The mutations that turn these tests red."""
+    """Return the mutations that turn these tests red."""
     return _found(dist, stack, f"{feature}/{MUTANTS}/*.yaml")
 
 
 def _found(dist: Distribution, stack: Stack, pattern: str) -> tuple[str, ...]:
-    """Those of the nearest stack that has some."""
+    """Return the files of the nearest stack that has any."""
     for one in descent(stack, dist.stacks):
         if found := sorted((dist.root / "patches" / one.upstream / one.name).glob(pattern)):
             return tuple(file.relative_to(dist.root).as_posix() for file in found)
@@ -51,12 +49,12 @@ def _found(dist: Distribution, stack: Stack, pattern: str) -> tuple[str, ...]:
 
 
 def keeps_tests(root: Path) -> bool:
-    """Whether the distribution has its tests with it: elsewhere, or in none, nothing is lacking."""
+    """Whether the distribution includes tests. If not, none can be missing."""
     return (root / BEHAVIOUR).is_dir() or next(root.glob(f"patches/*/*/*/{TESTS}"), None) is not None
 
 
 def digests(root: Path, files: Iterable[str]) -> dict[str, str]:
-    """sha256 by path below the root; "absent" for what is not there."""
+    """Return sha256 by path below the root; "absent" for missing files."""
     return {name: _digest(root / name) for name in sorted(set(files))}
 
 
@@ -68,7 +66,7 @@ def _digest(file: Path) -> str:
 
 
 class Evidence:
-    """The records of a distribution held against what is there. Every file is hashed once."""
+    """Checks a distribution's records against its files. Every file is hashed once."""
 
     def __init__(self, dist: Distribution) -> None:
         self.dist, self.root = dist, dist.root
@@ -77,8 +75,10 @@ class Evidence:
         self._found: dict[Path | None, dict[tuple[str, ...], list[str]]] = {}
 
     def unproven(self, stack: Stack, patch: StackPatch, beside: Stack | None = None) -> str | None:
-        """Why the feature is not proven on this stack, in a line that names what is lacking or has changed; None if it is. With
-        `beside`, on trees that had that stack of another upstream."""
+        """Return why the feature is not proven on this stack, naming what is missing or has changed, or None.
+
+        With `beside`, the record must be from trees with that stack of another upstream.
+        """
         try:
             record = read_record(self.root, stack.upstream, stack.name, patch.feature)
         except BadManifest as error:
@@ -87,13 +87,13 @@ class Evidence:
             return "no record"
         ran_on = record.tests.trees.get(beside.upstream, "none").partition(" ")[0] if beside and record.tests else None
         if beside is not None and ran_on != beside.name:
-            return f"its trees had {beside.upstream} {ran_on}, and not {beside.name}"
+            return f"its trees had {beside.upstream} {ran_on}, not {beside.name}"
         mutants = self.mutants_stale(record, stack, patch)
         lacking = None if mutants or not self._keeps_tests else "it has no mutation"
         return next(filter(None, [self.tests_stale(record, stack, patch), lacking, *mutants.values()]), None)
 
     def tests_stale(self, record: EvidenceRecord, stack: Stack, patch: StackPatch) -> str | None:
-        """Why the record does not show that the feature's tests are red without it and green with it."""
+        """Return why the record does not show the tests red without the feature and green with it, or None."""
         tests = tests_of(self.dist, stack, patch.feature)
         if record.tests is None:
             return "its tests were not run"
@@ -101,7 +101,7 @@ class Evidence:
         return "it has no test" if lacking else self._stale(record.tests, stack, patch, tests)
 
     def mutants_stale(self, record: EvidenceRecord, stack: Stack, patch: StackPatch) -> dict[str, str | None]:
-        """The same of each mutation, by its name."""
+        """Return the same for each mutation, by name."""
         stale: dict[str, str | None] = {}
         tests = tests_of(self.dist, stack, patch.feature)
         for file in mutants_of(self.dist, stack, patch.feature):
@@ -115,24 +115,24 @@ class Evidence:
         self, proof: Proof, stack: Stack, patch: StackPatch, tests: Sequence[str], mutation: str | None = None
     ) -> str | None:
         if proof.pin != stack.pin.identity:
-            return "the record is of another pin"
+            return "the record is for another pin"
         if proof.patch != patch.change_digest:
-            return "the patch or a file that it carries has changed"
+            return "the patch or one of its carried files has changed"
         if not self._keeps_tests:
-            return None  # the tests are where the distribution was made
+            return None  # the tests stayed where the distribution was created
         if mutation is not None and self._digest(mutation) != proof.mutation:
             return f"{mutation} has changed"
         return next(self._changed(proof.files, tests, every_test=mutation is None), None)
 
     def _changed(self, files: Mapping[str, str], tests: Sequence[str], *, every_test: bool) -> Iterator[str]:
-        """What is not as it was of the files that a run read, and with `every_test` which of the tests were not among them."""
+        """Yield which of the files that a run read have changed; with `every_test`, also which tests it lacked."""
         now = {name: self._digest(name) for name in sorted(files)}
         changed = [name for name, digest in now.items() if digest != files[name]]
         gone = [name for name in changed if now[name] == _ABSENT]
         beside = {Path(test).parent for test in tests}
         left = set[Path]()
         for test in (test for test in tests if test not in files):
-            # One file each: a copy beside the test that ran is one test more.
+            # One file each: a copy next to a test that ran is an additional test.
             ran = next((name for name in gone if _is_test(name) and files[name] == self._digest(test)), None)
             if ran is not None:
                 gone.remove(ran)
@@ -140,26 +140,28 @@ class Evidence:
             elif every_test:
                 yield f"{test} was not run"
         yield from (f"{name} has changed" for name in changed if now[name] != _ABSENT)
-        # A probe that stayed where its tests were is not what they find where they are now.
+        # A probe left behind in the old folder of its tests is not what they find now.
         gone += [name for name, digest in now.items() if digest != _ABSENT and (left - beside) & {*Path(name).parents}]
         taken = set(files)
         for name in gone:
             places = () if _is_test(name) else self._places(name, beside)
             place = next((one for one in places if one not in taken and self._digest(one) == files[name]), None)
             if place is None:
-                yield f"{name} is gone" if now[name] == _ABSENT else f"{name} is not beside its tests any more"
+                yield f"{name} is gone" if now[name] == _ABSENT else f"{name} is no longer next to its tests"
             else:
                 taken.add(place)
         yield from self._hidden(files, beside)
 
     def _places(self, name: str, beside: Iterable[Path]) -> Iterator[str]:
-        """Where a file may have moved to: files that tests know by the same name, beside them or where every feature's tests find
-        them. Not in the folders of other features and stacks: a copy there was never read here."""
+        """Yield where a file may have moved: same name, next to the tests or where all tests look.
+
+        Excludes folders of other features and stacks, which are never read for this one.
+        """
         for folder in (*sorted(beside), None):
             yield from self._files(folder).get(_called(name), ())
 
     def _hidden(self, files: Mapping[str, str], beside: Iterable[Path]) -> Iterator[str]:
-        """What stands beside the tests since they ran, and is read in place of what they read: it is found first."""
+        """Yield files added next to the tests that shadow what they read."""
         read: dict[tuple[str, ...], set[str]] = {}
         for name, digest in files.items():
             read.setdefault(_called(name), set()).add(digest)
@@ -169,7 +171,7 @@ class Evidence:
                 yield from (f"{place} was not read" for place in others if self._digest(place) not in read[called])
 
     def _files(self, beside: Path | None) -> dict[tuple[str, ...], list[str]]:
-        """The files of a folder of tests, or with None those that are of no feature on a stack, by what tests know them by."""
+        """Return the files of a folder of tests, or with None those shared by all features, by the name tests use."""
         if beside not in self._found:
             folders = [self.root / beside] if beside else [self.root / name for name in _FOR_ALL]
             if beside is None:
@@ -190,11 +192,11 @@ class Evidence:
 
 
 def _is_test(name: str) -> bool:
-    """What pytest runs: it is a feature's test in that feature's folder alone."""
+    """Whether pytest collects it, and so counts only in the feature's own folder."""
     return name.rpartition("/")[2].startswith("test_")
 
 
 def _called(name: str) -> tuple[str, ...]:
-    """What a test names it by: the file, of a package the folder as well."""
+    """Return what a test refers to it by: the file name, for a package also the folder."""
     parts = name.split("/")
     return tuple(parts[-2:] if parts[-1] == "__init__.py" else parts[-1:])

@@ -1,13 +1,13 @@
-"""evidence.json: the record of what was shown of one feature on one stack, and how it is written.
+"""evidence.json: the record of one feature on one stack.
 
-What several runs share stands once, below `shared`, under a key made of its own digest; each run names the keys:
+What runs share is stored once below `shared`, under a key made from its own digest, and runs refer to the keys:
 
     "shared": {"environment": {KEY: {...}}, "files": {KEY: {PATH: SHA256}}, "patch": {KEY: {...}}, "trees": {KEY: {...}}}
     "tests":  {"results": {TEST: {"base": ..., "patched": ...}}, "run": {"date": ..., "environment": KEY, "files": KEY, ...}}
 
-So a key never names two things, the same record gives the same bytes, and two branches that prove different mutations add lines
-in different places. A key that its entry does not give, or that has no entry, was made by hand or by a merge: the record is
-refused, since nobody can tell what ran.
+So a key never means two things, the same record gives the same bytes, and two branches that prove different mutations
+add lines in different places. A key that does not match its entry, or has none, comes from a manual edit or a merge:
+the record is refused, since it is unknown what ran.
 """
 
 from __future__ import annotations
@@ -25,17 +25,20 @@ from patchctl.manifest.series import RECORD
 
 SCHEMA = "patchctl.evidence/2"
 _SHARED = ("environment", "files", "patch", "trees")
-# 48 bits: a record has a dozen entries, and two of them do not meet there.
+# 48 bits: a record has a dozen entries, so collisions do not occur.
 _KEY_CHARS = 12
-# A path and its digest, or all that a run names, stand in one line.
+# Fits a path with its digest, or a whole run, on one line.
 _WIDTH = 160
 
 
 @dataclass(frozen=True)
 class Proof:
-    """One run that ended as it must. `files` are its tests and probes by sha256, `trees` what each tree was: its stack and
-    tree id; `results` has, for what was run (base, patched or mutant), the mark and result of each test: of a mutation the test
-    that it turned red. `mutation` is the sha256 of the mutation that was made, None where none was."""
+    """One successful run.
+
+    `files` are its tests and probes by sha256, `trees` each tree's stack and tree id. `results` has, per side (base,
+    patched or mutant), mark and result of each test; for a mutation, the test that it turned red. `mutation` is the
+    mutation's sha256, None for the tests' run.
+    """
 
     pin: str
     patch: str
@@ -49,8 +52,11 @@ class Proof:
 
 @dataclass(frozen=True)
 class EvidenceRecord:
-    """What was shown of one feature on one stack. Tests (red on the base, green on the patched tree) and each mutation
-    are runs of their own: `tests` is None until the first has ended well, `mutants` is by the mutation's name."""
+    """What was proven of one feature on one stack.
+
+    The tests (red on the base, green on the patched tree) and each mutation are separate runs: `tests` is None until
+    they have succeeded once; `mutants` is by mutation name.
+    """
 
     upstream: str
     stack: str
@@ -69,12 +75,12 @@ def with_mutant(record: EvidenceRecord, name: str, proof: Proof | None) -> Evide
 
 
 def record_file(root: Path, upstream: str, stack: str, feature: str) -> Path:
-    """Where the record of a feature on a stack lies."""
+    """Return the path of a feature's record on a stack."""
     return root / "patches" / upstream / stack / feature / RECORD
 
 
 def write_record(root: Path, record: EvidenceRecord) -> Path:
-    """Write it whole; the same record gives the same bytes. One in which nothing is proven has no file."""
+    """Write a record; equal records give equal bytes. An empty record has no file."""
     file = record_file(root, record.upstream, record.stack, record.feature)
     if record.tests is None and not record.mutants:
         file.unlink(missing_ok=True)
@@ -94,7 +100,7 @@ def write_record(root: Path, record: EvidenceRecord) -> Path:
 
 
 def _written(proof: Proof, shared: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """A run as it stands in the file; what it shares with others goes into `shared`."""
+    """Return a run as stored; shared parts go into `shared`."""
     parts = {
         "environment": proof.environment,
         "files": proof.files,
@@ -117,8 +123,10 @@ def _key(value: Any) -> str:
 
 
 def _laid_out(value: Any, depth: int = 0, before: int = 0) -> str:
-    """JSON for readers of a diff: an object stands in one line, with the `before` characters before it, where that is no
-    longer than _WIDTH, else each of its members has a line."""
+    """Render JSON for readable diffs: an object on one line if it fits _WIDTH, else one line per member.
+
+    `before` is how many characters precede it on its line.
+    """
     line = json.dumps(value, sort_keys=True)
     if not isinstance(value, dict) or before + len(line) <= _WIDTH:
         return line
@@ -130,7 +138,7 @@ def _laid_out(value: Any, depth: int = 0, before: int = 0) -> str:
 
 
 def read_record(root: Path, upstream: str, stack: str, feature: str) -> EvidenceRecord | None:
-    """None when there is none. Raises BadManifest for a file that is no record, or another feature's."""
+    """Return a record, or None. Raises BadManifest for a damaged record or another feature's."""
     file = record_file(root, upstream, stack, feature)
     try:
         data = json.loads(file.read_bytes())
@@ -141,14 +149,12 @@ def read_record(root: Path, upstream: str, stack: str, feature: str) -> Evidence
         mutants = {str(name): _read(one, f"mutation {name}", shared, file) for name, one in data["mutants"].items()}
         record = EvidenceRecord(data["upstream"], data["stack"], data["feature"], tests, mutants)
         if (record.upstream, record.stack, record.feature) != (upstream, stack, feature):
-            raise ValueError(f"it is of {record.feature} on {record.upstream}/{record.stack}")
+            raise ValueError(f"it is for {record.feature} on {record.upstream}/{record.stack}")
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        what = f"this is no record that patchctl wrote: {error}"
-        raise BadManifest(
-            what, where=Where(str(file)), hint="delete it, and `patchctl prove` writes another"
-        ) from error
+        what = f"not a record written by patchctl: {error}"
+        raise BadManifest(what, where=Where(str(file)), hint="delete it; `patchctl prove` writes a new one") from error
     return record
 
 
@@ -173,18 +179,18 @@ def _read(data: Mapping[str, Any], whose: str, shared: Mapping[str, Mapping[str,
     for table in (proof.files, proof.environment, proof.trees, *results.values()):
         texts += table.values()
     if not all(isinstance(text, str) for text in texts):
-        raise ValueError("a value is no text")
+        raise ValueError("a value is not a string")
     return proof
 
 
 def _shared(name: str, key: Any, whose: str, shared: Mapping[str, Mapping[str, Any]], file: Path) -> dict[str, Any]:
-    """What a run refers to. Raises BadManifest where the record does not have it as it was written."""
+    """Return the shared part that a run refers to. Raises BadManifest if it is missing or was altered."""
     value = shared[name].get(key)
     if value is None:
-        what = f"the record is not whole: {whose} refers to {name} {key!r}, which `shared` does not have"
+        what = f"the record is incomplete: {whose} refers to {name} {key!r}, which `shared` does not have"
     elif _key(value) != key:
-        what = f"the record was changed by hand, or by a merge: {name} {key!r}, of {whose}, is not what that key was made of"
+        what = f"the record was edited by hand or by a merge: {name} {key!r} of {whose} does not match its key"
     else:
         return dict(value)
-    hint = "take the file as one side of the merge had it, or delete it and run `patchctl prove` again"
+    hint = "restore the file from one side of the merge, or delete it and run `patchctl prove` again"
     raise BadManifest(what, where=Where(str(file)), hint=hint)

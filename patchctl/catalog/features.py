@@ -1,4 +1,4 @@
-"""What a distribution has, for `list` and `show`: profiles, stacks, patches and requirements, and their relations."""
+"""What a distribution has, for `list` and `show`: profiles, stacks, patches, requirements and their relations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from patchctl.stack.select import parse_feature
 
 @dataclass(frozen=True)
 class ProfileRow:
-    """A profile: `stacks` by upstream, `runtime` versions by requirement, how many patches it applies."""
+    """A profile: `stacks` by upstream, `runtime` versions by requirement, number of patches applied."""
 
     name: str
     summary: str
@@ -33,8 +33,7 @@ class ProfileRow:
 
 @dataclass(frozen=True)
 class ReleaseRow:
-    """A release: `stacks` by upstream, `runtime` versions by requirement, `pinned` commits by upstream, and the profiles that
-    stand on it."""
+    """A release: `stacks` by upstream, `runtime` by requirement, `pinned` commits by upstream, its profiles."""
 
     name: str
     summary: str
@@ -62,7 +61,7 @@ class StackRow:
 
 @dataclass(frozen=True)
 class PatchRow:
-    """A patch in a stack; `profiles` are those that apply it: a profile may have the stack and leave the patch out."""
+    """A patch in a stack. `profiles` apply it: a profile may use the stack but leave the patch out."""
 
     upstream: str
     stack: str
@@ -78,7 +77,7 @@ class PatchRow:
 
 @dataclass(frozen=True)
 class RequirementRow:
-    """Something that profiles run on: its kind, its name on the package index, the version that each profile wants."""
+    """Something that profiles run on: kind, name on the package index, version wanted by each profile."""
 
     name: str
     summary: str
@@ -89,7 +88,7 @@ class RequirementRow:
 
 @dataclass(frozen=True)
 class FileRow:
-    """A file of a patch: add, delete, modify, rename or copy, or carried; lines added and removed (None: binary)."""
+    """A file of a patch: add, delete, modify, rename, copy or carried; lines added and removed (None: binary)."""
 
     path: str
     change: str
@@ -99,7 +98,7 @@ class FileRow:
 
 @dataclass(frozen=True)
 class PatchDetail:
-    """One patch file. `row` is None for a file that no stack lists; `stacks` are (upstream, stack, pin, profiles)."""
+    """One patch file. `row` is None for an unlisted file; `stacks` are those that have it."""
 
     file: str
     row: PatchRow | None
@@ -124,8 +123,10 @@ class PatchDetail:
 
 
 def go_together(profiles: Iterable[Profile | ProfileRow], one: tuple[str, str], other: tuple[str, str]) -> bool:
-    """Whether two (upstream, stack) can be applied together: one and the same, or two upstreams' that a profile has both of. A
-    stack that no profile has goes with all of another upstream."""
+    """Whether two (upstream, stack) can be applied together: the same one, or two of a common profile.
+
+    A stack without profiles goes with every stack of another upstream.
+    """
     if one[0] == other[0]:
         return one == other
     having = [p for p in profiles if p.stacks.get(one[0]) == one[1]]
@@ -133,25 +134,25 @@ def go_together(profiles: Iterable[Profile | ProfileRow], one: tuple[str, str], 
 
 
 def _applies(profile: Profile, upstream: str, stack: str, feature: str) -> bool:
-    """Whether a profile, as it is on its release, has the stack and does not leave the feature out."""
+    """Whether a profile, on its release, uses the stack and does not leave the feature out."""
     return profile.stacks.get(upstream) == stack and not {feature, f"{feature}@{upstream}"} & {*profile.without}
 
 
 class Catalog:
-    """A distribution's patches, read once. Raises BadPatch where one cannot be read."""
+    """A distribution's patches, read once. Raises BadPatch if one cannot be read."""
 
     def __init__(self, dist: Distribution) -> None:
         self.dist = dist
         self._read: dict[Path, StackPatch] = {}
 
     def patch(self, file: Path) -> StackPatch:
-        """A patch file, parsed."""
+        """Return a patch file, parsed."""
         if file not in self._read:
             self._read[file] = load_patch(file, self.dist.root)
         return self._read[file]
 
     def releases(self, profile: str | None = None, upstream: str | None = None) -> list[ReleaseRow]:
-        """The releases, the newest first: all, or those on which a profile stands, or that have a stack of an upstream."""
+        """Return the releases, newest first: all, those of a profile, or those with a stack of an upstream."""
         if profile is not None:
             self.dist.profile(profile)
         users = {name: {p.name for p in self.dist.every_profile() if p.release == name} for name in self.dist.releases}
@@ -173,7 +174,7 @@ class Catalog:
         ]
 
     def profiles(self, only: str | None = None, upstream: str | None = None) -> list[ProfileRow]:
-        """All profiles, one, or those that have a stack for an upstream. Raises WrongUse for an unknown name."""
+        """Return all profiles, one, or those with a stack of an upstream. Raises WrongUse for an unknown name."""
         chosen = self._every_profile() if only is None else [self.dist.profile(only)]
         if upstream is not None:
             self.dist.upstream(upstream)
@@ -181,7 +182,7 @@ class Catalog:
         return [self._profile_row(profile, self.patches()) for profile in chosen]
 
     def _every_profile(self) -> list[Profile]:
-        """Every profile on every release, or on the one that the run names."""
+        """Return every profile on every release, or on the one that the run names."""
         return [p for p in self.dist.every_profile() if self.dist.named_release in (None, p.release)]
 
     def _profile_row(self, profile: Profile, patches: Sequence[PatchRow]) -> ProfileRow:
@@ -191,7 +192,7 @@ class Catalog:
         return ProfileRow(profile.name, profile.summary, stacks, without, runtime, applied, profile.release)
 
     def stacks(self, profile: str | None = None, upstream: str | None = None) -> list[StackRow]:
-        """The stacks in the order of upstreams.yaml, of one profile or upstream only. Raises WrongUse."""
+        """Return the stacks in the order of upstreams.yaml, of one profile or upstream only. Raises WrongUse."""
         return [self._stack_row(stack) for stack in self._chosen(profile, upstream)]
 
     def _chosen(self, profile: str | None, upstream: str | None) -> list[Stack]:
@@ -217,7 +218,7 @@ class Catalog:
         return StackRow(stack.upstream, stack.name, pin.identity, pin.tag, version, stack.extends, count, users)
 
     def patches(self, profile: str | None = None, upstream: str | None = None) -> list[PatchRow]:
-        """The patches of these stacks in the order they apply; of a profile, those that it does not leave out."""
+        """Return the patches of these stacks in order; of a profile, without those it leaves out."""
         taken = None if profile is None else self.dist.profile(profile)
         rows = []
         for stack in self._chosen(profile, upstream):
@@ -247,7 +248,7 @@ class Catalog:
         return tuple(dict.fromkeys(appliers))
 
     def requirements(self, profile: str | None = None) -> list[RequirementRow]:
-        """What profiles run on, or what one does. Raises WrongUse."""
+        """Return what profiles run on, or one profile. Raises WrongUse."""
         several = len(self.dist.releases) > 1
         chosen = self._every_profile() if profile is None else [self.dist.profile(profile)]
         rows = []
@@ -264,7 +265,7 @@ class Catalog:
         return rows
 
     def details(self, target: str) -> list[PatchDetail]:
-        """Every patch of FEATURE[@UPSTREAM], or the one of a patch file. Raises WrongUse with the nearest name."""
+        """Return every patch of FEATURE[@UPSTREAM], or of a patch file. Raises WrongUse with the nearest name."""
         if target.endswith(".patch") or "/" in target:
             return [self._detail(file) for file in self._files_named(target)]
         feature, upstream = parse_feature(target)
@@ -279,35 +280,34 @@ class Catalog:
             return [self._detail(file) for file in found]
         known = sorted({self.patch(f).feature for f, owner in self._owned.items() if upstream in (None, owner)})
         of = f" of {upstream}" if upstream else ""
-        every = "`patchctl list patches` names them all"
+        every = "`patchctl list patches` lists them all"
         if self.dist.named_release is not None:
             of += f" on {self.dist.named_release}"
-            every = "`PATCHCTL_RELEASE= patchctl list patches` names those of every release"
+            every = "`PATCHCTL_RELEASE= patchctl list patches` lists those of every release"
         hint = self._hint_for(feature, known) or every
         raise WrongUse(f"no feature {quoted(feature)}{of}{did_you_mean(feature, known)}", hint=hint)
 
     def _hint_for(self, name: str, known: Sequence[str]) -> str | None:
-        """For a switch that a document of the practice names: what does its work here, on another release than the run's where it is
-        not `known`."""
+        """Return a hint for a switch named in practice documents: the feature that replaces it, with its release."""
         switches = self.dist.practice.switches if self.dist.practice else {}
         named = next((n for key, n in switches.items() if re.split("[= ]", key)[0].rpartition(".")[2] == name), None)
         if named is None:
             return None
-        seeds = f"a switch of the practice's documents ({', '.join(named.seeds)})"
+        seeds = f"a switch from the practice documents ({', '.join(named.seeds)})"
         if not named.features:
-            return f"{seeds}; nothing here does its work: {' '.join((named.note or '').split())}"
+            return f"{seeds}; nothing replaces it here: {' '.join((named.note or '').split())}"
         here = [f for f in named.features if self.dist.named_release is None or parse_feature(f)[0] in known]
         shown = (f"`{'' if f in here else 'PATCHCTL_RELEASE= '}patchctl show {f}`" for f in named.features)
         return f"{seeds}; here it is " + ", ".join(shown)
 
     @cached_property
     def _owned(self) -> dict[Path, str]:
-        """Every patch file that a stack applies, with its upstream; a stack that is extended has its files once."""
+        """Every patch file that a stack applies, with its upstream. An extended stack's files occur once."""
         stacks = self._chosen(None, None)
         return {file: stack.upstream for stack in stacks for file in self.dist.patch_files(stack)}
 
     def _files_named(self, target: str) -> list[Path]:
-        """The listed files that `target` names by path or by name; a patch file elsewhere is taken as it is."""
+        """Return the listed files that `target` names by path or name; any other patch file as given."""
         path = Path(target).absolute()
         below = self.dist.root / target
         found = [f for f in self._owned if f in (path, below) or f.resolve() == path.resolve() or f.name == target]
@@ -319,7 +319,7 @@ class Catalog:
         name = PurePosixPath(target).name
         near = nearest(name, {f.name for f in self._owned})
         hint = next((f"did you mean {n}?" for n in names if near and PurePosixPath(n).name == near), None)
-        raise WrongUse(f"no patch file {quoted(target)}", hint=hint or "`patchctl list patches` names them all")
+        raise WrongUse(f"no patch file {quoted(target)}", hint=hint or "`patchctl list patches` lists them all")
 
     def _detail(self, file: Path) -> PatchDetail:
         patch = self.patch(file)
@@ -355,7 +355,7 @@ class Catalog:
         return self.dist.patch_files(self.dist.stack(row.upstream, row.stack))[row.number - 1]
 
     def _required_by(self, rows: Sequence[PatchRow]) -> tuple[str, ...]:
-        """The features that name the patch of these rows under `Requires:` and are applied with it, with their upstream."""
+        """Return the features (with upstream) that require these rows' patch and are applied with it."""
         profiles = self._every_profile()
         found = []
         for other in self.patches():
@@ -370,7 +370,7 @@ class Catalog:
 
 
 def sections(patch: StackPatch) -> tuple[str, str, str]:
-    """Need, change and risk: the first paragraph of the message, what follows it, and what `Risk:` begins."""
+    """Return need, change and risk: the message's first paragraph, the following ones, and those from `Risk:` on."""
     paragraphs = LintedPatch(patch).paragraphs
     at = next((n for n, p in enumerate(paragraphs) if p.startswith("Risk:")), len(paragraphs))
     need, change, risk = ("\n\n".join(part) for part in (paragraphs[:1], paragraphs[1:at], paragraphs[at:]))
@@ -378,7 +378,7 @@ def sections(patch: StackPatch) -> tuple[str, str, str]:
 
 
 def file_rows(patch: StackPatch) -> tuple[FileRow, ...]:
-    """Lines added and removed, counted by unidiff, which has no part in applying; then the carried files."""
+    """Return lines added and removed, counted by unidiff, which takes no part in applying; then the carried files."""
     from unidiff.patch import PatchSet
 
     rows = []
@@ -390,6 +390,6 @@ def file_rows(patch: StackPatch) -> tuple[FileRow, ...]:
 
 
 def diff_of(patch: StackPatch) -> str:
-    """The diff part of the file, as text."""
+    """Return the diff part of the file as text."""
     lines = patch.data.split(b"\n")[patch.patch.changes[0].line - 1 :]
     return b"\n".join(lines).decode("utf-8", "backslashreplace")

@@ -1,4 +1,4 @@
-"""A patch file as the rules and the generated pages read it: its name, its lines, the paragraphs of its message."""
+"""A patch file as rules and generated pages read it: its name, its lines, the paragraphs of its message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from patchctl.stack.patches import StackPatch
 
 @dataclass(frozen=True)
 class LintedPatch:
-    """A patch file as rules see it: parsed, and its lines as they are."""
+    """A parsed patch file with its raw lines."""
 
     source: StackPatch
 
@@ -21,26 +21,26 @@ class LintedPatch:
 
     @cached_property
     def header_end(self) -> int:
-        """0-based number of the first line of the diff."""
+        """The 0-based number of the diff's first line."""
         return self.source.patch.changes[0].line - 1
 
     @property
     def kind(self) -> str:
-        """feature or bugfix, by the file's name."""
+        """feature or bugfix, from the file name."""
         return self.source.file.name.split("-")[1] if self.source.file.name.count("-") >= 2 else ""
 
     @property
     def name(self) -> str:
-        """The feature, by the file's name."""
+        """The feature, from the file name."""
         return self.source.file.stem.split("-", 2)[-1]
 
     def line_of(self, text: bytes) -> int:
-        """The line of the header that begins with `text`, or 1."""
+        """Return the header line that starts with `text`, or 1."""
         found = (n for n, line in enumerate(self.lines[: self.header_end], 1) if line.startswith(text))
         return next(found, 1)
 
     def trailer_line(self, key: str) -> int:
-        """Where a trailer stands, or where the trailers begin when it is not there."""
+        """Return the line of a trailer, or of the first trailer if it is missing."""
         trailers = self.source.header.trailers
         if key in trailers:
             return trailers[key][0].line
@@ -48,7 +48,7 @@ class LintedPatch:
 
     @property
     def paragraphs(self) -> list[str]:
-        """The body without its trailers, a string a paragraph."""
+        """The paragraphs of the body, without trailers."""
         header = self.source.header
         paragraphs = [p.strip("\n") for p in re.split(r"\n[ \t]*\n", header.body) if p.strip()]
         return paragraphs[:-1] if header.trailers else paragraphs

@@ -1,4 +1,4 @@
-"""A distribution, or one profile of it, as `report` shows it: each patch with its proof and its files, locks, recipes."""
+"""A distribution or one profile of it, for `report`: each patch with proof and files, locks, recipes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from patchctl.manifest.types import Stack
 
 @dataclass(frozen=True)
 class LockedTip:
-    """The commit that a stack gives with the features `without` left out, from one form of its source."""
+    """The commit that a stack gives from one form, with the features `without` left out."""
 
     form: str
     without: tuple[str, ...]
@@ -28,7 +28,7 @@ class LockedTip:
 
 @dataclass(frozen=True)
 class OverviewStack:
-    """A stack: what `list` says of it, what its lock promises, and the features that it dropped or postponed, with the reason."""
+    """A stack: its row in `list`, its locked results, and its dropped and postponed features with reasons."""
 
     row: StackRow
     locked: tuple[LockedTip, ...]
@@ -38,7 +38,7 @@ class OverviewStack:
 
 @dataclass(frozen=True)
 class ProofRun:
-    """What a record says that was run: its date, how many tests of each mark, how many mutations."""
+    """A summary of a record: its date, the number of tests by mark, the number of mutations."""
 
     date: str
     tests: dict[str, int]
@@ -47,8 +47,11 @@ class ProofRun:
 
 @dataclass(frozen=True)
 class OverviewPatch:
-    """A patch in a stack. `path` is its file below the root, `requires` are FEATURE@UPSTREAM; `unproven` is why no record
-    shows that it works, None where one does, and `run` what the record there is says."""
+    """A patch in a stack.
+
+    `path` is its file below the root, `requires` are FEATURE@UPSTREAM. `unproven` is why the feature is not proven,
+    None if it is; `run` summarises its record.
+    """
 
     row: PatchRow
     path: str
@@ -70,7 +73,7 @@ class OverviewPatch:
 
 @dataclass(frozen=True)
 class RecipeRow:
-    """What an extension trains a profile with: `needs` are the features (or FEATURE@UPSTREAM) that it cannot do without."""
+    """A recipe of an extension. `needs` are the features (or FEATURE@UPSTREAM) that it cannot do without."""
 
     profile: str
     recipe: str
@@ -85,7 +88,7 @@ class RecipeRow:
 
 @dataclass(frozen=True)
 class Overview:
-    """All of it. `profile` is the one that was asked for."""
+    """The whole overview. `profile` is the one requested."""
 
     profile: str | None
     profiles: tuple[ProfileRow, ...]
@@ -95,16 +98,14 @@ class Overview:
 
 
 def overview(dist: Distribution, profile: str | None) -> Overview:
-    """Raises WrongUse for a profile that is not there, BadPatch, and BadManifest for a lock or recipe that cannot be used."""
+    """Build the overview. Raises WrongUse for an unknown profile, BadPatch, BadManifest for a bad lock or recipe."""
     catalog, evidence = Catalog(dist), Evidence(dist)
     without = frozenset(dist.profile(profile).without) if profile else None
     stacks = tuple(_stack(catalog, row, without) for row in catalog.stacks(profile))
     patches = tuple(_patch(catalog, evidence, row) for row in catalog.patches(profile))
     found = (row for other in extension.registered() for name in other.recipes for row in extension.load(name)(dist))
     profiles = tuple(catalog.profiles(profile))
-    shown = {
-        (one.name, one.release) for one in profiles
-    }  # of one profile only those on the release that the page is of
+    shown = {(one.name, one.release) for one in profiles}  # only the profile's release that the page is for
     recipes = tuple(row for row in found if (row.profile, row.release) in shown)
     return Overview(profile, profiles, stacks, patches, recipes)
 
@@ -122,7 +123,7 @@ def _left_out(catalog: Catalog, stack: Stack, without: frozenset[str]) -> frozen
 
 
 def _tips(root: Path, stack: Stack, without: frozenset[str] | None) -> Iterator[LockedTip]:
-    """With just these features left out; all, where it is not known which are."""
+    """Yield the locked results with exactly these features left out; all results for None."""
     lock = read_lock(root, stack)
     for result in lock.results if lock else ():
         if without in (None, frozenset(result.without)):
@@ -158,7 +159,7 @@ def _run(root: Path, stack: Stack, feature: str) -> ProofRun | None:
     try:
         record = read_record(root, stack.upstream, stack.name, feature)
     except BadManifest:
-        return None  # `unproven` says what is wrong with it
+        return None  # `unproven` reports what is wrong with it
     if record is None:
         return None
     proofs = [*([record.tests] if record.tests else []), *record.mutants.values()]
@@ -167,6 +168,6 @@ def _run(root: Path, stack: Stack, feature: str) -> ProofRun | None:
 
 
 def _marks(results: Iterable[dict[str, str]]) -> Iterator[str]:
-    """Of every test that ran: on, off or misuse."""
+    """Yield on, off or misuse for every test that ran."""
     seen = {test: str(mark) for found in results if isinstance(found, dict) for test, mark in found.items()}
     yield from (mark.partition(" ")[0] for mark in seen.values())

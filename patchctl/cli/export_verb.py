@@ -103,7 +103,7 @@ def _opened(dist: Distribution, name: str, folder: Path | None) -> Stack | None:
     opened = [s for s in own if f"{s.upstream}/{s.name}" in noted]
     if len(opened) != 1:
         return None
-    note(f"{name} stands for {name}/{opened[0].name}, of which there is a work tree")
+    note(f"{name} means {name}/{opened[0].name}, which has a work tree")
     return opened[0]
 
 

@@ -1,12 +1,12 @@
-"""The same over a Ray cluster: every node is asked what it holds, and told apart from the others.
+"""Runs verbs over a Ray cluster: asks every node what it has, and finds the odd ones.
 
-    payload  -> what travels to a node: patchctl, the distribution
-    request  -> what a node is asked, and what the answers are held against
-    fanout   -> the only module that knows Ray: one task pinned to each node, with a time limit
-    task     -> what runs in the Ray worker; the standard library only, sent by value
-    node     -> what runs beside the worker, with the patchctl that travelled; answers with facts
+    payload  -> what is sent to a node: patchctl, the distribution
+    request  -> what a node is asked, and what answers are compared with
+    fanout   -> the only module that uses Ray: one task pinned to each node, with a time limit
+    task     -> runs in the Ray worker; standard library only, pickled by value
+    node     -> runs beside the worker, with the patchctl that was sent; returns facts
     compare  -> facts of all nodes -> differences, each with the nodes that have it
-    deploy   -> `apply` on every node: looked at, prepared and only then written
+    deploy   -> `apply` on every node: look, prepare, and only then write
 
-No cluster is ever started or stopped here.
+Never starts or stops a cluster.
 """

@@ -1,7 +1,7 @@
-"""The answers of all nodes -> what differs, and which nodes have it. Pure functions of facts.
+"""Compares the answers of all nodes: what differs, and on which nodes. Pure functions of facts.
 
-What a node should hold is what the lock says, where it speaks; else what more than half of the nodes hold. Where neither
-tells, every value is named with the nodes that have it.
+The reference is the lock, where it has an entry, else what more than half of the nodes have. Without either, every
+value is reported with its nodes.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from patchctl.manifest.types import Profile
 T = TypeVar("T", bound=Hashable)
 _NO_ANSWER = {"dead": "node-dead", "silent": "node-silent", "broken": "node-broken"}
 _VIEWS = {WORKER: "a worker", SPAWNED: "a process spawned from a worker", "python": "--python"}
-_APPLY = "`patchctl cluster apply`; --stash keeps what was edited on a branch"
+_APPLY = "`patchctl cluster apply`; --stash keeps edits on a branch"
 _TODO = {
-    "node-dead": "look at its raylet and at the machine; `ray start` joins it again",
-    "node-silent": "a longer --timeout; look whether the machine hangs, or its disk",
+    "node-dead": "check its raylet and the machine; `ray start` lets it rejoin",
+    "node-silent": "use a longer --timeout; check whether the machine or its disk hangs",
     "node-broken": "the raylet's logs are in /tmp/ray/session_latest/logs on that node",
-    "nodes-missing": "start Ray there, or ask for fewer with --nodes",
+    "nodes-missing": "start Ray there, or require fewer with --nodes",
     "not-applied": "`patchctl cluster apply`, or --workspace DIR",
     "other-profile": "`patchctl cluster apply --profile NAME`",
     "tree-differs": _APPLY,
     "tree-missing": _APPLY,
     "file-changed": _APPLY,
-    "other-lock": "bring the same distribution to that node, or take it away there",
+    "other-lock": "copy the same distribution to that node, or remove the one there",
     "package-differs": "install the same version on every node, or use one image",
-    "environment-differs": "set it before `ray start`, as `patchctl env` prints it, and start Ray again on that node",
-    "environment-unset": "each node sets it before `ray start`; scripts/ray_cluster.sh does",
-    "imports-elsewhere": "PYTHONPATH at `ray start`, or `patchctl install`; with --recipe the folder counts that training "
-    "starts in",
-    "views-differ": "a spawned engine gets environment and sys.path of its worker: set PYTHONPATH before `ray start`",
+    "environment-differs": "set it before `ray start`, as `patchctl env` prints it, and restart Ray on that node",
+    "environment-unset": "set it on each node before `ray start`, as scripts/ray_cluster.sh does",
+    "imports-elsewhere": "set PYTHONPATH at `ray start`, or use `patchctl install`; with --recipe, the folder that training starts "
+    "in counts",
+    "views-differ": "spawned engines inherit their worker's environment and sys.path: set PYTHONPATH before `ray start`",
 }
 
 
 @dataclass(frozen=True)
 class ClusterExpectation:
-    """What the nodes are held against beyond each other. `environment` and `of_each_node` are a recipe's."""
+    """What nodes are compared with besides each other. `environment` and `of_each_node` are a recipe's."""
 
     dist: Distribution
     distribution_digest: str
@@ -57,7 +57,7 @@ class ClusterExpectation:
 
 @dataclass(frozen=True)
 class Compared:
-    """The outcome: every node's answer, and what differs. `profile` is the one that was asked for, or most nodes hold."""
+    """Every node's answer, and the differences. `profile` is the requested one, or that of most nodes."""
 
     answers: Mapping[ClusterNode, Answer]
     differences: tuple[Finding, ...]
@@ -68,11 +68,11 @@ class Compared:
         return not any(d.blocks for d in self.differences)
 
     def report(self) -> Report:
-        """The differences, and how many nodes were held against each other."""
+        """Return the differences, and how many nodes were compared."""
         return Report(list(self.differences), counts=Counter(nodes=len(self.answers)))
 
     def state(self, node: ClusterNode) -> str:
-        """ok, odd, dead, silent or broken."""
+        """Return ok, odd, dead, silent or broken."""
         answer = self.answers[node]
         if isinstance(answer, NoAnswer):
             return answer.kind
@@ -81,13 +81,13 @@ class Compared:
 
 
 def compare(answers: Mapping[ClusterNode, Answer], wanted: ClusterExpectation) -> Compared:
-    """Hold the nodes against what is wanted and against each other."""
+    """Compare the nodes with what is wanted and with each other."""
     facts = {n.title: a for n, a in answers.items() if isinstance(a, NodeFacts) and a.failed is None}
     applied = {t: f for t, f in facts.items() if f.applied}
     chosen = _chosen(applied, wanted)
     profile = chosen.name if chosen else wanted.profile or majority({t: f.profile for t, f in applied.items()})
     selection = list(_selection(applied, profile, chosen, wanted))
-    other = {title for d in selection for title in d.nodes}  # of another profile: their trees are others, by that
+    other = {title for d in selection for title in d.nodes}  # with another profile: their trees differ for that reason
     found = [
         *_absent(answers, wanted),
         *_grouped(
@@ -105,7 +105,7 @@ def compare(answers: Mapping[ClusterNode, Answer], wanted: ClusterExpectation) -
 
 
 def _chosen(facts: Mapping[str, NodeFacts], wanted: ClusterExpectation) -> Profile | None:
-    """What every node should hold, as it is on its release: what is asked for, else what most of them hold."""
+    """Return the profile, on its release, that every node should have: the requested one, else that of most nodes."""
     if wanted.profile is not None:
         return wanted.dist.profiles.get(wanted.profile)
     held = {t: (one.name, one.release) for t, f in facts.items() if (one := wanted.dist.held(f.profile, f.release))}
@@ -114,7 +114,7 @@ def _chosen(facts: Mapping[str, NodeFacts], wanted: ClusterExpectation) -> Profi
 
 
 def _named(dist: Distribution, name: str | None, release: str | None) -> str:
-    """A profile, with its release where it stands on several."""
+    """Return a profile's name, with its release if it has several."""
     one = dist.held(name, release)
     return f"{name} on {one.release}" if one and len(dist.variants[one.name]) > 1 else name or "no profile (reverted)"
 
@@ -128,14 +128,13 @@ def _difference(
     file: str = "",
     reference: str | None = None,
 ) -> Finding:
-    """One thing that is not as it should be, or a note, and the nodes that have it; none for the cluster as a whole. `file` is
-    below the workspace."""
+    """Build a finding about some nodes, or about the cluster if `nodes` is empty. `file` is below the workspace."""
     todo = _TODO.get(rule)
     return Finding(rule, message, file, None, level, upstream, nodes=nodes, reference=reference, todo=todo)
 
 
 def majority(values: Mapping[str, T]) -> T | None:
-    """What more than half of the nodes have, or None."""
+    """Return the value of more than half of the nodes, or None."""
     if not values:
         return None
     value, count = Counter(values.values()).most_common(1)[0]
@@ -143,7 +142,7 @@ def majority(values: Mapping[str, T]) -> T | None:
 
 
 def _groups(values: Mapping[str, T]) -> dict[T, tuple[str, ...]]:
-    """The nodes that have each value, in the order of the nodes."""
+    """Return the nodes with each value, in order."""
     found: dict[T, list[str]] = {}
     for title, value in values.items():
         found.setdefault(value, []).append(title)
@@ -151,7 +150,7 @@ def _groups(values: Mapping[str, T]) -> dict[T, tuple[str, ...]]:
 
 
 def _grouped(rule: str, rows: Iterable[tuple[str, str]]) -> Iterator[Finding]:
-    """A difference for each message, with the nodes that say it."""
+    """Yield a difference for each message, with its nodes."""
     for message, nodes in _groups(dict(rows)).items():
         yield _difference(rule, message, nodes)
 
@@ -168,27 +167,23 @@ def _absent(answers: Mapping[ClusterNode, Answer], wanted: ClusterExpectation) -
             what = failed.what if failed.hint is None else f"{failed.what} (try: {failed.hint})"
             yield _difference("node-failed", what, (node.title,))
     if wanted.nodes is not None and not enough:
-        yield _difference("nodes-missing", f"{alive} of {wanted.nodes} nodes are there", ())
+        yield _difference("nodes-missing", f"{alive} of {wanted.nodes} nodes are up", ())
 
 
 def _selection(
     facts: Mapping[str, NodeFacts], profile: str | None, chosen: Profile | None, wanted: ClusterExpectation
 ) -> Iterator[Finding]:
-    """Profile, the release that it is on, and features left out by hand."""
+    """Compare profile, release, and features left out on the command line."""
     by = "profile" if wanted.profile else "majority"
     held = {t: _named(wanted.dist, f.profile, f.release) for t, f in facts.items()}
     if chosen is not None:
         profile = _named(wanted.dist, chosen.name, chosen.release)
     elif profile in wanted.dist.variants:
-        profile = None  # its nodes are on several releases, and none is that of most
+        profile = None  # its nodes are on different releases, none with a majority
     for value, nodes in _groups(held).items():
         if value != profile:
-            other = (
-                f"{profile} is {'asked for' if wanted.profile else 'what most nodes hold'}"
-                if profile
-                else "nodes differ"
-            )
-            yield _difference("other-profile", f"holds {value}; {other}", nodes, reference=by)
+            other = f"{profile} is {'requested' if wanted.profile else 'on most nodes'}" if profile else "nodes differ"
+            yield _difference("other-profile", f"has {value}; {other}", nodes, reference=by)
     without = {t: ", ".join(sorted(f.without)) or "nothing" for t, f in facts.items()}
     most = majority(without)
     for left, nodes in _groups(without).items():
@@ -198,7 +193,7 @@ def _selection(
 
 
 def _trees(facts: Mapping[str, NodeFacts], profile: Profile | None, dist: Distribution) -> Iterator[Finding]:
-    """The id that the files give, against the lock, else among the nodes. Other forms of a source are other trees."""
+    """Compare the ids of the trees on disk with the lock, else among nodes. Other forms have other trees."""
     names = list(profile.stacks) if profile else []
     names += sorted({t.upstream for f in facts.values() for t in f.trees} - set(names))
     lacking = {t: tuple(n for n in names if f.tree(n) is None) for t, f in facts.items()}
@@ -214,17 +209,17 @@ def _trees(facts: Mapping[str, NodeFacts], profile: Profile | None, dist: Distri
             ids = {title: t.tree for title, t in same_form.items()}
             for odd in _odd_trees(upstream, ids, locked):
                 told = tuple(n for n in odd.nodes if upstream not in _faulty(facts[n]))
-                if told:  # of the others their own check says what is wrong, and where
+                if told:  # the others' own checks already report what is wrong, and where
                     yield replace(odd, nodes=told)
 
 
 def _faulty(facts: NodeFacts) -> set[str]:
-    """The upstreams in whose trees the node's own check found something."""
+    """Return the upstreams in whose trees the node's own check found errors."""
     return {f.upstream for f in facts.faults if f.severity == "error" and f.upstream is not None}
 
 
 def _gone(facts: NodeFacts) -> tuple[str, ...]:
-    """The upstreams whose trees are not there any more."""
+    """Return the upstreams whose trees no longer exist."""
     return tuple(sorted(f.upstream for f in facts.faults if f.rule == "tree-missing" and f.upstream is not None))
 
 
@@ -235,7 +230,7 @@ def _only(names: Sequence[str]) -> str | None:
 def _locked(
     dist: Distribution, upstream: str, stack: str | None, form: str, left_out: Sequence[str] | None
 ) -> str | None:
-    """The tree that the lock promises for what most nodes hold, where it speaks of it."""
+    """Return the tree that the lock has for what most nodes have, if any."""
     if stack is None or left_out is None or (upstream, stack) not in dist.stacks:
         return None
     lock = read_lock(dist.root, dist.stacks[upstream, stack])
@@ -251,17 +246,17 @@ def _odd_trees(upstream: str, ids: Mapping[str, str | None], locked: str | None)
     for value, nodes in _groups(ids).items():
         if value == reference and value is not None:
             continue
-        says = {"lock": "the lock says", "majority": "most nodes hold"}.get(by or "")
+        says = {"lock": "the lock has", "majority": "most nodes have"}.get(by or "")
         other = f", {says} {reference[:12]}" if reference and says else ""
-        what = f"holds tree {value[:12]}{other}" if value else f"its files cannot be read{other}"
+        what = f"has tree {value[:12]}{other}" if value else f"its files cannot be read{other}"
         yield _difference("tree-differs", what, nodes, upstream=upstream, reference=by)
 
 
 def _faults(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
-    """What each node's own check found, once for all nodes that say the same."""
+    """Yield what the nodes' own checks found, once for all nodes with the same finding."""
     missing = {title: _gone(f) for title, f in facts.items() if len(_gone(f)) > 1}
     for gone, titles in _groups(missing).items():
-        yield _difference("tree-missing", f"the trees are not there: {', '.join(gone)}", titles)
+        yield _difference("tree-missing", f"trees are missing: {', '.join(gone)}", titles)
     said: dict[tuple[str, str, str, str, str | None], list[str]] = {}
     for title, f in facts.items():
         for fault in f.faults:
@@ -284,7 +279,7 @@ def _by_text(rows: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
 
 
 def _distributions(facts: Mapping[str, NodeFacts], wanted: ClusterExpectation) -> Iterator[Finding]:
-    """The distribution that a workspace was made from, where it is on its node: `patchctl verify` there reads that one."""
+    """Compare the distribution that a workspace was made from, if it is on the node: `patchctl verify` reads it."""
     for title, f in facts.items():
         known = wanted.dist.held(f.profile, f.release)
         ours = lock_digest(wanted.dist.root, wanted.dist.stacks_of(known).values()) if known else None
@@ -292,12 +287,12 @@ def _distributions(facts: Mapping[str, NodeFacts], wanted: ClusterExpectation) -
             what = f"the distribution on this node, {f.root}, has other locks (digest {f.lock_digest[:12]})"
             yield _difference("other-lock", what, (title,), reference="lock")
         elif f.distribution_digest not in (None, wanted.distribution_digest):
-            what = f"the distribution on this node, {f.root}, is another one than here; its locks are the same"
+            what = f"the distribution on this node, {f.root}, differs from the one here; its locks are the same"
             yield _difference("other-distribution", what, (title,), "note")
 
 
 def _packages(facts: Mapping[str, NodeFacts], profile: Profile | None) -> Iterator[Finding]:
-    """Versions, of what the profile runs on against what it says, and of everything among the nodes."""
+    """Compare versions: the profile's runtime with the profile, everything among the nodes."""
     wanted = profile.runtime if profile else {}
     names = list(dict.fromkeys(n for f in facts.values() for n in f.packages))
     for name in names:
@@ -334,7 +329,7 @@ def _versions(name: str, versions: Mapping[str, str | None], wanted: str | None)
 
 
 def _environment(facts: Mapping[str, NodeFacts], wanted: ClusterExpectation) -> Iterator[Finding]:
-    """A recipe's variables against the recipe; the others among the nodes."""
+    """Compare a recipe's variables with the recipe, the others among the nodes."""
     for name, what in wanted.of_each_node.items():
         unset = tuple(t for t, f in facts.items() if f.environment.get(name) is None)
         if unset:
@@ -352,17 +347,19 @@ def _environment(facts: Mapping[str, NodeFacts], wanted: ClusterExpectation) -> 
             if value == reference and (value is not None or 2 * len(nodes) > len(values)):
                 continue
             is_now = f"{name} is {value!r}" if value is not None else f"{name} is not set"
-            other = f"; the recipe says {says!r}" if says is not None else _most(reference)
+            other = f"; the recipe has {says!r}" if says is not None else _most(reference)
             yield _difference("environment-differs", f"{is_now}{other}", nodes, level, reference=by)
 
 
 def _most(reference: str | None) -> str:
-    return f"; most nodes have {reference!r}" if reference is not None else "; not all nodes have the same"
+    return f"; most nodes have {reference!r}" if reference is not None else "; nodes differ"
 
 
 def _imports(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
-    """Which tree is imported, by workers and by what they spawn: a driver may see one and its engines another. All packages
-    of a node in one line: an environment that is not set has one cause."""
+    """Compare which tree is imported by workers and by the processes they spawn, which can differ.
+
+    All packages of a node are one finding, since an unset environment has one cause.
+    """
     elsewhere: dict[str, tuple[tuple[str, str], ...]] = {}
     apart: dict[str, tuple[tuple[str, str], ...]] = {}
     for title, f in facts.items():
@@ -374,7 +371,7 @@ def _imports(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
         apart[title] = tuple(
             (
                 upstream,
-                f"{package} {_place(views[WORKER], f.workspace)}, and there {_place(views[SPAWNED], f.workspace)}",
+                f"{package} {_place(views[WORKER], f.workspace)}, spawned {_place(views[SPAWNED], f.workspace)}",
             )
             for (upstream, package), views in split.items()
         )
@@ -384,14 +381,14 @@ def _imports(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
             if (upstream, package) not in split and not all(s.ours for s in views.values())
         )
     unseen = (
-        (title, f"{_VIEWS[view]} could not be asked what it imports: {error}")
+        (title, f"cannot tell what {_VIEWS[view]} imports: {error}")
         for title, f in facts.items()
         for view, error in f.unseen.items()
     )
     for what, nodes in _by_text(unseen).items():
         yield _difference("views-differ", what, nodes)
-    yield from _listed("imports-elsewhere", "not the workspace's trees are imported: ", elsewhere)
-    yield from _listed("views-differ", "a worker finds other packages than what it spawns: ", apart)
+    yield from _listed("imports-elsewhere", "imports do not come from the workspace's trees: ", elsewhere)
+    yield from _listed("views-differ", "a worker and its spawned processes import different packages: ", apart)
 
 
 def _differ(views: Mapping[str, Seen], workspace: str) -> bool:
@@ -400,7 +397,7 @@ def _differ(views: Mapping[str, Seen], workspace: str) -> bool:
 
 
 def _found(package: str, views: Mapping[str, Seen], workspace: str) -> str:
-    """A package with the place, or the places, where it is found and that are not the workspace's."""
+    """Return a package with the places outside the workspace where it is found."""
     places: dict[str, list[str]] = {}
     for view, seen in views.items():
         if not seen.ours:
@@ -416,5 +413,5 @@ def _listed(rule: str, head: str, rows: Mapping[str, tuple[tuple[str, str], ...]
 
 
 def _place(seen: Seen, workspace: str) -> str:
-    """Where a package is, the same text on nodes whose workspaces are called otherwise."""
+    """Return where a package is, with the workspace's folder replaced by WORKSPACE."""
     return f"at {seen.place.replace(workspace, 'WORKSPACE')}" if seen.place else seen.error or "not found"

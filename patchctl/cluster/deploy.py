@@ -1,9 +1,11 @@
-"""`apply` on every node. All nodes are looked at, then those that write prepare everything (sources had, stacks built and held
-against the lock, edits looked for), and only when all of them could is the first file written.
+"""`apply` on every node, in phases.
 
-Nodes that share a workspace over a network file system are told by the folder's identity; one of them writes, the others
-are asked afterwards whether they see it. A node that does not (its folder only looked the same) writes then. Two that
-write into one folder after all meet at its lock, and the one that came late is asked again.
+All nodes are looked at, then every writing node prepares everything (sources obtained, stacks built and compared with
+the lock, edits looked for), and only if all succeed is the first file written.
+
+Nodes that share a workspace on a network file system are recognised by the folder's identity: one of them writes, the
+others are then asked whether they see it. A node that does not, because its folder only looked the same, writes then.
+Two that write to the same folder after all meet at its lock, and the later one is asked again.
 """
 
 from __future__ import annotations
@@ -17,14 +19,13 @@ from patchctl.cluster.fanout import Answer, ClusterNode, NoAnswer
 from patchctl.errors import DONE, FINDINGS, WorkspaceBusy
 
 Ask = Callable[[Verb, Sequence[ClusterNode]], Mapping[ClusterNode, Answer]]
-_DEAD = "start Ray there again; --nodes N is content with N that are there, --skip-unreachable with any"
+_DEAD = "restart Ray there; --nodes N accepts N live nodes, --skip-unreachable any number"
 State = Literal["applied", "unchanged", "would-change", "shared", "held-back", "failed"]
 
 
 @dataclass(frozen=True)
 class DeployResult:
-    """What became of one node. `writer` is the node that wrote a shared workspace; `why` of one that failed or was held
-    back, `code` its exit code."""
+    """The result of a node. `writer` wrote a shared workspace; `why` and exit `code` belong to a failure."""
 
     state: State
     facts: NodeFacts | None = None
@@ -35,8 +36,11 @@ class DeployResult:
 
 @dataclass
 class Deployment:
-    """The results by node. `gone` are nodes that were passed by, and why: dead before the run, or unreachable on request.
-    `missing` says that there are too few nodes, or none."""
+    """Results by node.
+
+    `gone` are skipped nodes with the reason: dead before the run, or unreachable with --skip-unreachable. `missing`
+    says that there are too few nodes.
+    """
 
     results: dict[ClusterNode, DeployResult] = field(default_factory=dict)
     gone: dict[ClusterNode, str] = field(default_factory=dict)
@@ -48,7 +52,7 @@ class Deployment:
 
     @property
     def exit_code(self) -> int:
-        """0; the code that all failures share; else 1."""
+        """0, or the code that all failures share, else 1."""
         codes = {r.code for r in self.failed.values()} | ({FINDINGS} if self.missing else set())
         return DONE if not codes else codes.pop() if len(codes) == 1 else FINDINGS
 
@@ -56,13 +60,16 @@ class Deployment:
 def deploy(
     ask: Ask, nodes: Sequence[ClusterNode], *, expected: int | None, dry_run: bool, skip_unreachable: bool
 ) -> Deployment:
-    """Apply to all nodes. Nothing is written anywhere unless every one of them is ready for it: one that died before the
-    run fails as one that dies in it, unless it is to be skipped, or as many as are `expected` are there without it."""
+    """Apply to all nodes, writing nothing unless every one of them is ready.
+
+    A node that died before the run fails like one that dies during it, unless it is skipped or `expected` nodes are
+    up without it.
+    """
     out = Deployment()
     alive = [n for n in nodes if n.alive]
     dead = {n: n.reason for n in nodes if not n.alive}
     if expected is not None and len(alive) < expected:
-        out.missing = f"{len(alive)} of {expected} nodes are there"
+        out.missing = f"{len(alive)} of {expected} nodes are up"
         out.gone = dead
         return _held_back(out, alive)
     if expected is not None or skip_unreachable:
@@ -98,7 +105,7 @@ def deploy(
 
 
 def _groups(looked: Mapping[ClusterNode, Answer]) -> list[list[ClusterNode]]:
-    """The nodes that see the same folder."""
+    """Group the nodes that see the same folder."""
     found: dict[tuple[str, ...], list[ClusterNode]] = {}
     for node, answer in looked.items():
         if isinstance(answer, NodeFacts):
@@ -118,7 +125,7 @@ def _write(out: Deployment, ask: Ask, writers: Sequence[ClusterNode]) -> None:
 
 
 def _look_again(out: Deployment, ask: Ask, groups: Iterable[Sequence[ClusterNode]]) -> None:
-    """Whether those who did not write see what the writer of their group wrote."""
+    """Check that nodes which did not write see what their group's writer wrote."""
     writer_of = {node: group[0] for group in groups for node in group[1:]}
     wrote = {n: w for n, w in writer_of.items() if out.results[w].state != "failed"}
     for node in writer_of.keys() - wrote.keys():
@@ -158,9 +165,9 @@ def _done(answer: Answer, word: State) -> DeployResult:
 
 
 def _held_back(out: Deployment, nodes: Iterable[ClusterNode]) -> Deployment:
-    """Nobody writes: the nodes that were ready say so."""
+    """Mark nodes that were ready as held back: nothing is written anywhere."""
     for node in nodes:
         if node not in out.results and node not in out.gone:
-            why = out.missing or "nothing is written while another node cannot"
+            why = out.missing or "nothing is written because another node is not ready"
             out.results[node] = DeployResult("held-back", why=why)
     return out

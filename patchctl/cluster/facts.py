@@ -1,4 +1,4 @@
-"""What a node is asked, and what it answers. Plain data both ways: it crosses from one machine to another as JSON."""
+"""The requests to nodes and their answers: plain data, sent as JSON."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from patchctl.manifest.typeinfo import build
 Verb = Literal["look", "status", "verify", "probe", "preview", "apply"]
 WORKER, SPAWNED = "worker", "spawned"
 SECRET = re.compile(r"(?i)key|token|secret|passw|credential|auth")
-"""Names of variables whose values stay on their node."""
+"""Names of variables whose values must not leave their node."""
 
 
 @dataclass(frozen=True)
 class ApplyOptions:
-    """What `apply` is told, the same for every node. `bundle` is a name; its bytes travel beside the request. `release` is settled
-    here, where the evidence is."""
+    """The options of `apply`, the same for every node.
+
+    `bundle` is a name; its bytes are sent with the request. `release` is chosen here, where the evidence is.
+    """
 
     source: Literal["auto", "git", "sdist"] = "auto"
     mirrors: dict[str, list[str]] = field(default_factory=dict)
@@ -31,8 +33,7 @@ class ApplyOptions:
 
 @dataclass(frozen=True)
 class MachineRequest:
-    """What an extension's probe is to look at on a node. `paths` by name: what was given, the variable, the default; null for
-    none."""
+    """What an extension's probe looks at on a node. `paths` by name: the given value, the variable, the default."""
 
     variables: list[str] = field(default_factory=list)
     paths: dict[str, list[str | None]] = field(default_factory=dict)
@@ -41,7 +42,7 @@ class MachineRequest:
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """What a probe saw: texts by name, and why others are not there."""
+    """What a probe saw: texts by name, and why others are absent."""
 
     texts: dict[str, str]
     absent: dict[str, str]
@@ -50,13 +51,13 @@ class MachineFacts:
 
 @dataclass(frozen=True)
 class Request:
-    """One question. `workspace` None: the node's own PATCHCTL_WORKSPACE, else `fallback`.
+    """A request. Without `workspace`, a node uses its own PATCHCTL_WORKSPACE, else `fallback`.
 
-    `names`: the import packages to look for, and what each is installed as. `packages` by upstream: import package to its
-    folder in the tree. `requirements`: a profile's requirement to its distribution on the package index, None for what
-    is no Python package. Of `variables`, the values of those in `secret` stay on the node. `start`: the upstream, and the
-    folder in its tree, that training is started in. `drop`: what Ray puts on a worker's sys.path because of where this
-    driver was started. `seconds` is the time limit.
+    `names` maps import packages to look for to their distributions, `packages` per upstream import packages to
+    folders in the tree, `requirements` a profile's requirements to distributions, None if not a Python package. The
+    values of `variables` in `secret` stay on the node. `start` is the upstream, and the folder in its tree, in which
+    training starts. `drop` is what Ray adds to a worker's sys.path because of where this driver runs. `seconds` is
+    the time limit.
     """
 
     verb: Verb
@@ -82,7 +83,7 @@ class Request:
 
 @dataclass(frozen=True)
 class NodeFault:
-    """Something that a node's own check found: a rule of lint-rules.md. `file` is below the workspace where it lies there."""
+    """A finding of a node's own check: a rule of lint-rules.md. `file` is below the workspace if it is inside."""
 
     rule: str
     message: str
@@ -93,8 +94,11 @@ class NodeFault:
 
 @dataclass(frozen=True)
 class TreeFacts:
-    """One tree of a node. `tree` is the id that its files on disk give, None where they cannot be read; `tip_tree` what
-    the state says. `lock` as in `status`: equal, silent, or what is different."""
+    """A tree of a node.
+
+    `tree` is the id computed from the files on disk, None if unreadable; `tip_tree` is the state's. `lock` as in
+    `status`: equal, silent, or the difference.
+    """
 
     upstream: str
     stack: str
@@ -110,8 +114,11 @@ class TreeFacts:
 
 @dataclass(frozen=True)
 class Seen:
-    """An import package as one kind of process finds it. `view` is worker, spawned (what a worker's multiprocessing
-    spawn starts: an engine) or python (`--python`). `ours` says whether that is the workspace's tree."""
+    """An import package as one kind of process finds it.
+
+    `view` is worker, spawned (by a worker's multiprocessing spawn, like an engine) or python (`--python`). `ours`
+    says whether it is the workspace's tree.
+    """
 
     view: str
     upstream: str
@@ -124,7 +131,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Failed:
-    """An error of the tool on that node: its kind and exit code as in docs/exit-codes.md, and the message."""
+    """A patchctl error on a node: kind and exit code as in docs/exit-codes.md, message and hint."""
 
     kind: str
     exit_code: int
@@ -134,10 +141,11 @@ class Failed:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """Everything that one node says of itself.
+    """Everything that a node reports.
 
-    `identity` names the workspace's folder on its file system, so that nodes which share one are known; `interpreter` is
-    the Python whose packages were looked at. `changed` and `stashed` are of `apply`. `seconds` by part of the work.
+    `identity` identifies the workspace's folder on its file system, so that nodes sharing it are recognised;
+    `interpreter` is the Python whose packages were looked at. `changed` and `stashed` are of `apply`. `seconds` is by
+    part of the work.
     """
 
     host: str
@@ -175,12 +183,12 @@ class NodeFacts:
 
 
 def facts_of(data: Any) -> NodeFacts:
-    """Raises TypeError or KeyError for what no node of ours says."""
+    """Parse a node's answer. Raises TypeError or KeyError if it is malformed."""
     found: NodeFacts = build(NodeFacts, data)
     return found
 
 
 def request_of(data: Any) -> Request:
-    """As `facts_of`."""
+    """Parse a request. Raises like `facts_of`."""
     found: Request = build(Request, data)
     return found

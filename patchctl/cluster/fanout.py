@@ -1,7 +1,7 @@
-"""The only module that knows Ray: joins a cluster as a driver, and runs one task pinned to each node, with a time limit.
+"""The only module that uses Ray: joins a cluster as a driver and runs one task pinned to each node, with a time limit.
 
-Nothing is started, stopped or changed in the cluster. Every task asks for no CPU, so that a busy node answers as well, and
-is tried once: what happened to it is the answer.
+Starts, stops or changes nothing in the cluster. Tasks request no CPU, so that busy nodes answer too, and are not
+retried: what happened to a task is the answer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RUN_ON_A_NODE = "run patchctl on a node of the cluster, or name its client port
 
 @dataclass(frozen=True)
 class ClusterNode:
-    """A raylet as the cluster knows it. `title` is its name, with a part of its id where others have the same name."""
+    """A raylet as the cluster reports it. `title` is its name, with part of its id if not unique."""
 
     id: str
     title: str
@@ -49,7 +49,7 @@ class ClusterNode:
 
 @dataclass(frozen=True)
 class NoAnswer:
-    """Why a node has none. dead: its raylet is gone; silent: the time is over; broken: its task or patchctl failed there."""
+    """Why a node gave no answer. dead: no raylet; silent: timed out; broken: its task or patchctl failed."""
 
     kind: Literal["dead", "silent", "broken"]
     what: str
@@ -67,7 +67,7 @@ class Cluster:
         self.version = str(ray.__version__)
 
     def nodes(self) -> list[ClusterNode]:
-        """Every node that the cluster remembers, by title; one that died and came back only as it is now."""
+        """Return every node that the cluster knows, by title. A node that rejoined is listed once, as alive."""
         rows = self._ray.nodes()
         names = [_name(r) for r in rows if r["Alive"]]
         there = {(_name(r), r["NodeManagerAddress"]) for r in rows if r["Alive"]}
@@ -81,13 +81,16 @@ class Cluster:
         return sorted(found, key=lambda n: (n.title, n.id))
 
     def put(self, data: bytes) -> Any:
-        """Into the object store once; nodes copy it from each other."""
+        """Put data into the object store once; nodes copy it from each other."""
         return self._ray.put(data)
 
     def ask(
         self, requests: Mapping[ClusterNode, Request], payload: Any, progress: Progress, *, bundle: Any = None
     ) -> dict[ClusterNode, Answer]:
-        """What each node answers. `payload` and `bundle` are what `put` gave. Ends when all have, or their time is over."""
+        """Return each node's answer, waiting until all have answered or timed out.
+
+        `payload` and `bundle` are returned by `put`.
+        """
         pinned = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
         self._ray.cloudpickle.register_pickle_by_value(task)
         remote = self._ray.remote(num_cpus=0, max_retries=0)(task.answer)
@@ -107,23 +110,26 @@ class Cluster:
                 node = waiting.pop(ref)
                 try:
                     answers[node] = _read(self._ray.get(ref))
-                except Exception as error:  # whatever Ray says of a task that failed, it is about this node alone
+                except Exception as error:  # whatever Ray raises for a failed task concerns this node only
                     what = f"its task failed: {type(error).__name__}: {one_line(str(error))}"
                     lost[node] = NoAnswer("broken", what)
         for ref, node in waiting.items():
-            with contextlib.suppress(Exception):  # the node may be gone by now, and with it what there was to cancel
+            with contextlib.suppress(Exception):  # the node, and so the task to cancel, may be gone
                 self._ray.cancel(ref, force=True)
             lost[node] = NoAnswer("silent", f"no answer in {requests[node].seconds:.0f} s")
         answers.update(self._judged(lost))
         return {node: answers[node] for node in requests}
 
     def _judged(self, lost: Mapping[ClusterNode, NoAnswer]) -> dict[ClusterNode, Answer]:
-        """Whether nodes without an answer are still there. The cluster learns of a death up to half a minute late; a
-        raylet's port tells at once, but for a host that is gone, where it takes the time of a connection: asked together."""
+        """Find out which of the nodes without an answer have died.
+
+        The cluster notices a death up to half a minute late; the raylet's port tells at once, except for a host that
+        is gone, which takes a connection timeout, so all are checked in parallel.
+        """
         if not lost:
             return {}
         now = {n.id: n for n in self.nodes()}
-        inside = not self.address.startswith(CLIENT)  # from outside, raylets are behind the client's port
+        inside = not self.address.startswith(CLIENT)  # from outside, raylets are hidden behind the client's port
         with ThreadPoolExecutor(min(len(lost), _ASKED_AT_ONCE)) as pool:
             reasons = list(pool.map(lambda node: _gone(node, now.get(node.id), inside), lost))
         return {
@@ -134,11 +140,11 @@ class Cluster:
 
 def _read(told: Any) -> Answer:
     if "facts" not in told:
-        return NoAnswer("broken", one_line(str(told.get("broken", "its answer cannot be read"))))
+        return NoAnswer("broken", one_line(str(told.get("broken", "its answer cannot be parsed"))))
     try:
         return facts_of(told["facts"])
     except (KeyError, TypeError) as error:
-        return NoAnswer("broken", f"its answer cannot be read: {one_line(str(error))}")
+        return NoAnswer("broken", f"its answer cannot be parsed: {one_line(str(error))}")
 
 
 def _name(row: Mapping[str, Any]) -> str:
@@ -146,7 +152,7 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def _gone(node: ClusterNode, now: ClusterNode | None, reachable: bool) -> str | None:
-    """Why a node is no longer there, or None. `reachable`: raylets' ports can be asked from here."""
+    """Return why a node has died, or None. `reachable`: raylet ports can be checked from here."""
     if now is not None and not now.alive:
         return now.reason
     reason = _refuses(node.address, node.port) if reachable else None
@@ -154,18 +160,21 @@ def _gone(node: ClusterNode, now: ClusterNode | None, reachable: bool) -> str | 
 
 
 def own_paths() -> list[str]:
-    """What Ray puts on every worker's sys.path because this driver was started here, and the training will not be."""
+    """Return what Ray adds to every worker's sys.path because this driver runs here, unlike the training."""
     return [os.path.dirname(os.path.realpath(sys.argv[0])), os.path.abspath(os.curdir)]
 
 
 @contextmanager
 def joined(address: str) -> Iterator[Cluster]:
-    """Join the cluster for the block. Raises WrongUse without ray, or with another one than the cluster's;
-    SourceUnavailable, with the places tried, when nothing is there."""
+    """Join the cluster for the block.
+
+    Raises WrongUse without ray or with a version other than the cluster's; SourceUnavailable, with the places tried,
+    if nothing is there.
+    """
     ray = _ray()
     tried = _reach(address)
-    # Ray prints to standard output what it hears of raylets that die, whatever log_to_driver says (2.60); here it is an
-    # answer, and standard output belongs to the result.
+    # Ray 2.60 prints the deaths of raylets to standard output despite log_to_driver=False; that belongs to the result
+    # only.
     with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, namespace="patchctl")
@@ -178,10 +187,10 @@ def joined(address: str) -> Iterator[Cluster]:
 
 
 def _ray() -> Any:
-    # Ray's own advice for people who write to it; who runs this verb did not.
+    # Turns off advice for Ray's users and usage statistics.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Where something else listens, Ray would try for ten minutes.
+    # Ray would retry for ten minutes where something else listens.
     os.environ.setdefault("RAY_py_gcs_connect_timeout_s", "5")
     os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "2")
     try:
@@ -189,20 +198,20 @@ def _ray() -> Any:
     except ImportError as error:
         raise WrongUse(
             f"`patchctl cluster` needs ray, which {sys.executable} cannot import ({one_line(str(error))})",
-            hint=f"install the cluster's version of it there, `{sys.executable} -m pip install ray==VERSION`, or "
+            hint=f"install the cluster's version, `{sys.executable} -m pip install ray==VERSION`, or "
             "run patchctl with the Python that has it: PYTHON -m patchctl cluster ...",
         ) from error
 
 
 def _reach(address: str) -> list[Tried]:
-    """The places behind an address, each asked whether anything listens. Raises unless one does."""
+    """Return the places behind an address, after checking that something listens at one of them."""
     if address == AUTO:
-        return [Tried(AUTO, "RAY_ADDRESS is not set, and no Ray runs on this machine")]
+        return [Tried(AUTO, "RAY_ADDRESS is not set, and no Ray is running on this machine")]
     found = re.fullmatch(r"(?:ray://)?(?:\[([0-9A-Fa-f:.]+)\]|([^:/\[\]\s]+)):(\d{1,5})", address)
     if found is None or int(found[3]) > _LAST_PORT:
         raise WrongUse(
-            f"{one_line(address)!r} is no address of a Ray cluster",
-            hint="--address HOST:PORT as `ray start` prints it, ray://HOST:10001, or auto for the one on this machine",
+            f"{one_line(address)!r} is not the address of a Ray cluster",
+            hint="use --address HOST:PORT as `ray start` prints it, ray://HOST:10001, or auto for a cluster on this machine",
         )
     host, port = found[1] or found[2], int(found[3])
     try:
@@ -217,7 +226,7 @@ def _reach(address: str) -> list[Tried]:
 
 
 def _refuses(host: str, port: int) -> str | None:
-    """Why nobody can connect there, or None."""
+    """Return why connecting fails, or None."""
     try:
         socket.create_connection((host, port), timeout=_CONNECT_SECONDS).close()
     except OSError as error:
@@ -226,23 +235,23 @@ def _refuses(host: str, port: int) -> str | None:
 
 
 def _nothing(address: str, tried: list[Tried]) -> SourceUnavailable:
-    hint = "is it up (`ray status --address A`), is this its head's address, is the port open from here?"
+    hint = "check that it is up (`ray status --address A`), that this is its head's address, and that the port is open from here"
     return SourceUnavailable(f"no Ray cluster at {one_line(address)}", tried, hint=hint)
 
 
 def _refused(address: str, ray: Any, error: Exception, tried: list[Tried]) -> Exception:
-    """What ray.init says, as an error of ours."""
+    """Convert an error of ray.init."""
     text = str(error)
     if type(error).__name__ == "AuthenticationError":
-        hint = "the cluster wants a token: RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH=FILE, as on its nodes"
-        return WrongUse(f"the Ray cluster at {one_line(address)} does not let us in", hint=hint)
+        hint = "the cluster requires a token: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH=FILE, as on its nodes"
+        return WrongUse(f"the Ray cluster at {one_line(address)} refused authentication", hint=hint)
     if "ersion mismatch" in text or "was started with" in text:
         return WrongUse(
-            f"the cluster's Ray or Python is not ours: {one_line(text)}",
-            hint=f"here are ray {ray.__version__} and Python {sys.version.split()[0]}: run patchctl with the cluster's own "
+            f"the cluster runs another Ray or Python: {one_line(text)}",
+            hint=f"this is ray {ray.__version__} and Python {sys.version.split()[0]}: run patchctl with the cluster's own "
             "Python, PYTHON -m patchctl cluster ...",
         )
     what = [*tried, Tried(address, f"{type(error).__name__}: {one_line(text)}")]
     if address == AUTO:
         what = tried
-    return SourceUnavailable(f"the Ray cluster at {one_line(address)} cannot be joined", what, hint=_RUN_ON_A_NODE)
+    return SourceUnavailable(f"cannot join the Ray cluster at {one_line(address)}", what, hint=_RUN_ON_A_NODE)

@@ -1,5 +1,6 @@
-"""Answers on a node, in a process of its own beside the Ray worker: `status`, `verify` and `apply` with the patchctl and
-the distribution that travelled. What the workspace's state says is not believed: trees are computed from their files.
+"""Answers on a node, in its own process beside the Ray worker, with the patchctl and the distribution that were sent.
+
+Does not trust the workspace's state: trees are computed from their files.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ from patchctl.workspace.tree_files import TreeFiles
 from patchctl.workspace.trees import Tree
 
 Probe = Callable[[Request, str, Path, Distribution], MachineFacts]
-"""An extension's look at a node: the request, the interpreter of training, the workspace, the distribution."""
-_MOST_FAULTS = 20  # of a rule in a tree: an answer stays small whatever a node holds
+"""An extension's probe of a node: request, training's interpreter, workspace, distribution."""
+_MOST_FAULTS = 20  # per rule and tree, to keep answers small
 _WATCH_SECONDS = 1.0
 _LOCAL = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "overlay", "tmpfs", "ramfs", "squashfs", "vfat"}
@@ -54,7 +55,7 @@ _LOCAL = frozenset(
 
 
 def main() -> None:
-    """Reads the request from standard input and prints the answer, as JSON."""
+    """Read the request from standard input and print the answer, as JSON."""
     _end_with(os.getppid())
     given = json.load(sys.stdin)
     facts = answer(request_of(given["request"]), given["here"], Path(sys.argv[2]))
@@ -62,7 +63,7 @@ def main() -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End when the worker that started this is gone: a run that was interrupted writes nothing on any node afterwards."""
+    """Exit when the parent worker is gone, so that an interrupted run writes nothing afterwards."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -73,7 +74,7 @@ def _end_with(parent: int) -> None:
 
 
 def answer(request: Request, here: dict[str, Any], place: Path) -> NodeFacts:
-    """The facts of this node. `here` is what the worker knows of itself, `place` where the payload was unpacked."""
+    """Return the facts of this node. `here` comes from the worker; `place` is where the payload was unpacked."""
     began = time.monotonic()
     workspace = Path(here["workspace"])
     facts = NodeFacts(
@@ -101,8 +102,8 @@ def answer(request: Request, here: dict[str, Any], place: Path) -> NodeFacts:
         what = "; ".join(visible_line(line.strip()) for line in str(error).splitlines())
         facts = replace(facts, failed=Failed(error.kind, error.code, what, error.hint))
     except ModuleNotFoundError as error:
-        what = f"the Python of this node has no module {error.name}, which this needs"
-        hint = f"install it into {sys.executable}, or bring the sources with --bundle"
+        what = f"this node's Python has no module {error.name}, which is required"
+        hint = f"install it into {sys.executable}, or send the sources with --bundle"
         facts = replace(facts, failed=Failed("usage", 2, what, hint))
     except OSError as error:
         refusal = user_error_or_none(error)
@@ -113,17 +114,18 @@ def answer(request: Request, here: dict[str, Any], place: Path) -> NodeFacts:
 
 
 def _probed(request: Request, interpreter: str, workspace: Path, dist: Distribution) -> MachineFacts:
-    """What the extension's probe sees of this machine."""
+    """Return what the extension's probe sees of this machine."""
     name = next(name for other in extension.registered() for name in other.probe)
     probe: Probe = extension.load(name)
     return probe(request, interpreter, workspace, dist)
 
 
 def _identity(workspace: Path) -> list[str]:
-    """Equal on two nodes that see the same folder of a network file system, whatever they call it: the inode, when it was
-    last changed to the nanosecond, and what of the path is not there yet. Device numbers are each node's own.
+    """Return an id that is equal on nodes that see the same folder of a network file system, whatever its path.
 
-    A local file system belongs to its machine: images of one disk have the same inodes and times on every node.
+    Consists of inode, ctime in nanoseconds, and the part of the path that does not exist yet; device numbers differ
+    between nodes. For a local file system it includes the machine, since images of one disk have equal inodes and
+    times.
     """
     missing: list[str] = []
     folder = workspace
@@ -135,7 +137,7 @@ def _identity(workspace: Path) -> list[str]:
 
 
 def _machine_of(device: int) -> str:
-    """This machine since it was started, for a device of a local file system; else nothing. Containers share it."""
+    """Return this machine's boot id for a device of a local file system, else "". Containers share it."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -147,12 +149,12 @@ def _machine_of(device: int) -> str:
 
 
 def _clean(value: str | None, workspace: Path) -> str | None:
-    """A variable's value without credentials, and with the workspace's folder, which may be another on each node, by name."""
+    """Return a value without credentials, and with the workspace's folder, which may differ per node, replaced."""
     return None if value is None else redact_text(value).replace(str(workspace), "WORKSPACE")
 
 
 def _packages(request: Request, interpreter: str) -> dict[str, str | None]:
-    """What a profile runs on: the versions that this node has."""
+    """Return the versions that this node has of a profile's requirements."""
     from patchctl.doctor.runtime import Interpreter, cann_file, driver_file, info_version
 
     python = Interpreter(interpreter, [d for d in request.requirements.values() if d])
@@ -200,7 +202,7 @@ def _held(facts: NodeFacts, request: Request, dist: Distribution, views: dict[st
 
 
 def _from(status: Status) -> Report:
-    """What `status` finds, in the words of `verify`."""
+    """Convert what `status` finds into findings of `verify`."""
     report = Report()
     if status.interrupted:
         message = f"{status.interrupted} was interrupted: the next apply or revert finishes it"
@@ -248,7 +250,7 @@ def _tree(workspace: Path, status: TreeStatus, state: TreeState, report: Report)
 
 
 def _tree_on_disk(tree: Tree, state: TreeState, changed: list[str]) -> str:
-    """The id of the tree that the files make: the commit's files, with those that were found changed as they are."""
+    """Return the id of the tree on disk: the commit's files, with changed ones as they are."""
     builder = TreeBuilder(tree.files(state.tip_commit))
     on_disk = TreeFiles(tree.folder)
     top = len(os.fsencode(tree.folder)) + 1
@@ -262,7 +264,7 @@ def _tree_on_disk(tree: Tree, state: TreeState, changed: list[str]) -> str:
 
 
 def _seen(request: Request, tree: TreeStatus, dist: Distribution, views: dict[str, Any]) -> Iterator[Seen]:
-    """The tree's packages in every view."""
+    """Yield the tree's packages in every view."""
     packages = request.packages.get(tree.upstream, {})
     for view in (WORKER, SPAWNED):
         found = views.get(view, {})
@@ -278,7 +280,7 @@ def _seen(request: Request, tree: TreeStatus, dist: Distribution, views: dict[st
 
 
 def _own_lock(state: WorkspaceState, dist: Distribution) -> str | None:
-    """The digest of the locks in the distribution that the workspace was made from, where that is on this node."""
+    """Return the digest of the locks in the workspace's own distribution, if that is on this node."""
     profile = dist.held(state.profile, state.release)
     return lock_digest(Path(state.root), dist.stacks_of(profile).values()) if profile else None
 
@@ -292,7 +294,7 @@ def _own_distribution(state: WorkspaceState) -> str | None:
 
 
 def _faults(report: Report, workspace: Path) -> Iterator[NodeFault]:
-    """The findings, cut where there are very many of one kind, with their files below the workspace."""
+    """Yield the findings with files below the workspace, limited per kind."""
     counted: Counter[tuple[str, str | None]] = Counter()
     top = f"{workspace}/"
     for found in report.sorted():
@@ -308,7 +310,7 @@ def _faults(report: Report, workspace: Path) -> Iterator[NodeFault]:
 
 
 def _applied(facts: NodeFacts, request: Request, dist: Distribution, workspace: Path, place: Path) -> NodeFacts:
-    """`apply` here, or with the verb preview all of it but the writing."""
+    """Run `apply` here, or with the verb preview everything except writing."""
     from patchctl.stack.plan import make_plan, select
     from patchctl.workspace.apply import apply_plan, preview
     from patchctl.workspace.current import current_state
@@ -357,7 +359,7 @@ def _applied(facts: NodeFacts, request: Request, dist: Distribution, workspace: 
 
 
 def _sources(request: Request, place: Path) -> Any:
-    """The node's own configuration and cache, with what the command line says in front."""
+    """Return the node's own configuration and cache, with the command line's options first."""
     from patchctl.bundle.reader import open_bundle
     from patchctl.source.cache import cache_root
     from patchctl.source.config import read_user_config

@@ -1,8 +1,8 @@
-"""What travels to every node: patchctl's own modules and the distribution, in one archive.
+"""The payload sent to every node: patchctl's modules and the distribution, in one archive.
 
-A node needs Python and git, and nothing else of ours: the manifests travel validated (manifest.cache), so that yaml is not
-imported there, and verify, status and apply from git, a cache or a bundle use the standard library
-alone. The same distribution and the same patchctl give the same bytes.
+A node needs only Python and git: manifests are sent validated (manifest.cache), so that yaml is not imported, and
+verify, status and apply from git, a cache or a bundle use only the standard library. The same distribution and
+patchctl give the same bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from patchctl.manifest.series import MUTANTS, RECORD, TESTS
 
 PACKAGE = Path(__file__).resolve().parent.parent
 CODE, DISTRIBUTION, CACHE = "code", "distribution", "cache"
-# What `identify` and editors read, and what proves features.
+# Only for `identify` and editors, and features' tests and records.
 _NOT_NEEDED = re.compile(rf"manifests/(trees|schema)/|patches/[^/]+/[^/]+/[^/]+/({TESTS}/|{MUTANTS}/|{RECORD}$)")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -35,7 +35,7 @@ class Payload:
 
 
 def make_payload(dist: Distribution) -> Payload:
-    """Reads everything once. Raises InvalidManifest when the manifests are no longer what they were."""
+    """Build the payload, reading each file once. Raises InvalidManifest if the manifests became invalid."""
     members = {f"{CODE}/patchctl/{p.relative_to(PACKAGE).as_posix()}": p for p in _sources()}
     members |= {f"{DISTRIBUTION}/{name}": path for name, path in distribution_files(dist.root)}
     with tempfile.TemporaryDirectory(prefix="patchctl-payload-") as name:
@@ -46,7 +46,7 @@ def make_payload(dist: Distribution) -> Payload:
 
 
 def distribution_files(root: Path) -> Iterator[tuple[str, Path]]:
-    """What makes trees what they are: manifests, locks, patches and carried files, by their path below the root."""
+    """Yield the files that determine trees, by path below the root: manifests, locks, patches, carried files."""
     for top in ("manifests", "patches"):
         for path in sorted((root / top).rglob("*")):
             name = path.relative_to(root).as_posix()
@@ -56,7 +56,7 @@ def distribution_files(root: Path) -> Iterator[tuple[str, Path]]:
 
 
 def distribution_digest(root: Path) -> str:
-    """One sha256 over path and content of `distribution_files`."""
+    """Return one sha256 over paths and content of `distribution_files`."""
     lines = (f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {name}\n" for name, p in distribution_files(root))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""What the nodes are asked, and what their answers are held against: from the distribution, a profile and an environment."""
+"""Builds the requests to nodes and what answers are compared with, from distribution, profile and environment."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from patchctl.cluster.payload import Payload, make_payload
 from patchctl.manifest.distribution import Distribution
 from patchctl.terminal.progress import Progress
 
-# What decides which code a process finds, whatever a recipe says.
+# Variables that decide which code a process finds, whatever a recipe sets.
 _ALWAYS = ("PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD")
 
 
 @dataclass(frozen=True)
 class ExpectedEnvironment:
-    """What the environment of every node is held against. `variables` are read, `values` are the same on all nodes,
-    `of_each_node` are release on each, with the reason. `start`: the upstream and the folder in its tree that training is
-    started in."""
+    """What nodes' environments are compared with.
+
+    `variables` are read, `values` must be the same on all nodes, `of_each_node` must be set on each, with the reason.
+    `start` is the upstream, and the folder in its tree, in which training starts.
+    """
 
     profile: str | None = None
     variables: tuple[str, ...] = ()
@@ -32,7 +34,7 @@ class ExpectedEnvironment:
 
 
 def plain_request(verb: Verb, dist: Distribution, workspace: Path | None, fallback: Path, seconds: float) -> Request:
-    """A request without details: `look`, and what `apply` adds its options to."""
+    """Return a minimal request, for `look` and as the base for `apply`."""
     named = str(workspace.absolute()) if workspace is not None else None
     root = str(dist.root)
     return Request(verb, named, str(fallback.absolute()), None, root, None, seconds, drop=own_paths())
@@ -41,7 +43,7 @@ def plain_request(verb: Verb, dist: Distribution, workspace: Path | None, fallba
 def looking_request(
     plain: Request, dist: Distribution, environment: ExpectedEnvironment, python: str | None
 ) -> Request:
-    """The request of `status` and `verify`."""
+    """Return the request of `status` and `verify`."""
     variables = list(dict.fromkeys([*_ALWAYS, *environment.variables]))
     names = {p: u.sdist or name for name, u in dist.upstreams.items() for p in u.packages}
     return Request(
@@ -66,7 +68,7 @@ def looking_request(
 def wanted_of(
     dist: Distribution, payload: Payload, environment: ExpectedEnvironment, nodes: int | None
 ) -> ClusterExpectation:
-    """What answers are held against. Raises WrongUse for a profile that is not there."""
+    """Return what answers are compared with. Raises WrongUse for an unknown profile."""
     if environment.profile is not None:
         dist.profile(environment.profile)
     return ClusterExpectation(
@@ -75,7 +77,7 @@ def wanted_of(
 
 
 class Applying:
-    """Asks for the parts of an `apply`: one request for all nodes, the payload and the bundle put into the object store once."""
+    """Sends the requests of an `apply`; payload and bundle go to the object store once."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""What runs in a Ray worker: looks at what this worker, and a process spawned from it, would import; then starts the
-patchctl that travelled with the task, in a process of its own.
+"""Runs in a Ray worker: looks at what this worker and a process spawned from it would import, then starts patchctl.
 
-Sent by value, because a node need not have patchctl: the standard library alone, and nothing of this package.
+patchctl is sent with the task and runs in its own process. The module is pickled by value, since nodes need not have
+patchctl: it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# Run in the worker and in the spawned process alike. Finds packages as `import` would, editable finders included, and
-# imports none of them: vllm and torch_npu take seconds, and end in tracebacks of their own without a device.
+# Run in the worker and in the spawned process. Finds packages as `import` would, with editable finders, without
+# importing them: vllm and torch_npu take seconds and fail without a device.
 _LOOK = """
 import importlib.metadata, importlib.util
 
@@ -43,15 +43,15 @@ def version_of(name):
 
 send({name: [*place_of(name), version_of(distribution)] for name, distribution in packages.items()})
 """
-# -I: neither PYTHONPATH nor the user's site-packages reach patchctl's own process. Both are what is looked at, not used.
+# -I keeps PYTHONPATH and user site-packages out of patchctl's own process; they are only inspected.
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from patchctl.__main__ import node; node()"
 _SPAWN_SECONDS = 60.0
 
 
 def answer(payload: bytes, request: dict[str, Any], bundle: bytes | None) -> dict[str, Any]:
-    """What this node has to say to `request`. `payload` and `bundle` are files, as bytes.
+    """Return this node's answer. `payload` and `bundle` are files' bytes; `request` is a facts.Request as JSON.
 
-    `request` is a facts.Request as JSON. The answer is {"facts": ...} as facts.NodeFacts, or {"broken": why there are none}.
+    The answer is {"facts": ...} as facts.NodeFacts, or {"broken": REASON}.
     """
     began = time.monotonic()
     here: dict[str, Any] = {
@@ -86,7 +86,7 @@ def _environment(names: list[str], secret: list[str]) -> dict[str, str | None]:
 
 
 def _views(request: dict[str, Any], workspace: str) -> dict[str, Any]:
-    """By view: what was found, or under "error" why nobody could tell."""
+    """Return what each view found, or an "error"."""
     start = [str(Path(workspace, request["start"][0], request["start"][1]))] if request["start"] else []
     own: dict[str, Any] = {}
     with _as_training_starts(start, request["drop"]):
@@ -96,9 +96,9 @@ def _views(request: dict[str, Any], workspace: str) -> dict[str, Any]:
 
 @contextmanager
 def _as_training_starts(start: list[str], drop: list[str]) -> Iterator[None]:
-    """sys.path as a worker of the training has it: Ray puts the folder that a driver is started in before all others."""
+    """Set sys.path as a training worker has it: Ray puts the driver's start folder first."""
     kept = sys.path[:]
-    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # these are the node's, wherever the driver was started
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # the node's own, wherever the driver runs
     for path in drop:
         if sys.path.count(path) > (path in named):
             sys.path.remove(path)
@@ -110,9 +110,9 @@ def _as_training_starts(start: list[str], drop: list[str]) -> Iterator[None]:
 
 
 def _spawned(names: dict[str, str]) -> dict[str, Any]:
-    """As an engine is started: multiprocessing's spawn, which hands on environment, folder and sys.path.
+    """Look from a process started like an engine, by multiprocessing's spawn, which passes on environment and sys.path.
 
-    The target is `exec`, so that the new process needs no module of ours to be found.
+    The target is `exec`, so that the new process need not import a module of ours.
     """
     spawn = multiprocessing.get_context("spawn")
     mine, its = spawn.Pipe(duplex=False)
@@ -121,11 +121,11 @@ def _spawned(names: dict[str, str]) -> dict[str, Any]:
         process.start()
         its.close()
         if not mine.poll(_SPAWN_SECONDS):
-            return {"error": f"a spawned process said nothing in {_SPAWN_SECONDS:.0f} s"}
+            return {"error": f"a spawned process did not answer within {_SPAWN_SECONDS:.0f} s"}
         found: dict[str, Any] = mine.recv()
         return found
     except (OSError, EOFError) as error:
-        return {"error": f"a spawned process ended before it could tell: {type(error).__name__} {error}".strip()}
+        return {"error": f"a spawned process ended without an answer: {type(error).__name__} {error}".strip()}
     finally:
         if process.pid is not None:
             process.kill()
@@ -145,7 +145,7 @@ def _patchctl(place: Path, given: dict[str, Any], seconds: float) -> dict[str, A
     try:
         out, err = process.communicate(json.dumps(given), timeout=max(seconds, 1.0))
     except subprocess.TimeoutExpired:
-        return {"broken": f"patchctl did not end in {seconds:.0f} s on this node"}
+        return {"broken": f"patchctl did not finish within {seconds:.0f} s on this node"}
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -154,5 +154,5 @@ def _patchctl(place: Path, given: dict[str, Any], seconds: float) -> dict[str, A
         result: dict[str, Any] = json.loads(out)
         return result
     except ValueError:
-        said = err.strip().splitlines()[-1:] or [f"it ended with {process.returncode}"]
+        said = err.strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
         return {"broken": f"patchctl failed on this node: {said[0]}"}

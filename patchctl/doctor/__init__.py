@@ -1,4 +1,4 @@
-"""What this machine lacks, as findings. Nothing is installed, downloaded or changed.
+"""Checks what this machine lacks, as findings. Installs, downloads and changes nothing.
 
-An error is something missing, and stops where patchctl itself needs it.
+What is missing is an error; the run fails if patchctl itself needs it.
 """

@@ -1,4 +1,4 @@
-"""What the behaviour tests and the patched frameworks run on. None of it is needed to fetch, apply or verify."""
+"""Checks what behaviour tests and patched frameworks need. Not needed to fetch, apply or verify."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 TORCH_PYTHON = "PATCHCTL_TORCH_PYTHON"
 _TIMEOUT_SECONDS = 60
 _SHOWN = 8
-# Runs in the interpreter that is asked about. Imports nothing of what it looks for: torch_npu without a driver ends in
-# a traceback of its own, and the metadata says which build it is.
+# Runs in the interpreter in question, without importing the packages: torch_npu fails without a driver, and the
+# metadata already tells the build.
 _PROBE = """
 import importlib.metadata, json, platform, sys
 found = {}
@@ -42,7 +42,7 @@ print(json.dumps({"python": platform.python_version(), "found": found}))
 
 
 class Interpreter:
-    """A Python and the distributions that it has. `problem` says why it could not be asked."""
+    """A Python and its distributions. `problem` says why it could not be asked."""
 
     def __init__(self, path: str, names: list[str]) -> None:
         self.path = path
@@ -66,21 +66,21 @@ class Interpreter:
             self.problem = one_line(str(error))
 
     def installed(self, name: str) -> str | None:
-        """The version of a distribution, or None."""
+        """Return the version of a distribution, or None."""
         return self._found[name][0] if name in self._found else None
 
     def nvidia(self, name: str) -> list[str]:
-        """The nvidia-* distributions that one requires."""
+        """Return the nvidia-* distributions that one requires."""
         return self._found[name][1] if name in self._found else []
 
 
 def training_python(named: str | None) -> str:
-    """The interpreter to ask: the one that was named, that of the behaviour tests, or our own."""
+    """Return the interpreter to check: the given one, that of the behaviour tests, or our own."""
     return named or os.environ.get(TORCH_PYTHON) or sys.executable
 
 
 def check_torch(named: str | None) -> Finding:
-    """A torch for the behaviour tests: any build that runs on a CPU and drags no nvidia-* in."""
+    """Check for a torch for the behaviour tests: any CPU build that pulls in no nvidia-* packages."""
     python = Interpreter(training_python(named), ["torch"])
     todo = f"set {TORCH_PYTHON} to a Python 3.11 with a CPU build of torch; without one the behaviour tests are skipped"
     if python.problem is not None:
@@ -100,7 +100,7 @@ def check_torch(named: str | None) -> Finding:
 def check_runtime(
     requirements: Mapping[str, Requirement], wanted: Mapping[str, str], named: str | None, root: Path = Path("/")
 ) -> Iterator[Finding]:
-    """What a profile was chosen for, against what is here. `root` is where system paths begin."""
+    """Compare a profile's runtime with this machine. System paths start at `root`."""
     names = {n: r.distribution or n for n, r in requirements.items() if r.kind == "python"}
     python = Interpreter(training_python(named), list(names.values()))
     for name, version in wanted.items():
@@ -111,21 +111,19 @@ def check_runtime(
         elif name in _SYSTEM:
             found, where = _SYSTEM[name](root)
         else:
-            yield looked_at(
-                "runtime", name, "warning", f"{version} is wanted; how to look for it is not known", needed=False
-            )
+            yield looked_at("runtime", name, "warning", f"{version} is wanted, but cannot be checked", needed=False)
             continue
         yield _compared(name, version, found, where)
     tool = shutil.which("npu-smi")
     if tool:
         yield looked_at("runtime", "npu-smi", "ok", f"at {tool}", needed=False)
     else:
-        yield looked_at("runtime", "npu-smi", "error", "not on PATH: no NPU's driver is installed here", needed=False)
+        yield looked_at("runtime", "npu-smi", "error", "not on PATH: no NPU driver is installed", needed=False)
 
 
 def check_packages(dist: Distribution, profile: Profile, named: str | None) -> Iterator[Finding]:
-    """The rest of what is installed, against the lock of the profile's requirements."""
-    from packaging.utils import canonicalize_name  # not above: nodes of a cluster have the standard library alone
+    """Compare the other installed packages with the lock of the profile's requirements."""
+    from packaging.utils import canonicalize_name  # not at the top: cluster nodes only have the standard library
 
     from patchctl.requirements.interpreter import differences, installed_in
 
@@ -133,7 +131,9 @@ def check_packages(dist: Distribution, profile: Profile, named: str | None) -> I
     try:
         found = differences(dist, profile, installed_in(python))
     except WrongUse as error:
-        yield looked_at("runtime", "packages", "warning", error.what, "name another with --python", needed=False)
+        yield looked_at(
+            "runtime", "packages", "warning", error.what, "choose another interpreter with --python", needed=False
+        )
         return
     if found is None:
         return
@@ -143,11 +143,10 @@ def check_packages(dist: Distribution, profile: Profile, named: str | None) -> I
 
 
 def package_findings(found: Sequence[PackageDifference], python: str, profile: Profile) -> Iterator[Finding]:
-    """How an interpreter differs from the lock of a profile's requirements: what can go wrong, each by itself, and the others
-    together."""
+    """Report an interpreter's differences from a profile's lock: important ones each, the rest together."""
     from patchctl.requirements.interpreter import summary
 
-    todo = f"patchctl requirements {profile.options} prints what pip installs"
+    todo = f"patchctl requirements {profile.options} prints the pip commands"
     matter = [d for d in found if d.matters]
     for one in matter[:_SHOWN]:
         level: Level = "error" if one.kind == "missing" else "warning"
@@ -157,7 +156,7 @@ def package_findings(found: Sequence[PackageDifference], python: str, profile: P
         what = f"in {python}: {summary(others)}"
         yield looked_at("runtime", "packages", "warning" if len(matter) > _SHOWN else "ok", what, todo, needed=False)
     elif not matter:
-        yield looked_at("runtime", "packages", "ok", f"{python} has what the lock has", needed=False)
+        yield looked_at("runtime", "packages", "ok", f"{python} matches the lock", needed=False)
 
 
 def _compared(name: str, wanted: str, found: str | None, where: str) -> Finding:
@@ -170,8 +169,10 @@ def _compared(name: str, wanted: str, found: str | None, where: str) -> Finding:
 
 
 def fits(found: str, wanted: str) -> bool:
-    """Whether a version is what a profile names: a version, a family (25.3.*) or limits. Versions that Python's rules
-    do not know (8.2.RC1.alpha) fit when they are the same, or begin with the family."""
+    """Whether a version matches what a profile asks for: a version, a family (25.3.*) or limits.
+
+    Versions that are not PEP 440 (8.2.RC1.alpha) match if equal, or if they start with the family.
+    """
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
     from packaging.version import InvalidVersion, Version
 
@@ -183,8 +184,11 @@ def fits(found: str, wanted: str) -> bool:
 
 
 def cann_file(root: Path = Path("/")) -> Path | None:
-    """Where CANN's toolkit writes its version, beside itself: <arch>-linux/ascend_toolkit_install.info, since 8.5 below cann/
-    and before that below ascend-toolkit/latest/. set_env.sh puts the folder into ASCEND_HOME_PATH."""
+    """Return the version file of CANN's toolkit, or None.
+
+    <arch>-linux/ascend_toolkit_install.info, since 8.5 below cann/, before that below ascend-toolkit/latest/.
+    set_env.sh puts the folder into ASCEND_HOME_PATH.
+    """
     named = [Path(os.environ[key]) for key in ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME") if os.environ.get(key)]
     for folder in (*named, root / "usr/local/Ascend/cann", root / "usr/local/Ascend/ascend-toolkit/latest"):
         for arch in dict.fromkeys((platform.machine(), "aarch64", "x86_64")):
@@ -195,7 +199,7 @@ def cann_file(root: Path = Path("/")) -> Path | None:
 
 
 def driver_file(root: Path = Path("/")) -> Path:
-    """The version file of the host's driver, which is mounted into containers with it."""
+    """Return the version file of the host's driver, which is mounted into containers with it."""
     return root / "usr/local/Ascend/driver/version.info"
 
 
@@ -219,6 +223,6 @@ def _version_in(file: Path) -> str | None:
 
 
 def info_version(text: str) -> str | None:
-    """The value of `version=` in one of Ascend's .info files."""
+    """Return the value of `version=` in one of Ascend's .info files."""
     found = re.search(r"(?im)^\s*version\s*=\s*\[?([^\]\s]+)", text)
     return one_line(found[1]) if found else None

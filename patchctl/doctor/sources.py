@@ -1,4 +1,4 @@
-"""Whether every stack's source can be had: from the cache, a mirror, a remote or a package index. Fetches nothing."""
+"""Checks whether every stack's source is available: cache, mirrors, remotes, package indexes. Fetches nothing."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ _AT_ONCE = 8
 
 @dataclass(frozen=True)
 class _Look:
-    """What was found for one stack: the forms in the cache, the git places that answer and those that do not, and the
-    same of the package indexes."""
+    """What was found for a stack: cached forms; git places that answer or not; indexes that list it or not."""
 
     cached: tuple[str, ...]
     answering: tuple[str, ...]
@@ -30,7 +29,7 @@ class _Look:
 def check_sources(
     stacks: Sequence[tuple[Upstream, Stack]], options: SourceOptions, note: Callable[[str], None]
 ) -> Iterator[Finding]:
-    """One finding a stack. Missing: no place has it. A warning: something answers, and not all that should."""
+    """Yield one finding per stack: an error if no place has it, a warning if some expected place does not answer."""
     for upstream, stack in stacks:
         note(f"looking for {stack.upstream}")
         name = f"{stack.upstream} {stack.name}"
@@ -59,8 +58,7 @@ def _look(upstream: Upstream, stack: Stack, options: SourceOptions) -> _Look:
 
 
 def _git_places(upstream: Upstream, mirrors: Sequence[str], offline: bool) -> tuple[list[str], list[Tried]]:
-    """Whether something is there: a local folder is looked at, a host is connected to. Whether it has the commit only a
-    fetch tells."""
+    """Return which places are there: local folders exist, hosts accept connections. Only a fetch finds the commit."""
     from patchctl.source.git_form import why_skipped
     from patchctl.source.places import parse_place
 
@@ -78,12 +76,12 @@ def _finding(name: str, stack: Stack, look: _Look, options: SourceOptions) -> Fi
     have += [f"the sdist is at {look.listed[0]}"] if look.listed else []
     tried = tuple(Tried(t.place, one_line(t.reason)) for t in (*look.silent, *look.unlisted))
     if not have and options.offline:
-        todo = "`patchctl fetch` brings it, where there is a network"
-        return looked_at("sources", name, "warning", "not in the cache, and offline nothing else is asked", todo)
+        todo = "run `patchctl fetch` with a network"
+        return looked_at("sources", name, "warning", "not in the cache, and offline", todo)
     if not have:
-        todo = f"--mirror {stack.upstream}=URL, or `mirrors:` in the user configuration, names another git place"
+        todo = f"add a git mirror with --mirror {stack.upstream}=URL or `mirrors:` in the user configuration"
         return looked_at("sources", name, "error", "no place has it", todo, tried=tried)
     if "git" not in look.cached and not look.answering and not options.offline:
-        todo = "enough as long as no patch needs a file that the sdist lacks; --mirror names another git place"
+        todo = "enough as long as no patch needs a file that the sdist lacks; --mirror adds a git mirror"
         return looked_at("sources", name, "warning", f"{', '.join(have)}; no git place answers", todo, tried=tried)
     return looked_at("sources", name, "ok", ", ".join(have), tried=tried)

@@ -1,1 +1,1 @@
-"""One Finding for all that look at something, and how people and machines read it: text, JSON, GitHub, GitLab, SARIF, JUnit."""
+"""One Finding type for all checks, and its output formats: text, JSON, GitHub, GitLab, SARIF, JUnit."""

@@ -1,4 +1,4 @@
-"""Findings as CI systems read them: GitHub annotations, GitLab's code quality, SARIF, JUnit. Computes nothing."""
+"""Findings in the formats of CI systems: GitHub annotations, GitLab code quality, SARIF, JUnit. Only renders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from patchctl.terminal.text import one_line
 
 
 class Described(Protocol):
-    """What a rule says of itself."""
+    """A rule's description."""
 
     @property
     def holds(self) -> str: ...
@@ -26,7 +26,7 @@ class Described(Protocol):
 
 @dataclass(frozen=True)
 class Shown:
-    """A report, the verb that made it, what its files are relative to, and what is known of its rules."""
+    """A report with what the formats need: the verb, the root that files are relative to, and the rules."""
 
     report: Report
     verb: str
@@ -35,14 +35,14 @@ class Shown:
 
 
 def _weight(finding: Finding) -> Level:
-    """A format's level, ok, note, warning or error: an error is what fails the run."""
+    """Return the level for a format: ok, note, warning or error, where error means that the run fails."""
     if finding.blocks:
         return "error"
     return "warning" if finding.level in ("error", "unknown") else finding.level
 
 
 def _message(finding: Finding) -> str:
-    """What is said where nothing stands beside it: the nodes, the fault, where it was sought and what to do."""
+    """Return the self-contained message: nodes, fault, places tried, what to do."""
     where = [", ".join(finding.nodes), finding.upstream, finding.file] if finding.nodes else []
     text = ": ".join([*filter(None, where), finding.message])
     text += f"; tried {places(finding.tried)}" if finding.tried else ""
@@ -50,10 +50,9 @@ def _message(finding: Finding) -> str:
 
 
 def github(shown: Shown) -> str:
-    """Workflow commands, one a line (docs.github.com, "Workflow commands for GitHub Actions").
+    """Render workflow commands, one per line (docs.github.com, "Workflow commands for GitHub Actions").
 
-    In a value %, CR and LF are escaped, in a property ':' and ',' as well; whatever else is a control character was made
-    visible before.
+    Values escape %, CR and LF, properties also ':' and ','; other control characters were made visible before.
     """
     lines = []
     for finding in shown.report.sorted():
@@ -80,8 +79,10 @@ def _property(text: str) -> str:
 
 
 def gitlab(shown: Shown) -> str:
-    """A code quality report (docs.gitlab.com, "Code Quality"). A line that moves is not another fault: the fingerprint counts
-    what is said of a place, and not where in the file."""
+    """Render a code quality report (docs.gitlab.com, "Code Quality").
+
+    The fingerprint excludes the line number, so that a moved line is not a new issue.
+    """
     import hashlib
 
     severities = {"error": "critical", "warning": "minor", "note": "info"}
@@ -108,7 +109,7 @@ def gitlab(shown: Shown) -> str:
 
 
 def sarif(shown: Shown) -> str:
-    """SARIF 2.1.0, which code scanning takes: one run, the rules that were broken, a result each."""
+    """Render SARIF 2.1.0 for code scanning: one run, the broken rules, one result each."""
     found = [f for f in shown.report.sorted() if _weight(f) != "ok"]
     driver = {
         "name": "patchctl",
@@ -139,7 +140,7 @@ def _sarif_result(finding: Finding) -> dict[str, Any]:
 
 
 def _sarif_places(finding: Finding) -> list[dict[str, Any]]:
-    """The file; else the nodes, or the thing of the machine, by their names."""
+    """Return the file, else nodes or the machine's part as logical locations."""
     from urllib.parse import quote
 
     if not finding.file or finding.nodes:
@@ -152,7 +153,7 @@ def _sarif_places(finding: Finding) -> list[dict[str, Any]]:
 
 
 def junit(shown: Shown) -> str:
-    """JUnit's XML: a failure for each error, a skipped case for what nobody could look at, a passed one for the rest."""
+    """Render JUnit XML: a failure per error, skipped cases for what could not be checked, passed ones for the rest."""
     report = shown.report
     cases = [_finding_case(f) for f in report.sorted()]
     cases += [_case("not-checked", n.what, "skipped", places(n.tried)) for n in report.not_checked]
@@ -164,7 +165,7 @@ def junit(shown: Shown) -> str:
 
 
 def _finding_case(finding: Finding) -> str:
-    """Named by its nodes and what was looked at, else by file and line, else by itself."""
+    """Render a test case, named by nodes and subject, else by file and line, else by id."""
     file = finding.file if finding.line is None else f"{finding.file}:{finding.line}"
     name = ": ".join(filter(None, [", ".join(finding.nodes), finding.name or file])) or finding.id
     if _weight(finding) == "ok":

@@ -1,7 +1,7 @@
-"""Findings as people read them, and as the JSON of docs/json.md. Computes nothing.
+"""Findings as text, and as the JSON of docs/json.md. Only renders.
 
-Messages and names may come from a patch file that nobody has vouched for. Every renderer makes control characters
-visible first, so that no finding can begin a line of its own, steer a terminal or speak to a CI runner.
+Messages and names may come from an untrusted patch file. Renderers escape control characters first, so that no
+finding can start a line of its own, steer a terminal or send commands to a CI runner.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONGEST_NAME = 25
 
 
 def report_json(report: Report) -> dict[str, Any]:
-    """The shape patchctl.verify/1 (docs/json.md). Strings are cleaned: what reads it may print it."""
+    """Return patchctl.verify/1 (docs/json.md). Strings are escaped, as readers may print them."""
     return {
         "findings": [
             cleaned(
@@ -50,7 +50,7 @@ def report_json(report: Report) -> dict[str, Any]:
 
 
 def machine_json(finding: Finding, words: Mapping[str, str]) -> dict[str, Any]:
-    """What Symptom and Preflight (docs/json.md) have in common; `words` are theirs for our levels."""
+    """Return the keys that Symptom and Preflight (docs/json.md) share. `words` translates levels."""
     return cleaned(
         {
             "area": finding.rule,
@@ -64,14 +64,14 @@ def machine_json(finding: Finding, words: Mapping[str, str]) -> dict[str, Any]:
 
 
 def cleaned(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Every string on one line that a terminal may show."""
+    """Escape every string to one line that is safe for a terminal."""
     return {key: visible_line(value) if isinstance(value, str) else value for key, value in row.items()}
 
 
 def report_text(report: Report, style: Style, *, quiet: bool = False) -> Iterator[str]:
-    """Findings by file; then what was not checked and where it was looked for; then how much was checked."""
+    """Yield findings by file, then what was not checked and the places tried, then a summary."""
     for file, found in groupby(report.sorted(), key=lambda f: f.file):
-        # A runner takes a line that begins with :: or ##[ for a command.
+        # CI runners read a line that starts with :: or ##[ as a command.
         shown = visible_line(file)
         yield style(f"./{shown}" if shown.startswith((":", "#")) else shown, bold=True)
         yield from (_finding_text(finding, style) for finding in found)
@@ -89,12 +89,12 @@ def _finding_text(finding: Finding, style: Style) -> str:
 
 
 def places(tried: Sequence[Tried]) -> str:
-    """Every place that was tried, and why it did not do."""
+    """Return every place tried, with its reason."""
     return "; ".join(f"{visible_line(t.place)} ({one_line(t.reason)})" for t in tried)
 
 
 def summary(report: Report, style: Style) -> str:
-    """The last line: how much was checked, found, and not checked."""
+    """Return the last line: how much was checked, found, and not checked."""
     errors, notes = len(report.errors), len(report.findings) - len(report.errors)
     checked = ", ".join(f"{n} {what}" for what, n in sorted(report.counts.items())) or "manifests only"
     found = style.bad(counted(errors, "error")) if errors else style.good("no errors")
@@ -106,7 +106,7 @@ def summary(report: Report, style: Style) -> str:
 def machine_text(
     findings: Sequence[Finding], areas: Mapping[str, str], words: Mapping[str, str], style: Style
 ) -> Iterator[str]:
-    """By area (by name, with its title) one line a finding, with what to do below it. `words` are those of the levels."""
+    """Yield one line per finding by area (name to title), with what to do below it. `words` translates levels."""
     wide, width = max(map(len, words.values())), min(_LONGEST_NAME, max(len(f.name) for f in findings))
     for area, title in areas.items():
         rows = [f for f in findings if f.rule == area]

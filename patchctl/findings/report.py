@@ -1,7 +1,7 @@
-"""What a look at something says: findings, what could not be looked at and where it was sought, and how much was looked at.
+"""The result of a check: findings, what could not be checked, and counts.
 
-They are common to `check` of files and trees, `doctor` and `preflight` of machines, `cluster` of nodes. Nodes of a
-cluster have the standard library alone.
+Used by `check` for files and trees, `doctor` and `preflight` for machines, `cluster` for nodes. Standard library
+only, as cluster nodes have nothing else.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Level = Literal["ok", "note", "warning", "error", "unknown"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at, and how it is. `rule` is an id of docs/lint-rules.md or docs/cluster.md; of a machine the
-    area, and `name` what was looked at there.
+    """The result of checking one thing.
 
-    `level`: ok; a note to know; a warning; an error; unknown, where nobody could look. `needed` says whether a run stops, or
-    goes wrong, where it is not as it should be; `accepted` that the user goes on all the same. `file` is a path below the
-    distribution's root, or in a workspace a path that a person can open; `line` counts from 1. `nodes` are those of a cluster
-    that have it, and `reference` what they were held against: lock, profile, recipe, majority or nothing. `todo` is what to do
-    about it, `tried` the places that did not have it.
+    `rule` is an id of docs/lint-rules.md or docs/cluster.md; for a machine the area, with `name` the thing checked.
+    `level` is ok, note, warning, error, or unknown if it could not be checked. `needed`: a run stops or goes wrong
+    unless it is ok; `accepted`: the user continues anyway. `file` is below the distribution's root, or a workspace
+    path that a person can open; `line` counts from 1. `nodes` are cluster nodes with this finding, `reference` what
+    they were compared with: lock, profile, recipe, majority or None. `todo` says what to do, `tried` lists places
+    that did not have it.
     """
 
     rule: str
@@ -45,12 +45,12 @@ class Finding:
 
     @property
     def blocks(self) -> bool:
-        """Whether it fails the run. What is needed has to be known, too: nothing is taken for fine because nobody could look."""
+        """Whether it fails the run. What is needed must also be known: unknown is not ok."""
         return self.needed and not self.accepted and self.level in ("error", "unknown")
 
     @property
     def id(self) -> str:
-        """What it is about, as one word for programs: `lock`, `host/open files`."""
+        """Its subject as one word for programs: `lock`, `host/open files`."""
         return f"{self.rule}/{self.name}" if self.name else self.rule
 
 
@@ -63,13 +63,13 @@ def looked_at(
     needed: bool = True,
     tried: tuple[Tried, ...] = (),
 ) -> Finding:
-    """What was found of one thing of a machine."""
+    """Build a finding about one thing of a machine."""
     return Finding(area, message, level=level, name=name, todo=todo, needed=needed, tried=tried)
 
 
 @dataclass(frozen=True)
 class NotChecked:
-    """Something that was to be checked and could not be had, with every place tried. `stack` is "upstream name"."""
+    """Something that could not be checked, with every place tried. `stack` is "upstream name"."""
 
     what: str
     tried: tuple[Tried, ...]
@@ -78,9 +78,9 @@ class NotChecked:
 
 @dataclass
 class Report:
-    """Everything that one run found. `counts` says of each kind of thing how many were looked at.
+    """Everything that one run found. `counts` says how many of each kind were checked.
 
-    `unseen` names the stacks of which no form could be had at all.
+    `unseen` names stacks without any available form.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -96,11 +96,11 @@ class Report:
         return [f for f in self.findings if f.blocks]
 
     def sorted(self) -> list[Finding]:
-        """The findings by place, those of a machine as they came; the same run gives the same order everywhere."""
+        """Return findings by place, a machine's in their order; the same run gives the same order everywhere."""
         return sorted(self.findings, key=lambda f: ("", 0) if f.name else (f.file, f.line or 0, f.rule, f.message))
 
     def exit_code(self, *, skip_unavailable: bool = False) -> int:
-        """1 with errors; else 3 when a stack had no form that could be had, unless that is accepted; else 0."""
+        """Return 1 with errors; else 3 if a stack had no available form, unless that is accepted; else 0."""
         if self.errors:
             return FINDINGS
         if self.unseen and not skip_unavailable:
@@ -109,7 +109,7 @@ class Report:
 
 
 def from_error(rule: str, error: PatchctlError, file: str, upstream: str | None = None) -> Finding:
-    """An exception of the tool as a finding, at the place that it names, else in `file`."""
+    """Convert an exception into a finding at its place, else in `file`."""
     where = error.where
     message = error.what if error.hint is None else f"{error.what} ({error.hint})"
     return Finding(rule, message, where.file if where else file, where.line if where else None, upstream=upstream)

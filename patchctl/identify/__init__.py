@@ -1,1 +1,1 @@
-"""Tells which pin a folder is, by blob ids: version strings lie in published images. Reads only; needs no git."""
+"""Finds which pin a folder contains by blob ids, as version strings in images can be wrong. Only reads; no git."""

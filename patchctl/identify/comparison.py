@@ -1,4 +1,4 @@
-"""One folder against one known tree: which files are the pin's, which are patched, and which are neither."""
+"""Compares a folder with a known tree: which files are the pin's, which are patched, and which are neither."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from patchctl.identify.scan import BUILD_OUTPUTS, FileContent, Folder
 from patchctl.identify.selection import applied_patches
 
 EMPTY = object_id("blob", b"")
-# Fewer files than this say nothing: a licence and an ignore file are the same in many projects.
+# Fewer files prove nothing: many projects share a licence and an ignore file.
 FEWEST = 3
-# What setuptools-scm, vllm-ascend's setup.py and protobuf's compiler write into packages.
+# Files that setuptools-scm, vllm-ascend's setup.py and protobuf's compiler write into packages.
 _WRITTEN_MODULE = re.compile(rb"(^|/)(_version|_build_info|[^/]+_pb2|[^/]+_pb2_grpc)\.py$")
 _CRLF = "line ends are CRLF; with LF it would be the file"
 
 
 @dataclass(frozen=True)
 class FileDifference:
-    """A file that is neither the pin's nor what our patches make of it, and why."""
+    """A file that is neither the pin's nor a patched version of it, and why."""
 
     path: str
     why: str
@@ -28,8 +28,7 @@ class FileDifference:
 
 @dataclass(frozen=True)
 class PatchFound:
-    """A patch of the stack: in all of its files that are here ("wholly"), or in some of them ("partly", and not in
-    `without`)."""
+    """A patch of the stack found "wholly" (in all of its files that are here) or "partly" (missing in `without`)."""
 
     file: str
     feature: str
@@ -39,8 +38,11 @@ class PatchFound:
 
 @dataclass
 class Comparison:
-    """The raw result. Paths are of the folder, in bytes; `at` is the tree's folder that the folder is, with '/' at its
-    end, empty for the whole tree. `applied` holds the patches' numbers for each touched file that is here."""
+    """The raw result of a comparison.
+
+    Paths are the folder's, in bytes. `at` is the tree's folder that was compared, ending with '/', empty for the
+    whole tree. `applied` has the patch numbers found in each touched file that is here.
+    """
 
     known: KnownTree
     at: bytes
@@ -59,13 +61,13 @@ class Comparison:
 
     @property
     def similar(self) -> bool:
-        """Whether the folder is worth naming as this pin's or one near it."""
+        """Whether the folder is similar enough to report as this pin."""
         fewest = min(FEWEST, sum(1 for e in self.known.files.values() if e.id != EMPTY))
         return len(self.telling) >= fewest and len(self.telling) * 10 >= len(self.present)
 
     @property
     def exact(self) -> bool:
-        """Whether it is the pin, patched or not: nothing else, no module missing among others, enough to tell."""
+        """Whether the folder is the pin, patched or not: nothing else, no modules missing, enough files to tell."""
         modules = [n for n in self.missing if n.endswith(b".py") and self.known.in_package(self.at + n)]
         whole = all(p.state == "wholly" for p in patches_found(self))
         enough = self.similar and len(self.present) >= len(self.missing)
@@ -73,11 +75,11 @@ class Comparison:
 
 
 def compare(folder: Folder, known: KnownTree, at: bytes) -> Comparison:
-    """Compare every file that the tree has below `at`; each file is read at most once, whatever it is compared with."""
+    """Compare every file that the tree has below `at`. Each file is read at most once, however many trees it meets."""
     result = Comparison(known, at)
     paths = {p for p in known.files.keys() | known.touched.keys() if p.startswith(at)} - known.submodules
     if folder.is_site_packages and known.packages:
-        paths = {p for p in paths if known.in_package(p)}  # verl's wheel brings a `tests` of its own, as many do
+        paths = {p for p in paths if known.in_package(p)}  # many wheels, verl's too, install a top-level `tests`
     absent = []
     for path in sorted(paths):
         name = path[len(at) :]
@@ -99,7 +101,7 @@ def compare(folder: Folder, known: KnownTree, at: bytes) -> Comparison:
 
 
 def _nearest_folder(known: KnownTree, path: bytes) -> bytes:
-    """The folder of a path, or the nearest one above that the pin has files in: a patch may add whole folders."""
+    """Return a path's folder, or the nearest one above in which the pin has files: patches may add folders."""
     folder = path.rpartition(b"/")[0]
     while folder and folder not in known.folders:
         folder = folder.rpartition(b"/")[0]
@@ -107,7 +109,7 @@ def _nearest_folder(known: KnownTree, path: bytes) -> bytes:
 
 
 def _absent(result: Comparison, path: bytes) -> None:
-    """A file that is not there, while its neighbours are: deleted by a patch, not added by one, or missing."""
+    """Record an absent file whose neighbours exist: deleted by a patch, not added by one, or missing."""
     name = path[len(result.at) :]
     gone = next((s for s in result.known.states.get(path, ()) if s.id is None), None)
     if gone is not None:
@@ -138,7 +140,7 @@ def _judge(result: Comparison, folder: Folder, path: bytes, name: bytes, content
 
 
 def _applied(known: KnownTree, folder: Folder, path: bytes, name: bytes, oid: str) -> frozenset[int] | None:
-    """The patches that are in a file with this blob id; None when it is no file of the pin's, patched or not."""
+    """Return the patches in a file with this blob id; None if it is not a version of the pin's file."""
     if path not in known.touched:
         return frozenset() if known.files[path].id == oid else None
     for state in known.states[path]:
@@ -154,10 +156,10 @@ def _applied(known: KnownTree, folder: Folder, path: bytes, name: bytes, oid: st
 
 
 def _extra(folder: Folder, known: KnownTree, at: bytes, present: set[bytes]) -> list[bytes]:
-    """Modules inside the packages that the pin does not have: they are imported like the others.
+    """Return modules inside the packages that the pin does not have: they are imported like the others.
 
-    Not those that builds write (`_version.py`), nor what lies in folders that are no package: vllm-ascend installs
-    whole operator kits below `_cann_ops_custom`, Python files among them.
+    Excludes what builds write (`_version.py`) and folders that are not packages: vllm-ascend installs whole operator
+    kits with Python files below `_cann_ops_custom`.
     """
     if not any(known.in_package(at + n) for n in present):
         return []
@@ -174,7 +176,7 @@ def _extra(folder: Folder, known: KnownTree, at: bytes, present: set[bytes]) -> 
 
 
 def _in_packages_all_the_way(folder: Folder, known: KnownTree, at: bytes, name: bytes) -> bool:
-    """Whether each folder on the way to a file, below the upstream's package, is the pin's or has an `__init__.py`."""
+    """Whether every folder on the way, below the upstream's package, is the pin's or has an `__init__.py`."""
     parts = name.split(b"/")[:-1]
     above = [b"/".join(parts[: i + 1]) for i in range(len(parts))]
     return all(
@@ -183,7 +185,7 @@ def _in_packages_all_the_way(folder: Folder, known: KnownTree, at: bytes, name: 
 
 
 def patches_found(result: Comparison) -> tuple[PatchFound, ...]:
-    """The patches of the stack that are in the folder, in their order."""
+    """Return the stack's patches that are in the folder, in order."""
     found = []
     for number, patch in enumerate(result.known.patches):
         names = [n for n in result.applied if number in result.known.touched[result.at + n]]
@@ -195,8 +197,11 @@ def patches_found(result: Comparison) -> tuple[PatchFound, ...]:
 
 
 def form_of(result: Comparison, folder: Folder) -> str:
-    """complete: every file of the list. package: all modules of the packages and nothing beside them. sdist: the same,
-    and beside them what a source distribution has. part: less than that."""
+    """Return what the folder contains.
+
+    complete: every file of the list. package: all modules of the packages and nothing else. sdist: the same, plus
+    what a source distribution has. part: less than that.
+    """
     known, at = result.known, result.at
     expected = known.files.keys() - known.submodules
     here = {at + n for n in result.present | result.applied.keys()}
@@ -211,10 +216,10 @@ def form_of(result: Comparison, folder: Folder) -> str:
 
 
 def is_build_output(name: bytes) -> bool:
-    """Whether a compiler, an interpreter or a packaging tool writes files of this name."""
+    """Whether compilers, interpreters or packaging tools write files of this name."""
     return name.endswith(BUILD_OUTPUTS) or _WRITTEN_MODULE.search(name) is not None
 
 
 def show(path: bytes) -> str:
-    """A path as text, whatever its bytes are."""
+    """Return a path as text, whatever its bytes."""
     return path.decode("utf-8", "backslashreplace")

@@ -1,4 +1,4 @@
-"""What a distribution knows of its pins' files: the list of each tree, and what the stack's patches make of it."""
+"""The files of a distribution's pins: each tree's list, and the versions that the stack's patches make."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from patchctl.manifest.types import Stack
 
 @dataclass(frozen=True)
 class FileState:
-    """What a file can be: its blob id (None: not there) with the numbers of the patches `applied`."""
+    """A version of a file: its blob id (None: absent) with the patches `applied`, by number."""
 
     id: str | None
     applied: frozenset[int]
@@ -24,7 +24,7 @@ class FileState:
 
 @dataclass(frozen=True)
 class KnownTree:
-    """A stack's pin. `packages` are folders, each with '/' at its end; `generated`: what upstream's build writes."""
+    """A stack's pin. `packages` are folders ending with '/'; `generated` are files that upstream's build writes."""
 
     stack: Stack
     patch_files: Mapping[str, Path]
@@ -48,7 +48,7 @@ class KnownTree:
 
     @cached_property
     def touched(self) -> dict[bytes, tuple[int, ...]]:
-        """The files that patches change or add, each with the numbers of those patches in their order."""
+        """Files that patches change or add, with the numbers of those patches in order."""
         found: dict[bytes, tuple[int, ...]] = {}
         for number, patch in enumerate(self.patches):
             for file in patch.files or ():
@@ -58,8 +58,10 @@ class KnownTree:
 
     @cached_property
     def states(self) -> dict[bytes, tuple[FileState, ...]]:
-        """What each touched file is at the pin, and after each patch of the whole stack; the last one first, since a
-        file that two patches leave the same has both."""
+        """The versions of each touched file: at the pin and after each patch of the full stack, last first.
+
+        Last first, since a file left unchanged by the later of two patches counts as having both.
+        """
         found: dict[bytes, tuple[FileState, ...]] = {}
         for path, numbers in self.touched.items():
             entry = self.files.get(path)
@@ -75,7 +77,7 @@ class KnownTree:
 
     @cached_property
     def folders(self) -> frozenset[bytes]:
-        """The folders that hold files themselves; the tree's own is empty."""
+        """Folders that directly contain files; the root is b""."""
         return frozenset(p.rpartition(b"/")[0] for p in self.files)
 
     @cached_property
@@ -83,17 +85,17 @@ class KnownTree:
         return frozenset(part for path in self.files for part in path.split(b"/")[:-1])
 
     def in_package(self, path: bytes) -> bool:
-        """Whether an interpreter would find this file when it imports one of the upstream's packages."""
+        """Whether an import of the upstream's packages could find this file."""
         return path.startswith(self.packages)
 
     def is_module(self, path: bytes) -> bool:
-        """Whether every installation has it: `find_packages` leaves out files in folders without `__init__.py`."""
+        """Whether every installation has this file: `find_packages` skips folders without `__init__.py`."""
         init = path.rpartition(b"/")[0] + b"/__init__.py"
         return self.in_package(path) and path.endswith(b".py") and init in self.files
 
 
 def known_trees(dist: Distribution) -> list[KnownTree]:
-    """Every stack whose list of files is checked in. Raises BadManifest for a damaged list or lock."""
+    """Return every stack with a committed file list. Raises BadManifest for a damaged list or lock."""
     found = []
     for stack in dist.stacks.values():
         listed = read_tree_list(dist.root, stack)

@@ -1,11 +1,11 @@
-"""Every file of a pin, generated and checked in: what `identify` compares a folder with, where no source can be had.
+"""Lists of all files of a pin, generated and committed, so that `identify` needs no source.
 
     manifests/trees/<upstream>/<stack>.tsv
     # verl v0.6.0: git commit ddd86f52...            or        # vllm v0.14.1: sdist vllm 0.14.1 sha256 c7c6d0a7...
     100644<TAB>66015ad3...<TAB>.gemini/config.yaml
 
-One line a file, sorted by the bytes of the path. Form git is preferred: it is the whole commit, where an sdist holds what its project
-chose to ship, and sometimes files of submodules, which the manifest's `pin.sdist.untracked` names.
+One line per file, sorted by the path's bytes. Form git is preferred: it is the whole commit, while an sdist has what
+its project ships, sometimes including files of submodules, which the manifest lists in `pin.sdist.untracked`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _HEAD = re.compile(
     rb"(?:git commit (?P<commit>[0-9a-f]{40})|sdist (?P<name>\S+) (?P<version>\S+) sha256 (?P<sha256>[0-9a-f]{64}))"
 )
 _LINE = re.compile(rb"(?P<mode>100644|100755|120000|160000)\t(?P<id>[0-9a-f]{40})\t(?P<path>[^\0]+)")
-# What form sdist writes as the message of its root commit (patchctl/source/sdist.py).
+# The message of form sdist's root commit (patchctl/source/sdist.py).
 _SDIST_MESSAGE = re.compile(r"\n\n(\S+) (\S+) from its source distribution\n\nsha256: ([0-9a-f]{64})\n\Z")
-_HINT = "it is generated: `patchctl lock` writes it again"
+_HINT = "it is generated: `patchctl lock` recreates it"
 
 
 @dataclass(frozen=True)
 class TreeList:
-    """The files of a pin. `source` says what they were read from, as the first line has it; `form` is git or sdist."""
+    """The files of a pin. `source` is where they were read from, as in the first line; `form` is git or sdist."""
 
     upstream: str
     stack: str
@@ -46,28 +46,28 @@ class TreeList:
 
 
 def tree_list_file(root: Path, upstream: str, stack: str) -> Path:
-    """Where the list of a stack's pin lies."""
+    """Return the path of the list of a stack's pin."""
     return root / TREES / upstream / f"{stack}.tsv"
 
 
 def read_tree_list(root: Path, stack: Stack) -> TreeList | None:
-    """The list of a stack's pin; None when there is none. Raises BadManifest for a bad one, and for another pin's."""
+    """Return the list of a stack's pin, or None. Raises BadManifest for a damaged list or another pin's."""
     file = tree_list_file(root, stack.upstream, stack.name)
     try:
         data = file.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise BadManifest(f"the list of files cannot be read: {error.strerror}", where=Where(str(file))) from error
+        raise BadManifest(f"cannot read the file list: {error.strerror}", where=Where(str(file))) from error
     found = parse_tree_list(data, str(file))
     if (found.upstream, found.stack) != (stack.upstream, stack.name) or found.source not in _sources(stack, found):
-        what = f"the list is of {found.upstream} {found.stack}, {found.source}, and not of the stack's pin"
+        what = f"the file list is for {found.upstream} {found.stack}, {found.source}, not for the stack's pin"
         raise BadManifest(what, where=Where(str(file), 1), hint=_HINT)
     return found
 
 
 def _sources(stack: Stack, found: TreeList) -> list[str]:
-    """What a list of this stack may have been read from. The sdist's name is the index's affair, not the pin's."""
+    """Return the sources a list of this stack may name. The sdist's name comes from the index, not the pin."""
     sdist = stack.pin.sdist
     known = [f"git commit {stack.pin.commit}"] if stack.pin.commit else []
     if sdist is not None and found.form == "sdist":
@@ -76,17 +76,17 @@ def _sources(stack: Stack, found: TreeList) -> list[str]:
 
 
 def parse_tree_list(data: bytes, name: str) -> TreeList:
-    """Read the bytes of a list; `name` is what messages call it. Raises BadManifest with the line."""
+    """Parse the bytes of a list; `name` is for messages. Raises BadManifest with the line."""
     lines = data.split(b"\n")
     head = _HEAD.fullmatch(lines[0])
     if head is None or lines.pop() != b"":
-        raise BadManifest("this is no list of a pin's files", where=Where(name, 1), hint=_HINT)
+        raise BadManifest("not a list of a pin's files", where=Where(name, 1), hint=_HINT)
     files: Files = {}
     last = b""
     for number, line in enumerate(lines[1:], 2):
         match = _LINE.fullmatch(line)
         if match is None or match["path"] <= last:
-            what = "expected mode, blob id and path, with tabs between them, sorted by path"
+            what = "expected mode, blob id and path, separated by tabs and sorted by path"
             raise BadManifest(what, where=Where(name, number), hint=_HINT)
         last = match["path"]
         files[last] = TreeEntry(int(match["mode"], 8), match["id"].decode())
@@ -98,17 +98,17 @@ def parse_tree_list(data: bytes, name: str) -> TreeList:
 
 
 def render_tree_list(found: TreeList) -> bytes:
-    """The file's bytes. Raises BadManifest for a name with a line end, which no list of lines can hold."""
+    """Return the file's bytes. Raises BadManifest for a name with a line end, which the format cannot hold."""
     broken = next((p for p in found.files if b"\n" in p), None)
     if broken is not None:
-        raise BadManifest(f"{found.upstream} has a file whose name holds a line end: {broken!a}")
+        raise BadManifest(f"{found.upstream} has a file name with a line end: {broken!a}")
     lines = [f"# {found.upstream} {found.stack}: {found.source}".encode()]
     lines += [b"%o\t%s\t%s" % (e.mode, e.id.encode(), p) for p, e in sorted(found.files.items())]
     return b"\n".join(lines) + b"\n"
 
 
 def tree_list_of(stack: Stack, base: Base) -> TreeList:
-    """The list of a base of the cache, every object of it verified. Raises SourceMismatch."""
+    """Return the list of a cached base, with every tree object verified. Raises SourceMismatch."""
     from patchctl.git.catfile import ObjectReader
 
     with ObjectReader(base.repo) as reader:
@@ -122,30 +122,31 @@ def _sdist_source(message: str, base: Base) -> str:
     match = _SDIST_MESSAGE.search(message)
     if match is None:
         raise BadManifest(
-            f"{base.commit} is no commit that patchctl made of a source distribution", where=str(base.repo)
+            f"{base.commit} is not a commit that patchctl made from a source distribution", where=str(base.repo)
         )
     return "sdist {} {} sha256 {}".format(*match.groups())
 
 
 @dataclass(frozen=True)
 class ListDifference:
-    """What differs between a list and a base, and what makes them agree: a command, or lines for the stack's manifest."""
+    """A difference between a list and a base, and how to fix it: a command, or lines for the manifest."""
 
     what: str
     cure: str
 
 
 def check_tree_list(root: Path, stack: Stack, base: Base) -> ListDifference | None:
-    """What differs between the list that is checked in and this base; None when they agree.
+    """Compare the committed list with this base; return the difference, or None.
 
-    A list of form git agrees with an sdist whose files are the commit's, apart from those that the manifest calls untracked.
+    A list of form git matches an sdist whose files are the commit's, apart from those that the manifest calls
+    untracked.
     """
     wanted = tree_list_of(stack, base)
     have = _listed(root, stack)
     shown = f"{TREES}/{stack.upstream}/{stack.name}.tsv"
     lock = f"`patchctl lock --upstream {stack.upstream}"
     if have is None:
-        return ListDifference(f"{shown} is missing or cannot be used", f"{lock}` writes it")
+        return ListDifference(f"{shown} is missing or unusable", f"{lock}` writes it")
     if have.form == "git" and base.form == "sdist":
         return _sdist_difference(
             stack, have, wanted, shown, f"{lock} --source git --mirror {stack.upstream}=REPOSITORY`"
@@ -154,16 +155,16 @@ def check_tree_list(root: Path, stack: Stack, base: Base) -> ListDifference | No
     if other:
         return ListDifference(_differs(shown, wanted, other), f"{lock}` writes it")
     if have.source != wanted.source:
-        return ListDifference(f"{shown} says {have.source}, and this is {wanted.source}", f"{lock}` writes it")
+        return ListDifference(f"{shown} names {have.source}, but the base is {wanted.source}", f"{lock}` writes it")
     return None
 
 
 def _sdist_difference(stack: Stack, have: TreeList, wanted: TreeList, shown: str, relock: str) -> ListDifference | None:
-    """Between the pinned commit's files and those of its sdist."""
+    """Compare the pinned commit's files with those of its sdist."""
     changed = sorted(p for p, e in wanted.files.items() if have.files.get(p, e) != e)
     if changed:
         return ListDifference(
-            _differs(shown, wanted, changed), f"{relock} writes it, if the list was changed and not the pin"
+            _differs(shown, wanted, changed), f"{relock} writes it, if the list is wrong and not the pin"
         )
     assert stack.pin.sdist is not None
     manifest = f"manifests/stacks/{stack.upstream}/{stack.name}.yaml"
@@ -185,7 +186,7 @@ def _sdist_difference(stack: Stack, have: TreeList, wanted: TreeList, shown: str
 
 
 def _at(path: bytes, name: str) -> bool:
-    """Whether a path is the file, or in the folder, of that name."""
+    """Whether a path is the file or folder `name`, or inside it."""
     return path == name.encode() or path.startswith(name.encode() + b"/")
 
 
@@ -195,13 +196,13 @@ def _text(path: bytes) -> str:
 
 def _differs(shown: str, wanted: TreeList, paths: list[bytes]) -> str:
     files = "1 file" if len(paths) == 1 else f"{len(paths)} files"
-    return f"{shown} differs from {wanted.source} in {files}, the first is {_text(paths[0])}"
+    return f"{shown} differs from {wanted.source} in {files}; the first is {_text(paths[0])}"
 
 
 def update_tree_list(root: Path, stack: Stack, base: Base) -> ListDifference | None:
-    """Write the list where `check_tree_list` finds a difference; returns that, None when nothing was written.
+    """Write the list if `check_tree_list` finds a difference; return that difference, or None.
 
-    Raises BadManifest instead of letting an sdist replace the list of the pinned commit, which it contradicts.
+    Raises BadManifest instead of replacing the pinned commit's list by that of an sdist that contradicts it.
     """
     difference = check_tree_list(root, stack, base)
     if difference is None:
@@ -216,7 +217,7 @@ def update_tree_list(root: Path, stack: Stack, base: Base) -> ListDifference | N
 
 
 def write_tree_list(root: Path, stack: Stack, base: Base) -> Path:
-    """Write the list of this base, whatever is there; by rename, so that no reader sees half of it."""
+    """Write the list of this base unconditionally, by rename."""
     file = tree_list_file(root, stack.upstream, stack.name)
     replace_file(file, render_tree_list(tree_list_of(stack, base)))
     return file
@@ -226,4 +227,4 @@ def _listed(root: Path, stack: Stack) -> TreeList | None:
     try:
         return read_tree_list(root, stack)
     except BadManifest:
-        return None  # damaged, or of another pin: it is written anew
+        return None  # damaged or for another pin: to be replaced

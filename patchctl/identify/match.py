@@ -1,6 +1,6 @@
-"""Which known trees a folder is. A site-packages folder can be several; a subfolder is found by where its names fit.
+"""Decides which known trees a folder contains. Site-packages can have several; a subfolder is placed by its file names.
 
-Names choose what is compared; blob ids alone decide.
+Names choose what is compared; only blob ids decide.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from patchctl.identify.comparison import (
 from patchctl.identify.known import KnownTree
 from patchctl.identify.scan import Folder, scan
 
-# How many places in a tree a folder is compared with: a folder with two common names in it fits several.
+# A folder with two common names fits several places; compare with at most this many.
 _PLACES = 4
 
 
 @dataclass(frozen=True)
 class Identified:
-    """One pin that the folder holds, wholly or nearly. Paths are below the folder.
+    """A pin that the folder contains, fully or nearly. Paths are below the folder.
 
-    `at` is the tree's folder that the folder is, empty for the whole tree; `form` is complete, package, sdist or part.
-    `stacks` are all stacks of this pin, `rivals` stacks of other pins that fit exactly as well.
+    `at` is the matching folder of the tree, empty for the root; `form` is complete, package, sdist or part. `stacks`
+    are all stacks of this pin, `rivals` stacks of other pins that fit equally well.
     """
 
     upstream: str
@@ -59,7 +59,7 @@ class Identified:
 
 @dataclass(frozen=True)
 class Identification:
-    """What a folder is. `others` counts the files of no pin found, `build_outputs` those that compilers write."""
+    """The contents of a folder. `others` counts files of no pin, `build_outputs` compiled files."""
 
     folder: str
     trees: tuple[Identified, ...]
@@ -71,12 +71,12 @@ class Identification:
 
     @property
     def exact(self) -> bool:
-        """Whether every tree that was found is a pin's, and one was found."""
+        """Whether at least one tree was found and every one is exactly a pin's."""
         return bool(self.trees) and all(t.exact for t in self.trees) and not self.unreadable
 
 
 def identify(path: Path, known: Sequence[KnownTree]) -> Identification:
-    """Compare a folder with every known tree. Writes nothing; what cannot be read is named, not raised."""
+    """Compare a folder with every known tree. Writes nothing; unreadable files are listed, not raised."""
     names = {name for tree in known for name in tree.folder_names}
     folder = scan(path, names, _everywhere_submodules(known))
     chosen = _chosen(_comparisons(folder, known))
@@ -92,13 +92,13 @@ def identify(path: Path, known: Sequence[KnownTree]) -> Identification:
 
 
 def _everywhere_submodules(known: Sequence[KnownTree]) -> set[bytes]:
-    """The folders that are submodules in some tree and nobody's own: verl's `recipe` became one after v0.6.0."""
+    """Return paths that are submodules in some tree and in none contain files: verl's `recipe` since v0.7."""
     own = {f + b"/" for tree in known for f in tree.folders}
     return {s for tree in known for s in tree.submodules if not any(f.startswith(s + b"/") for f in own)}
 
 
 def _comparisons(folder: Folder, known: Iterable[KnownTree]) -> list[Comparison]:
-    """The best comparison with each tree, of those that are similar at all; the best of all first."""
+    """Return the best similar comparison with each tree, best first."""
     found = []
     for tree in known:
         here = [compare(folder, tree, at) for at in _places(folder.files, tree)]
@@ -109,12 +109,12 @@ def _comparisons(folder: Folder, known: Iterable[KnownTree]) -> list[Comparison]
 
 
 def _score(result: Comparison) -> tuple[int, bool, int, int]:
-    """More files that are the pin's, patched or not; of equals the one that explains all, and with fewer patches."""
+    """Rank by files of the pin, patched or not; then exactness, fewer differing or missing, fewer extra files."""
     return len(result.telling), result.exact, -len(result.differing) - len(result.missing), -len(result.extra)
 
 
 def _places(names: Iterable[bytes], tree: KnownTree) -> list[bytes]:
-    """The folders of the tree that the folder could be, by the files that would fit, the likeliest first."""
+    """Return the tree's folders that this folder could be, likeliest first, judged by file names."""
     by_name: dict[bytes, list[bytes]] = defaultdict(list)
     for path in tree.files:
         by_name[path.rpartition(b"/")[2]].append(path)
@@ -127,7 +127,7 @@ def _places(names: Iterable[bytes], tree: KnownTree) -> list[bytes]:
 
 
 def _chosen(comparisons: list[Comparison]) -> list[list[Comparison]]:
-    """Those that hold files of their own, each with the others that claim the same files: of one pin, or near it."""
+    """Group comparisons that claim the same files; each group's first has files of its own."""
     chosen: list[list[Comparison]] = []
     for result in comparisons:
         group = next((g for g in chosen if len(result.telling & g[0].telling) * 2 > len(result.telling)), None)
@@ -139,7 +139,7 @@ def _chosen(comparisons: list[Comparison]) -> list[list[Comparison]]:
 
 
 def _identified(group: list[Comparison], folder: Folder) -> Identified:
-    """The best of a group, with the stacks that have the same pin and the other pins that cannot be told from it."""
+    """Describe the best of a group, with stacks of the same pin and pins that cannot be told apart."""
     best = group[0]
     pin = best.known.stack.pin
     same = [c for c in group if (c.known.upstream, c.known.stack.pin.identity) == (best.known.upstream, pin.identity)]

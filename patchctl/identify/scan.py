@@ -1,6 +1,6 @@
-"""What lies in a folder: every name once, and the content of those files that somebody asks for.
+"""Lists a folder once, and reads files on demand.
 
-Symbolic links are never followed, and nothing but regular files is opened: a FIFO would wait for ever.
+Symbolic links are never followed, and only regular files are opened: a FIFO would block.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from patchctl.git.objects import EXECUTABLE, REGULAR, SYMLINK, object_id
 
-# Never a part of a source tree; some (`build`, `venv`) could be, and are looked into when a known tree has the name.
+# Not part of source trees; those that could be (`build`, `venv`) are scanned if a known tree has the name.
 _PASSED_BY = frozenset(
     b".git .hg .svn .venv .tox .nox .eggs .mypy_cache .pytest_cache .ruff_cache .hypothesis .patchctl"
     b" __pycache__ node_modules venv build dist".split()
@@ -25,7 +25,7 @@ _LARGEST = 1 << 28
 
 @dataclass(frozen=True)
 class FileContent:
-    """A file's blob id and mode; `lf_id` is the id that it would have with LF line ends, None where it has no CRLF."""
+    """A file's blob id and mode. `lf_id` is its id with LF line ends, None if it has no CRLF."""
 
     id: str
     mode: int
@@ -34,9 +34,9 @@ class FileContent:
 
 @dataclass
 class Folder:
-    """The names below a folder. `files` maps a path (bytes, '/') to its mode; 0 for what git does not keep.
+    """The names below a folder. `files` maps a path (bytes, '/') to its mode; 0 for types that git does not store.
 
-    `is_site_packages`: an installer keeps its records here, so that what lies beside the packages is anybody's.
+    `is_site_packages`: there is a .dist-info, so files beside the packages can belong to anyone.
     """
 
     path: Path
@@ -47,13 +47,13 @@ class Folder:
     _contents: dict[bytes, FileContent | str] = field(default_factory=dict)
 
     def content(self, path: bytes) -> FileContent | str:
-        """What is in the file at `path`, read once; or why it cannot be told, in a few words."""
+        """Return the content of the file at `path`, read once, or why it cannot be read."""
         if path not in self._contents:
             self._contents[path] = self._read(path)
         return self._contents[path]
 
     def data(self, path: bytes) -> bytes:
-        """The bytes of a regular file. Raises OSError."""
+        """Return the bytes of a regular file. Raises OSError."""
         return _regular_bytes(self._full(path))
 
     def _full(self, path: bytes) -> bytes:
@@ -74,7 +74,7 @@ class Folder:
 
 
 def _regular_bytes(full: bytes) -> bytes:
-    """The file may have been replaced since it was listed: what is opened is looked at again."""
+    """Read a regular file, checked again after opening, since it may have been replaced."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     with open(os.open(full, flags), "rb") as source:
         status = os.fstat(source.fileno())
@@ -86,8 +86,11 @@ def _regular_bytes(full: bytes) -> bytes:
 
 
 def scan(path: Path, known_folders: Collection[bytes], submodules: Collection[bytes]) -> Folder:
-    """List a folder, by names and modes only. `known_folders` are names of folders that some known tree has;
-    `submodules` are paths that a tree has as a submodule, whose content is another project's."""
+    """List a folder, names and modes only.
+
+    `known_folders` are folder names in known trees; `submodules` are paths of submodules, whose content is not the
+    tree's.
+    """
     found = Folder(path)
     skipped = _PASSED_BY - {*known_folders}
     pending = [b""]

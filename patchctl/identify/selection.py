@@ -1,8 +1,8 @@
-"""Which of a stack's patches a file has, when it has not all of those that the lock speaks of.
+"""Finds which of a stack's patches a file has, if it does not have all that the lock records.
 
-The lock holds a file's blob after each patch of the whole stack, and profiles leave patches out. So patches are taken
-out of the file again, in every combination, until the blob of the pin is left. Where a hunk stands is searched for,
-which is no fuzz here: the blob id at the end proves that every line was right.
+The lock has a file's blob after each patch of the full stack, but profiles leave patches out. So patches are reverted
+from the file, in every combination, until the pin's blob is left. Hunks are searched for, which is not fuzz here: the
+final blob id proves that every line was right.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from patchctl.patch.hunks import split_lines
 from patchctl.patch.parse import Hunk
 from patchctl.stack.patches import load_patch
 
-# So many ways to take patches out of a file are looked at. The first is nearly always right; a file that is neither the pin's nor
-# patched would else cost twice as much with each patch.
+# At most this many combinations. The first is nearly always right; for unrelated files the work would double with
+# each patch. Nine of verl's patches touch megatron_workers.py.
 _MOST_WAYS = 256
 
 
 def applied_patches(known: KnownTree, path: bytes, data: bytes) -> frozenset[int] | None:
-    """The patches whose removal leaves the pin's file, as numbers; None when no way was found."""
+    """Return the patches whose removal gives the pin's file, by number; None if no combination does."""
     entry = known.files.get(path)
     numbers = known.touched.get(path, ())
     if entry is None or not numbers:
@@ -41,7 +41,7 @@ def applied_patches(known: KnownTree, path: bytes, data: bytes) -> frozenset[int
 def _ways(
     lines: list[bytes], numbers: Sequence[int], hunks: Mapping[int, list[Hunk] | None]
 ) -> Iterator[tuple[list[bytes], tuple[int, ...]]]:
-    """What is left of a file without patches, and without which; first without all that can be taken out."""
+    """Yield the file without some patches, and which; starting with all that can be reverted removed."""
     if not numbers:
         yield lines, ()
         return
@@ -54,7 +54,7 @@ def _ways(
 
 
 def _without(lines: list[bytes], hunks: list[Hunk] | None) -> list[bytes] | None:
-    """The lines before these hunks, each found where its new lines stand next to where the patch has them."""
+    """Revert hunks, each at the match of its new lines nearest to its recorded place; None if that fails."""
     if hunks is None:
         return None
     out = list(lines)
@@ -69,7 +69,7 @@ def _without(lines: list[bytes], hunks: list[Hunk] | None) -> list[bytes] | None
 
 
 def _hunks(known: KnownTree, locked: LockedPatch, path: bytes) -> list[Hunk] | None:
-    """How a patch changes one file; None when it does so in another way, or is not the patch that was locked."""
+    """Return a patch's hunks for one file; None if it changes it otherwise, or is not the locked patch."""
     file = known.patch_files.get(locked.file)
     return _changes(file, locked.digest).get(path) if file is not None else None
 

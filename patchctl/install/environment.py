@@ -1,4 +1,4 @@
-"""The environment that packages go into: what it has, what would stand before them, and pip."""
+"""The target environment: its packages, what would shadow the installed ones, and pip."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from patchctl.workspace.imports import Import
 
 _SECONDS = 600
 _HINT = "name an interpreter with --python, for example .venv/bin/python"
-_KILLED = "run the same `patchctl install` again: it replaces what is half there"
-# Runs in the user's interpreter. What is found first on the path is what imports see.
+_KILLED = "run the same `patchctl install` again: it replaces what was half installed"
+# Runs in the user's interpreter. What is first on the path is what imports see.
 _PROBE = """
 import importlib.metadata, json, re, sys, sysconfig
 if not sys.path[0]:
@@ -46,7 +46,7 @@ print(json.dumps({"path": sys.path, "site": [paths["purelib"], paths["platlib"]]
 
 @dataclass(frozen=True)
 class Installed:
-    """A distribution that an environment has: its version, the folder it is in, and the tree that it leads to."""
+    """An installed distribution: its version, its folder, and for an editable one the tree."""
 
     version: str
     folder: Path
@@ -55,7 +55,7 @@ class Installed:
 
 @dataclass(frozen=True)
 class PythonEnvironment:
-    """One interpreter: its path, in order, where pip installs to, and its distributions by normalised name."""
+    """An interpreter: its import path, where pip installs to, and its distributions by normalised name."""
 
     python: str
     path: tuple[Path, ...]
@@ -63,23 +63,23 @@ class PythonEnvironment:
     found: Mapping[str, Installed]
 
     def version(self, name: str) -> str | None:
-        """The version of a distribution that imports see, or None."""
+        """Return the version of a distribution that imports see, or None."""
         there = self.found.get(normalised(name))
         return there.version if there is not None else None
 
     def replaced(self, name: str) -> Installed | None:
-        """The distribution of this name that pip takes away: one in the environment itself."""
+        """Return the distribution that pip would replace: one in the environment itself."""
         there = self.found.get(normalised(name))
         return there if there is not None and there.folder in self.site else None
 
 
 def interpreter(named: str) -> str:
-    """The full path of an interpreter that is named by a path or found on PATH; links stay, an environment's is one."""
+    """Return the absolute path of an interpreter, given by path or found on PATH. Keeps symlinks, which venvs use."""
     return os.path.abspath(named) if os.sep in named else shutil.which(named) or named
 
 
 def read_environment(python: str) -> PythonEnvironment:
-    """Ask an interpreter. Raises WrongUse when it cannot be asked, or has no pip."""
+    """Ask an interpreter. Raises WrongUse if that fails or it has no pip."""
     told = json.loads(_said(python, ["-c", _PROBE]).splitlines()[-1])
     _said(python, ["-m", "pip", "--version"])
     found = {
@@ -98,41 +98,43 @@ def _said(python: str, args: Sequence[str]) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         raise WrongUse(f"--python {python} cannot be run: {error}", hint=_HINT) from error
     if done.returncode != 0 and "pip" in args:
-        hint = f"`{python} -m ensurepip` brings it; uv's environments have it with `uv venv --seed`"
+        hint = f"`{python} -m ensurepip` installs it; with uv, use `uv venv --seed`"
         raise WrongUse(f"{python} has no pip", hint=hint)
     if done.returncode != 0 or not done.stdout.strip():
-        raise WrongUse(f"--python {python} cannot be asked: {one_line(done.stderr) or 'it said nothing'}", hint=_HINT)
+        raise WrongUse(f"--python {python} cannot be asked: {one_line(done.stderr) or 'no output'}", hint=_HINT)
     return done.stdout
 
 
 def check_shadows(environment: PythonEnvironment, item: InstallTree, metadata: Metadata, now: Sequence[Import]) -> None:
-    """Raise WrongUse when a package of the tree is imported from a place that stays before what is installed."""
+    """Raise WrongUse if one of the tree's packages is imported from a place that precedes the installed one."""
     old = environment.replaced(metadata.name)
     for package in now:
         if package.place is None or package.ours:
             continue
         place = Path(package.place).resolve()
         if old is not None and any(place.is_relative_to(p) for p in (old.folder, old.editable) if p is not None):
-            continue  # pip takes it away
+            continue  # pip replaces it
         if _stays_before(environment, place):
-            what = f"{environment.python} imports {package.package} from {place}, which would hide what is installed"
-            hint = "take it off PYTHONPATH, or uninstall or delete it there"
+            what = (
+                f"{environment.python} imports {package.package} from {place}, which would shadow the installed package"
+            )
+            hint = "remove it from PYTHONPATH, or uninstall or delete it there"
             raise WrongUse(what, hint=hint)
 
 
 def _stays_before(environment: PythonEnvironment, place: Path) -> bool:
-    """Whether imports look there before, or in, the folder that pip installs to. A hook's place is on no path."""
+    """Whether imports look there before, or in, pip's target folder. Import hooks' places are on no path."""
     path = environment.path
     holders = [n for n, folder in enumerate(path) if place.is_relative_to(folder)]
     if not holders:
         return True
-    at = max(holders, key=lambda n: len(path[n].parts))  # site-packages lies below a folder that may be there, too
+    at = max(holders, key=lambda n: len(path[n].parts))  # site-packages is below a folder that may be on the path, too
     own = next((n for n, folder in enumerate(path) if folder in environment.site), len(path))
     return at <= own
 
 
 def pip_install(environment: PythonEnvironment, wheels: Sequence[Path]) -> None:
-    """Install wheels in place of what has their names, without their dependencies. Raises WrongUse with pip's words."""
+    """Install wheels over packages of the same name, without dependencies. Raises WrongUse with pip's message."""
     command = [
         environment.python,
         "-m",
@@ -156,20 +158,20 @@ def pip_install(environment: PythonEnvironment, wheels: Sequence[Path]) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise WrongUse(f"pip did not end in {error.timeout:g} seconds, and was stopped", hint=_KILLED) from error
+        raise WrongUse(f"pip did not finish within {error.timeout:g} seconds and was stopped", hint=_KILLED) from error
     if done.returncode < 0:
         raise WrongUse(f"pip was killed by signal {-done.returncode}", hint=_KILLED)
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         said = [line for line in lines if line.lower().startswith("error")] or lines[-3:]
-        raise WrongUse(f"pip could not install: {one_line('; '.join(said))}", hint=_pip_hint(done.stderr))
+        raise WrongUse(f"pip failed: {one_line('; '.join(said))}", hint=_pip_hint(done.stderr))
     for wheel in wheels:
         _forget_address(environment, "-".join(wheel.name.split("-")[:2]) + ".dist-info")
         _delete_set_aside(environment, wheel)
 
 
 def _delete_set_aside(environment: PythonEnvironment, wheel: Path) -> None:
-    """Delete what a killed pip left of an older one: it renames `package` to `~ackage`, and deletes that at the end."""
+    """Delete leftovers of a killed pip, which renames `package` to `~ackage` and deletes that at the end."""
     with zipfile.ZipFile(wheel) as archive:
         tops = {name.partition("/")[0] for name in archive.namelist() if "/" in name}
     for site in environment.site:
@@ -180,7 +182,7 @@ def _delete_set_aside(environment: PythonEnvironment, wheel: Path) -> None:
 
 
 def _forget_address(environment: PythonEnvironment, name: str) -> None:
-    """Take pip's note of where the wheel lay away (PEP 610), and its line in RECORD: a folder of this run, which is gone."""
+    """Delete direct_url.json (PEP 610) and its line in RECORD: it points to this run's temporary folder."""
     for folder in (site / name for site in environment.site if (site / name / "direct_url.json").is_file()):
         record = folder / "RECORD"
         lines = record.read_bytes().splitlines(keepends=True)
@@ -190,9 +192,9 @@ def _forget_address(environment: PythonEnvironment, name: str) -> None:
 
 def _pip_hint(said: str) -> str | None:
     if "externally-managed" in said:
-        return "this Python belongs to the system: make an environment with `python3 -m venv`"
+        return "this Python belongs to the system: create an environment with `python3 -m venv`"
     if "no-record-file" in said or "RECORD file not found" in said:
-        return "a pip that was killed left it: delete its .dist-info folder (`pip show NAME` says where), and install again"
+        return "a killed pip left it behind: delete its .dist-info folder (see `pip show NAME`) and install again"
     if "Permission denied" in said:
-        return "the environment belongs to somebody else"
+        return "the environment belongs to another user"
     return None

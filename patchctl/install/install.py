@@ -1,4 +1,4 @@
-"""Installs a workspace: everything is checked and built first, then pip is called once, then Python is asked."""
+"""Installs a workspace: checks and builds everything, calls pip once, then checks what Python imports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from patchctl.workspace.state import load_state
 
 @dataclass(frozen=True)
 class InstallOptions:
-    """How to install. `isolated`: what setup.py needs comes from the package indexes and goes again."""
+    """How to install. With `isolated`, setup.py's requirements come from the package indexes, for this run only."""
 
     python: str
     editable: bool = False
@@ -43,7 +43,7 @@ class InstallOptions:
 
 @dataclass(frozen=True)
 class InstalledTree:
-    """One tree as a package. `replaced` is the version that was there; `imports` is what Python finds, afterwards."""
+    """A tree as a package. `replaced` is the previous version; `imports` is what Python finds afterwards."""
 
     upstream: str
     distribution: str
@@ -55,8 +55,11 @@ class InstalledTree:
 
 @dataclass(frozen=True)
 class Installation:
-    """What an install did; in a dry run, what it would do. `passed_by` says by upstream why it was not installed; `packages`
-    how what was there differs from the lock of the profile's requirements, None where there is none for this machine."""
+    """What an install did, or in a dry run would do.
+
+    `passed_by` has the reason for each tree not installed; `packages` the differences from the profile's lock, None
+    without one for this machine.
+    """
 
     trees: tuple[InstalledTree, ...]
     passed_by: Mapping[str, str]
@@ -72,14 +75,14 @@ class _Built:
 
 
 def install(workspace: Path, dist: Distribution, options: InstallOptions, progress: Progress) -> Installation:
-    """Put the trees of a workspace into an environment.
+    """Install the trees of a workspace into an environment.
 
-    Raises LocalEdits or WrongUse for a workspace that is not as it was applied, WrongUse for an environment in which
-    another place would hide a package, SourceUnavailable when setuptools cannot be had.
+    Raises LocalEdits or WrongUse for a workspace that is not as applied, WrongUse if another place would shadow a
+    package, SourceUnavailable without setuptools.
     """
     if options.native and options.editable:
-        what = "--build-native compiles in a copy of the tree, and --editable leads to the tree itself"
-        raise WrongUse(what, hint="give one of them")
+        what = "--build-native compiles a copy of the tree, but --editable uses the tree itself"
+        raise WrongUse(what, hint="use only one of them")
     items, passed_by = install_trees(workspace, dist)
     environment = read_environment(options.python)
     profile, others = _packages(workspace, dist, environment)
@@ -101,7 +104,7 @@ def install(workspace: Path, dist: Distribution, options: InstallOptions, progre
 def _packages(
     workspace: Path, dist: Distribution, environment: PythonEnvironment
 ) -> tuple[Profile | None, tuple[PackageDifference, ...] | None]:
-    """The workspace's profile, and how the environment differs from its lock. `install` itself changes none of that."""
+    """Return the workspace's profile and how the environment differs from its lock; `install` changes neither."""
     state = load_state(workspace)
     profile = dist.held(state.profile, state.release) if state is not None else None
     if profile is None:
@@ -143,7 +146,7 @@ def _build_all(
 
 @contextmanager
 def _source(item: InstallTree, folder: Path) -> Iterator[Path]:
-    """A copy for one use: setup.py writes into it."""
+    """Yield a copy for one use, since setup.py writes into it."""
     with tempfile.TemporaryDirectory(dir=_made(folder.parent), prefix=folder.name) as name:
         yield write_copy(item, Path(name))
 
@@ -158,20 +161,20 @@ def _imports(item: InstallTree, dist: Distribution, python: str) -> tuple[Import
 
 
 def _proven(built: Sequence[_Built], dist: Distribution, python: str) -> dict[str, tuple[Import, ...]]:
-    """What Python finds now. Raises WrongUse when that is not what was installed."""
+    """Return what Python imports now. Raises WrongUse if that is not what was installed."""
     environment = read_environment(python)
     found = {b.item.upstream: _imports(b.item, dist, python) for b in built}
     for one in built:
         version = environment.version(one.metadata.name)
         if version != one.metadata.version:
-            what = f"pip ended well, and {python} has {one.metadata.name} {version or 'nowhere'}"
+            what = f"pip succeeded, but {python} has {one.metadata.name} {version or 'nowhere'}"
             raise WrongUse(
-                f"{what}; {one.metadata.version} was installed", hint="another one stands before it on its path"
+                f"{what}; {one.metadata.version} was installed", hint="another copy precedes it on the import path"
             )
         for package in found[one.item.upstream]:
             if not package.ours:
-                what = f"pip ended well, and {python} imports {package.package} from {package.place or 'nowhere'}"
-                raise WrongUse(what, hint=package.error or "take that place off its path, and install again")
+                what = f"pip succeeded, but {python} imports {package.package} from {package.place or 'nowhere'}"
+                raise WrongUse(what, hint=package.error or "remove that place from its path and install again")
     return found
 
 

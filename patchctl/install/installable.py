@@ -1,5 +1,7 @@
-"""Which trees of a workspace can be installed: those that are exactly what the lock and the state say. And the submodules that a
-native build compiles: where the source does not hold their files, they come from a clone in the tree."""
+"""Which trees of a workspace can be installed: those exactly as lock and state record them.
+
+Also the submodules that a native build compiles; if the source lacks their files, they come from a clone in the tree.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,12 @@ from patchctl.workspace.state import TreeState, WorkspaceState, in_profile, load
 from patchctl.workspace.status import Status, read_status
 from patchctl.workspace.trees import Tree, commit_tree
 
-_AGAIN = "apply again, then install"
+_AGAIN = "run `patchctl apply` again, then install"
 
 
 @dataclass(frozen=True)
 class InstallTree:
-    """A tree to install. `packages` maps an import package to its folder; `version` is the pin's, where it has one."""
+    """A tree to install. `packages` maps import packages to folders; `version` is the pin's sdist version, if any."""
 
     upstream: str
     tree: Tree
@@ -37,9 +39,9 @@ class InstallTree:
         return self.tree.folder
 
     def files(self, *, generated: bool = True) -> Iterator[tuple[str, int, bytes]]:
-        """(path, mode, content) of the tip's files, from the tree's own objects, and of the generated ones on the disk.
+        """Yield (path, mode, content) of the tip's files from the tree's objects, and of generated files on disk.
 
-        What was edited since the check does not get in. Links and submodules are passed over.
+        Reading objects keeps out edits made since the check. Links and submodules are skipped.
         """
         with ObjectReader(self.tree.git_dir) as reader:
             found: Files = reader.files(commit_tree(reader, self.state.tip_commit))
@@ -51,9 +53,9 @@ class InstallTree:
 
 
 def install_trees(workspace: Path, dist: Distribution) -> tuple[list[InstallTree], dict[str, str]]:
-    """The trees to install, and by upstream why one is not.
+    """Return the trees to install, and why others are not, by upstream.
 
-    Raises LocalEdits when a tree was edited, WrongUse when it is not what the lock says or a run was interrupted.
+    Raises LocalEdits if a tree was edited, WrongUse if it is not what the lock records or a run was interrupted.
     """
     status = read_status(workspace, dist, None)
     state = load_state(workspace)
@@ -62,15 +64,15 @@ def install_trees(workspace: Path, dist: Distribution) -> tuple[list[InstallTree
     if state is None or status.profile is None:
         raise WrongUse(f"no profile is applied to {workspace}", hint=_AGAIN)
     _check(status, state, workspace)
-    trees, passed_by = [], {s.upstream: "its source could not be had at the apply" for s in state.skipped}
+    trees, passed_by = [], {s.upstream: "its source was not available to `patchctl apply`" for s in state.skipped}
     for name, tree_state in sorted(state.trees.items()):
         packages = dist.upstream(name).packages
         if tree_state.kind == "into":
-            passed_by[name] = f"it was patched where it is, in {tree_state.folder}"
+            passed_by[name] = f"it was patched in place, in {tree_state.folder}"
         elif not packages:
-            passed_by[name] = "the distribution names no import package of it"
+            passed_by[name] = "upstreams.yaml lists no import package of it"
         elif not in_profile(tree_state):
-            passed_by[name] = "the profile does not have it"
+            passed_by[name] = "it is not part of the profile"
         else:
             sdist = dist.stack(name, tree_state.stack).pin.sdist
             version = sdist.version if sdist is not None else None
@@ -82,7 +84,7 @@ def install_trees(workspace: Path, dist: Distribution) -> tuple[list[InstallTree
 
 
 def _apply_with_stash(state: WorkspaceState, workspace: Path) -> str:
-    """The apply that the workspace was made with, keeping edits."""
+    """Return the apply command that made the workspace, with --stash."""
     words = ["patchctl", "apply", "--profile", str(state.profile), "--workspace", str(workspace), "--stash"]
     words += [f"--without={feature}" for feature in state.without]
     return shlex.join([*words, *(["--skip-unavailable"] if state.skipped else [])])
@@ -107,7 +109,7 @@ def _check(status: Status, state: WorkspaceState, workspace: Path) -> None:
 
 @dataclass(frozen=True)
 class Submodule:
-    """A submodule of a tree: its path there, the folder on the disk, and the commit that upstream's pin names."""
+    """A submodule: its path in the tree, its folder on disk, and the commit that upstream pins."""
 
     path: str
     folder: Path
@@ -115,23 +117,23 @@ class Submodule:
 
 
 def submodules(item: InstallTree, dist: Distribution) -> list[Submodule]:
-    """Those of the tree, checked: the clone in each one's folder has the commit. Raises WrongUse for one that has not."""
+    """Return the tree's submodules. Raises WrongUse if the clone in one's folder lacks the commit."""
     found = [Submodule(path, item.folder / path, commit) for path, commit in sorted(_links(item, dist).items())]
     for module in found:
         try:
             with ObjectReader(module.folder / ".git") as reader:
                 commit_tree(reader, module.commit)
         except (SourceMismatch, GitFailed, OSError) as error:
-            what = f"{item.upstream} has a submodule that its build compiles, and commit {module.commit} is not there"
-            hint = f"`git clone URL {module.folder}` with the URL of {item.folder}/.gitmodules; or leave --build-native out"
+            what = f"{item.upstream}'s build compiles a submodule whose commit {module.commit} is missing"
+            hint = f"`git clone URL {module.folder}` with the URL in {item.folder}/.gitmodules; or omit --build-native"
             raise WrongUse(what, where=str(module.folder), hint=hint) from error
     return found
 
 
 def _links(item: InstallTree, dist: Distribution) -> dict[str, str]:
-    """Commits by path. A source distribution has no entry for a submodule: the checked-in list of the pin's files has.
+    """Return submodule commits by path; for a source distribution, from the pin's committed file list.
 
-    One whose files are in the tree needs no clone: vllm-ascend 0.23.0's source distribution was packed with catlass checked out.
+    A submodule with files in the tree needs no clone: vllm-ascend 0.23.0's sdist was packed with catlass checked out.
     """
     with ObjectReader(item.tree.git_dir) as reader:
         files: Files = reader.files(commit_tree(reader, item.state.tip_commit))
@@ -142,7 +144,7 @@ def _links(item: InstallTree, dist: Distribution) -> dict[str, str]:
 
 
 def write_submodules(modules: Sequence[Submodule], copy: Path) -> None:
-    """Their files into a copy of the tree, from the clones' objects: what was edited in a clone does not get in."""
+    """Write the submodules' files into a copy of the tree, from the clones' objects, so without edits in the clones."""
     for module in modules:
         with ObjectReader(module.folder / ".git") as reader:
             files = reader.files(commit_tree(reader, module.commit))

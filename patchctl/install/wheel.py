@@ -1,9 +1,8 @@
-"""A tree as a package: what its upstream says of itself (name, version, requirements, entry points), and the wheel (PEP 427) with
-its packages as they are, or with a line that leads to them (editable). Nothing is compiled for it.
+"""Builds a tree's wheel (PEP 427): upstream's metadata, and its packages as they are or, if editable, a path to them.
 
-Upstream's setup.py is asked through setuptools' build backend, in a copy of the tree: it writes where it lies. Only its
-metadata is asked for (PEP 517, prepare_metadata_for_build_wheel), which runs no build step: no compiler, no CANN and no
-torch is needed where upstream's build would need them.
+Compiles nothing. Upstream's setup.py is run by setuptools' build backend in a copy of the tree, since it writes
+there, and only for metadata (PEP 517, prepare_metadata_for_build_wheel), which runs no build step: no compiler, CANN
+or torch is needed.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from patchctl.git.objects import EXECUTABLE, REGULAR
 from patchctl.install.installable import InstallTree
 from patchctl.terminal.text import one_line
 
-# What the five setup.py import at their pins, less torch. vllm's has the narrowest limits (its pyproject.toml).
+# What the five setup.py import at their pins, except torch. vllm's pyproject.toml has the narrowest limits.
 REQUIREMENTS = ("setuptools>=77.0.3,<81", "setuptools-scm>=8", "wheel", "packaging>=24.2", "pybind11")
 _SECONDS = 600
-# Read by the setup.py files at the pins. vllm: no device of its own, since vllm-ascend brings it.
+# Read by setup.py at the pins. vllm: no device of its own, since vllm-ascend provides it.
 ENVIRONMENT = {"VLLM_TARGET_DEVICE": "empty"}
-# vllm-ascend asks npu-smi for the chip unless it is named. Metadata does not depend on it, and the manifest says what
-# _build_info.py holds; a native build is for the chip that is there.
+# vllm-ascend asks npu-smi for the chip unless it is named. Metadata does not depend on it, and the manifest sets
+# _build_info.py; a native build uses the chip present.
 _FOR_METADATA = {"SOC_VERSION": "910c"}
 
-# Runs in the user's interpreter, in the copy. vllm's setup.py imports torch to find out whether there is CUDA or ROCm.
-# For no device it then uses neither, so that any torch gives the same metadata; this one stands for a torch without both. From 0.23
-# on it imports setuptools_rust as well, of whose binary the metadata says nothing.
+# Runs in the user's interpreter, in the copy. vllm's setup.py imports torch to detect CUDA or ROCm; for no device it
+# uses neither, so this substitute without both gives the same metadata as any torch. From 0.23 on it also imports
+# setuptools_rust, whose binary does not affect the metadata.
 _DRIVER = """
 import sys, types
 if not sys.path[0]:
@@ -61,13 +60,13 @@ RECORD_FILE = "patchctl.json"
 _WHEEL = f"Wheel-Version: 1.0\nGenerator: patchctl {__version__}\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 Content = dict[str, tuple[int, bytes]]
-"""A wheel's files by their path in it: mode and bytes."""
+"""A wheel's files by path: mode and bytes."""
 _BACKEND = re.compile(r'(?m)^\s*build-backend\s*=\s*["\']([^"\']+)["\']')
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """A package's name and version, and the files of its .dist-info folder, which is called `folder`."""
+    """A package's name and version, and the files of its .dist-info folder, named `folder`."""
 
     name: str
     version: str
@@ -76,22 +75,21 @@ class Metadata:
 
 
 def normalised(name: str) -> str:
-    """A distribution's name as names are compared (PEP 503)."""
+    """Normalise a distribution name (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def in_environment() -> dict[str, str]:
-    """For pip: install where it is told to. In the user's own site, which it falls back to when it may not write, every
-    environment of that Python would have the packages.
+    """Return the environment for pip, with user installs off.
+
+    pip falls back to the user site if it may not write, and every environment of that Python would then see the
+    packages.
     """
     return {**os.environ, "PIP_USER": "0"}
 
 
 def build_tools(python: str, folder: Path) -> Path:
-    """Install REQUIREMENTS into `folder` from pip's package indexes, for this run alone.
-
-    Raises SourceUnavailable when they cannot be had.
-    """
+    """Install REQUIREMENTS into `folder` from pip's indexes, for this run only. Raises SourceUnavailable."""
     command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", str(folder)]
     try:
         done = subprocess.run(
@@ -105,18 +103,18 @@ def build_tools(python: str, folder: Path) -> Path:
         )
         lines = done.stderr.splitlines() if done.returncode != 0 else None
     except subprocess.TimeoutExpired as error:
-        lines = [f"pip did not end in {error.timeout:g} seconds"]
+        lines = [f"pip did not finish within {error.timeout:g} seconds"]
     if lines is not None:
         said = [line for line in lines if line.startswith("ERROR")] or lines[-3:]
         tried = [Tried("the package indexes of pip's configuration", one_line("; ".join(said) or "no message"))]
         wanted = " ".join(f"'{r}'" for r in REQUIREMENTS)
-        hint = f"`--no-build-isolation` uses those that {python} has; it needs {wanted}"
-        raise SourceUnavailable("what setup.py needs to run cannot be had", tried, hint=hint)
+        hint = f"`--no-build-isolation` uses the packages of {python}, which must have {wanted}"
+        raise SourceUnavailable("cannot install what setup.py needs to run", tried, hint=hint)
     return folder
 
 
 def check_tools(python: str, installed: Mapping[str, str], *, native: bool) -> None:
-    """Whether the environment itself has REQUIREMENTS; `installed` is version by normalised name. Raises WrongUse."""
+    """Raise WrongUse unless the environment has REQUIREMENTS. `installed` is versions by normalised name."""
     from packaging.requirements import Requirement
 
     missing = []
@@ -127,13 +125,13 @@ def check_tools(python: str, installed: Mapping[str, str], *, native: bool) -> N
             missing.append(f"'{text}'" + (f" (it has {version})" if version else ""))
     if missing:
         wanted = " ".join(m.partition(" (")[0] for m in missing)
-        other = "--build-native takes what the environment has" if native else "or leave --no-build-isolation out"
+        other = "--build-native uses the environment's packages" if native else "or omit --no-build-isolation"
         hint = f"{python} -m pip install {wanted}; {other}"
         raise WrongUse(f"{python} lacks what setup.py needs to run: {', '.join(missing)}", hint=hint)
 
 
 def write_copy(item: InstallTree, folder: Path) -> Path:
-    """The tree as files below `folder`: what setup.py may write into."""
+    """Write the tree's files below `folder`, where setup.py may write."""
     for path, mode, data in item.files():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -146,9 +144,10 @@ def write_copy(item: InstallTree, folder: Path) -> Path:
 def build_environment(
     item: InstallTree, python: str, tools: Path | None, more: Mapping[str, str], *, native: bool = False
 ) -> dict[str, str]:
-    """The environment for upstream's setup.py. What the user set of ENVIRONMENT, or of `more`, stays.
+    """Return the environment for upstream's setup.py. The user's own values of ENVIRONMENT and `more` win.
 
-    PYTHONPATH goes, since it may lead to the very tree; a native build keeps the rest of it, where CANN's packages are.
+    PYTHONPATH is dropped, as it may lead to this very tree; a native build keeps the rest of it, which has CANN's
+    packages.
     """
     env = {**ENVIRONMENT, **more, **os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     path = env.pop("PYTHONPATH", "")
@@ -165,19 +164,19 @@ def build_environment(
 
 
 def _outside(path: str, folder: Path) -> str:
-    """A PYTHONPATH without the entries that are the folder or lie below it."""
+    """Return PYTHONPATH without entries in or below the folder."""
     inner = folder.resolve()
     return os.pathsep.join(p for p in path.split(os.pathsep) if p and not Path(p).resolve().is_relative_to(inner))
 
 
 def read_metadata(item: InstallTree, copy: Path, python: str, tools: Path | None, folder: Path) -> Metadata:
-    """Ask the setup.py of a copy. Raises WrongUse with what it said, SourceMismatch when it has another version."""
+    """Run a copy's setup.py for its metadata. Raises WrongUse with its error, SourceMismatch for another version."""
     folder.mkdir()
     project = copy / "pyproject.toml"
     named = _BACKEND.search(project.read_text(encoding="utf-8")) if project.is_file() else None
     if named is not None and named[1].partition(":")[0] != "setuptools.build_meta":
         raise WrongUse(
-            f"{item.upstream} is built by {named[1]}, and only setuptools is known here", where=str(item.folder)
+            f"{item.upstream} is built by {named[1]}, but only setuptools is supported", where=str(item.folder)
         )
     if named is None and not (project.is_file() or (copy / "setup.py").is_file()):
         raise WrongUse(f"{item.upstream} has neither pyproject.toml nor setup.py", where=str(item.folder))
@@ -226,15 +225,15 @@ def _checked(item: InstallTree, metadata: Metadata) -> Metadata:
     from packaging.version import Version
 
     if item.version is not None and Version(metadata.version).public != Version(item.version).public:
-        what = f"{item.upstream} calls itself {metadata.name} {metadata.version}, and {item.version} is pinned"
+        what = f"{item.upstream} calls itself {metadata.name} {metadata.version}, but {item.version} is pinned"
         raise SourceMismatch(what, where=str(item.folder))
     return metadata
 
 
 def native_wheel(item: InstallTree, copy: Path, python: str, folder: Path) -> Path:
-    """Upstream's own build of a copy, extensions included, with what the environment has; its output goes to stderr.
+    """Build a copy with upstream's own build, extensions included, in the environment. Output goes to stderr.
 
-    Raises WrongUse when it fails.
+    Raises WrongUse if it fails.
     """
     command: Sequence[str] = [
         python,
@@ -264,7 +263,7 @@ def native_wheel(item: InstallTree, copy: Path, python: str, folder: Path) -> Pa
 
 
 def write_wheel(item: InstallTree, metadata: Metadata, folder: Path, *, editable: bool) -> Path:
-    """Write the wheel into `folder` and return its path. Raises WrongUse for a tree that no line of a .pth can name."""
+    """Write the wheel into `folder` and return its path. Raises WrongUse for a path that a .pth file cannot hold."""
     content = _pointer(item, metadata) if editable else _packages(item, generated=True)
     content |= {f"{metadata.folder}/{path}": (REGULAR, data) for path, data in metadata.files.items()}
     content[f"{metadata.folder}/WHEEL"] = (REGULAR, _WHEEL.encode("ascii"))
@@ -274,8 +273,9 @@ def write_wheel(item: InstallTree, metadata: Metadata, folder: Path, *, editable
 
 
 def complete_wheel(item: InstallTree, built: Path, folder: Path) -> Path:
-    """The wheel of upstream's own build with every file of the packages: as upstream picks them, some that the tree has
-    are not in it. What the build made (extensions, version files) stays as it made it.
+    """Add every file of the packages to upstream's own wheel, which may leave some out.
+
+    Files made by the build (extensions, version files) stay as built.
     """
     with zipfile.ZipFile(built) as archive:
         names = [info for info in archive.infolist() if not info.is_dir()]
@@ -291,8 +291,8 @@ def _write(target: Path, content: Content, item: InstallTree, folder: str, edita
     record = f"{folder}/RECORD"
     content[f"{folder}/{RECORD_FILE}"] = (REGULAR, _origin(item, editable))
     content[record] = (REGULAR, _record(content, record))
-    # pip writes files in this order, and takes a package away by its RECORD. With RECORD last (pip's own order), a pip that was killed
-    # leaves a package that no pip replaces any more (uninstall-no-record-file); with RECORD first the next install does.
+    # pip writes files in this order and uninstalls by RECORD. With RECORD last (pip's own order), a killed pip leaves
+    # a package that no pip can replace (uninstall-no-record-file); with RECORD first the next install can.
     order = sorted(content, key=lambda path: (path != record, path != f"{folder}/METADATA"))
     with zipfile.ZipFile(target, "w") as out:
         for path, (mode, data) in ((path, content[path]) for path in order):
@@ -303,7 +303,7 @@ def _write(target: Path, content: Content, item: InstallTree, folder: str, edita
 
 
 def _packages(item: InstallTree, *, generated: bool) -> Content:
-    """Every file of the packages, whatever upstream's package_data names: the installed package is the tree's."""
+    """Return every file of the packages, whatever upstream's package_data lists: the package equals the tree."""
     found: Content = {}
     for path, mode, data in item.files(generated=generated):
         for package, inner in item.packages.items():
@@ -313,21 +313,25 @@ def _packages(item: InstallTree, *, generated: bool) -> Content:
 
 
 def _pointer(item: InstallTree, metadata: Metadata) -> Content:
-    """One .pth file with the folders that hold the packages: read at every start, so that it follows each apply."""
+    """Return a .pth file with the packages' parent folders: read at every start, so it follows each apply."""
     folders = []
     for package, inner in item.packages.items():
         above = inner.removesuffix(package.replace(".", "/"))
         if above == inner:
-            raise WrongUse(f"{package} lies in {inner}, which no path leads to", hint="install without --editable")
+            raise WrongUse(
+                f"{package} is in {inner}, which no import path can lead to", hint="install without --editable"
+            )
         folders.append(str(item.folder / above).rstrip("/"))
     if not all(folder.isprintable() for folder in folders):
-        raise WrongUse("no .pth file can name this folder", where=str(item.folder), hint="install without --editable")
+        raise WrongUse(
+            "a .pth file cannot hold this folder's name", where=str(item.folder), hint="install without --editable"
+        )
     text = "".join(f"{folder}\n" for folder in dict.fromkeys(folders))
     return {f"__editable__.{metadata.folder.removesuffix('.dist-info')}.pth": (REGULAR, text.encode("utf-8"))}
 
 
 def _origin(item: InstallTree, editable: bool) -> bytes:
-    """What was installed, beside the package's metadata: for people, and for the next install."""
+    """Return a record of what was installed, for people and for the next install."""
     state = item.state
     data: Mapping[str, object] = {
         "schema": 1,
@@ -343,7 +347,7 @@ def _origin(item: InstallTree, editable: bool) -> bytes:
 
 
 def _record(content: Content, own: str) -> bytes:
-    """The list of files by which pip uninstalls: CSV, since vllm has names with commas in them."""
+    """Return RECORD, by which pip uninstalls: CSV, since vllm has file names with commas."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerows((path, _digest(data), len(data)) for path, (_, data) in content.items())

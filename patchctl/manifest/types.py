@@ -297,7 +297,9 @@ class Release:
     )
     environment: Annotated[
         Name | None,
-        Doc("The folder in tests/behaviour/environments/ from which the environment of its behaviour tests is made."),
+        Doc(
+            "The folder in tests/behaviour/environments/ that its behaviour tests' environment is built from; null for none."
+        ),
     ] = None
     images: Annotated[Images, Doc("The base images for its images.")] = field(default_factory=Images)
     note: Annotated[Text | None, Doc("Anything a reader should know.")] = None

@@ -1,4 +1,4 @@
-"""What a lock follows from, as texts: the same here, in CI without a network, and where uv resolves them."""
+"""The inputs of a lock, as text: the same here, in CI without a network, and where uv resolves them."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from patchctl.requirements.scripts import declared_by_scripts
 from patchctl.requirements.sets import NamedSet
 
 PROFILE = "profile"
-"""Who asks, where it is no file of a tree, no script and no extension: the profile's versions."""
+"""The origin of the profile's own versions."""
 Source = Callable[[Distribution, NamedSet], dict[str, tuple[str, ...]]]
-"""What an extension adds to the inputs: lines as pip reads them, by who asks for them."""
+"""An extension's inputs: requirement lines by origin."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """All that needs packages: lines by where they come from, then what holds whatever they say, and what is left out."""
+    """Requirement lines by origin, the overrides, and the set with what is left out."""
 
     value: RequirementSet
     by_origin: Mapping[str, tuple[str, ...]]
     overrides: tuple[str, ...]
 
     def digest(self, platform: Platform) -> str:
-        """The sha256 of everything that decides what the lock of a platform holds."""
+        """Return the sha256 of everything that determines a platform's lock."""
         left_out = sorted(name for one in self.value.left_out for name in one.packages)
         elsewhere = sorted(
             [name, one.local or one.version, one.index]
@@ -54,15 +54,15 @@ class Inputs:
         return hashlib.sha256(json.dumps(data, separators=(",", ":")).encode()).hexdigest()
 
     def without(self, name: str) -> Inputs:
-        """The same less the override of a package: what the trees ask for themselves."""
+        """Return the inputs without a package's override."""
         kept = tuple(o for o in self.overrides if canonicalize_name(Requirement(o).name) != canonicalize_name(name))
         return replace(self, overrides=kept)
 
 
 def inputs_of(dist: Distribution, named: NamedSet, declared: Sequence[Declared] | None = None) -> Inputs:
-    """The inputs of a set, with what declared.txt says unless `declared` is given.
+    """Return a set's inputs, from declared.txt unless `declared` is given.
 
-    Raises InvalidManifest for recipes that cannot be read, BadManifest for a declared.txt or a script that cannot.
+    Raises InvalidManifest for unreadable recipes, BadManifest for an unreadable declared.txt or script.
     """
     found = read_declared(named) if declared is None else declared
     pins = runtime_pins(dist, named.profiles[0])
@@ -78,7 +78,7 @@ def inputs_of(dist: Distribution, named: NamedSet, declared: Sequence[Declared] 
 
 
 def runtime_pins(dist: Distribution, profile: Profile) -> list[str]:
-    """The profile's versions of Python packages, as pip writes them."""
+    """Return the profile's versions of Python packages as requirement lines."""
     found = []
     for name, version in profile.runtime.items():
         requirement = dist.requirements[name]
@@ -89,7 +89,7 @@ def runtime_pins(dist: Distribution, profile: Profile) -> list[str]:
 
 
 def write_inputs(inputs: Inputs, folder: Path) -> dict[str, str]:
-    """Write a file of lines for each origin; returns the origin by the file's name, and "overrides.in" among them."""
+    """Write a requirements file per origin and overrides.in; return the origins by file name."""
     named = {}
     for number, (title, lines) in enumerate(inputs.by_origin.items()):
         named[f"origin{number:03}.in"] = title

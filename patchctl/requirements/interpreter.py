@@ -1,4 +1,4 @@
-"""What a Python environment has, by asking its interpreter; nothing that it has is imported."""
+"""Asks a Python interpreter which packages its environment has, without importing them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from patchctl.requirements.sets import set_of
 from patchctl.terminal.text import one_line
 
 _SECONDS = 60
-# What comes first on the path is what imports see.
+# What is first on the path is what imports see.
 _PROBE = """
 import importlib.metadata, json
 found = {}
@@ -26,7 +26,7 @@ print(json.dumps(found))
 
 
 def installed_in(python: str) -> dict[str, str]:
-    """The versions of an environment's distributions by name. Raises WrongUse where the interpreter cannot be asked."""
+    """Return the versions of an environment's distributions by name. Raises WrongUse if that fails."""
     try:
         done = subprocess.run(
             [python, "-c", _PROBE],
@@ -40,12 +40,13 @@ def installed_in(python: str) -> dict[str, str]:
         found = json.loads(done.stdout.strip().splitlines()[-1])
         return {str(name): str(version) for name, version in found.items() if name and version}
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        raise WrongUse(f"{python} cannot be asked what it has: {one_line(str(error))}") from error
+        raise WrongUse(f"{python} cannot be asked for its packages: {one_line(str(error))}") from error
 
 
 def differences(dist: Distribution, profile: Profile, installed: Mapping[str, str]) -> list[PackageDifference] | None:
-    """How an environment of this machine differs from the profile's lock; None where it names no release, or none is for this
-    machine. Raises BadManifest for a lock that is not as generated.
+    """Return how an environment differs from the profile's lock; None without a lock for this machine.
+
+    Raises BadManifest for a lock that is not as generated.
     """
     named = set_of(dist, profile)
     if named is None:
@@ -58,13 +59,13 @@ def differences(dist: Distribution, profile: Profile, installed: Mapping[str, st
 
 
 def summary(found: Sequence[PackageDifference], shown: int = 6) -> str:
-    """How many packages are missing, excluded, left out or merely other, and the first of them."""
+    """Summarise the differences by kind, with the first packages of each."""
     counts = {kind: [d for d in found if d.kind == kind] for kind in ("missing", "excluded", "left out", "other")}
     words = {
         "missing": "missing",
-        "excluded": "of versions that somebody excludes",
-        "left out": "there and left out of the lock",
-        "other": "of other versions than the lock's",
+        "excluded": "of excluded versions",
+        "left out": "installed but left out of the lock",
+        "other": "of other versions than the lock",
     }
     parts = []
     for kind, some in counts.items():

@@ -1,6 +1,7 @@
-"""Locks, in the form that pip reads: `pip install --no-deps --require-hashes -r PLATFORM.txt`.
+"""Locks in pip's format: `pip install --no-deps --require-hashes -r PLATFORM.txt`.
 
-What another index has stands in PLATFORM-elsewhere.txt, without digests: pip takes all lines of a run with digests or none.
+Packages of another index are in PLATFORM-elsewhere.txt, without digests: in one run, pip requires digests for all
+lines or for none.
 """
 
 from __future__ import annotations
@@ -24,13 +25,12 @@ _VIA = re.compile(r"    # via (?P<via>.+)")
 _INPUT = re.compile(r"(?m)^# input sha256 ([0-9a-f]{64})$")
 _RESOLVED = re.compile(r"(?m)^# resolved by (.+?), with nothing published after (\S+)$")
 _CONTENT = re.compile(r"(?m)^# content sha256 ([0-9a-f]{64})$")
-_HINT = "it is generated: `patchctl lock --requirements` writes it again"
+_HINT = "it is generated: `patchctl lock --requirements` recreates it"
 
 
 @dataclass(frozen=True)
 class Locked:
-    """One package: its version, the digests of its files that the platform can install, who asks for it, and the index that has it
-    where no digest is."""
+    """A package: its version, its files' digests for the platform, who requires it, its index if without digests."""
 
     name: str
     version: str
@@ -41,8 +41,9 @@ class Locked:
 
 @dataclass(frozen=True)
 class RequirementsLock:
-    """What is installed on a platform, by name; `input` is the digest of what it was resolved from, `exclude_newer` the time
-    after which nothing that was published was looked at.
+    """The packages to install on a platform, by name.
+
+    `input` is the digest of what it was resolved from; anything published after `exclude_newer` was ignored.
     """
 
     platform: Platform
@@ -53,22 +54,22 @@ class RequirementsLock:
 
 
 def lock_path(named: NamedSet, platform: Platform, *, elsewhere: bool = False) -> Path:
-    """Where the lock of a platform lies; `elsewhere`: the part without digests."""
+    """Return the path of a platform's lock; with `elsewhere`, of the part without digests."""
     return named.folder / f"{platform}{'-elsewhere' if elsewhere else ''}.txt"
 
 
 def this_platform(machine: str | None = None) -> Platform:
-    """The platform of a machine's name as uname gives it, else of this one. Raises WrongUse for one without locks."""
+    """Return the platform of a machine name as in uname, else of this machine. Raises WrongUse without locks for it."""
     name = machine or python_platform.machine()
     name = {"arm64": "aarch64", "amd64": "x86_64", "AMD64": "x86_64"}.get(name, name)
     for known in PLATFORMS:
         if known == name:
             return known
-    raise WrongUse(f"no lock is for {name}", hint=f"--platform takes {' or '.join(PLATFORMS)}")
+    raise WrongUse(f"no lock for {name}", hint=f"--platform takes {' or '.join(PLATFORMS)}")
 
 
 def render(lock: RequirementsLock, named: NamedSet) -> dict[bool, str]:
-    """The texts of a lock: with digests (False), and from elsewhere (True) where the platform has such packages."""
+    """Return the texts of a lock: with digests (False), and from elsewhere (True) if there are such packages."""
     hashed = _body(p for p in lock.packages.values() if p.index is None)
     path = f"{FOLDER.as_posix()}/{named.name}/{lock.platform}.txt"
     value = named.value
@@ -105,14 +106,16 @@ def _body(packages: Iterable[Locked]) -> str:
 
 
 def read_lock(named: NamedSet, platform: Platform) -> RequirementsLock:
-    """Raises BadManifest for a lock that is not there, not as generated, or edited."""
+    """Read a lock. Raises BadManifest if it is missing, not as generated, or edited."""
     file = lock_path(named, platform)
     text = _text(file)
     found, content, inner = _INPUT.search(text), _CONTENT.search(text), re.sub(r"(?m)\A(#.*\n)+", "", text)
     if found is None or content is None:
-        raise BadManifest("this is no lock of requirements", where=Where(str(file), 1), hint=_HINT)
+        raise BadManifest("not a lock of requirements", where=Where(str(file), 1), hint=_HINT)
     if content[1] != _digest(inner):
-        raise BadManifest("it was edited: its lines are not those of its digest", where=Where(str(file)), hint=_HINT)
+        raise BadManifest(
+            "the lock was edited: its content does not match its digest", where=Where(str(file)), hint=_HINT
+        )
     packages = dict(_parsed(text, file, None))
     for one in _of_platform(named, platform):
         other = lock_path(named, platform, elsewhere=True)
@@ -130,8 +133,8 @@ def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise BadManifest(f"the lock cannot be read: {reason}", where=Where(str(file)), hint=_HINT) from error
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise BadManifest(f"cannot read the lock: {reason}", where=Where(str(file)), hint=_HINT) from error
 
 
 def _parsed(text: str, file: Path, index: str | None) -> Iterable[tuple[str, Locked]]:
@@ -145,7 +148,7 @@ def _parsed(text: str, file: Path, index: str | None) -> Iterable[tuple[str, Loc
             name, version, hashes, _ = found[-1]
             found[-1] = (name, version, hashes, tuple(via["via"].split(", ")))
         elif line and not line.startswith("#"):
-            raise BadManifest("no line of a lock", where=Where(str(file), number), hint=_HINT)
+            raise BadManifest("not a line of a lock", where=Where(str(file), number), hint=_HINT)
     for name, version, hashes, asked in found:
         if not hashes and index is None:
             raise BadManifest(f"{name} has no digest", where=Where(str(file)), hint=_HINT)

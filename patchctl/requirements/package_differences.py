@@ -1,4 +1,4 @@
-"""An environment against a lock: what is missing, what the trees exclude, what is merely another version."""
+"""Compares an environment with a lock: what is missing, what the trees exclude, what is only another version."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Kind = Literal["missing", "excluded", "left out", "other"]
 
 @dataclass(frozen=True)
 class PackageDifference:
-    """One package that is not as the lock has it: `locked` and `found` are versions, None for not there.
+    """A package that differs from the lock. `locked` and `found` are versions, None if absent.
 
-    kind: missing, of a version that somebody excludes, left out of the lock and there all the same, or merely another
-    version. `who` says who asks for it, or excludes it; `matters` whether training can go wrong for it.
+    kind: missing; a version that a requirement excludes; installed although left out of the lock; or another version.
+    `who` requires or excludes it; `matters` says whether training can go wrong.
     """
 
     name: str
@@ -35,20 +35,19 @@ class PackageDifference:
     matters: bool
 
     def __str__(self) -> str:
-        """As a person reads it."""
         who = ", ".join(self.who)
         if self.kind == "missing":
             return f"{self.name} is missing; the lock has {self.locked}, for {who}"
         if self.kind == "excluded":
             return f"{self.name} is {self.found}, the lock has {self.locked}; {who}"
         if self.kind == "left out":
-            return f"{self.name} {self.found} is there, and not in the lock: {who}"
+            return f"{self.name} {self.found} is installed, but left out of the lock: {who}"
         return f"{self.name} {self.found} (lock {self.locked})"
 
 
 @dataclass(frozen=True)
 class RequiredPackages:
-    """What an environment is compared with: the lock of its platform, what the trees declare, and the set."""
+    """What an environment is compared with: its platform's lock, the trees' declarations, and the set."""
 
     named: NamedSet
     lock: RequirementsLock
@@ -56,16 +55,16 @@ class RequiredPackages:
 
     @classmethod
     def read(cls, named: NamedSet, platform: Platform) -> RequiredPackages:
-        """Raises BadManifest for a lock or a declared.txt that is not as generated."""
+        """Read lock and declared.txt. Raises BadManifest if one is not as generated."""
         return cls(named, read_lock(named, platform), tuple(read_declared(named)))
 
 
 def compare(
     installed: Mapping[str, str], wanted: RequiredPackages, *, needs: Collection[str] = (), less: Collection[str] = ()
 ) -> list[PackageDifference]:
-    """How the versions of an environment, by name, differ from the lock; what matters comes first.
+    """Return how an environment's versions (by name) differ from the lock; what matters comes first.
 
-    `needs` are requirements of the recipe that is to run, `less` the names that somebody else compares.
+    `needs` are requirements of the recipe to run; `less` are names that the caller compares itself.
     """
     have: dict[str, str] = {canonicalize_name(name): version for name, version in installed.items()}
     limits = _limits(wanted, needs)
@@ -92,9 +91,9 @@ def compare(
 
 
 def _limits(wanted: RequiredPackages, needs: Collection[str]) -> dict[str, list[tuple[str, Requirement, bool]]]:
-    """By name who asks for a package, within which limits, and whether training stops without it.
+    """Return by name who requires a package, the limits, and whether training fails without it.
 
-    Limits that the lock itself breaks were overridden: they exclude nothing.
+    Limits that the lock itself violates were overridden and exclude nothing.
     """
     value = wanted.named.value
     optional = {(d.upstream, d.file) for d in value.declared if d.optional is not None}
@@ -140,7 +139,7 @@ def _pattern(name: str, left_out: Collection[LeftOutPackages]) -> LeftOutPackage
 
 
 def _fits(version: str, requirement: Requirement) -> bool:
-    """Builds of a version (+cpu) fit as it does; a version that Python's rules do not know excludes nothing."""
+    """Local builds (+cpu) fit like their version; an unparsable version excludes nothing."""
     try:
         return requirement.specifier.contains(Version(version), prereleases=True)
     except InvalidVersion:

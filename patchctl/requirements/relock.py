@@ -1,4 +1,4 @@
-"""Makes the locks of requirements anew, or says how they would differ."""
+"""Recreates the locks of requirements, or reports how they would change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from patchctl.terminal.progress import Progress
 
 @dataclass(frozen=True)
 class LockedSet:
-    """One set on one platform: how many packages it has now, how many of them without digests, and what differed."""
+    """A set on a platform: its number of packages, how many of them without digests, and the differences found."""
 
     name: str
     platform: Platform
@@ -34,11 +34,10 @@ class LockedSet:
 
 
 def relock(dist: Distribution, options: SourceOptions, progress: Progress, *, check: bool) -> list[LockedSet]:
-    """Every set that a profile names, resolved for every platform with the versions of the lock that is there wherever they
-    are allowed, and written unless `check` says no.
+    """Resolve every set used by a profile for every platform, keeping locked versions where allowed.
 
-    What the trees declare is read from their sources only where declared.txt is not that of the pins. Raises NoSolution,
-    SourceUnavailable and WrongUse as `resolve_inputs` and `collect` do; then nothing of that set is written.
+    Writes the locks unless `check`. Sources are read only if declared.txt is outdated. Raises NoSolution,
+    SourceUnavailable and WrongUse like `resolve_inputs` and `collect`; then nothing of that set is written.
     """
     return [row for named in all_sets(dist) for row in _set(dist, named, options, progress, check=check)]
 
@@ -68,7 +67,7 @@ def _set(
 
 
 def _declared(dist: Distribution, named: NamedSet, options: SourceOptions, progress: Progress) -> list[Declared]:
-    """What is there, where it is that of the pins; else what the sources say."""
+    """Return declared.txt if it is current, else what the sources declare."""
     try:
         there = read_declared(named)
     except BadManifest:
@@ -77,7 +76,7 @@ def _declared(dist: Distribution, named: NamedSet, options: SourceOptions, progr
 
 
 def _there(named: NamedSet, platform: Platform) -> RequirementsLock | str:
-    """The lock that is there, or why it cannot be read."""
+    """Return the existing lock, or why it cannot be read."""
     try:
         return read_lock(named, platform)
     except BadManifest as error:
@@ -85,7 +84,7 @@ def _there(named: NamedSet, platform: Platform) -> RequirementsLock | str:
 
 
 def _differences(old: RequirementsLock | str, lock: RequirementsLock) -> Iterator[str]:
-    """How a lock differs from the one that is there; who resolved it makes no difference."""
+    """Yield how the new lock differs from the existing one, ignoring the resolver's version."""
     if isinstance(old, str):
         yield old
         return

@@ -1,4 +1,4 @@
-"""Resolves the inputs of a set for a platform: `uv pip compile`, the only step that asks a package index."""
+"""Resolves the inputs of a set for a platform with `uv pip compile`, the only step that asks a package index."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ _ORIGIN = re.compile(r"-r (origin[0-9]{3}\.in)")
 
 
 class NoSolution(PatchctlError):
-    """The requirements contradict each other; `what` says who wants what."""
+    """The requirements contradict each other; `what` lists them."""
 
     code = FINDINGS
     kind = "no-solution"
 
 
 def find_uv() -> list[str]:
-    """How uv is called: the one beside patchctl, else the one on PATH. Raises WrongUse where there is none."""
+    """Return the command for uv: the one installed beside patchctl, else on PATH. Raises WrongUse without one."""
     if importlib.util.find_spec("uv") is not None:
         return [sys.executable, "-m", "uv"]
     path = shutil.which("uv")
     if path is None:
-        raise WrongUse("uv is not there: it resolves the requirements", hint=f"{sys.executable} -m pip install uv")
+        raise WrongUse("uv, which resolves requirements, is not installed", hint=f"{sys.executable} -m pip install uv")
     return [path]
 
 
 def resolve_inputs(inputs: Inputs, platform: Platform, keep: RequirementsLock | None = None) -> RequirementsLock:
-    """The lock of a platform, with the versions of `keep` wherever the inputs allow them and it was made up to the same time:
-    an index is given releases, with any time of publication, after a lock was made.
+    """Resolve the lock of a platform, keeping versions of `keep` if it has the same `exclude_newer` time.
 
-    Raises NoSolution for requirements that contradict each other, SourceUnavailable where uv could not ask the package
-    index, WrongUse without uv.
+    Without that, a resolution would change: indexes get releases with earlier publication times after a lock was
+    made. Raises NoSolution for contradicting requirements, SourceUnavailable if uv could not ask the index, WrongUse
+    without uv.
     """
     left_out = {name for one in inputs.value.left_out for name in one.packages}
     there = [one for one in inputs.value.elsewhere if one.platform == platform]
@@ -60,7 +60,7 @@ def resolve_inputs(inputs: Inputs, platform: Platform, keep: RequirementsLock | 
     kept = keep.packages.values() if keep and keep.exclude_newer == inputs.value.exclude_newer else ()
     while True:
         packages = {p.name: p for p in _compiled(inputs, platform, excluded, kept)}
-        # uv takes plain names: a family of them is known once something asked for its members.
+        # uv only excludes plain names: members of a family are known once something requires them.
         more = {name for name in packages if any(fnmatchcase(name, pattern) for pattern in left_out)}
         if not more:
             break
@@ -98,7 +98,7 @@ def _compiled(inputs: Inputs, platform: Platform, excluded: set[str], kept: Coll
         folder = Path(name)
         named = write_inputs(inputs, folder)
         (folder / "excluded.in").write_text("".join(f"{n}\n" for n in sorted(excluded)), encoding="utf-8")
-        # uv prefers the versions that the file of its output has.
+        # uv prefers the versions in its existing output file.
         (folder / "lock.txt").write_text("".join(f"{p.name}=={p.version}\n" for p in kept), encoding="utf-8")
         form = ["--generate-hashes", "--annotation-style", "split", "--output-file", "lock.txt"]
         limits = ["--override", "overrides.in", "--excludes", "excluded.in"]
@@ -110,8 +110,10 @@ def _compiled(inputs: Inputs, platform: Platform, excluded: set[str], kept: Coll
 
 
 def _installable(inputs: Inputs, platform: Platform, packages: Collection[Locked]) -> Iterator[Locked]:
-    """The packages with the digests of what the platform and its Python can install, alone; with all of them where uv does not
-    name the files."""
+    """Yield the packages with only the digests that the platform and Python can install.
+
+    Keeps all digests if uv does not name the files.
+    """
     with tempfile.TemporaryDirectory(prefix="patchctl-lock-") as name:
         folder = Path(name)
         (folder / "pins.in").write_text("".join(f"{p.name}=={p.version}\n" for p in packages), encoding="utf-8")
@@ -156,14 +158,14 @@ def _compile(
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        tried = [Tried("the package index", f"uv did not end in {error.timeout:g} seconds")]
-        raise SourceUnavailable("the requirements were not resolved", tried) from error
+        tried = [Tried("the package index", f"uv did not finish within {error.timeout:g} seconds")]
+        raise SourceUnavailable("requirements not resolved", tried) from error
 
 
 def _failure(said: str, inputs: Inputs, platform: Platform) -> PatchctlError:
     text = one_line(re.sub(r"\s+", " ", said), _LONGEST)
     if "No solution found" not in said:
-        return SourceUnavailable(f"{platform}: the requirements were not resolved", [Tried("uv", text)])
+        return SourceUnavailable(f"{platform}: requirements not resolved", [Tried("uv", text)])
     mentioned = set(re.findall(r"[a-z0-9][a-z0-9-]*[a-z0-9]", said.lower()))
     limits = [
         f"{title} wants {line}"
@@ -172,11 +174,11 @@ def _failure(said: str, inputs: Inputs, platform: Platform) -> PatchctlError:
         if canonicalize_name(Requirement(line).name) in mentioned and Requirement(line).specifier
     ]
     what = f"{platform}: the requirements contradict each other: {'; '.join(limits) or text}"
-    return NoSolution(what, hint="an override in set.yaml says which of them holds, and why")
+    return NoSolution(what, hint="add an override to set.yaml that says which one wins, and why")
 
 
 def _packages(text: str, named: Mapping[str, str]) -> Iterator[Locked]:
-    """What uv printed: a package, its digests, and who asks for it, on lines of their own."""
+    """Parse uv's output: each package, its digests and who requires it, on lines of their own."""
     blocks: list[list[str]] = []
     for line in text.splitlines():
         if _PACKAGE.match(line):
@@ -193,5 +195,5 @@ def _packages(text: str, named: Mapping[str, str]) -> Iterator[Locked]:
 
 
 def _with_titles(text: str, named: Mapping[str, str]) -> str:
-    """Who asks, in place of the files that uv was given."""
+    """Replace uv's input file names with the origins."""
     return _ORIGIN.sub(lambda match: named.get(match[1], match[1]), text)

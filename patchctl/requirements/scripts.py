@@ -1,4 +1,4 @@
-"""What scripts of the distribution say that they import: PEP 723's block, read and never run."""
+"""Requirements that the distribution's scripts declare in PEP 723 blocks, read without running them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from packaging.requirements import InvalidRequirement, Requirement
 from patchctl.errors import BadManifest, Where
 
 FOLDER = "scripts"
-# As PEP 723 has it; dependencies alone, written as a list of plain strings. Python 3.10 has no tomllib.
+# The format of PEP 723; only dependencies, as a list of string literals. Python 3.10 has no tomllib.
 _BLOCK = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 _DEPENDENCIES = re.compile(r"(?ms)^dependencies\s*=\s*(\[.*?\])\s*$")
 
 
 def declared_by_scripts(root: Path) -> dict[str, tuple[str, ...]]:
-    """The dependencies of every script below scripts/ that declares some, by its path below the root.
+    """Return the dependencies of every script below scripts/ that declares some, by path below the root.
 
-    Raises BadManifest for a block that cannot be read.
+    Raises BadManifest for an unreadable block.
     """
     found: Mapping[str, tuple[str, ...]] = {
         file.relative_to(root).as_posix(): dependencies(file) for file in sorted((root / FOLDER).rglob("*.py"))
@@ -30,7 +30,7 @@ def declared_by_scripts(root: Path) -> dict[str, tuple[str, ...]]:
 
 
 def dependencies(file: Path) -> tuple[str, ...]:
-    """The dependencies of one script, normalised; none without a block."""
+    """Return the dependencies of one script, normalised; empty without a block."""
     text = file.read_text(encoding="utf-8")
     block = _BLOCK.search(text)
     if block is None:
@@ -41,13 +41,15 @@ def dependencies(file: Path) -> tuple[str, ...]:
     try:
         return tuple(str(Requirement(text)) for text in ast.literal_eval(listed[1])) if listed else ()
     except (ValueError, SyntaxError, TypeError, InvalidRequirement) as error:
-        reason = str(error).partition("\n")[0].partition(": <ast.")[0]  # literal_eval names an object by its address
-        what = f"the block of the script's dependencies cannot be read: {reason}"
+        reason = (
+            str(error).partition("\n")[0].partition(": <ast.")[0]
+        )  # literal_eval's message contains an object's address
+        what = f"cannot read the script's dependencies: {reason}"
         raise BadManifest(what, where=where, hint='write dependencies = ["NAME", "NAME>=1"] (PEP 723)') from error
 
 
 def imported(file: Path) -> set[str]:
-    """The top-level packages that a script imports anywhere and that neither Python nor its own folder has."""
+    """Return top-level packages a script imports that are neither in Python nor in its own folder."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(file.read_bytes(), str(file))):
         if isinstance(node, ast.Import):

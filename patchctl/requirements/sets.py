@@ -1,4 +1,4 @@
-"""Reads manifests/requirements/NAME/set.yaml, and says which profiles use it."""
+"""Reads manifests/requirements/NAME/set.yaml and finds the profiles that use it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ FOLDER = Path("manifests") / "requirements"
 
 @dataclass(frozen=True)
 class NamedSet:
-    """A set, the folder of its locks, and the profiles that install it; they have the same upstreams and runtime, and stacks whose
-    declared files are the same."""
+    """A set, its folder, and the profiles that install it.
+
+    The profiles must have the same upstreams and runtime, and stacks whose declared files are equal.
+    """
 
     folder: Path
     loaded: Loaded[RequirementSet]
@@ -38,37 +40,37 @@ class NamedSet:
 
     @property
     def stacks(self) -> Mapping[str, str]:
-        """Those whose files are read: of the oldest release that has the set."""
+        """The stacks whose files are read: those of the oldest release that has the set."""
         return next((p.stacks for p in self.profiles if p.release == self.profiles[-1].release), {})
 
 
 def set_of(dist: Distribution, profile: Profile) -> NamedSet | None:
-    """The set that a profile names; None where it names none. Raises InvalidManifest for a set with faults."""
+    """Return the set that a profile names, or None. Raises InvalidManifest for a set with errors."""
     return None if profile.requirements is None else read_set(dist, profile.requirements)
 
 
 def required_set(dist: Distribution, profile: Profile) -> NamedSet:
-    """As `set_of`. Raises WrongUse where the profile names none."""
+    """Like `set_of`, but raise WrongUse if the profile names none."""
     found = set_of(dist, profile)
     if found is None:
-        hint = f"`requirements: NAME` in its manifest names a folder of {FOLDER}/"
-        raise WrongUse(f"{profile.name} names no set of requirements", hint=hint)
+        hint = f"set `requirements: NAME` in its manifest to a folder of {FOLDER}/"
+        raise WrongUse(f"{profile.name} names no requirement set", hint=hint)
     return found
 
 
 def all_sets(dist: Distribution) -> list[NamedSet]:
-    """Every set that a profile names. Raises InvalidManifest with the faults of the first that has some."""
+    """Return every set that a profile names. Raises InvalidManifest with the errors of the first invalid one."""
     return [read_set(dist, name) for name in sorted({p.requirements for p in dist.every_profile() if p.requirements})]
 
 
 def read_set(dist: Distribution, name: str) -> NamedSet:
-    """One set. Raises InvalidManifest with every fault."""
+    """Read one set. Raises InvalidManifest with every error."""
     folder = dist.root / FOLDER / name
     users = [p for p in dist.every_profile() if p.requirements == name]
     if not (folder / "set.yaml").is_file():
         there = [p.name for p in (dist.root / FOLDER).glob("*") if (p / "set.yaml").is_file()]
         file = shown(dist.profile_file(users[0])) if users else shown(folder)
-        what = f"{shown(folder / 'set.yaml')} is not there{did_you_mean(name, there)}"
+        what = f"{shown(folder / 'set.yaml')} does not exist{did_you_mean(name, there)}"
         raise InvalidManifest([Problem(file, 1, 1, "requirements", what)])
     found = NamedSet(folder, read(folder / "set.yaml", RequirementSet), tuple(users))
     problems = list(_faults(dist, found))
@@ -80,7 +82,7 @@ def read_set(dist: Distribution, name: str) -> NamedSet:
 def _faults(dist: Distribution, found: NamedSet) -> Iterator[Problem]:
     value, at = found.value, found.loaded.positions
     if value.name != found.folder.name:
-        yield at.problem(("name",), f"expected {quoted(found.folder.name)}, as the folder's name")
+        yield at.problem(("name",), f"expected {quoted(found.folder.name)}, the folder's name")
     seen: set[str] = set()
     for index, override in enumerate(value.overrides):
         try:
@@ -89,7 +91,7 @@ def _faults(dist: Distribution, found: NamedSet) -> Iterator[Problem]:
             yield at.problem(("overrides", index, "requirement"), str(error).partition("\n")[0])
             continue
         if name in seen:
-            yield at.problem(("overrides", index, "requirement"), f"{quoted(name)} a second time")
+            yield at.problem(("overrides", index, "requirement"), f"duplicate {quoted(name)}")
         seen.add(name)
     for index, place in enumerate(value.elsewhere):
         if (place.local is None) == (place.version is None):
@@ -101,5 +103,5 @@ def _faults(dist: Distribution, found: NamedSet) -> Iterator[Problem]:
             yield at.problem(("declared", index, "upstream"), what)
     for other in found.profiles[1:]:
         if (other.stacks.keys(), other.runtime) != (stacks.keys(), found.profiles[0].runtime):
-            what = f"{found.profiles[0].name} and {other.name} name it, with other upstreams or another runtime"
+            what = f"{found.profiles[0].name} and {other.name} use it with different upstreams or runtimes"
             yield at.problem((), f"{what}: each needs a set of its own")

@@ -32,7 +32,7 @@ def write_commit(
     sdist: Sdist,
     kept: Callable[[bytes], bool] = lambda path: True,
 ) -> tuple[str, str]:
-    """Write the root commit of these files as one pack into `repo`, with the content of the `kept` ones; returns (commit, tree).
+    """Write the root commit of these files as one pack into `repo`, with the content of the `kept` ones; return (commit, tree).
 
     Author, date and message are fixed, so that an archive gives the same commit id on every machine.
     """

@@ -1,7 +1,7 @@
-"""Other revisions of an upstream, to be read and not applied.
+"""Reads other revisions of an upstream, for drift and rebase; nothing is applied.
 
-Tags, branches and commits are read in place from a mirror. Of versions of the package index the cache keeps the list of all files
-and the content of Python files and of those with the name of a patched file.
+Tags, branches and commits of a mirror are read in place. Of versions on the package index, the cache keeps the full
+file list and the content of relevant files.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ _AUTHOR = Person("patchctl", "patchctl@localhost", "0 +0000")
 
 @dataclass(frozen=True)
 class UpstreamRelease:
-    """One revision. In form sdist patchctl makes the commit, and `repo` lacks some of its blobs; `history` says whether `repo` has
-    the commits before it."""
+    """One revision. In form sdist the commit is made by patchctl, and `repo` lacks some of its blobs.
+
+    `history` says whether its ancestors are there.
+    """
 
     name: str
     form: str
@@ -58,14 +60,14 @@ class UpstreamRelease:
 
 
 class RevisionTree:
-    """The files of one tree, read on demand."""
+    """The files of one tree. Reads only the folders and files asked for."""
 
     def __init__(self, reader: ObjectReader, tree: str) -> None:
         self._reader, self._tree = reader, tree
         self._folders: dict[str, dict[bytes, TreeEntry]] = {}
 
     def entry(self, path: bytes) -> TreeEntry | None:
-        """The entry at a path, if that is a file."""
+        """Return the entry at a path if it is a file."""
         oid = self._tree
         *above, name = path.split(b"/")
         for part in above:
@@ -77,19 +79,19 @@ class RevisionTree:
         return None if found is None or found.mode == FOLDER else found
 
     def read(self, path: bytes) -> bytes | None:
-        """The content of a file; None if there is none, or if this repository has only its name."""
+        """Return a file's content; None if there is no such file, or the repository lacks its blob."""
         entry = self.entry(path)
         if entry is None or entry.mode == GITLINK or not self._reader.holds(entry.id):
             return None
         return self._reader.read(entry.id)[1]
 
     def text(self, path: str) -> bytes | None:
-        """`read` by a str path."""
+        """Like `read`, for a str path."""
         return self.read(path.encode("utf-8", "surrogateescape"))
 
     @cached_property
     def files(self) -> Files:
-        """All of them."""
+        """All files."""
         return self._reader.files(self._tree)
 
     def _folder(self, oid: str) -> dict[bytes, TreeEntry]:
@@ -99,12 +101,12 @@ class RevisionTree:
 
 
 def wanted_files(paths: Iterable[bytes]) -> frozenset[bytes]:
-    """The names of files that patches touch: of a source distribution, files with these names are kept beside Python files."""
+    """Return the names of files to keep from a source distribution besides Python files: those that patches touch."""
     return frozenset(path.rpartition(b"/")[2] for path in paths)
 
 
 class UpstreamReleases:
-    """The revisions of one upstream, from the places where its sources come from."""
+    """The revisions of one upstream, from the places of its sources."""
 
     def __init__(
         self, stack: Stack, upstream: Upstream, options: SourceOptions, progress: Progress, wanted: frozenset[bytes]
@@ -112,13 +114,13 @@ class UpstreamReleases:
         self._stack, self._upstream, self._options, self._progress = stack, upstream, options, progress
         self._name, self._wanted = stack.upstream, wanted
         self._prefix = release_prefix(stack, upstream)
-        here = replace(options, offline=True)  # a mirror is read where it lies, before anything is asked for
+        here = replace(options, offline=True)  # local mirrors are read before anything is asked over the network
         self._here = Revisions(self._name, upstream, self._prefix, here)
         self._anywhere = Revisions(self._name, upstream, self._prefix, options)
         self._index_tried: list[Tried] = []
 
     def base(self) -> UpstreamRelease:
-        """The stack's pin. Raises SourceUnavailable."""
+        """Return the stack's pin. Raises SourceUnavailable."""
         pin = self._stack.pin
         found = self._here.find(pin.commit) if pin.commit and self._options.source != "sdist" else None
         if found is not None and found.repo is not None:
@@ -129,12 +131,15 @@ class UpstreamReleases:
         return UpstreamRelease(self._stack.name, base.form, base.commit, base.tree, base.repo, sha256=sha256)
 
     def named(self, names: Sequence[str]) -> list[UpstreamRelease]:
-        """These revisions: tags, branches, full commit ids, versions of the index, `latest`. Raises SourceUnavailable."""
+        """Resolve tags, branches, full commit ids, index versions or `latest`. Raises SourceUnavailable."""
         return [self._find(self._newest() if name == LATEST else name) for name in names]
 
     def newer(self) -> list[UpstreamRelease]:
-        """Every release, and every version of the index without one, that is newer than the pin, oldest first; the pin's own
-        branch too, where it has moved on. Builds of every night are none: the index has 300 of Megatron-LM 0.16.0rc0."""
+        """Return every release and index version newer than the pin, oldest first.
+
+        Includes the pin's own branch if it has moved on. Skips nightly builds: the index has 300 of Megatron-LM
+        0.16.0rc0.
+        """
         pin = self._stack.pin
         named = [pin.tag, self._stack.name, pin.sdist.version if pin.sdist else None]
         own = next((v for name in named if name and (v := version_of(name, self._prefix)) is not None), None)
@@ -145,13 +150,12 @@ class UpstreamReleases:
         return [self._find(self._names[v]) for v in later]
 
     def _has_moved(self, version: Version) -> bool:
-        """Whether the pin is of a branch that makes this release, and no longer its head."""
+        """Whether the pin is on the branch of this release, but no longer its head."""
         _, commit = self._tagged.get(version, (None, self._stack.pin.commit))
         return self._stack.pin.tag is None and commit != self._stack.pin.commit
 
     def _after_the_pin(self, versions: Sequence[Version]) -> list[Version]:
-        """For a pin between releases, whose name says no version: the releases that descend from it. Where no history is at hand,
-        the newest alone."""
+        """Return the releases that descend from a pin whose name has no version; without history, the newest."""
         pin = self._stack.pin.commit
         found = self._here.find(pin) if pin else None
         if pin is None or found is None or found.repo is None:
@@ -160,14 +164,14 @@ class UpstreamReleases:
         return [v for v, commit in heads if commit != pin and _descends(found.repo, commit, pin)]
 
     def _newest(self) -> str:
-        """The newest final version, or the newest of all where there is no final one."""
+        """Return the newest final version, or the newest of all if there is no final one."""
         if not self._names:
             raise self._unavailable(LATEST)
         return self._names[max([v for v in self._names if not v.is_prerelease] or self._names)]
 
     @cached_property
     def _names(self) -> dict[Version, str]:
-        """Versions of the index, then releases: of two names for one version the release's wins, since git has every file."""
+        """Names by version, from the index and the tags. Tags win, since git has every file."""
         offered = self._offered if self._options.source != "git" else []
         found = {v: one.version for one in offered if (v := version_of(one.version, "")) is not None}
         return found | {version: name for version, (name, _) in self._tagged.items()}
@@ -196,7 +200,7 @@ class UpstreamReleases:
     def _unavailable(self, name: str) -> SourceUnavailable:
         asked = [*self._anywhere.tried, *self._index_tried]
         tried = list(dict.fromkeys(asked)) or [Tried(f"cache {self._options.cache}", "not there")]
-        hint = f"--mirror {self._name}=URL names a git repository; a tag, a branch, a commit in full, or a version"
+        hint = f"name a tag, a branch, a full commit id or a version; --mirror {self._name}=URL adds a git repository"
         return SourceUnavailable(f"{self._name}: no place has {one_line(name)}", tried, hint=hint)
 
     # git
@@ -236,7 +240,7 @@ class UpstreamReleases:
 
     @cached_property
     def _without(self) -> str:
-        """Which files the build is said to make, by the stack: another stack's may be others, and its trees then too."""
+        """A digest of the stack's list of generated files: another list gives another tree."""
         paths = sorted(g.path for g in self._stack.generated)
         return hashlib.sha256("\0".join(paths).encode()).hexdigest()[:8]
 
@@ -245,7 +249,7 @@ class UpstreamReleases:
 
         assert self._upstream.sdist is not None
         final = self._folder() / f"{sdist.version}-{sdist.sha256[:16]}-{self._without}.git"
-        # What other stacks wanted of it stays: two that take it in turns would bring it anew each time.
+        # Keep what other stacks wanted, or two stacks would evict each other's files and download anew each time.
         self._wanted |= _names_in((_json(final / "release.json") or {}).get("kept", []))
         with cache.staging(self._options.cache) as folder:
             found = download(self._upstream.sdist, sdist, folder, self._progress, self._index_tried)
@@ -265,12 +269,12 @@ class UpstreamReleases:
             return UpstreamRelease(name, "sdist", commit, tree, final, sha256=sdist.sha256)
 
     def _matters(self, path: bytes) -> bool:
-        """Whether the content of a file is kept beside its name."""
+        """Return whether the content of a file is kept besides its name."""
         return path.endswith(b".py") or path.rpartition(b"/")[2] in self._wanted
 
 
 def _descends(repo: Path, commit: str, ancestor: str) -> bool:
-    """Whether `ancestor` is in the commit's history; no where the repository does not hold both."""
+    """Whether `ancestor` is in the commit's history; False if the repository lacks either."""
     safe = (("safe.directory", str(repo)), ("safe.directory", str(repo.parent)))
     try:
         run_git(["merge-base", "--is-ancestor", ancestor, commit], repo=repo, config=safe)

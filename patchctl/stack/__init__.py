@@ -1,1 +1,1 @@
-"""A stack as a function: base and patches in, commits and trees out; its plan, its cached results, its export, its lock."""
+"""A stack as a function from base and patches to commits; its selection, plan, result cache, export and lock."""

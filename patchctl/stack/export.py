@@ -1,7 +1,7 @@
 """The inverse of the stack function: commits -> patch files and carried files.
 
-A commit that an existing patch still gives, byte for byte, keeps that file as it is; so nothing changes in the files of a
-stack that nobody changed, on any machine. Only other commits are written anew, by patchctl.patch.write.
+A commit that an existing patch still gives, byte for byte, keeps that file, so that exporting an unchanged stack
+changes nothing on any machine. Only other commits are rendered anew, by patchctl.patch.write.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from patchctl.stack.build import StackBuilder
 from patchctl.stack.patches import CARRIED_FOLDER, StackPatch
 from patchctl.stack.result_cache import StackResult
 
-# What a list in a trailer can name; a new file of another name stays in the diff.
+# Paths that a trailer can list; other new files stay in the diff.
 _LISTABLE = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_./+~-]*")
 _TRAILER_ORDER = ("Feature", "Switch", "Requires", "Carries", "Upstream-Status", "Drop-When")
 _WANTED = tuple(key for key in _TRAILER_ORDER if key not in ("Requires", "Carries"))
-_TRAILERS_HINT = f"end its message with the trailers of a patch, as its last paragraph: {', '.join(_WANTED)}"
+_TRAILERS_HINT = f"end the commit message with a paragraph of trailers: {', '.join(_WANTED)}"
 
 
 @dataclass(frozen=True)
 class Exported:
-    """One patch file to be: its name, its bytes, and its carried files (path in the upstream tree to content)."""
+    """A patch file to write: name, bytes, and carried files (path in the upstream tree to content)."""
 
     name: str
     data: bytes
@@ -47,11 +47,11 @@ def export_commits(
     existing: Sequence[StackPatch],
     carried: Collection[str] = (),
 ) -> list[Exported]:
-    """Patch files for `commits`, the first of which stands on a commit with tree `base_tree`. `carried` are paths that
-    other patches of the stack carry.
+    """Return patch files for `commits`, the first of which has a parent with tree `base_tree`.
 
-    Raises WrongUse when commits cannot be patches: trailers of every patch are missing (all such commits are named),
-    empty, a link or a submodule. Trailers of a file that stays as it is are `verify`'s to judge.
+    `carried` are paths that other patches of the stack carry. Raises WrongUse for commits that cannot be patches:
+    trailers missing (all such commits are named), empty, a link or a submodule. Trailers of unchanged files are left
+    to `verify`.
     """
     headers = [_header(c) for c in commits]
     _check_features(headers, commits)
@@ -77,9 +77,9 @@ def export_commits(
 
 
 def mbox_patches(reader: ObjectReader, result: StackResult) -> dict[str, bytes]:
-    """File name to bytes of every patch as plain `git format-patch` has it, carried files inside: for `git am`.
+    """Return every patch as plain `git format-patch` mails with carried files inlined, by file name, for `git am`.
 
-    `reader` must have the base's objects and the result's.
+    `reader` must have the objects of base and result.
     """
     files: dict[str, bytes] = {}
     for step in result.steps:
@@ -91,7 +91,7 @@ def mbox_patches(reader: ObjectReader, result: StackResult) -> dict[str, bytes]:
 
 
 def write_stack(folder: Path, exported: Sequence[Exported]) -> None:
-    """Write these patches and carried files into the stack's folder, each by rename; what is so already stays."""
+    """Write patches and carried files into the stack's folder, each by rename. Unchanged files are not touched."""
     for path, data in _wanted(exported).items():
         file = folder / path
         if not file.is_file() or file.read_bytes() != data:
@@ -99,7 +99,7 @@ def write_stack(folder: Path, exported: Sequence[Exported]) -> None:
 
 
 def remove_gone(folder: Path, exported: Sequence[Exported], existing: Sequence[StackPatch]) -> None:
-    """Take away what the stack no longer has. After the manifest, so that it never names a file that is not there."""
+    """Delete what the stack no longer has. Run after the manifest is written, which must not name missing files."""
     for path in _present(existing) - _wanted(exported).keys():
         (folder / path).unlink(missing_ok=True)
         for parent in (folder / path).parents:
@@ -109,9 +109,9 @@ def remove_gone(folder: Path, exported: Sequence[Exported], existing: Sequence[S
 
 
 def compare_stack(folder: Path, exported: Sequence[Exported], existing: Sequence[StackPatch]) -> list[str]:
-    """What `write_stack` and `remove_gone` would change, a line each."""
+    """Return what `write_stack` and `remove_gone` would change, one line each."""
     wanted = _wanted(exported)
-    lines = [f"{path} goes" for path in sorted(_present(existing) - wanted.keys())]
+    lines = [f"{path} is removed" for path in sorted(_present(existing) - wanted.keys())]
     for path, data in sorted(wanted.items()):
         file = folder / path
         if not file.is_file():
@@ -136,7 +136,7 @@ def _carried_at(name: str, path: str) -> str:
 
 
 def _header(commit: CommitInfo) -> Header:
-    """The commit's message as a patch's header; read by our own parser, so that what is written can be read again."""
+    """Parse the commit's message as a patch header with our own parser, so that what is written can be read back."""
     what = f"commit {commit.id[:12]}"
     subject, _, body = commit.message.partition("\n")
     text = f"From: a <a@b>\nDate: {mail_date(commit.date)}\nSubject: {subject}\n\n{body.strip()}\n"
@@ -144,10 +144,10 @@ def _header(commit: CommitInfo) -> Header:
         parsed, _ = parse_header(text.encode().split(b"\n"), what)
     except BadPatch as error:
         raise WrongUse(
-            f"the message of {what} cannot be a patch's: {error.what}", hint="change it: `git rebase -i`"
+            f"the message of {what} cannot be a patch header: {error.what}", hint="reword it with `git rebase -i`"
         ) from error
     if parsed.message != commit.message:
-        hint = "no line of it may begin a diff or be `---`, its subject no bracket, and it has no blanks at line ends"
+        hint = "the message must not contain a diff, a `---` line, a bracket at the subject's start or trailing blanks"
         raise WrongUse(f"`git am` would read the message of {what} differently", hint=hint)
     return Header(commit.name, commit.email, commit.date, parsed.subject, parsed.body.strip("\n"), parsed.trailers)
 
@@ -157,7 +157,7 @@ def _missing(header: Header) -> list[str]:
 
 
 def _without_trailers(commit: CommitInfo, header: Header, missing: Sequence[str]) -> str:
-    return f"commit {commit.id[:12]} ({header.subject}) has no trailer {' and no '.join(missing)}"
+    return f"commit {commit.id[:12]} ({header.subject}) lacks {', '.join(missing)}"
 
 
 def _refuse(lacking: Sequence[str]) -> None:
@@ -166,15 +166,17 @@ def _refuse(lacking: Sequence[str]) -> None:
 
 
 def _check_features(headers: Sequence[Header], commits: Sequence[CommitInfo]) -> None:
-    """Raise WrongUse when a commit has no name: without one nobody knows which patch it was. All that lack trailers are
-    named then, since whoever adds one adds the others in the same rebase."""
+    """Raise WrongUse if a commit does not name its feature, without which its patch is unknown.
+
+    Then lists all commits with missing trailers, since one rebase fixes them all.
+    """
     lacking = []
     nameless = False
     for header, commit in zip(headers, commits, strict=True):
         missing = _missing(header)
         feature = header.trailer("Feature")
         if feature is not None and not re.fullmatch(r"[a-z0-9_]+", feature):
-            missing.insert(0, "Feature of small letters, digits and '_'")
+            missing.insert(0, "Feature of lower-case letters, digits and '_'")
         nameless = nameless or not feature or len(missing) > len(_missing(header))
         if missing:
             lacking.append(_without_trailers(commit, header, missing))
@@ -183,8 +185,10 @@ def _check_features(headers: Sequence[Header], commits: Sequence[CommitInfo]) ->
 
 
 def _names(headers: Sequence[Header], existing: Sequence[StackPatch]) -> list[tuple[str, str | None]]:
-    """(file name, the existing patch that it was) of every commit. Numbers stay while they still ascend. The
-    kind follows `Switch:`, which is what the lint rule name-kind wants."""
+    """Return (file name, existing patch that it was) of every commit.
+
+    Numbers are kept while they ascend. The kind follows `Switch:`, as the lint rule name-kind demands.
+    """
     known: dict[str, list[str]] = {}
     for patch in existing:
         known.setdefault(patch.feature, []).append(patch.file.name)
@@ -202,13 +206,13 @@ def _names(headers: Sequence[Header], existing: Sequence[StackPatch]) -> list[tu
 
 
 def _still_gives(reader: ObjectReader, patch: StackPatch, commit: CommitInfo, header: Header, tree: str) -> bool:
-    """Whether the file as it is makes exactly this commit on this tree: same author, date, message and files."""
+    """Whether the existing file gives exactly this commit on this tree: same author, date, message and files."""
     same = (patch.header.name, patch.header.email, patch.header.date) == (header.name, header.email, header.date)
     if not same or patch.header.message != commit.message:
         return False
     try:
         return StackBuilder(reader, commit.parents[0], tree).build([patch]).tip_tree == commit.tree
-    except PatchctlError:  # it does not apply here any more: it is written anew
+    except PatchctlError:  # it no longer applies here, so it is rendered anew
         return False
 
 
@@ -221,7 +225,7 @@ def _render(
     after: Files,
     taken: Collection[str],
 ) -> Exported:
-    """`taken` are carried files of other patches: one that goes and comes back cannot lie in one place twice."""
+    """Render a commit. `taken` are files that other patches carry: a path cannot be carried twice."""
     differences = _differences(reader, before, after, f"commit {commit.id[:12]}")
     if not differences:
         hint = "change files and `git commit --amend`, or drop it with `git rebase -i`"
@@ -229,7 +233,7 @@ def _render(
     new = [d for d in differences if d.before is None and d.after and d.after.mode == REGULAR]
     carried = {d.path.decode(): d.after.data for d in new if d.after and _LISTABLE.fullmatch(d.path)}
     carried = {path: data for path, data in carried.items() if path not in taken}
-    if len(carried) == len(differences):  # a patch file must hold a diff: the first new file with a line goes into it
+    if len(carried) == len(differences):  # a patch file needs a diff: put the first non-empty new file into it
         first = min(carried, key=lambda path: (not carried[path], path))
         del carried[first]
     rest = [d for d in differences if d.path.decode("utf-8", "surrogateescape") not in carried]
@@ -238,13 +242,13 @@ def _render(
 
 
 def _with_carries(header: Header, paths: list[str]) -> Header:
-    """The header with its `Carries:` trailer naming exactly these paths, in the usual order of trailers."""
+    """Return the header with a `Carries:` trailer for exactly these paths, in the usual trailer order."""
     body = header.body.strip("\n").split("\n")
     while body and body[-1].strip():
         body.pop()
     trailers = {k: [t.value for t in v] for k, v in header.trailers.items() if k != "Carries"}
     if paths:
-        trailers["Carries"] = paths  # a line each: together they are soon too long for one
+        trailers["Carries"] = paths  # one line each, or the line gets too long
     if header.listed("Carries") == paths:
         return header
     ordered = sorted(trailers, key=lambda k: _TRAILER_ORDER.index(k) if k in _TRAILER_ORDER else len(_TRAILER_ORDER))
@@ -267,22 +271,24 @@ def _side(reader: ObjectReader, entry: TreeEntry | None, path: bytes, what: str)
         return None
     if entry.mode not in (0o100644, 0o100755):
         raise WrongUse(
-            f"{what} changes {path.decode('utf-8', 'replace')!a}, which is a link or a submodule: a stack changes files only"
+            f"{what} changes {path.decode('utf-8', 'replace')!a}, a link or a submodule: a stack changes regular files only"
         )
     return Side(entry.mode, entry.id, reader.read(entry.id)[1])
 
 
 @dataclass(frozen=True)
 class ForUpstream:
-    """Mails that upstream could take, the feature's last, by file name; and what does not go with them, in words."""
+    """Mails to send upstream, the feature's last, by file name; and descriptions of what they lack."""
 
     files: Mapping[str, bytes]
     left_out: tuple[str, ...]
 
 
 def for_upstream(reader: ObjectReader, result: StackResult, upstream: str, tests: Sequence[str]) -> ForUpstream:
-    """Every commit of a stack of one feature and its requirements as a mail without our trailers. `reader` must have the
-    base's objects and the result's; `tests` are the feature's, which are for patchctl's harness."""
+    """Render a feature and its requirements as mails without our trailers.
+
+    `reader` must have the objects of base and result. `tests` are the feature's, which depend on patchctl's harness.
+    """
     files: dict[str, bytes] = {}
     for number, step in enumerate(result.steps, 1):
         differences = []
@@ -294,19 +300,19 @@ def for_upstream(reader: ObjectReader, result: StackResult, upstream: str, tests
     *before, wanted = [step.patch for step in result.steps]
     elsewhere = [f"{f}@{u}" for f, u in wanted.requires if u not in (None, upstream)]
     told = [
-        f"the trailers {', '.join(wanted.header.trailers)}: they are patchctl's",
-        "Signed-off-by: nobody signs for you; `git am --signoff` adds yours",
-        f"an author: {wanted.header.name} <{wanted.header.email}> stands there; `git commit --amend --reset-author`",
-        *([f"tests in upstream's own form; ours are for patchctl's harness: {', '.join(tests)}"] if tests else []),
-        *([f"what it requires in other upstreams: {', '.join(elsewhere)}"] if elsewhere else []),
+        f"the trailers {', '.join(wanted.header.trailers)}, which are patchctl's",
+        "Signed-off-by: add yours with `git am --signoff`",
+        f"your name as author, instead of {wanted.header.name} <{wanted.header.email}>: `git commit --amend --reset-author`",
+        *([f"tests in upstream's style; ours need patchctl's harness: {', '.join(tests)}"] if tests else []),
+        *([f"requirements in other upstreams: {', '.join(elsewhere)}"] if elsewhere else []),
     ]
     if before:
-        told.append(f"nothing of what it requires: {', '.join(p.feature for p in before)} come first, a mail each")
+        told.append(f"nothing it requires here: {', '.join(p.feature for p in before)} come first, one mail each")
     return ForUpstream(files, tuple(told))
 
 
 def _plain(header: Header) -> Header:
-    """The message without its last paragraph, where that is the trailers."""
+    """Return the header without a last paragraph of trailers."""
     body = header.body.strip("\n").split("\n")
     while header.trailers and body and body[-1].strip():
         body.pop()

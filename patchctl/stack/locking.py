@@ -1,4 +1,4 @@
-"""Computes a stack's lock from its patches and every form of its source that can be had."""
+"""Computes a stack's lock from its patches and every available form of its source."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from patchctl.terminal.progress import Progress
 
 @dataclass(frozen=True)
 class Computed:
-    """A lock as it should be; the forms that could not be had, and why; the bases of those that could.
+    """A recomputed lock, the unavailable forms with the reasons, and the bases and results of the others.
 
-    `known` is False where no form could be had and the old lock is for something else, or not there: then nothing is
-    known, and the lock is no reason to give the old one up.
+    `known` is False if no form was available and there is no valid old lock: then nothing is known, which is no
+    reason to replace the old lock.
     """
 
     lock: StackLock
@@ -45,15 +45,18 @@ class Computed:
 
 
 def forms_of(stack: Stack) -> tuple[Form, ...]:
-    """The forms that a stack's source exists in."""
+    """Return the forms that a stack's source exists in."""
     pin = stack.pin
     there: tuple[tuple[Form, object], ...] = (("git", pin.commit), ("sdist", pin.sdist))
     return tuple(form for form, known in there if known is not None)
 
 
 def compute_lock(dist: Distribution, stack: Stack, options: SourceOptions, progress: Progress) -> Computed:
-    """The lock of a stack. A form that cannot be had keeps its record when nothing it depends on has changed, and is
-    unknown otherwise: never guessed, never deleted. Raises BadPatch, DoesNotApply."""
+    """Compute the lock of a stack. Raises BadPatch, DoesNotApply.
+
+    An unavailable form keeps its record if nothing it depends on has changed, else becomes unknown: never guessed,
+    never dropped.
+    """
     patches = load_patches(dist, stack)
     bases: dict[Form, Base] = {}
     unavailable: dict[Form, SourceUnavailable] = {}
@@ -61,7 +64,7 @@ def compute_lock(dist: Distribution, stack: Stack, options: SourceOptions, progr
     for form in forms_of(stack):
         try:
             if form not in wanted:
-                raise SourceUnavailable(f"{stack.upstream}: only form {options.source} was asked for", [])
+                raise SourceUnavailable(f"{stack.upstream}: only form {options.source} was requested", [])
             bases[form] = obtain_form(form, stack.upstream, dist.upstream(stack.upstream), stack, options, progress)
         except SourceUnavailable as failure:
             unavailable[form] = failure
@@ -79,8 +82,10 @@ def compute_lock(dist: Distribution, stack: Stack, options: SourceOptions, progr
 
 
 def old_lock(dist: Distribution, stack: Stack) -> tuple[StackLock | None, list[str]]:
-    """The lock that is there, or None and, in a line, what is the matter with a file that is no lock. Raises BadManifest for one
-    that another version may read."""
+    """Return the existing lock, or None and a line saying why the file is not a lock.
+
+    Raises BadManifest for a lock of another version.
+    """
     try:
         return read_lock(dist.root, stack), []
     except DamagedLock as error:
@@ -88,7 +93,7 @@ def old_lock(dist: Distribution, stack: Stack) -> tuple[StackLock | None, list[s
 
 
 def diff_locks(old: StackLock | None, new: StackLock) -> list[str]:
-    """What differs between two locks, a line each; empty when they are equal."""
+    """Return the differences between two locks, one line each."""
     if old is None:
         return ["there is no lock yet"]
     lines = []
@@ -107,7 +112,7 @@ def diff_locks(old: StackLock | None, new: StackLock) -> list[str]:
 
 
 def _changed(before: LockedPatch, after: LockedPatch) -> bool:
-    """What nobody could compute is not said to have changed."""
+    """Whether a patch's entry changed. An entry that could not be computed has not."""
     return before.digest != after.digest or (after.files is not None and before != after)
 
 
@@ -128,7 +133,7 @@ def _diff_results(old: StackLock, new: StackLock) -> list[str]:
 
 
 def _still_valid(old: StackLock | None, stack: Stack, patches: Sequence[StackPatch]) -> StackLock | None:
-    """The old lock, when it was made for this pin and these very patches."""
+    """Return the old lock if it is for this pin and exactly these patches."""
     if old is None or old.pin != pin_record(stack.pin):
         return None
     same = [(p.file, p.digest) for p in old.patches] == [(p.file.name, p.digest) for p in patches]
@@ -138,10 +143,10 @@ def _still_valid(old: StackLock | None, stack: Stack, patches: Sequence[StackPat
 def _selections(
     dist: Distribution, stack: Stack, patches: Sequence[StackPatch], there: StackLock | None
 ) -> list[tuple[str, ...]]:
-    """Every set of this stack's features that some profile leaves out, the empty one first.
+    """Return every set of this stack's features that some profile leaves out, the empty one first.
 
-    Of each profile there are two: its own, and what is left where git hosts are out of reach. That one depends on other
-    stacks; while one of those cannot be read, the selections of the lock that is `there` stay.
+    Each profile has two: its own, and the one without git access. The latter depends on other stacks; while one of
+    those is unreadable, the selections of the existing lock are kept.
     """
     features = {p.feature for p in patches}
     found: set[tuple[str, ...]] = {()}
@@ -160,9 +165,9 @@ def _selections(
 
 
 def _lost_without_git(dist: Distribution, stack: Stack, stacks: Sequence[Stack]) -> set[str] | None:
-    """This stack's features that require one of an upstream that no package index has; none if it is one itself.
+    """Return this stack's features that require one of a stack without an sdist; none if this one has no sdist.
 
-    None when a patch of another stack cannot be read: the check of that stack says so, and this one has its own.
+    Returns None if a patch of another stack cannot be read, which that stack's own check reports.
     """
     if "sdist" not in forms_of(stack):
         return set()
@@ -178,7 +183,7 @@ def _lost_without_git(dist: Distribution, stack: Stack, stacks: Sequence[Stack])
 def _result(
     base: Base, patches: Sequence[StackPatch], without: Sequence[str], options: SourceOptions
 ) -> tuple[StackResult, tuple[str, ...]]:
-    """The stack's result, and the features that this form cannot give (with those that require them)."""
+    """Return the stack's result, and the features this form lacks, with their dependents."""
     series = {base.upstream: patches}
     omitted = leave_out(series, without, "left out")
     out = {id(o.patch) for o in omitted}
@@ -208,7 +213,7 @@ def _record(
 def _locked_patches(
     patches: Sequence[StackPatch], results: Mapping[Form, StackResult], old: StackLock | None
 ) -> tuple[LockedPatch, ...]:
-    """Each patch's files from the first form that has it; from the old lock when no form at hand has it."""
+    """Take each patch's files from the first form that has it, else from the old lock."""
     steps = {id(s.patch): s for r in reversed(list(results.values())) for s in r.steps}
     kept = {p.file: p.files for p in old.patches} if old else {}
     locked = []

@@ -1,4 +1,4 @@
-"""A stack's patches as they lie in the distribution: bytes read once, parsed, with their carried files and digests."""
+"""A stack's patches as loaded from the distribution: bytes read once, parsed, with carried files and digests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CARRIED_FOLDER = CARRIED
 
 @dataclass(frozen=True)
 class StackPatch:
-    """One patch of a stack. `data` is what was read, hashed and is applied: the same bytes, never read again."""
+    """A patch of a stack. `data` is read once: what is hashed is what is applied."""
 
     file: Path
     shown: str
@@ -35,12 +35,12 @@ class StackPatch:
 
     @property
     def feature(self) -> str:
-        """The name by which users speak of it: the `Feature:` trailer, else the middle of the file's name."""
+        """The feature's name: the `Feature:` trailer, else the file's stem."""
         return self.header.trailer("Feature") or self.file.stem
 
     @property
     def requires(self) -> list[tuple[str, str | None]]:
-        """(feature, upstream or None for the same one) of every `Requires:`."""
+        """(feature, upstream, or None for the same one) of every `Requires:`."""
         pairs = [r.partition("@") for r in self.header.listed("Requires")]
         return [(name, upstream or None) for name, _, upstream in pairs]
 
@@ -51,9 +51,11 @@ class StackPatch:
 
     @cached_property
     def change_digest(self) -> str:
-        """sha256 over what is changed, with the lines around it, and the carried files and switch. Where in a file the lines
-        are does not count, nor what else the file holds, nor the words of the header: other patches, and a better sentence,
-        leave what was proven as it is."""
+        """sha256 over changes with context, switch and carried files; what evidence is bound to.
+
+        Line numbers, the rest of each file and the header's text do not count, so that other patches or a better
+        sentence leave a proof valid.
+        """
         total = hashlib.sha256(repr(self.header.listed("Switch")).encode())
         for c in self.patch.changes:
             hunks = [(h.marks, h.old, h.new) for h in c.hunks]
@@ -68,23 +70,23 @@ class StackPatch:
 
     @property
     def paths(self) -> set[bytes]:
-        """Every path of the upstream tree that it reads or writes."""
+        """Every path of the upstream tree that the patch reads or writes."""
         names = {p for c in self.patch.changes for p in (c.old_path, c.new_path) if p is not None}
         return names | {p.encode() for p in self.carried}
 
 
 def load_patch(file: Path, root: Path) -> StackPatch:
-    """Read and parse one patch and its carried files; `root` is what shown paths are relative to. Raises BadPatch."""
+    """Read and parse a patch and its carried files. Shown paths are relative to `root`. Raises BadPatch."""
     return parsed(load_unparsed(file, root))
 
 
 def load_unparsed(file: Path, root: Path) -> StackPatch:
-    """`load_patch` that reads no further than the header, for what was `parsed` before. Raises BadPatch."""
+    """Like `load_patch`, but parse only the header, for patches that were `parsed` before. Raises BadPatch."""
     shown = _shown(file, root)
     try:
         status = file.stat()
-        if not stat.S_ISREG(status.st_mode):  # reading a FIFO would wait for ever
-            raise BadPatch("is no regular file", where=Where(shown))
+        if not stat.S_ISREG(status.st_mode):  # reading a FIFO would block
+            raise BadPatch("not a regular file", where=Where(shown))
         if status.st_size > MAX_PATCH:
             raise BadPatch(f"the patch is larger than {MAX_PATCH // 2**20} MiB", where=Where(shown))
         data = file.read_bytes()
@@ -95,7 +97,7 @@ def load_unparsed(file: Path, root: Path) -> StackPatch:
 
 
 def parsed(one: StackPatch) -> StackPatch:
-    """A patch that was only read, parsed and checked. Raises BadPatch."""
+    """Parse and check a patch that was loaded unparsed. Raises BadPatch."""
     patch = one.patch
     check_patch(patch)
     changed = {c.path for c in patch.changes}
@@ -107,7 +109,7 @@ def parsed(one: StackPatch) -> StackPatch:
 
 
 def _carried_twice(path: str, where: Where) -> BadPatch:
-    return BadPatch(f"{path} is carried and also changed by the diff, or carried twice", where=where)
+    return BadPatch(f"{path} is carried twice, or carried and changed by the diff", where=where)
 
 
 def _carried(file: Path, patch: Patch) -> dict[str, bytes]:
@@ -122,7 +124,9 @@ def _carried(file: Path, patch: Patch) -> dict[str, bytes]:
                 raise _carried_twice(path, where)
             ways = accumulate([str(folder), *path.split("/")], os.path.join)
             if any(map(os.path.islink, ways)) or not os.path.isfile(source):
-                raise BadPatch(f"carries {path}, and {CARRIED_FOLDER}/{path} is no file beside the patch", where=where)
+                raise BadPatch(
+                    f"carries {path}, but {CARRIED_FOLDER}/{path} next to the patch is not a file", where=where
+                )
             carried[path] = source.read_bytes()
     return carried
 

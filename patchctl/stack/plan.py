@@ -1,6 +1,6 @@
-"""From a profile to finished stacks: patches read, features selected, sources obtained, the stack function evaluated.
+"""From a profile to built stacks: reads patches, selects features, obtains sources, runs the stack function.
 
-Nothing here writes outside the cache, so that a failure anywhere leaves every tree as it was.
+Writes only to the cache, so that a failure leaves every tree as it was.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NO_PATCHES = "its upstream is skipped"
 
 @dataclass(frozen=True)
 class Selection:
-    """A profile's stacks with their patches, and what is left out of them because the profile or the user says so."""
+    """A profile's stacks and patches, and the patches that the profile or the user leaves out."""
 
     profile: Profile
     stacks: Mapping[str, Stack]
@@ -38,8 +38,10 @@ class Selection:
 
 @dataclass(frozen=True)
 class InstalledPackage:
-    """A package that is to be patched where an installer put it: its RECORD, below the folder, and the files that this
-    lists. What upstream's build leaves out of the package no patch can change there."""
+    """A package to patch where an installer put it: its folder, its RECORD in there, and the files that lists.
+
+    Files that upstream's build leaves out of the package cannot be patched there.
+    """
 
     folder: Path
     record: str
@@ -48,7 +50,7 @@ class InstalledPackage:
 
 @dataclass(frozen=True)
 class AppliedStack:
-    """A stack that is applied already: what it would take to say that a plan makes the same of it."""
+    """A stack that is already applied, with what it takes to tell whether a plan gives the same."""
 
     stack: str
     form: str
@@ -59,7 +61,7 @@ class AppliedStack:
 
 @dataclass(frozen=True)
 class CurrentState:
-    """What a plan finds at the places that it is for, by upstream."""
+    """What exists at the plan's targets, by upstream."""
 
     installed: Mapping[str, InstalledPackage] = field(default_factory=dict)
     applied: Mapping[str, AppliedStack] = field(default_factory=dict)
@@ -67,8 +69,10 @@ class CurrentState:
 
 @dataclass(frozen=True)
 class PlannedStack:
-    """One upstream's finished stack. `locked` says whether the lock promises exactly this result; `record` names the
-    RECORD of a package that is patched where it is installed."""
+    """One upstream's built stack.
+
+    `locked` says whether the lock records exactly this result; `record` is the RECORD of a package patched in place.
+    """
 
     upstream: str
     stack: Stack
@@ -81,7 +85,7 @@ class PlannedStack:
 
 @dataclass(frozen=True)
 class Skipped:
-    """An upstream that could not be had, with every place tried."""
+    """An unavailable upstream, with every place tried."""
 
     upstream: str
     tried: tuple[Tried, ...]
@@ -89,7 +93,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Plan:
-    """What an apply is going to materialise. `kept` could not be had now, and is applied as it shall be already."""
+    """What an apply will write. `kept` upstreams are unavailable now, but already applied as planned."""
 
     profile: Profile
     without: tuple[str, ...]
@@ -99,8 +103,10 @@ class Plan:
 
 
 def select(dist: Distribution, profile: Profile, without: Iterable[str], cache: Path | None = None) -> Selection:
-    """Read the patches of a profile and settle what is left out. Raises BadPatch, WrongUse; needs no source. What `cache`
-    knows to have been parsed is not parsed again before somebody asks for it."""
+    """Read a profile's patches and decide what is left out. Needs no source. Raises BadPatch, WrongUse.
+
+    Patches that `cache` knows as parsed are parsed lazily.
+    """
     stacks = dist.stacks_of(profile)
     patches = {u: load_patches(dist, s, cache) for u, s in stacks.items()}
     for patch in (p for series in patches.values() for p in series):
@@ -113,7 +119,7 @@ def select(dist: Distribution, profile: Profile, without: Iterable[str], cache: 
 
 
 def load_patches(dist: Distribution, stack: Stack, cache: Path | None = None) -> list[StackPatch]:
-    """The patches of a stack, read and parsed, in order; with `cache` as `select` says."""
+    """Load the patches of a stack in order; `cache` as in `select`."""
     files = dist.patch_files(stack)
     if cache is None:
         return [load_patch(file, dist.root) for file in files]
@@ -134,9 +140,12 @@ def make_plan(
     skip_unavailable: bool = False,
     current: CurrentState | None = None,
 ) -> Plan:
-    """Obtain every source and build every stack. Raises SourceUnavailable unless `skip_unavailable` lists them instead;
-    where there is nothing to go on with, in any case: a plan of nothing would be taken for a profile. What is applied
-    already is never given up for a source that is gone: it stays, or, where the plan wants another tree, this raises."""
+    """Obtain every source and build every stack.
+
+    Raises SourceUnavailable, or with `skip_unavailable` lists what is missing; raises anyway if nothing is left,
+    since an empty plan would pass for a profile. An applied tree is never given up because its source is unavailable:
+    it stays, or, if the plan needs another tree, this raises.
+    """
     found = current or CurrentState()
     bases, skipped, kept = _obtain_all(dist, selection, options, progress, skip_unavailable, found)
     omitted = list(selection.omitted)
@@ -164,7 +173,7 @@ def make_plan(
 
 
 def build_stack(base: Base, patches: Sequence[StackPatch], left_out: Sequence[StackPatch], cache: Path) -> StackResult:
-    """The stack function on a base of the cache; its value is remembered there."""
+    """Run the stack function on a cached base. Results are cached."""
     key = cache_key(base.commit, patches, left_out)
     if (known := result_cache.get(cache, key, patches, left_out)) is not None:
         return known
@@ -184,11 +193,11 @@ def check_against_lock(
     patches: Sequence[StackPatch],
     omitted: Sequence[Omission],
 ) -> bool:
-    """Whether the lock promises this result. Raises BadManifest when it promises another one; False when it is silent."""
+    """Whether the lock records this result. Raises BadManifest if it records another; False if it has none."""
     if lock is None:
         return False
     where = Where(str(lock_file(root, stack.upstream, stack.name)))
-    hint = "see what changed with `patchctl lock --check`; `patchctl lock` writes it anew"
+    hint = "`patchctl lock --check` shows what changed; `patchctl lock` updates it"
     if lock.pin != pin_record(stack.pin):
         raise BadManifest("the lock is for another pin", where=where, hint=hint)
     digests = [(p.file, p.digest) for p in lock.patches]
@@ -201,7 +210,7 @@ def check_against_lock(
     have = LockedForm(result.base_commit, result.base_tree, result.tip_commit, result.tip_tree, expected.unavailable)
     if have != expected:
         raise BadManifest(
-            f"{stack.upstream} ({base.form}) gives tree {have.tip_tree}, the lock promises {expected.tip_tree}",
+            f"{stack.upstream} ({base.form}) gives tree {have.tip_tree}, but the lock has {expected.tip_tree}",
             where=where,
             hint=hint,
         )
@@ -216,7 +225,7 @@ def _obtain_all(
     skip: bool,
     current: CurrentState,
 ) -> tuple[dict[str, Base], list[Skipped], list[Skipped]]:
-    """The bases, and of those that could not be had the ones that are skipped, and those that stay as they are applied."""
+    """Return the bases, the skipped upstreams, and those kept as applied."""
     bases: dict[str, Base] = {}
     failures: dict[str, SourceUnavailable] = {}
     for upstream, stack in selection.stacks.items():
@@ -229,8 +238,10 @@ def _obtain_all(
         raise _together(failures, some=bool(bases))
     lost = {u: f for u, f in failures.items() if u in current.applied and u not in kept}
     if lost:
-        hint = "give their sources, or `patchctl revert` first: an apply gives up no tree for a source that is gone"
-        what = f"{', '.join(lost)}: another tree is applied than is asked for, and no source could be had\n"
+        hint = (
+            "provide the sources, or run `patchctl revert` first: apply keeps applied trees whose source is unavailable"
+        )
+        what = f"{', '.join(lost)}: another tree is applied, and its source is unavailable\n"
         raise SourceUnavailable(what + "\n".join(f.what for f in lost.values()), _tried(lost), hint=hint)
     rows = [Skipped(upstream, tuple(failure.tried)) for upstream, failure in failures.items()]
     return bases, [r for r in rows if r.upstream not in kept], [r for r in rows if r.upstream in kept]
@@ -239,7 +250,7 @@ def _obtain_all(
 def _obtain(
     dist: Distribution, upstream: str, stack: Stack, options: SourceOptions, progress: Progress, current: CurrentState
 ) -> Base:
-    """Of an installed package first in the form that it is patched in already, else as what packages are built of."""
+    """Obtain a base; for an installed package first in the form it is already patched in, else the sdist."""
     if upstream in current.installed and options.source == "auto":
         applied = current.applied.get(upstream)
         form: Form = "git" if applied is not None and applied.form == "git" else "sdist"
@@ -253,7 +264,7 @@ def _tried(failures: Mapping[str, SourceUnavailable]) -> list[Tried]:
 
 
 def _stays(dist: Distribution, selection: Selection, upstream: str, applied: AppliedStack) -> bool:
-    """Whether the tree that is applied is the one that is asked for, but for what could not be had then either."""
+    """Whether the applied tree is the requested one, apart from what was unavailable then as well."""
     stack = selection.stacks[upstream]
     chosen = {o.patch.feature for o in selection.omitted if o.upstream == upstream}
     wanted = [p for p in selection.patches[upstream] if p.feature not in applied.left_out]
@@ -265,16 +276,20 @@ def _stays(dist: Distribution, selection: Selection, upstream: str, applied: App
 
 
 def _together(failures: Mapping[str, SourceUnavailable], *, some: bool) -> SourceUnavailable:
-    """One error for all upstreams that are missing: a user should not meet them one run at a time. `some`: another
-    upstream could be had."""
+    """Combine the errors of all missing upstreams, so that users do not meet them one per run.
+
+    `some`: another upstream was available.
+    """
     if len(failures) == 1:
         (only,) = failures.values()
         hints = [only.hint] if only.hint else []
-        hints += ["--skip-unavailable goes on without it and lists it"] if some else []
+        hints += ["--skip-unavailable continues without it and lists it"] if some else []
         return SourceUnavailable(only.what, only.tried, hint="; ".join(hints) or None)
     common = {failure.hint for failure in failures.values()}
-    hint = common.pop() if len(common) == 1 else "--mirror NAME=URL adds places"  # else each names its own upstream
-    skipping = "goes on without them and lists them" if some else "has nothing to go on with: no source could be had"
+    hint = (
+        common.pop() if len(common) == 1 else "--mirror NAME=URL adds places"
+    )  # otherwise each names its own upstream
+    skipping = "continues without them and lists them" if some else "does not help: no source is available"
     return SeveralUnavailable(failures, hint=f"{hint}; --skip-unavailable {skipping}")
 
 
@@ -288,10 +303,10 @@ def _unavailable(
     current: CurrentState,
     kept: list[Skipped],
 ) -> list[Omission]:
-    """Patches that touch files which this form of the source lacks. In auto, git is tried first: it has every file.
+    """Return the patches that need files this form of the source lacks. In auto, git is tried first: it has all files.
 
-    An installed package has what upstream's build puts into it, and no source changes that: what it lacks is left out. A
-    tree that is applied with these patches goes from `bases` to `kept`.
+    What an installed package lacks is left out, since no source can change that. A tree already applied with these
+    patches moves from `bases` to `kept`.
     """
     found: list[Omission] = []
     out = {id(o.patch) for o in selection.omitted}
@@ -315,7 +330,7 @@ def _unavailable(
             kept.append(Skipped(upstream, tuple(failure.tried)))
             del bases[upstream]
             continue
-        place = f"the package that is installed in {package.folder}" if package else f"the {base.form} of {upstream}"
+        place = f"the package installed in {package.folder}" if package else f"the {base.form} of {upstream}"
         found += [Omission(upstream, p, f"not in {place}: {', '.join(files)}") for p, files in missing]
     return found
 
@@ -323,13 +338,13 @@ def _unavailable(
 def missing_files(
     base: Base, patches: Sequence[StackPatch], present: frozenset[bytes] | None = None
 ) -> list[tuple[StackPatch, list[str]]]:
-    """The patches that cannot be had from this base, each with the files that it lacks; with `present`, from those of its
-    files that are among them.
+    """Return the patches that this base cannot support, each with its missing files.
 
-    A file that an earlier patch of the stack makes is not missing; one that only a missing patch makes is.
+    `present` limits the base to these files. A file made by an earlier patch is not missing; one that only a missing
+    patch makes is.
     """
     if base.form == "git" and present is None:
-        return []  # holds everything: what is not there is a patch that does not apply
+        return []  # git has every file: here a missing one means that the patch does not apply
     named = {c.old_path for p in patches for c in p.patch.changes if c.old_path is not None}
     with ObjectReader(base.repo) as reader:
         known = reader.those_in(base.tree, named)
@@ -354,9 +369,9 @@ def _lacking(
     options: SourceOptions,
 ) -> SourceUnavailable:
     lines = [f"{p.feature} ({p.shown}) needs {', '.join(files)}" for p, files in missing]
-    what = f"{upstream}: the {base.form} lacks files of these patches, and git could not be reached\n  " + "\n  ".join(
+    what = f"{upstream}: the {base.form} lacks files that these patches need, and git is unavailable\n  " + "\n  ".join(
         lines
     )
     tried = list(failure.tried) if failure else [Tried(base.origin, f"form {base.form} has no such file")]
-    more = BUNDLE_HINT if options.bundle is not None else f"--mirror {upstream}=URL names a git repository"
-    return SourceUnavailable(what, tried, hint=f"{more}; --skip-unavailable leaves them out")
+    more = BUNDLE_HINT if options.bundle is not None else f"--mirror {upstream}=URL adds a git repository"
+    return SourceUnavailable(what, tried, hint=f"{more}; --skip-unavailable leaves these patches out")

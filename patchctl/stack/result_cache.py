@@ -1,4 +1,4 @@
-"""Remembers what the stack function gave. The function is pure, so the key is its arguments; the cache may be deleted."""
+"""A cache of stack function results. The function is pure, so its arguments are the key; the cache may be deleted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from patchctl.stack.patches import StackPatch
 if TYPE_CHECKING:
     from patchctl.stack.build import Built
 
-# Raise it when the stack function gives other commits for the same input, or refuses what it took.
+# Increase this when the stack function gives other commits for the same input, or refuses more.
 ENGINE = 2
 _ID = re.compile(r"[0-9a-f]{40}")
 _PACK = re.compile(r"pack-[0-9a-f]{40}\.pack")
@@ -31,7 +31,7 @@ _PACK = re.compile(r"pack-[0-9a-f]{40}\.pack")
 
 @dataclass(frozen=True)
 class EntryChange:
-    """A file before and after one patch, by mode and blob id; None where it does not exist."""
+    """A file before and after one patch, as mode and blob id; None where it does not exist."""
 
     path: str
     before: TreeEntry | None
@@ -40,7 +40,7 @@ class EntryChange:
 
 @dataclass(frozen=True)
 class StepResult:
-    """One applied patch: the commit it became, the tree it gave, the files it touched."""
+    """An applied patch: the commit it became, its tree, the files it touched."""
 
     patch: StackPatch
     commit: str
@@ -50,7 +50,7 @@ class StepResult:
 
 @dataclass(frozen=True)
 class StackResult:
-    """The stack function's value, with the pack that holds the new objects (None when there are none)."""
+    """The result of the stack function, with the pack of the new objects (None if there are none)."""
 
     base_commit: str
     base_tree: str
@@ -61,19 +61,19 @@ class StackResult:
 
 
 def cache_key(base_commit: str, patches: Sequence[StackPatch], left_out: Sequence[StackPatch]) -> str:
-    """What the result depends on: the engine, the base, every patch's bytes, and which of them are left out."""
+    """Return the cache key: engine version, base, every patch's digest, and which patches are left out."""
     out = {id(p) for p in left_out}
     parts = [[p.digest, id(p) in out] for p in patches]
     return hashlib.sha256(json.dumps([ENGINE, base_commit, parts]).encode()).hexdigest()
 
 
 def parsed_before(cache: Path, patches: Sequence[StackPatch]) -> bool:
-    """Whether these patches, byte for byte, were parsed and found right by this engine."""
+    """Whether exactly these patches were parsed and accepted before by this engine."""
     return os.path.isfile(_note(cache, patches))
 
 
 def note_parsed(cache: Path, patches: Sequence[StackPatch]) -> None:
-    """Note that these were; where the cache cannot be written they are parsed the next time too."""
+    """Record that these patches were parsed and accepted. Does nothing if the cache cannot be written."""
     note = _note(cache, patches)
     with contextlib.suppress(OSError):
         make_folder(note.parent)
@@ -86,7 +86,7 @@ def _note(cache: Path, patches: Sequence[StackPatch]) -> Path:
 
 
 def get(cache: Path, key: str, patches: Sequence[StackPatch], left_out: Sequence[StackPatch]) -> StackResult | None:
-    """An earlier result, or None; one whose pack was changed since counts for nothing."""
+    """Return a cached result, or None. A result whose pack was modified is ignored."""
     folder = cache / "stacks" / key
     try:
         data = json.loads((folder / "result.json").read_text(encoding="utf-8"))
@@ -99,11 +99,11 @@ def get(cache: Path, key: str, patches: Sequence[StackPatch], left_out: Sequence
         base, tip = (_id(data["base_commit"]), _id(data["base_tree"])), (_id(data["tip_commit"]), _id(data["tip_tree"]))
         return StackResult(*base, *tip, steps, pack)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None  # not there, or of another version: it is computed again
+        return None  # missing, or of another version: compute it again
 
 
 def put(cache: Path, key: str, built: Built) -> StackResult:
-    """Keep a result: into a temporary folder, then by rename; whoever comes first wins. Raises WrongUse."""
+    """Cache a result, by rename; the first run wins. Raises WrongUse."""
     stacks = cache / "stacks"
     with staging_in(cache, stacks, ".new-") as temporary:
         pack = built.objects.write(temporary)
@@ -114,13 +114,13 @@ def put(cache: Path, key: str, built: Built) -> StackResult:
 
 
 def drop(result: StackResult) -> None:
-    """Drop a result whose objects proved damaged: it is computed again."""
+    """Drop a result whose objects proved damaged, so that it is computed again."""
     if result.pack is not None:
         shutil.rmtree(result.pack.parent, ignore_errors=True)
 
 
 def _put_in_place(made: Path, place: Path, pack: str | None) -> None:
-    """Rename `made` to its place; what another run put there first stays when it can be used."""
+    """Rename `made` into place, unless another run has put a usable result there."""
     try:
         os.rename(made, place)
     except OSError:
@@ -130,7 +130,7 @@ def _put_in_place(made: Path, place: Path, pack: str | None) -> None:
 
 
 def _whole(pack: Path) -> bool:
-    """Whether a pack and its index are there, as they were written."""
+    """Whether a pack and its index exist unmodified."""
     try:
         return all(ends_with_digest(file) for file in (pack, pack.with_suffix(".idx")))
     except OSError:
@@ -138,7 +138,7 @@ def _whole(pack: Path) -> bool:
 
 
 def result_of(built: Built, pack: Path | None) -> StackResult:
-    """The value without the objects."""
+    """Return the result without the objects."""
     steps = tuple(
         StepResult(
             s.patch, s.commit, s.tree, tuple(EntryChange(os.fsdecode(t.path), t.before, t.after) for t in s.touched)
@@ -162,7 +162,7 @@ def _as_json(result: StackResult) -> dict[str, object]:
 def _step(patch: StackPatch, data: list[object]) -> StepResult:
     commit, tree, touched = data
     if not isinstance(touched, list):
-        raise TypeError("no list of files")
+        raise TypeError("not a list of files")
     changes = tuple(EntryChange(os.fsdecode(os.fsencode(p)), _entry(b), _entry(a)) for p, b, a in touched)
     return StepResult(patch, _id(commit), _id(tree), changes)
 
@@ -172,17 +172,17 @@ def _entry(data: Any) -> TreeEntry | None:
         return None
     mode, oid = data
     if not isinstance(mode, int) or mode not in (REGULAR, EXECUTABLE, SYMLINK, GITLINK):
-        raise ValueError("no mode of a file")
+        raise ValueError("not a file mode")
     return TreeEntry(mode, _id(oid))
 
 
 def _pack_name(value: Any) -> str:
     if not isinstance(value, str) or not _PACK.fullmatch(value):
-        raise ValueError("no name of a pack")
+        raise ValueError("not a pack name")
     return value
 
 
 def _id(value: Any) -> str:
     if not isinstance(value, str) or not _ID.fullmatch(value):
-        raise ValueError("no object id")
+        raise ValueError("not an object id")
     return value

@@ -1,4 +1,4 @@
-"""Which features of a profile's stacks are applied: what is left out, by whom and why, and that no half of one remains."""
+"""Selects the features to apply: what is left out and why, and that nothing required is missing."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ class Omission:
 
 
 def parse_feature(text: str) -> tuple[str, str | None]:
-    """FEATURE or FEATURE@UPSTREAM."""
+    """Split FEATURE or FEATURE@UPSTREAM."""
     name, _, upstream = text.partition("@")
     return name, upstream or None
 
 
 def check_name(patch: StackPatch) -> None:
-    """Raise BadPatch unless the feature's name is one: it goes into the state, onto command lines and into messages."""
+    """Raise BadPatch for an invalid feature name: names go into state, command lines and messages."""
     trailers = patch.header.trailers.get("Feature", [])
     if trailers and not _NAME.fullmatch(patch.feature):
-        what = f"{patch.feature!a} is no name of a feature: small letters, digits and '_'"
+        what = f"{patch.feature!a} is not a feature name: use lower-case letters, digits and '_'"
         raise BadPatch(what, where=Where(patch.shown, trailers[0].line))
 
 
 def named_patches(patches: Patches, feature: str) -> list[tuple[str, StackPatch]]:
-    """Every patch of FEATURE[@UPSTREAM]. Raises WrongUse with the nearest known name when there is none."""
+    """Return every patch of FEATURE[@UPSTREAM]. Raises WrongUse with the nearest known name."""
     name, upstream = parse_feature(feature)
     found = [(u, p) for u, series in patches.items() for p in series if p.feature == name and upstream in (None, u)]
     if not found:
@@ -45,19 +45,19 @@ def named_patches(patches: Patches, feature: str) -> list[tuple[str, StackPatch]
 
         known = sorted({p.feature for series in patches.values() for p in series})
         near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"`patchctl list` names them: {', '.join(known)}"
-        raise WrongUse(f"no patch of this profile has the feature {feature!r}", hint=hint)
+        hint = f"did you mean {near[0]}?" if near else f"known features (see `patchctl list`): {', '.join(known)}"
+        raise WrongUse(f"this profile has no feature {feature!r}", hint=hint)
     return found
 
 
 def leave_out(patches: Patches, without: Iterable[str], reason: str) -> list[Omission]:
-    """The patches of these features, all to be left out for `reason`; one that is named twice is left out once."""
+    """Return omissions for the patches of these features, without duplicates."""
     named = {id(p): (u, p) for feature in without for u, p in named_patches(patches, feature)}
     return [Omission(u, p, reason) for u, p in named.values()]
 
 
 def dependents(patches: Patches, omitted: Sequence[Omission]) -> list[Omission]:
-    """The patches that require one that is omitted, directly or through others, and are not omitted themselves."""
+    """Return the kept patches that require an omitted one, directly or indirectly."""
     gone = {(o.upstream, o.patch.feature) for o in omitted}
     out = {id(o.patch) for o in omitted}
     found: list[Omission] = []
@@ -76,23 +76,25 @@ def dependents(patches: Patches, omitted: Sequence[Omission]) -> list[Omission]:
 
 
 def check_requirements(patches: Patches, omitted: Sequence[Omission], stacks: Mapping[str, str]) -> None:
-    """Raise WrongUse when a kept patch requires one that is left out, BadPatch when it requires one that no stack of the
-    profile has; `stacks` names the profile's stack of each upstream."""
+    """Raise WrongUse if a kept patch requires one left out, BadPatch if it requires one the profile lacks.
+
+    `stacks` names the profile's stack of each upstream.
+    """
     known = {(u, p.feature) for u, series in patches.items() for p in series}
     for upstream, patch in _kept(patches, {id(o.patch) for o in omitted}):
         for needed_upstream, feature in _requirements(upstream, patch):
             if (needed_upstream, feature) not in known:
                 trailer = patch.header.trailers["Requires"][0]
                 stack = stacks.get(needed_upstream)
-                lacks = f"which {needed_upstream} {stack} of this profile does not have"
-                lacks = lacks if stack else f"and this profile has no stack of {needed_upstream}"
+                lacks = f"which this profile's {needed_upstream} {stack} does not have"
+                lacks = lacks if stack else f"but this profile has no stack of {needed_upstream}"
                 what = f"requires {feature}@{needed_upstream}, {lacks}"
                 raise BadPatch(what, where=Where(patch.shown, trailer.line))
     left = dependents(patches, omitted)
     if left:
         what = "; ".join(f"{o.patch.feature}@{o.upstream} {o.reason}" for o in left)
         options = " ".join(f"--without {o.patch.feature}@{o.upstream}" for o in left)
-        raise WrongUse(what, hint=f"leave out what requires it as well: {options}")
+        raise WrongUse(what, hint=f"leave out its dependents as well: {options}")
 
 
 def _kept(patches: Patches, out: set[int]) -> list[tuple[str, StackPatch]]:
@@ -104,7 +106,7 @@ def _requirements(upstream: str, patch: StackPatch) -> list[tuple[str, str]]:
 
 
 def with_requirements(patches: Sequence[StackPatch], wanted: StackPatch, upstream: str) -> list[StackPatch]:
-    """A patch of a stack and all that it requires in that stack, in their order."""
+    """Return a patch and everything it requires in its stack, in stack order."""
     needed, to_see = {wanted.feature}, [wanted]
     by_name = {p.feature: p for p in patches}
     while to_see:

@@ -1,11 +1,11 @@
-"""Leaving a patch out of the middle of a stack, exactly.
+"""Leaves a patch out of the middle of a stack, exactly.
 
-When a patch is left out, later patches to the same file meet other line numbers, and their recorded preimages no longer
-exist. Searching for the place would be fuzz. Instead a file is kept as a weave (Rochkind's SCCS, 1975): every line that
-any patch of the stack ever wrote, in order, with the patch that wrote it and those that deleted it. The file without some
-patches is then a selection of lines, and a later hunk's place in it is known, not searched for. A hunk fits when its old
-lines stand side by side in that selection, and when it begins or ends with the file where its context is cut short by the
-file's end; otherwise the patch builds on the one that was left out, and is refused.
+Without a patch, later patches to the same file meet other line numbers, and their recorded preimages no longer exist.
+Searching for the place would be fuzz. Instead a file is kept as a weave (Rochkind's SCCS, 1975): every line that any
+patch of the stack ever wrote, in order, with the patch that wrote it and those that deleted it. The file without some
+patches is then a selection of lines, and a later hunk's place in it is known. A hunk fits if its old lines are
+adjacent in that selection, and if it starts or ends with the file where its context is short. Otherwise the patch
+builds on the one left out, and is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Line:
 
 
 class Misfit(Exception):
-    """A hunk has no exact place without the patches that were left out. `number` is the hunk's index."""
+    """A hunk has no exact place without the patches left out. `number` is the hunk's index."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -35,7 +35,7 @@ class Misfit(Exception):
 
 
 class Weave:
-    """One file through a whole stack. `left_out` holds the numbers of the patches that the selection does without."""
+    """One file through a whole stack. `left_out` are the numbers of the patches to leave out."""
 
     BASE = -1
 
@@ -44,26 +44,26 @@ class Weave:
         self._left_out = left_out
 
     def keeps(self, patch: int) -> bool:
-        """Whether this patch is one of those that stay."""
+        """Whether this patch is kept."""
         return patch not in self._left_out
 
     def content(self) -> bytes:
-        """The file as it is without the patches left out."""
+        """Return the file without the patches left out."""
         return b"".join(line.text for line in self._lines if self._selected(line))
 
     def full(self) -> bytes:
-        """The file as it is with all patches so far."""
+        """Return the file with all patches so far."""
         return b"".join(line.text for line in self._lines if not line.deleters)
 
     def apply(self, patch: int, hunks: list[Hunk]) -> None:
-        """Work the hunks of patch number `patch` in. They must fit the full file (the caller has applied them to it).
+        """Apply the hunks of patch number `patch`, which must fit the full file (the caller has checked).
 
-        Raises Misfit when the patch is kept and a hunk of it has no exact place in the selection.
+        Raises Misfit if the patch is kept and a hunk has no exact place in the selection.
         """
-        if self.content() == (whole := self.full()):  # what was left out has been undone, or has not come yet
+        if self.content() == (whole := self.full()):  # what was left out is undone again, or not there yet
             self._lines = [_Line(text, self.BASE) for text in split_lines(whole)]
         full = [i for i, line in enumerate(self._lines) if not line.deleters]
-        for number, hunk in reversed(list(enumerate(hunks))):  # from the end, so that the places before stay valid
+        for number, hunk in reversed(list(enumerate(hunks))):  # backwards, so that earlier positions stay valid
             first = hunk_position(hunk)
             old = full[first : first + len(hunk.old)]
             if self.keeps(patch) and not self._fits(hunk, full, first):
@@ -72,10 +72,10 @@ class Weave:
             self._work_in(patch, hunk, old, at)
 
     def _fits(self, hunk: Hunk, full: list[int], first: int) -> bool:
-        """All old lines are selected, no other selected line stands between them, and the file ends where it should.
+        """Whether all old lines are selected and adjacent, with the file's start or end where the hunk implies it.
 
-        A hunk with less than three lines of context means the file's start or end there. Without any before it, the
-        neighbour takes its place: a line that a patch left out has deleted could stand before or behind what is added.
+        Less than three lines of context mean the file's start or end. Without leading context the neighbouring line
+        takes its place: a line deleted by a left-out patch could be before or after the additions.
         """
         last = first + len(hunk.old)
         before = len(hunk.marks) - len(hunk.marks.lstrip(b" "))

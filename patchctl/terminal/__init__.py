@@ -1,1 +1,1 @@
-"""Text as it reaches a terminal, a log or a page: made safe, with progress beside it. Knows nothing of what it shows."""
+"""Makes text safe for terminals, logs and pages, and shows progress. Knows nothing about its content."""

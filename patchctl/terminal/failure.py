@@ -1,4 +1,4 @@
-"""How an error looks: one message on standard error, or one JSON object on standard output."""
+"""How errors look: a message on standard error, or a JSON object on standard output."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from patchctl.terminal.text import visible
 
 
 def render_error(error: PatchctlError, *, as_json: bool, program: str = "patchctl") -> None:
-    """Print an error of `program`, the tool or a script. Text that came from outside is made visible, so that it cannot
-    steer a terminal or a CI log."""
+    """Print an error of `program`, patchctl or a script. Untrusted text is escaped."""
     if as_json:
         print(json.dumps({"schema": "patchctl.error/1", "error": error.as_json()}, indent=2, ensure_ascii=True))
     print(f"{program}: {visible(str(error))}", file=sys.stderr)

@@ -1,5 +1,7 @@
-"""What a run shows on standard error while something long goes on: a line that is drawn again on a terminal, lines now and then
-elsewhere. A quick run shows nothing."""
+"""Progress of long operations on standard error: a redrawn line on a terminal, occasional lines elsewhere.
+
+A quick run shows nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from typing import IO, Protocol
 from patchctl.terminal.text import visible_line
 
 SILENCE = 2.0
-"""So many seconds a run may go on without a word."""
+"""The most seconds that a run may be silent."""
 OFF = "PATCHCTL_NO_PROGRESS"
 _LOOK_SECONDS = 0.25
 _REDRAW_SECONDS = 0.1
@@ -24,29 +26,29 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class Progress(Protocol):
-    """One thing at a time: `start`, any number of `advance` and `note`, `finish`. Amounts are bytes."""
+    """Progress of one operation at a time: `start`, any number of `advance` and `note`, `finish`. Amounts are bytes."""
 
     def of(self, whole: str) -> None:
-        """What all of it is: shown where nothing is said of its parts. A run begins with its verb."""
+        """Name the whole run (its verb), shown while no operation is named."""
 
     def start(self, label: str, total: int | None) -> None:
-        """Begin something of `total` bytes; None when nobody knows how many."""
+        """Begin an operation of `total` bytes; None if unknown."""
 
     def advance(self, n: int) -> None:
-        """`n` more bytes have come."""
+        """Add `n` received bytes."""
 
     def note(self, text: str) -> None:
-        """What is being done right now, in a few words."""
+        """Describe the current step in a few words."""
 
     def finish(self) -> None:
-        """It is over, well or not."""
+        """End the operation, successful or not."""
 
     def rest(self) -> None:
-        """Somebody else writes to the terminal now; nothing is shown until there is news."""
+        """Stop showing progress until there is news, since someone else writes to the terminal."""
 
 
 class SilentProgress:
-    """Shows nothing: for `--json`, and where somebody else tells what goes on."""
+    """Shows nothing: for `--json`, and where another process reports."""
 
     def of(self, whole: str) -> None:
         pass
@@ -68,7 +70,7 @@ class SilentProgress:
 
 
 class _Shown:
-    """What is going on, and how much of it is done; said by `_show`, when something new has come or `alive` is called."""
+    """The current operation and its state; subclasses show it on news and when `alive` is called."""
 
     def __init__(self, stream: IO[str] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream if stream is not None else sys.stderr
@@ -114,28 +116,28 @@ class _Shown:
             self._wipe()
 
     def rest(self) -> None:
-        """Leave the stream to somebody else until there is news."""
+        """Leave the stream to others until there is news."""
         with self._lock:
             self._quiet = True
             self._wipe()
 
     def alive(self) -> None:
-        """Say what is going on, where nothing was said for a while."""
+        """Repeat the current state if nothing was shown for a while."""
         with self._lock:
             if not self._quiet and self._clock() - self._said >= SILENCE:
                 self._show_again()
 
     def _wipe(self) -> None:
-        """Take away what will not stay."""
+        """Remove what should not stay on the terminal."""
 
     def _show(self) -> None:
-        """There is news."""
+        """Show news."""
 
     def _show_again(self) -> None:
-        """There is none, and the work goes on."""
+        """Show that the work goes on without news."""
 
     def _write(self, text: str) -> None:
-        with suppress(OSError, ValueError):  # nobody reads it any more: the work goes on
+        with suppress(OSError, ValueError):  # the reader is gone; the work goes on
             self._stream.write(text)
             self._stream.flush()
         self._said = self._clock()
@@ -155,7 +157,7 @@ class _Shown:
 
 
 class LineProgress(_Shown):
-    """One line that is drawn again and again: label, bytes, percent, rate, note. It is wiped when the work is over."""
+    """A redrawn line: label, bytes, percent, rate, note. Wiped at the end."""
 
     def __init__(self, stream: IO[str] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream, clock)
@@ -180,7 +182,7 @@ class LineProgress(_Shown):
 
 
 class PlainProgress(_Shown):
-    """For pipes and logs: a line after two seconds, then one in five while there is news, and less and less often while there is none."""
+    """For pipes and logs: a line after two seconds, then every five seconds with news, ever less often without."""
 
     def __init__(self, stream: IO[str] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream, clock)
@@ -198,7 +200,7 @@ class PlainProgress(_Shown):
 
 @contextmanager
 def progress_of_run(*, silent: bool) -> Iterator[Progress]:
-    """The progress of one run of the tool: something is said within `SILENCE` seconds, whatever the run is at."""
+    """Yield the progress of a run, which shows something at least every `SILENCE` seconds."""
     if silent or os.environ.get(OFF):
         yield SilentProgress()
         return
@@ -208,7 +210,7 @@ def progress_of_run(*, silent: bool) -> Iterator[Progress]:
         while not over.wait(_LOOK_SECONDS):
             shown.alive()
 
-    with suppress(RuntimeError):  # no thread can be had: then only news is shown
+    with suppress(RuntimeError):  # no thread available: only news is shown
         threading.Thread(target=watch, name="progress", daemon=True).start()
     try:
         yield shown
@@ -218,7 +220,7 @@ def progress_of_run(*, silent: bool) -> Iterator[Progress]:
 
 
 def progress_for(stream: IO[str] | None = None) -> LineProgress | PlainProgress:
-    """LineProgress when `stream` (standard error) is a terminal, else PlainProgress."""
+    """Return LineProgress if `stream` (standard error) is a terminal, else PlainProgress."""
     stream = stream if stream is not None else sys.stderr
     return LineProgress(stream) if stream.isatty() else PlainProgress(stream)
 
@@ -230,7 +232,7 @@ def _columns() -> int:
 
 
 def size_text(n: int) -> str:
-    """A number of bytes as a person reads it: 512 B, 1.7 MiB."""
+    """Format a number of bytes: 512 B, 1.7 MiB."""
     size = float(n)
     for unit in _UNITS:
         if size < 1024 or unit == _UNITS[-1]:

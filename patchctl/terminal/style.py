@@ -1,4 +1,4 @@
-"""Colours of what is printed for people."""
+"""Colours for output to people."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Makes text that others wrote safe to show: in a terminal, in a log, in a message.
+"""Makes untrusted text safe to show in a terminal, a log or a message.
 
-Subjects, authors, file names, git's stderr and addresses can hold escape sequences that rewrite what a person sees, and
-addresses can hold credentials. Nothing of either kind leaves the tool.
+Subjects, authors, file names, git's stderr and addresses can contain escape sequences that rewrite the screen, and
+addresses can contain credentials. Neither leaves the tool.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
-# Control, formatting (bidirectional marks, zero-width characters, tags), surrogate, private and unassigned characters,
-# line and paragraph separators. https://trojansource.codes shows what the formatting ones are good for.
+# Control, formatting (bidirectional marks, zero-width characters, tags), surrogate, private use, unassigned, line and
+# paragraph separators. https://trojansource.codes shows attacks with formatting ones.
 _SHOWN_AS_ESCAPES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _SECRET_NAMES = (
     "token|(?:access|private|auth)[_-]token|password|passwd|secret|api[_-]?key|access[_-]?key"
@@ -22,14 +22,14 @@ _AUTHORISATION = re.compile(r"(?i)\b((?:proxy-)?authorization:\s*)\S+(?:\s+\S+)?
 
 
 def visible(text: str) -> str:
-    """`text` with every character that a terminal acts on, line ends and tabs excepted, written as an escape."""
-    if text.isascii() and text.isprintable():  # nearly all that is printed
+    """Escape every character that a terminal acts on, except line ends and tabs."""
+    if text.isascii() and text.isprintable():  # the usual case
         return text
     return "".join(c if c in "\n\t" else _shown(c) for c in text)
 
 
 def visible_line(text: str) -> str:
-    """`visible` for what has to stay on one line: line ends and tabs are escaped too."""
+    """Like `visible`, but escape line ends and tabs too."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(_shown(c) for c in text)
@@ -50,17 +50,17 @@ def _shown(character: str) -> str:
 
 
 def redact(url: str) -> str:
-    """An address without credentials, safe to show and to store: no user information, no secret in the query.
+    """Return an address without credentials: no user information, no secrets in the query.
 
-    The user of an ssh address stays (`git@`): it is part of the address, and ssh has its secrets elsewhere.
+    The user of an ssh address (`git@`) stays: it is part of the address, and ssh keeps secrets elsewhere.
     """
     from urllib.parse import urlsplit, urlunsplit
 
     try:
         parts = urlsplit(url)
-        _ = parts.port  # raises where a password with a slash in it was taken for a port
+        _ = parts.port  # raises if part of a password containing a slash is taken as the port
     except ValueError:
-        return f"{url.partition('://')[0]}://(an address that cannot be read)" if "://" in url else visible_line(url)
+        return f"{url.partition('://')[0]}://(an invalid address)" if "://" in url else visible_line(url)
     if parts.scheme and "@" in parts.netloc:
         userinfo, _, host = parts.netloc.rpartition("@")
         kept = userinfo.partition(":")[0] + "@" if parts.scheme in ("ssh", "git+ssh") else ""
@@ -70,7 +70,7 @@ def redact(url: str) -> str:
 
 
 def redact_text(text: str) -> str:
-    """`text` with the credentials removed from every address in it. For the messages of git and of HTTP libraries."""
+    """Remove credentials from every address in `text`, such as messages of git and HTTP libraries."""
     text = _USERINFO.sub(_without_userinfo, text)
     text = _SECRET_QUERY.sub(r"\1=***", text)
     return _AUTHORISATION.sub(r"\1***", text)
@@ -84,16 +84,16 @@ def _without_userinfo(match: re.Match[str]) -> str:
 
 
 def one_line(text: str, limit: int = 300) -> str:
-    """What others wrote as one safe line of at most `limit` characters: cleaned, credentials removed, blanks joined."""
+    """Return untrusted text as one safe line of at most `limit` characters, without credentials."""
     line = visible_line(" ".join(redact_text(text).split()))
     return line if len(line) <= limit else line[: limit - 3] + "..."
 
 
 def counted(number: int, word: str) -> str:
-    """1 node, 2 nodes."""
+    """Format a count: 1 node, 2 nodes."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def patch_count(count: int) -> str:
-    """1 patch, 2 patches."""
+    """Format a count: 1 patch, 2 patches."""
     return f"{count} patch" if count == 1 else f"{count} patches"

@@ -230,7 +230,7 @@ def without_sources(ws: Workspace, *names: str) -> None:
 def test_nothing_that_could_be_had_is_3_and_writes_nothing(own_ws: Workspace, skip: tuple[str, ...]) -> None:
     without_sources(own_ws, "greeter", "clock")
     message = own_ws.refused(3, "apply", "--profile", "full", *skip)
-    assert "origins/no-greeter" in message and "goes on without" not in message
+    assert "origins/no-greeter" in message and "continues without" not in message
     assert not own_ws.folder.exists()
 
 
@@ -323,9 +323,9 @@ def test_what_another_stack_of_the_upstream_has_is_not_said_to_be_nowhere(own: M
         shutil.copy(own.root / "patches/greeter/v1" / name, target)
     ws = Workspace(own, tmp_path / "ws")
     message = ws.refused(2, "apply", "--profile", "short")
-    assert "requires typo@greeter, which greeter v1-short of this profile does not have" in message
+    assert "requires typo@greeter, which this profile's greeter v1-short does not have" in message
     message = ws.refused(2, "apply", "--profile", "alone")
-    assert "requires typo@greeter, and this profile has no stack of greeter" in message
+    assert "requires typo@greeter, but this profile has no stack of greeter" in message
     found = json.loads(own.patchctl("verify", "--static", "--json").stdout)["findings"]
     (own_stack,) = [f for f in found if f["rule"] == "requires-known"]
     assert own_stack["message"] == "requires typo@greeter, which greeter v1-short does not have"

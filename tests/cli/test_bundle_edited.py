@@ -71,7 +71,7 @@ def test_what_was_proven_is_not_replaced_by_what_came_later(made: Made, tmp_path
     old, new = change.get(what, (text[text.index("  - 0003") :] if "  - 0003" in text else text, ""))
     assert old in text
     done = create(made, tmp_path / "out.tar", "docs/page.md", file, text.replace(old, new))
-    assert done.returncode == 3 and "was changed while the bundle was made" in done.stderr, done.stderr
+    assert done.returncode == 3 and "was modified while the bundle was being created" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr and [p.name for p in tmp_path.iterdir() if "out.tar" in p.name] == []
 
 

@@ -247,7 +247,7 @@ def test_the_tool_does_what_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyP
             continue
         done = reader.run(shown, ours)
         ran += 1
-        named = "a switch of the practice's documents" in done.stderr  # `show SWITCH` says what it is here
+        named = "a switch from the practice documents" in done.stderr  # `show SWITCH` says what it is here
         if done.returncode not in FINE and not named:
             wrong.append(
                 f"{shown.where}: {shown.command}\n    {' '.join(ours)} ended with {done.returncode}: {done.stderr[-600:]}"

@@ -85,7 +85,7 @@ def test_every_place_is_named(fresh: Made) -> None:
     ):
         assert text in done.stderr
     none = fresh.patchctl("fetch", "--profile", "full", "--skip-unavailable")
-    assert none.returncode == 3 and "gone/greeter" in none.stderr and "goes on without" not in none.stderr
+    assert none.returncode == 3 and "gone/greeter" in none.stderr and "continues without" not in none.stderr
     some = fresh.good("fetch", "--profile", "full", "--skip-unavailable", f"--mirror=clock={fresh.origins / 'clock'}")
     assert some.count("skipped") == 1 and "gone/greeter" in some
 

@@ -425,7 +425,7 @@ def test_a_list_of_another_pin_is_refused(tmp_path: Path) -> None:
     first, _, rest = file.read_text().partition("\n")
     file.write_text(f"{first[:-40]}{'0' * 40}\n{rest}")
     done = made.patchctl("identify", str(made.origins / "clock"))
-    assert done.returncode == 2 and "not of the stack's pin" in done.stderr and "v2.tsv:1" in done.stderr
+    assert done.returncode == 2 and "not for the stack's pin" in done.stderr and "v2.tsv:1" in done.stderr
 
 
 def test_a_folder_that_is_not_there_is_wrong_use(made: Made, tmp_path: Path) -> None:

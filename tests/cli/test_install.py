@@ -340,7 +340,7 @@ def test_no_index(bare: Case) -> None:
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 def test_native_builds_only_when_asked(case: Case) -> None:
-    assert "give one of them" in case.refused(2, "--build-native", "--editable")
+    assert "use only one of them" in case.refused(2, "--build-native", "--editable")
     before = case.ws.everything()
     case.good("install", "--build-native")
     assert case.env.run("-c", "import greeter.fast; print(greeter.fast.__name__)") == "greeter.fast\n"
@@ -386,7 +386,7 @@ def test_a_tree_that_calls_itself_another_version(tools: Env, wheels: Path, tmp_
     other = make_distribution(tmp_path / "other", (odd,), lock=True)
     ws = Workspace(other, tmp_path / "ws")
     ws.apply()
-    assert "calls itself greeter 9.9, and 1.0 is pinned" in Case(ws, tools, wheels, ("--no-build-isolation",)).refused(
+    assert "calls itself greeter 9.9, but 1.0 is pinned" in Case(ws, tools, wheels, ("--no-build-isolation",)).refused(
         3
     )
 
@@ -415,12 +415,12 @@ def test_a_pip_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     slow.chmod(0o755)
     monkeypatch.setattr(environment, "_SECONDS", 0.2)
     monkeypatch.setattr(wheel, "_SECONDS", 0.2)
-    with pytest.raises(WrongUse, match="pip did not end") as stopped:
+    with pytest.raises(WrongUse, match="pip did not finish") as stopped:
         environment.pip_install(environment.PythonEnvironment(str(slow), (), (), {}), [tmp_path / "a.whl"])
     assert "`patchctl install` again" in (stopped.value.hint or "")
     with pytest.raises(SourceUnavailable) as caught:
         wheel.build_tools(str(slow), tmp_path / "tools")
-    assert "did not end" in caught.value.tried[0].reason
+    assert "did not finish" in caught.value.tried[0].reason
     slow.write_text("#!/bin/sh\nkill -KILL $$\n")
     with pytest.raises(WrongUse, match="killed by signal 9") as killed:
         environment.pip_install(environment.PythonEnvironment(str(slow), (), (), {}), [tmp_path / "a.whl"])

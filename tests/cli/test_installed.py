@@ -75,7 +75,7 @@ def test_one_command_patches_what_is_installed_and_gives_it_back(ws: Workspace, 
     text = ws.apply("full", "--into-python", env.python)
     assert f"greeter      v1  sdist  applied  4 patches  tip {ws.state['trees']['greeter']['tip_commit'][:12]}" in text
     assert f"as locked  in {env.site}" in text
-    assert f"left out recipe: not in the package that is installed in {env.site}: recipe/main.py" in text
+    assert f"left out recipe: not in the package installed in {env.site}: recipe/main.py" in text
     assert (ws.folder / "clock").is_dir() and not (ws.folder / "greeter").exists()
     assert "LOUD" in (env.site / "greeter/hello.py").read_text() and not (env.site / "greeter/old.py").exists()
     assert false_lines(env.site, "greeter") == [] and false_lines(env.site, "other") == []

@@ -1,4 +1,4 @@
-"""`apply --into NAME=DIR`: an existing checkout or an installed package is patched where it is, and given back as it was."""
+"""`apply --into NAME=DIR`: an existing checkout or an installed package is patched in place, and given back as it was."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_a_damaged_lock_is_written_again(own: Made, damage: Callable[[str], str]
     assert own.patchctl("lock", "--check").returncode == 1
     code, found = run(own)
     (row,) = [row for row in found["stacks"] if row["upstream"] == "clock"]
-    assert code == 0 and row["written"] and "the lock cannot be used" in row["differences"][0]
+    assert code == 0 and row["written"] and "cannot use the lock" in row["differences"][0]
     assert file.read_text() == before
 
 

@@ -73,9 +73,9 @@ def test_a_feature_that_no_stack_has_is_found_with_its_line(made: Made) -> None:
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("MANNERS", "a switch of the practice's documents (007); here it is `patchctl show polite`"),
+        ("MANNERS", "a switch from the practice documents (007); here it is `patchctl show polite`"),
         ("noise", "documents (007, 008); here it is `patchctl show loud`, `patchctl show step@clock`"),
-        ("SHOUT", "documents (008); nothing here does its work: Nothing reads it."),
+        ("SHOUT", "documents (008); nothing replaces it here: Nothing reads it."),
     ],
 )
 def test_show_leads_from_a_name_of_the_documents_to_ours(made: Made, name: str, hint: str) -> None:

@@ -226,14 +226,14 @@ PATCH = "patches/greeter/v1/typo/0001-bugfix-typo.patch"
         (lambda made: made.edit(MUTANT, "Helo", "Hallo"), f"{MUTANT} has changed"),
         (lambda made: write(made.root, {f"{FEATURE}/tests/test_typo_more.py": TESTS}), "typo_more.py was not run"),
         (lambda made: write(made.root, {f"{FEATURE}/mutants/typo.x.yaml": MUTATION}), "mutation typo.x was not run"),
-        (lambda made: made.edit(PATCH, "Hello", "Hallo"), "the patch or a file that"),
-        (lambda made: made.edit(PATCH, "\n def ", "\n async def "), "the patch or a file that"),
+        (lambda made: made.edit(PATCH, "Hello", "Hallo"), "the patch or one of its"),
+        (lambda made: made.edit(PATCH, "\n def ", "\n async def "), "the patch or one of its"),
         (
             lambda made: made.edit(RECORD, '"schema": "patchctl.evidence/2"', '"schema": "mine"'),
-            "no record that patchctl",
+            "not a record written by patchctl",
         ),
-        (lambda made: (made.root / RECORD).write_text("{"), "no record that patchctl wrote"),
-        (lambda made: made.edit(RECORD, '"feature": "typo"', '"feature": "loud"'), "it is of loud on greeter/v1"),
+        (lambda made: (made.root / RECORD).write_text("{"), "not a record written by patchctl"),
+        (lambda made: made.edit(RECORD, '"feature": "typo"', '"feature": "loud"'), "it is for loud on greeter/v1"),
     ],
 )
 def test_what_changed_ends_the_proof(proven: Made, change: Callable[[Made], object], why: str) -> None:
@@ -569,7 +569,7 @@ def test_a_report_says_what_is_proven_and_what_is_lacking(proven: Made) -> None:
     )
     write(proven.root, {RECORD: "{"})
     (patch,) = json.loads(proven.good(*args))["patches"]
-    assert "no record that patchctl wrote" in patch["unproven"] and patch["run"] is None
+    assert "not a record written by patchctl" in patch["unproven"] and patch["run"] is None
 
 
 def two_sets(made: Made, older: str, newer: str, bare: str) -> None:
@@ -610,7 +610,7 @@ def test_a_release_that_is_only_pinned_proves_nothing(proven: Made, tmp_path: Pa
     two_sets(proven, "v1", "later", bare="later")
     chosen, why = taken(proven, tmp_path / "ws")
     assert chosen == "2001.02"
-    assert "on 2001.11 nothing is brought over to greeter/later" in why
+    assert "on 2001.11 greeter/later has no patches yet" in why
 
 
 def test_a_release_to_which_features_are_still_to_come_is_not_proven(proven: Made, tmp_path: Path) -> None:

@@ -63,8 +63,8 @@ def test_the_release_that_is_named_is_taken_and_the_workspace_remembers_it(made:
 def test_without_a_name_the_oldest_is_taken_while_none_is_proven_and_it_says_why(made: Made, tmp_path: Path) -> None:
     done = made.patchctl("apply", "--profile", "full", "--workspace", str(tmp_path / "ws"))
     assert done.returncode == 0
-    assert "full is taken on 2001.02: on 2001.11" in done.stderr
-    assert "`--release 2001.11` takes it there all the same" in done.stderr
+    assert "full uses release 2001.02: on 2001.11" in done.stderr
+    assert "`--release 2001.11` uses that release anyway" in done.stderr
     assert "release    2001.02" in made.good("status", "--workspace", str(tmp_path / "ws"))
 
 
@@ -345,7 +345,7 @@ def steps(made: Made) -> tuple[str, str]:
     return older, newer
 
 
-STANDS = "patchctl: note: clock stands for clock/{}, of "
+STANDS = "patchctl: note: clock means clock/{}, of "
 
 
 WORDS = [
@@ -381,7 +381,7 @@ def test_an_upstream_alone_is_its_stack_on_the_release_in_force(
         code, out, err = run(words, *option, **env)
         note, _, rest = err.partition("\n")
         assert note.startswith(STANDS.format(stack) + f"release {release}"), words
-        assert ("no profile is proven on 2001.11; `--release 2001.11` takes it" in note) is (by == "default")
+        assert ("no profile is proven on 2001.11; `--release 2001.11` uses it" in note) is (by == "default")
         assert (code, out, rest) == named
         assert code == 0 or words.startswith(("import", "drift")), named
 
@@ -409,7 +409,7 @@ def test_an_upstream_that_the_release_has_not_is_told_with_its_stacks(made: Made
     made.edit("manifests/releases/2001.11.yaml", "  clock: later\n", "")
     done = made.patchctl("edit", "clock", "--release", "2001.11")
     assert done.returncode == 2
-    assert "clock has 2 stacks, and release 2001.11 has none of them" in done.stderr
+    assert "clock has 2 stacks, but release 2001.11 has none of them" in done.stderr
     assert "name one of clock/later, clock/v2" in done.stderr
 
 
@@ -422,7 +422,7 @@ def test_what_was_opened_is_what_is_exported(made: Made, steps: tuple[str, str],
     made.good("edit", "clock/later", "--dir", str(tmp_path / "elsewhere"))
     done = made.patchctl("export", "clock", "--dir", str(tmp_path / "elsewhere"))
     assert "clock/later: 1 patch, nothing differs" in done.stdout
-    assert "clock stands for clock/later, of which there is a work tree" in done.stderr
+    assert "clock means clock/later, which has a work tree" in done.stderr
 
 
 def point_release(made: Made, *lines: str) -> None:

@@ -48,7 +48,7 @@ def with_ray(tmp_path: Path) -> dict[str, str]:
 def test_what_is_no_address(made: Made, with_ray: dict[str, str], address: str) -> None:
     done = made.patchctl("cluster", "status", "--address", address, env=with_ray)
     assert done.returncode == 2, done.stderr
-    assert "is no address of a Ray cluster" in done.stderr and "HOST:PORT" in done.stderr
+    assert "is not the address of a Ray cluster" in done.stderr and "HOST:PORT" in done.stderr
 
 
 def test_nobody_listens(made: Made, with_ray: dict[str, str]) -> None:

@@ -130,7 +130,7 @@ def test_nodes_on_two_releases(made: Made, good: NodeFacts, tmp_path: Path) -> N
     asked = ClusterExpectation(on_release(dist, "2001.11", print), "d" * 64, "full")
     found = compare({node("a"): newer, node("b"): good}, asked)
     assert [(d.rule, d.nodes, d.message) for d in found.differences if d.level == "error"] == [
-        ("other-profile", ("b",), "holds full on 2001.02; full on 2001.11 is asked for")
+        ("other-profile", ("b",), "has full on 2001.02; full on 2001.11 is requested")
     ]
 
 
@@ -242,7 +242,7 @@ def test_an_engine_that_imports_another_tree_than_its_worker(wanted: ClusterExpe
     found = one_odd(wanted, good, replace(good, seen=seen))
     assert rows(found) == {("views-differ", "c")}
     (one,) = found.differences
-    assert "greeter at WORKSPACE/greeter/greeter/__init__.py, and there at /usr/greeter/__init__.py" in one.message
+    assert "greeter at WORKSPACE/greeter/greeter/__init__.py, spawned at /usr/greeter/__init__.py" in one.message
     found = one_odd(wanted, good, replace(good, unseen={"spawned": "it said nothing"}))
     assert rows(found) == {("views-differ", "c")}
 
@@ -256,7 +256,7 @@ def test_one_cause_is_one_finding(wanted: ClusterExpectation, good: NodeFacts) -
     bare = replace(good, seen=nowhere, faults=gone, trees=[replace(t, tree=None) for t in good.trees])
     found = one_odd(wanted, good, bare)
     assert [(d.rule, d.nodes) for d in found.differences] == [("tree-missing", ("c",))]
-    assert found.differences[0].message == "the trees are not there: clock, greeter" and found.differences[0].todo
+    assert found.differences[0].message == "trees are missing: clock, greeter" and found.differences[0].todo
     at_base = [replace(t, tree="1" * 40, left_out=["typo"]) for t in good.trees]
     for reverted in (replace(good, profile=None, trees=at_base), replace(good, profile=None, trees=[])):
         found = one_odd(wanted, good, reverted)
@@ -407,7 +407,7 @@ def test_a_node_that_died_before_the_run_fails_it(good: NodeFacts) -> None:
     out = rolled(ask, dead="b")
     assert (ask.log, states(out), out.exit_code) == ([], {"b": "failed", "a": "held-back"}, 1)
     text = "\n".join(deployment_text(out, "full", Style(False), dry_run=False))
-    assert "it was stopped (try: start Ray there again; --nodes N" in text and "--skip-unreachable" in text
+    assert "it was stopped (try: restart Ray there; --nodes N" in text and "--skip-unreachable" in text
     assert "1 node failed; nothing was written on any node" in text
 
 

@@ -277,7 +277,7 @@ def test_a_node_that_takes_too_long_is_ended(
     monkeypatch.setenv("PATH", f"{slow}:/usr/bin:/bin")
     began = time.monotonic()
     answer = task.answer(payload, request_for(workspace, made, seconds=15.0).as_json(), None)
-    assert "did not end in" in answer["broken"]
+    assert "did not finish within" in answer["broken"]
     assert time.monotonic() - began < 200
     status = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
     assert not status.exists() or status.read_text().split()[2] == "Z"  # nobody waits for orphans in some containers

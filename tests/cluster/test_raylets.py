@@ -214,7 +214,7 @@ def test_apply_fails_at_a_dead_node_unless_told_otherwise(nodes: Nodes) -> None:
     assert states(nodes.json(*line, code=1))["d"] == "failed"
     found = nodes.json(*line, "--nodes", "3")
     assert [g["node"] for g in found["gone"]] == ["d"]
-    assert nodes.json(*line, "--nodes", "4", code=1)["missing"] == "3 of 4 nodes are there"
+    assert nodes.json(*line, "--nodes", "4", code=1)["missing"] == "3 of 4 nodes are up"
 
 
 def test_a_message_of_several_lines_is_one(nodes: Nodes) -> None:

@@ -88,7 +88,7 @@ def test_through_the_client_port(nodes: Nodes) -> None:
 def test_too_few_nodes(nodes: Nodes) -> None:
     assert ("nodes-missing", "") in differences(nodes.json("status", "--nodes", "5", code=1))
     found = nodes.json("apply", "--profile", "plain", "--nodes", "5", code=1)
-    assert (found["missing"], states(found)["a"]) == ("4 of 5 nodes are there", "held-back")
+    assert (found["missing"], states(found)["a"]) == ("4 of 5 nodes are up", "held-back")
 
 
 def test_another_recipe_is_another_environment(nodes: Nodes) -> None:

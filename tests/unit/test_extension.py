@@ -138,7 +138,7 @@ BROKEN = {
     "does not import": ("extension.py", "import no_such_module\n", "No module named 'no_such_module'"),
     "is no Python": ("extension.py", "EXTENSION = \n", "SyntaxError"),
     "lacks the name": ("extension.py", "", "has no attribute 'EXTENSION'"),
-    "is none": ("extension.py", "EXTENSION = {}\n", "it is no patchctl.extension.Extension"),
+    "is none": ("extension.py", "EXTENSION = {}\n", "not a patchctl.extension.Extension"),
     "of another version": (
         "extension.py",
         _EXTENSION.replace("verbs=", "words="),

@@ -382,9 +382,9 @@ WRONG_PLACE: dict[str, Bad] = {
         "zeros mean no file",
     ),
     "file that is not there": bad(modify(b"nowhere"), 1, "nowhere is not in the tree", kind="does-not-apply"),
-    "new file that is there": bad(add(b"f"), 1, "f is there already", kind="does-not-apply"),
+    "new file that is there": bad(add(b"f"), 1, "f already exists", kind="does-not-apply"),
     "new empty file that is there": bad(
-        b"diff --git a/f b/f\nnew file mode 100644\n", 1, "f is there already", kind="does-not-apply"
+        b"diff --git a/f b/f\nnew file mode 100644\n", 1, "f already exists", kind="does-not-apply"
     ),
     "deletion that leaves lines": bad(
         b"diff --git a/dir/g b/dir/g\ndeleted file mode 100644\n--- a/dir/g\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n",
@@ -434,23 +434,23 @@ NAMES: dict[str, Bad] = {
     "part over 255 bytes in UTF-8": bad(add("é".encode() * 128), 1, "longer than 255 bytes"),
     "more than 100 folders": bad(add(b"d/" * 101 + b"x"), 1, "folders deep"),
     "path over 4000 bytes": bad(add(b"x/" * 2100 + b"x"), 1, "longer than 4000 bytes"),
-    "case twin": bad(add(b"CASE"), 1, "are one file where case is ignored", kind="does-not-apply"),
+    "case twin": bad(add(b"CASE"), 1, "collide where case is ignored", kind="does-not-apply"),
     "case twins in one patch": bad(
-        add(b"new.py") + add(b"NEW.py"), 7, "are one file where case is ignored", kind="does-not-apply"
+        add(b"new.py") + add(b"NEW.py"), 7, "collide where case is ignored", kind="does-not-apply"
     ),
     "case twin across two patches": series(
-        add(b"new.py"), add(b"New.py"), line=1, message="are one file where case is ignored", kind="does-not-apply"
+        add(b"new.py"), add(b"New.py"), line=1, message="collide where case is ignored", kind="does-not-apply"
     ),
     "folder that is a twin of a folder": series(
-        add(b"pkg/a.py"), add(b"PKG/c.py"), line=1, message="are one file where case is ignored", kind="does-not-apply"
+        add(b"pkg/a.py"), add(b"PKG/c.py"), line=1, message="collide where case is ignored", kind="does-not-apply"
     ),
     "folder that is a twin of a file": series(
-        add(b"pkg"), add(b"PKG/c.py"), line=1, message="are one file where case is ignored", kind="does-not-apply"
+        add(b"pkg"), add(b"PKG/c.py"), line=1, message="collide where case is ignored", kind="does-not-apply"
     ),
     "file that is a twin of a folder": series(
-        add(b"pkg/a.py"), add(b"PKG"), line=1, message="are one file where case is ignored", kind="does-not-apply"
+        add(b"pkg/a.py"), add(b"PKG"), line=1, message="collide where case is ignored", kind="does-not-apply"
     ),
-    "other Unicode form": bad(add(b'"cafe\\314\\201"'), 1, "are one file where case is ignored", kind="does-not-apply"),
+    "other Unicode form": bad(add(b'"cafe\\314\\201"'), 1, "collide where case is ignored", kind="does-not-apply"),
     "Windows device": bad(add(b"dir/CON"), 1, "device on Windows"),
     "Windows device with a suffix": bad(add(b"aux.py"), 1, "device on Windows"),
     "empty name": bad(b"diff --git a/ b/\nnew file mode 100644\n", 1, "empty component"),

@@ -75,8 +75,8 @@ def parts(data: bytes) -> Iterator[tuple[int, str]]:
         name = extent.member.name
         yield from ((at, f"the header of {name}") for at in range(extent.at, extent.start))
         yield from ((at, name) for at in range(extent.start, extent.start + extent.member.size))
-        yield from ((at, f"the padding behind {name}") for at in range(extent.start + extent.member.size, extent.after))
-    yield from ((at, "blocks of zeros at its end") for at in range(len(data) - len(END), len(data)))
+        yield from ((at, f"the padding after {name}") for at in range(extent.start + extent.member.size, extent.after))
+    yield from ((at, "the two zero blocks at its end") for at in range(len(data) - len(END), len(data)))
 
 
 def refused(path: Path, data: bytes, sha256: str | None = None) -> PatchctlError:
@@ -111,7 +111,9 @@ def test_several_changes_are_all_named(good: bytes, tmp_path: Path) -> None:
     for extent in (held[0], held[3], held[-1]):
         data[extent.start] ^= 1
     said = str(refused(tmp_path / "b.tar", bytes(data) + b"more"))
-    assert all(e.member.name in said for e in (held[0], held[3], held[-1])) and "4 bytes behind its end" in said
+    assert (
+        all(e.member.name in said for e in (held[0], held[3], held[-1])) and "4 unexpected bytes after its end" in said
+    )
 
 
 def test_a_cut_bundle_is_found_wherever_it_is_cut(good: bytes, tmp_path: Path) -> None:
@@ -122,13 +124,13 @@ def test_a_cut_bundle_is_found_wherever_it_is_cut(good: bytes, tmp_path: Path) -
         if error.code == 2:  # not even the name of the first member
             assert keep < len(layout.TOP + INDEX)
         else:
-            assert error.code == 3 and "ends in the middle of" in str(error), f"{keep}: {error}"
+            assert error.code == 3 and "truncated in" in str(error), f"{keep}: {error}"
 
 
 def test_more_behind_the_end(good: bytes, tmp_path: Path) -> None:
     for more in (b"\0", bytes(10240), good):
         said = str(refused(tmp_path / "b.tar", good + more))
-        assert f"{len(more)} bytes behind its end" in said
+        assert f"{len(more)} unexpected bytes after its end" in said
 
 
 Change = Callable[[Any], None]
@@ -212,7 +214,7 @@ FORGED: dict[str, tuple[Change, tuple[tuple[str, bytes], ...], str]] = {
     "newline": (nothing, ((f"{D}a\nb", b"x"),), "control"),
     "bidirectional_mark": (nothing, ((f"{D}a\u202eb", b"x"),), "formatting"),
     "no_utf8": (first(name=f"{D}\udcff"), (), "not UTF-8"),
-    "beside_the_two_folders": (nothing, (("else/where", b"x"),), "it lies neither in"),
+    "beside_the_two_folders": (nothing, (("else/where", b"x"),), "it is neither in"),
     "long_name": (nothing, ((D + "nnn/" * 60 + "n", b"x"),), "too long"),
     "long_part": (nothing, ((D + "n" * 256, b"x"),), "255 bytes"),
     "differs_in_case": (nothing, ((f"{D}MANIFESTS/upstreams.yaml", b"x"),), "where case or Unicode form is ignored"),
@@ -222,32 +224,36 @@ FORGED: dict[str, tuple[Change, tuple[tuple[str, bytes], ...], str]] = {
         "where case or Unicode form is ignored",
     ),
     "file_and_folder": (nothing, ((f"{D}manifests/upstreams.yaml/x", b"x"),), "a file and a folder"),
-    "twice": (twice, (), "twice"),
+    "twice": (twice, (), "duplicate"),
     "not_sorted": (swap, (), "not sorted"),
     "negative_size": (first(size=-512), (), "size"),
     "huge_size": (first(size=1 << 62), (), "above"),
     "size_no_number": (first(size="12"), (), "size"),
     "size_is_true": (first(size=True), (), "size"),
     "no_digest": (first(sha256="0"), (), "sha256"),
-    "unknown_key": (first(link="/etc/passwd"), (), "cannot be read"),
-    "unknown_top_key": (lambda held: held.update(run="sh"), (), "not as patchctl writes it"),
-    "no_members": (lambda held: held.pop("members"), (), "cannot be read"),
-    "members_no_list": (lambda held: held.update(members=1), (), "cannot be read"),
-    "profile_no_name": (lambda held: held.update(profile="../x"), (), "no name"),
-    "upstream_no_name": (in_form("git", upstream="../x"), (), "no name"),
-    "unknown_form": (in_form("git", form="svn"), (), "form is unknown"),
-    "form_twice": (lambda held: held["sources"].append(held["sources"][0]), (), "twice"),
+    "unknown_key": (first(link="/etc/passwd"), (), "cannot be parsed"),
+    "unknown_top_key": (lambda held: held.update(run="sh"), (), "not in patchctl's canonical form"),
+    "no_members": (lambda held: held.pop("members"), (), "cannot be parsed"),
+    "members_no_list": (lambda held: held.update(members=1), (), "cannot be parsed"),
+    "profile_no_name": (lambda held: held.update(profile="../x"), (), "invalid name"),
+    "upstream_no_name": (in_form("git", upstream="../x"), (), "invalid name"),
+    "unknown_form": (in_form("git", form="svn"), (), "of unknown form"),
+    "form_twice": (lambda held: held["sources"].append(held["sources"][0]), (), "duplicate"),
     "source_is_no_member": (in_form("git", member=f"{S}git/nowhere.pack"), (), "no member"),
     "source_in_the_distribution": (in_form("git", member=f"{D}manifests/upstreams.yaml"), (), "no member"),
-    "member_is_no_source": (nothing, ((f"{S}git/extra.pack", b"x"),), "is no source"),
-    "version_has_a_line_of_its_own": (in_form("sdist", version="1.0\nsha256 " + "0" * 64), (), "no version and sha256"),
-    "archive_digest_no_digest": (in_form("sdist", sha256="0"), (), "no version and sha256"),
-    "sdist_with_a_commit": (in_form("sdist", commit="1" * 40), (), "no version and sha256"),
-    "git_with_a_version": (in_form("git", version="1.0\n"), (), "no commit"),
-    "source_is_a_list": (in_form("git", member=[]), (), "is no name"),
-    "source_is_a_mapping": (in_form("git", member={}), (), "is no name"),
+    "member_is_no_source": (nothing, ((f"{S}git/extra.pack", b"x"),), "not a listed source"),
+    "version_has_a_line_of_its_own": (
+        in_form("sdist", version="1.0\nsha256 " + "0" * 64),
+        (),
+        "needs a version and a sha256",
+    ),
+    "archive_digest_no_digest": (in_form("sdist", sha256="0"), (), "needs a version and a sha256"),
+    "sdist_with_a_commit": (in_form("sdist", commit="1" * 40), (), "needs a version and a sha256"),
+    "git_with_a_version": (in_form("git", version="1.0\n"), (), "needs a commit"),
+    "source_is_a_list": (in_form("git", member=[]), (), "invalid member name"),
+    "source_is_a_mapping": (in_form("git", member={}), (), "invalid member name"),
     "size_is_deep": (first(size=deep(900)), (), "size"),
-    "commit_is_an_option": (in_form("git", commit="--upload-pack=sh"), (), "no commit"),
+    "commit_is_an_option": (in_form("git", commit="--upload-pack=sh"), (), "needs a commit"),
 }
 
 
@@ -270,7 +276,7 @@ def test_the_bundle_that_the_faults_are_added_to_is_taken(good: bytes, tmp_path:
 def test_an_index_that_is_no_json(good: bytes, tmp_path: Path) -> None:
     for text in (b"", b"[" * 100_000, b'{"bundle": 1}\n', b"\xff\xfe", b'{"bundle": 1, "bundle": 1}\n', b"null\n"):
         error = refused(tmp_path / "b.tar", framed(text, []))
-        assert error.code == 3 and "cannot be read" in str(error)
+        assert error.code == 3 and "cannot be parsed" in str(error)
 
 
 def test_a_newer_bundle_is_told_from_a_broken_one(good: bytes, tmp_path: Path) -> None:
@@ -280,7 +286,7 @@ def test_a_newer_bundle_is_told_from_a_broken_one(good: bytes, tmp_path: Path) -
 
 def test_an_index_that_says_it_is_huge_is_not_read(good: bytes, tmp_path: Path) -> None:
     head = layout.header(BundleMember(INDEX, layout.INDEX_LIMIT + 1, ""))
-    assert "at most" in str(refused(tmp_path / "b.tar", head + good[BLOCK:]))
+    assert "the limit is" in str(refused(tmp_path / "b.tar", head + good[BLOCK:]))
 
 
 @pytest.mark.parametrize("item", ["[]", "[1,1]", '{"name":"","size":0,"sha256":""}', '"a"'])
@@ -312,7 +318,7 @@ def test_too_many_members(good: bytes, tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_too_many_bytes(good: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "TOTAL_LIMIT", 1000)
-    assert "hold more than 1000 bytes" in str(refused(tmp_path / "b.tar", good))
+    assert "exceed 1000 bytes" in str(refused(tmp_path / "b.tar", good))
 
 
 @pytest.mark.parametrize("kind", [b"1", b"2", b"3", b"5", b"6", b"x", b"L"])
@@ -408,7 +414,7 @@ def test_a_bundle_that_changes_after_the_check(good: bytes, tmp_path: Path) -> N
     data = bytearray(good)
     data[extent.start] ^= 1
     path.write_bytes(data)
-    with pytest.raises(SourceMismatch, match="was changed while the bundle was in use"):
+    with pytest.raises(SourceMismatch, match="was modified while the bundle was in use"):
         bundle.read(extent.member.name)
 
 
@@ -424,6 +430,6 @@ def test_a_damaged_bundle_writes_nothing(good: bytes, tmp_path: Path) -> None:
         ("bundle", "unpack", str(path), "--to", str(tmp_path / "to")),
     ):
         done = run_patchctl(*line, home=tmp_path / "empty")
-        assert done.returncode == 3 and "the bundle was changed: " in done.stderr
+        assert done.returncode == 3 and "the bundle was modified: " in done.stderr
         (tmp_path / "empty").rmdir()
     assert snapshot(tmp_path) == before

@@ -138,5 +138,5 @@ def test_a_bundle_that_was_exchanged_behind_its_digest(changed: Made, tmp_path: 
     done = changed.patchctl(
         "apply", "--bundle", str(one_file), "--sha256", digest, "-p", "full", "-w", str(tmp_path / "ws")
     )
-    assert done.returncode == 3 and "nothing of it was read" in done.stderr
+    assert done.returncode == 3 and "nothing in it was used" in done.stderr
     assert not (tmp_path / "ws").exists()

@@ -132,7 +132,7 @@ def test_a_probe_that_stayed_where_its_tests_were_is_not_what_they_find(second: 
         (second.root / file.replace("/v1/", "/v2/")).unlink()
     assert second.unproven() is None
     (second.root / PROBE).unlink()
-    assert second.unproven() == f"{SECOND}/tests/probe_polite.py is not beside its tests any more"
+    assert second.unproven() == f"{SECOND}/tests/probe_polite.py is no longer next to its tests"
 
 
 Change = Callable[[Proven], object]
@@ -171,7 +171,7 @@ ENDS: Mapping[str, tuple[str, Change]] = {
     "another file of the same bytes": (f"{PROBE} is gone", lambda p: p.move(PROBE, "tests/behaviour/probe_other.py")),
     "a test that is the feature's no more": (f"{MORE} is gone", lambda p: p.move(MORE, "tests/behaviour/test_polite_more.py")),
     "another carried file": (
-        "the patch or a file that it carries has changed",
+        "the patch or one of its carried files has changed",
         lambda p: (p.root / f"{FEATURE}/files/greeter/manners.py").write_text("# x\n"),
     ),
 }  # fmt: skip
@@ -203,7 +203,7 @@ def test_another_pin_or_patch(proven: Proven) -> None:
     assert record.tests is not None
     for change, why in (
         ({"pin": "0" * 40}, "another pin"),
-        ({"patch": "0" * 64}, "the patch or a file that it carries"),
+        ({"patch": "0" * 64}, "the patch or one of its carried files"),
     ):
         write_record(proven.root, replace(record, tests=replace(record.tests, **change)))
         assert why in (proven.unproven() or "")
@@ -263,13 +263,13 @@ def test_a_reference_to_nothing_is_said(proven: Proven, name: str) -> None:
     key = data["tests"]["run"][name]
     del data["shared"][name][key]
     proven.file.write_text(json.dumps(data))
-    assert refused(proven) == f"the record is not whole: tests refers to {name} {key!r}, which `shared` does not have"
+    assert refused(proven) == f"the record is incomplete: tests refers to {name} {key!r}, which `shared` does not have"
 
 
 def test_what_a_key_was_not_made_of_is_said(proven: Proven) -> None:
     text = proven.file.read_text()
     proven.file.write_text(text.replace("3.11.7", "3.12.1"))
-    assert "was changed by hand, or by a merge: environment" in refused(proven)
+    assert "was edited by hand or by a merge: environment" in refused(proven)
     data = json.loads(text)
     data["mutants"]["polite"]["run"]["files"] = "0" * 12
     proven.file.write_text(json.dumps(data))

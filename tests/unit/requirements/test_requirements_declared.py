@@ -41,12 +41,12 @@ def test_a_setup_py(text: str, wanted: list[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("setup.py", "setup(install_requires=open('x').read().split())", "no list of plain texts"),
-        ("setup.py", "setup(install_requires=needs)", "no list of plain texts"),
-        ("setup.py", "setup(name='x')", "no list of plain texts"),
-        ("setup.py", "setup(install_requires=['a b'])", "no requirement"),
-        ("r.txt", "-r common.txt\n", "names another file"),
-        ("r.txt", "numpy<2\nnumpy <> 2\n", "r.txt:2: no requirement"),
+        ("setup.py", "setup(install_requires=open('x').read().split())", "not a list of string literals"),
+        ("setup.py", "setup(install_requires=needs)", "not a list of string literals"),
+        ("setup.py", "setup(name='x')", "not a list of string literals"),
+        ("setup.py", "setup(install_requires=['a b'])", "not a requirement"),
+        ("r.txt", "-r common.txt\n", "includes another file"),
+        ("r.txt", "numpy<2\nnumpy <> 2\n", "r.txt:2: not a requirement"),
     ],
 )
 def test_what_cannot_be_told_is_refused(name: str, text: str, says: str) -> None:

@@ -61,11 +61,11 @@ FAULTS = (
           one(RELEASE, f'requirements: "{oldest()}"', 'requirements: "2026.03"')),
     Fault("a_need_of_a_recipe", "requirements-lock", LOCKS, "no longer follows",
           one(GRPO, "needs_packages: [mathruler]", "needs_packages: [mathruler, swanlab]")),
-    Fault("a_lock_that_was_edited", "requirements-lock", {f"{SET}/aarch64.txt"}, "it was edited",
+    Fault("a_lock_that_was_edited", "requirements-lock", {f"{SET}/aarch64.txt"}, "the lock was edited",
           one(f"{SET}/aarch64.txt", "numpy==1.26.0", "numpy==1.26.4")),
     Fault("a_lock_that_is_gone", "requirements-lock", {f"{SET}/x86_64.txt"}, "No such file",
           lambda root: (root / SET / "x86_64.txt").unlink()),
-    Fault("a_tree_at_another_pin", "requirements-lock", {f"{SET}/declared.txt"}, "vllm/requirements/common.txt is not that of the pin",
+    Fault("a_tree_at_another_pin", "requirements-lock", {f"{SET}/declared.txt"}, "vllm/requirements/common.txt is not the pin's",
           lambda root: edit(root, "manifests/trees/vllm/v0.14.1.tsv", blob(root, "vllm/v0.14.1", "requirements/common.txt"), "0" * 40)),
     Fault("a_declared_file_more", "requirements-lock", {f"{SET}/declared.txt"}, "verl/requirements.txt is not in it",
           one(f"{SET}/set.yaml", "  - {upstream: verl, file: setup.py}\n",
@@ -77,7 +77,7 @@ FAULTS = (
     Fault("a_reward_that_does_not_say", "recipe-packages", {REWARD}, "it imports mathruler", one(REWARD, BLOCK, "# dependencies = []\n")),
     Fault("a_reward_that_says_too_much", "recipe-packages", {REWARD}, "names sympy, and it does not import it",
           one(REWARD, BLOCK, '# dependencies = ["mathruler", "sympy"]\n')),
-    Fault("a_block_that_cannot_be_read", "requirements-lock", {REWARD}, "cannot be read", one(REWARD, BLOCK, "# dependencies = [mathruler]\n")),
+    Fault("a_block_that_cannot_be_read", "requirements-lock", {REWARD}, "cannot read", one(REWARD, BLOCK, "# dependencies = [mathruler]\n")),
 )  # fmt: skip
 
 
@@ -134,5 +134,5 @@ def test_a_release_may_have_the_locks_of_the_one_that_it_extends_while_its_trees
     assert findings(root) == []
     edit(root, listed.relative_to(root).as_posix(), blob(root, "vllm-ascend/mine", "requirements.txt"), "0" * 40)
     (found,) = findings(root)
-    assert found.rule == "requirements-lock" and "vllm-ascend/requirements.txt is not that of the pin" in found.message
+    assert found.rule == "requirements-lock" and "vllm-ascend/requirements.txt is not the pin's" in found.message
     assert "mine has 000000000000" in found.message

@@ -200,7 +200,7 @@ def test_carried_files_are_part_of_the_commit(repo: Repo) -> None:
         builder = StackBuilder(reader, commits[0], repo.tree(commits[0]))
         assert builder.build([carrying]).tip_tree == repo.tree(commits[2])
         clash = type(patch)(patch.file, patch.shown, patch.data, patch.patch, {"F": b"n\n"})
-        with pytest.raises(DoesNotApply, match="one file where case is ignored"):
+        with pytest.raises(DoesNotApply, match="collide where case is ignored"):
             builder.build([clash])
 
 
@@ -231,11 +231,11 @@ def test_a_twin_is_found_in_every_folder_that_is_one_where_case_is_ignored(repo:
         commits = repo.history([files, *trees])
         return build(repo.dir, base, [HEAD + repo.diff(a, b) for a, b in itertools.pairwise(commits)])
 
-    with pytest.raises(DoesNotApply, match="src/in/b and SRC/In/B are one file where case is ignored"):
+    with pytest.raises(DoesNotApply, match="src/in/b and SRC/In/B collide where case is ignored"):
         built({**files, b"src/in/b": (0o100644, b"y\n")})
-    with pytest.raises(DoesNotApply, match="src/C and src/c are one file where case is ignored"):
+    with pytest.raises(DoesNotApply, match="src/C and src/c collide where case is ignored"):
         built({**files, b"src/C/d": (0o100644, b"y\n")})
     assert built(gone, {**gone, b"src/in/b": (0o100644, b"y\n")}).tree.get(b"src/in/b") is not None
-    with pytest.raises(DoesNotApply, match="src/in/B and src/in/b are one file where case is ignored"):
+    with pytest.raises(DoesNotApply, match="src/in/B and src/in/b collide where case is ignored"):
         one = {**gone, b"src/in/b": (0o100644, b"y\n")}
         built(gone, one, {**one, b"src/in/B": (0o100644, b"z\n")})
