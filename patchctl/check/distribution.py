@@ -3,7 +3,7 @@ the sources that it pins."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from patchctl import extension
 from patchctl.check.counts import check_counts
@@ -24,9 +24,16 @@ Check = Callable[[Distribution, Series, Report], None]
 
 
 def verify_distribution(
-    dist: Distribution, options: SourceOptions | None, progress: Progress, *, proven: bool = False, alone: bool = False
+    dist: Distribution,
+    options: SourceOptions | None,
+    progress: Progress,
+    pages: Mapping[str, str],
+    *,
+    proven: bool = False,
+    alone: bool = False,
 ) -> Report:
-    """Checks manifests, patches, locks, what extensions add, pages, and with `options` every form of every source that can be had.
+    """Checks manifests, patches, locks, what extensions add, pages (`pages` are those of the caller), and with `options` every form
+    of every source that can be had.
 
     With `proven` a feature without a record that holds is an error, with `alone` one that needs more than it requires. Raises
     SourceMismatch for a source that is not what was pinned, a changed file in the cache included.
@@ -46,7 +53,7 @@ def verify_distribution(
         check: Check = extension.load(name)
         check(dist, series, report)
     check_requirements(dist, report)
-    report.add(check_pages(dist, series, strict=False))
+    report.add(check_pages(dist, series, pages, strict=False))
     check_sources(dist, series, options, progress, report, alone=alone)
     return report
 

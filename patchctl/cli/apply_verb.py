@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 )
 @click.option("--stash", is_flag=True, help="Keep local edits on a branch of their tree instead of stopping at them.")
 @click.option("--dry-run", is_flag=True, help="Build and prove everything, and write nothing.")
-@json_option
+@json_option()
 @click.pass_obj
 def command(
     app: App,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @profile_option
 @click.option("--without", multiple=True, metavar="FEATURE", help="Leave this feature out of every run. Repeatable.")
 @source_options
-@json_option
+@json_option()
 @click.argument("cmd", nargs=-1, required=True, metavar="-- CMD...", type=click.UNPROCESSED)
 @click.pass_obj
 def command(

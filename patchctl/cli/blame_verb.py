@@ -27,7 +27,7 @@ from patchctl.given import named_file
     help="A workspace whose trees count, wherever they lie; one around the file is found. Repeatable.",
 )
 @source_options
-@json_option
+@json_option()
 @click.pass_obj
 def command(
     app: App, place: str | None, traceback: str | None, workspaces: tuple[Path, ...], sources: Sources, as_json: bool

@@ -47,7 +47,7 @@ def command() -> None:
     metavar="KEY",
     help="Sign it, into BUNDLE.sig, with this private key of ssh, or this public one whose private half an agent has.",
 )
-@json_option
+@json_option()
 @click.pass_obj
 def create(
     app: App,
@@ -81,7 +81,7 @@ def create(
 
 @command.command("verify", short_help="Check every byte of one.")
 @bundle_argument
-@json_option
+@json_option()
 @click.pass_obj
 def verify(app: App, bundle: Bundle, as_json: bool) -> None:
     """Check a bundle from its first byte to its last, and name what was changed: a member, a header, a padding.
@@ -97,7 +97,7 @@ def verify(app: App, bundle: Bundle, as_json: bool) -> None:
 @command.command("show", short_help="Say what is in one.")
 @bundle_argument
 @click.option("--members", is_flag=True, help="Every file in it, with size and sha256.")
-@json_option
+@json_option()
 @click.pass_obj
 def show(app: App, bundle: Bundle, members: bool, as_json: bool) -> None:
     """Say what a bundle holds, after it was checked: profile, sources, what is missing, size, digest."""
@@ -117,7 +117,7 @@ def show(app: App, bundle: Bundle, members: bool, as_json: bool) -> None:
     metavar="DIR",
     help="A folder that is new or empty.",
 )
-@json_option
+@json_option()
 @click.pass_obj
 def unpack(app: App, bundle: Bundle, folder: Path, as_json: bool) -> None:
     """Write the distribution of a bundle to a folder, for every verb that takes --root.

@@ -142,7 +142,7 @@ class _Look:
 
 
 @command.command("verify", short_help="Read every byte on every node, and name the odd one.")
-@_options(*_LOOKING, _timeout(600), format_option)
+@_options(*_LOOKING, _timeout(600), format_option())
 @click.pass_obj
 def verify(app: App, /, **given: Any) -> int:
     """Read every file of every tree on every node, compute the trees again, and hold the nodes against the lock.
@@ -160,7 +160,7 @@ def verify(app: App, /, **given: Any) -> int:
 
 
 @command.command("status", short_help="The same, trusting file times as `git status` does.")
-@_options(*_LOOKING, _timeout(120), format_option)
+@_options(*_LOOKING, _timeout(120), format_option())
 @click.pass_obj
 def status(app: App, /, **given: Any) -> int:
     """As verify, and faster: files whose size and times are those of git's index are not read.
@@ -247,7 +247,7 @@ class _Apply:
 )
 @click.option("--stash", is_flag=True, help="Keep local edits on a branch of their tree instead of stopping at them.")
 @click.option("--dry-run", is_flag=True, help="Build and prove everything on every node, and write nothing.")
-@json_option
+@json_option()
 @click.pass_obj
 def apply(app: App, /, **given: Any) -> int:
     """Put the patched trees of a profile into the workspace of every node.

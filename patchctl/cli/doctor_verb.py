@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--python", metavar="PY", help="The Python of training and tests [default: PATCHCTL_TORCH_PYTHON, else patchctl's]."
 )
-@format_option
+@format_option()
 @click.pass_obj
 def command(
     app: App, profile: str | None, mirrors: tuple[str, ...], offline: bool, python: str | None, output: str

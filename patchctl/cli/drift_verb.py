@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 )
 @release_option
 @source_options
-@format_option
+@format_option()
 @click.pass_obj
 def command(
     app: App,

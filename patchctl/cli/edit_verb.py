@@ -21,7 +21,7 @@ from patchctl.cli.sources import Sources, source_options
 )
 @release_option
 @source_options
-@json_option
+@json_option()
 @click.pass_obj
 def command(app: App, name: str, folder: Path | None, sources: Sources, as_json: bool) -> None:
     """Open a stack as commits in a work tree, to change it with git.

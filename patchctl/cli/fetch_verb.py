@@ -26,7 +26,7 @@ from patchctl.terminal.style import Style
     is_flag=True,
     help="Go on without sources that cannot be had, as long as one can be, and list them.",
 )
-@json_option
+@json_option()
 @click.pass_obj
 def command(
     app: App,

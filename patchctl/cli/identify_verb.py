@@ -14,7 +14,7 @@ from patchctl.errors import DONE, FINDINGS, BadManifest
 @click.argument(
     "folder", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True)
 )
-@json_option
+@json_option()
 @click.pass_obj
 def command(app: App, folder: Path, as_json: bool) -> int:
     """Tell which pin a folder of sources is, by its content.

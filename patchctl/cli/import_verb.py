@@ -53,7 +53,7 @@ from patchctl.errors import WrongUse
 @click.option("--mboxrd", is_flag=True, help="The mbox quotes `>From ` lines, as `git am --patch-format=mboxrd`.")
 @release_option
 @source_options
-@json_option
+@json_option()
 @click.pass_obj
 def command(
     app: App,

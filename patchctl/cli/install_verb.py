@@ -28,7 +28,7 @@ from patchctl.errors import WrongUse
     help="Run setup.py with the environment's setuptools, instead of fetching one for this run.",
 )
 @click.option("--dry-run", is_flag=True, help="Check and build everything, and install nothing.")
-@format_option
+@format_option()
 @click.pass_obj
 def command(
     app: App,

@@ -12,7 +12,7 @@ from patchctl.errors import DONE, WrongUse
 
 @click.command("labels")
 @workspace_option
-@json_option
+@json_option()
 @click.pass_obj
 def command(app: App, workspace: Path, as_json: bool) -> int:
     """Print what a workspace holds as labels of an image, NAME=VALUE: profile, digest of the locks, and trees.

@@ -31,7 +31,7 @@ from patchctl.terminal.style import Style
 )
 @release_option
 @source_options
-@json_option
+@json_option()
 @click.pass_obj
 def command(
     app: App,

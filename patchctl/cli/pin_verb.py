@@ -19,7 +19,7 @@ from patchctl.errors import WrongUse
 @click.option("--commit", metavar="ID", help="The commit, where no repository can be had that tells it.")
 @click.option("--dry-run", is_flag=True, help="Print the manifest instead of writing it.")
 @source_options
-@json_option
+@json_option()
 @click.pass_obj
 def command(
     app: App,

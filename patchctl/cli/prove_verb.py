@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 @click.option("--alone", is_flag=True, help="Each feature on trees with only what it requires; no record is written.")
 @click.option("--again", is_flag=True, help="Run what the records show already, too.")
 @source_options
-@json_option
+@json_option()
 @click.pass_obj
 def command(
     app: App,

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 )
 @release_option
 @source_options
-@json_option
+@json_option()
 @click.pass_obj
 def command(
     app: App,

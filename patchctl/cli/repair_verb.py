@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.command("repair")
 @workspace_option
 @click.option("--dry-run", is_flag=True, help="Say what is wrong, and write nothing.")
-@json_option
+@json_option()
 @click.pass_obj
 def command(app: App, workspace: Path, dry_run: bool, as_json: bool) -> None:
     """Make a clean base of a workspace that was interrupted or damaged, and lose nothing.

@@ -14,7 +14,7 @@ from patchctl.terminal.style import Style
 @click.command("revert")
 @workspace_option
 @click.option("--stash", is_flag=True, help="Keep local edits on a branch of their tree instead of stopping at them.")
-@json_option
+@json_option()
 @click.pass_obj
 def command(app: App, workspace: Path, stash: bool, as_json: bool) -> None:
     """Take a workspace back to the unpatched base, byte for byte.

@@ -13,7 +13,7 @@ from patchctl.errors import DONE, FINDINGS, WrongUse
 @click.command("status")
 @workspace_option
 @click.option("--python", metavar="PY", help="Also say which tree this interpreter really imports.")
-@json_option
+@json_option()
 @click.pass_obj
 def command(app: App, workspace: Path, python: str | None, as_json: bool) -> int:
     """Say what a workspace holds: profile, form, pin, patches, edits, and whether it equals the lock.

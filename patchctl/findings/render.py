@@ -7,11 +7,13 @@ visible first, so that no finding can begin a line of its own, steer a terminal 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from patchctl.doc import Doc
 from patchctl.errors import Tried
-from patchctl.findings.report import Finding, Report
+from patchctl.findings.report import Finding, NotChecked, Report
 from patchctl.terminal.text import counted, one_line, visible_line
 
 if TYPE_CHECKING:
@@ -21,32 +23,23 @@ LONGEST = 1000
 _LONGEST_NAME = 25
 
 
-def report_json(report: Report) -> dict[str, Any]:
-    """The shape patchctl.verify/1 (docs/json.md). Strings are cleaned: what reads it may print it."""
-    return {
-        "findings": [
-            cleaned(
-                {
-                    "rule": f.rule,
-                    "message": f.message,
-                    "file": f.file,
-                    "line": f.line,
-                    "severity": f.level,
-                    "upstream": f.upstream,
-                    "patch": f.patch,
-                }
-            )
-            for f in report.sorted()
-        ],
-        "not_checked": [
-            {"what": n.what, "stack": n.stack, "tried": [[t.place, visible_line(t.reason)] for t in n.tried]}
-            for n in report.not_checked
-        ],
-        "checked": dict(sorted(report.counts.items())),
-        "without_source": report.unseen,
-        "errors": len(report.errors),
-        "notes": len(report.findings) - len(report.errors),
-    }
+@dataclass(frozen=True)
+class VerifyOutput:
+    """What `verify` prints."""
+
+    findings: Annotated[list[Finding], Doc("by file and line")]
+    not_checked: Annotated[list[NotChecked], Doc("what could not be had")]
+    checked: Annotated[dict[str, int], Doc("how many of each kind of thing were looked at")]
+    without_source: Annotated[list[str], Doc("stacks of which no form could be had")]
+    errors: Annotated[int, Doc("findings that fail the run")]
+    notes: Annotated[int, Doc("findings that do not")]
+
+
+def verify_output(report: Report) -> VerifyOutput:
+    """A report as `verify` prints it."""
+    errors, checked = len(report.errors), dict(sorted(report.counts.items()))
+    notes = len(report.findings) - errors
+    return VerifyOutput(report.sorted(), report.not_checked, checked, report.unseen, errors, notes)
 
 
 def machine_json(finding: Finding, words: Mapping[str, str]) -> dict[str, Any]:

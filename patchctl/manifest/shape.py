@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from patchctl.manifest.types import Doc, Only, Pattern
+from patchctl.doc import Doc
+from patchctl.manifest.types import Only, Pattern
 
 T = TypeVar("T")
 

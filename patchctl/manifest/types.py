@@ -10,15 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
+from patchctl.doc import Doc
+
 FORMAT = 1
 """The version of the manifests' own format, in each file as `schema: 1`."""
-
-
-class Doc:
-    """What a key is for: shown by editors through the JSON Schema."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
 
 
 class Pattern:

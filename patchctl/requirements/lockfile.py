@@ -11,9 +11,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from packaging.utils import canonicalize_name
 
+from patchctl.doc import Doc
 from patchctl.errors import BadManifest, Where, WrongUse
 from patchctl.manifest.requirement_types import PLATFORMS, Elsewhere, Platform
 from patchctl.requirements.sets import FOLDER, NamedSet
@@ -29,14 +31,13 @@ _HINT = "it is generated: `patchctl lock --requirements` writes it again"
 
 @dataclass(frozen=True)
 class Locked:
-    """One package: its version, the digests of its files that the platform can install, who asks for it, and the index that has it
-    where no digest is."""
+    """One package. `hashes` are of the files that the platform can install."""
 
-    name: str
-    version: str
-    hashes: tuple[str, ...]
-    via: tuple[str, ...]
-    index: str | None = None
+    name: Annotated[str, Doc("its name")]
+    version: Annotated[str, Doc("its version")]
+    hashes: Annotated[tuple[str, ...], Doc("sha256 of its files; none where it comes from another index")]
+    via: Annotated[tuple[str, ...], Doc("who asks for it: packages, files of trees, recipes, scripts")]
+    index: Annotated[str | None, Doc("the other index; null for the package index")] = None
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     metavar="S",
     help="How long a node may take, in seconds.",
 )
-@format_option
+@format_option()
 @click.pass_obj
 def preflight(
     app: App,

@@ -56,7 +56,7 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
     "--clear-caches", is_flag=True, help="Take compile caches away that are older than CANN, after a question."
 )
 @click.option("--yes", is_flag=True, help="Clear without the question.")
-@format_option
+@format_option()
 @click.pass_obj
 def command(
     app: App,
