@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from patchctl import process_group
+from patchctl.doc import Doc
 from patchctl.errors import WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile
@@ -40,13 +41,13 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Tried:
-    """One run of the command: with how many of the units, how it ended and in what time."""
+class BisectRun:
+    """One run of the command."""
 
-    applied: int
-    outcome: Outcome
-    code: int
-    seconds: float
+    applied: Annotated[int, Doc("how many of `order` were applied")]
+    outcome: Annotated[Outcome, Doc("good, bad or skipped")]
+    code: Annotated[int, Doc("the command's exit code; negative for a signal")]
+    seconds: Annotated[float, Doc("what it took, without making the trees")]
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Bisected:
     the command fails without any patch (`reason` base), or succeeds with all of them (`reason` good)."""
 
     order: tuple[Unit, ...]
-    tried: tuple[Tried, ...]
+    tried: tuple[BisectRun, ...]
     broken: tuple[Unit, ...] = ()
     reason: str | None = None
 
@@ -105,7 +106,7 @@ class Bisection:
         without: Sequence[str],
         options: SourceOptions,
         progress: Progress,
-        tell: Callable[[Tried, int], None],
+        tell: Callable[[BisectRun, int], None],
     ) -> None:
         self._dist, self._profile, self._without = dist, profile, tuple(without)
         self._options, self._progress, self._tell = options, progress, tell
@@ -113,7 +114,7 @@ class Bisection:
         out = {id(o.patch) for o in chosen.omitted}
         kept = {u: [p for p in series if id(p) not in out] for u, series in chosen.patches.items()}
         self.order = in_order(kept)
-        self._tried: list[Tried] = []
+        self._tried: list[BisectRun] = []
 
     def search(self, command: Sequence[str]) -> Bisected:
         """Run the command with all, with none, then with halves. Raises WrongUse where it cannot be run, KeyboardInterrupt where it
@@ -149,7 +150,7 @@ class Bisection:
             self._progress.rest()  # the command has the terminal
             began = time.monotonic()
             code = _ended(command, workspace, self._environment(selection, workspace))
-            done = Tried(applied, _outcome(command, code), code, round(time.monotonic() - began, 3))
+            done = BisectRun(applied, _outcome(command, code), code, round(time.monotonic() - began, 3))
         self._tried.append(done)
         self._tell(done, len(self.order))
         return done.outcome

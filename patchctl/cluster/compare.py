@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from patchctl.cluster.facts import SPAWNED, WORKER, NodeFacts, Seen
+from patchctl.cluster.facts import SPAWNED, WORKER, NodeFacts, SeenPackage
 from patchctl.cluster.fanout import Answer, NoAnswer, Node
 from patchctl.doctor.runtime import fits
 from patchctl.findings.report import Finding, Level, Report
@@ -366,7 +366,7 @@ def _imports(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     elsewhere: dict[str, tuple[tuple[str, str], ...]] = {}
     apart: dict[str, tuple[tuple[str, str], ...]] = {}
     for title, f in facts.items():
-        packages: dict[tuple[str, str], dict[str, Seen]] = {}
+        packages: dict[tuple[str, str], dict[str, SeenPackage]] = {}
         for seen in f.seen:
             if seen.upstream not in _gone(f):
                 packages.setdefault((seen.upstream, seen.package), {})[seen.view] = seen
@@ -394,12 +394,12 @@ def _imports(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     yield from _listed("views-differ", "a worker finds other packages than what it spawns: ", apart)
 
 
-def _differ(views: Mapping[str, Seen], workspace: str) -> bool:
+def _differ(views: Mapping[str, SeenPackage], workspace: str) -> bool:
     both = [_place(views[v], workspace) for v in (WORKER, SPAWNED) if v in views]
     return len(set(both)) > 1
 
 
-def _found(package: str, views: Mapping[str, Seen], workspace: str) -> str:
+def _found(package: str, views: Mapping[str, SeenPackage], workspace: str) -> str:
     """A package with the place, or the places, where it is found and that are not the workspace's."""
     places: dict[str, list[str]] = {}
     for view, seen in views.items():
@@ -415,6 +415,6 @@ def _listed(rule: str, head: str, rows: Mapping[str, tuple[tuple[str, str], ...]
         yield _difference(rule, head + "; ".join(text for _, text in found), nodes, upstream=_only(names))
 
 
-def _place(seen: Seen, workspace: str) -> str:
+def _place(seen: SeenPackage, workspace: str) -> str:
     """Where a package is, the same text on nodes whose workspaces are called otherwise."""
     return f"at {seen.place.replace(workspace, 'WORKSPACE')}" if seen.place else seen.error or "not found"

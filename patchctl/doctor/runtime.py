@@ -20,7 +20,7 @@ from patchctl.manifest.types import Profile, Requirement
 from patchctl.terminal.text import one_line
 
 if TYPE_CHECKING:
-    from patchctl.requirements.compare import Difference
+    from patchctl.requirements.compare import PackageDifference
 
 TORCH_PYTHON = "PATCHCTL_TORCH_PYTHON"
 _TIMEOUT_SECONDS = 60
@@ -142,7 +142,7 @@ def check_packages(dist: Distribution, profile: Profile, named: str | None) -> I
     yield from package_findings(rest, python, profile)
 
 
-def package_findings(found: Sequence[Difference], python: str, profile: Profile) -> Iterator[Finding]:
+def package_findings(found: Sequence[PackageDifference], python: str, profile: Profile) -> Iterator[Finding]:
     """How an interpreter differs from the lock of a profile's requirements: what can go wrong, each by itself, and the others
     together."""
     from patchctl.requirements.interpreter import summary

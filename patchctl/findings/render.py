@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from patchctl.doc import Doc
 from patchctl.errors import Tried
@@ -42,23 +42,24 @@ def verify_output(report: Report) -> VerifyOutput:
     return VerifyOutput(report.sorted(), report.not_checked, checked, report.unseen, errors, notes)
 
 
-def machine_json(finding: Finding, words: Mapping[str, str]) -> dict[str, Any]:
-    """What Symptom and Preflight (docs/json.md) have in common; `words` are theirs for our levels."""
-    return cleaned(
-        {
-            "area": finding.rule,
-            "name": finding.name,
-            "level": words.get(finding.level, finding.level),
-            "what": finding.message,
-            "todo": finding.todo,
-            "needed": finding.needed,
-        }
-    )
+@dataclass(frozen=True)
+class MachineFinding:
+    """What was found of one thing of a machine: of several findings the names may be the same."""
+
+    area: Annotated[str, Doc("what of the machine, or of the recipe that is to run there", line=True)]
+    name: Annotated[str, Doc("what was looked at", line=True)]
+    level: Annotated[
+        str, Doc("ok, note (to know, whatever the machine is), warning, wrong or missing, unknown", line=True)
+    ]
+    what: Annotated[str, Doc("what was found", line=True)]
+    todo: Annotated[str | None, Doc("what to do about it", line=True)]
+    needed: Annotated[bool, Doc("a run stops, or goes wrong, where it is not as it should be")]
 
 
-def cleaned(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Every string on one line that a terminal may show."""
-    return {key: visible_line(value) if isinstance(value, str) else value for key, value in row.items()}
+def of_machine(finding: Finding, error: str) -> tuple[str, str, str, str, str | None, bool]:
+    """The fields of a MachineFinding; `error` is the word for what is not as it should be."""
+    level = error if finding.level == "error" else finding.level
+    return finding.rule, finding.name, level, finding.message, finding.todo, finding.needed
 
 
 def report_text(report: Report, style: Style, *, quiet: bool = False) -> Iterator[str]:

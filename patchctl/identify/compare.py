@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from patchctl.doc import Doc
 from patchctl.git.objects import EXECUTABLE, REGULAR, SYMLINK, object_id
 from patchctl.identify.known import KnownTree
 from patchctl.identify.scan import BUILD_OUTPUTS, Content, Folder
@@ -20,21 +22,20 @@ _CRLF = "line ends are CRLF; with LF it would be the file"
 
 @dataclass(frozen=True)
 class Difference:
-    """A file that is neither the pin's nor what our patches make of it, and why."""
+    """A file that is neither the pin's nor what our patches make of it."""
 
-    path: str
-    why: str
+    path: Annotated[str, Doc("the file, below the folder")]
+    why: Annotated[str, Doc("other content, CRLF, a symbolic link, not readable")]
 
 
 @dataclass(frozen=True)
 class PatchFound:
-    """A patch of the stack: in all of its files that are here ("wholly"), or in some of them ("partly", and not in
-    `without`)."""
+    """A patch of the stack."""
 
-    file: str
-    feature: str
-    state: str
-    without: tuple[str, ...] = ()
+    file: Annotated[str, Doc("the patch's file")]
+    feature: Annotated[str, Doc("its feature")]
+    state: Annotated[str, Doc("wholly or partly")]
+    without: Annotated[tuple[str, ...], Doc("partly: the files that do not have it")] = ()
 
 
 @dataclass

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from patchctl.doc import Doc
 from patchctl.errors import WrongUse
 from patchctl.install.environment import Environment, check_shadows, pip_install, read_environment
 from patchctl.install.installable import InstallTree, Submodule, install_trees, submodules, write_submodules
@@ -23,7 +25,7 @@ from patchctl.install.wheel import (
 )
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile
-from patchctl.requirements.compare import Difference
+from patchctl.requirements.compare import PackageDifference
 from patchctl.requirements.interpreter import differences
 from patchctl.terminal.progress import Progress
 from patchctl.workspace.imports import Import, find_imports
@@ -34,34 +36,36 @@ from patchctl.workspace.state import load_state
 class InstallOptions:
     """How to install. `isolated`: what setup.py needs comes from the package indexes and goes again."""
 
-    python: str
-    editable: bool = False
-    native: bool = False
+    python: Annotated[str, Doc("the interpreter, in full")]
+    editable: Annotated[bool, Doc("the packages lead to the trees")] = False
+    native: Annotated[bool, Doc("upstream's builds compiled their extensions", key="build_native")] = False
     isolated: bool = True
-    dry_run: bool = False
+    dry_run: Annotated[bool, Doc("nothing was installed")] = False
 
 
 @dataclass(frozen=True)
 class InstalledTree:
-    """One tree as a package. `replaced` is the version that was there; `imports` is what Python finds, afterwards."""
+    """One tree as a package."""
 
-    upstream: str
-    distribution: str
-    version: str
-    replaced: str | None
-    tip_commit: str
-    imports: tuple[Import, ...]
+    upstream: Annotated[str, Doc("its name")]
+    distribution: Annotated[str, Doc("the package's name, as pip has it")]
+    version: Annotated[str, Doc("its version")]
+    replaced: Annotated[str | None, Doc("the version that the environment had")]
+    tip_commit: Annotated[str, Doc("the commit of the tree that was installed")]
+    imports: Annotated[tuple[Import, ...], Doc("what Python finds, in a dry run before")]
 
 
 @dataclass(frozen=True)
 class Installation:
-    """What an install did; in a dry run, what it would do. `passed_by` says by upstream why it was not installed; `packages`
-    how what was there differs from the lock of the profile's requirements, None where there is none for this machine."""
+    """What an install did; in a dry run, what it would do."""
 
-    trees: tuple[InstalledTree, ...]
-    passed_by: Mapping[str, str]
+    trees: Annotated[tuple[InstalledTree, ...], Doc("in the order of their names")]
+    passed_by: Annotated[Mapping[str, str], Doc("by upstream: why it was not installed")]
     profile: Profile | None = None
-    packages: tuple[Difference, ...] | None = None
+    packages: Annotated[
+        tuple[PackageDifference, ...] | None,
+        Doc("how the environment differs from the lock of the profile's requirements; null where there is none for it"),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,7 @@ def install(workspace: Path, dist: Distribution, options: InstallOptions, progre
 
 def _packages(
     workspace: Path, dist: Distribution, environment: Environment
-) -> tuple[Profile | None, tuple[Difference, ...] | None]:
+) -> tuple[Profile | None, tuple[PackageDifference, ...] | None]:
     """The workspace's profile, and how the environment differs from its lock. `install` itself changes none of that."""
     state = load_state(workspace)
     profile = dist.held(state.profile, state.release) if state is not None else None

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
+from patchctl.blame.bisect import Bisected, BisectRun, Unit
+from patchctl.blame.blame import Blamed
+from patchctl.doc import Doc
 from patchctl.terminal.text import one_line, visible_line
 
 if TYPE_CHECKING:
-    from patchctl.blame.bisect import Bisected, Tried, Unit
-    from patchctl.blame.blame import Blamed
     from patchctl.manifest.types import Profile
     from patchctl.prove.prove import Verdict
     from patchctl.prove.runs import Run
@@ -97,23 +98,35 @@ def summary_text(verdicts: Sequence[Verdict], orphans: Sequence[str], style: Sty
     yield ", ".join(f"{number} {status}" for status, number in sorted(counts.items())) or "nothing to prove"
 
 
-def bisect_json(found: Bisected, profile: Profile) -> dict[str, Any]:
-    """The shape patchctl.bisect/1 (docs/json.md)."""
-    return {
-        "profile": profile.name,
-        "release": profile.release,
-        "order": [_unit(u) for u in found.order],
-        "tried": [asdict(t) for t in found.tried],
-        "broken": [_unit(u) for u in found.broken],
-        "reason": found.reason,
-    }
+@dataclass(frozen=True)
+class BisectOutput:
+    """What `bisect` prints."""
+
+    profile: Annotated[str, Doc("whose patches")]
+    release: Annotated[
+        str | None, Doc("the release that it was taken on; null where the profile names its stacks itself")
+    ]
+    order: Annotated[
+        list[list[str]], Doc("FEATURE@UPSTREAM in the order they were put in; several in one list require each other")
+    ]
+    tried: Annotated[tuple[BisectRun, ...], Doc("the runs of the command")]
+    broken: Annotated[list[list[str]], Doc("of `order`: what broke it; several where runs between them were skipped")]
+    reason: Annotated[
+        str | None, Doc("why nothing is: good (the command succeeds with all), base (it fails without any)")
+    ]
+
+
+def bisect_output(found: Bisected, profile: Profile) -> BisectOutput:
+    """With the names of the patches."""
+    order, broken = ([_unit(u) for u in units] for units in (found.order, found.broken))
+    return BisectOutput(profile.name, profile.release, order, found.tried, broken, found.reason)
 
 
 def _unit(unit: Unit) -> list[str]:
     return [f"{feature}@{upstream}" for upstream, feature in unit.patches]
 
 
-def step_text(step: Tried, units: int) -> str:
+def step_text(step: BisectRun, units: int) -> str:
     """One run, as it ended."""
     return f"{step.applied} of {units} patches: {step.outcome} (exit code {step.code}, {step.seconds:.1f} s)"
 
@@ -130,9 +143,11 @@ def bisect_text(found: Bisected, style: Style) -> Iterator[str]:
     yield f"found in {len(found.tried)} runs over {len(found.order)} patches"
 
 
-def blame_json(found: Sequence[Blamed]) -> dict[str, Any]:
-    """The shape patchctl.blame/1 (docs/json.md)."""
-    return {"lines": [{**asdict(one.place), **{k: v for k, v in asdict(one).items() if k != "place"}} for one in found]}
+@dataclass(frozen=True)
+class BlameOutput:
+    """What `blame` prints."""
+
+    lines: Annotated[list[Blamed], Doc("in the order of the traceback")]
 
 
 def blame_text(found: Sequence[Blamed], style: Style) -> Iterator[str]:

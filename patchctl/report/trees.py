@@ -121,11 +121,6 @@ def _skipped(skipped: list[tuple[str, list[tuple[str, str]]]], style: Style) -> 
         yield from (f"    tried {visible_line(place)}: {visible_line(reason)}" for place, reason in tried)
 
 
-def identify_json(found: Identification) -> dict[str, Any]:
-    """The shape patchctl.identify/1 (docs/json.md)."""
-    return {**asdict(found), "exact": found.exact}
-
-
 def identify_text(found: Identification, style: Style) -> Iterator[str]:
     """One paragraph a pin, then what else lies in the folder."""
     yield visible_line(found.folder)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Annotated, Literal
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from patchctl.doc import Doc
 from patchctl.manifest.requirement_types import LeftOut, Platform
 from patchctl.requirements.declared import Declared, read_declared
 from patchctl.requirements.lockfile import Lock, read_lock
@@ -20,19 +21,20 @@ Kind = Literal["missing", "excluded", "left out", "other"]
 
 
 @dataclass(frozen=True)
-class Difference:
-    """One package that is not as the lock has it: `locked` and `found` are versions, None for not there.
+class PackageDifference:
+    """One package that is not as the lock has it."""
 
-    kind: missing, of a version that somebody excludes, left out of the lock and there all the same, or merely another
-    version. `who` says who asks for it, or excludes it; `matters` whether training can go wrong for it.
-    """
-
-    name: str
-    kind: Kind
-    locked: str | None
-    found: str | None
-    who: tuple[str, ...]
-    matters: bool
+    name: Annotated[str, Doc("the package")]
+    kind: Annotated[
+        Kind,
+        Doc(
+            "missing, excluded (by somebody's limits), left out (of the lock, and there all the same), other (another version)"
+        ),
+    ]
+    locked: Annotated[str | None, Doc("the lock's version; null for left out")]
+    found: Annotated[str | None, Doc("the environment's; null for missing")]
+    who: Annotated[tuple[str, ...], Doc("who asks for it, or excludes it")]
+    matters: Annotated[bool, Doc("training can go wrong for it")]
 
     def __str__(self) -> str:
         """As a person reads it."""
@@ -62,7 +64,7 @@ class Wanted:
 
 def compare(
     installed: Mapping[str, str], wanted: Wanted, *, needs: Collection[str] = (), less: Collection[str] = ()
-) -> list[Difference]:
+) -> list[PackageDifference]:
     """How the versions of an environment, by name, differ from the lock; what matters comes first.
 
     `needs` are requirements of the recipe that is to run, `less` the names that somebody else compares.
@@ -78,14 +80,16 @@ def compare(
         version = have.get(name)
         if version is None:
             who = tuple(dict.fromkeys(title for title, _, _ in asked)) or one.via
-            found.append(Difference(name, "missing", one.version, None, who, any(strict for _, _, strict in asked)))
+            found.append(
+                PackageDifference(name, "missing", one.version, None, who, any(strict for _, _, strict in asked))
+            )
             continue
         against = [(t, r, strict) for t, r, strict in asked if not _fits(version, r)]
         if against:
             who = tuple(f"{title} wants {requirement}" for title, requirement, _ in against)
-            found.append(Difference(name, "excluded", one.version, version, who, any(s for _, _, s in against)))
+            found.append(PackageDifference(name, "excluded", one.version, version, who, any(s for _, _, s in against)))
         elif _public(version) != _public(one.version):
-            found.append(Difference(name, "other", one.version, version, (), False))
+            found.append(PackageDifference(name, "other", one.version, version, (), False))
     return sorted(found, key=lambda d: (not d.matters, d.kind == "other", d.name))
 
 
@@ -125,12 +129,12 @@ def _markers(wanted: Wanted) -> dict[str, str]:
     }
 
 
-def _left_out(have: Mapping[str, str], wanted: Wanted) -> Iterator[Difference]:
+def _left_out(have: Mapping[str, str], wanted: Wanted) -> Iterator[PackageDifference]:
     for name, version in have.items():
         one = _pattern(name, wanted.named.value.left_out)
         if one is not None:
             who = (one.breaks or one.reason,)
-            yield Difference(name, "left out", None, version, who, one.breaks is not None)
+            yield PackageDifference(name, "left out", None, version, who, one.breaks is not None)
 
 
 def _pattern(name: str, left_out: Collection[LeftOut]) -> LeftOut | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from patchctl.errors import WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile
-from patchctl.requirements.compare import Difference, Wanted, compare
+from patchctl.requirements.compare import PackageDifference, Wanted, compare
 from patchctl.requirements.lockfile import this_platform
 from patchctl.requirements.sets import set_of
 from patchctl.terminal.text import one_line
@@ -43,7 +43,7 @@ def installed_in(python: str) -> dict[str, str]:
         raise WrongUse(f"{python} cannot be asked what it has: {one_line(str(error))}") from error
 
 
-def differences(dist: Distribution, profile: Profile, installed: Mapping[str, str]) -> list[Difference] | None:
+def differences(dist: Distribution, profile: Profile, installed: Mapping[str, str]) -> list[PackageDifference] | None:
     """How an environment of this machine differs from the profile's lock; None where it names no release, or none is for this
     machine. Raises BadManifest for a lock that is not as generated.
     """
@@ -57,7 +57,7 @@ def differences(dist: Distribution, profile: Profile, installed: Mapping[str, st
     return compare(installed, Wanted.read(named, platform))
 
 
-def summary(found: Sequence[Difference], shown: int = 6) -> str:
+def summary(found: Sequence[PackageDifference], shown: int = 6) -> str:
     """How many packages are missing, excluded, left out or merely other, and the first of them."""
     counts = {kind: [d for d in found if d.kind == kind] for kind in ("missing", "excluded", "left out", "other")}
     words = {

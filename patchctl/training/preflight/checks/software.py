@@ -12,7 +12,7 @@ from patchctl.errors import WrongUse
 from patchctl.findings.report import Finding, looked_at
 from patchctl.manifest.requirement_types import Platform
 from patchctl.manifest.types import profile_options
-from patchctl.requirements.compare import Difference, Wanted, compare
+from patchctl.requirements.compare import PackageDifference, Wanted, compare
 from patchctl.requirements.interpreter import summary
 from patchctl.requirements.lockfile import this_platform
 from patchctl.terminal.progress import size_text
@@ -111,7 +111,7 @@ def _packages(case: Case) -> Iterator[Finding]:
         yield looked_at("software", "other packages", "ok", f"{same}; {summary(others)}" if others else same)
 
 
-def _cure(one: Difference, wanted: Wanted) -> str:
+def _cure(one: PackageDifference, wanted: Wanted) -> str:
     if one.locked is not None:
         return f"in the training environment, on every node: pip install {one.name}=={one.locked}"
     cure = f"in the training environment, on every node: pip uninstall -y {one.name}"
