@@ -40,17 +40,21 @@ def keys_of(record: type) -> tuple[Key, ...]:
     return tuple(found)
 
 
-def to_json(value: Any, doc: Doc | None = None) -> Any:
-    """Plain data for `json`; `doc` is that of the key that has the value."""
+def to_json(record: Any) -> dict[str, Any]:
+    """A dataclass as plain data for `json`."""
+    kind: type = type(record)
+    values = ((key, attrgetter(key.attribute)(record)) for key in keys_of(kind))
+    return {key.name: _plain(value, key.doc) for key, value in values if not (key.doc.optional and value is None)}
+
+
+def _plain(value: Any, doc: Doc) -> Any:
     if isinstance(value, str):
-        return visible_line(value) if doc and doc.line else value
+        return visible_line(value) if doc.line else value
     if isinstance(value, Mapping):
-        return {name: to_json(item, doc) for name, item in value.items()}
+        return {name: _plain(item, doc) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [to_json(item, doc) for item in value]
+        return [_plain(item, doc) for item in value]
     if is_dataclass(value):
-        record: type = type(value)
-        values = ((key, attrgetter(key.attribute)(value)) for key in keys_of(record))
-        row = {k.name: to_json(v, k.doc) for k, v in values if not (k.doc.optional and v is None)}
-        return list(row.values()) if doc and doc.pairs else row
+        row = to_json(value)
+        return list(row.values()) if doc.pairs else row
     return str(value) if isinstance(value, Path) else value

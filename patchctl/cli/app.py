@@ -106,7 +106,7 @@ class App:
             self.shown.rest()
 
     def emit(self, verb: str, data: Any, text: Callable[[Style], Iterable[str]], as_json: bool) -> None:
-        """Print a result: as JSON `patchctl.<verb>/1`, or as the lines that `text` gives."""
+        """Print a result: as JSON `patchctl.<verb>/1` of the dataclass `data`, or as the lines that `text` gives."""
         self.rest()
         if as_json:
             from patchctl.output import to_json
@@ -207,15 +207,15 @@ def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class JsonOption(click.Option):
-    """`--json`, with the class that is printed, as MODULE:NAME."""
+    """`--json`, with what it prints."""
 
-    def __init__(self, *args: Any, output: str | None, **rest: Any) -> None:
+    def __init__(self, *args: Any, output: str, **rest: Any) -> None:
         super().__init__(*args, **rest)
         self.output = output
 
 
-def json_option(output: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """--json, given to the command as `as_json`; `output` is the class that it prints, as MODULE:NAME."""
+def json_option(output: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """--json, given to the command as `as_json`; `output` is the class that `App.emit` gets, as MODULE:NAME."""
     told = "Print JSON of a versioned shape, and nothing else."
     return click.option("--json", "as_json", cls=JsonOption, output=output, is_flag=True, help=told)
 

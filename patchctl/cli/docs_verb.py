@@ -22,7 +22,7 @@ def command(app: App, check: bool, as_json: bool) -> int:
     """Write the generated pages, or with --check fail when one would differ. `patchctl lock` does it too.
 
     Under docs/patches/ a page a patch, a table a stack and their index; docs/practice/switches.md, from practice.yaml;
-    docs/lint-rules.md and manifests/schema/ where they are kept. Nothing is written while a patch cannot be read.
+    docs/lint-rules.md, docs/json.md, docs/schema/ and manifests/schema/ where they are kept. Nothing is written while a patch cannot be read.
     """
     from patchctl.check.pages import write_documents
     from patchctl.cli.output_pages import output_pages

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from patchctl.terminal.style import Style
 
 
-def format_option(printed: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def format_option(printed: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """--format and --json, given to the command as `output`; `printed` is what `json_option` takes."""
     choice = click.Choice(["text", "json", "github", "gitlab", "sarif", "junit"])
     told = "How findings are printed; docs/json.md has all of them."

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.command("repair")
 @workspace_option
 @click.option("--dry-run", is_flag=True, help="Say what is wrong, and write nothing.")
-@json_option()
+@json_option("patchctl.report.trees:RepairOutput")
 @click.pass_obj
 def command(app: App, workspace: Path, dry_run: bool, as_json: bool) -> None:
     """Make a clean base of a workspace that was interrupted or damaged, and lose nothing.
@@ -28,6 +28,7 @@ def command(app: App, workspace: Path, dry_run: bool, as_json: bool) -> None:
     commits go to branches of the tree. A tree that neither the workspace nor the cache can give goes there whole; a checkout
     that was patched with --into then stays as it is. A healthy workspace stays as it is.
     """
+    from patchctl.report.trees import RepairOutput
     from patchctl.workspace.apply import writing
     from patchctl.workspace.repair import look_at, repair
 
@@ -35,7 +36,7 @@ def command(app: App, workspace: Path, dry_run: bool, as_json: bool) -> None:
     with writing(workspace):
         result = look_at(workspace) if dry_run else repair(workspace, app.cache_folder)
 
-    app.emit("repair", {**result.as_json(), "dry_run": dry_run}, lambda s: _text(result, s, dry_run=dry_run), as_json)
+    app.emit("repair", RepairOutput(result, dry_run), lambda s: _text(result, s, dry_run=dry_run), as_json)
 
 
 def _text(result: Repair, style: Style, *, dry_run: bool) -> Iterator[str]:

@@ -58,7 +58,10 @@ def page(seen: Overview, saved: SavedDrift | None) -> bytes:
         raw("style", style),
     ]
     island = raw(
-        "script", embedded(json.dumps(to_json(seen.patches), sort_keys=True)), type="application/json", id="data"
+        "script",
+        embedded(json.dumps([to_json(one) for one in seen.patches], sort_keys=True)),
+        type="application/json",
+        id="data",
     )
     body = [_body(page_parts.Names(seen), saved), island, raw("script", script)]
     whole = tag(

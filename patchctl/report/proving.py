@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 from patchctl.blame.bisect import Bisected, BisectRun, Unit
 from patchctl.blame.blame import Blamed
 from patchctl.doc import Doc
+from patchctl.prove.runs import Outcome, Run
 from patchctl.terminal.text import one_line, visible_line
 
 if TYPE_CHECKING:
     from patchctl.manifest.types import Profile
     from patchctl.prove.prove import Verdict
-    from patchctl.prove.runs import Run
     from patchctl.terminal.style import Style
 
 _REASONS = {
@@ -29,26 +29,41 @@ def trees_of(stack: str) -> str:
     return f"build/trees/{stack.replace('/', '-')}"
 
 
-def prove_json(verdicts: Sequence[Verdict], orphans: Sequence[str]) -> dict[str, Any]:
-    """The shape patchctl.prove/1 (docs/json.md)."""
-    return {"features": [_verdict_json(verdict) for verdict in verdicts], "problems": list(orphans)}
+@dataclass(frozen=True)
+class ProvedFeature:
+    """A feature on a stack."""
+
+    upstream: Annotated[str, Doc("whose")]
+    stack: Annotated[str, Doc("the stack that it was proven on")]
+    feature: Annotated[str, Doc("the feature")]
+    status: Annotated[str, Doc("proven, not proven or skipped; of a feature that the stack dropped met or not met")]
+    reasons: Annotated[list[str], Doc("what is wrong, and why tests were skipped", line=True)]
+    kept: Annotated[int, Doc("runs that the record showed already")]
+    base: Annotated[list[Outcome], Doc("the tests on the unpatched trees")]
+    patched: Annotated[list[Outcome], Doc("the tests on the patched trees")]
+    mutants: Annotated[dict[str, list[Outcome]], Doc("the tests on each mutation, until one was red")]
 
 
-def _verdict_json(verdict: Verdict) -> dict[str, Any]:
-    def outcomes(run: Run) -> list[dict[str, str]]:
-        return [{k: visible_line(v) for k, v in asdict(one).items()} for one in run.outcomes]
+@dataclass(frozen=True)
+class ProveOutput:
+    """What `prove` prints."""
 
-    return {
-        "upstream": verdict.upstream,
-        "stack": verdict.stack,
-        "feature": verdict.feature,
-        "status": verdict.status,
-        "reasons": [visible_line(reason) for reason in verdict.reasons],
-        "kept": verdict.kept,
-        "base": outcomes(verdict.base),
-        "patched": outcomes(verdict.patched),
-        "mutants": {name: outcomes(run) for name, run in verdict.mutants.items()},
-    }
+    features: Annotated[list[ProvedFeature], Doc("one for each feature and stack, in the order of the stacks")]
+    problems: Annotated[
+        Sequence[str],
+        Doc("with `--all`: tests and mutations that lie in no feature's folder, as the rule `left-over` has them"),
+    ]
+
+
+def prove_output(verdicts: Sequence[Verdict], orphans: Sequence[str]) -> ProveOutput:
+    """With the outcomes of what ran now."""
+    return ProveOutput([_proved(verdict) for verdict in verdicts], orphans)
+
+
+def _proved(v: Verdict) -> ProvedFeature:
+    mutants = {name: run.outcomes for name, run in v.mutants.items()}
+    head = (v.upstream, v.stack, v.feature, v.status, v.reasons, v.kept)
+    return ProvedFeature(*head, v.base.outcomes, v.patched.outcomes, mutants)
 
 
 def verdict_text(verdict: Verdict, style: Style, trees: str | None) -> Iterator[str]:

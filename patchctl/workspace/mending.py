@@ -11,8 +11,10 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from patchctl.atomic import replace_file
+from patchctl.doc import Doc
 from patchctl.errors import BrokenRepository, PatchctlError, SourceMismatch
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import GITLINK, Entry, Files
@@ -34,11 +36,11 @@ _LOCKED = ("index", "HEAD", "config", "packed-refs", "shallow")
 
 @dataclass(frozen=True)
 class Seen:
-    """One thing that is not as it should be: what, where, and a sentence."""
+    """One thing that is not as it should be."""
 
-    kind: str
-    place: str
-    message: str
+    kind: Annotated[str, Doc("interrupted, journal, state, repair, repository-missing, repository, objects or lock")]
+    place: Annotated[str, Doc("the file or folder")]
+    message: Annotated[str, Doc("a sentence")]
 
 
 def look(workspace: Path, subject: Subject) -> Iterator[Seen]:

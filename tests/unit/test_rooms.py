@@ -85,7 +85,7 @@ ROOMS: dict[str, set[str]] = {
     "cli": FIRST_WING | {"output", "report"},
     "training/models": TREES | {"findings", "check"},
     "training/recipes": TREES | {"findings", "check", "requirements", "training/models"},
-    "training/preflight": FIRST_WING | {"training/models", "training/recipes"},
+    "training/preflight": FIRST_WING | {"output", "training/models", "training/recipes"},
     "training/report": FIRST_WING | {"training/models", "training/recipes", "training/preflight"},
     "training/verbs": FIRST_WING
     | {"report", "cli", "training/models", "training/recipes", "training/preflight", "training/report"},
