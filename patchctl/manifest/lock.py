@@ -12,31 +12,36 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from patchctl.errors import BadManifest, Where
 from patchctl.manifest.records import BadRecord, parse
-from patchctl.manifest.types import Pin, Stack
+from patchctl.manifest.types import Pattern, Pin, Stack
 
 VERSION = 1
 UNKNOWN = "unknown"
+
+
+# Half of a surrogate pair is text to JSON and to Python, and no file can hold it.
+Text = Annotated[str, Pattern(r"[^\ud800-\udfff]*", "a text")]
 
 
 @dataclass(frozen=True)
 class LockedFile:
     """A file that a patch touches: (mode in octal, blob id) before and after; None where it does not exist."""
 
-    path: str
-    before: tuple[str, str] | None
-    after: tuple[str, str] | None
+    path: Text
+    before: tuple[Text, Text] | None
+    after: tuple[Text, Text] | None
 
 
 @dataclass(frozen=True)
 class LockedPatch:
     """A patch by its digest (patchctl.stack.patches), with its files; None when no form could be computed."""
 
-    file: str
-    feature: str
-    digest: str
+    file: Text
+    feature: Text
+    digest: Text
     files: tuple[LockedFile, ...] | None
 
 
@@ -44,28 +49,28 @@ class LockedPatch:
 class LockedForm:
     """What one form gives. `unavailable` names the features that cannot be had from it."""
 
-    base_commit: str
-    base_tree: str
-    tip_commit: str
-    tip_tree: str
-    unavailable: tuple[str, ...] = ()
+    base_commit: Text
+    base_tree: Text
+    tip_commit: Text
+    tip_tree: Text
+    unavailable: tuple[Text, ...] = ()
 
 
 @dataclass(frozen=True)
 class LockedResult:
     """The results with the features `without` left out, by form; UNKNOWN where it was not computed."""
 
-    without: tuple[str, ...]
-    forms: dict[str, LockedForm | str]
+    without: tuple[Text, ...]
+    forms: dict[Text, LockedForm | Text]
 
 
 @dataclass(frozen=True)
 class Lock:
     """One stack's lock file."""
 
-    upstream: str
-    stack: str
-    pin: dict[str, str | None]
+    upstream: Text
+    stack: Text
+    pin: dict[Text, Text | None]
     patches: tuple[LockedPatch, ...]
     results: tuple[LockedResult, ...] = field(default_factory=tuple)
 

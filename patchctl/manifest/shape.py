@@ -134,29 +134,25 @@ def _bare_reader(shape: Shape, others: bool) -> _Reader:
     if shape.origin is Literal:
         return functools.partial(_one_of, shape)
     inner = [_reader(shape_of(a), others) for a in shape.args if a is not ...]
-    if shape.origin is python_types.UnionType:  # a record or a text
+    if shape.origin in (Union, python_types.UnionType):  # a record or a text
         record, text = inner if shape_of(shape.args[0]).is_record else reversed(inner)
         return lambda data: (record if isinstance(data, dict) else text)(data)
     if shape.origin is dict:
-        return lambda data: {_a(str, key): inner[1](value) for key, value in _a(dict, data).items()}
+        return lambda data: {inner[0](key): inner[1](value) for key, value in _a(dict, data).items()}
     if shape.origin in (list, tuple) and len(inner) == 1:
         return lambda data: shape.origin([inner[0](value) for value in _a(list, data)])
     if shape.origin is tuple:
         return lambda data: tuple([read(value) for read, value in zip(inner, _a(list, data), strict=True)])
-    return _text_reader(shape) if shape.base is str else lambda data: _a(shape.base, data)
-
-
-def _text_reader(shape: Shape) -> _Reader:
     pattern = shape.mark(Pattern)
-    fits = re.compile(pattern.regex).fullmatch if pattern else None
+    return (
+        functools.partial(_matching, shape, re.compile(pattern.regex)) if pattern else lambda data: _a(shape.base, data)
+    )
 
-    def text(data: Any) -> Any:
-        if fits and fits(_a(str, data)) is None:
-            raise ValueError(f"{data!r} is not {_expects_bare(shape)}")
-        str.encode(data)  # ValueError for half of a surrogate pair, which no file can hold
-        return data
 
-    return text
+def _matching(shape: Shape, pattern: re.Pattern[str], data: Any) -> Any:
+    if pattern.fullmatch(_a(str, data)) is None:
+        raise ValueError(f"{data!r} is not {_expects_bare(shape)}")
+    return data
 
 
 def _one_of(shape: Shape, data: Any) -> Any:
