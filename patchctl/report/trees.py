@@ -1,4 +1,4 @@
-"""What `apply`, `revert`, `repair`, `status`, `labels` and `identify` print, as text and as JSON. Computes nothing."""
+"""What `apply`, `revert`, `status`, `labels` and `identify` print, as text and as JSON. Computes nothing."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from patchctl.doc import Doc, Spread
+from patchctl.doc import Doc
 from patchctl.stack.plan import Skipped
 from patchctl.terminal.text import patch_count, visible_line
-from patchctl.workspace.repair import Repair
 from patchctl.workspace.state import SkippedUpstream, TreeState
 
 if TYPE_CHECKING:
@@ -85,14 +84,6 @@ def revert_output(outcome: Outcome, workspace: Path) -> RevertOutput:
     """The workspace, and what the run did."""
     trees = {name: RevertedTree(tree.folder, tree.tip_commit) for name, tree in outcome.state.trees.items()}
     return RevertOutput(workspace, outcome.changed, outcome.finished, outcome.undone, outcome.stashed, trees)
-
-
-@dataclass(frozen=True)
-class RepairOutput:
-    """What `repair` prints."""
-
-    done: Annotated[Repair, Spread()]
-    dry_run: Annotated[bool, Doc("nothing was written")]
 
 
 @dataclass(frozen=True)
